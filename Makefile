@@ -1,0 +1,23 @@
+# One command each, and each what .ci/run runs. VENV=path uses another environment.
+VENV ?= .venv
+PYTHON := $(VENV)/bin/python
+
+.PHONY: test lint bench docs
+
+test: | $(PYTHON)
+	$(PYTHON) -m pytest -n auto
+
+lint: | $(PYTHON)
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m pyright --pythonpath $(PYTHON)
+
+bench: | $(PYTHON)
+	$(PYTHON) -m benchmarks
+
+docs: | $(PYTHON)
+	$(PYTHON) -m pytest tests/test_docs_examples.py
+
+$(PYTHON):
+	python3 -m venv $(VENV)
+	$(PYTHON) -m pip install -q -c constraints.txt -e '.[dev,interop,fl,plot]'

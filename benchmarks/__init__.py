@@ -1,0 +1,1 @@
+"""Our answers and times beside those of others, measured in one run: `python -m benchmarks`."""

@@ -1,0 +1,42 @@
+"""Medians of wall-clock times, of runs that alternate: a busy machine slows all of them alike."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+
+def median_seconds(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """The median time of each call, after one that does not count (imports, caches)."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(repeats + 1):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            if turn:
+                times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def python(*arguments: str) -> Callable[[], object]:
+    """A call that runs a fresh interpreter of this environment."""
+    return command(sys.executable, *arguments)
+
+
+def command(*words: str) -> Callable[[], object]:
+    """A call that runs a program to its end; its failure is ours."""
+    return lambda: subprocess.run(words, check=True, capture_output=True)
+
+
+def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns under a title: the first flush left, the others flush right."""
+    lines = [header, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = [title]
+    for line in lines:
+        cells = [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
+        text.append("  ".join(["", line[0].ljust(widths[0]), *cells]))
+    return "\n".join(text)

@@ -1,0 +1,190 @@
+"""`dpacct calibrate`: the noise, the rounds or the sampling rate that meet a budget."""
+
+from typing import Annotated
+
+import typer
+
+import dpacct
+from dpacct import validate
+from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
+from dpacct.errors import InvalidParameter
+from dpacct.rounds import Full, Poisson, Uniform
+from dpacct.schedules import load_schedule
+from dpacct_cli import mechanism, options
+from dpacct_cli.errors import OptionConflict, conflict
+from dpacct_cli.render import Answer, Page, Row, bracket, down, plain, show, up
+from dpacct_cli.typed import MechanismOptions, ReadDelta, read_clip_norm
+
+# What --solve says, and the library's word for it.
+SOLVABLE = {"noise": "noise", "rounds": "rounds", "q": "sampling_rate"}
+
+Solve = Annotated[
+    str,
+    typer.Option(
+        "--solve",
+        metavar="|".join(SOLVABLE),
+        help="What to find, the rest being given; default noise.",
+        show_default=False,
+    ),
+]
+
+
+def calibrate(
+    eps: options.Eps = None,
+    rounds: options.Rounds = None,
+    q: options.Rate = None,
+    delta: options.Delta = None,
+    solve: Solve = "noise",
+    noise: options.Noise = None,
+    schedule: options.ScheduleFile = None,
+    sampling: options.SamplingName = None,
+    cohort: options.Cohort = None,
+    clients: options.Clients = None,
+    adjacency: options.AdjacencyName = None,
+    accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
+    clip: options.Clip = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """The noise for a budget; or the rounds, or the rate.
+
+    Examples:
+      dpacct calibrate --eps 8 --rounds 300 --q 0.1
+      dpacct calibrate --eps 8 --rounds 300 --cohort 100 --clients 1000 --clip 0.5
+      dpacct calibrate --eps 8 --noise 1.5 --q 0.1 --solve rounds
+      dpacct calibrate --eps 8 --schedule rounds.toml --json
+    """
+    style = options.read_style(as_json, quiet)
+    typed = MechanismOptions(noise, rounds, q, schedule, sampling, cohort, clients, adjacency)
+    _refuse_what_is_solved(typed, solve)
+    target = validate.target_epsilon(options.number(eps))
+    engine = find_accountant(accountant)
+    clip_norm = read_clip_norm(clip)
+    at = typed.read_delta(delta)
+    found = _solve(typed, solve, target, at.value, engine.name)
+
+    def page() -> Page:
+        plan = found.schedule
+        rows = [
+            _first_row(found, solve, target),
+            Row("epsilon", bracket(found.epsilon), f"  at {at.in_words}"),
+            *mechanism.rows(plan, ratio_only=typed.ratio_only),
+            *mechanism.noise_rows(plan, clients=typed.num_clients, clip_norm=clip_norm),
+            mechanism.accountant_row(plan, at.value, accountant),
+        ]
+        note = mechanism.delta_note(at.value, at.chosen, typed.num_clients)
+        return Page(rows, closing=_closing(typed, found, at, clip_norm), note=note)
+
+    show(Answer(_data(found, target), repr(_number(found, solve)), page), style)
+
+
+def _refuse_what_is_solved(typed: MechanismOptions, solve: str) -> None:
+    if solve not in SOLVABLE:
+        raise InvalidParameter("solve", solve, "it is one of " + ", ".join(SOLVABLE))
+    if typed.schedule is not None:
+        if solve != "noise":
+            why = "a schedule file says it; only its noise can be scaled"
+            raise conflict(f"--solve {solve}", f"--schedule {typed.schedule}", why)
+        typed.refuse_beside_schedule()
+    given = {
+        "noise": {"--noise": typed.noise},
+        "rounds": {"--rounds": typed.rounds},
+        "q": {"--q": typed.rate, "--cohort": typed.cohort},
+    }
+    for option, text in given[solve].items():
+        if text is not None:
+            raise conflict(f"{option} {text}", f"--solve {solve}", "it is what is solved for")
+
+
+def _solve(
+    typed: MechanismOptions, solve: str, target: float, delta: float, accountant: str
+) -> dpacct.Calibration:
+    if typed.schedule is not None:
+        plan = load_schedule(typed.schedule)
+        return dpacct.calibrate(epsilon=target, delta=delta, schedule=plan, accountant=accountant)
+    return dpacct.calibrate(
+        epsilon=target,
+        delta=delta,
+        noise_multiplier=None if solve == "noise" else typed.read_noise(),
+        rounds=None if solve == "rounds" else typed.read_rounds(),
+        sampling=_scheme_to_solve(typed) if solve == "q" else typed.read_sampling(),
+        adjacency=typed.relation,
+        accountant=accountant,
+        solve=SOLVABLE[solve],
+    )
+
+
+def _scheme_to_solve(typed: MechanismOptions) -> Uniform | None:
+    """The scheme whose rate is solved for: None for Poisson, else cohorts of any size."""
+    clients = typed.num_clients
+    if typed.scheme == Full.name:
+        raise conflict("--solve q", "--sampling full", "every client takes part in every round")
+    if typed.scheme == Poisson.name:
+        return None
+    if clients is None:
+        raise OptionConflict(
+            "--solve q with --sampling uniform needs --clients, the population from which "
+            "whole cohorts are drawn."
+        )
+    return Uniform(1, clients)
+
+
+def _number(found: dpacct.Calibration, solve: str) -> float:
+    if solve == "rounds":
+        return found.rounds
+    if solve == "q":
+        return found.sampling_rate
+    only = mechanism.single_round(found.schedule)
+    return found.noise_scale if only is None else only.noise_multiplier
+
+
+def _first_row(found: dpacct.Calibration, solve: str, target: float) -> Row:
+    number = _number(found, solve)
+    within = f"within epsilon {plain(target)}"
+    if solve == "rounds":
+        return Row("rounds", str(number), f"the most that stay {within}")
+    if solve == "q":
+        meaning = f"the highest that stays {within}"
+        sampling = found.schedule.phases[0].round.sampling
+        if isinstance(sampling, Uniform):
+            meaning = f"{sampling.cohort_size} of {sampling.num_clients} clients, {meaning}"
+        return Row("sampling rate", down(number, 7), meaning)
+    if mechanism.single_round(found.schedule) is None:
+        return Row(
+            "noise scale", up(number, 7), "x the noise multiplier of every round in the file"
+        )
+    return Row("noise multiplier", up(number, 7), "std of the noise on the sum / clip norm")
+
+
+def _closing(
+    typed: MechanismOptions, found: dpacct.Calibration, at: ReadDelta, clip_norm: float | None
+) -> str:
+    only = mechanism.single_round(found.schedule)
+    if only is None:
+        return ""
+    missing = [
+        option
+        for option, known in (("--clip", clip_norm), ("--clients", typed.num_clients))
+        if known is None
+    ]
+    if missing:
+        return f"With {' and '.join(missing)} I can say what that is per coordinate of the mean."
+    if typed.schedule is not None or typed.noise is not None:
+        return ""
+    again = typed.retyped(noise=up(only.noise_multiplier, 7))
+    return f"dpacct compare {again}{at.retyped} shows other accountants beside it."
+
+
+def _data(found: dpacct.Calibration, target: float) -> dict[str, object]:
+    plan = found.schedule
+    data: dict[str, object] = {
+        "solved_for": found.solved_for,
+        **mechanism.keys(plan),
+        "accountant": found.accountant,
+        "delta": found.delta,
+        "epsilon": {"lower": found.epsilon.lower, "upper": found.epsilon.upper, "target": target},
+        **mechanism.phase_list(plan),
+    }
+    if "phases" in data:
+        data["noise_scale"] = found.noise_scale
+    return data

@@ -1,0 +1,153 @@
+"""What runs, as JSON keys and in words: no number leaves without its sampling and adjacency."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from dpacct.accountant import find_accountant
+from dpacct.renyi_accountant import RenyiAccountant
+from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule, Uniform
+from dpacct_cli.render import Row, noise, plain, up
+
+MAX_PHASES_SHOWN = 6
+
+NEIGHBOURS = {
+    Adjacency.ADD_REMOVE: "add-remove a client",
+    Adjacency.REPLACE_ONE: "replace one client",
+    Adjacency.ZERO_OUT: "zero out one client",
+}
+
+
+def single_round(schedule: Schedule) -> Round | None:
+    """The round of which the schedule consists, or None where there are several."""
+    rounds = schedule.distinct()
+    return next(iter(rounds)) if len(rounds) == 1 else None
+
+
+def common_sampling(schedule: Schedule) -> str | None:
+    """The name of the sampling scheme that all rounds share."""
+    names = {round_.sampling.name for round_ in schedule.distinct()}
+    return names.pop() if len(names) == 1 else None
+
+
+def phase_list(schedule: Schedule) -> dict[str, object]:
+    """The phases as JSON, where one noise multiplier and one rate do not say it all."""
+    if single_round(schedule) is not None:
+        return {}
+    return {
+        "phases": [
+            {
+                "rounds": count,
+                "noise_multiplier": round_.noise_multiplier,
+                "sampling": round_.sampling.name,
+                "sampling_rate": round_.sampling_rate,
+            }
+            for round_, count in schedule
+        ]
+    }
+
+
+def keys(schedule: Schedule) -> dict[str, object]:
+    """The JSON keys that say what runs."""
+    only = single_round(schedule)
+    return {
+        "rounds": schedule.rounds,
+        "sampling": common_sampling(schedule),
+        "sampling_rate": None if only is None else only.sampling_rate,
+        "adjacency": str(schedule.adjacency),
+        "noise_multiplier": None if only is None else only.noise_multiplier,
+    }
+
+
+def _who(sampling: Sampling, *, ratio_only: bool = False) -> str:
+    match sampling:
+        case Poisson(sampling_rate):
+            return f"Poisson sampling at rate {sampling_rate:.7g}"
+        case Uniform(cohort_size, num_clients):
+            if ratio_only:
+                return f"a fixed share {sampling.sampling_rate:.7g} without replacement"
+            return f"{cohort_size} of {num_clients} clients without replacement"
+        case Full():
+            return "every client in every round"
+
+
+def _count(rounds: int) -> str:
+    return "1 round" if rounds == 1 else f"{rounds} rounds"
+
+
+def rows(schedule: Schedule, *, ratio_only: bool = False) -> list[Row]:
+    """What runs, in words.
+
+    Args:
+        schedule: the rounds.
+        ratio_only: a uniform cohort was given by its share, so its size is not known.
+    """
+    only = single_round(schedule)
+    neighbours = NEIGHBOURS[schedule.adjacency]
+    if only is not None:
+        who = _who(only.sampling, ratio_only=ratio_only)
+        return [Row("mechanism", f"{_count(schedule.rounds)}, {who}, {neighbours}")]
+    phases = schedule.phases
+    head = f"{_count(schedule.rounds)} in {len(phases)} phases, {neighbours}"
+    found = [Row("mechanism", head)]
+    found += [
+        Row("", f"{_count(count)}, noise {noise(round_.noise_multiplier)}, {_who(round_.sampling)}")
+        for round_, count in phases[:MAX_PHASES_SHOWN]
+    ]
+    if len(phases) > MAX_PHASES_SHOWN:
+        found.append(Row("", f"and {len(phases) - MAX_PHASES_SHOWN} more phases"))
+    return found
+
+
+def noise_rows(schedule: Schedule, *, clients: int | None, clip_norm: float | None) -> list[Row]:
+    """The noise in the units of the sum and of the mean, and what one client can move.
+
+    Args:
+        schedule: the rounds; with several distinct ones there is no single noise to speak of.
+        clients: the population, if it is known.
+        clip_norm: the clip norm, if it is known.
+    """
+    only = single_round(schedule)
+    if only is None:
+        return []
+    # Decimal, so that 2.4 / 100 is 0.024 and is not rounded up to 0.024001.
+    std = Decimal(repr(only.noise_multiplier)) * Decimal(repr(clip_norm or 1.0))
+    unit = " x clip norm" if clip_norm is None else ""
+    parts = [f"{up(std)}{unit} on the sum"]
+    if clients is not None:
+        cohort = Decimal(repr(only.sampling_rate)) * clients
+        mean = f"{up(std / cohort)}{unit}"
+        parts.append(f"{mean} on the mean of the planned {plain(float(cohort))} clients")
+    moved = "2 x clip norm" if clip_norm is None else plain(2.0 * clip_norm)
+    found: list[Row] = []
+    if clients is not None or clip_norm is not None:
+        found.append(Row("noise std", ", ".join([*parts, "per coordinate"])))
+    elif schedule.adjacency is Adjacency.REPLACE_ONE:
+        found.append(Row("noise std", parts[0]))
+    if schedule.adjacency is Adjacency.REPLACE_ONE:
+        found.append(Row("", f"replacing a client moves the sum by up to {moved}"))
+    elif schedule.adjacency is Adjacency.ADD_REMOVE and isinstance(only.sampling, Uniform):
+        why = "the cohort stays full, so an added client displaces another"
+        found.append(Row("", f"{why} and moves the sum by up to {moved}"))
+    return found
+
+
+def accountant_row(schedule: Schedule, delta: float, name: str) -> Row:
+    """Which theory proves the number, and for Renyi at which order."""
+    engine = find_accountant(name)
+    if not isinstance(engine, RenyiAccountant):
+        return Row("accountant", name)
+    order = engine.best_order(schedule, delta)
+    # Near 1 an order is known by its distance from 1.
+    shown = f"{order:.4g}" if order >= 1.01 else f"1 + {order - 1:.2g}"
+    return Row("accountant", f"{name}, order {shown} won")
+
+
+def delta_note(delta: float, chosen: bool, clients: int | None) -> str:
+    """A word on a delta that was chosen large for its population."""
+    if not chosen or clients is None or delta < 0.1 / clients:
+        return ""
+    return (
+        f"delta {plain(delta)} with {clients:,} clients is {delta * clients:.3g} / clients; "
+        f"many ask for less than 0.1 / clients ({0.1 / clients:.3g})."
+    )

@@ -1,0 +1,125 @@
+"""The options that several commands share: their names, their help, and the style of output.
+
+All values arrive as text, so that the library judges what was typed. Defaults stand in the help
+texts: some releases of Typer print theirs with a stray backslash.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT
+from dpacct.rounds import Adjacency, Full, Poisson, Uniform
+from dpacct_cli.errors import conflict
+
+SCHEMES = (Poisson.name, Uniform.name, Full.name)
+
+Eps = Annotated[str | None, typer.Option("--eps", metavar="E", help="Epsilon, e.g. 8.")]
+Delta = Annotated[
+    str | None,
+    typer.Option(
+        "--delta", metavar="D", help="Delta; default 1e-05, or N^-1.1 when --clients N is given."
+    ),
+]
+Rounds = Annotated[
+    str | None,
+    typer.Option("--rounds", metavar="T", help="Number of rounds.", show_default=False),
+]
+Rate = Annotated[
+    str | None,
+    typer.Option("--q", metavar="Q", help="Sampling rate in (0, 1]: the share of a round."),
+]
+Noise = Annotated[
+    str | None,
+    typer.Option(
+        "--noise", metavar="Z", help="Noise multiplier: std of the noise on the sum / clip norm."
+    ),
+]
+ScheduleFile = Annotated[
+    str | None,
+    typer.Option(
+        "--schedule",
+        metavar="FILE",
+        help="Rounds from a .toml, .csv or .json file, instead of --rounds, --q and --noise.",
+    ),
+]
+SamplingName = Annotated[
+    str | None,
+    typer.Option(
+        "--sampling",
+        metavar="|".join(SCHEMES),
+        help="How a round picks its clients; default poisson.",
+    ),
+]
+Cohort = Annotated[
+    str | None,
+    typer.Option(
+        "--cohort",
+        metavar="M",
+        help="Clients in a round, with --clients, instead of --q "
+        "(Poisson: on average; uniform: exactly).",
+    ),
+]
+Clients = Annotated[
+    str | None, typer.Option("--clients", metavar="N", help="Number of clients in the population.")
+]
+AdjacencyName = Annotated[
+    str | None,
+    typer.Option(
+        "--adjacency",
+        metavar="|".join(Adjacency),
+        help="When two data sets are neighbours; default add-remove, for uniform replace-one.",
+    ),
+]
+AccountantName = Annotated[
+    str,
+    typer.Option(
+        "--accountant",
+        metavar="|".join(ACCOUNTANTS),
+        help=f"Which theory proves the bound; default {DEFAULT_ACCOUNTANT}.",
+        show_default=False,
+    ),
+]
+Clip = Annotated[
+    str | None,
+    typer.Option(
+        "--clip",
+        "--clip-norm",
+        metavar="C",
+        help="Clip norm of one client's contribution; the noise is then shown in its units.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the number alone.")]
+
+
+class Style(Enum):
+    """How a command answers."""
+
+    HUMAN = "human"
+    JSON = "json"
+    QUIET = "quiet"
+
+
+def read_style(as_json: bool, quiet: bool) -> Style:
+    """The style of output."""
+    if as_json and quiet:
+        raise conflict("--quiet", "--json")
+    if as_json:
+        return Style.JSON
+    return Style.QUIET if quiet else Style.HUMAN
+
+
+def number(text: str | None) -> int | float | str | None:
+    """The number that was typed, or the text as it is for the library to refuse."""
+    if text is None:
+        return None
+    for parse in (int, float):
+        try:
+            return parse(text)
+        except ValueError:
+            continue
+    return text

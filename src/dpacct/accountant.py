@@ -1,0 +1,114 @@
+"""Accountants: what a schedule costs. One protocol, and the functions `epsilon` and `delta`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dpacct import validate
+from dpacct.arguments import build_schedule
+from dpacct.budget import Interval
+from dpacct.closed_form_accountant import ClosedFormAccountant
+from dpacct.errors import InvalidParameter
+from dpacct.gaussian_accountant import GaussianAccountant
+from dpacct.renyi_accountant import RenyiAccountant
+from dpacct.rounds import Adjacency, Round, Sampling, Schedule
+
+
+class Accountant(Protocol):
+    """What turns a schedule into its privacy cost; every upper bound is proven."""
+
+    @property
+    def name(self) -> str:
+        """How the command line calls it."""
+        ...
+
+    def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
+        """Proven upper bound of epsilon at a valid delta; what calibration solves for."""
+        ...
+
+    def epsilon(self, schedule: Schedule, delta: float) -> Interval:
+        """Achieved and proven epsilon at a valid delta."""
+        ...
+
+    def delta(self, schedule: Schedule, epsilon: float) -> Interval:
+        """Achieved and proven delta at a valid epsilon."""
+        ...
+
+
+_ALL: tuple[Accountant, ...] = (RenyiAccountant(), ClosedFormAccountant(), GaussianAccountant())
+ACCOUNTANTS: dict[str, Accountant] = {accountant.name: accountant for accountant in _ALL}
+DEFAULT_ACCOUNTANT = "rdp"
+
+
+def find_accountant(name: str) -> Accountant:
+    """The accountant called ``name``.
+
+    Raises:
+        InvalidParameter: there is none.
+    """
+    if name not in ACCOUNTANTS:
+        rule = f"an accountant is one of {', '.join(ACCOUNTANTS)}"
+        raise InvalidParameter("accountant", name, rule)
+    return ACCOUNTANTS[name]
+
+
+def epsilon(
+    schedule: Schedule | Round | None = None,
+    *,
+    delta: float,
+    noise_multiplier: float | None = None,
+    rounds: int | None = None,
+    sampling_rate: float | None = None,
+    sampling: Sampling | None = None,
+    adjacency: Adjacency | str | None = None,
+    accountant: str = DEFAULT_ACCOUNTANT,
+) -> Interval:
+    """The epsilon that a schedule spends at a given delta.
+
+    Args:
+        schedule: a schedule, or else its parts as in `build_schedule`.
+        delta: in (0, 1).
+        accountant: one of `ACCOUNTANTS`.
+    Returns:
+        Achieved lower and proven upper epsilon.
+    Raises:
+        InvalidParameter: an argument out of range. Unsupported: the accountant knows no bound.
+    """
+    plan = build_schedule(
+        schedule,
+        noise_multiplier=noise_multiplier,
+        rounds=rounds,
+        sampling_rate=sampling_rate,
+        sampling=sampling,
+        adjacency=adjacency,
+    )
+    return find_accountant(accountant).epsilon(plan, validate.delta(delta))
+
+
+def delta(
+    schedule: Schedule | Round | None = None,
+    *,
+    epsilon: float,
+    noise_multiplier: float | None = None,
+    rounds: int | None = None,
+    sampling_rate: float | None = None,
+    sampling: Sampling | None = None,
+    adjacency: Adjacency | str | None = None,
+    accountant: str = DEFAULT_ACCOUNTANT,
+) -> Interval:
+    """The delta that a schedule spends at a given epsilon >= 0; arguments as for `epsilon`.
+
+    Returns:
+        Achieved lower and proven upper delta.
+    Raises:
+        InvalidParameter: an argument out of range. Unsupported: the accountant knows no bound.
+    """
+    plan = build_schedule(
+        schedule,
+        noise_multiplier=noise_multiplier,
+        rounds=rounds,
+        sampling_rate=sampling_rate,
+        sampling=sampling,
+        adjacency=adjacency,
+    )
+    return find_accountant(accountant).delta(plan, validate.epsilon(epsilon))

@@ -1,0 +1,73 @@
+"""The keyword arguments that the public functions share, turned into a schedule."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from dpacct.errors import InvalidParameter
+from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule
+
+
+class Setting(TypedDict, total=False):
+    """A constant schedule by its parts, as accepted by `build_schedule`."""
+
+    noise_multiplier: float | None
+    rounds: int | None
+    sampling_rate: float | None
+    sampling: Sampling | None
+    adjacency: Adjacency | str | None
+
+
+def find_sampling(sampling_rate: float | None, sampling: Sampling | None) -> Sampling:
+    """The sampling scheme meant by a rate (Poisson) or given as such; everybody if neither is.
+
+    Raises:
+        InvalidParameter: both are given, or the rate is out of range.
+    """
+    if sampling is None:
+        return Full() if sampling_rate is None else Poisson(sampling_rate)
+    if sampling_rate is not None:
+        rule = f"sampling is given too ({sampling!r}) and has its own rate"
+        raise InvalidParameter("sampling_rate", sampling_rate, rule, "Drop one of them.")
+    return sampling
+
+
+def build_schedule(
+    schedule: Schedule | Round | None = None,
+    *,
+    noise_multiplier: float | None = None,
+    rounds: int | None = None,
+    sampling_rate: float | None = None,
+    sampling: Sampling | None = None,
+    adjacency: Adjacency | str | None = None,
+) -> Schedule:
+    """A given schedule, or the constant one described by its parts.
+
+    Args:
+        schedule: a schedule (or one round); then no other argument may be given.
+        noise_multiplier: std of the noise on the sum / clip norm.
+        rounds: number of rounds, default 1.
+        sampling_rate: Poisson sampling at this rate.
+        sampling: any sampling scheme, instead of a rate; default full participation.
+        adjacency: default that of the sampling scheme.
+    Raises:
+        InvalidParameter: a value out of range, or arguments that contradict each other.
+    """
+    parts: Setting = {
+        "noise_multiplier": noise_multiplier,
+        "rounds": rounds,
+        "sampling_rate": sampling_rate,
+        "sampling": sampling,
+        "adjacency": adjacency,
+    }
+    if schedule is not None:
+        for name, value in parts.items():
+            if value is not None:
+                rule = "a schedule is given too and says it already"
+                raise InvalidParameter(name, value, rule, "Drop one of them.")
+        return schedule if isinstance(schedule, Schedule) else 1 * schedule
+    if noise_multiplier is None:
+        rule = "a noise multiplier is needed where no schedule is given"
+        raise InvalidParameter("noise_multiplier", None, rule)
+    scheme = find_sampling(sampling_rate, sampling)
+    return (1 if rounds is None else rounds) * Round(noise_multiplier, scheme, adjacency)

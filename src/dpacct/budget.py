@@ -1,0 +1,50 @@
+"""What may be spent (`Budget`) and what an accountant answers (`Interval`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpacct import validate
+from dpacct.errors import InvalidParameter
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A target (epsilon, delta).
+
+    Raises:
+        InvalidParameter: epsilon not above 0, delta outside (0, 1).
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", validate.target_epsilon(self.epsilon))
+        object.__setattr__(self, "delta", validate.delta(self.delta))
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A quantity with a proven upper bound and a lower bound that is achieved.
+
+    ``upper`` holds for every pair of neighbouring data sets; ``lower`` is reached by an explicit
+    pair. The truth is never outside.
+    """
+
+    lower: float
+    upper: float
+
+    def __post_init__(self) -> None:
+        if not self.lower <= self.upper:
+            raise InvalidParameter(
+                "lower", self.lower, f"an interval has lower <= upper, and upper is {self.upper!r}"
+            )
+
+    @property
+    def width(self) -> float:
+        """upper - lower."""
+        return self.upper - self.lower
+
+    def __contains__(self, value: float) -> bool:
+        return self.lower <= value <= self.upper

@@ -1,0 +1,252 @@
+"""Solve for the noise, the rounds, the rate, epsilon or delta of a schedule, on the safe side.
+
+The proven epsilon falls with the noise and rises with rounds and rate. The solver brackets the
+target by itself and returns the end of the bracket at which the *upper* bound meets it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+
+from dpacct import validate
+from dpacct.accountant import DEFAULT_ACCOUNTANT, Accountant, find_accountant
+from dpacct.arguments import Setting, build_schedule, find_sampling
+from dpacct.budget import Interval
+from dpacct.calibration import Calibration
+from dpacct.errors import InvalidParameter, NotConverged, Unsupported
+from dpacct.rounds import Adjacency, Poisson, Round, Sampling, Schedule, Uniform
+from dpacct.search import bracket_root
+
+SOLVE_FOR = ("noise", "rounds", "sampling_rate", "epsilon", "delta")
+
+# Relative width of the final bracket of noise multiplier and rate.
+_TOLERANCE = 1e-7
+_SMALLEST_RATE = 1e-12
+
+
+def calibrate(
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    schedule: Schedule | None = None,
+    noise_multiplier: float | None = None,
+    rounds: int | None = None,
+    sampling_rate: float | None = None,
+    sampling: Sampling | None = None,
+    adjacency: Adjacency | str | None = None,
+    accountant: str = DEFAULT_ACCOUNTANT,
+    solve: str = "noise",
+) -> Calibration:
+    """Find what is missing so that a schedule meets a budget.
+
+    Args:
+        epsilon: the target; not with solve="epsilon"; where delta is solved for, the epsilon at
+            which it is asked.
+        delta: in (0, 1); not with solve="delta".
+        schedule: a schedule whose noise is scaled by one factor; instead of the parts below.
+        noise_multiplier, rounds, sampling_rate, sampling, adjacency: the parts of a constant
+            schedule, all but the one solved for. For solve="sampling_rate", ``sampling`` may be a
+            `Uniform` scheme: its cohort is solved for, among its clients; default Poisson.
+        accountant: name of the accountant whose upper bound must meet the target.
+        solve: "noise", "rounds", "sampling_rate", "epsilon" or "delta".
+    Returns:
+        The calibration. Noise and rate are within 1e-6 (relative) of the accountant's optimum, on
+        the safe side; rounds and cohort size are the largest possible.
+    Raises:
+        InvalidParameter: an argument is missing, contradicts another or is out of range.
+        NotConverged: no value in range meets the target.
+        Unsupported: the accountant knows no bound for such rounds.
+    """
+    if solve not in SOLVE_FOR:
+        raise InvalidParameter("solve", solve, f"solve is one of {', '.join(SOLVE_FOR)}")
+    judge = find_accountant(accountant)
+    unknown = "noise_multiplier" if solve == "noise" else solve
+    given = {
+        "noise_multiplier": noise_multiplier,
+        "rounds": rounds,
+        "sampling_rate": sampling_rate,
+        "epsilon": epsilon,
+        "delta": delta,
+    }
+    if given[unknown] is not None:
+        hint = "Drop it, or solve for something else."
+        raise InvalidParameter(unknown, given[unknown], "it is what is solved for", hint)
+    parts: Setting = {
+        "noise_multiplier": noise_multiplier,
+        "rounds": rounds,
+        "sampling_rate": sampling_rate,
+        "sampling": sampling,
+        "adjacency": adjacency,
+    }
+    if solve == "epsilon":
+        plan, at = build_schedule(schedule, **parts), validate.delta(delta)
+        return Calibration(solve, plan, accountant, at, judge.epsilon(plan, at), None)
+    if solve == "delta":
+        plan, budget = build_schedule(schedule, **parts), validate.epsilon(epsilon)
+        spent = judge.delta(plan, budget).upper
+        return Calibration(solve, plan, accountant, spent, Interval(0.0, budget), None)
+
+    target, at = validate.target_epsilon(epsilon), validate.delta(delta)
+    factor = 1.0
+    if solve == "noise":
+        plan, factor = _solve_noise(judge, schedule, parts, target, at)
+    elif schedule is not None:
+        rule = "a schedule fixes rounds and rate; only its noise can be solved for"
+        raise InvalidParameter("solve", solve, rule)
+    elif solve == "rounds":
+        scheme = find_sampling(sampling_rate, sampling)
+        round_ = Round(validate.noise_multiplier(noise_multiplier), scheme, adjacency)
+        plan = _solve_rounds(judge, round_, target, at) * round_
+    else:
+        plan = _solve_sampling(judge, parts, target, at)
+    return Calibration(solve, plan, accountant, at, judge.epsilon(plan, at), target, factor)
+
+
+def _excess(judge: Accountant, plan: Schedule, target: float, delta: float) -> float:
+    """log of (proven epsilon / target): positive where the budget is broken."""
+    upper = judge.upper_epsilon(plan, delta)
+    if upper <= target:
+        # Exactly on target must count as met, whatever the logarithms round to.
+        return min(0.0, math.log(max(upper, 1e-300) / target))
+    return max(math.log(upper / target), 1e-300)
+
+
+def _solve_noise(
+    judge: Accountant, schedule: Schedule | None, parts: Setting, target: float, delta: float
+) -> tuple[Schedule, float]:
+    """The schedule with the least noise that meets the target, and the factor on a given one."""
+    if schedule is None:
+        parts["noise_multiplier"] = 1.0
+        unit = build_schedule(**parts)
+    else:
+        unit = build_schedule(schedule, **parts)
+    if not unit.rounds:
+        rule = "a schedule with at least one round is needed to solve for noise"
+        raise InvalidParameter("schedule", "empty", rule)
+    factor = _noise_factor(judge, unit, target, delta)
+    return unit.scale_noise(factor), 1.0 if schedule is None else factor
+
+
+def _noise_factor(judge: Accountant, unit: Schedule, target: float, delta: float) -> float:
+    """The smallest factor on the noise of a schedule that meets the target."""
+    noises = [round_.noise_multiplier for round_ in unit.distinct()]
+    low, high = validate.NOISE_MULTIPLIER_RANGE
+    ends = (math.log(low / min(noises)) + 1e-12, math.log(high / max(noises)) - 1e-12)
+
+    def excess(log_factor: float) -> float:
+        try:
+            return _excess(judge, unit.scale_noise(math.exp(log_factor)), target, delta)
+        except Unsupported:
+            # Closed forms hold only from some noise on: treat less noise as too little.
+            if log_factor >= ends[1] - 1.0:
+                raise
+            return math.inf
+
+    rate = max(round_.sampling_rate for round_ in unit.distinct())
+    spread = sum(
+        count * (round_.sampling_rate / round_.noise_multiplier) ** 2
+        for round_, count in unit.distinct().items()
+    )
+    cost = -math.log(delta)
+    guess = max(
+        # Many rounds: zCDP with the variance divided by q^2.
+        0.5 * math.log(max(spread, 1e-300)) + _log_noise(target, cost),
+        # Few rounds: one unsampled round at the epsilon that sampling amplifies to the target.
+        _log_noise(max(target, math.log1p(math.expm1(min(target, 700.0)) / rate)), cost)
+        - math.log(max(noises)),
+    )
+    _, good = bracket_root(excess, guess, ends, _TOLERANCE)
+    if excess(good) > 0:
+        least = judge.upper_epsilon(unit.scale_noise(math.exp(good)), delta)
+        raise NotConverged(
+            f"no noise multiplier up to {high:g} gives epsilon {target:g} "
+            f"({high:g} gives {least:.4g}); fewer rounds or a lower rate would"
+        )
+    return math.exp(good)
+
+
+def _log_noise(epsilon: float, cost: float) -> float:
+    """log of the noise multiplier of one Gaussian with epsilon = rho + 2 sqrt(rho cost) (zCDP)."""
+    return -math.log(math.sqrt(2) * epsilon / (math.sqrt(cost + epsilon) + math.sqrt(cost)))
+
+
+def _solve_rounds(judge: Accountant, round_: Round, target: float, delta: float) -> int:
+    """The largest number of equal rounds that meets the target."""
+    if _excess(judge, 1 * round_, target, delta) > 0:
+        alone = judge.upper_epsilon(1 * round_, delta)
+        raise NotConverged(f"one round alone costs epsilon {alone:.6g}, more than {target:g}")
+    return _largest(
+        lambda rounds: _excess(judge, rounds * round_, target, delta), validate.MAX_ROUNDS
+    )
+
+
+def _solve_sampling(judge: Accountant, parts: Setting, target: float, delta: float) -> Schedule:
+    """The schedule with the largest rate, or the largest cohort of a `Uniform` scheme."""
+    noise = validate.noise_multiplier(parts.get("noise_multiplier"))
+    rounds = validate.rounds(parts.get("rounds"))
+    sampling, adjacency = parts.get("sampling"), parts.get("adjacency")
+
+    def at_scheme(scheme: Sampling) -> Schedule:
+        return rounds * Round(noise, scheme, adjacency)
+
+    if isinstance(sampling, Uniform):
+        return _solve_cohort(judge, at_scheme, sampling.num_clients, target, delta)
+    if sampling is None or isinstance(sampling, Poisson):
+        return _solve_rate(judge, at_scheme, target, delta)
+    raise InvalidParameter("sampling", sampling, "full participation has no rate to solve for")
+
+
+def _solve_cohort(
+    judge: Accountant,
+    at_scheme: Callable[[Sampling], Schedule],
+    num_clients: int,
+    target: float,
+    delta: float,
+) -> Schedule:
+    """The schedule with the largest cohort that meets the target."""
+
+    def excess(cohort: int) -> float:
+        return _excess(judge, at_scheme(Uniform(cohort, num_clients)), target, delta)
+
+    if excess(1) > 0:
+        raise NotConverged(f"even one of {num_clients} clients a round costs more than {target:g}")
+    return at_scheme(Uniform(_largest(excess, num_clients), num_clients))
+
+
+def _largest(excess: Callable[[int], float], most: int) -> int:
+    """The largest whole number at which an increasing function is still <= 0; it is at 1."""
+    excess = cache(excess)
+    # Minus the function falls in log n; the bracket is re-read as whole numbers.
+    low, high = bracket_root(
+        lambda t: -excess(max(1, round(math.exp(t)))), 2.0, (0.0, math.log(most)), 1e-3, step=2.0
+    )
+    good, bad = max(1, math.floor(math.exp(low))), min(most, math.ceil(math.exp(high)))
+    while good > 1 and excess(good) > 0:
+        good //= 2
+    while bad < most and excess(bad) <= 0:
+        good, bad = bad, min(most, 2 * bad)
+    if excess(bad) <= 0:
+        return bad
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if excess(middle) <= 0 else (good, middle)
+    return good
+
+
+def _solve_rate(
+    judge: Accountant, at_scheme: Callable[[Sampling], Schedule], target: float, delta: float
+) -> Schedule:
+    """The schedule with the largest Poisson rate that meets the target."""
+
+    def excess(log_inverse: float) -> float:
+        return _excess(judge, at_scheme(Poisson(math.exp(-log_inverse))), target, delta)
+
+    if excess(0.0) <= 0:
+        return at_scheme(Poisson(1.0))
+    ends = (0.0, -math.log(_SMALLEST_RATE))
+    _, good = bracket_root(excess, 2.0, ends, _TOLERANCE)
+    if excess(good) > 0:
+        raise NotConverged(f"no sampling rate down to {_SMALLEST_RATE:g} gives epsilon {target:g}")
+    return at_scheme(Poisson(math.exp(-good)))

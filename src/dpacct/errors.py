@@ -1,0 +1,47 @@
+"""Every error that dpacct raises on purpose. A leaf: it imports nothing of the package."""
+
+from __future__ import annotations
+
+
+class DpacctError(Exception):
+    """Base of all errors raised by dpacct."""
+
+
+class InvalidParameter(DpacctError, ValueError):
+    """A parameter lies outside its range, or contradicts another one.
+
+    Attributes:
+        name: the parameter as the library spells it, e.g. ``sampling_rate``.
+        value: what was given.
+        rule: the allowed range, as a clause: ``a sampling rate lies in (0, 1]``.
+        hint: a way out, or an empty string.
+    """
+
+    def __init__(self, name: str, value: object, rule: str, hint: str = "") -> None:
+        self.name = name
+        self.value = value
+        self.rule = rule
+        self.hint = hint
+        super().__init__(self.describe(name))
+
+    def describe(self, label: str) -> str:
+        """The message with the parameter called ``label`` (the command line says ``--q``)."""
+        shown = self.value if isinstance(self.value, int | float) else repr(self.value)
+        sentence = f"{label} is {shown}; {self.rule}."
+        return f"{sentence} {self.hint}" if self.hint else sentence
+
+
+class Unsupported(DpacctError):
+    """A combination for which no bound is proven here; the message says why."""
+
+
+class NotConverged(DpacctError):
+    """A solver met its limits; the message carries the best bracket that it reached."""
+
+
+class BudgetExceeded(DpacctError):
+    """A round does not fit into what is left of a budget."""
+
+
+class LedgerError(DpacctError):
+    """A ledger file is damaged, foreign, or used against its rules."""

@@ -1,0 +1,243 @@
+"""What happened, or is planned: sampling schemes, rounds, and schedules of rounds.
+
+The events of the accountant, apart from what they cost. A value that exists is valid:
+
+Rule 1: a round is one release of (sum of clipped contributions) + N(0, (z C)^2 I).
+Rule 2: who takes part is drawn afresh and in secret in each round.
+Rule 3: all rounds of one schedule protect the same unit, so they share one adjacency.
+Rule 4: a schedule is run-length encoded; equal rounds next to each other are one phase.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from typing import NamedTuple
+
+from dpacct import validate
+from dpacct.errors import InvalidParameter
+
+MAX_PHASES = 10**6
+MAX_CLIENTS = 10**30
+
+
+class Adjacency(StrEnum):
+    """When two data sets are neighbours. The unit is one client."""
+
+    ADD_REMOVE = "add-remove"
+    REPLACE_ONE = "replace-one"
+    ZERO_OUT = "zero-out"
+
+    @classmethod
+    def parse(cls, value: Adjacency | str) -> Adjacency:
+        """The adjacency called ``value``.
+
+        Raises:
+            InvalidParameter: no adjacency has that name.
+        """
+        try:
+            return cls(value)
+        except ValueError:
+            rule = "an adjacency is one of " + ", ".join(cls)
+            raise InvalidParameter("adjacency", value, rule) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Poisson:
+    """Each client joins a round independently with probability ``sampling_rate`` in (0, 1]."""
+
+    sampling_rate: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sampling_rate", validate.sampling_rate(self.sampling_rate))
+
+    name = "poisson"
+    default_adjacency = Adjacency.ADD_REMOVE
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Exactly ``cohort_size`` of ``num_clients`` clients, drawn without replacement."""
+
+    cohort_size: int
+    num_clients: int
+
+    def __post_init__(self) -> None:
+        clients = validate.count("num_clients", self.num_clients, "the population", MAX_CLIENTS)
+        cohort = validate.count("cohort_size", self.cohort_size, "the cohort size", MAX_CLIENTS)
+        if cohort > clients:
+            rule = f"a cohort has at most as many members as there are clients ({clients})"
+            raise InvalidParameter("cohort_size", cohort, rule)
+        object.__setattr__(self, "num_clients", clients)
+        object.__setattr__(self, "cohort_size", cohort)
+
+    name = "uniform"
+    default_adjacency = Adjacency.REPLACE_ONE
+
+    @classmethod
+    def at_rate(cls, sampling_rate: float) -> Uniform:
+        """The scheme of which only the ratio is known, as the smallest cohort: 0.05 is 1 of 20."""
+        ratio = Fraction(repr(validate.sampling_rate(sampling_rate)))
+        if ratio.denominator > MAX_CLIENTS:
+            # Rounded up: a rate that is too high is charged too much, never too little.
+            return cls(math.ceil(ratio * MAX_CLIENTS), MAX_CLIENTS)
+        return cls(ratio.numerator, ratio.denominator)
+
+    @property
+    def sampling_rate(self) -> float:
+        """cohort_size / num_clients."""
+        return self.cohort_size / self.num_clients
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """Every client takes part in every round."""
+
+    name = "full"
+    default_adjacency = Adjacency.ADD_REMOVE
+
+    @property
+    def sampling_rate(self) -> float:
+        """1."""
+        return 1.0
+
+
+Sampling = Poisson | Uniform | Full
+
+
+@dataclass(frozen=True, init=False, slots=True)
+class Round:
+    """One noisy release.
+
+    Args:
+        noise_multiplier: standard deviation of the noise on the sum / clip norm.
+        sampling: who takes part; default everybody.
+        adjacency: the neighbouring relation; default that of the sampling scheme.
+
+    Raises:
+        InvalidParameter: a value out of range.
+    """
+
+    noise_multiplier: float
+    sampling: Sampling
+    adjacency: Adjacency
+
+    def __init__(
+        self,
+        noise_multiplier: float,
+        sampling: Sampling | None = None,
+        adjacency: Adjacency | str | None = None,
+    ) -> None:
+        scheme = Full() if sampling is None else sampling
+        if not isinstance(scheme, Poisson | Uniform | Full):
+            rule = "a sampling scheme is Poisson(rate), Uniform(cohort_size, num_clients) or Full()"
+            raise InvalidParameter("sampling", sampling, rule)
+        relation = scheme.default_adjacency if adjacency is None else adjacency
+        object.__setattr__(self, "noise_multiplier", validate.noise_multiplier(noise_multiplier))
+        object.__setattr__(self, "sampling", scheme)
+        object.__setattr__(self, "adjacency", Adjacency.parse(relation))
+
+    @property
+    def sampling_rate(self) -> float:
+        """The probability with which one client takes part."""
+        return self.sampling.sampling_rate
+
+    def __mul__(self, rounds: int) -> Schedule:
+        return Schedule([Phase(self, rounds)])
+
+    __rmul__ = __mul__
+
+    def __add__(self, other: Round | Schedule) -> Schedule:
+        return Schedule([Phase(self, 1)]) + other
+
+
+class Phase(NamedTuple):
+    """``rounds`` times the same round, one after the other."""
+
+    round: Round
+    rounds: int
+
+
+@dataclass(frozen=True, init=False, slots=True)
+class Schedule:
+    """Rounds in the order in which they run, run-length encoded.
+
+    ``300 * Round(1.0, Poisson(0.1)) + Round(2.0, Full())`` builds one; ``Schedule()`` is empty.
+
+    Raises:
+        InvalidParameter: a count that is not a whole number of at least one, or rounds of
+            different adjacency.
+    """
+
+    phases: tuple[Phase, ...]
+
+    def __init__(self, phases: Iterable[Phase] = ()) -> None:
+        merged: list[Phase] = []
+        total = 0
+        for round_, rounds in phases:
+            count = validate.rounds(rounds)
+            total += count
+            if merged and merged[-1].round == round_:
+                merged[-1] = Phase(round_, merged[-1].rounds + count)
+            else:
+                merged.append(Phase(round_, count))
+            if round_.adjacency is not merged[0].round.adjacency:
+                rule = (
+                    f"all rounds of a schedule share one adjacency, and the first has "
+                    f"{merged[0].round.adjacency}"
+                )
+                raise InvalidParameter("adjacency", str(round_.adjacency), rule)
+        if total:
+            validate.rounds(total)
+        if len(merged) > MAX_PHASES:
+            rule = f"a schedule has at most {MAX_PHASES} phases"
+            raise InvalidParameter("schedule", len(merged), rule)
+        object.__setattr__(self, "phases", tuple(merged))
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds there are."""
+        return sum(phase.rounds for phase in self.phases)
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """The neighbouring relation of all rounds (add-remove for the empty schedule)."""
+        return self.phases[0].round.adjacency if self.phases else Adjacency.ADD_REMOVE
+
+    def distinct(self) -> dict[Round, int]:
+        """Each different round with the number of times it occurs; what composition costs."""
+        counts: dict[Round, int] = {}
+        for round_, count in self.phases:
+            counts[round_] = counts.get(round_, 0) + count
+        return counts
+
+    def scale_noise(self, factor: float) -> Schedule:
+        """The same schedule with every noise multiplier times ``factor``."""
+        return Schedule(
+            Phase(Round(factor * round_.noise_multiplier, round_.sampling, round_.adjacency), count)
+            for round_, count in self.phases
+        )
+
+    def __len__(self) -> int:
+        return self.rounds
+
+    def __iter__(self) -> Iterator[Phase]:
+        return iter(self.phases)
+
+    def __add__(self, other: Round | Schedule) -> Schedule:
+        tail = other.phases if isinstance(other, Schedule) else (Phase(other, 1),)
+        return Schedule(self.phases + tail)
+
+    def __mul__(self, times: int) -> Schedule:
+        repeats = validate.count("rounds", times, "the number of repetitions")
+        if len(self.phases) == 1:
+            return Schedule([Phase(self.phases[0].round, self.phases[0].rounds * repeats)])
+        if repeats * len(self.phases) > MAX_PHASES:
+            rule = f"a schedule has at most {MAX_PHASES} phases"
+            raise InvalidParameter("schedule", repeats * len(self.phases), rule)
+        return Schedule(self.phases * repeats)
+
+    __rmul__ = __mul__

@@ -1,0 +1,289 @@
+"""Schedules as files: TOML, CSV and JSON with the same words.
+
+Rule 1: a phase has ``rounds`` and ``noise_multiplier``, and says who takes part: by
+``sampling_rate``, by ``cohort_size`` with ``num_clients``, or by neither (everybody).
+Rule 2: ``sampling`` may name the scheme; it must agree with the keys of Rule 1.
+Rule 3: ``adjacency`` belongs to the file (in CSV: the same in each row), never to one phase.
+Rule 4: an unknown key is an error, since a misspelt one would change what is charged.
+Rule 5: what `dump_schedule` writes, `load_schedule` reads back equal, to the last bit.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import reprlib
+import tomllib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from dpacct.errors import InvalidParameter
+from dpacct.rounds import Full, Phase, Poisson, Round, Sampling, Schedule, Uniform
+
+PHASE_KEYS: tuple[str, ...] = (
+    "rounds",
+    "noise_multiplier",
+    "sampling",
+    "sampling_rate",
+    "cohort_size",
+    "num_clients",
+)
+FILE_KEYS = ("adjacency", "phase")
+CSV_COLUMNS: tuple[str, ...] = (*PHASE_KEYS, "adjacency")
+# Which keys each scheme is described by: any one of the combinations.
+SCHEME_KEYS: dict[str, tuple[frozenset[str], ...]] = {
+    "poisson": (frozenset({"sampling_rate"}),),
+    "uniform": (frozenset({"cohort_size", "num_clients"}), frozenset({"sampling_rate"})),
+    "full": (frozenset(),),
+}
+_SCHEME_KEYS = frozenset({"sampling_rate", "cohort_size", "num_clients"})
+_Handler = TypeVar("_Handler")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_WHOLE = re.compile(r"[+-]?\d{1,40}", re.ASCII)
+
+
+class _Content(NamedTuple):
+    """What a file says, before any of it is believed."""
+
+    adjacency: Any
+    phases: list[dict[str, Any]]
+
+
+def load_schedule(path: str | os.PathLike[str]) -> Schedule:
+    """The schedule in a .toml, .csv or .json file.
+
+    Raises:
+        InvalidParameter: the file is missing, cannot be parsed, or breaks a rule above; the
+            message names the file, the phase (from 1) and the key.
+    """
+    file = Path(path)
+    parse = _by_suffix(file, _PARSERS)
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise _invalid(file, f"it cannot be read ({error.strerror or 'unknown reason'})") from None
+    except UnicodeDecodeError:
+        raise _invalid(file, "a schedule file is text in UTF-8") from None
+    if not text.strip():
+        raise _invalid(file, "it is empty, and a schedule has at least one phase")
+    try:
+        content = parse(text)
+    except InvalidParameter as error:
+        raise _invalid(file, error.rule) from None
+    except (ValueError, csv.Error, RecursionError) as error:
+        kind = file.suffix[1:].upper()
+        raise _invalid(file, f"it is not valid {kind} ({_one_line(error)})") from None
+    if not content.phases:
+        raise _invalid(file, "a schedule has at least one phase")
+    phases: list[Phase] = []
+    for number, entry in enumerate(content.phases, start=1):
+        try:
+            phases.append(_phase(entry, content.adjacency))
+            # Schedule checks this as well, but could not name the phase.
+            Schedule([phases[0], phases[-1]])
+        except InvalidParameter as error:
+            raise _invalid(file, f"in phase {number} {_clause(error)}", error.hint) from None
+    try:
+        return Schedule(phases)
+    except InvalidParameter as error:
+        raise _invalid(file, _clause(error), error.hint) from None
+
+
+def dump_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
+    """Writes a .toml, .csv or .json file that `load_schedule` reads back as an equal schedule.
+
+    Raises:
+        InvalidParameter: unknown suffix, a schedule without rounds, or a file that cannot be
+            written.
+    """
+    file = Path(path)
+    render = _by_suffix(file, _RENDERERS)
+    if not schedule.phases:
+        raise _invalid(file, "a schedule file has at least one phase, and this schedule is empty")
+    try:
+        file.write_text(render(schedule), encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise _invalid(
+            file, f"it cannot be written ({error.strerror or 'unknown reason'})"
+        ) from None
+
+
+def _phase(entry: dict[str, Any], adjacency: Any) -> Phase:
+    _check_keys(entry, PHASE_KEYS)
+    for key in ("rounds", "noise_multiplier"):
+        if key not in entry:
+            raise InvalidParameter(key, None, f"{key} is missing")
+    round_ = Round(entry["noise_multiplier"], _sampling(entry), adjacency)
+    # The count is checked where all counts are: in the schedule.
+    return Schedule([Phase(round_, entry["rounds"])]).phases[0]
+
+
+def _sampling(entry: dict[str, Any]) -> Sampling:
+    given = _SCHEME_KEYS & entry.keys()
+    if "sampling_rate" in given:
+        default = "poisson"
+    else:
+        default = "uniform" if given else "full"
+    scheme = entry.get("sampling", default)
+    if not isinstance(scheme, str) or scheme not in SCHEME_KEYS:
+        raise InvalidParameter("sampling", scheme, "sampling is one of " + ", ".join(SCHEME_KEYS))
+    if given not in SCHEME_KEYS[scheme]:
+        ways = [
+            " and ".join(sorted(keys)) or "no rate and no cohort" for keys in SCHEME_KEYS[scheme]
+        ]
+        found = ", ".join(sorted(given)) or "no rate and no cohort"
+        rule = f"that takes {', or '.join(ways)}, and the phase has {found}"
+        raise InvalidParameter("sampling", scheme, rule)
+    if scheme == "poisson":
+        return Poisson(entry["sampling_rate"])
+    if scheme == "full":
+        return Full()
+    if "sampling_rate" in given:
+        return Uniform.at_rate(entry["sampling_rate"])
+    return Uniform(entry["cohort_size"], entry["num_clients"])
+
+
+def _check_keys(keys: Iterable[str], known: tuple[str, ...]) -> None:
+    for key in keys:
+        if key not in known:
+            rule = f"the key {reprlib.repr(key)} is not one of " + ", ".join(known)
+            raise InvalidParameter(key, None, rule)
+
+
+def _document(data: Any) -> _Content:
+    """The content of a parsed TOML or JSON document."""
+    if not isinstance(data, dict):
+        raise InvalidParameter(
+            "schedule", None, 'a schedule file holds one object with the key "phase"'
+        )
+    table: dict[str, Any] = {str(key): value for key, value in data.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] parsers return Any
+    _check_keys(table, FILE_KEYS)
+    phases = table.get("phase", [])
+    if not isinstance(phases, list) or not all(isinstance(phase, dict) for phase in phases):  # pyright: ignore[reportUnknownVariableType] parsers return Any
+        raise InvalidParameter("phase", None, "phase is a list of tables, one for each phase")
+    return _Content(table.get("adjacency"), phases)
+
+
+def _parse_toml(text: str) -> _Content:
+    return _document(tomllib.loads(text))
+
+
+def _parse_json(text: str) -> _Content:
+    return _document(json.loads(text, object_pairs_hook=_without_duplicates))
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {reprlib.repr(twice)} occurs twice")
+    return table
+
+
+def _parse_csv(text: str) -> _Content:
+    rows = [row for row in csv.reader(io.StringIO(text), strict=True) if any(map(str.strip, row))]
+    header = [cell.strip() for cell in rows[0]] if rows else []
+    _check_keys(header, CSV_COLUMNS)
+    if len(set(header)) < len(header):
+        raise InvalidParameter("schedule", None, "the header names a column twice")
+    phases: list[dict[str, Any]] = []
+    adjacencies: set[str | None] = set()
+    for number, row in enumerate(rows[1:], start=1):
+        if len(row) > len(header):
+            rule = f"phase {number} has {len(row)} cells, and the header has {len(header)}"
+            raise InvalidParameter("schedule", None, rule)
+        entry = {key: cell.strip() for key, cell in zip(header, row, strict=False) if cell.strip()}
+        adjacencies.add(entry.pop("adjacency", None))
+        phases.append({key: _cell(cell) for key, cell in entry.items()})
+    if len(adjacencies) > 1:
+        raise InvalidParameter(
+            "adjacency", None, "all rows of a schedule file have the same adjacency"
+        )
+    return _Content(adjacencies.pop() if adjacencies else None, phases)
+
+
+def _cell(text: str) -> int | float | str:
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    return float(text) if _NUMBER.fullmatch(text) else text
+
+
+def _entry(phase: Phase) -> dict[str, int | float | str]:
+    round_, count = phase
+    entry: dict[str, int | float | str] = {
+        "rounds": count,
+        "noise_multiplier": round_.noise_multiplier,
+        "sampling": round_.sampling.name,
+    }
+    match round_.sampling:
+        case Poisson(sampling_rate=rate):
+            entry["sampling_rate"] = rate
+        case Uniform(cohort_size=cohort, num_clients=clients):
+            entry |= {"cohort_size": cohort, "num_clients": clients}
+        case Full():
+            pass
+    return entry
+
+
+def _render_toml(schedule: Schedule) -> str:
+    blocks = [f'adjacency = "{schedule.adjacency}"\n']
+    for phase in schedule:
+        lines = [f"{key} = {json.dumps(value)}" for key, value in _entry(phase).items()]
+        blocks.append("\n".join(["[[phase]]", *lines]) + "\n")
+    return "\n".join(blocks)
+
+
+def _render_json(schedule: Schedule) -> str:
+    document = {
+        "adjacency": str(schedule.adjacency),
+        "phase": [_entry(phase) for phase in schedule],
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _render_csv(schedule: Schedule) -> str:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, CSV_COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    for phase in schedule:
+        writer.writerow(_entry(phase) | {"adjacency": str(schedule.adjacency)})
+    return buffer.getvalue()
+
+
+_PARSERS: dict[str, Callable[[str], _Content]] = {
+    ".toml": _parse_toml,
+    ".csv": _parse_csv,
+    ".json": _parse_json,
+}
+_RENDERERS: dict[str, Callable[[Schedule], str]] = {
+    ".toml": _render_toml,
+    ".csv": _render_csv,
+    ".json": _render_json,
+}
+
+
+def _by_suffix(file: Path, choices: dict[str, _Handler]) -> _Handler:
+    try:
+        return choices[file.suffix.lower()]
+    except KeyError:
+        raise _invalid(file, "a schedule file ends in " + ", ".join(choices)) from None
+
+
+def _invalid(file: Path, rule: str, hint: str = "") -> InvalidParameter:
+    return InvalidParameter("schedule", str(file), rule, hint)
+
+
+def _clause(error: InvalidParameter) -> str:
+    """What is wrong; errors without a value say it in their rule."""
+    if error.value is None:
+        return error.rule
+    return f"{error.name} is {reprlib.repr(error.value)}: {error.rule}"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,182 @@
+"""One-dimensional searches: the only ones. What they return is proven by the caller, not here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+def minimize_unimodal(
+    function: Callable[[float], float],
+    start: float,
+    bounds: tuple[float, float],
+    tolerance: float,
+    step: float = 0.4,
+) -> float:
+    """The point evaluated lowest, within ``tolerance`` of the minimum of a unimodal function.
+
+    Brackets from ``start`` by doubling steps, then parabolas through the bracket. The function
+    may be infinite away from its minimum.
+    """
+    low_end, high_end = bounds
+    seen: dict[float, float] = {}
+
+    def at(t: float) -> float:
+        if t not in seen:
+            seen[t] = function(t)
+        return seen[t]
+
+    middle = min(max(start, low_end), high_end)
+    reach = step
+    left, right = max(low_end, middle - reach), min(high_end, middle + reach)
+    while at(left) < at(middle) and left > low_end:
+        reach *= 2
+        left, middle, right = max(low_end, left - reach), left, middle
+    while at(right) < at(middle) and right < high_end:
+        reach *= 2
+        left, middle, right = middle, right, min(high_end, right + reach)
+    _close_in(at, left, middle, right, tolerance)
+    return min(seen, key=lambda t: seen[t])
+
+
+def _close_in(
+    at: Callable[[float], float], left: float, best: float, right: float, tolerance: float
+) -> None:
+    """Evaluate ever closer to the minimum inside a bracket (Brent 1973, chapter 5).
+
+    Parabolas through the three best points; a golden section where steps do not shrink.
+    """
+    second, third = sorted((left, right), key=at)
+    last_step = before_last = right - left
+    while max(best - left, right - best) > tolerance:
+        probe = _parabola_vertex((third, best, second), (at(third), at(best), at(second)))
+        inside = left + tolerance / 4 < probe < right - tolerance / 4
+        if not inside or abs(probe - best) > abs(before_last) / 2:
+            wider = right - best if right - best > best - left else left - best
+            probe = best + (1 - _GOLDEN) * wider
+            before_last = wider
+        else:
+            before_last = last_step
+        if abs(probe - best) < tolerance / 2:
+            # Next to the best point, on the wider side: closes the bracket once it is found.
+            probe = best + math.copysign(tolerance / 2, right - best - (best - left))
+        last_step = probe - best
+        if at(probe) <= at(best):
+            left, right = (left, best) if probe < best else (best, right)
+            best, second, third = probe, best, second
+        else:
+            left, right = (probe, right) if probe < best else (left, probe)
+            if at(probe) <= at(second) or second == best:
+                second, third = probe, second
+            elif at(probe) <= at(third) or third in (best, second):
+                third = probe
+
+
+def _parabola_vertex(x: tuple[float, float, float], y: tuple[float, float, float]) -> float:
+    """Abscissa of the vertex of the parabola through three points; NaN if degenerate."""
+    left, right = (x[1] - x[0]) * (y[1] - y[2]), (x[1] - x[2]) * (y[1] - y[0])
+    if left == right or not math.isfinite(left - right):
+        return math.nan
+    return x[1] - 0.5 * ((x[1] - x[0]) * left - (x[1] - x[2]) * right) / (left - right)
+
+
+def bisect(
+    holds: Callable[[float], bool], start: float, relative_tolerance: float
+) -> tuple[float, float]:
+    """Bracket of the point above 0 where a predicate turns from true to false.
+
+    Returns:
+        (last point seen true, or 0; first point seen false).
+    """
+    low, high = 0.0, start
+    while holds(high):
+        low, high = high, 2 * high
+    while high - low > relative_tolerance * high:
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
+    return low, high
+
+
+def bracket_root(
+    function: Callable[[float], float],
+    start: float,
+    bounds: tuple[float, float],
+    tolerance: float,
+    step: float = 0.5,
+) -> tuple[float, float]:
+    """Bracket of the root of a decreasing function, at most ``tolerance`` wide.
+
+    Args:
+        function: decreasing; may be infinite (positive or negative).
+        start: where to begin.
+        bounds: the search stays inside.
+    Returns:
+        (last point seen with a positive value, first point seen with a value <= 0). Where the
+        function keeps one sign on ``bounds``, both are the end at which it comes closest.
+    """
+    low_end, high_end = bounds
+    t = min(max(start, low_end), high_end)
+    value = function(t)
+    low = high = (t, value)
+    while low[1] <= 0:
+        high = low
+        if low[0] <= low_end:
+            return low_end, low_end
+        t = max(low_end, low[0] - step)
+        low = (t, function(t))
+        step *= 2
+    while high[1] > 0:
+        low = high
+        if high[0] >= high_end:
+            return high_end, high_end
+        t = min(high_end, high[0] + step)
+        high = (t, function(t))
+        step *= 2
+    previous: tuple[float, float] | None = None
+    nudge = 1
+    while high[0] - low[0] > tolerance:
+        width = high[0] - low[0]
+        guess = _interpolate(low, high, previous)
+        # Aim just beside the root, on alternating sides, so that both ends of the bracket close.
+        guess += 0.4 * nudge * tolerance
+        margin = min(0.3 * tolerance, 0.25 * width)
+        t = min(max(guess, low[0] + margin), high[0] - margin)
+        point = (t, function(t))
+        if point[1] > 0:
+            previous, low, nudge = low, point, 1
+        else:
+            previous, high, nudge = high, point, -1
+        if high[0] - low[0] > 0.5 * width and high[0] - low[0] > tolerance:
+            t = (low[0] + high[0]) / 2
+            middle = (t, function(t))
+            previous = low if middle[1] > 0 else high
+            low, high = (middle, high) if middle[1] > 0 else (low, middle)
+    return low[0], high[0]
+
+
+def _interpolate(
+    low: tuple[float, float], high: tuple[float, float], previous: tuple[float, float] | None
+) -> float:
+    """Root by inverse quadratic interpolation, else by the secant, else the midpoint."""
+    (x0, y0), (x1, y1) = low, high
+    middle = (x0 + x1) / 2
+    if not (math.isfinite(y0) and math.isfinite(y1)) or y0 == y1:
+        return middle
+    guess = x0 + (x1 - x0) * y0 / (y0 - y1)
+    if previous is not None and math.isfinite(previous[1]) and previous[1] not in (y0, y1):
+        x2, y2 = previous
+        quadratic = (
+            x0 * y1 * y2 / ((y0 - y1) * (y0 - y2))
+            + x1 * y0 * y2 / ((y1 - y0) * (y1 - y2))
+            + x2 * y0 * y1 / ((y2 - y0) * (y2 - y1))
+        )
+        if x0 < quadratic < x1:
+            guess = quadratic
+    return guess if x0 < guess < x1 else middle

@@ -1,0 +1,106 @@
+"""The only range checks of the package, and their wording.
+
+Each function returns its argument as the plain Python type that the mathematics uses, or
+raises `InvalidParameter`. Rule 1: booleans and strings are never numbers. Rule 2: NaN and
+infinities are never in range.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+
+from dpacct.errors import InvalidParameter
+
+# Below the first value 1/sigma^2 times the largest order overflows; past the second one a
+# round is indistinguishable from no round in double precision.
+NOISE_MULTIPLIER_RANGE = (1e-3, 1e10)
+MAX_ROUNDS = 10**12
+MAX_ORDER = 1e7
+
+
+def real(name: str, value: object, rule: str) -> float:
+    """A finite real number as float."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InvalidParameter(name, value, rule)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise InvalidParameter(name, value, rule) from None
+    if not math.isfinite(number):
+        raise InvalidParameter(name, value, rule)
+    return number
+
+
+def count(name: str, value: object, noun: str, maximum: int = MAX_ROUNDS) -> int:
+    """A whole number of at least one."""
+    rule = f"{noun} is a whole number from 1 to {maximum:.0e}"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InvalidParameter(name, value, rule)
+    number = int(value)
+    if not 1 <= number <= maximum:
+        raise InvalidParameter(name, value, rule)
+    return number
+
+
+def rounds(value: object) -> int:
+    """The number of rounds."""
+    return count("rounds", value, "the number of rounds")
+
+
+def noise_multiplier(value: object, name: str = "noise_multiplier") -> float:
+    """The noise multiplier z."""
+    low, high = NOISE_MULTIPLIER_RANGE
+    rule = f"a noise multiplier lies in [{low:g}, {high:g}]"
+    number = real(name, value, rule)
+    if not low <= number <= high:
+        raise InvalidParameter(name, value, rule)
+    return number
+
+
+def sampling_rate(value: object, name: str = "sampling_rate") -> float:
+    """The sampling rate q."""
+    rule = "a sampling rate lies in (0, 1]"
+    number = real(name, value, rule)
+    if not 0.0 < number <= 1.0:
+        hint = f"Did you mean {number / 100:g} ({number:g} %)?" if 1.0 < number <= 100.0 else ""
+        raise InvalidParameter(name, value, rule, hint)
+    return number
+
+
+def delta(value: object) -> float:
+    """The delta of (epsilon, delta)-DP."""
+    rule = "delta lies in (0, 1)"
+    number = real("delta", value, rule)
+    if not 0.0 < number < 1.0:
+        raise InvalidParameter("delta", value, rule)
+    return number
+
+
+def epsilon(value: object) -> float:
+    """The epsilon at which a delta is asked for: any finite number of at least zero."""
+    rule = "epsilon is a finite number of at least 0"
+    number = real("epsilon", value, rule)
+    if number < 0.0:
+        raise InvalidParameter("epsilon", value, rule)
+    return number
+
+
+def target_epsilon(value: object) -> float:
+    """The epsilon of a budget: finite and above zero."""
+    rule = "a target epsilon is a finite number above 0"
+    number = real("epsilon", value, rule)
+    if number <= 0.0:
+        raise InvalidParameter("epsilon", value, rule)
+    return number
+
+
+def order(value: object, name: str = "orders") -> float:
+    """A Renyi order above one."""
+    rule = f"a Renyi order lies in (1, {MAX_ORDER:g}]"
+    number = real(name, value, rule)
+    if not 1.0 < number <= MAX_ORDER:
+        raise InvalidParameter(name, value, rule)
+    return number

@@ -1,0 +1,66 @@
+"""Running the command line in this process, and a schedule file to run it on."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from dpacct_cli.app import app
+
+SCHEDULE = """\
+[[phase]]
+rounds = 100
+noise_multiplier = 1.0
+sampling_rate = 0.1
+
+[[phase]]
+rounds = 200
+noise_multiplier = 0.8
+sampling_rate = 0.05
+"""
+
+
+class Ran:
+    """What a command line did."""
+
+    def __init__(self, words: list[str]) -> None:
+        result = CliRunner().invoke(app, words)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        self.code = result.exit_code
+        self.out = result.stdout
+        self.err = result.stderr
+
+    @property
+    def json(self) -> dict[str, Any]:
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+    @property
+    def text(self) -> str:
+        assert self.code == 0, self.err
+        return self.out
+
+
+@pytest.fixture
+def dpacct() -> Callable[..., Ran]:
+    """Runs `dpacct` with the words of the given lines, split as a shell would."""
+
+    def run(*lines: str) -> Ran:
+        return Ran([word for line in lines for word in shlex.split(line)])
+
+    return run
+
+
+@pytest.fixture
+def schedule_file(tmp_path: Path) -> str:
+    """A schedule of two phases."""
+    file = tmp_path / "rounds.toml"
+    file.write_text(SCHEDULE, encoding="utf-8")
+    return str(file)

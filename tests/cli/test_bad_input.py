@@ -1,0 +1,202 @@
+"""Bad input: exit code 2, one line on stderr that names the option, nothing on stdout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from dpacct import validate
+from dpacct.errors import InvalidParameter
+
+# What is typed, and what the line must hold: the option, the value, the range or the way out.
+BAD: list[tuple[str, tuple[str, ...]]] = [
+    ("calibrate --eps 8 --rounds 300 --q 0", ("--q is 0;", "(0, 1]")),
+    ("calibrate --eps 8 --rounds 300 --q 10", ("--q is 10;", "Did you mean 0.1 (10 %)?")),
+    ("calibrate --eps 8 --rounds 300 --q -0.1", ("--q is -0.1;", "(0, 1]")),
+    ("calibrate --eps 8 --rounds 300 --q nan", ("--q is nan;", "(0, 1]")),
+    ("calibrate --eps 8 --rounds 300 --q inf", ("--q is inf;", "(0, 1]")),
+    ("calibrate --eps 8 --rounds 300 --q ten", ("--q is 'ten';", "(0, 1]")),
+    ("calibrate --eps 8 --rounds 0 --q 0.1", ("--rounds is 0;", "whole number from 1")),
+    ("calibrate --eps 8 --rounds 2.5 --q 0.1", ("--rounds is 2.5;", "whole number from 1")),
+    ("calibrate --eps 8 --rounds many --q 0.1", ("--rounds is 'many';", "whole number from 1")),
+    ("calibrate --eps 8 --rounds -3 --q 0.1", ("--rounds is -3;", "whole number from 1")),
+    ("calibrate --eps 8 --rounds nan --q 0.1", ("--rounds is nan;", "whole number from 1")),
+    ("calibrate --eps 8 --rounds inf --q 0.1", ("--rounds is inf;", "whole number from 1")),
+    ("calibrate --eps 0 --rounds 3 --q 0.1", ("--eps is 0;", "above 0")),
+    ("calibrate --eps -1 --rounds 3 --q 0.1", ("--eps is -1;", "above 0")),
+    ("calibrate --eps nan --rounds 3 --q 0.1", ("--eps is nan;", "above 0")),
+    ("calibrate --eps inf --rounds 3 --q 0.1", ("--eps is inf;", "finite")),
+    ("calibrate --rounds 3 --q 0.1", ("--eps is missing;", "above 0")),
+    ("calibrate --eps 8 --q 0.1", ("--rounds is missing;", "whole number from 1")),
+    ("calibrate --eps 8 --rounds 3", ("--q is missing;", "--cohort", "--sampling full")),
+    ("calibrate --eps 8 --rounds 3 --q 0.1 --delta 1", ("--delta is 1;", "(0, 1)")),
+    ("calibrate --eps 8 --rounds 3 --q 0.1 --delta 0", ("--delta is 0;", "(0, 1)")),
+    ("calibrate --eps 8 --rounds 3 --q 0.1 --delta -1e-5", ("--delta is -1e-05;", "(0, 1)")),
+    ("calibrate --eps 8 --rounds 3 --q 0.1 --delta nan", ("--delta is nan;", "(0, 1)")),
+    ("calibrate --eps 8 --rounds 3 --q 0.1 --clip 0", ("--clip is 0;", "above 0")),
+    ("calibrate --eps 8 --rounds 3 --q 0.1 --clip-norm nan", ("--clip is nan;", "above 0")),
+    ("calibrate --eps 8 --rounds 3 --q 0.1 --accountant x", ("--accountant is 'x';", "rdp, ")),
+    ("calibrate --eps 8 --rounds 3 --q 0.1 --solve eps", ("--solve is 'eps';", "noise, rounds, q")),
+    ("calibrate --eps 8 --rounds 3 --q 0.1 --noise 1", ("--noise 1 contradicts --solve noise",)),
+    ("calibrate --eps 8 --rounds 3 --noise 1 --q 0.1 --solve q", ("--q 0.1", "--solve q")),
+    ("calibrate --eps 8 --rounds 3 --noise 1 --q 1 --solve rounds", ("--rounds 3", "--solve r")),
+    ("calibrate --eps 8 --noise 1 --rounds 3 --cohort 3 --clients 9 --solve q", ("--cohort 3",)),
+    ("calibrate --eps 8 --noise 1 --rounds 3 --solve q --sampling full", ("--sampling full",)),
+    ("calibrate --eps 8 --noise 1 --rounds 3 --solve q --sampling uniform", ("--clients",)),
+    ("epsilon --noise 0 --rounds 3 --q 0.1", ("--noise is 0;", "lies in [")),
+    ("epsilon --noise -1 --rounds 3 --q 0.1", ("--noise is -1;", "lies in [")),
+    ("epsilon --noise nan --rounds 3 --q 0.1", ("--noise is nan;", "lies in [")),
+    ("epsilon --noise 1e-300 --rounds 3 --q 0.1", ("--noise is 1e-300;", "lies in [")),
+    ("epsilon --noise 1e999 --rounds 3 --q 0.1", ("--noise is inf;", "lies in [")),
+    ("epsilon --rounds 3 --q 0.1", ("--noise is missing;", "lies in [")),
+    ("epsilon --noise 1 --q 0.1", ("--rounds is missing;", "whole number")),
+    ("epsilon --noise 1 --rounds 3 --q 0.1 --sampling full", ("--q 0.1", "--sampling full")),
+    ("epsilon --noise 1 --rounds 3 --sampling full --cohort 3 --clients 9", ("--cohort 3", "full")),
+    ("epsilon --noise 1 --rounds 3 --q 0.1 --sampling x", ("--sampling is 'x';", "poisson, ")),
+    ("epsilon --noise 1 --rounds 3 --sampling uniform", ("--q is missing", "--cohort with ")),
+    ("epsilon --noise 1 --rounds 3 --cohort 30 --clients 9", ("--cohort is 30;", "clients (9)")),
+    (
+        "epsilon --noise 1 --rounds 3 --cohort 30 --clients 9 --sampling uniform",
+        ("--cohort is 30;", "clients (9)"),
+    ),
+    ("epsilon --noise 1 --rounds 3 --cohort 3", ("--cohort 3", "--clients")),
+    ("epsilon --noise 1 --rounds 3 --cohort 2.5 --clients 9", ("--cohort is 2.5;", "whole number")),
+    ("epsilon --noise 1 --rounds 3 --cohort 3 --clients 0", ("--clients is 0;", "whole number")),
+    ("epsilon --noise 1 --rounds 3 --q 0.1 --clients some", ("--clients is 'some';", "whole")),
+    ("epsilon --noise 1 --rounds 3 --q 0.1 --clients 1", ("--delta is missing", "--clients 1")),
+    ("epsilon --noise 1 --rounds 3 --q 0.1 --cohort 3 --clients 9", ("--q 0.1", "--cohort 3")),
+    (
+        "epsilon --noise 1 --rounds 3 --q 0.05 --clients 50 --sampling uniform",
+        ("--q 0.05", "--clients 50", "2.5", "--cohort 3"),
+    ),
+    ("epsilon --noise 1 --rounds 3 --q 0.1 --adjacency x", ("--adjacency is 'x';", "replace-one")),
+    ("epsilon --noise 1 --rounds 3 --q 0.1 --json --quiet", ("--quiet", "--json")),
+    ("delta --noise 1 --rounds 3 --q 0.1", ("--eps is missing;", "at least 0")),
+    ("delta --noise 1 --rounds 3 --q 0.1 --eps -1", ("--eps is -1;", "at least 0")),
+    ("delta --noise 1 --rounds 3 --q 0.1 --eps inf", ("--eps is inf;", "finite")),
+    ("rdp --noise 1 --q 0.1 --orders 1", ("--orders is 1;", "(1, ")),
+    ("rdp --noise 1 --q 0.1 --orders 2,nan", ("--orders is nan;", "(1, ")),
+    ("rdp --noise 1 --q 0.1 --orders 2,,3", ("--orders is '';", "(1, ")),
+    ("rdp --noise 1 --q 0.1 --orders two", ("--orders is 'two';", "(1, ")),
+    ("compare --noise 1 --rounds 3 --q 7", ("--q is 7;", "0.07 (7 %)")),
+    ("epsilon --schedule nowhere.toml", ("--schedule is 'nowhere.toml';", "read")),
+    ("epsilon --schedule rounds.txt", ("--schedule is 'rounds.txt';", ".toml")),
+    ("calibrate --eps 8 --schedule x.toml --solve rounds", ("--solve rounds", "--schedule x.toml")),
+    ("calibrate --ep 8", ("--ep is not an option of dpacct calibrate.", "--eps?")),
+    ("calibrate --zzz 8", ("--zzz is not an option of dpacct calibrate.", "--help")),
+    ("calibrate --eps", ("--eps needs a value.",)),
+    ("calibrate 8", ("8", "dpacct calibrate --help")),
+    ("calibrat", ("calibrat", "calibrate")),
+    ("--zzz", ("--zzz is not an option of dpacct.",)),
+]  # fmt: skip
+
+
+def assert_refused(result: Any, *parts: str) -> None:
+    assert result.code == 2, result.out + result.err
+    assert result.out == ""
+    assert result.err.startswith("dpacct: ")
+    assert result.err.endswith("\n")
+    assert result.err.count("\n") == 1
+    assert "Traceback" not in result.err
+    for part in parts:
+        assert part in result.err
+
+
+@pytest.mark.parametrize(("words", "parts"), BAD, ids=[words for words, _ in BAD])
+def test_one_line_names_option_value_and_range(
+    dpacct: Any, words: str, parts: tuple[str, ...]
+) -> None:
+    assert_refused(dpacct(words), *parts)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("", ("empty",)),
+        ("[[phase]]\nrounds = 3\nnoise = 1\n", ("phase 1", "'noise'", "noise_multiplier")),
+        ('[[phase]]\nrounds = "many"\nnoise_multiplier = 1\n', ("phase 1", "rounds", "'many'")),
+        ("[[phase]]\nrounds = 3\nnoise_multiplier = nan\n", ("phase 1", "noise_multiplier", "nan")),
+        ("[[phase]]\nrounds = 3\nnoise_multiplier = true\n", ("phase 1", "noise_multiplier")),
+        (
+            "[[phase]]\nrounds = 3\nnoise_multiplier = 1\ncohort_size = 9\nnum_clients = 5\n",
+            ("phase 1", "cohort_size is 9"),
+        ),
+        ("rounds = [", ("TOML",)),
+        ("x = 3\n", ("'x'", "phase")),
+        ('[[phase]]\nrounds = 3\nnoise_multiplier = "a\\nb"\n', ("phase 1", "noise_multiplier")),
+    ],
+)
+def test_bad_schedule_file(dpacct: Any, tmp_path: Any, text: str, parts: tuple[str, ...]) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(text, encoding="utf-8")
+    for words in ("epsilon", "calibrate --eps 8", "rdp", "compare"):
+        assert_refused(dpacct(words, f"--schedule {file}"), "--schedule is '", *parts)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "--rounds 1",
+        "--rounds many",
+        "--q 0.1",
+        "--noise 1",
+        "--sampling full",
+        "--cohort 3",
+        "--adjacency replace-one",
+    ],
+)
+@pytest.mark.parametrize(
+    "command", ["epsilon", "delta --eps 1", "rdp", "compare", "calibrate --eps 8"]
+)
+def test_schedule_file_contradicts_what_it_says(
+    dpacct: Any, schedule_file: str, command: str, other: str
+) -> None:
+    refused = dpacct(command, f"--schedule {schedule_file}", other)
+    assert_refused(refused, f"{other} contradicts --schedule {schedule_file}")
+
+
+def test_the_words_are_those_of_the_library(dpacct: Any) -> None:
+    with pytest.raises(InvalidParameter) as refused:
+        validate.sampling_rate(10)
+    expected = refused.value.describe("--q")
+    assert dpacct("calibrate --eps 8 --rounds 3 --q 10").err == f"dpacct: {expected}\n"
+
+
+def test_line_breaks_in_values_stay_in_the_line(dpacct: Any) -> None:
+    assert_refused(dpacct("calibrate --eps '8\n9' --rounds 3"), "--eps is '8\\n9'")
+    assert_refused(dpacct("calibrate '--e\np' 8"))
+    assert_refused(dpacct("'cali\nbrate'"))
+
+
+def test_what_is_not_supported_ends_with_one(dpacct: Any) -> None:
+    result = dpacct("epsilon --noise 1 --rounds 3 --q 0.1 --accountant gdp")
+    assert result.code == 1
+    assert result.out == ""
+    assert result.err.startswith("dpacct: ")
+    assert result.err.count("\n") == 1
+
+
+def test_installed_entry_point_behaves_likewise() -> None:
+    ran = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "dpacct_cli",
+            "calibrate",
+            "--eps",
+            "8",
+            "--rounds",
+            "3",
+            "--q",
+            "10",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    line = "--q is 10; a sampling rate lies in (0, 1]. Did you mean 0.1 (10 %)?"
+    assert ran.stderr == f"dpacct: {line}\n"

@@ -1,0 +1,218 @@
+"""What a person reads: the number first, what it means, what it assumes, one next thing."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+
+import dpacct as library
+from dpacct.interop import DpAccountingRdp
+from dpacct_cli import render
+
+CALIBRATE = "calibrate --eps 8 --rounds 300 --q 0.1"
+UNIFORM = "--noise 2.4 --rounds 200 --sampling uniform --cohort 100 --clients 2000"
+
+
+def lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def row(text: str, label: str) -> str:
+    found = [line for line in lines(text) if line.startswith(f"  {label}  ")]
+    assert len(found) == 1, text
+    return found[0]
+
+
+def test_calibrate_begins_with_the_number_and_its_meaning(dpacct: Any) -> None:
+    text = dpacct(CALIBRATE).text
+    first = lines(text)[0].split()
+    found = library.calibrate(epsilon=8, delta=1e-5, rounds=300, sampling_rate=0.1)
+    assert first[:2] == ["noise", "multiplier"]
+    assert found.noise_multiplier <= float(first[2]) < found.noise_multiplier * (1 + 1e-5)
+    assert "std of the noise on the sum / clip norm" in lines(text)[0]
+    assert "proven" in row(text, "epsilon")
+    assert "achieved" in row(text, "epsilon")
+    assert "at delta 1e-05" in row(text, "epsilon")
+    assert row(text, "mechanism").split(maxsplit=1)[1] == (
+        "300 rounds, Poisson sampling at rate 0.1, add-remove a client"
+    )
+    assert re.search(r"rdp, order \d+(\.\d+)? won", row(text, "accountant"))
+    assert "--clip and --clients" in lines(text)[-1]
+
+
+def test_shown_numbers_err_on_the_safe_side(dpacct: Any) -> None:
+    words = "epsilon --noise 1.36 --rounds 300 --q 0.1"
+    exact = dpacct(words, "--json").json["epsilon"]
+    upper, _, lower = row(dpacct(words).text, "epsilon").split()[1:4]
+    assert exact["upper"] <= float(upper) < exact["upper"] * 1.001
+    assert exact["lower"] * 0.999 < float(lower) <= exact["lower"]
+
+
+def test_calibrate_with_clip_and_clients_speaks_of_the_mean(dpacct: Any) -> None:
+    text = dpacct("calibrate --eps 8 --rounds 300 --cohort 100 --clients 1000 --clip 0.5").text
+    noise = dpacct("calibrate --eps 8 --rounds 300 --cohort 100 --clients 1000 -q").text
+    found = re.search(r"(\S+) on the sum, (\S+) on the mean of the planned 100 clients", text)
+    assert found is not None
+    assert float(found[1]) == pytest.approx(0.5 * float(noise), rel=1e-4)
+    assert float(found[2]) == pytest.approx(0.005 * float(noise), rel=1e-4)
+    assert "(1000^-1.1)" in row(text, "epsilon")
+    assert "dpacct compare" in lines(text)[-1]
+
+
+def test_noise_without_a_clip_norm_is_in_its_units(dpacct: Any) -> None:
+    text = dpacct("epsilon --noise 2.4 --rounds 3 --q 0.05 --clients 2000").text
+    expected = "2.4000 x clip norm on the sum, 0.024000 x clip norm on the mean of the planned 100"
+    assert expected in row(text, "noise std")
+
+
+def test_uniform_says_what_a_replaced_client_moves(dpacct: Any) -> None:
+    text = dpacct(f"epsilon {UNIFORM}").text
+    assert "at delta 0.000234 (2000^-1.1)" in row(text, "epsilon")
+    assert "100 of 2000 clients without replacement, replace one client" in text
+    assert "2.4000 x clip norm on the sum" in text
+    assert "replacing a client moves the sum by up to 2 x clip norm" in text
+    assert "promise people the proven one" in text
+    assert "Renyi by Wang et al. 2019" in row(text, "for comparison")
+    assert 6.37 < float(row(text, "for comparison").split()[2]) < 6.39
+    assert "if the cohorts were Poisson (add-remove)" in text
+
+
+def test_uniform_without_numbers_of_clients_invents_none(dpacct: Any) -> None:
+    text = dpacct("epsilon --noise 2.4 --rounds 200 --sampling uniform --q 0.05").text
+    assert "a fixed share 0.05 without replacement" in row(text, "mechanism")
+    assert " of 20 clients" not in text
+    assert "replacing a client moves the sum by up to 2 x clip norm" in text
+
+
+def test_solving_for_rounds_and_rate_says_so(dpacct: Any) -> None:
+    text = dpacct("calibrate --eps 8 --noise 1.36 --q 0.1 --solve rounds").text
+    assert re.match(r"  rounds +\d+ +the most that stay within epsilon 8", lines(text)[0])
+    text = dpacct("calibrate --eps 8 --noise 1.36 --rounds 300 --solve q").text
+    assert lines(text)[0].startswith("  sampling rate")
+    assert "the highest that stays within epsilon 8" in lines(text)[0]
+
+
+def test_schedule_file_shows_its_phases(dpacct: Any, schedule_file: str, tmp_path: Any) -> None:
+    text = dpacct("epsilon", "--schedule", schedule_file).text
+    assert "300 rounds in 2 phases, add-remove a client" in row(text, "mechanism")
+    assert "100 rounds, noise 1, Poisson sampling at rate 0.1" in text
+    assert "200 rounds, noise 0.8, Poisson sampling at rate 0.05" in text
+    scaled = dpacct("calibrate", "--eps", "2", "--schedule", schedule_file).text
+    assert lines(scaled)[0].startswith("  noise scale")
+    many = tmp_path / "many.csv"
+    many.write_text("rounds,noise_multiplier\n" + "".join(f"1,{n}\n" for n in range(1, 10)))
+    assert "and 3 more phases" in dpacct("epsilon", "--schedule", str(many)).text
+
+
+def test_delta(dpacct: Any) -> None:
+    text = dpacct("delta --noise 1.36 --rounds 300 --q 0.1 --eps 8 --clients 50").text
+    assert lines(text)[0].startswith("  delta  ")
+    assert "at epsilon 8" in lines(text)[0]
+    assert re.search(r"that is \S+ / clients", text)
+
+
+def test_rdp_is_a_table_of_orders(dpacct: Any) -> None:
+    text = dpacct("rdp --noise 1 --q 0.1 --orders 1.5,2,32").text
+    assert "1 round, Poisson sampling at rate 0.1, add-remove a client" in text
+    header = next(line for line in lines(text) if line.split()[0] == "order")
+    assert header.split()[:3] == ["order", "proven", "achieved"]
+    orders = [line.split()[0] for line in lines(text)[2:-1]]
+    assert orders == ["1.5", "2", "32"]
+
+
+def test_rdp_of_uniform_sampling_names_both_routes(dpacct: Any) -> None:
+    text = dpacct("rdp --noise 2.4 --q 0.05 --sampling uniform --orders 2,4").text
+    assert "Wang et al. 2019" in text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"epsilon {UNIFORM}",
+        "calibrate --eps 8 --rounds 30 --q 0.1 --clip 1 --clients 50",
+        f"delta {UNIFORM} --eps 3",
+        "rdp --noise 1 --q 0.1",
+        "compare --noise 5 --rounds 10 --sampling full --delta 1e-6",
+    ],
+)
+def test_the_suggested_command_runs(
+    dpacct: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = DpAccountingRdp()
+    monkeypatch.setattr("dpacct.interop.installed_peers", lambda: (peer,))
+    closing = lines(dpacct(words).text)[-1]
+    typed = re.match(r" +dpacct ((?:\w+)(?: --\S+ \S+)+)", closing)
+    assert typed is not None, closing
+    assert dpacct(typed[1]).text
+
+
+@pytest.mark.parametrize(
+    ("words", "noted"),
+    [
+        ("--clients 50000 --delta 1e-5", 1),
+        ("--clients 50000 --delta 1e-6", 0),
+        ("--clients 50000", 0),
+        ("--delta 1e-2", 0),
+    ],
+)
+def test_a_large_delta_is_worth_one_note(dpacct: Any, words: str, noted: int) -> None:
+    result = dpacct("epsilon --noise 1 --rounds 30 --q 0.1", words)
+    assert result.code == 0
+    assert result.err.count("note:") == result.err.count("\n") == noted
+    assert "note:" not in result.out
+    if noted:
+        assert "delta 1e-05 with 50,000 clients is 0.5 / clients" in result.err
+        assert "(2e-06)" in result.err
+
+
+def test_pipes_get_plain_text(dpacct: Any) -> None:
+    for words in (CALIBRATE, "rdp --noise 1 --q 0.1", "--help"):
+        assert "\x1b" not in dpacct(words).text
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = render.Page(
+        [render.Row("epsilon", "1.2", "at delta 1e-05"), render.Row("mechanism", "3 rounds")],
+        render.Grid(["order", "proven"], [["2", "0.1"]]),
+        ["it: because " + 30 * "of this "],
+        "What [next].",
+    )
+    answer = render.Answer({}, "1.2", lambda: page)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    shown: list[str] = []
+    for screen in (io.StringIO(), Terminal()):
+        monkeypatch.setattr("sys.stdout", screen)
+        render.show(answer, render.Style.HUMAN)
+        shown.append(screen.getvalue())
+    assert "\x1b[1m" in shown[1]
+    unstyled = re.sub(r"\x1b\[[0-9;]*m", "", shown[1])
+    assert [line.rstrip() for line in unstyled.splitlines()] == shown[0].splitlines()
+
+
+@pytest.mark.parametrize(
+    ("value", "above", "below"),
+    [
+        (8.0, "8.0000", "8.0000"),
+        (7.99999993, "8.0000", "7.9999"),
+        (1.35960912, "1.3597", "1.3596"),
+        (0.0, "0", "0"),
+        (1e-12, "1.0000e-12", "1.0000e-12"),
+        (1.23456e-7, "1.2346e-07", "1.2345e-07"),
+        (123456.0, "1.2346e+05", "1.2345e+05"),
+        (12345.6, "12346", "12345"),
+    ],
+)
+def test_rounding_for_display(value: float, above: str, below: str) -> None:
+    assert float(render.up(value)) >= value * (1 - 1e-15)
+    assert float(render.down(value)) <= value * (1 + 1e-15)
+    if value != 1e-12:
+        assert (render.up(value), render.down(value)) == (above, below)

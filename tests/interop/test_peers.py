@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import pytest
+
+from dpacct import interop
+from dpacct.budget import Budget
+from dpacct.errors import Unsupported
+from dpacct.interop import (
+    DpAccountingPld,
+    DpAccountingRdp,
+    OpacusPrv,
+    OpacusRdp,
+    Peer,
+    installed_peers,
+    to_dp_event,
+)
+from dpacct.interop.peers import asking, import_peer, number
+from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform
+
+DELTA = 1e-5
+KNOWN = 300 * Round(1.36, Poisson(0.1))
+PEERS = [DpAccountingRdp(), DpAccountingPld(), OpacusRdp(), OpacusPrv()]
+
+
+@pytest.fixture(autouse=True)
+def _packages() -> None:
+    pytest.importorskip("dp_accounting")
+    pytest.importorskip("opacus")
+
+
+def name(value: object) -> str:
+    return str(getattr(value, "name", value))
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """Exact delta of the Gaussian mechanism with shift over noise ``mu``."""
+
+    def below(x: float) -> float:
+        return math.erfc(-x / math.sqrt(2)) / 2
+
+    tail = below(-mu / 2 - epsilon / mu)
+    return below(mu / 2 - epsilon / mu) - math.exp(epsilon) * tail
+
+
+@pytest.mark.parametrize(
+    ("peer", "expected"),
+    [
+        (DpAccountingRdp(), 8.00526),
+        (DpAccountingPld(), 7.31499),
+        (OpacusRdp(), 7.99731),
+        (OpacusPrv(), 7.32539),
+    ],
+    ids=name,
+)
+def test_the_known_setting(peer: Peer, expected: float) -> None:
+    assert peer.epsilon(KNOWN, DELTA) == pytest.approx(expected, abs=2e-5)
+
+
+@pytest.mark.parametrize("peer", PEERS, ids=name)
+def test_phases_that_are_split_cost_the_same(peer: Peer) -> None:
+    a, b = Round(2.0, Poisson(0.05)), Round(3.0, Poisson(0.1))
+    assert peer.epsilon(20 * a + 10 * b, DELTA) == peer.epsilon(5 * a + 10 * b + 15 * a, DELTA)
+
+
+@pytest.mark.parametrize("peer", PEERS, ids=name)
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one", "zero-out"])
+@pytest.mark.parametrize("everybody", [Full(), Poisson(1.0)], ids=["full", "poisson"])
+def test_full_participation_is_a_gaussian(
+    peer: Peer, adjacency: str, everybody: Full | Poisson
+) -> None:
+    schedule = 4 * Round(4.0, everybody, adjacency)
+    mu = (2 if adjacency == "replace-one" else 1) * math.sqrt(4) / 4
+    epsilon = peer.epsilon(schedule, DELTA)
+    # None undercounts; PRV adds its tolerance of 0.01, Renyi what the conversion loses.
+    assert gaussian_delta(mu, epsilon) <= DELTA
+    assert gaussian_delta(mu, epsilon * 0.88) >= DELTA
+
+
+@pytest.mark.parametrize("peer", PEERS, ids=name)
+def test_zeroing_a_client_out_of_poisson_rounds_is_removing_it(peer: Peer) -> None:
+    other = 300 * Round(1.36, Poisson(0.1), "zero-out")
+    assert peer.epsilon(other, DELTA) == peer.epsilon(KNOWN, DELTA)
+
+
+def test_replacing_a_client_of_a_fixed_cohort_moves_the_sum_by_twice_the_clip_norm() -> None:
+    schedule = 200 * Round(2.4, Uniform(100, 2000))
+    assert DpAccountingRdp().epsilon(schedule, 2000**-1.1) == pytest.approx(6.3801, abs=1e-4)
+
+
+def test_replacing_costs_more_than_removing() -> None:
+    replaced = 300 * Round(1.36, Poisson(0.1), "replace-one")
+    assert DpAccountingPld().epsilon(replaced, DELTA) > DpAccountingPld().epsilon(KNOWN, DELTA)
+
+
+@pytest.mark.parametrize("peer", [DpAccountingRdp(), OpacusRdp(), OpacusPrv()], ids=name)
+def test_poisson_with_replace_one_is_refused(peer: Peer) -> None:
+    with pytest.raises(Unsupported, match="Poisson sampling under replace-one"):
+        peer.epsilon(2 * Round(1.0, Poisson(0.1), "replace-one"), DELTA)
+
+
+@pytest.mark.parametrize("peer", PEERS, ids=name)
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one", "zero-out"])
+def test_fixed_cohorts_are_refused_but_for_one(peer: Peer, adjacency: str) -> None:
+    schedule = 2 * Round(2.0, Uniform(1, 20), adjacency)
+    if peer == DpAccountingRdp() and adjacency == "replace-one":
+        assert math.isfinite(peer.epsilon(schedule, DELTA))
+        return
+    with pytest.raises(Unsupported, match=f"fixed size under {adjacency}"):
+        peer.epsilon(schedule, DELTA)
+
+
+def test_events_say_what_happened() -> None:
+    import dp_accounting as dp
+
+    schedule = 3 * Round(2.0, Poisson(0.5)) + Round(1.0) + 2 * Round(2.0, Poisson(0.5))
+    assert to_dp_event(schedule) == dp.ComposedDpEvent(
+        [
+            dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.5, dp.GaussianDpEvent(2.0)), 5),
+            dp.SelfComposedDpEvent(dp.GaussianDpEvent(1.0), 1),
+        ]
+    )
+    assert to_dp_event(7 * Round(2.0, Uniform(1, 20))) == dp.ComposedDpEvent(
+        [
+            dp.SelfComposedDpEvent(
+                dp.SampledWithoutReplacementDpEvent(20, 1, dp.GaussianDpEvent(1.0)), 7
+            )
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("peer", "expected"), [(DpAccountingRdp(), 1.36057), (OpacusRdp(), 1.35986)], ids=name
+)
+def test_calibration_by_peers(peer: DpAccountingRdp | OpacusRdp, expected: float) -> None:
+    found = peer.noise_multiplier(Budget(8, DELTA), rounds=300, sampling_rate=0.1)
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_installed_ones_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [peer.name for peer in installed_peers()] == [peer.name for peer in PEERS]
+    there = interop.find_spec
+    monkeypatch.setattr(
+        interop, "find_spec", lambda name: there(name) if name != "opacus" else None
+    )
+    assert [peer.name for peer in installed_peers()] == ["dp-accounting RDP", "dp-accounting PLD"]
+
+
+def test_a_missing_package_is_unsupported() -> None:
+    with pytest.raises(Unsupported, match=r"Nobody's is not installed; pip install"):
+        import_peer("no_such_accountant", "Nobody's")
+
+
+def test_what_a_peer_says_beside_its_answer_is_not_passed_on(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # One drops orders and logs that, the other advises other orders in a warning.
+        assert DpAccountingRdp().epsilon(3 * Round(1.0, Poisson(0.1)), DELTA) > 0
+        assert OpacusRdp().epsilon(3 * Round(50.0, Poisson(0.01)), DELTA) > 0
+    assert capfd.readouterr() == ("", "")
+
+
+def failing(error: Exception) -> Any:
+    with asking("Somebody"):
+        raise error
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("Cannot compute epsilon"), OverflowError("too big")]
+)
+def test_a_peer_that_fails_is_unsupported(error: Exception) -> None:
+    with pytest.raises(Unsupported, match=f"Somebody found no answer: {error}"):
+        failing(error)
+
+
+def test_a_peer_that_answers_nan_is_unsupported() -> None:
+    with pytest.raises(Unsupported, match="Somebody answered NaN"):
+        number("Somebody", math.nan)
+    assert number("Somebody", math.inf) == math.inf
+
+
+def test_an_empty_schedule_costs_nothing_to_those_who_know_it() -> None:
+    assert DpAccountingRdp().epsilon(Schedule(), DELTA) == pytest.approx(0.0, abs=1e-9)

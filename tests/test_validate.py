@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpacct import validate
+from dpacct.errors import DpacctError, InvalidParameter
+
+NOT_NUMBERS = [
+    None,
+    True,
+    False,
+    "1",
+    b"1",
+    [1.0],
+    1 + 0j,
+    np.array([1.0]),
+    math.nan,
+    math.inf,
+    -math.inf,
+]
+CHECKS = [
+    validate.rounds,
+    validate.noise_multiplier,
+    validate.sampling_rate,
+    validate.delta,
+    validate.epsilon,
+    validate.target_epsilon,
+    validate.order,
+]
+
+
+@pytest.mark.parametrize("value", NOT_NUMBERS, ids=repr)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_what_is_not_a_finite_number_is_refused(check, value):
+    with pytest.raises(InvalidParameter):
+        check(value)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "value", [10**400, -(10**400), 10**5000], ids=["huge", "negative", "longer than str()"]
+)
+def test_an_integer_beyond_all_floats_is_refused(check, value):
+    with pytest.raises(InvalidParameter):
+        check(value)
+
+
+@pytest.mark.parametrize(
+    ("check", "inside", "outside"),
+    [
+        (validate.rounds, [1, 1.0, 10**12], [0, -1, 0.5, 2.5, 10**12 + 1]),
+        (validate.noise_multiplier, [1e-3, 1, 1e10], [0, 9.99e-4, -1.0, 1.0001e10]),
+        (validate.sampling_rate, [5e-324, 0.1, 1], [0, -0.1, 1.0000001, 10]),
+        (validate.delta, [5e-324, 1e-5, 0.999], [0, 1, -1e-5, 2]),
+        (validate.epsilon, [0, 1e-300, 1e300], [-1e-300, -1]),
+        (validate.target_epsilon, [1e-300, 8, 1e300], [0, -0.0, -1]),
+        (validate.order, [math.nextafter(1, 2), 2, 1e7], [1, 0.5, -3, 1.1e7]),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_the_ends_of_each_range(check, inside, outside):
+    for value in inside:
+        assert check(value) == value
+    for value in outside:
+        with pytest.raises(InvalidParameter) as caught:
+            check(value)
+        assert caught.value.value == value
+
+
+@given(st.floats(min_value=1e-3, max_value=1e10), st.sampled_from([float, np.float64, Fraction]))
+def test_a_number_comes_back_as_plain_float(value, kind):
+    checked = validate.noise_multiplier(kind(value))
+    assert type(checked) is float
+    assert checked == value
+
+
+@given(st.integers(1, 10**12), st.sampled_from([int, float, np.int64, np.float64]))
+def test_a_count_comes_back_as_plain_int(value, kind):
+    checked = validate.rounds(kind(value))
+    assert type(checked) is int
+    assert checked == value
+
+
+def test_the_message_says_name_value_range_and_a_way_out():
+    with pytest.raises(InvalidParameter) as caught:
+        validate.sampling_rate(10)
+    error = caught.value
+    assert str(error) == (
+        "sampling_rate is 10; a sampling rate lies in (0, 1]. Did you mean 0.1 (10 %)?"
+    )
+    assert error.describe("--q").startswith("--q is 10; ")
+    assert (error.name, error.value) == ("sampling_rate", 10)
+
+
+def test_no_way_out_is_offered_where_there_is_none():
+    for value in (0, -0.5, 101, 1e9):
+        with pytest.raises(InvalidParameter) as caught:
+            validate.sampling_rate(value)
+        assert caught.value.hint == ""
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@given(value=st.one_of(st.text(), st.floats(), st.integers(), st.binary()))
+def test_any_value_is_accepted_or_refused_in_one_line(check, value):
+    error = None
+    try:
+        number = check(value)
+    except InvalidParameter as refusal:
+        error = refusal
+    if error is None:
+        assert math.isfinite(number)
+        assert number == value
+    else:
+        assert "\n" not in str(error)
+        assert error.rule in str(error)
+
+
+def test_errors_can_be_caught_as_the_builtin_they_are():
+    assert issubclass(InvalidParameter, ValueError)
+    assert issubclass(InvalidParameter, DpacctError)
