@@ -21,8 +21,8 @@ LAYERS = [
     {"errors", "validate", "rounding", "search"},
     {"rounds", "budget"},
     {
-        "schedules", "schedule_files", "arguments", "dominating", "quadrature", "moments",
-        "binomial",
+        "schedules", "schedule_files", "arguments", "dominating", "quadrature", "trapezoid",
+        "moments", "binomial",
     },
     {
         "rdp", "rdp_uniform", "conversion", "gaussian", "closed_form", "noise_rules", "one_round",
@@ -30,7 +30,7 @@ LAYERS = [
     },
     {"renyi_accountant", "closed_form_accountant", "gaussian_accountant"},
     {"accountant"},
-    {"calibrate", "tradeoff", "ledger", "odometer"},
+    {"calibration", "calibrate", "tradeoff", "ledger", "odometer"},
     {"dpacct"},  # the public names
     {"claims", "interop", "fl"},
     {"dpacct_cli"},

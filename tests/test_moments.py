@@ -19,12 +19,12 @@ from tests.strategies import log_uniform, noise_multipliers, orders, sampling_ra
 
 ORDERS = [-1e5, -50.0, -5.5, -0.1, 0.3, 1.0001, 1.5, 2.0, 2.6, 7.3, 32.0, 200.0, 1e4, 1e5]
 RATES = [1e-7, 1e-4, 0.01, 0.1, 0.5, 0.9, 0.999999, 1.0]
-NOISES = [0.05, 0.2, 1.0, 2.4, 10.0, 100.0, 1000.0]
+NOISES = [0.05, 0.16, 0.2, 1.0, 2.4, 10.0, 100.0, 1000.0]
 GRID = list(itertools.product(ORDERS, RATES, NOISES))
 # Every point of the grid is visited, by one of these slices.
 SLICES = 14
-# Reached at orders like -1e5 with sigma 0.05, where digits go into 1e5 log r.
-RELATIVE_WIDTH = 1e-8
+# The widest are at orders like -1e5 with sigma 0.05, where digits go into 1e5 log r.
+RELATIVE_WIDTH = 1e-9
 # No divergence needs an order between zero and one; there digits go with 1 - a and 1 - q.
 WIDTH_BETWEEN = 1e-6
 
@@ -84,6 +84,9 @@ def test_bounds_are_close_together_where_people_work(
         # Full participation at strongly negative orders.
         (-1e5, 1.0, 0.05),
         (-200.0, 1.0, 0.2),
+        # Small noise at orders up to two, between two of the methods.
+        (2.0, 0.1, 0.159),
+        (1.9, 0.1, 0.159),
     ],
 )
 def test_truth_is_inside_where_it_was_missed_once(order: float, rate: float, noise: float) -> None:
@@ -101,6 +104,7 @@ def test_a_tiny_renyi_value_keeps_its_relative_precision(rate: float) -> None:
 
 def test_shapes_broadcast_and_a_batch_equals_its_parts() -> None:
     points = [p for p in GRID[::5] if abs(p[0]) < 1e4]
+    assert {p[0] < 0 for p in points} == {True, False}
     a, q, s = (np.array(column) for column in zip(*points, strict=True))
     batch = log_moment(a, q, s)
     assert batch.lower.shape == batch.upper.shape == a.shape
@@ -176,9 +180,9 @@ def test_log_moments_are_convex_in_the_order(
     assert log_moment(middle, rate, noise).lower <= chord + slope + 1e-15 * abs(chord)
 
 
-@given(order=orders(1e-3, 1e3), noise=noise_multipliers(0.3))
+@given(order=orders(1e-3, 50.0), noise=noise_multipliers(3.0))
 def test_moments_vanish_with_the_rate(order: float, noise: float) -> None:
-    """Order q^2: ten times less sampling is about a hundred times less, all the way down."""
+    """As q^2, all the way down to where floats end."""
     previous = math.inf
     for exponent in range(1, 140, 10):
         value = float(log_moment(order, 10.0**-exponent, noise).upper)

@@ -41,6 +41,19 @@ def test_truth_is_inside_everywhere(order: float, rate: float, noise: float) -> 
     check(order, rate, noise, 1e-9)
 
 
+@pytest.mark.parametrize(
+    ("order", "rate", "noise"),
+    [
+        # Where calibration to an epsilon of 1000 and more comes along.
+        (2.0, 0.1, 0.1563160479463488),
+        (1.0011765713935907, 0.1, 0.006335030709074621),
+        (1.000002260329407, 1e-6, 0.0005000000000005002),
+    ],
+)
+def test_tiny_noise_is_no_trouble(order: float, rate: float, noise: float) -> None:
+    check(order, rate, noise, 1e-9)
+
+
 @given(order=orders(1e-3, 1e3), rate=sampling_rates(1e-5), noise=noise_multipliers(0.3, 100.0))
 def test_bounds_are_close_together_where_people_work(
     order: float, rate: float, noise: float

@@ -161,7 +161,7 @@ def _closing(
 ) -> str:
     only = mechanism.single_round(found.schedule)
     if only is None:
-        return ""
+        return "--json lists every phase with its noise, to the last digit."
     missing = [
         option
         for option, known in (("--clip", clip_norm), ("--clients", typed.num_clients))

@@ -1,9 +1,13 @@
 """`dpacct epsilon`: what a schedule of rounds has spent."""
 
+import math
+from contextlib import suppress
+
 import dpacct
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.budget import Interval
 from dpacct.conversion import best_epsilon
+from dpacct.errors import Unsupported
 from dpacct.rdp import RenyiCurve
 from dpacct.renyi_accountant import RenyiAccountant
 from dpacct.rounds import Adjacency, Poisson, Round, Schedule, Uniform
@@ -80,13 +84,14 @@ def _comparisons(plan: Schedule, delta: float, accountant: str, spent: Interval)
         curve = RenyiCurve(plan)
         for route, _ in curve.routes(2.0):
             other = _by_route(curve, route, delta)
-            if other > 1.001 * spent.upper:
+            if math.isfinite(other) and other > 1.001 * spent.upper:
                 found.append(Row("for comparison", up(other), f"Renyi by {route}"))
-    poisson = Round(only.noise_multiplier, Poisson(only.sampling_rate))
-    mistaken = dpacct.epsilon(plan.rounds * poisson, delta=delta, accountant=accountant)
-    label = "" if found else "for comparison"
-    meaning = "if the cohorts were Poisson (add-remove)"
-    return [*found, Row(label, up(mistaken.upper), meaning)]
+    poisson = plan.rounds * Round(only.noise_multiplier, Poisson(only.sampling_rate))
+    with suppress(Unsupported):
+        mistaken = dpacct.epsilon(poisson, delta=delta, accountant=accountant).upper
+        label = "" if found else "for comparison"
+        found.append(Row(label, up(mistaken), "if the cohorts were Poisson (add-remove)"))
+    return found
 
 
 def _by_route(curve: RenyiCurve, route: str, delta: float) -> float:

@@ -1,5 +1,6 @@
 """`dpacct rdp`: the Renyi curve, with what each route to it gives."""
 
+import math
 from typing import Annotated
 
 import typer
@@ -68,7 +69,7 @@ def rdp(
                 "order": value.order,
                 "lower": value.lower,
                 "upper": value.upper,
-                "routes": dict(value.routes),
+                "routes": {name: _known(upper) for name, upper in value.routes},
             }
             for value in curve
         ],
@@ -82,8 +83,17 @@ def _grid(curve: tuple[RenyiValue, ...]) -> Grid:
     routes = list(dict.fromkeys(name for value in curve for name, _ in value.routes))
     lines: list[list[str]] = []
     for value in curve:
-        found = dict(value.routes)
+        found = {name: _known(upper) for name, upper in value.routes}
         line = [plain(value.order), up(value.upper, DIGITS), down(value.lower, DIGITS)]
-        line += [up(found[name], DIGITS) if name in found else "" for name in routes]
+        line += [_shown(found.get(name)) for name in routes]
         lines.append(line)
     return Grid(["order", "proven", "achieved", *routes], lines)
+
+
+def _known(upper: float) -> float | None:
+    """A route's bound; a published one may be out of reach at high orders."""
+    return upper if math.isfinite(upper) else None
+
+
+def _shown(upper: float | None) -> str:
+    return "-" if upper is None else up(upper, DIGITS)

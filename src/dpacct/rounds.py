@@ -108,7 +108,7 @@ class Full:
 Sampling = Poisson | Uniform | Full
 
 
-@dataclass(frozen=True, init=False, slots=True)
+@dataclass(frozen=True, init=False, repr=False, slots=True)
 class Round:
     """One noisy release.
 
@@ -145,6 +145,12 @@ class Round:
         """The probability with which one client takes part."""
         return self.sampling.sampling_rate
 
+    def __repr__(self) -> str:
+        parts = [repr(self.noise_multiplier), repr(self.sampling)]
+        if self.adjacency is not self.sampling.default_adjacency:
+            parts.append(repr(str(self.adjacency)))
+        return f"Round({', '.join(parts)})"
+
     def __mul__(self, rounds: int) -> Schedule:
         return Schedule([Phase(self, rounds)])
 
@@ -161,7 +167,7 @@ class Phase(NamedTuple):
     rounds: int
 
 
-@dataclass(frozen=True, init=False, slots=True)
+@dataclass(frozen=True, init=False, repr=False, slots=True)
 class Schedule:
     """Rounds in the order in which they run, run-length encoded.
 
@@ -220,6 +226,9 @@ class Schedule:
             Phase(Round(factor * round_.noise_multiplier, round_.sampling, round_.adjacency), count)
             for round_, count in self.phases
         )
+
+    def __repr__(self) -> str:
+        return " + ".join(f"{count} * {round_!r}" for round_, count in self.phases) or "Schedule()"
 
     def __len__(self) -> int:
         return self.rounds

@@ -87,6 +87,20 @@ def test_uniform_without_numbers_of_clients_invents_none(dpacct: Any) -> None:
     assert "replacing a client moves the sum by up to 2 x clip norm" in text
 
 
+def test_a_comparison_that_fails_is_left_out(dpacct: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "epsilon --noise 9 --rounds 20 --sampling uniform --q 0.01 --accountant closed-form"
+    assert "for comparison" in dpacct(words).text
+    exact = library.epsilon
+
+    def refuse_poisson(plan: library.Schedule, **options: Any) -> library.Interval:
+        if plan.phases[0].round.sampling.name == "poisson":
+            raise library.Unsupported("no closed form applies")
+        return exact(plan, **options)
+
+    monkeypatch.setattr("dpacct.epsilon", refuse_poisson)
+    assert "for comparison" not in dpacct(words).text
+
+
 def test_solving_for_rounds_and_rate_says_so(dpacct: Any) -> None:
     text = dpacct("calibrate --eps 8 --noise 1.36 --q 0.1 --solve rounds").text
     assert re.match(r"  rounds +\d+ +the most that stay within epsilon 8", lines(text)[0])

@@ -61,6 +61,14 @@ def test_rdp(dpacct: Any) -> None:
         assert shown["routes"] == dict(value.routes)
 
 
+def test_a_route_without_a_bound_is_null(dpacct: Any) -> None:
+    words = "rdp --noise 1 --q 0.05 --sampling uniform --orders 1e7"
+    value = dpacct(words, "--json").json["rdp"][0]
+    assert value["routes"]["Wang et al. 2019"] is None
+    assert value["upper"] == pytest.approx(value["routes"]["C_q pair"], rel=1e-12)
+    assert dpacct(words).text.splitlines()[4].split()[-1] == "-"
+
+
 def test_quiet_prints_the_number_that_json_holds(dpacct: Any) -> None:
     for words, pick in [
         (CALIBRATE, lambda data: data["noise_multiplier"]),
