@@ -51,7 +51,7 @@ def rounds(draw: st.DrawFn, adjacency: Adjacency | None = None) -> Round:
 
 @st.composite
 def schedules(draw: st.DrawFn, adjacency: Adjacency | None = None, min_size: int = 1) -> Schedule:
-    """Up to six phases of one adjacency; equal neighbours occur."""
+    """Up to six phases of one adjacency; equal neighbors occur."""
     relation = adjacency or draw(st.sampled_from(Adjacency))
     kinds = draw(st.lists(rounds(relation), min_size=1, max_size=3))
     phases = st.tuples(st.sampled_from(kinds), st.integers(1, 1000))

@@ -12,7 +12,7 @@ from mpmath import mp, mpf
 import dpacct
 from dpacct.errors import InvalidParameter
 from dpacct.rdp import RenyiValue, rdp
-from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule
+from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
 from tests.oracles import sampled_gaussian
 from tests.strategies import (
     log_uniform,
@@ -172,6 +172,21 @@ def test_different_rounds_add_up() -> None:
             truth = 30 * sampled_gaussian.renyi_remove(order, 0.01, 1.3)
             truth += 7 * mpf(order) / (2 * mpf(0.9) ** 2)
         assert inside(value(30 * a + 7 * b, order), truth, 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (Round(1.0, Full()), Round(1.0, Poisson(1.0))),
+        (Round(1.0, Uniform(1, 20)), Round(1.0, Uniform(5, 100))),
+        (Round(2.0, Full(), "replace-one"), Round(2.0, Uniform(7, 7))),
+    ],
+)
+def test_different_rounds_of_the_same_effect_are_all_charged(first: Round, second: Round) -> None:
+    for order in TESTED_ORDERS:
+        mixed, alone = value(3 * first + 4 * second, order), value(7 * first, order)
+        assert mixed.upper == pytest.approx(alone.upper, rel=1e-12)
+        assert mixed.lower == pytest.approx(alone.lower, rel=1e-12)
 
 
 def test_no_rounds_cost_nothing() -> None:

@@ -83,12 +83,12 @@ def rows(schedule: Schedule, *, ratio_only: bool = False) -> list[Row]:
         ratio_only: a uniform cohort was given by its share, so its size is not known.
     """
     only = single_round(schedule)
-    neighbours = NEIGHBOURS[schedule.adjacency]
+    neighbors = NEIGHBOURS[schedule.adjacency]
     if only is not None:
         who = _who(only.sampling, ratio_only=ratio_only)
-        return [Row("mechanism", f"{_count(schedule.rounds)}, {who}, {neighbours}")]
+        return [Row("mechanism", f"{_count(schedule.rounds)}, {who}, {neighbors}")]
     phases = schedule.phases
-    head = f"{_count(schedule.rounds)} in {len(phases)} phases, {neighbours}"
+    head = f"{_count(schedule.rounds)} in {len(phases)} phases, {neighbors}"
     found = [Row("mechanism", head)]
     found += [
         Row("", f"{_count(count)}, noise {noise(round_.noise_multiplier)}, {_who(round_.sampling)}")

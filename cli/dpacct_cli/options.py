@@ -71,7 +71,7 @@ AdjacencyName = Annotated[
     typer.Option(
         "--adjacency",
         metavar="|".join(Adjacency),
-        help="When two data sets are neighbours; default add-remove, for uniform replace-one.",
+        help="When two data sets are neighbors; default add-remove, for uniform replace-one.",
     ),
 ]
 AccountantName = Annotated[

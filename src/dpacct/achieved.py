@@ -22,7 +22,10 @@ def _candidates(schedule: Schedule) -> list[SampledGaussianPair]:
     """Pairs that are surely contained: all full rounds as one, the extreme sampled rounds."""
     found: list[SampledGaussianPair] = []
     for direction in Direction:
-        pairs = {achieved_pair(r, direction): n for r, n in schedule.distinct().items()}
+        pairs: dict[SampledGaussianPair, int] = {}
+        for round_, count in schedule.distinct().items():
+            pair = achieved_pair(round_, direction)
+            pairs[pair] = pairs.get(pair, 0) + count
         mu_squared = sum(n / p.noise_std**2 for p, n in pairs.items() if p.sampling_rate == 1.0)
         if mu_squared > 0:
             # Rounded towards more noise, so that the bound stays below.

@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.rounding import FUNCTION_ERROR, UNIT, Bounds
 
@@ -42,10 +43,10 @@ def binomial_log_moment(order: int, sampling_rate: float, noise_std: float) -> B
         InvalidParameter: the order is not such a number.
     Source: Mironov, Talwar, Zhang 2019, arXiv:1908.10530, section 3.3.
     """
-    if order != int(order) or not 2 <= order <= MAX_BINOMIAL_ORDER:
-        rule = f"the binomial sum takes whole orders from 2 to {MAX_BINOMIAL_ORDER}"
-        raise InvalidParameter("order", order, rule)
-    a, q, sigma = int(order), sampling_rate, noise_std
+    a = validate.count("order", order, "an order of the binomial sum", MAX_BINOMIAL_ORDER)
+    if a < 2:
+        raise InvalidParameter("order", a, "the binomial sum starts at order 2")
+    q, sigma = sampling_rate, noise_std
     k = np.arange(2.0, a + 1)
     log_choose = log_binomials(a)[2:]
     log_hit = k * math.log(q)

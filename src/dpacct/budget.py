@@ -28,7 +28,7 @@ class Budget:
 class Interval:
     """A quantity with a proven upper bound and a lower bound that is achieved.
 
-    ``upper`` holds for every pair of neighbouring data sets; ``lower`` is reached by an explicit
+    ``upper`` holds for every pair of neighboring data sets; ``lower`` is reached by an explicit
     pair. The truth is never outside.
     """
 

@@ -64,7 +64,8 @@ class ClosedFormAccountant:
         for round_ in schedule.distinct():
             bound, reasons = closed_form_renyi(2, round_)
             if math.isinf(bound):
-                raise Unsupported(f"no closed form applies to {round_!r}: {' | '.join(reasons)}")
+                setting = f"{round_.sampling!r} with noise {round_.noise_multiplier:.6g}"
+                raise Unsupported(f"no closed form applies to {setting}: {' | '.join(reasons)}")
 
 
 def _integers_near(order: float) -> tuple[float, ...]:

@@ -16,11 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from dpacct.rounds import Adjacency, Full, Poisson, Round, Uniform
+from dpacct.rounds import Adjacency, Poisson, Round, Uniform
 
 
 class Direction(StrEnum):
-    """Which of two neighbours plays P. Each direction composes with itself."""
+    """Which of two neighbors plays P. Each direction composes with itself."""
 
     REMOVE = "remove"
     ADD = "add"
@@ -47,48 +47,55 @@ DominatingPair = SampledGaussianPair | SymmetrizedPair
 
 
 def proven_pair(round_: Round, direction: Direction) -> DominatingPair:
-    """A pair that dominates the round for all neighbouring data sets, in one direction.
+    """A pair that dominates the round for all neighboring data sets, in one direction.
 
     Source: Poisson add-remove: Zhu, Dong, Wang 2022 (arXiv:2106.08567), theorem 11. Uniform
         replace-one: Dong, Roth, Su 2022 (arXiv:1905.02383), theorem 9; Balle, Barthe, Gaboardi
         2018 (arXiv:1807.01647), theorem 9. Others: docs/derivations/dominating-pairs.md.
     """
     z, relation = round_.noise_multiplier, round_.adjacency
+    if _takes_everybody(round_):
+        return _full_pair(round_, direction)
     match round_.sampling:
-        case Full():
-            shift = 2.0 if relation is Adjacency.REPLACE_ONE else 1.0
-            return SampledGaussianPair(1.0, z / shift, direction)
-        case Poisson(q):
-            if relation is Adjacency.REPLACE_ONE:
-                return SymmetrizedPair(q, z / 2)
+        case Poisson(q) if relation is not Adjacency.REPLACE_ONE:
             return SampledGaussianPair(q, z, direction)
-        case Uniform() as uniform:
+        case Uniform() as uniform if relation is Adjacency.ADD_REMOVE:
             # An added client displaces another one: the sum moves by up to 2 C at rate m / N.
-            if relation is Adjacency.ADD_REMOVE:
-                return SampledGaussianPair(uniform.sampling_rate, z / 2, direction)
-            if uniform.sampling_rate == 1.0 and relation is Adjacency.ZERO_OUT:
-                return SampledGaussianPair(1.0, z, direction)
-            return SymmetrizedPair(uniform.sampling_rate, z / 2)
+            return SampledGaussianPair(uniform.rate_bounds[1], z / 2, direction)
+        case Uniform() as uniform:
+            return SymmetrizedPair(uniform.rate_bounds[1], z / 2)
+        case sampling:
+            return SymmetrizedPair(sampling.sampling_rate, z / 2)
 
 
 def achieved_pair(round_: Round, direction: Direction) -> SampledGaussianPair:
-    """A pair that some explicit neighbouring data sets reach, in one direction.
+    """A pair that some explicit neighboring data sets reach, in one direction.
 
     Source: docs/derivations/dominating-pairs.md lists the data sets.
     """
     z, relation = round_.noise_multiplier, round_.adjacency
+    if _takes_everybody(round_):
+        return _full_pair(round_, direction)
     match round_.sampling:
-        case Full():
-            shift = 2.0 if relation is Adjacency.REPLACE_ONE else 1.0
-            return SampledGaussianPair(1.0, z / shift, direction)
-        case Poisson(q):
-            # Replace-one: the replacement contributes zero, as if the client were removed.
-            return SampledGaussianPair(q, z, direction)
-        case Uniform(cohort_size, num_clients) as uniform:
-            if relation is Adjacency.ZERO_OUT:
-                return SampledGaussianPair(uniform.sampling_rate, z, direction)
-            if relation is Adjacency.ADD_REMOVE:
-                # A cohort of all clients has only the neighbour with one client more.
-                clients = max(num_clients, cohort_size + 1)
-                return SampledGaussianPair(cohort_size / clients, z / 2, direction)
-            return SampledGaussianPair(uniform.sampling_rate, z / 2, direction)
+        case Uniform(cohort_size, num_clients) if relation is Adjacency.ADD_REMOVE:
+            # A cohort of all clients has only the neighbor with one client more.
+            larger = Uniform(cohort_size, max(num_clients, cohort_size + 1))
+            return SampledGaussianPair(larger.rate_bounds[0], z / 2, direction)
+        case Uniform() as uniform:
+            # Zero-out: the others send zero, so the target moves the sum by C only.
+            noise = z / 2 if relation is Adjacency.REPLACE_ONE else z
+            return SampledGaussianPair(uniform.rate_bounds[0], noise, direction)
+        case sampling:
+            # Replace-one, Poisson: the replacement contributes zero, as if there were none.
+            return SampledGaussianPair(sampling.sampling_rate, z, direction)
+
+
+def _takes_everybody(round_: Round) -> bool:
+    """Whether all clients surely take part, in both of the neighboring data sets."""
+    displaces = isinstance(round_.sampling, Uniform) and round_.adjacency is Adjacency.ADD_REMOVE
+    return round_.sampling_rate == 1.0 and not displaces
+
+
+def _full_pair(round_: Round, direction: Direction) -> SampledGaussianPair:
+    shift = 2.0 if round_.adjacency is Adjacency.REPLACE_ONE else 1.0
+    return SampledGaussianPair(1.0, round_.noise_multiplier / shift, direction)

@@ -26,7 +26,11 @@ class InvalidParameter(DpacctError, ValueError):
 
     def describe(self, label: str) -> str:
         """The message with the parameter called ``label`` (the command line says ``--q``)."""
-        shown = self.value if isinstance(self.value, int | float) else repr(self.value)
+        huge = isinstance(self.value, int) and abs(self.value) >= 10**100
+        # Python refuses to print integers of thousands of digits.
+        shown = "an integer of more than 100 digits" if huge else self.value
+        if not isinstance(self.value, int | float):
+            shown = repr(self.value)
         sentence = f"{label} is {shown}; {self.rule}."
         return f"{sentence} {self.hint}" if self.hint else sentence
 

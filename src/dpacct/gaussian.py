@@ -84,11 +84,12 @@ def gaussian_delta(epsilon: float, mu: float) -> Interval:
     if a < -5.0:
         tail = 0.5 * math.erfc(a / math.sqrt(2))
         error = 8 * UNIT + 4 * UNIT * b * density
+        spread, norm = exponent_error + 32 * UNIT, math.sqrt(2 * math.pi)
+        most = math.exp(min(0.0, spread - a * a / 2)) / norm
+        least = math.exp(-spread - a * a / 2) / norm
         hidden = mills_ratio(b)
-        spread = math.expm1(exponent_error + 16 * UNIT)
-        lower = tail - error - density * hidden.upper * (1 + spread)
-        upper = tail + error - density * hidden.lower * (1 - min(spread, 1.0))
-        return Interval(max(0.0, lower), min(1.0, upper))
+        lower, upper = tail - most * hidden.upper, tail - least * hidden.lower
+        return Interval(max(0.0, lower - error), min(1.0, upper + error))
     difference = _difference(a, b, mu)
     if density < 1e-290:
         return Interval(0.0, 1e-290 * difference.upper)

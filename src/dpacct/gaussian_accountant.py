@@ -54,8 +54,8 @@ def total_mu(schedule: Schedule) -> Interval:
         pair = proven_pair(round_, Direction.REMOVE)
         if not isinstance(pair, SampledGaussianPair) or pair.sampling_rate < 1.0:
             raise Unsupported(
-                f"the accountant gdp is exact for full participation only, and {round_!r} is "
-                f"sampled; the accountant rdp covers it"
+                f"the accountant gdp is for full participation only, not for "
+                f"{round_.sampling!r}; the accountant rdp covers it"
             )
         total += count / pair.noise_std**2
     mu, slack = math.sqrt(total), UNIT * (len(schedule.phases) + 8)

@@ -88,7 +88,7 @@ def _separated(a: Array, q: Array, sigma: Array) -> Bounds:
     excess = hit + miss
     slack = UNIT * (32 * (hit - miss) + 16 * q * np.exp(growth) * b * (a / sigma**2 - log_q))
     applies = (growth > 0) & (growth < 600.0) & (overlap < UNIT * excess)
-    excess = np.where(applies, excess, 1.0)
+    excess, slack = np.where(applies, excess, 1.0), np.where(applies, slack, 0.0)
     return Bounds(
         np.where(applies, np.log1p(excess - slack) * (1 - FUNCTION_ERROR), np.nan),
         np.where(applies, np.log1p(excess + slack + overlap) * (1 + FUNCTION_ERROR), np.nan),

@@ -38,13 +38,19 @@ def one_round_delta(epsilon: float, pair: SampledGaussianPair) -> Interval:
         scale = q
         error = 32 * UNIT * base
     else:
-        kept = 1 + math.expm1(-epsilon) / q
-        if kept <= 0.0:
-            return Interval(0.0, 0.0)
+        # Two ways to write 1 - (1 - e^-eps) / q; each is exact enough on its side of 1/2. It is a
+        # difference: its absolute error becomes relative as it vanishes.
+        if q > 0.5:
+            kept = (math.exp(-epsilon) - (1 - q)) / q
+            kept_error = 32 * UNIT * (math.exp(-epsilon) + (1 - q))
+        else:
+            kept = 1 + math.expm1(-epsilon) / q
+            kept_error = 32 * UNIT * (2 - kept)
+        if kept <= kept_error:
+            return Interval(0.0, min(1.0, max(0.0, kept + kept_error) * q * math.exp(epsilon)))
         base = -math.log(kept)
         scale = q * kept * math.exp(epsilon)
-        # kept is a difference: its absolute error becomes relative as it vanishes.
-        error = 32 * UNIT * (base + 1 / kept)
+        error = 32 * UNIT * base + 2 * kept_error / kept
     # delta_Gauss decreases, so an error of its argument widens both ends.
     low, high = gaussian_delta(base + error, mu), gaussian_delta(max(0.0, base - error), mu)
     spread = error + 32 * UNIT

@@ -10,8 +10,6 @@ Source: Trefethen, Approximation Theory and Approximation Practice (2013), theor
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 
 from dpacct.rounding import Array
@@ -23,14 +21,38 @@ REAL_AXIS = (RHO + 1 / RHO) / 2
 IMAGINARY_AXIS = (RHO - 1 / RHO) / 2
 # Times w M. 4^-38 is 1.3e-23.
 ERROR_FACTOR = 64 / 15 * RHO ** (-2 * (NODES - 1)) / (1 - RHO**-2)
-# Nodes and weights of the rule are correct to this, absolute; compared with mpmath in the tests.
-RULE_ERROR = 2.0**-50
-
-
-@lru_cache(maxsize=1)
-def _rule() -> tuple[Array, Array]:
-    """Nodes and weights on [-1, 1]."""
-    return np.polynomial.legendre.leggauss(NODES)
+# Nodes and weights below are correctly rounded, and 1 + node is rounded once more.
+RULE_ERROR = 2.0**-52
+_POSITIVE_NODES = np.array(
+    [
+        0.07652652113349734,
+        0.22778585114164507,
+        0.37370608871541955,
+        0.5108670019508271,
+        0.636053680726515,
+        0.7463319064601508,
+        0.8391169718222188,
+        0.912234428251326,
+        0.9639719272779138,
+        0.9931285991850949,
+    ]
+)
+_POSITIVE_WEIGHTS = np.array(
+    [
+        0.15275338713072584,
+        0.14917298647260374,
+        0.14209610931838204,
+        0.13168863844917664,
+        0.11819453196151841,
+        0.10193011981724044,
+        0.08327674157670475,
+        0.06267204833410907,
+        0.04060142980038694,
+        0.017614007139152118,
+    ]
+)
+_RULE_NODES = np.concatenate([-_POSITIVE_NODES[::-1], _POSITIVE_NODES])
+_RULE_WEIGHTS = np.concatenate([_POSITIVE_WEIGHTS[::-1], _POSITIVE_WEIGHTS])
 
 
 def panel_nodes(edges: Array) -> tuple[Array, Array]:
@@ -41,6 +63,5 @@ def panel_nodes(edges: Array) -> tuple[Array, Array]:
     Returns:
         Nodes and weights, shape (m, NODES).
     """
-    nodes, weights = _rule()
     half = np.diff(edges)[:, None] / 2
-    return edges[:-1, None] + half * (1 + nodes), half * weights
+    return edges[:-1, None] + half * (1 + _RULE_NODES), half * _RULE_WEIGHTS

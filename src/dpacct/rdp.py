@@ -35,7 +35,7 @@ class RenyiValue:
 
     Attributes:
         order: alpha > 1.
-        lower: reached by explicit neighbouring data sets.
+        lower: reached by explicit neighboring data sets.
         upper: proven for all.
         routes: each upper bound by its name; ``upper`` follows from them.
     """

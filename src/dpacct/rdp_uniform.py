@@ -30,6 +30,7 @@ from dpacct.rounding import FUNCTION_ERROR, UNIT, Array, Bounds
 
 MAX_WANG_ORDER = 1024
 _ACCURACY = 42.0
+_SMALL_SIGMA = 0.05
 # Above this log I, the half-line moment differs from the whole-line one by less than e^-38.
 _ALL_IN_TAIL = 40.0
 
@@ -54,17 +55,32 @@ def symmetrized_log_moment(order: float, sampling_rate: float, noise_std: float)
         # Parts of mass at most one are exchanged: |I_C - I| <= 1.
         spread = 2 * np.exp(-whole.lower) + 4 * UNIT * whole.upper
         return Bounds(whole.lower - spread, whole.upper + spread)
-    excess = _half_line_excess(order, sampling_rate, noise_std)
+    if noise_std <= _SMALL_SIGMA:
+        excess = _separated_excess(order, sampling_rate, noise_std, whole)
+    else:
+        excess = _half_line_excess(order, sampling_rate, noise_std)
     return Bounds(
         np.log1p(excess.lower) * (1 - FUNCTION_ERROR),
         np.log1p(excess.upper) * (1 + FUNCTION_ERROR),
     )
 
 
+def _separated_excess(a: float, q: float, sigma: float, whole: Bounds) -> Interval:
+    """I_C(a) - 1 where N(0) hardly reaches beyond 1/2.
+
+    Up to (a + 2) e^{-1/(8 sigma^2)} it is I(a) - (1-q)^a - q: left of 1/2 only r = 1 - q counts.
+    """
+    miss = -(1 - q) * math.expm1((a - 1) * math.log1p(-q))
+    spill = (a + 2) * math.exp(-1 / (8 * sigma * sigma))
+    lower, upper = math.expm1(float(whole.lower)), math.expm1(float(whole.upper))
+    slack = 32 * UNIT * (abs(upper) + miss) + spill
+    return Interval(max(0.0, lower + miss - slack), upper + miss + slack)
+
+
 def _half_line_excess(a: float, q: float, sigma: float) -> Interval:
     """I_C(a) - 1 by panels in u = (2x - 1) / (2 sigma^2) > 0.
 
-    The integrand is (sigma / sqrt(2 pi)) e^{-1/(8 sigma^2)} e^{-(sigma^2 u^2 + u)/2} times
+    The integrand is (sigma / sqrt(2 pi)) e^{-(sigma u + 1/(2 sigma))^2 / 2} times
     (1 - e^{-(a-1) l})(e^{a l} - 1), l = log r.
     """
     b = a - 1
@@ -77,7 +93,7 @@ def _half_line_excess(a: float, q: float, sigma: float) -> Interval:
 
     shift = q * np.expm1(np.minimum(u, 700.0))
     loss = np.where(u > 700.0, u + np.log(q + (1 - q) * np.exp(-u)), np.log1p(shift))
-    log_weight = -(variance * u**2 + u) / 2
+    log_weight = -((sigma * u + 0.5 / sigma) ** 2) / 2
     terms = weights * (-np.expm1(-b * loss) * (np.exp(a * loss + log_weight) - np.exp(log_weight)))
     small = a * loss < 1.0
     terms[small] = (
@@ -93,7 +109,7 @@ def _half_line_excess(a: float, q: float, sigma: float) -> Interval:
     relative = (
         slope * (error_loss + p * node_shift)
         + node_shift * (variance * u + 1)
-        + UNIT * (4 * (variance * u**2 + u) + 3 * a * loss + 160)
+        + UNIT * (8 * np.abs(log_weight) + 3 * a * loss + 160)
         + RULE_ERROR * np.diff(edges)[:, None] / weights
     )
     magnitude = float(np.sum(terms))
@@ -102,10 +118,10 @@ def _half_line_excess(a: float, q: float, sigma: float) -> Interval:
     # Beyond the last panel phi r^a bounds the integrand, and X >= a: half a Gaussian tail.
     last = float(u[-1, -1])
     log_last = math.log(q) + last + math.log1p((1 - q) / q * math.exp(-last))
-    tail = 1.26 / sigma * math.exp(a * log_last - (variance * last**2 + last) / 2)
-    scale = sigma / math.sqrt(2 * math.pi) * math.exp(-1 / (8 * variance))
+    tail = 1.26 / sigma * math.exp(a * log_last - (sigma * last + 0.5 / sigma) ** 2 / 2)
+    scale = sigma / math.sqrt(2 * math.pi)
     slack = rounding + quadrature + tail
-    spread = 64 * UNIT + UNIT / variance
+    spread = 64 * UNIT
     lower = max(0.0, (magnitude - slack) * scale * (1 - spread))
     upper = (magnitude + slack) * scale * (1 + spread) + 2.0**-900
     return Interval(lower, upper)
@@ -131,7 +147,7 @@ def _panel_edges(a: float, q: float, sigma: float, end: float) -> Array:
 
 
 def _panel_errors(a: float, q: float, variance: float, edges: Array) -> Array:
-    """Bound of the quadrature error on each panel, without the common factor of the integrand."""
+    """Bound of the quadrature error on each panel, up to the factor sigma / sqrt(2 pi)."""
     half = np.diff(edges) / 2
     center = edges[:-1] + half
     reach = REAL_AXIS * half
@@ -144,9 +160,10 @@ def _panel_errors(a: float, q: float, variance: float, edges: Array) -> Array:
     def log_ratio(u: Array) -> Array:
         return np.logaddexp(np.log1p(-q), math.log(q) + u)
 
-    # g(u) = -(sigma^2 u^2 + u)/2 + power * log r(u) on [low, high] by its slopes at the ends.
+    # g(u) = -(sigma u + 1/(2 sigma))^2/2 + power * log r(u) on [low, high] by its end slopes.
     def peak(power: float) -> Array:
-        middle = -(variance * center**2 + center) / 2 + power * log_ratio(center)
+        quadratic = variance * center**2 + center + 0.25 / variance
+        middle = -quadratic / 2 + power * log_ratio(center)
         up = -variance * low - 0.5 + power * probability(high)
         down = variance * high + 0.5 - power * probability(low)
         return middle + reach * np.maximum(0.0, np.maximum(up, down))
@@ -158,7 +175,8 @@ def _panel_errors(a: float, q: float, variance: float, edges: Array) -> Array:
     farthest = np.hypot(np.maximum(np.abs(low), high), height)
     loss = farthest * q * np.exp(np.minimum(high, 700.0)) / smallest
     shrink = np.minimum(1.0, (a - 1) * loss) * np.minimum(1.0, a * loss)
-    bound = falling * (np.exp(peak(a)) + np.exp(peak(0.0))) * np.exp(variance * height**2 / 2)
+    rising = np.exp(np.minimum(peak(a), 700.0)) + np.exp(np.minimum(peak(0.0), 700.0))
+    bound = falling * rising * np.exp(variance * height**2 / 2)
     return 1.01 * ERROR_FACTOR * half * shrink * bound
 
 

@@ -25,7 +25,7 @@ MAX_CLIENTS = 10**30
 
 
 class Adjacency(StrEnum):
-    """When two data sets are neighbours. The unit is one client."""
+    """When two data sets are neighbors. The unit is one client."""
 
     ADD_REMOVE = "add-remove"
     REPLACE_ONE = "replace-one"
@@ -88,8 +88,16 @@ class Uniform:
 
     @property
     def sampling_rate(self) -> float:
-        """cohort_size / num_clients."""
+        """cohort_size / num_clients, rounded to nearest."""
         return self.cohort_size / self.num_clients
+
+    @property
+    def rate_bounds(self) -> tuple[float, float]:
+        """Neighboring doubles, or one twice, between which cohort_size / num_clients lies."""
+        exact, rate = Fraction(self.cohort_size, self.num_clients), self.sampling_rate
+        if Fraction(rate) < exact:
+            return rate, math.nextafter(rate, 2.0)
+        return (rate, rate) if Fraction(rate) == exact else (math.nextafter(rate, 0.0), rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +123,7 @@ class Round:
     Args:
         noise_multiplier: standard deviation of the noise on the sum / clip norm.
         sampling: who takes part; default everybody.
-        adjacency: the neighbouring relation; default that of the sampling scheme.
+        adjacency: the neighboring relation; default that of the sampling scheme.
 
     Raises:
         InvalidParameter: a value out of range.
@@ -157,6 +165,8 @@ class Round:
     __rmul__ = __mul__
 
     def __add__(self, other: Round | Schedule) -> Schedule:
+        if not isinstance(other, Round | Schedule):
+            return NotImplemented
         return Schedule([Phase(self, 1)]) + other
 
 
@@ -210,7 +220,7 @@ class Schedule:
 
     @property
     def adjacency(self) -> Adjacency:
-        """The neighbouring relation of all rounds (add-remove for the empty schedule)."""
+        """The neighboring relation of all rounds (add-remove for the empty schedule)."""
         return self.phases[0].round.adjacency if self.phases else Adjacency.ADD_REMOVE
 
     def distinct(self) -> dict[Round, int]:
@@ -237,6 +247,8 @@ class Schedule:
         return iter(self.phases)
 
     def __add__(self, other: Round | Schedule) -> Schedule:
+        if not isinstance(other, Round | Schedule):
+            return NotImplemented
         tail = other.phases if isinstance(other, Schedule) else (Phase(other, 1),)
         return Schedule(self.phases + tail)
 

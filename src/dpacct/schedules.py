@@ -45,7 +45,7 @@ def steps(phases: Iterable[Step], adjacency: Adjacency | str | None = None) -> S
 
     Args:
         phases: ``(rounds, noise_multiplier)`` or ``(rounds, noise_multiplier, sampling)`` each.
-        adjacency: the neighbouring relation of all rounds; default that of each sampling scheme.
+        adjacency: the neighboring relation of all rounds; default that of each sampling scheme.
 
     Raises:
         InvalidParameter: a value out of range, or stretches of different adjacency.

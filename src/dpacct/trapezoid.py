@@ -27,7 +27,7 @@ from dpacct.rounding import FUNCTION_ERROR, UNIT, Array, Bounds
 # e^-42 is 6e-19: what truncation and discretization may add, relative to the result.
 _ACCURACY = 42.0
 _MAX_NODES = 8_000_000
-_SMALL_SIGMA = 0.05
+_SMALL_SIGMA = 0.03
 # 1/k! * 2 for k = 2..13: Taylor coefficients of e2(y) / (y^2 / 2); next term < 1e-17 at |y| = 1/4.
 _REMAINDER_SERIES = [2.0 / math.factorial(k) for k in range(13, 1, -1)]
 

@@ -90,7 +90,7 @@ def _support(b: float, q: float, s: float, threshold: float) -> list[tuple[float
     far = s
     while above(points[-1] + far) > 0:
         far *= 2
-    # log_term is monotone between neighbours in this list.
+    # log_term is monotone between neighbors in this list.
     knots = [left, *points, points[-1] + far]
     pieces: list[tuple[float, float]] = []
     for start, end in pairwise(knots):
