@@ -21,14 +21,14 @@ LAYERS = [
     {"errors", "validate", "rounding", "search"},
     {"rounds", "budget"},
     {
-        "schedules", "schedule_files", "arguments", "dominating", "quadrature", "trapezoid",
-        "moments", "binomial",
+        "schedules", "schedule_files", "arguments", "dominating", "quadrature", "trapezoid_grid",
+        "trapezoid", "moments", "binomial",
     },
     {
         "rdp", "rdp_uniform", "conversion", "gaussian", "closed_form", "noise_rules", "one_round",
-        "achieved", "inversion", "pld",
+        "achieved", "tilted", "inversion", "pld",
     },
-    {"renyi_accountant", "closed_form_accountant", "gaussian_accountant"},
+    {"renyi_accountant", "closed_form_accountant", "gaussian_accountant", "tight_accountant"},
     {"accountant"},
     {"calibration", "calibrate", "tradeoff", "ledger", "odometer"},
     {"dpacct"},  # the public names

@@ -11,6 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from mpmath import mp, mpf
 
+from dpacct import trapezoid
 from dpacct.binomial import binomial_log_moment
 from dpacct.errors import InvalidParameter
 from dpacct.moments import log_moment
@@ -91,6 +92,20 @@ def test_bounds_are_close_together_where_people_work(
 )
 def test_truth_is_inside_where_it_was_missed_once(order: float, rate: float, noise: float) -> None:
     check(order, rate, noise, 1e-10)
+
+
+@pytest.mark.parametrize("accuracy", [3.0, 6.0, 12.0, 24.0])
+@given(order=real_orders(), rate=sampling_rates(1e-3), noise=noise_multipliers(0.3, 30.0))
+def test_truth_is_inside_on_coarse_grids_too(
+    accuracy: float, order: float, rate: float, noise: float
+) -> None:
+    """At full accuracy discretization and tails drown in rounding; here they are all there is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trapezoid, "_ACCURACY", accuracy)
+        bounds = log_moment(order, rate, noise)
+    truth = sampled_gaussian.log_moment(order, rate, noise)
+    with mp.workdps(50):
+        assert mpf(float(bounds.lower)) <= truth <= mpf(float(bounds.upper))
 
 
 @pytest.mark.parametrize("rate", [1e-7, 1e-9])

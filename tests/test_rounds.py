@@ -21,7 +21,7 @@ from dpacct.rounds import (
     Schedule,
     Uniform,
 )
-from tests.strategies import rounds, sampling_rates, schedules, uniform_schemes
+from tests.strategies import log_uniform, rounds, sampling_rates, schedules, uniform_schemes
 
 COUNTS = st.integers(1, 50)
 POISSON = Round(1.0, Poisson(0.1))
@@ -258,7 +258,7 @@ def test_a_ratio_gives_back_its_rate_exactly(rate):
     assert Uniform.at_rate(rate).sampling_rate == rate
 
 
-@given(st.floats(min_value=5e-324, max_value=1.0, exclude_min=False))
+@given(st.one_of(st.floats(5e-324, 1.0), log_uniform(1e-40, 1e-10)))
 def test_a_ratio_is_never_below_its_rate(rate):
     assert Uniform.at_rate(rate).sampling_rate >= rate
 

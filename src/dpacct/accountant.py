@@ -12,6 +12,7 @@ from dpacct.errors import InvalidParameter
 from dpacct.gaussian_accountant import GaussianAccountant
 from dpacct.renyi_accountant import RenyiAccountant
 from dpacct.rounds import Adjacency, Round, Sampling, Schedule
+from dpacct.tight_accountant import TightAccountant
 
 
 class Accountant(Protocol):
@@ -35,7 +36,12 @@ class Accountant(Protocol):
         ...
 
 
-_ALL: tuple[Accountant, ...] = (RenyiAccountant(), ClosedFormAccountant(), GaussianAccountant())
+_ALL: tuple[Accountant, ...] = (
+    RenyiAccountant(),
+    TightAccountant(),
+    ClosedFormAccountant(),
+    GaussianAccountant(),
+)
 ACCOUNTANTS: dict[str, Accountant] = {accountant.name: accountant for accountant in _ALL}
 DEFAULT_ACCOUNTANT = "rdp"
 

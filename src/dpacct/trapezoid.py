@@ -21,12 +21,11 @@ import math
 
 import numpy as np
 
-from dpacct.errors import NotConverged
 from dpacct.rounding import FUNCTION_ERROR, UNIT, Array, Bounds
+from dpacct.trapezoid_grid import Grid, log_ratio
 
 # e^-42 is 6e-19: what truncation and discretization may add, relative to the result.
 _ACCURACY = 42.0
-_MAX_NODES = 8_000_000
 _SMALL_SIGMA = 0.03
 # 1/k! * 2 for k = 2..13: Taylor coefficients of e2(y) / (y^2 / 2); next term < 1e-17 at |y| = 1/4.
 _REMAINDER_SERIES = [2.0 / math.factorial(k) for k in range(13, 1, -1)]
@@ -83,97 +82,14 @@ def _batches(a: Array, sigma: Array, rows: np.ndarray) -> list[np.ndarray]:
     return np.split(rows, np.flatnonzero(np.diff(batch)) + 1)
 
 
-class _Grid:
-    """Nodes k h of the trapezoid rule for several rows (a, q, sigma), laid end to end.
-
-    They reach from left of all peaks to right of ``farthest``, the largest c for which a tilted
-    Gaussian e^{c u} phi, centered at c, is part of the integrand.
-
-    Every h has 11 significant bits, so every node k h is exact in double precision.
-    """
-
-    def __init__(self, a: Array, q: Array, sigma: Array, accuracy: Array, farthest: Array) -> None:
-        variance = sigma**2
-        negative = np.minimum(a, 0.0)
-        # The bound is exp(c d^2 / 2 - 2 pi d / h) up to the cosine's higher orders; the branch
-        # points of r^a lie at |Im x| = pi sigma^2, and for a < 0 we stay well inside.
-        curvature = 1 / variance - 0.31 * negative / variance**2
-        limit = np.where(a < 0, 2.0, 3.14) * variance
-        strip = np.minimum(np.sqrt(2 * accuracy / curvature), limit)
-        mantissa, exponent = np.frexp(2 * math.pi * strip / (accuracy + curvature * strip**2 / 2))
-        self.step: Array = np.ldexp(np.floor(mantissa * 2048) / 2048, exponent)
-        log_bound = (
-            strip**2 / (2 * variance)
-            + negative * np.log(np.cos(strip / (2 * variance)))
-            - 2 * math.pi * strip / self.step
-        )
-        # 2 / (e^x - 1) <= 3 e^-x for x >= 2; the factor 1.01 pays for rounding.
-        self.discretization: Array = 3.03 * np.exp(log_bound)
-
-        reach = sigma * np.sqrt(2 * accuracy)
-        log_odds = np.log(q) - np.log1p(-q)
-        # For a < 0 the peak solves x = a p(x), p <= min(p(0), e^{log odds + u}); W(c) <= log(1+c).
-        at_zero = np.exp(-np.logaddexp(0.0, 1 / (2 * variance) - log_odds))
-        log_c = np.log(np.maximum(-a, 1e-300) / variance) + log_odds - 1 / (2 * variance)
-        peak = np.where(a < 0, np.maximum(a * at_zero, -variance * np.logaddexp(0.0, log_c)), 0.0)
-        first = np.floor((peak - reach) / self.step) - 1
-        last = np.ceil((farthest + reach) / self.step) + 1
-        self.counts: np.ndarray = (last - first).astype(np.int64) + 1
-        total = int(self.counts.sum())
-        if total > _MAX_NODES:
-            raise NotConverged(f"the moment integral needs {total} nodes, more than {_MAX_NODES}")
-        self.starts: np.ndarray = np.cumsum(self.counts) - self.counts
-        index = np.arange(total) - np.repeat(self.starts - first, self.counts)
-        self.x: Array = index * self.spread(self.step)
-
-    def spread(self, per_row: Array) -> Array:
-        """A value per row as a value per node."""
-        return np.repeat(per_row, self.counts)
-
-    def sum(self, terms: Array) -> Array:
-        """Sum over the nodes of each row; off by at most `summation_error` (terms >= 0)."""
-        return np.add.reduceat(terms, self.starts)
-
-    @property
-    def summation_error(self) -> Array:
-        """Relative error of `sum`, whatever the order of summation, plus that of a scale factor."""
-        return 2 * UNIT * (self.counts + 16)
-
-    def ends(self, terms: Array) -> Array:
-        """First plus last term of each row: both tails of a sum of h f are below sigma times it."""
-        return terms[self.starts] + terms[self.starts + self.counts - 1]
-
-
-def _log_ratio(grid: _Grid, q: Array, sigma: Array) -> tuple[Array, Array, Array]:
-    """x^2 / (2 sigma^2), l = log r(x), and a bound of the absolute error of l, at each node."""
-    inverse = grid.spread(1 / sigma**2)
-    q_row = q
-    q = grid.spread(q)
-    exponent = (grid.x - 0.5) * inverse
-    shift = q * np.expm1(np.minimum(exponent, 700.0))
-    log_ratio = np.log1p(shift)
-    if np.any(q_row > 0.5):
-        deep = shift < -0.5
-        log_ratio[deep] = np.log((1 - q[deep]) + q[deep] * np.exp(exponent[deep]))
-    far = exponent > 700.0
-    if far.any():
-        odds = (1 - q[far]) / q[far] * np.exp(-exponent[far])
-        log_ratio[far] = exponent[far] + np.log(q[far]) + np.log1p(odds)
-    size = np.abs(log_ratio)
-    error = UNIT * (
-        16 * size + np.minimum(1.45 * size, 1.0) * (14 + 13 * np.maximum(exponent, 0.0))
-    )
-    return grid.x**2 * (inverse / 2), log_ratio, error
-
-
 def _direct(a: Array, q: Array, sigma: Array) -> Bounds:
     """log I(a) as the logarithm of a sum of exponentials with exponents carried as intervals."""
     # Between 0 and 1 the moment itself may be tiny.
     dip = np.where((a > 0) & (a < 1), a * (1 - a) / (2 * sigma**2), 0.0)
-    grid = _Grid(a, q, sigma, _ACCURACY + dip, np.maximum(a, 0.0))
-    quadratic, log_ratio, ratio_error = _log_ratio(grid, q, sigma)
+    grid = Grid(a, q, sigma, _ACCURACY + dip, np.maximum(a, 0.0))
+    quadratic, loss, ratio_error = log_ratio(grid, q, sigma)
     power = grid.spread(a)
-    term = power * log_ratio
+    term = power * loss
     exponent = term - quadratic
     error = np.abs(power) * ratio_error + UNIT * (5 * np.abs(term) + 8 * quadratic)
     top = np.maximum.reduceat(exponent + error, grid.starts)
@@ -201,20 +117,20 @@ def _excess(a: Array, q: Array, sigma: Array) -> Bounds:
         + np.log(np.expm1(np.minimum(1 / sigma**2, 1.0)))
     )
     accuracy = _ACCURACY + np.log(2 + 2 * np.abs(a)) + np.maximum(-log_size, 0.0)
-    grid = _Grid(a, q, sigma, accuracy, np.maximum(a, 1.0))
-    quadratic, log_ratio, ratio_error = _log_ratio(grid, q, sigma)
+    grid = Grid(a, q, sigma, accuracy, np.maximum(a, 1.0))
+    quadratic, loss, ratio_error = log_ratio(grid, q, sigma)
     power = grid.spread(a)
-    relative = ratio_error / np.maximum(np.abs(log_ratio), 1e-300) + 2 * UNIT
+    relative = ratio_error / np.maximum(np.abs(loss), 1e-300) + 2 * UNIT
     if above_one:
-        weight = log_ratio - quadratic
-        first = _remainder((power - 1) * log_ratio, weight, relative)
-        second = _remainder(-log_ratio, weight, relative)
+        weight = loss - quadratic
+        first = _remainder((power - 1) * loss, weight, relative)
+        second = _remainder(-loss, weight, relative)
         second_factor = power - 1
-        weight_error = ratio_error + UNIT * (8 * quadratic + 3 * np.abs(log_ratio))
+        weight_error = ratio_error + UNIT * (8 * quadratic + 3 * np.abs(loss))
     else:
         weight = -quadratic
-        first = _remainder(power * log_ratio, weight, relative)
-        second = _remainder(log_ratio, weight, relative)
+        first = _remainder(power * loss, weight, relative)
+        second = _remainder(loss, weight, relative)
         second_factor = -power
         weight_error = UNIT * 8 * quadratic
     terms = first[0] + second_factor * second[0]
@@ -224,8 +140,8 @@ def _excess(a: Array, q: Array, sigma: Array) -> Bounds:
         + (weight_error + 4 * UNIT) * (first[0] + np.abs(second_factor) * second[0])
     )
     # |r^a - 1 - a (r - 1)| <= r^a + |a - 1| + |a| r bounds tails and discretization.
-    edge = np.exp(power * log_ratio - quadratic)
-    edge += np.abs(power - 1) * np.exp(-quadratic) + np.abs(power) * np.exp(log_ratio - quadratic)
+    edge = np.exp(power * loss - quadratic)
+    edge += np.abs(power - 1) * np.exp(-quadratic) + np.abs(power) * np.exp(loss - quadratic)
     factor = grid.step / (sigma * math.sqrt(2 * math.pi))
     total = grid.sum(terms) * factor
     magnitude = grid.sum(np.abs(terms)) * factor

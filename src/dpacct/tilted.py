@@ -1,0 +1,160 @@
+"""The privacy loss of sampled Gaussian rounds under an exponential tilt: characteristic functions.
+
+For a pair (P, Q) with loss L = log dP/dQ and a tilt c > 0 let P_c be P weighted by e^{c L}. Its
+characteristic function phi(t) = E_P[e^{(c + i t) L}] / E_P[e^{c L}] is what the contour integral
+of `inversion` needs. For the pairs of `dominating`, with a = 1 + c (remove) or
+a = -c (add), P_c has the density phi_sigma r^a / I(a) in x, and L = +-log r(x).
+
+Derivation of both bounds: docs/derivations/inversion.md.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dpacct.dominating import Direction
+from dpacct.errors import NotConverged
+from dpacct.rounding import UNIT, Array
+from dpacct.trapezoid_grid import Grid, log_ratio
+
+_ACCURACY = 44.0
+# Largest number of (frequency, node) pairs of one round.
+_MAX_CELLS = 6_000_000
+# How often the frequency is doubled in search of one at which the density's variation helps.
+_DOUBLINGS = 40
+
+
+class TiltedLosses:
+    """Tilted losses of several distinct rounds.
+
+    Args:
+        rates: sampling rates in (0, 1), shape (m,).
+        noise: noise std in units of the shift, shape (m,).
+        counts: how often each round occurs, shape (m,).
+        direction: remove or add.
+        tilt: c > 0.
+        frequency: the largest |t| that will be asked for.
+    """
+
+    def __init__(
+        self,
+        rates: Array,
+        noise: Array,
+        counts: Array,
+        direction: Direction,
+        tilt: float,
+        frequency: float,
+    ) -> None:
+        remove = direction is Direction.REMOVE
+        order = 1 + tilt if remove else -tilt
+        a = np.full_like(rates, order)
+        self._counts = counts
+        accuracy = np.full_like(rates, _ACCURACY + math.log(float(counts.sum())))
+        grid = Grid(a, rates, noise, accuracy, np.maximum(a, 0.0), frequency)
+        self._grid = grid
+        quadratic, ratio, ratio_error = log_ratio(grid, rates, noise)
+        exponent = order * ratio - quadratic
+        drop = grid.spread(np.maximum.reduceat(exponent, grid.starts)) - exponent
+        weights = np.exp(-drop)
+        totals = grid.sum(weights)
+        self._weights = weights / grid.spread(totals)
+        self._losses = ratio if remove else -ratio
+        self._loss_error = ratio_error
+        self._weight_error = abs(order) * ratio_error + UNIT * (
+            5 * np.abs(order * ratio) + 8 * quadratic + 2 * drop + 32
+        )
+        self._tails = 1.26 * noise / grid.step * grid.ends(weights) / totals
+        self._set_decay(order, rates, noise)
+
+    def _set_decay(self, order: float, rates: Array, noise: Array) -> None:
+        """Density of L as seen from each node to the right, and the mass to its left."""
+        grid, variance = self._grid, noise**2
+        log_odds = grid.spread(np.log(rates) - np.log1p(-rates))
+        exponent = (grid.x - 0.5) / grid.spread(variance)
+        log_slope = -np.logaddexp(0.0, -(exponent + log_odds)) - grid.spread(np.log(variance))
+        log_density = np.log(np.maximum(self._weights, 1e-320)) - log_slope
+        log_density -= grid.spread(np.log(grid.step))
+        # Between nodes the logarithm of a density rises above its larger end by at most step^2 / 8
+        # of its curvature.
+        bend = (1 + (abs(order) + 1) / (4 * variance)) / variance
+        rise = grid.step**2 / 8 * bend + 1e-6
+        maxima = np.where(order + 1 <= 4 * variance, 1.0, 2.0)
+        self._left = np.empty_like(log_density)
+        self._log_variation = np.empty_like(log_density)
+        for row, (start, stop) in enumerate(self._slices()):
+            part = slice(start, stop)
+            highest = np.maximum.accumulate(log_density[part][::-1])[::-1]
+            self._log_variation[part] = highest + rise[row] + math.log(2 * maxima[row])
+            weights = self._weights[part]
+            between = np.maximum(weights[:-1], weights[1:]) * math.exp(min(rise[row], 50.0))
+            self._left[start] = 0.0
+            self._left[start + 1 : stop] = np.cumsum(between)
+            self._left[part] += 1e-12 + float(self._tails[row])
+
+    def _slices(self) -> list[tuple[int, int]]:
+        starts = self._grid.starts
+        return [(int(s), int(s + n)) for s, n in zip(starts, self._grid.counts, strict=True)]
+
+    def log_decay(self, frequencies: Array) -> Array:
+        """Bounds of log of the product of all |phi(t')|^count, for every t' >= t.
+
+        |phi(t)| <= mass left of x + variation right of x / t for each x, and
+        1 - |phi(t)|^2 >= (1 - |phi(2 t)|^2) / 4.
+
+        Args:
+            frequencies: t > 0, shape (k,).
+        Returns:
+            Array (k,), at most 0.
+        """
+        total = np.zeros(len(frequencies))
+        log_t = np.log(frequencies)[None, :] + math.log(2.0) * np.arange(_DOUBLINGS)[:, None]
+        discount = 0.25 ** np.arange(_DOUBLINGS)[:, None]
+        for row, (start, stop) in enumerate(self._slices()):
+            bound = np.ones_like(log_t)
+            # Every node gives a valid bound; some dozens are enough.
+            some = slice(start, stop, 1 + (stop - start) // 64)
+            for left, variation in zip(self._left[some], self._log_variation[some], strict=True):
+                np.minimum(bound, left + np.exp(np.minimum(variation - log_t, 1.0)), out=bound)
+            deficit = np.max(discount * (1 - bound**2), axis=0)
+            total += self._counts[row] * 0.5 * np.log1p(-np.minimum(deficit, 1 - 1e-15))
+        return total
+
+    def log_characteristic(self, frequencies: Array) -> tuple[np.ndarray, Array]:
+        """log of the product of all phi(t)^count, and a bound of its absolute error.
+
+        Args:
+            frequencies: t >= 0, shape (k,).
+        Returns:
+            Complex array (k,), any branch of the logarithm that makes its exponential right, and
+            an array (k,): infinite where the error may reach the value.
+        """
+        log_value = np.zeros(len(frequencies), dtype=np.complex128)
+        error = np.zeros(len(frequencies))
+        for row, (start, stop) in enumerate(self._slices()):
+            if (stop - start) * len(frequencies) > _MAX_CELLS:
+                raise NotConverged("the contour needs too many nodes for this round")
+            shift, shift_error = self._shift(row, slice(start, stop), frequencies)
+            size = np.abs(1 + shift) - shift_error
+            count = self._counts[row]
+            with np.errstate(divide="ignore"):
+                log_value += count * np.log1p(shift)
+            relative = (shift_error + 8 * UNIT * np.abs(shift)) / np.maximum(size, 1e-300)
+            error += count * np.where(size > 0, relative, np.inf)
+        return log_value, error + 8 * UNIT * (np.abs(log_value) + 1)
+
+    def _shift(self, row: int, part: slice, frequencies: Array) -> tuple[np.ndarray, Array]:
+        """phi(t) - 1 of one round, without cancellation, and a bound of its absolute error."""
+        weights, losses = self._weights[part], self._losses[part]
+        phase = frequencies[:, None] * losses[None, :]
+        half = np.sin(phase / 2)
+        real = -2 * (half * half) @ weights
+        imaginary = np.sin(phase) @ weights
+        size = np.minimum(2.0, np.abs(phase))
+        nodes = part.stop - part.start
+        relative = self._weight_error[part] + UNIT * (2 * nodes + 64)
+        phase_error = self._loss_error[part] + 8 * UNIT * np.abs(losses)
+        quadrature = self._grid.discretization[row] + self._tails[row]
+        error = size @ (weights * relative) + frequencies * float(phase_error @ weights)
+        return real + 1j * imaginary, error + 2.5 * quadrature

@@ -1,0 +1,117 @@
+"""Nodes of the trapezoid rule for the moments of sampled Gaussians, and the loss at the nodes.
+
+The derivation of every constant is in docs/derivations/moments.md.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dpacct.errors import NotConverged
+from dpacct.rounding import UNIT, Array
+
+_MAX_NODES = 8_000_000
+
+
+class Grid:
+    """Nodes k h of the trapezoid rule for several rows (a, q, sigma), laid end to end.
+
+    They reach from left of all peaks to right of ``farthest``, the largest c for which a tilted
+    Gaussian e^{c u} phi, centered at c, is part of the integrand.
+
+    Every h has 11 significant bits, so every node k h is exact in double precision.
+
+    Args:
+        a, q, sigma: orders, rates and noise of the rows, shape (m,).
+        accuracy: exponent y such that tails and discretization are about e^-y, shape (m,).
+        farthest: c as above, shape (m,).
+        frequency: largest |t| where powers a + i t are integrated too.
+    """
+
+    def __init__(
+        self,
+        a: Array,
+        q: Array,
+        sigma: Array,
+        accuracy: Array,
+        farthest: Array,
+        frequency: float = 0.0,
+    ) -> None:
+        variance = sigma**2
+        negative = np.minimum(a, 0.0)
+        # The bound is exp(c d^2 / 2 - 2 pi d / h) up to the cosine's higher orders; the branch
+        # points of r^a lie at |Im x| = pi sigma^2, and for a < 0 we stay well inside.
+        curvature = 1 / variance - 0.31 * negative / variance**2
+        limit = np.where(a < 0, 2.0, 3.14) * variance
+        strip = np.minimum(np.sqrt(2 * accuracy / curvature), limit)
+        # |r^{i t}| <= e^{|t| d / sigma^2} at a distance d from the real line.
+        wave = frequency * strip / variance
+        mantissa, exponent = np.frexp(
+            2 * math.pi * strip / (accuracy + curvature * strip**2 / 2 + wave)
+        )
+        self.step: Array = np.ldexp(np.floor(mantissa * 2048) / 2048, exponent)
+        log_bound = (
+            strip**2 / (2 * variance)
+            + negative * np.log(np.cos(strip / (2 * variance)))
+            + wave
+            - 2 * math.pi * strip / self.step
+        )
+        # 2 / (e^x - 1) <= 3 e^-x for x >= 2; the factor 1.01 pays for rounding.
+        self.discretization: Array = 3.03 * np.exp(log_bound)
+
+        reach = sigma * np.sqrt(2 * accuracy)
+        log_odds = np.log(q) - np.log1p(-q)
+        # For a < 0 the peak solves x = a p(x), p <= min(p(0), e^{log odds + u}); W(c) <= log(1+c).
+        at_zero = np.exp(-np.logaddexp(0.0, 1 / (2 * variance) - log_odds))
+        log_c = np.log(np.maximum(-a, 1e-300) / variance) + log_odds - 1 / (2 * variance)
+        peak = np.where(a < 0, np.maximum(a * at_zero, -variance * np.logaddexp(0.0, log_c)), 0.0)
+        first = np.floor((peak - reach) / self.step) - 1
+        last = np.ceil((farthest + reach) / self.step) + 1
+        self.counts: np.ndarray = (last - first).astype(np.int64) + 1
+        total = int(self.counts.sum())
+        if total > _MAX_NODES:
+            raise NotConverged(f"the moment integral needs {total} nodes, more than {_MAX_NODES}")
+        self.starts: np.ndarray = np.cumsum(self.counts) - self.counts
+        index = np.arange(total) - np.repeat(self.starts - first, self.counts)
+        self.x: Array = index * self.spread(self.step)
+
+    def spread(self, per_row: Array) -> Array:
+        """A value per row as a value per node."""
+        return np.repeat(per_row, self.counts)
+
+    def sum(self, terms: Array) -> Array:
+        """Sum over the nodes of each row; off by at most `summation_error` (terms >= 0)."""
+        return np.add.reduceat(terms, self.starts)
+
+    @property
+    def summation_error(self) -> Array:
+        """Relative error of `sum`, whatever the order of summation, plus that of a scale factor."""
+        return 2 * UNIT * (self.counts + 16)
+
+    def ends(self, terms: Array) -> Array:
+        """First plus last term of each row: both tails of a sum of h f are below sigma times it."""
+        return terms[self.starts] + terms[self.starts + self.counts - 1]
+
+
+def log_ratio(grid: Grid, q: Array, sigma: Array) -> tuple[Array, Array, Array]:
+    """x^2 / (2 sigma^2), l = log r(x), and a bound of the absolute error of l, at each node."""
+    inverse = grid.spread(1 / sigma**2)
+    q_row = q
+    q = grid.spread(q)
+    exponent = (grid.x - 0.5) * inverse
+    shift = q * np.expm1(np.minimum(exponent, 700.0))
+    loss = np.log1p(shift)
+    if np.any(q_row > 0.5):
+        deep = shift < -0.5
+        loss[deep] = np.log((1 - q[deep]) + q[deep] * np.exp(exponent[deep]))
+    far = exponent > 700.0
+    if far.any():
+        odds = (1 - q[far]) / q[far] * np.exp(-exponent[far])
+        loss[far] = exponent[far] + np.log(q[far]) + np.log1p(odds)
+    size = np.abs(loss)
+    error = UNIT * (
+        16 * size + np.minimum(1.45 * size, 1.0) * (14 + 13 * np.maximum(exponent, 0.0))
+    )
+    return grid.x**2 * (inverse / 2), loss, error
