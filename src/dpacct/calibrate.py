@@ -157,7 +157,13 @@ def _noise_factor(judge: Accountant, unit: Schedule, target: float, delta: float
         _log_noise(max(target, math.log1p(math.expm1(min(target, 700.0)) / rate)), cost)
         - math.log(max(noises)),
     )
-    _, good = bracket_root(excess, guess, ends, _TOLERANCE)
+    bad, good = bracket_root(excess, guess, ends, _TOLERANCE)
+    if math.isinf(excess(bad)):
+        # No bound holds for a little less noise, but one may for still less.
+        below = (bad - 0.05 * k for k in range(1, 80))
+        island = next((t for t in below if t > ends[0] and excess(t) <= 0), None)
+        if island is not None:
+            good = bracket_root(excess, island, (ends[0], island), _TOLERANCE)[1]
     if excess(good) > 0:
         least = judge.upper_epsilon(unit.scale_noise(math.exp(good)), delta)
         raise NotConverged(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dpacct.achieved import achieved_delta, achieved_epsilon
@@ -12,6 +13,8 @@ from dpacct.conversion import best_delta, best_epsilon, improved_delta, improved
 from dpacct.errors import Unsupported
 from dpacct.rounding import UNIT
 from dpacct.rounds import Schedule
+
+_START_ORDERS = [2 * 3**k for k in range(12)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +31,9 @@ class ClosedFormAccountant:
         """
         if not schedule.rounds:
             return 0.0
-        self._require(schedule)
-        found = best_epsilon(lambda order: self._renyi(schedule, order), delta, 2.0).order
-        return min(
-            improved_epsilon(order, self._renyi(schedule, order), delta)
-            for order in _integers_near(found)
-        )
+        curve = self._curve(schedule)
+        found = [best_epsilon(curve, delta, start).order for start in _starts(curve)]
+        return min(improved_epsilon(order, curve(order), delta) for order in _integers_near(found))
 
     def epsilon(self, schedule: Schedule, delta: float) -> Interval:
         """See `Accountant`."""
@@ -44,30 +44,35 @@ class ClosedFormAccountant:
         """See `Accountant`."""
         if not schedule.rounds:
             return Interval(0.0, 0.0)
-        self._require(schedule)
-        found = best_delta(lambda order: self._renyi(schedule, order), epsilon, 2.0).order
-        upper = min(
-            improved_delta(order, self._renyi(schedule, order), epsilon)
-            for order in _integers_near(found)
-        )
+        curve = self._curve(schedule)
+        found = [best_delta(curve, epsilon, start).order for start in _starts(curve)]
+        upper = min(improved_delta(order, curve(order), epsilon) for order in _integers_near(found))
         return Interval(min(achieved_delta(schedule, epsilon), upper), upper)
 
     @staticmethod
-    def _renyi(schedule: Schedule, order: float) -> float:
+    def _curve(schedule: Schedule) -> Callable[[float], float]:
+        """Upper bound of the Renyi divergence at any order, infinite where there is none."""
         counts = schedule.distinct()
-        total = sum(count * interpolated_renyi(order, round_) for round_, count in counts.items())
-        return total * (1 + 2 * UNIT * (len(counts) + 2))
-
-    @staticmethod
-    def _require(schedule: Schedule) -> None:
-        # The conditions bound the order from above, so order 2 is the first to look at.
-        for round_ in schedule.distinct():
+        for round_ in counts:
+            # The conditions bound the order from above, so order 2 is the first to look at.
             bound, reasons = closed_form_renyi(2, round_)
             if math.isinf(bound):
                 setting = f"{round_.sampling!r} with noise {round_.noise_multiplier:.6g}"
                 raise Unsupported(f"no closed form applies to {setting}: {' | '.join(reasons)}")
+        rounding = 1 + 2 * UNIT * (len(counts) + 2)
+
+        def curve(order: float) -> float:
+            parts = (count * interpolated_renyi(order, r) for r, count in counts.items())
+            return rounding * sum(parts)
+
+        return curve
 
 
-def _integers_near(order: float) -> tuple[float, ...]:
-    below = max(2, math.floor(order))
-    return (float(below), float(below + 1))
+def _starts(curve: Callable[[float], float]) -> list[float]:
+    """Orders to search from. Each form alone has one valley; their minimum may have several."""
+    return [float(order) for order in _START_ORDERS if math.isfinite(curve(float(order)))]
+
+
+def _integers_near(orders: list[float]) -> list[float]:
+    floors = {max(2, math.floor(order)) for order in orders}
+    return [float(order) for below in floors for order in (below, below + 1)]

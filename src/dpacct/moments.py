@@ -26,8 +26,8 @@ def log_moment(order: object, sampling_rate: object, noise_std: object) -> Bound
         Contained in the bounds, which are typically 1e-13 apart (relative), also for log I(a)
         as small as 1e-300. For 0 < a < 1 the relative width grows as 1 / (1 - a).
     Raises:
-        NotConverged: more than 8 million nodes would be needed (sigma below 0.01 with an order
-            within 1e-4 of 1).
+        NotConverged: more than 8 million nodes would be needed: sigma below 0.01 with an order
+            within 1e-4 of 1, or an order beyond -1e6 with sigma below 0.1.
     Source: Mironov, Talwar, Zhang 2019, arXiv:1908.10530, section 3; docs/derivations/moments.md.
     """
     a, q, sigma = np.broadcast_arrays(
@@ -46,6 +46,8 @@ def log_moment(order: object, sampling_rate: object, noise_std: object) -> Bound
         rows = np.flatnonzero(np.isnan(upper) & (a > smallest) & (a <= largest))
         if rows.size:
             lower[rows], upper[rows] = route(a[rows], q[rows], sigma[rows])
+    # I(a) >= 1 outside [0, 1], by Jensen's inequality.
+    lower = np.where((a < 0) | (a > 1), np.maximum(lower, 0.0), lower)
     return Bounds(lower.reshape(shape), upper.reshape(shape))
 
 

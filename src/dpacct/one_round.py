@@ -46,8 +46,10 @@ def one_round_delta(epsilon: float, pair: SampledGaussianPair) -> Interval:
         else:
             kept = 1 + math.expm1(-epsilon) / q
             kept_error = 32 * UNIT * (2 - kept)
+        if kept + kept_error <= 0:
+            return Interval(0.0, 0.0)
         if kept <= kept_error:
-            return Interval(0.0, min(1.0, max(0.0, kept + kept_error) * q * math.exp(epsilon)))
+            return Interval(0.0, math.exp(min(0.0, math.log((kept + kept_error) * q) + epsilon)))
         base = -math.log(kept)
         scale = q * kept * math.exp(epsilon)
         error = 32 * UNIT * base + 2 * kept_error / kept

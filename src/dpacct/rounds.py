@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
-from fractions import Fraction
 from typing import NamedTuple
 
 from dpacct import validate
@@ -80,11 +80,12 @@ class Uniform:
     @classmethod
     def at_rate(cls, sampling_rate: float) -> Uniform:
         """The scheme of which only the ratio is known, as the smallest cohort: 0.05 is 1 of 20."""
-        ratio = Fraction(repr(validate.sampling_rate(sampling_rate)))
-        if ratio.denominator > MAX_CLIENTS:
+        decimal = Decimal(repr(validate.sampling_rate(sampling_rate)))
+        cohort, clients = decimal.as_integer_ratio()
+        if clients > MAX_CLIENTS:
             # Rounded up: a rate that is too high is charged too much, never too little.
-            return cls(math.ceil(ratio * MAX_CLIENTS), MAX_CLIENTS)
-        return cls(ratio.numerator, ratio.denominator)
+            return cls(-(-cohort * MAX_CLIENTS // clients), MAX_CLIENTS)
+        return cls(cohort, clients)
 
     @property
     def sampling_rate(self) -> float:
@@ -94,10 +95,13 @@ class Uniform:
     @property
     def rate_bounds(self) -> tuple[float, float]:
         """Neighboring doubles, or one twice, between which cohort_size / num_clients lies."""
-        exact, rate = Fraction(self.cohort_size, self.num_clients), self.sampling_rate
-        if Fraction(rate) < exact:
+        rate = self.sampling_rate
+        numerator, denominator = rate.as_integer_ratio()
+        # Whole numbers: the exact sign of rate - cohort_size / num_clients.
+        excess = numerator * self.num_clients - self.cohort_size * denominator
+        if excess < 0:
             return rate, math.nextafter(rate, 2.0)
-        return (rate, rate) if Fraction(rate) == exact else (math.nextafter(rate, 0.0), rate)
+        return (math.nextafter(rate, 0.0), rate) if excess > 0 else (rate, rate)
 
 
 @dataclass(frozen=True, slots=True)
