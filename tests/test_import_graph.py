@@ -21,12 +21,12 @@ LAYERS = [
     {"errors", "validate", "rounding", "search"},
     {"rounds", "budget"},
     {
-        "schedules", "schedule_files", "arguments", "dominating", "quadrature", "trapezoid_grid",
+        "schedules", "schedule_files", "arguments", "dominating", "quadrature", "half_line", "trapezoid_grid",
         "trapezoid", "moments", "binomial",
     },
     {
         "rdp", "rdp_uniform", "conversion", "gaussian", "closed_form", "noise_rules", "one_round",
-        "achieved", "tilted", "inversion", "pld",
+        "achieved", "tilted", "symmetrized_losses", "inversion", "pld",
     },
     {"renyi_accountant", "closed_form_accountant", "gaussian_accountant", "tight_accountant"},
     {"accountant"},

@@ -17,16 +17,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpacct.budget import Interval
-from dpacct.dominating import Direction, SampledGaussianPair
+from dpacct.dominating import (
+    Direction,
+    DominatingPair,
+    SampledGaussianPair,
+    SymmetrizedPair,
+)
 from dpacct.errors import NotConverged
 from dpacct.moments import log_moment
+from dpacct.rdp_uniform import symmetrized_log_moment
 from dpacct.rounding import UNIT, Array, Bounds, weighted_sum
 from dpacct.search import bracket_root, minimize_unimodal
+from dpacct.symmetrized_losses import SymmetrizedLosses
 from dpacct.tilted import TiltedLosses
 
-# Aliases and the truncated part of the contour are e^-34 and e^-36 of the result.
+# Aliases and the truncated part of the contour are about e^-34 and e^-26 of the result; where an
+# atom of the loss keeps the latter larger, up to e^-16 is taken into the bracket.
 _ALIAS = 34.0
-_TRUNCATION = 36.0
+_TRUNCATION, _LEAST_TRUNCATION = 26.0, 16.0
 _MAX_FREQUENCIES = 20_000
 # Tilts, in units of c, for the Chernoff bound of the aliases from the right.
 _CHERNOFF_TILTS = (1.1, 1.25, 1.5, 2.0, 3.0)
@@ -43,6 +51,7 @@ class Composition:
         rates, noise, counts: of the rounds with a rate below one, shape (m,).
         precision: sum of count / noise^2 over the rounds of full participation.
         direction: remove or add.
+        symmetrized: pairs of C_q and how often each occurs.
     """
 
     rates: Array
@@ -50,17 +59,20 @@ class Composition:
     counts: Array
     precision: float
     direction: Direction
+    symmetrized: tuple[tuple[SymmetrizedPair, int], ...] = ()
 
     @classmethod
-    def of(cls, pairs: dict[SampledGaussianPair, int], direction: Direction) -> Composition:
+    def of(cls, pairs: dict[DominatingPair, int], direction: Direction) -> Composition:
         """The composition of pairs that all have this direction."""
-        sampled = {pair: n for pair, n in pairs.items() if pair.sampling_rate < 1.0}
+        plain = {p: n for p, n in pairs.items() if isinstance(p, SampledGaussianPair)}
+        sampled = {pair: n for pair, n in plain.items() if pair.sampling_rate < 1.0}
         return cls(
             np.array([pair.sampling_rate for pair in sampled]),
             np.array([pair.noise_std for pair in sampled]),
             np.array([float(n) for n in sampled.values()]),
-            sum(n / p.noise_std**2 for p, n in pairs.items() if p.sampling_rate == 1.0),
+            sum(n / p.noise_std**2 for p, n in plain.items() if p.sampling_rate == 1.0),
             direction,
+            tuple((p, n) for p, n in pairs.items() if isinstance(p, SymmetrizedPair)),
         )
 
     def log_moment(self, tilt: float) -> Bounds:
@@ -68,13 +80,24 @@ class Composition:
         order = 1 + tilt if self.direction is Direction.REMOVE else -tilt
         sampled = weighted_sum(log_moment(order, self.rates, self.noise), self.counts)
         full = self.precision * tilt * (1 + tilt) / 2
-        slack = UNIT * (len(self.counts) + 16) * full
-        return Bounds(sampled.lower + full - slack, sampled.upper + full + slack)
+        lower, upper = float(sampled.lower) + full, float(sampled.upper) + full
+        for pair, count in self.symmetrized:
+            moment = symmetrized_log_moment(1 + tilt, pair.sampling_rate, pair.noise_std)
+            lower += count * float(moment.lower)
+            upper += count * float(moment.upper)
+        slack = UNIT * (len(self.counts) + 4 * len(self.symmetrized) + 16) * upper
+        return Bounds(np.array(lower - slack), np.array(upper + slack))
 
-    def tilted(self, tilt: float, frequency: float) -> TiltedLosses:
+    def laws(self, tilt: float, frequency: float) -> list[TiltedLosses | SymmetrizedLosses]:
         """The tilted losses of the sampled rounds."""
-        parts = (self.rates, self.noise, self.counts, self.direction)
-        return TiltedLosses(*parts, tilt, frequency)
+        found: list[TiltedLosses | SymmetrizedLosses] = []
+        if self.rates.size:
+            parts = (self.rates, self.noise, self.counts, self.direction)
+            found.append(TiltedLosses(*parts, tilt, frequency))
+        for pair, count in self.symmetrized:
+            setting = (pair.sampling_rate, pair.noise_std, float(count))
+            found.append(SymmetrizedLosses(*setting, tilt, frequency))
+        return found
 
 
 class Contour:
@@ -108,9 +131,8 @@ class Contour:
         s = tilt + 1j * self._t
         log_value = composition.precision / 2 * (s * (1 + s) - tilt * (1 + tilt))
         error = 8 * UNIT * composition.precision * np.abs(s) * np.abs(1 + s)
-        if composition.rates.size:
-            losses = composition.tilted(tilt, float(self._t[-1]))
-            sampled, sampled_error = losses.log_characteristic(self._t)
+        for law in composition.laws(tilt, float(self._t[-1])):
+            sampled, sampled_error = law.log_characteristic(self._t)
             log_value, error = log_value + sampled, error + sampled_error
         self._log_value = log_value
         self._error = error
@@ -123,10 +145,14 @@ class Contour:
         first = 4 * self._step
         table = first * np.exp(0.5 * math.log(2.0) * np.arange(_TABLE_LENGTH))
         decay = -composition.precision / 2 * table**2
-        if composition.rates.size:
-            decay = decay + composition.tilted(self._tilt, 0.0).log_decay(table)
-        enough = np.flatnonzero(decay < -_TRUNCATION)
-        if not enough.size or table[enough[0]] > _MAX_FREQUENCIES * self._step:
+        for law in composition.laws(self._tilt, 0.0):
+            decay = decay + law.log_decay(table)
+        rest = decay - np.log(table / table[0])
+        # An atom that hardly matters leaves a floor: then all that more nodes can give.
+        reachable = table <= _MAX_FREQUENCIES * self._step
+        lowest = float(np.min(rest[reachable]))
+        enough = np.flatnonzero(reachable & (rest <= max(-_TRUNCATION, lowest + 1.0)))
+        if lowest > -_LEAST_TRUNCATION:
             raise NotConverged(
                 "the contour integrand decays too slowly: the loss is nearly an atom"
             )

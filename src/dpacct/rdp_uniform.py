@@ -18,15 +18,10 @@ import numpy as np
 
 from dpacct.binomial import log_binomials
 from dpacct.budget import Interval
+from dpacct.half_line import PanelBounds, node_errors, panel_edges
 from dpacct.moments import log_moment
-from dpacct.quadrature import (
-    ERROR_FACTOR,
-    IMAGINARY_AXIS,
-    REAL_AXIS,
-    RULE_ERROR,
-    panel_nodes,
-)
-from dpacct.rounding import FUNCTION_ERROR, UNIT, Array, Bounds
+from dpacct.quadrature import ERROR_FACTOR, panel_nodes
+from dpacct.rounding import FUNCTION_ERROR, UNIT, Bounds
 
 MAX_WANG_ORDER = 1024
 _ACCURACY = 42.0
@@ -88,7 +83,7 @@ def _half_line_excess(a: float, q: float, sigma: float) -> Interval:
     log_size = math.log(a * b / 2) + 2 * math.log(q) + math.log(math.expm1(min(1 / variance, 1.0)))
     accuracy = _ACCURACY + max(0.0, -log_size)
     end = (max(a, 1.0) + sigma * math.sqrt(2 * accuracy) - 0.5) / variance
-    edges = _panel_edges(a, q, sigma, end)
+    edges = panel_edges(a, q, sigma, end)
     u, weights = panel_nodes(edges)
 
     shift = q * np.expm1(np.minimum(u, 700.0))
@@ -101,20 +96,15 @@ def _half_line_excess(a: float, q: float, sigma: float) -> Interval:
         * -np.expm1(-b * loss[small])
         * np.expm1(a * loss[small])
     )
-    # Relative errors: of the loss, of the exponents, of both factors, of the nodes.
-    error_loss = UNIT * (16 * loss + np.minimum(1.45 * loss, 1.0) * (14 + 13 * u))
-    slope = 1 / loss + 1 / loss + a
-    p = q * np.exp(-np.log1p(shift) + np.minimum(u, 700.0))
-    node_shift = RULE_ERROR * np.diff(edges)[:, None] + 3 * UNIT * u
-    relative = (
-        slope * (error_loss + p * node_shift)
-        + node_shift * (variance * u + 1)
-        + UNIT * (8 * np.abs(log_weight) + 3 * a * loss + 160)
-        + RULE_ERROR * np.diff(edges)[:, None] / weights
-    )
+    loss_error, weight_error = node_errors(q, sigma, edges, u, weights, loss)
+    relative = (2 / loss + a) * loss_error + weight_error + UNIT * (3 * a * loss + 160)
     magnitude = float(np.sum(terms))
     rounding = float(np.sum(terms * relative)) * 1.01 + 2 * UNIT * (terms.size + 16) * magnitude
-    quadrature = float(np.sum(_panel_errors(a, q, variance, edges)))
+    bounds = PanelBounds(q, variance, edges)
+    # |1 - e^{-c}| <= |c| max(1, e^{-Re c}): both factors are small where the loss is.
+    shrink = np.minimum(1.0, b * bounds.loss) * np.minimum(1.0, a * bounds.loss)
+    size = (1 + bounds.power(-b)) * (bounds.peak(a) + bounds.peak(0.0))
+    quadrature = 1.01 * ERROR_FACTOR * float(np.sum(bounds.half * shrink * size))
     # Beyond the last panel phi r^a bounds the integrand, and X >= a: half a Gaussian tail.
     last = float(u[-1, -1])
     log_last = math.log(q) + last + math.log1p((1 - q) / q * math.exp(-last))
@@ -125,59 +115,6 @@ def _half_line_excess(a: float, q: float, sigma: float) -> Interval:
     lower = max(0.0, (magnitude - slack) * scale * (1 - spread))
     upper = (magnitude + slack) * scale * (1 + spread) + 2.0**-900
     return Interval(lower, upper)
-
-
-def _panel_edges(a: float, q: float, sigma: float, end: float) -> Array:
-    """Panels small against the boundary layer at 0 and against the curvature of the exponent."""
-    edges = [0.0]
-    first = min(0.5, 0.5 / ((a - 1) * q + 1e-300))
-    while edges[-1] < end:
-        left = edges[-1]
-        # Curvature of a log r in u is a p (1 - p), p taken where it is steepest in reach.
-        p = 1 / (1 + (1 - q) / q * math.exp(-min(left + 1.0, 700.0)))
-        spread = p * (1 - p) if p < 0.5 else 0.25 if left < math.log(1 / q) + 1 else p * (1 - p)
-        width = min(
-            first + left / 2,
-            1.0,
-            1.4 / sigma,
-            2 / math.sqrt(1 + a * spread + sigma**2),
-        )
-        edges.append(left + width)
-    return np.array(edges)
-
-
-def _panel_errors(a: float, q: float, variance: float, edges: Array) -> Array:
-    """Bound of the quadrature error on each panel, up to the factor sigma / sqrt(2 pi)."""
-    half = np.diff(edges) / 2
-    center = edges[:-1] + half
-    reach = REAL_AXIS * half
-    low, high = center - reach, center + reach
-    height = IMAGINARY_AXIS * half
-
-    def probability(u: Array) -> Array:
-        return 1 / (1 + (1 - q) / q * np.exp(-u))
-
-    def log_ratio(u: Array) -> Array:
-        return np.logaddexp(np.log1p(-q), math.log(q) + u)
-
-    # g(u) = -(sigma u + 1/(2 sigma))^2/2 + power * log r(u) on [low, high] by its end slopes.
-    def peak(power: float) -> Array:
-        quadratic = variance * center**2 + center + 0.25 / variance
-        middle = -quadratic / 2 + power * log_ratio(center)
-        up = -variance * low - 0.5 + power * probability(high)
-        down = variance * high + 0.5 - power * probability(low)
-        return middle + reach * np.maximum(0.0, np.maximum(up, down))
-
-    # |r| >= Re r >= 1 - q + q e^low cos(height) > 0 in the ellipse; |r^a| <= r(Re)^a.
-    smallest = 1 - q + q * np.exp(np.clip(low, -700.0, 700.0)) * np.cos(height)
-    falling = 1 + np.exp(np.minimum(-(a - 1) * np.log(smallest), 700.0))
-    # |log r| <= |u| sup |p| <= loss, and |1 - e^{-c}| <= |c| max(1, e^{-Re c}): small for small q.
-    farthest = np.hypot(np.maximum(np.abs(low), high), height)
-    loss = farthest * q * np.exp(np.minimum(high, 700.0)) / smallest
-    shrink = np.minimum(1.0, (a - 1) * loss) * np.minimum(1.0, a * loss)
-    rising = np.exp(np.minimum(peak(a), 700.0)) + np.exp(np.minimum(peak(0.0), 700.0))
-    bound = falling * rising * np.exp(variance * height**2 / 2)
-    return 1.01 * ERROR_FACTOR * half * shrink * bound
 
 
 def wang_log_moment(order: float, sampling_rate: float, noise_std: float) -> float:
@@ -213,5 +150,5 @@ def _wang_integer(a: int, q: float, sigma: float) -> float:
     error = 2 * FUNCTION_ERROR * (-j * math.log(q) + log_choose + growth + 4)
     top = float(np.max(exponent + error))
     total = float(np.sum(np.exp(exponent + error - top))) * (1 + 2 * UNIT * (a + 16))
-    value = float(np.logaddexp(0.0, top + math.log(total)))
-    return value * (1 + 2 * FUNCTION_ERROR) + 2 * UNIT * abs(top)
+    value = float(np.logaddexp(0.0, top + math.log(total) + 4 * UNIT * abs(top)))
+    return value * (1 + 2 * FUNCTION_ERROR)

@@ -1,7 +1,7 @@
 """The accountant `tight`: exact composition by contour inversion, where the contour converges.
 
-Rounds whose loss is nearly an atom (tiny rates or little noise, and few rounds) and the pair of
-C_q are beyond it so far. There the upper side falls back on Renyi moments and the lower side on
+Rounds whose loss is nearly an atom (tiny rates or little noise, and few rounds) are beyond it so
+far. There the upper side falls back on Renyi moments and the lower side on
 single rounds: a wide bracket, but a proven one.
 """
 
@@ -15,7 +15,6 @@ from dpacct.budget import Interval
 from dpacct.dominating import (
     Direction,
     DominatingPair,
-    SampledGaussianPair,
     achieved_pair,
     proven_pair,
 )
@@ -35,63 +34,56 @@ class TightAccountant:
 
     def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
         """See `Accountant`."""
-        uppers = [
-            answer.upper
-            for answer in _each_direction(schedule, proven_pair, inversion_epsilon, delta)
-            if answer is not None
-        ]
-        if len(uppers) == len(Direction):
-            return max(uppers)
-        # Renyi bounds both directions, so it also bounds those that were inverted.
-        return _FALLBACK.upper_epsilon(schedule, delta)
+        upper = _upper(schedule, inversion_epsilon, delta)
+        return _FALLBACK.upper_epsilon(schedule, delta) if upper is None else upper
 
     def epsilon(self, schedule: Schedule, delta: float) -> Interval:
         """See `Accountant`."""
         upper = self.upper_epsilon(schedule, delta)
-        lowers = [
-            answer.lower
-            for answer in _each_direction(schedule, achieved_pair, inversion_epsilon, delta)
-            if answer is not None
-        ]
-        lower = max([achieved_epsilon(schedule, delta), *lowers])
+        lower = max(achieved_epsilon(schedule, delta), _lower(schedule, inversion_epsilon, delta))
         return Interval(min(lower, upper), upper)
 
     def delta(self, schedule: Schedule, epsilon: float) -> Interval:
         """See `Accountant`."""
-        answers = _each_direction(schedule, proven_pair, inversion_delta, epsilon)
-        uppers = [answer.upper for answer in answers if answer is not None]
-        if len(uppers) == len(Direction):
-            upper = max(uppers)
-        else:
+        upper = _upper(schedule, inversion_delta, epsilon)
+        if upper is None:
             upper = _FALLBACK.delta(schedule, epsilon).upper
-        answers = _each_direction(schedule, achieved_pair, inversion_delta, epsilon)
-        lowers = [answer.lower for answer in answers if answer is not None]
-        lower = max([achieved_delta(schedule, epsilon), *lowers])
+        lower = max(achieved_delta(schedule, epsilon), _lower(schedule, inversion_delta, epsilon))
         return Interval(min(lower, upper), upper)
 
 
-def _each_direction(
-    schedule: Schedule,
-    pair_of: Callable[[Round, Direction], DominatingPair],
-    invert: Callable[[Composition, float], Interval],
-    at: float,
-) -> list[Interval | None]:
-    """What the inversion says of each direction; None where it does not apply."""
-    return [_one_direction(schedule, pair_of, direction, invert, at) for direction in Direction]
+Inversion = Callable[[Composition, float], Interval]
+
+
+def _upper(schedule: Schedule, invert: Inversion, at: float) -> float | None:
+    """The larger of both directions' upper bounds; None where the inversion lacks one of them."""
+    largest = 0.0
+    for direction in Direction:
+        answer = _one_direction(schedule, proven_pair, direction, invert, at)
+        if answer is None:
+            return None
+        largest = max(largest, answer.upper)
+    return largest
+
+
+def _lower(schedule: Schedule, invert: Inversion, at: float) -> float:
+    """The larger of the directions' lower bounds, as far as the inversion has them; at least 0."""
+    answers = (
+        _one_direction(schedule, achieved_pair, direction, invert, at) for direction in Direction
+    )
+    return max((answer.lower for answer in answers if answer is not None), default=0.0)
 
 
 def _one_direction(
     schedule: Schedule,
     pair_of: Callable[[Round, Direction], DominatingPair],
     direction: Direction,
-    invert: Callable[[Composition, float], Interval],
+    invert: Inversion,
     at: float,
 ) -> Interval | None:
-    pairs: dict[SampledGaussianPair, int] = {}
+    pairs: dict[DominatingPair, int] = {}
     for round_, count in schedule.distinct().items():
         pair = pair_of(round_, direction)
-        if not isinstance(pair, SampledGaussianPair):
-            return None
         pairs[pair] = pairs.get(pair, 0) + count
     if not pairs:
         return Interval(0.0, 0.0)

@@ -21,7 +21,8 @@ from dpacct.trapezoid_grid import Grid, log_ratio
 
 _ACCURACY = 44.0
 # Largest number of (frequency, node) pairs of one round.
-_MAX_CELLS = 6_000_000
+MAX_CELLS = 15_000_000
+_BLOCK_CELLS = 500_000
 # How often the frequency is doubled in search of one at which the density's variation helps.
 _DOUBLINGS = 40
 
@@ -109,16 +110,11 @@ class TiltedLosses:
             Array (k,), at most 0.
         """
         total = np.zeros(len(frequencies))
-        log_t = np.log(frequencies)[None, :] + math.log(2.0) * np.arange(_DOUBLINGS)[:, None]
-        discount = 0.25 ** np.arange(_DOUBLINGS)[:, None]
         for row, (start, stop) in enumerate(self._slices()):
-            bound = np.ones_like(log_t)
             # Every node gives a valid bound; some dozens are enough.
             some = slice(start, stop, 1 + (stop - start) // 64)
-            for left, variation in zip(self._left[some], self._log_variation[some], strict=True):
-                np.minimum(bound, left + np.exp(np.minimum(variation - log_t, 1.0)), out=bound)
-            deficit = np.max(discount * (1 - bound**2), axis=0)
-            total += self._counts[row] * 0.5 * np.log1p(-np.minimum(deficit, 1 - 1e-15))
+            bound = decay_of(frequencies, self._left[some], self._log_variation[some])
+            total += self._counts[row] * bound
         return total
 
     def log_characteristic(self, frequencies: Array) -> tuple[np.ndarray, Array]:
@@ -133,28 +129,74 @@ class TiltedLosses:
         log_value = np.zeros(len(frequencies), dtype=np.complex128)
         error = np.zeros(len(frequencies))
         for row, (start, stop) in enumerate(self._slices()):
-            if (stop - start) * len(frequencies) > _MAX_CELLS:
+            if (stop - start) * len(frequencies) > MAX_CELLS:
                 raise NotConverged("the contour needs too many nodes for this round")
             shift, shift_error = self._shift(row, slice(start, stop), frequencies)
-            size = np.abs(1 + shift) - shift_error
-            count = self._counts[row]
-            with np.errstate(divide="ignore"):
-                log_value += count * np.log1p(shift)
-            relative = (shift_error + 8 * UNIT * np.abs(shift)) / np.maximum(size, 1e-300)
-            error += count * np.where(size > 0, relative, np.inf)
-        return log_value, error + 8 * UNIT * (np.abs(log_value) + 1)
+            value, value_error = log_of_power(shift, shift_error, float(self._counts[row]))
+            log_value += value
+            error += value_error
+        return log_value, error
 
     def _shift(self, row: int, part: slice, frequencies: Array) -> tuple[np.ndarray, Array]:
         """phi(t) - 1 of one round, without cancellation, and a bound of its absolute error."""
         weights, losses = self._weights[part], self._losses[part]
-        phase = frequencies[:, None] * losses[None, :]
-        half = np.sin(phase / 2)
-        real = -2 * (half * half) @ weights
-        imaginary = np.sin(phase) @ weights
-        size = np.minimum(2.0, np.abs(phase))
-        nodes = part.stop - part.start
-        relative = self._weight_error[part] + UNIT * (2 * nodes + 64)
-        phase_error = self._loss_error[part] + 8 * UNIT * np.abs(losses)
+        relative = self._weight_error[part] + UNIT * (2 * len(weights) + 64)
+        phase_error = float((self._loss_error[part] + 8 * UNIT * np.abs(losses)) @ weights)
+        shift, size = characteristic_shift(
+            frequencies, losses, weights, weights, weights * relative
+        )
         quadrature = self._grid.discretization[row] + self._tails[row]
-        error = size @ (weights * relative) + frequencies * float(phase_error @ weights)
-        return real + 1j * imaginary, error + 2.5 * quadrature
+        return shift, size + frequencies * phase_error + 2.5 * quadrature
+
+
+def characteristic_shift(
+    frequencies: Array, losses: Array, total: Array, balance: Array, error: Array
+) -> tuple[np.ndarray, Array]:
+    """Sums of e^{itl} - 1 over nodes, in blocks so that memory stays bounded.
+
+    Args:
+        frequencies: t, shape (k,).
+        losses: l, shape (n,).
+        total, balance: weights of the real part (cos - 1) and of the imaginary part (sin).
+        error: weights of min(2, |t l|).
+    Returns:
+        sum of total (cos(tl) - 1) + i balance sin(tl), and sum of error min(2, |tl|); shape (k,).
+    """
+    shift = np.empty(len(frequencies), dtype=np.complex128)
+    size = np.empty(len(frequencies))
+    step = max(1, _BLOCK_CELLS // len(losses))
+    for start in range(0, len(frequencies), step):
+        block = slice(start, start + step)
+        phase = frequencies[block, None] * losses[None, :]
+        half = np.sin(phase / 2)
+        shift[block] = -2 * (half * half) @ total + 1j * (np.sin(phase) @ balance)
+        size[block] = np.minimum(2.0, np.abs(phase)) @ error
+    return shift, size
+
+
+def decay_of(frequencies: Array, left: Array, log_variation: Array) -> Array:
+    """Bound of log |phi(t')| for every t' >= t, for one law.
+
+    Args:
+        frequencies: t > 0, shape (k,).
+        left, log_variation: |phi(t)| <= left + e^log_variation / t for each entry, shape (n,).
+    Returns:
+        Array (k,), at most 0.
+    """
+    log_t = np.log(frequencies)[None, :] + math.log(2.0) * np.arange(_DOUBLINGS)[:, None]
+    bound = np.ones_like(log_t)
+    for mass, variation in zip(left, log_variation, strict=True):
+        np.minimum(bound, mass + np.exp(np.minimum(variation - log_t, 1.0)), out=bound)
+    discount = 0.25 ** np.arange(_DOUBLINGS)[:, None]
+    deficit = np.max(discount * (1 - bound**2), axis=0)
+    return 0.5 * np.log1p(-np.minimum(deficit, 1 - 1e-15))
+
+
+def log_of_power(shift: np.ndarray, error: Array, count: float) -> tuple[np.ndarray, Array]:
+    """log of (1 + shift)^count and a bound of its error, given that of ``shift``."""
+    with np.errstate(divide="ignore"):
+        log_value = count * np.log1p(shift)
+    size = np.abs(1 + shift) - error
+    relative = (error + 8 * UNIT * np.abs(shift)) / np.maximum(size, 1e-300)
+    bound = np.where(size > 0, count * relative, np.inf)
+    return log_value, bound + 8 * UNIT * (np.abs(log_value) + 1)

@@ -1,0 +1,105 @@
+"""The integrands of the C_q pair on the half-line u > 0: panels, node errors, suprema.
+
+With r = 1 - q + q e^u the integrands are products of e^{-(sigma u + 1/(2 sigma))^2 / 2}, powers of
+r and e^{it log r}. Derivation: docs/derivations/uniform-sampling.md.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dpacct.quadrature import IMAGINARY_AXIS, REAL_AXIS, RULE_ERROR
+from dpacct.rounding import UNIT, Array
+
+
+def panel_edges(a: float, q: float, sigma: float, end: float, frequency: float = 0.0) -> Array:
+    """Panels from 0 to ``end``, small against all scales of the integrand.
+
+    These are the boundary layer at 0, the curvature of the exponent of phi r^a, the distance of
+    the zeros of r, and the waves of e^{it log r}. They influence the cost only.
+    """
+    edges = [0.0]
+    first = min(0.5, 0.5 / ((a - 1) * q + 1e-300))
+    while edges[-1] < end:
+        left = edges[-1]
+        # Curvature of a log r in u is a p (1 - p), p taken where it is steepest in reach.
+        p = 1 / (1 + (1 - q) / q * math.exp(-min(left + 1.0, 700.0)))
+        steepest = p >= 0.5 and left < math.log(1 / q) + 1
+        spread = 0.25 if steepest else p * (1 - p)
+        width = min(
+            first + left / 2,
+            1.0,
+            1.4 / sigma,
+            2 / math.sqrt(1 + a * spread + sigma**2),
+            2.5 / (frequency * p + 1e-300),
+        )
+        edges.append(left + width)
+    return np.array(edges)
+
+
+def node_errors(
+    q: float, sigma: float, edges: Array, u: Array, weights: Array, loss: Array
+) -> tuple[Array, Array]:
+    """Error of the loss at each node, and relative error of weight times Gaussian.
+
+    Args:
+        edges: shape (m + 1,); u, weights, loss: nodes, weights and log r there, shape (m, n).
+    Returns:
+        Absolute bound of the loss's error, relative bound of the other's; shape (m, n).
+    """
+    width = np.diff(edges)[:, None]
+    moved = RULE_ERROR * width + 3 * UNIT * u
+    slope = np.exp(math.log(q) + u - loss)
+    rounding = UNIT * (16 * loss + np.minimum(1.45 * loss, 1.0) * (14 + 13 * u))
+    gaussian = moved * (sigma**2 * u + 1) + 4 * UNIT * (sigma * u + 0.5 / sigma) ** 2
+    return rounding + slope * moved, gaussian + RULE_ERROR * width / weights
+
+
+class PanelBounds:
+    """Suprema over the Bernstein ellipse of each panel; all arrays have shape (m,).
+
+    Attributes:
+        half: half-widths of the panels.
+        loss: bound of |log r|.
+        angle: bound of |arg r|, infinite where none is known.
+    """
+
+    def __init__(self, q: float, variance: float, edges: Array) -> None:
+        self._q, self._variance = q, variance
+        self.half: Array = np.diff(edges) / 2
+        self._center = edges[:-1] + self.half
+        self._reach = REAL_AXIS * self.half
+        self._low, self._high = self._center - self._reach, self._center + self._reach
+        height = IMAGINARY_AXIS * self.half
+        self._height = height
+        # |r| >= Re r >= 1 - q + q e^low cos(height) > 0 in the ellipse, height being below 1.
+        self._smallest = 1 - q + q * np.exp(np.clip(self._low, -700.0, 700.0)) * np.cos(height)
+        # |log r| <= |u| sup |p|.
+        farthest = np.hypot(np.maximum(np.abs(self._low), self._high), height)
+        self.loss: Array = farthest * q * np.exp(np.minimum(self._high, 700.0)) / self._smallest
+        # |arg(A + B e^{iv})| <= B |v| / (A + B cos v) <= p |v| / cos v.
+        self.angle: Array = self._probability(self._high) * height / np.cos(height)
+
+    def _probability(self, u: Array) -> Array:
+        return 1 / (1 + (1 - self._q) / self._q * np.exp(-u))
+
+    def power(self, exponent: float) -> Array:
+        """Bound of |r^exponent| for an exponent <= 0."""
+        return np.exp(np.minimum(exponent * np.log(self._smallest), 700.0))
+
+    def peak(self, power: float) -> Array:
+        """Bound of |e^{-(sigma u + 1/(2 sigma))^2/2} r^power| for a power >= 0.
+
+        On the real axis from the value at the center and the slopes at the ends, which are
+        monotone in parts; off it the Gaussian grows by e^{sigma^2 height^2 / 2}.
+        """
+        center, variance = self._center, self._variance
+        quadratic = variance * center**2 + center + 0.25 / variance
+        log_r = np.logaddexp(np.log1p(-self._q), math.log(self._q) + center)
+        up = -variance * self._low - 0.5 + power * self._probability(self._high)
+        down = variance * self._high + 0.5 - power * self._probability(self._low)
+        rise = self._reach * np.maximum(0.0, np.maximum(up, down))
+        exponent = power * log_r - quadratic / 2 + rise + variance * self._height**2 / 2
+        return np.exp(np.minimum(exponent, 700.0))
