@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 
 import pytest
 from hypothesis import assume, given, settings
@@ -18,10 +19,12 @@ from dpacct.errors import InvalidParameter
 from dpacct.rdp import rdp
 from dpacct.renyi_accountant import RenyiAccountant
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule, Uniform
-from tests.oracles import conversions, gaussian, sampled_gaussian
+from tests.oracles import conversions, sampled_gaussian
 from tests.strategies import log_uniform, noise_multipliers, sampling_rates, uniform_schemes
 
 RENYI = RenyiAccountant()
+epsilon_of = partial(dpacct.epsilon, accountant="rdp")
+delta_of = partial(dpacct.delta, accountant="rdp")
 FEWER = settings(max_examples=max(10, settings.default.max_examples // 4))
 rounds = st.one_of(st.integers(1, 1000), st.integers(1, 10**6))
 deltas = log_uniform(1e-15, 0.3)
@@ -58,7 +61,7 @@ def plans(draw: st.DrawFn) -> Schedule:
 def test_known_values_by_renyi(
     noise: float, scheme: Sampling, count: int, delta: float, epsilon: float
 ) -> None:
-    found = dpacct.epsilon(count * Round(noise, scheme), delta=delta)
+    found = epsilon_of(count * Round(noise, scheme), delta=delta)
     assert found.upper == pytest.approx(epsilon, abs=5e-3)
     assert 0 < found.lower < found.upper
 
@@ -100,15 +103,15 @@ def test_epsilon_follows_from_the_curve_at_the_best_order(plan: Schedule, delta:
 
 @given(plan=plans(), delta=deltas)
 def test_delta_and_epsilon_are_inverse(plan: Schedule, delta: float) -> None:
-    epsilon = dpacct.epsilon(plan, delta=delta).upper
+    epsilon = epsilon_of(plan, delta=delta).upper
     assume(1e-6 < epsilon < 1e6)
-    back = dpacct.delta(plan, epsilon=epsilon)
+    back = delta_of(plan, epsilon=epsilon)
     assert 0 <= back.lower <= back.upper
     # The rounding of epsilon comes back multiplied by the order.
     order = RENYI.best_order(plan, delta)
     slack = 1e-8 + 1e-12 * order * (1 + epsilon)
     assert back.upper <= delta * (1 + slack)
-    assert dpacct.epsilon(plan, delta=back.upper).upper <= epsilon * (1 + 1e-7) + 1e-10
+    assert epsilon_of(plan, delta=back.upper).upper <= epsilon * (1 + 1e-7) + 1e-10
 
 
 @given(
@@ -122,29 +125,31 @@ def test_epsilon_and_delta_are_monotone(
     noise: float, scheme: Sampling, count: int, delta: float, more: float
 ) -> None:
     """Down with noise and delta, up with rounds and rate."""
-    here = dpacct.epsilon(count * Round(noise, scheme), delta=delta).upper
+    here = epsilon_of(count * Round(noise, scheme), delta=delta).upper
     slack = here * 1e-8 + 1e-12
     louder = count * Round(noise * (1 + more), scheme)
     longer = (count + max(1, round(count * more))) * Round(noise, scheme)
-    assert dpacct.epsilon(louder, delta=delta).upper <= here + slack
-    assert dpacct.epsilon(longer, delta=delta).upper >= here - slack
-    assert dpacct.epsilon(count * Round(noise, scheme), delta=delta / (1 + more)).upper >= (
+    assert epsilon_of(louder, delta=delta).upper <= here + slack
+    assert epsilon_of(longer, delta=delta).upper >= here - slack
+    assert epsilon_of(count * Round(noise, scheme), delta=delta / (1 + more)).upper >= (
         here - slack
     )
     if isinstance(scheme, Poisson):
         wider = Poisson(min(1.0, scheme.sampling_rate * (1 + more)))
-        assert dpacct.epsilon(count * Round(noise, wider), delta=delta).upper >= here - slack
+        assert epsilon_of(count * Round(noise, wider), delta=delta).upper >= here - slack
 
 
+@FEWER
 @given(noise=noise_multipliers(0.2, 100.0), count=rounds, delta=deltas)
 def test_adjacencies_are_in_order(noise: float, count: int, delta: float) -> None:
     """Replacing costs most; under Poisson and full participation removing equals zeroing."""
     for scheme in (Poisson(0.1), Full()):
-        by_name = {
-            a: dpacct.epsilon(count * Round(noise, scheme, a), delta=delta) for a in Adjacency
-        }
-        assert by_name[Adjacency.ADD_REMOVE] == by_name[Adjacency.ZERO_OUT]
-        assert by_name[Adjacency.REPLACE_ONE].upper >= by_name[Adjacency.ZERO_OUT].upper * (1 - 1e-9)
+        added, replaced, zeroed = (
+            epsilon_of(count * Round(noise, scheme, adjacency), delta=delta)
+            for adjacency in (Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT)
+        )
+        assert added == zeroed
+        assert replaced.upper >= zeroed.upper * (1 - 1e-9)
 
 
 # The interface.
@@ -157,13 +162,12 @@ def test_accountants_are_found_by_their_name(name: str) -> None:
     assert accountant is ACCOUNTANTS[name]
 
 
-def test_there_are_three_accountants_and_rdp_is_the_default() -> None:
-    assert list(ACCOUNTANTS) == ["rdp", "closed-form", "gdp"]
-    assert DEFAULT_ACCOUNTANT == "rdp"
+def test_one_accountant_is_the_default() -> None:
+    assert {"rdp", "closed-form", "gdp", DEFAULT_ACCOUNTANT} <= set(ACCOUNTANTS)
     plan = {"noise_multiplier": 1.0, "sampling_rate": 0.1, "rounds": 10}
-    default = dpacct.epsilon(**plan, delta=1e-5)
-    assert default == dpacct.epsilon(**plan, delta=1e-5, accountant="rdp")
-    assert dpacct.delta(**plan, epsilon=1) == dpacct.delta(**plan, epsilon=1, accountant="rdp")
+    named = {**plan, "accountant": DEFAULT_ACCOUNTANT}
+    assert dpacct.epsilon(**plan, delta=1e-5) == dpacct.epsilon(**named, delta=1e-5)
+    assert dpacct.delta(**plan, epsilon=1) == dpacct.delta(**named, epsilon=1)
 
 
 @pytest.mark.parametrize("name", ["RDP", "moments", "", "tightest"])
@@ -265,10 +269,10 @@ def test_nothing_overflows_at_the_ends_of_the_range(noise: float, count: int) ->
     for scheme, adjacency in itertools.product(extremes, Adjacency):
         plan = count * Round(noise, scheme, adjacency)
         for delta in (1e-300, 1e-10, 0.9):
-            spent = dpacct.epsilon(plan, delta=delta)
+            spent = epsilon_of(plan, delta=delta)
             assert 0 <= spent.lower <= spent.upper < math.inf
         for epsilon in (0, 1e-3, 1e6):
-            found = dpacct.delta(plan, epsilon=epsilon)
+            found = delta_of(plan, epsilon=epsilon)
             assert 0 <= found.lower <= found.upper <= 1
 
 
@@ -278,57 +282,10 @@ def test_nothing_overflows_at_the_ends_of_the_range(noise: float, count: int) ->
 def test_little_noise_gives_no_warning(noise: float, rate: float) -> None:
     """Nodes of the search over orders at which a discarded branch once overflowed."""
     for delta in (1e-200, 1e-9, 0.5, 0.75):
-        assert dpacct.epsilon(17 * Round(noise, Poisson(rate)), delta=delta).upper < math.inf
-        assert dpacct.epsilon(17 * Round(noise, Uniform.at_rate(rate)), delta=delta).upper < math.inf
+        assert epsilon_of(17 * Round(noise, Poisson(rate)), delta=delta).upper < math.inf
+        assert epsilon_of(17 * Round(noise, Uniform.at_rate(rate)), delta=delta).upper < math.inf
 
 
 def test_no_epsilon_is_needed_where_delta_exceeds_every_chance_to_see_the_client() -> None:
-    spent = dpacct.epsilon(noise_multiplier=100.0, rounds=10, sampling_rate=1e-6, delta=0.5)
+    spent = epsilon_of(noise_multiplier=100.0, rounds=10, sampling_rate=1e-6, delta=0.5)
     assert spent == Interval(0.0, 0.0)
-
-
-# Third opinions.
-
-
-@FEWER
-@given(
-    noise=log_uniform(0.5, 20.0), rate=log_uniform(1e-3, 0.5), count=st.integers(1, 2000), delta=deltas
-)
-def test_dp_accounting_is_not_below_ours(
-    noise: float, rate: float, count: int, delta: float
-) -> None:
-    """Its Renyi accountant takes the best of a grid of orders, so it is never smaller."""
-    library = pytest.importorskip("dp_accounting")
-    accountants = pytest.importorskip("dp_accounting.rdp")
-    event = library.PoissonSampledDpEvent(rate, library.GaussianDpEvent(noise))
-    whole_orders = accountants.RdpAccountant(orders=range(2, 200))
-    theirs = whole_orders.compose(event, count).get_epsilon(delta)
-    ours = dpacct.epsilon(
-        noise_multiplier=noise, rounds=count, sampling_rate=rate, delta=delta
-    ).upper
-    assert ours <= theirs * (1 + 1e-7) + 1e-9
-
-
-@pytest.mark.parametrize("count", [1, 300])
-@pytest.mark.parametrize("noise", [0.7, 1.0, 4.0])
-def test_dp_accounting_agrees_about_full_participation(noise: float, count: int) -> None:
-    library = pytest.importorskip("dp_accounting")
-    theirs = library.get_epsilon_gaussian(noise / math.sqrt(count), 1e-5, 1e-12)
-    found = dpacct.epsilon(noise_multiplier=noise, rounds=count, delta=1e-5, accountant="gdp")
-    assert found.upper == pytest.approx(theirs, rel=1e-6)
-    truth = float(gaussian.epsilon(1e-5, math.sqrt(count) / noise))
-    assert found.lower <= truth <= found.upper
-
-
-@pytest.mark.parametrize(("noise", "rate", "count"), [(1.0, 0.1, 300), (2.0, 0.01, 1000)])
-def test_the_tight_answer_of_dp_accounting_lies_inside(
-    noise: float, rate: float, count: int
-) -> None:
-    library = pytest.importorskip("dp_accounting")
-    accountants = pytest.importorskip("dp_accounting.pld")
-    event = library.PoissonSampledDpEvent(rate, library.GaussianDpEvent(noise))
-    theirs = accountants.PLDAccountant(value_discretization_interval=1e-3)
-    tight = theirs.compose(event, count).get_epsilon(1e-5)
-    assert tight in dpacct.epsilon(
-        noise_multiplier=noise, rounds=count, sampling_rate=rate, delta=1e-5
-    )

@@ -125,19 +125,3 @@ def test_a_cohort_of_everybody_can_still_grow_by_a_client() -> None:
     round_ = 1 * Round(1.0, Uniform(5, 5), "add-remove")
     truth = exact_delta(0.5, 5 / 6, 0.5)
     assert achieved_delta(round_, 0.5) == pytest.approx(float(truth), rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("noise", "rate", "rounds", "delta"),
-    [(1.0, 0.1, 300, 1e-5), (2.0, 0.01, 1000, 1e-6), (0.8, 0.05, 3, 1e-3)],
-)
-def test_achieved_is_below_the_tight_answer_of_dp_accounting(
-    noise: float, rate: float, rounds: int, delta: float
-) -> None:
-    library = pytest.importorskip("dp_accounting")
-    accountants = pytest.importorskip("dp_accounting.pld")
-    event = library.PoissonSampledDpEvent(rate, library.GaussianDpEvent(noise))
-    accountant = accountants.PLDAccountant(value_discretization_interval=1e-3)
-    tight = accountant.compose(event, rounds).get_epsilon(delta)
-    plan = rounds * Round(noise, Poisson(rate))
-    assert achieved_epsilon(plan, delta) <= tight <= RENYI.upper_epsilon(plan, delta)

@@ -48,6 +48,16 @@ def test_long_sums_agree_with_the_integral(order: int, rate: float, noise: float
     assert max(first.lower, second.lower) <= min(first.upper, second.upper)
 
 
+@given(order=st.integers(200, 700), rate=log_uniform(1e-9, 0.1), shift=st.floats(-3.0, 3.0))
+def test_truth_is_inside_where_both_ends_of_the_sum_matter(
+    order: int, rate: float, shift: float
+) -> None:
+    """q^a e^{a(a-1)/(2 s^2)} is of size one: exponents of thousands cancel."""
+    noise = math.sqrt(order * (order - 1) / (2 * (shift - order * math.log(rate))))
+    bounds = binomial_log_moment(order, rate, noise)
+    assert contains(bounds, sampled_gaussian.binomial_log_moment(order, rate, noise))
+
+
 @given(order=st.integers(2, 64), rate=log_uniform(1e-150, 1e-12), noise=noise_multipliers(0.5))
 def test_tiny_moments_keep_their_relative_precision(order: int, rate: float, noise: float) -> None:
     """Far below the last digit of 1 + the moment."""

@@ -46,7 +46,7 @@ def test_both_formulas_are_rounded_up_and_never_negative(
         with mp.workdps(50):
             exact = max(mpf(0), theirs(order, renyi, delta))
             found = ours(order, renyi, delta)
-            assert 0 <= found
+            assert found >= 0
             assert exact <= mpf(found) <= exact + slack
 
 
@@ -119,9 +119,7 @@ def check_minimum(curve: Curve, delta: float, start: float) -> None:
     assert found.value <= least * (1 + 1e-6) + 1e-12
 
 
-@given(
-    rho=log_uniform(1e-12, 1e6), delta=log_uniform(1e-100, 0.9), start=log_uniform(1e-4, 1e5)
-)
+@given(rho=log_uniform(1e-12, 1e6), delta=log_uniform(1e-100, 0.9), start=log_uniform(1e-4, 1e5))
 def test_the_search_finds_the_minimum_for_a_gaussian(
     rho: float, delta: float, start: float
 ) -> None:
@@ -202,3 +200,10 @@ def test_epsilon_is_zero_where_delta_allows_it() -> None:
     assert best_epsilon(lambda order: 1e-9 * order, 0.1, 2.0).value == 0.0
     assert best_delta(lambda order: 100.0 * order, 1e-3, 2.0).value == 1.0
     assert best_delta(lambda order: 1e-6 * order, 1e4, 2.0).value <= 1e-299
+
+
+def test_what_is_not_a_number_bounds_nothing() -> None:
+    """A NaN among the orders once became the minimum: max(0.0, nan) is 0.0 in Python."""
+    assert improved_epsilon(2.0, math.nan, 1e-5) == math.inf
+    assert classic_epsilon(2.0, math.nan, 1e-5) == math.inf
+    assert improved_delta(2.0, math.nan, 1.0) == 1.0

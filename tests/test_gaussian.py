@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf
 
@@ -20,6 +20,8 @@ from tests.oracles import conversions, gaussian
 from tests.strategies import log_uniform
 
 GDP = ACCOUNTANTS["gdp"]
+# The oracle bisects at 100 digits.
+FEWER = settings(max_examples=max(10, settings.default.max_examples // 3))
 MUS = log_uniform(1e-9, 300.0)
 DELTAS = st.one_of(log_uniform(1e-20, 0.9), log_uniform(1e-9, 0.5).map(lambda gap: 1 - gap))
 
@@ -58,6 +60,7 @@ def test_delta_below_all_doubles_stays_above_the_truth(threshold: float, mu: flo
     assert contains(gaussian_delta(epsilon, mu), gaussian.delta(epsilon, mu))
 
 
+@FEWER
 @given(mu=MUS, delta=DELTAS)
 def test_epsilon_contains_the_truth_and_little_else(mu: float, delta: float) -> None:
     found, truth = gaussian_epsilon(delta, mu), gaussian.epsilon(delta, mu)
@@ -173,6 +176,7 @@ def test_rounds_of_everybody_compose_exactly(
     assert contains(GDP.delta(schedule, epsilon), gaussian.delta(epsilon, mu))
 
 
+@FEWER
 @given(noise=log_uniform(0.05, 1e3), rounds=st.integers(1, 10**5), delta=log_uniform(1e-12, 0.5))
 def test_epsilon_of_many_rounds_contains_the_truth(noise: float, rounds: int, delta: float) -> None:
     found = GDP.epsilon(rounds * Round(noise), delta)
@@ -208,6 +212,7 @@ def test_a_sampled_round_is_refused(round_: Round) -> None:
             ask(3 * Round(1.0, Full(), round_.adjacency) + round_)
 
 
+@FEWER
 @given(noise=log_uniform(0.05, 1e3), rounds=st.integers(1, 10**4), delta=log_uniform(1e-12, 0.5))
 def test_the_exact_answer_is_below_the_one_by_renyi(
     noise: float, rounds: int, delta: float

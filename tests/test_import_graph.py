@@ -21,8 +21,8 @@ LAYERS = [
     {"errors", "validate", "rounding", "search"},
     {"rounds", "budget"},
     {
-        "schedules", "schedule_files", "arguments", "dominating", "quadrature", "half_line", "trapezoid_grid",
-        "trapezoid", "moments", "binomial",
+        "schedules", "schedule_files", "arguments", "dominating", "quadrature", "half_line",
+        "trapezoid_grid", "trapezoid", "moments", "binomial",
     },
     {
         "rdp", "rdp_uniform", "conversion", "gaussian", "closed_form", "noise_rules", "one_round",

@@ -243,3 +243,10 @@ def test_truth_is_inside_the_bounds_of_the_binomial_sum(
 def test_the_binomial_sum_takes_whole_orders_only(order: object) -> None:
     with pytest.raises(InvalidParameter):
         binomial_log_moment(order, 0.1, 1.0)  # type: ignore[arg-type]  # that is the point
+
+
+@pytest.mark.parametrize(("order", "rate", "noise"), [(2.0, 1e-310, 0.026), (1000.0, 1e-300, 0.84)])
+def test_rates_next_to_nothing_give_numbers(order, rate, noise):
+    """Each of these was NaN once."""
+    found = log_moment(order, rate, noise)
+    assert 0 <= found.lower <= found.upper < math.inf

@@ -128,6 +128,7 @@ def test_delta_is_monotone(
     assert here.lower <= one_round_delta(epsilon, higher_rate).upper
     more_noise = SampledGaussianPair(q, s * (1 + more), direction)
     assert one_round_delta(epsilon, more_noise).lower <= here.upper
-    assert one_round_delta(epsilon * (1 + more), higher_rate).lower <= one_round_delta(
-        epsilon, higher_rate
-    ).upper
+    assert (
+        one_round_delta(epsilon * (1 + more), higher_rate).lower
+        <= one_round_delta(epsilon, higher_rate).upper
+    )

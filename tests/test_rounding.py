@@ -30,7 +30,7 @@ HUGE = np.geomspace(1e-300, 1e300, 601)
 TINY = np.geomspace(5e-324, 1e-3, 400)
 NEAR_ONE = np.concatenate([1 + TINY[300:], 1 - TINY[300:], np.nextafter(1, [0, 2])])
 
-# Where each function is used and beyond: both signs, subnormal, close to its zero, close to overflow.
+# Where each function is used and beyond: both signs, subnormal, close to zero and to overflow.
 ARGUMENTS: dict[str, Array] = {
     "exp": np.concatenate(
         [RANDOM.uniform(-745.2, 709.7, 3000), RANDOM.normal(0, 2, 2000), TINY, -TINY, [-1e308, 0.0]]
@@ -126,9 +126,13 @@ def test_widened_bounds_are_at_least_so_wide(ends: list[float], slack: float) ->
 
 @given(
     ends=st.lists(pairs, min_size=1, max_size=30),
-    weights=st.lists(st.one_of(st.integers(0, 10**12), st.floats(0, 1e6)), min_size=30, max_size=30),
+    weights=st.lists(
+        st.one_of(st.integers(0, 10**12), st.floats(0, 1e6)), min_size=30, max_size=30
+    ),
 )
-def test_a_weighted_sum_contains_the_exact_one(ends: list[list[float]], weights: list[float]) -> None:
+def test_a_weighted_sum_contains_the_exact_one(
+    ends: list[list[float]], weights: list[float]
+) -> None:
     used = np.array(weights[: len(ends)], dtype=float)
     low, high = (np.array(side) for side in zip(*ends, strict=True))
     total = weighted_sum(Bounds(low, high), used)
@@ -141,6 +145,15 @@ def test_a_weighted_sum_contains_the_exact_one(ends: list[list[float]], weights:
     size = float(np.sum(used * np.maximum(np.abs(low), np.abs(high))))
     spread = float(exact(high) - exact(low))
     assert total.upper - total.lower <= spread + (4 * len(ends) + 16) * UNIT * size + 1e-300
+
+
+def test_a_long_weighted_sum_contains_the_exact_one() -> None:
+    """Rows are added one after the other, so that thousands of roundings pile up."""
+    values = np.full((5000, 2), 0.1)
+    total = weighted_sum(Bounds(values, values), np.full(5000, 0.7))
+    exact = 5000 * Fraction(0.7) * Fraction(0.1)
+    for side in range(2):
+        assert Fraction(float(total.lower[side])) <= exact <= Fraction(float(total.upper[side]))
 
 
 def test_a_weighted_sum_runs_over_the_first_axis() -> None:

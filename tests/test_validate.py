@@ -56,7 +56,7 @@ def test_an_integer_beyond_all_floats_is_refused(check, value):
     [
         (validate.rounds, [1, 1.0, 10**12], [0, -1, 0.5, 2.5, 10**12 + 1]),
         (validate.noise_multiplier, [1e-3, 1, 1e10], [0, 9.99e-4, -1.0, 1.0001e10]),
-        (validate.sampling_rate, [5e-324, 0.1, 1], [0, -0.1, 1.0000001, 10]),
+        (validate.sampling_rate, [1e-150, 0.1, 1], [0, 5e-324, 9.9e-151, -0.1, 1.0000001, 10]),
         (validate.delta, [5e-324, 1e-5, 0.999], [0, 1, -1e-5, 2]),
         (validate.epsilon, [0, 1e-300, 1e300], [-1e-300, -1]),
         (validate.target_epsilon, [1e-300, 8, 1e300], [0, -0.0, -1]),

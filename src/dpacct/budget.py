@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dpacct import validate
-from dpacct.errors import InvalidParameter
+from dpacct.errors import InvalidParameter, NotConverged
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,20 @@ class Interval:
     def width(self) -> float:
         """upper - lower."""
         return self.upper - self.lower
+
+    @classmethod
+    def bracket(cls, lower: float, upper: float) -> Interval:
+        """The interval of two bounds that were computed apart.
+
+        Raises:
+            NotConverged: the lower one lies above the upper one by more than rounding, so that
+                one of them is wrong.
+        """
+        if not lower <= upper * (1 + 1e-9) + 1e-300:
+            raise NotConverged(
+                f"bounds contradict each other: achieved {lower!r}, proven {upper!r}"
+            )
+        return cls(min(lower, upper), max(lower, upper))
 
     def __contains__(self, value: float) -> bool:
         return self.lower <= value <= self.upper

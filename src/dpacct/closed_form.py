@@ -68,9 +68,8 @@ def _mironov_conditions(order: float, q: float, nu: float) -> tuple[str, ...]:
     length = math.log1p(1 / (q * (order - 1)))
     numerator = variance * length**2 / 2 - math.log(5.0) - 2 * log_nu
     denominator = length + math.log(q * order) + 1 / (2 * variance)
-    limit = variance * length / 2 - 2 * log_nu
-    if denominator > 0:
-        limit = min(limit, numerator / denominator)
+    # The denominator is positive: length > -log(q (order - 1)).
+    limit = min(variance * length / 2 - 2 * log_nu, numerator / denominator)
     return _at_most("q", q, 0.2) + _at_least("nu", nu, 4.0) + _at_most("order", order, limit)
 
 
@@ -79,7 +78,11 @@ def _bun_conditions(order: float, q: float, nu: float) -> tuple[str, ...]:
     return (
         _at_most("q", q, 0.1)
         + _at_most("rho = 1/(2 nu^2)", rho, 0.1)
-        + _at_least("log(1/q)", log_rate, 3 * rho * (2 - math.log2(rho)))
+        + _at_least(
+            "log(1/q)",
+            log_rate,
+            max(3 * rho * (2 - math.log2(rho)), 6 * rho - 4 * rho * math.log2(rho)),
+        )
         + _at_most("order", order, log_rate / (4 * rho))
     )
 

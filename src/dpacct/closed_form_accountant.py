@@ -38,7 +38,7 @@ class ClosedFormAccountant:
     def epsilon(self, schedule: Schedule, delta: float) -> Interval:
         """See `Accountant`."""
         upper = self.upper_epsilon(schedule, delta)
-        return Interval(min(achieved_epsilon(schedule, delta), upper), upper)
+        return Interval.bracket(achieved_epsilon(schedule, delta), upper)
 
     def delta(self, schedule: Schedule, epsilon: float) -> Interval:
         """See `Accountant`."""
@@ -47,7 +47,7 @@ class ClosedFormAccountant:
         curve = self._curve(schedule)
         found = [best_delta(curve, epsilon, start).order for start in _starts(curve)]
         upper = min(improved_delta(order, curve(order), epsilon) for order in _integers_near(found))
-        return Interval(min(achieved_delta(schedule, epsilon), upper), upper)
+        return Interval.bracket(achieved_delta(schedule, epsilon), upper)
 
     @staticmethod
     def _curve(schedule: Schedule) -> Callable[[float], float]:

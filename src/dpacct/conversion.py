@@ -39,7 +39,7 @@ class AtOrder:
 def classic_epsilon(order: float, renyi: float, delta: float) -> float:
     """eps = R + log(1/delta) / (alpha - 1), rounded up, at least 0. Mironov 2017, prop. 3."""
     cost = -math.log(delta) / (order - 1)
-    return max(0.0, above(renyi + cost, renyi, cost))
+    return _not_negative(above(renyi + cost, renyi, cost))
 
 
 def improved_epsilon(order: float, renyi: float, delta: float) -> float:
@@ -51,7 +51,12 @@ def improved_epsilon(order: float, renyi: float, delta: float) -> float:
     b = order - 1
     log_b, log_order, log_delta = math.log(b), math.log(order), math.log(delta)
     value = renyi + (log_b - log_order) - (log_delta + log_order) / b
-    return max(0.0, above(value, renyi, log_b, log_order, log_delta / b, log_order / b))
+    return _not_negative(above(value, renyi, log_b, log_order, log_delta / b, log_order / b))
+
+
+def _not_negative(value: float) -> float:
+    """At least 0; what is not a number bounds nothing."""
+    return math.inf if math.isnan(value) else max(0.0, value)
 
 
 def improved_delta(order: float, renyi: float, epsilon: float) -> float:
@@ -60,6 +65,8 @@ def improved_delta(order: float, renyi: float, epsilon: float) -> float:
     Source: Canonne, Kamath, Steinke 2020 (arXiv:2004.00010), proposition 12.
     """
     log_delta = _log_delta(order, renyi, epsilon)
+    if math.isnan(log_delta):
+        return 1.0
     if log_delta < -690.0:
         return 1e-299
     return min(1.0, math.exp(min(log_delta, 0.0)) * (1 + 2 * FUNCTION_ERROR))

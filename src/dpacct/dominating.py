@@ -13,6 +13,7 @@ Which pair stands for which round, and why, is in docs/derivations/dominating-pa
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -79,8 +80,8 @@ def achieved_pair(round_: Round, direction: Direction) -> SampledGaussianPair:
     match round_.sampling:
         case Uniform(cohort_size, num_clients) if relation is Adjacency.ADD_REMOVE:
             # A cohort of all clients has only the neighbor with one client more.
-            larger = Uniform(cohort_size, max(num_clients, cohort_size + 1))
-            return SampledGaussianPair(larger.rate_bounds[0], z / 2, direction)
+            rate = cohort_size / max(num_clients, cohort_size + 1)
+            return SampledGaussianPair(math.nextafter(rate, 0.0), z / 2, direction)
         case Uniform() as uniform:
             # Zero-out: the others send zero, so the target moves the sum by C only.
             noise = z / 2 if relation is Adjacency.REPLACE_ONE else z
@@ -92,8 +93,10 @@ def achieved_pair(round_: Round, direction: Direction) -> SampledGaussianPair:
 
 def _takes_everybody(round_: Round) -> bool:
     """Whether all clients surely take part, in both of the neighboring data sets."""
-    displaces = isinstance(round_.sampling, Uniform) and round_.adjacency is Adjacency.ADD_REMOVE
-    return round_.sampling_rate == 1.0 and not displaces
+    if isinstance(round_.sampling, Uniform):
+        everybody = round_.sampling.cohort_size == round_.sampling.num_clients
+        return everybody and round_.adjacency is not Adjacency.ADD_REMOVE
+    return round_.sampling_rate == 1.0
 
 
 def _full_pair(round_: Round, direction: Direction) -> SampledGaussianPair:

@@ -20,7 +20,9 @@ from dpacct.search import bisect
 # From here on the continued fraction gives all digits in `_FRACTION_TERMS` steps.
 _FRACTION_FROM = 4.0
 _FRACTION_TERMS = 80
-_SMALLEST_DELTA = 1e-300
+# phi(_FAR) is below 1e-290; deltas below are bounded by the Gaussian tail alone.
+_FAR = 40.0
+_SMALLEST_DELTA = 1e-280
 
 
 def mills_ratio(x: float) -> Interval:
@@ -36,7 +38,7 @@ def mills_ratio(x: float) -> Interval:
     tails = [x, x + _FRACTION_TERMS / x]
     for k in range(_FRACTION_TERMS - 1, 0, -1):
         tails = [x + k / tail for tail in tails]
-    # Each step k / tail + x halves the relative error of the tail at least: 4 roundings in all.
+    # Each step shrinks the tail's relative error to less than 0.7 of it: 4 roundings in all.
     first, second = sorted(1 / tail for tail in tails)
     return Interval(first * (1 - 8 * UNIT), second * (1 + 8 * UNIT))
 
@@ -78,6 +80,8 @@ def gaussian_delta(epsilon: float, mu: float) -> Interval:
     if mu == 0.0:
         return Interval(0.0, 0.0)
     a, b = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+    if a > _FAR:
+        return Interval(0.0, 1e-290)
     # The exponent a^2/2 inherits the error of a, which is relative to eps/mu + mu/2.
     exponent_error = UNIT * (8 * abs(a) * b + 4 * a * a)
     density = math.exp(-a * a / 2) / math.sqrt(2 * math.pi)
@@ -105,16 +109,17 @@ def gaussian_epsilon(delta: float, mu: float) -> Interval:
     """
     if mu == 0.0:
         return Interval(0.0, 0.0)
-    target = max(delta, _SMALLEST_DELTA)
     at_zero = gaussian_delta(0.0, mu)
     # delta(eps) <= e^{-a^2/2} / 2 for a >= 0, so this epsilon is always enough.
-    enough = mu * (mu / 2 + math.sqrt(2 * math.log(1 / target)))
+    enough = mu * (mu / 2 + math.sqrt(-2 * math.log(delta))) * (1 + 32 * UNIT)
     lower = 0.0
     if at_zero.lower > delta:
         lower = bisect(lambda eps: gaussian_delta(eps, mu).lower > delta, enough, 1e-13)[0]
     upper = 0.0
-    if at_zero.upper > delta:
-        upper = bisect(lambda eps: gaussian_delta(eps, mu).upper > target, enough, 1e-13)[1]
+    if delta < _SMALLEST_DELTA:
+        upper = enough
+    elif at_zero.upper > delta:
+        upper = bisect(lambda eps: gaussian_delta(eps, mu).upper > delta, enough, 1e-13)[1]
     return Interval(lower, upper)
 
 

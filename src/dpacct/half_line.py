@@ -87,7 +87,8 @@ class PanelBounds:
 
     def power(self, exponent: float) -> Array:
         """Bound of |r^exponent| for an exponent <= 0."""
-        return np.exp(np.minimum(exponent * np.log(self._smallest), 700.0))
+        with np.errstate(over="ignore"):
+            return np.exp(exponent * np.log(self._smallest))
 
     def peak(self, power: float) -> Array:
         """Bound of |e^{-(sigma u + 1/(2 sigma))^2/2} r^power| for a power >= 0.
@@ -102,4 +103,5 @@ class PanelBounds:
         down = variance * self._high + 0.5 - power * self._probability(self._low)
         rise = self._reach * np.maximum(0.0, np.maximum(up, down))
         exponent = power * log_r - quadratic / 2 + rise + variance * self._height**2 / 2
-        return np.exp(np.minimum(exponent, 700.0))
+        with np.errstate(over="ignore"):
+            return np.exp(exponent)

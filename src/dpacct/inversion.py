@@ -36,6 +36,7 @@ from dpacct.tilted import TiltedLosses
 _ALIAS = 34.0
 _TRUNCATION, _LEAST_TRUNCATION = 26.0, 16.0
 _MAX_FREQUENCIES = 20_000
+_LEAST_NOISE = 0.05
 # Tilts, in units of c, for the Chernoff bound of the aliases from the right.
 _CHERNOFF_TILTS = (1.1, 1.25, 1.5, 2.0, 3.0)
 # Frequencies at which the decay of the integrand is bounded: 4 steps times powers of sqrt(2).
@@ -52,6 +53,7 @@ class Composition:
         precision: sum of count / noise^2 over the rounds of full participation.
         direction: remove or add.
         symmetrized: pairs of C_q and how often each occurs.
+        kinds: number of distinct pairs, for rounding.
     """
 
     rates: Array
@@ -60,6 +62,7 @@ class Composition:
     precision: float
     direction: Direction
     symmetrized: tuple[tuple[SymmetrizedPair, int], ...] = ()
+    kinds: int = 1
 
     @classmethod
     def of(cls, pairs: dict[DominatingPair, int], direction: Direction) -> Composition:
@@ -73,6 +76,7 @@ class Composition:
             sum(n / p.noise_std**2 for p, n in plain.items() if p.sampling_rate == 1.0),
             direction,
             tuple((p, n) for p, n in pairs.items() if isinstance(p, SymmetrizedPair)),
+            len(pairs),
         )
 
     def log_moment(self, tilt: float) -> Bounds:
@@ -85,7 +89,7 @@ class Composition:
             moment = symmetrized_log_moment(1 + tilt, pair.sampling_rate, pair.noise_std)
             lower += count * float(moment.lower)
             upper += count * float(moment.upper)
-        slack = UNIT * (len(self.counts) + 4 * len(self.symmetrized) + 16) * upper
+        slack = UNIT * (4 * self.kinds + 16) * upper
         return Bounds(np.array(lower - slack), np.array(upper + slack))
 
     def laws(self, tilt: float, frequency: float) -> list[TiltedLosses | SymmetrizedLosses]:
@@ -130,7 +134,8 @@ class Contour:
 
         s = tilt + 1j * self._t
         log_value = composition.precision / 2 * (s * (1 + s) - tilt * (1 + tilt))
-        error = 8 * UNIT * composition.precision * np.abs(s) * np.abs(1 + s)
+        rounding = UNIT * (composition.kinds + 8)
+        error = rounding * composition.precision * np.abs(s) * np.abs(1 + s)
         for law in composition.laws(tilt, float(self._t[-1])):
             sampled, sampled_error = law.log_characteristic(self._t)
             log_value, error = log_value + sampled, error + sampled_error
@@ -169,6 +174,8 @@ class Contour:
         magnitude = np.abs(value)
         slack = float(self._weights @ (magnitude * (relative + 2 * UNIT * len(phase))))
         slack += self._truncation
+        if not math.isfinite(total + slack):
+            raise NotConverged("the contour sum is not finite")
         upper_scale = math.exp(min(float(self._log_moment.upper) - c * epsilon, 700.0))
         lower_scale = math.exp(min(float(self._log_moment.lower) - c * epsilon, 700.0))
         spread = 8 * UNIT * (abs(float(self._log_moment.upper)) + c * epsilon + 8)
@@ -179,13 +186,18 @@ class Contour:
     def _aliases(self, epsilon: float) -> float:
         """Upper bound of the terms k != 0: for k < 0 delta <= 1, for k > 0 Chernoff."""
         c, turn = self._tilt, 2 * math.pi / self._step
-        left = 1 / math.expm1(c * turn)
+        left = 1 / math.expm1(min(c * turn, 700.0))
         right = math.inf
         for tilt, log_upper in self._chernoff:
             gap = (tilt - c) * turn
             exponent = log_upper - tilt * epsilon - gap
             right = min(right, math.exp(min(exponent, 700.0)) / -math.expm1(-gap))
         return (left + right) * 1.01
+
+
+def _require_noise(composition: Composition) -> None:
+    if np.any(composition.noise < _LEAST_NOISE):
+        raise NotConverged("the loss of so little noise is nearly an atom")
 
 
 def _log_chernoff(composition: Composition, tilt: float) -> float:
@@ -206,6 +218,7 @@ def inversion_delta(composition: Composition, epsilon: float) -> Interval:
         tilt = math.exp(log_tilt)
         return _log_chernoff(composition, tilt) - tilt * epsilon
 
+    _require_noise(composition)
     log_tilt = minimize_unimodal(log_bound, 1.0, _LOG_TILTS, _TILT_TOLERANCE)
     log_delta = min(0.0, log_bound(log_tilt) - 2.0)
     contour = Contour(composition, math.exp(log_tilt), epsilon, log_delta)
@@ -225,6 +238,7 @@ def inversion_epsilon(composition: Composition, delta: float) -> Interval:
         tilt = math.exp(log_tilt)
         return (_log_chernoff(composition, tilt) - log_delta) / tilt
 
+    _require_noise(composition)
     log_tilt = minimize_unimodal(bound, 1.0, _LOG_TILTS, _TILT_TOLERANCE)
     guess = max(bound(log_tilt), 1e-9)
     contour = Contour(composition, math.exp(log_tilt), 0.9 * guess, log_delta)

@@ -46,6 +46,9 @@ def log_moment(order: object, sampling_rate: object, noise_std: object) -> Bound
         rows = np.flatnonzero(np.isnan(upper) & (a > smallest) & (a <= largest))
         if rows.size:
             lower[rows], upper[rows] = route(a[rows], q[rows], sigma[rows])
+    # What is not a number bounds nothing.
+    lower = np.where(np.isnan(lower), -np.inf, lower)
+    upper = np.where(np.isnan(upper), np.inf, upper)
     # I(a) >= 1 outside [0, 1], by Jensen's inequality.
     lower = np.where((a < 0) | (a > 1), np.maximum(lower, 0.0), lower)
     return Bounds(lower.reshape(shape), upper.reshape(shape))

@@ -34,7 +34,9 @@ def one_round_delta(epsilon: float, pair: SampledGaussianPair) -> Interval:
         return gaussian_delta(epsilon, mu)
     if pair.direction is Direction.REMOVE:
         odds = math.expm1(epsilon) / q if epsilon < 700 else math.inf
-        base = math.log1p(odds) if odds < math.inf else epsilon - math.log(q)
+        base = math.log1p(odds)
+        if math.isinf(odds):
+            base = epsilon - math.log(q) + math.log1p(-(1 - q) * math.exp(-epsilon))
         scale = q
         error = 32 * UNIT * base
     else:
@@ -58,5 +60,5 @@ def one_round_delta(epsilon: float, pair: SampledGaussianPair) -> Interval:
     spread = error + 32 * UNIT
     return Interval(
         max(0.0, scale * low.lower * (1 - spread)),
-        min(1.0, scale * high.upper * (1 + spread)),
+        min(1.0, math.nextafter(scale * high.upper * (1 + spread), math.inf)),
     )

@@ -33,7 +33,7 @@ class RenyiAccountant:
     def epsilon(self, schedule: Schedule, delta: float) -> Interval:
         """See `Accountant`."""
         upper = self.upper_epsilon(schedule, delta)
-        return Interval(min(achieved_epsilon(schedule, delta), upper), upper)
+        return Interval.bracket(achieved_epsilon(schedule, delta), upper)
 
     def delta(self, schedule: Schedule, epsilon: float) -> Interval:
         """See `Accountant`."""
@@ -43,7 +43,7 @@ class RenyiAccountant:
         start = _gaussian_order(curve.search(2.0) / 2, 1 + epsilon)
         order = best_delta(curve.search, epsilon, start).order
         upper = improved_delta(order, curve.upper(order), epsilon)
-        return Interval(min(achieved_delta(schedule, epsilon), upper), upper)
+        return Interval.bracket(achieved_delta(schedule, epsilon), upper)
 
     @staticmethod
     def _best(curve: RenyiCurve, delta: float) -> AtOrder:

@@ -1,8 +1,9 @@
 """The accuracy that is assumed of floating point, stated once, and bounds carried as pairs.
 
 Assumption A: IEEE double precision with round to nearest for + - * / sqrt.
-Assumption B: numpy's and Python's exp, expm1, log, log1p are within `FUNCTION_ULPS` units in
-the last place. `tests/test_rounding.py` compares both with 50-digit values on a dense sample.
+Assumption B: numpy's and Python's exp, expm1, log, log1p, numpy's logaddexp, sin and arctan2, and
+math.erfc are within `FUNCTION_ULPS` units in the last place. `tests/test_rounding.py` compares
+them with 50-digit values on a dense sample.
 
 Everything that is proven in this package is proven under A and B.
 """
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+ComplexArray = NDArray[np.complex128]
 
 UNIT = 2.0**-53
 FUNCTION_ULPS = 4

@@ -17,7 +17,7 @@ from dpacct.errors import NotConverged
 from dpacct.half_line import PanelBounds, node_errors, panel_edges
 from dpacct.quadrature import ERROR_FACTOR, panel_nodes
 from dpacct.rdp_uniform import symmetrized_log_moment
-from dpacct.rounding import UNIT, Array
+from dpacct.rounding import UNIT, Array, ComplexArray
 from dpacct.tilted import MAX_CELLS, characteristic_shift, decay_of, log_of_power
 
 _ACCURACY = 46.0
@@ -85,7 +85,7 @@ class SymmetrizedLosses:
         """See `tilted.TiltedLosses.log_decay`."""
         return self._count * decay_of(frequencies, self._left, self._log_variation)
 
-    def log_characteristic(self, frequencies: Array) -> tuple[np.ndarray, Array]:
+    def log_characteristic(self, frequencies: Array) -> tuple[ComplexArray, Array]:
         """See `tilted.TiltedLosses.log_characteristic`."""
         if len(self._loss) * len(frequencies) > MAX_CELLS:
             raise NotConverged("the contour needs too many nodes for this round")

@@ -41,7 +41,7 @@ class TightAccountant:
         """See `Accountant`."""
         upper = self.upper_epsilon(schedule, delta)
         lower = max(achieved_epsilon(schedule, delta), _lower(schedule, inversion_epsilon, delta))
-        return Interval(min(lower, upper), upper)
+        return Interval.bracket(lower, upper)
 
     def delta(self, schedule: Schedule, epsilon: float) -> Interval:
         """See `Accountant`."""
@@ -49,7 +49,7 @@ class TightAccountant:
         if upper is None:
             upper = _FALLBACK.delta(schedule, epsilon).upper
         lower = max(achieved_delta(schedule, epsilon), _lower(schedule, inversion_delta, epsilon))
-        return Interval(min(lower, upper), upper)
+        return Interval.bracket(lower, upper)
 
 
 Inversion = Callable[[Composition, float], Interval]

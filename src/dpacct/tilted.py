@@ -16,12 +16,13 @@ import numpy as np
 
 from dpacct.dominating import Direction
 from dpacct.errors import NotConverged
-from dpacct.rounding import UNIT, Array
+from dpacct.rounding import UNIT, Array, ComplexArray
 from dpacct.trapezoid_grid import Grid, log_ratio
 
 _ACCURACY = 44.0
 # Largest number of (frequency, node) pairs of one round.
 MAX_CELLS = 15_000_000
+_MAX_NODES = 400_000
 _BLOCK_CELLS = 500_000
 # How often the frequency is doubled in search of one at which the density's variation helps.
 _DOUBLINGS = 40
@@ -53,7 +54,7 @@ class TiltedLosses:
         a = np.full_like(rates, order)
         self._counts = counts
         accuracy = np.full_like(rates, _ACCURACY + math.log(float(counts.sum())))
-        grid = Grid(a, rates, noise, accuracy, np.maximum(a, 0.0), frequency)
+        grid = Grid(a, rates, noise, accuracy, np.maximum(a, 0.0), frequency, _MAX_NODES)
         self._grid = grid
         quadratic, ratio, ratio_error = log_ratio(grid, rates, noise)
         exponent = order * ratio - quadratic
@@ -89,7 +90,9 @@ class TiltedLosses:
             highest = np.maximum.accumulate(log_density[part][::-1])[::-1]
             self._log_variation[part] = highest + rise[row] + math.log(2 * maxima[row])
             weights = self._weights[part]
-            between = np.maximum(weights[:-1], weights[1:]) * math.exp(min(rise[row], 50.0))
+            # A rise that large makes the bound void: left is then above one.
+            between = np.maximum(weights[:-1], weights[1:]) * math.exp(min(rise[row], 700.0))
+            between = between if rise[row] < 50.0 else np.ones_like(between)
             self._left[start] = 0.0
             self._left[start + 1 : stop] = np.cumsum(between)
             self._left[part] += 1e-12 + float(self._tails[row])
@@ -117,7 +120,7 @@ class TiltedLosses:
             total += self._counts[row] * bound
         return total
 
-    def log_characteristic(self, frequencies: Array) -> tuple[np.ndarray, Array]:
+    def log_characteristic(self, frequencies: Array) -> tuple[ComplexArray, Array]:
         """log of the product of all phi(t)^count, and a bound of its absolute error.
 
         Args:
@@ -137,7 +140,7 @@ class TiltedLosses:
             error += value_error
         return log_value, error
 
-    def _shift(self, row: int, part: slice, frequencies: Array) -> tuple[np.ndarray, Array]:
+    def _shift(self, row: int, part: slice, frequencies: Array) -> tuple[ComplexArray, Array]:
         """phi(t) - 1 of one round, without cancellation, and a bound of its absolute error."""
         weights, losses = self._weights[part], self._losses[part]
         relative = self._weight_error[part] + UNIT * (2 * len(weights) + 64)
@@ -151,7 +154,7 @@ class TiltedLosses:
 
 def characteristic_shift(
     frequencies: Array, losses: Array, total: Array, balance: Array, error: Array
-) -> tuple[np.ndarray, Array]:
+) -> tuple[ComplexArray, Array]:
     """Sums of e^{itl} - 1 over nodes, in blocks so that memory stays bounded.
 
     Args:
@@ -192,11 +195,24 @@ def decay_of(frequencies: Array, left: Array, log_variation: Array) -> Array:
     return 0.5 * np.log1p(-np.minimum(deficit, 1 - 1e-15))
 
 
-def log_of_power(shift: np.ndarray, error: Array, count: float) -> tuple[np.ndarray, Array]:
-    """log of (1 + shift)^count and a bound of its error, given that of ``shift``."""
-    with np.errstate(divide="ignore"):
-        log_value = count * np.log1p(shift)
-    size = np.abs(1 + shift) - error
-    relative = (error + 8 * UNIT * np.abs(shift)) / np.maximum(size, 1e-300)
-    bound = np.where(size > 0, count * relative, np.inf)
+def log_of_power(shift: ComplexArray, error: Array, count: float) -> tuple[ComplexArray, Array]:
+    """log of (1 + shift)^count and a bound of its error, given that of ``shift``.
+
+    The error is relative to the value returned. Where ``shift`` may be -1, that stands for
+    anything of at most its modulus: relative error 2.
+    """
+    x = np.asarray(shift.real, dtype=np.float64)
+    y = np.asarray(shift.imag, dtype=np.float64)
+    modulus = np.hypot(1 + x, y)
+    # numpy's complex log1p is accurate only next to 1 in absolute terms; this is relative to shift.
+    size = np.hypot(x, y)
+    near = size < 0.5
+    log_modulus = 0.5 * np.log1p(np.where(near, x * (2 + x) + y * y, 0.0))
+    log_modulus = np.where(near, log_modulus, np.log(np.maximum(modulus, 1e-300)))
+    angle = np.arctan2(y, 1 + x)
+    unsure = modulus <= 2 * error
+    log_modulus = np.where(unsure, np.log(modulus + error + 1e-300), log_modulus)
+    relative = (2 * error + 32 * UNIT * size) / np.maximum(modulus, 1e-300)
+    bound = np.where(unsure, math.log(3.0), count * relative)
+    log_value = count * log_modulus + 1j * count * np.where(unsure, 0.0, angle)
     return log_value, bound + 8 * UNIT * (np.abs(log_value) + 1)

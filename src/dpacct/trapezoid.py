@@ -66,7 +66,7 @@ def _surely_small(a: Array, q: Array, sigma: Array) -> np.ndarray:
     in between: joint convexity, log I >= -a (1-a) / (2 sigma^2).
     """
     growth = np.minimum(np.maximum(a - 1, 0.0) / (2 * sigma**2), 600.0)
-    above_one = a * np.log1p(q * np.expm1(growth)) < 1
+    above_one = (a * np.log1p(q * np.expm1(growth)) < 1) & (growth < 600.0)
     below_zero = (a * np.log1p(-q) < 1) & (sigma > _SMALL_SIGMA)
     between = a * (1 - a) < 2 * sigma**2
     return np.where(a > 1, above_one, np.where(a < 0, below_zero, between))

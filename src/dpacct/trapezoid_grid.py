@@ -28,6 +28,9 @@ class Grid:
         accuracy: exponent y such that tails and discretization are about e^-y, shape (m,).
         farthest: c as above, shape (m,).
         frequency: largest |t| where powers a + i t are integrated too.
+        max_nodes: how many nodes there may be in all rows together.
+    Raises:
+        NotConverged: more would be needed.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class Grid:
         accuracy: Array,
         farthest: Array,
         frequency: float = 0.0,
+        max_nodes: int = _MAX_NODES,
     ) -> None:
         variance = sigma**2
         negative = np.minimum(a, 0.0)
@@ -71,8 +75,8 @@ class Grid:
         last = np.ceil((farthest + reach) / self.step) + 1
         self.counts: np.ndarray = (last - first).astype(np.int64) + 1
         total = int(self.counts.sum())
-        if total > _MAX_NODES:
-            raise NotConverged(f"the moment integral needs {total} nodes, more than {_MAX_NODES}")
+        if total > max_nodes:
+            raise NotConverged(f"the moment integral needs {total} nodes, more than {max_nodes}")
         self.starts: np.ndarray = np.cumsum(self.counts) - self.counts
         index = np.arange(total) - np.repeat(self.starts - first, self.counts)
         self.x: Array = index * self.spread(self.step)
@@ -108,7 +112,7 @@ def log_ratio(grid: Grid, q: Array, sigma: Array) -> tuple[Array, Array, Array]:
         loss[deep] = np.log((1 - q[deep]) + q[deep] * np.exp(exponent[deep]))
     far = exponent > 700.0
     if far.any():
-        odds = (1 - q[far]) / q[far] * np.exp(-exponent[far])
+        odds = np.exp(np.log1p(-q[far]) - np.log(q[far]) - exponent[far])
         loss[far] = exponent[far] + np.log(q[far]) + np.log1p(odds)
     size = np.abs(loss)
     error = UNIT * (

@@ -17,6 +17,8 @@ from dpacct.errors import InvalidParameter
 NOISE_MULTIPLIER_RANGE = (1e-3, 1e10)
 MAX_ROUNDS = 10**12
 MAX_ORDER = 1e7
+# Below, its square underflows.
+MIN_SAMPLING_RATE = 1e-150
 
 
 def real(name: str, value: object, rule: str) -> float:
@@ -67,6 +69,8 @@ def sampling_rate(value: object, name: str = "sampling_rate") -> float:
     if not 0.0 < number <= 1.0:
         hint = f"Did you mean {number / 100:g} ({number:g} %)?" if 1.0 < number <= 100.0 else ""
         raise InvalidParameter(name, value, rule, hint)
+    if number < MIN_SAMPLING_RATE:
+        raise InvalidParameter(name, value, f"{rule}, and is at least {MIN_SAMPLING_RATE:g} here")
     return number
 
 

@@ -20,7 +20,7 @@ def delta_bounds(
     span: float,
     total_span: float,
 ) -> tuple[float, float]:
-    """Lower and upper delta of ``rounds`` rounds; losses of a round beyond ``span`` count as the worst."""
+    """Lower and upper delta; losses of a round beyond ``span`` count as the worst."""
     cells = round(span / step)
     edges = step * np.arange(cells + 1)
     # loss >= l  <=>  x >= x(l), from l = log(1 - q + q e^{(2x-1)/(2 s^2)}).
