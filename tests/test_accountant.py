@@ -107,9 +107,9 @@ def test_delta_and_epsilon_are_inverse(plan: Schedule, delta: float) -> None:
     assume(1e-6 < epsilon < 1e6)
     back = delta_of(plan, epsilon=epsilon)
     assert 0 <= back.lower <= back.upper
-    # The rounding of epsilon comes back multiplied by the order.
+    # The order is searched to 2e-5, and the rounding of epsilon comes back times the order.
     order = RENYI.best_order(plan, delta)
-    slack = 1e-8 + 1e-12 * order * (1 + epsilon)
+    slack = 1e-6 + 1e-12 * order * (1 + epsilon)
     assert back.upper <= delta * (1 + slack)
     assert epsilon_of(plan, delta=back.upper).upper <= epsilon * (1 + 1e-7) + 1e-10
 

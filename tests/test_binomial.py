@@ -62,15 +62,8 @@ def test_truth_is_inside_where_both_ends_of_the_sum_matter(
 def test_tiny_moments_keep_their_relative_precision(order: int, rate: float, noise: float) -> None:
     """Far below the last digit of 1 + the moment."""
     bounds = binomial_log_moment(order, rate, noise)
-    truth = sampled_gaussian.binomial_log_moment(order, rate, noise)
-    with mp.workdps(400):
-        pairs = mpf(order) * (order - 1) / 2
-        leading = pairs * mpf(rate) ** 2 * mp.expm1(1 / mpf(noise) ** 2)
-        assert mpf(float(bounds.lower)) <= leading * (1 + mpf(10) ** -6)
-        assert mpf(float(bounds.upper)) >= leading
-        assert bounds.upper - bounds.lower <= 1e-11 * bounds.upper
-    if rate > 1e-20:
-        assert contains(bounds, truth)
+    assert contains(bounds, sampled_gaussian.binomial_log_moment(order, rate, noise))
+    assert 0 < bounds.upper - bounds.lower <= 1e-11 * bounds.upper
 
 
 def test_order_two_has_a_closed_form() -> None:

@@ -21,7 +21,7 @@ VALLEYS: dict[str, Callable[[float, float], float]] = {
     "corner": lambda t, k: k * abs(t),
     "lopsided": lambda t, k: k * t if t > 0 else -t / k,
     "exponential": lambda t, k: math.expm1(t) - t + k,
-    "steep": lambda t, k: math.cosh(min(k, 40.0) * t),
+    "steep": lambda t, k: math.cosh(min(k, 20.0) * t),
     "flat": lambda t, k: k * t**4,
     "wall on the right": lambda t, k: math.inf if t > 1.0 else k * t * t,
     "wall at the minimum": lambda t, k: math.inf if t > 0.0 else -k * t,
@@ -119,7 +119,7 @@ def test_bisection_ends_where_no_number_lies_between() -> None:
 SLOPES: dict[str, Callable[[float, float], float]] = {
     "line": lambda t, k: -k * t,
     "cube": lambda t, k: -k * t**3,
-    "exponential": lambda t, k: -math.expm1(min(k, 20.0) * t),
+    "exponential": lambda t, k: -math.expm1(min(k, 10.0) * t),
     "logarithm-like": lambda t, k: -math.asinh(1e6 * k * t),
     "step": lambda t, k: 1.0 if t < 0 else -k,
     "infinite below": lambda t, k: math.inf if t < -0.1 else -k * t,
