@@ -22,7 +22,7 @@ from dpacct import Full, Interval, Poisson, Round, Schedule, Uniform
 
 PAGE = Path(__file__).resolve().with_name("published.md")
 BEGIN, END = "<!-- begin generated tables -->", "<!-- end generated tables -->"
-ACCOUNTANT = "rdp"
+ACCOUNTANT = "tight"
 PAPERS = {
     "000": "DP-FedPGN",
     "002": "DP-FedSAM",
@@ -106,7 +106,9 @@ def with_rounds(entries: Iterable[Entry]) -> tuple[str, Counter[str]]:
     return markdown(head, rows), counts
 
 
-def most_rounds(claim: float, noise: float, sampling: Sampling, delta: float) -> int:
+def most_rounds(
+    claim: float, noise: float, sampling: Sampling, delta: float, accountant: str = ACCOUNTANT
+) -> int:
     """The largest number of rounds that keeps a printed epsilon; 0 if one is too much."""
     try:
         found = dpacct.calibrate(
@@ -114,7 +116,7 @@ def most_rounds(claim: float, noise: float, sampling: Sampling, delta: float) ->
             delta=delta,
             noise_multiplier=noise,
             sampling=sampling,
-            accountant=ACCOUNTANT,
+            accountant=accountant,
             solve="rounds",
         )
     except dpacct.NotConverged:
@@ -122,14 +124,16 @@ def most_rounds(claim: float, noise: float, sampling: Sampling, delta: float) ->
     return found.rounds
 
 
-def least_noise(claim: float, sampling: Sampling, delta: float) -> float:
+def least_noise(
+    claim: float, sampling: Sampling, delta: float, accountant: str = ACCOUNTANT
+) -> float:
     """The noise multiplier with which `IMPLIED_ROUNDS` rounds keep a printed epsilon."""
     return dpacct.calibrate(
         epsilon=claim,
         delta=delta,
         rounds=IMPLIED_ROUNDS,
         sampling=sampling,
-        accountant=ACCOUNTANT,
+        accountant=accountant,
     ).noise_multiplier
 
 
@@ -178,7 +182,7 @@ def tables(data: dict[str, Any]) -> str:
     first = f"{len(complete)} settings, of which {printed} print an epsilon: {tally}."
     second = (
         f"{len(partial)} settings print an epsilon, and a multiplier without the rounds that go\n"
-        "with it. Three numbers in a cell are: recomputed by others for Poisson sampling / ours\n"
+        "with it. Three numbers in a cell are: recomputed by others (Renyi) for Poisson sampling / ours\n"
         "for Poisson sampling / ours for the sampling as described."
     )
     heads = "### Complete settings", "### Settings without rounds"

@@ -222,12 +222,12 @@ def test_rounds_and_multipliers_that_are_not_printed(entries: list[Entry]) -> No
     for entry in with_key(entries, "implied_if_multiplier_fixed"):
         claim, delta, poisson = entry["claimed_epsilon"], entry["delta"], Poisson(0.1)
         figures, noise = entry["implied_if_multiplier_fixed"], entry["noise_multiplier"]
-        rounds = GENERATOR.most_rounds(claim, noise, poisson, delta)
+        rounds = GENERATOR.most_rounds(claim, noise, poisson, delta, accountant="rdp")
         assert figures["max_rounds"] <= rounds <= figures["max_rounds"] + 1
         plan = figures["max_rounds"] * Round(noise, poisson)
         _, improved = on_grid(plan, delta, FINE)
         expected = figures["exact_rdp_improved_at_max_rounds"]
         assert improved == pytest.approx(expected, abs=HALF_DIGIT)
         multiplier = entry["implied_if_rounds_fixed"]["noise_multiplier"]
-        found = GENERATOR.least_noise(claim, poisson, delta)
+        found = GENERATOR.least_noise(claim, poisson, delta, accountant="rdp")
         assert multiplier - 5e-4 <= found <= multiplier + 1e-4
