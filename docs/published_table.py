@@ -182,8 +182,8 @@ def tables(data: dict[str, Any]) -> str:
     first = f"{len(complete)} settings, of which {printed} print an epsilon: {tally}."
     second = (
         f"{len(partial)} settings print an epsilon, and a multiplier without the rounds that go\n"
-        "with it. Three numbers in a cell are: recomputed by others (Renyi) for Poisson sampling /\n"
-        "ours for Poisson sampling / ours for the sampling as described."
+        "with it. Three numbers in a cell are: recomputed by others (Renyi) for Poisson\n"
+        "sampling / ours for Poisson sampling / ours for the sampling as described."
     )
     heads = "### Complete settings", "### Settings without rounds"
     return "\n\n".join([heads[0], first, table, heads[1], second, without_rounds(partial)])
