@@ -25,7 +25,7 @@ Conversion = Callable[[float, float, float], float]
 
 # Orders outside are never better by more than rounding: b in [e^-13, e^16] = [2e-6, 9e6].
 _LOG_RANGE = (-13.0, 16.0)
-_LOG_TOLERANCE = 2e-5
+_LOG_TOLERANCE = 2e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def best_epsilon(
         start: an order near the best one; only the time depends on it.
         conversion: which formula.
     Error:
-        Proven from above whatever the search does. It ends within 2e-5 in log(alpha - 1), where
+        Proven from above whatever the search does. It ends within 2e-6 in log(alpha - 1), where
         epsilon is flat: about 1e-9 above the minimum over orders.
     """
     order = _best_order(lambda order: conversion(order, renyi(order), delta), start)
