@@ -169,17 +169,22 @@ class Contour:
         phase = self._t * epsilon
         value = np.exp(self._log_value - 1j * phase) * self._kernel
         error = self._error + 4 * UNIT * (phase + np.abs(self._log_value)) + 64 * UNIT
-        relative = np.expm1(np.minimum(error, 100.0))
         total = float(self._weights @ value.real)
-        magnitude = np.abs(value)
-        slack = float(self._weights @ (magnitude * (relative + 2 * UNIT * len(phase))))
+        # |v| (e^error - 1); a large error is added to the logarithm first, so that none is clipped.
+        size = self._log_value.real
+        with np.errstate(over="ignore"):
+            grown = np.exp(size + error)
+        near = np.exp(size) * np.expm1(np.minimum(error, 1.0))
+        off = np.where(error < 1, near, grown) + 2 * UNIT * len(phase) * np.exp(size)
+        slack = float(self._weights @ (np.abs(self._kernel) * off)) * (1 + 1e-9)
         slack += self._truncation
         if not math.isfinite(total + slack):
             raise NotConverged("the contour sum is not finite")
-        upper_scale = math.exp(min(float(self._log_moment.upper) - c * epsilon, 700.0))
+        upper_exponent = float(self._log_moment.upper) - c * epsilon
+        upper_scale = math.exp(upper_exponent) if upper_exponent < 700.0 else math.inf
         lower_scale = math.exp(min(float(self._log_moment.lower) - c * epsilon, 700.0))
         spread = 8 * UNIT * (abs(float(self._log_moment.upper)) + c * epsilon + 8)
-        upper = max(0.0, total + slack) * upper_scale * (1 + spread)
+        upper = max(slack, total + slack) * upper_scale * (1 + spread)
         lower = max(0.0, total - slack) * lower_scale * (1 - spread) - self._aliases(epsilon)
         return Interval(max(0.0, min(lower, 1.0)), min(1.0, upper))
 

@@ -143,7 +143,9 @@ class TiltedLosses:
     def _shift(self, row: int, part: slice, frequencies: Array) -> tuple[ComplexArray, Array]:
         """phi(t) - 1 of one round, without cancellation, and a bound of its absolute error."""
         weights, losses = self._weights[part], self._losses[part]
-        relative = self._weight_error[part] + UNIT * (2 * len(weights) + 64)
+        # Each weight is divided by their sum, whose relative error is the mean of theirs.
+        common = float(self._weight_error[part] @ weights) + UNIT * (2 * len(weights) + 64)
+        relative = self._weight_error[part] + common
         phase_error = float((self._loss_error[part] + 8 * UNIT * np.abs(losses)) @ weights)
         shift, size = characteristic_shift(
             frequencies, losses, weights, weights, weights * relative
