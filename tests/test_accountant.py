@@ -163,11 +163,24 @@ def test_accountants_are_found_by_their_name(name: str) -> None:
 
 
 def test_one_accountant_is_the_default() -> None:
-    assert {"rdp", "closed-form", "gdp", DEFAULT_ACCOUNTANT} <= set(ACCOUNTANTS)
+    assert list(ACCOUNTANTS) == ["tight", "rdp", "closed-form", "gdp"]
+    assert DEFAULT_ACCOUNTANT == "tight"
     plan = {"noise_multiplier": 1.0, "sampling_rate": 0.1, "rounds": 10}
     named = {**plan, "accountant": DEFAULT_ACCOUNTANT}
     assert dpacct.epsilon(**plan, delta=1e-5) == dpacct.epsilon(**named, delta=1e-5)
     assert dpacct.delta(**plan, epsilon=1) == dpacct.delta(**named, epsilon=1)
+
+
+def test_the_default_is_exact() -> None:
+    """Reference 7.9999993 at 1.2860094; half a digit of that noise moves epsilon by 5e-7."""
+    plan = 300 * Round(1.2860094, Poisson(0.1))
+    spent = dpacct.epsilon(plan, delta=1e-5)
+    assert spent.lower == pytest.approx(7.9999993, abs=5e-7)
+    assert spent.width <= 1e-6 * spent.upper
+    chance = dpacct.delta(plan, epsilon=spent.upper)
+    assert chance.width <= 1e-6 * chance.upper
+    assert chance.upper == pytest.approx(1e-5, rel=1e-6)
+    assert epsilon_of(plan, delta=1e-5).upper > 1.05 * spent.upper
 
 
 @pytest.mark.parametrize("name", ["RDP", "moments", "", "tightest"])
@@ -177,7 +190,7 @@ def test_an_unknown_accountant_is_refused(name: str) -> None:
         lambda: dpacct.epsilon(Round(1.0), delta=1e-5, accountant=name),
         lambda: dpacct.delta(Round(1.0), epsilon=1.0, accountant=name),
     ):
-        with pytest.raises(InvalidParameter, match="an accountant is one of rdp") as caught:
+        with pytest.raises(InvalidParameter, match="an accountant is one of tight, rdp") as caught:
             call()
         assert caught.value.name == "accountant"
 

@@ -62,6 +62,46 @@ def test_the_main_example() -> None:
     assert found.schedule == 300 * Round(found.noise_multiplier, Poisson(0.1))
 
 
+def test_the_main_example_by_default() -> None:
+    """Reference: epsilon 7.9999993 at noise 1.2860094 by exact composition."""
+    found = dpacct.calibrate(epsilon=8, delta=1e-5, rounds=300, sampling_rate=0.1)
+    assert found.accountant == "tight"
+    assert 1.286009 <= found.noise_multiplier <= 1.28601
+    assert found.epsilon == dpacct.epsilon(found.schedule, delta=1e-5)
+    assert found.epsilon.upper <= 8 < found.epsilon.upper * (1 + 1e-6)
+    assert found.epsilon.width <= 1e-6 * found.epsilon.upper
+    less = dpacct.epsilon(found.schedule.scale_noise(1 - STEP), delta=1e-5)
+    assert less.lower > 8
+
+
+@pytest.mark.parametrize(
+    ("target", "delta", "unit"),
+    [
+        (1.0, 1e-6, 1000 * Round(1.0, Poisson(0.01))),
+        (0.1, 1e-15, 20 * Round(1.0, Poisson(0.5))),
+        (100.0, 1e-4, 1000 * Round(1.0, Poisson(0.2))),
+        (0.01, 0.1, 1 * Round(1.0, Poisson(0.9))),
+        (2.0, 1e-5, 50 * Round(1.0, Full(), "replace-one")),
+        (4.0, 1e-5, 100 * Round(1.0, Uniform(5, 100))),
+        (4.0, 1e-5, 100 * Round(1.0, Uniform(5, 100), "add-remove")),
+        (3.0, 1e-5, 100 * Round(1.0, Poisson(0.1)) + 200 * Round(0.8, Poisson(0.05))),
+    ],
+)
+def test_the_default_ends_within_a_millionth_of_its_optimum(
+    target: float, delta: float, unit: Schedule
+) -> None:
+    found = dpacct.calibrate(schedule=unit, epsilon=target, delta=delta)
+    assert found.epsilon == dpacct.epsilon(found.schedule, delta=delta)
+    assert found.epsilon.upper <= target
+    less = dpacct.epsilon(found.schedule.scale_noise(1 - STEP), delta=delta)
+    assert less.upper > target
+    renyi = calibrate(schedule=unit, epsilon=target, delta=delta)
+    assert found.noise_scale < renyi.noise_scale
+    if not isinstance(unit.phases[0].round.sampling, Uniform):
+        # Nor could anybody else do with less noise.
+        assert less.lower > target
+
+
 @given(epsilon=epsilons, rounds=counts, rate=rates, delta=deltas)
 def test_any_poisson_setting_meets_its_target(
     epsilon: float, rounds: int, rate: float, delta: float

@@ -23,14 +23,22 @@ LAYERS = [
     {
         "schedules", "schedule_files", "arguments", "dominating", "quadrature", "half_line",
         "trapezoid_grid", "trapezoid", "moments", "binomial",
+        "exponential_sums", "decay",
     },
     {
         "rdp", "rdp_uniform", "conversion", "gaussian", "closed_form", "noise_rules", "one_round",
-        "achieved", "tilted", "symmetrized_losses", "inversion", "pld",
+        "achieved", "tilted", "symmetrized_losses", "inversion", "loss_pieces", "loss_cells",
+        "grid_masses", "loss_grid", "grid_plan", "grid_transform", "grid_engine",
+        "cumulants", "saddle", "composition", "truncated_losses", "truncated_composition",
+        "contour", "engines", "first_guess",
     },
     {"renyi_accountant", "closed_form_accountant", "gaussian_accountant", "tight_accountant"},
     {"accountant"},
-    {"calibration", "calibrate", "tradeoff", "ledger", "odometer"},
+    {
+        "calibration", "goals", "privacy_profile", "convexity", "attacks", "tradeoff", "risk",
+        "risk_target", "calibrate",
+        "ledger", "odometer",
+    },
     {"dpacct"},  # the public names
     {"claims", "interop", "fl"},
     {"dpacct_cli"},
@@ -40,6 +48,7 @@ LAYERS = [
 EVERYWHERE = {"numpy", "scipy"}
 ONLY = {
     "torch": {"fl"},
+    "sklearn": {"fl"},
     "dp_accounting": {"interop"},
     "opacus": {"interop"},
     "typer": {"dpacct_cli"},

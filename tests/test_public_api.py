@@ -21,11 +21,11 @@ from dpacct import (
 from dpacct.rdp import RenyiValue
 
 NAMES = {
-    "calibrate", "epsilon", "delta", "rdp",
+    "calibrate", "epsilon", "delta", "rdp", "tradeoff",
     "Round", "Schedule", "Poisson", "Uniform", "Full", "Adjacency", "Budget", "Interval",
     "Calibration",
     "DpacctError", "InvalidParameter", "Unsupported", "NotConverged", "BudgetExceeded",
-    "LedgerError",
+    "LedgerError", "Ledger",
     "__version__",
 }  # fmt: skip
 

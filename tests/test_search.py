@@ -158,3 +158,11 @@ def test_smooth_roots_are_found_in_a_few_steps() -> None:
     low, high = bracket_root(function, 5.0, (-10.0, 10.0), 1e-9)
     assert function.calls <= 20  # bisection needs 34
     assert math.exp(-low) - 0.3 * low > 0 >= math.exp(-high) - 0.3 * high
+
+
+def test_a_tolerance_below_the_resolution_of_floats_ends() -> None:
+    """Neighboring floats have nothing between them."""
+    for root in (1.0, 123456.789, 1e15):
+        low, high = bracket_root(lambda t, at=root: at - t, root / 3, (0.0, math.inf), 1e-30)
+        assert low <= root <= high
+        assert high - low <= 1e-14 * root

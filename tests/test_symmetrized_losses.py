@@ -1,13 +1,18 @@
 """The C_q pair by contour inversion, against brute force and known figures."""
 
 import pytest
+from mpmath import mp, mpc, mpf
 
 import dpacct
 from dpacct import Poisson, Round, Uniform
-from dpacct.dominating import Direction, SymmetrizedPair
+from dpacct.composition import Composition
+from dpacct.dominating import Direction, SampledGaussianPair, SymmetrizedPair
+from dpacct.engines import ENGINES
 from dpacct.errors import NotConverged
-from dpacct.inversion import Composition, inversion_delta, inversion_epsilon
-from oracles.symmetrized_composition import delta_bounds
+from dpacct.inversion import inversion_delta, inversion_epsilon
+from dpacct.one_round import one_round_delta
+from dpacct.symmetrized_losses import SymmetrizedLosses
+from tests.oracles.symmetrized_composition import delta_bounds
 
 
 def composition(rate: float, noise_std: float, rounds: int) -> Composition:
@@ -70,6 +75,70 @@ def test_rounds_of_several_kinds_cost_more_than_either() -> None:
     assert whole.upper < renyi.upper
 
 
-def test_a_loss_that_is_nearly_an_atom_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("epsilon", "rate", "noise_std", "rounds"),
+    [(0.05, 0.001, 1.0, 10), (1.0, 0.01, 0.6, 3), (4.0, 0.02, 0.4, 30)],
+)
+def test_losses_that_are_nearly_atoms(
+    epsilon: float, rate: float, noise_std: float, rounds: int
+) -> None:
+    lower, upper = delta_bounds(
+        epsilon, rate, noise_std, rounds, step=5e-5, span=20.0, total_span=45.0
+    )
+    found = inversion_delta(composition(rate, noise_std, rounds), epsilon)
+    assert 0 < lower <= found.upper
+    assert found.lower <= upper
+    assert found.width <= 1e-4 * found.upper
+    assert upper < 1.05 * lower
+
+
+@pytest.mark.parametrize("rate", [1e-6, 1e-3, 0.5])
+@pytest.mark.parametrize("noise_std", [0.3, 20.0])
+@pytest.mark.parametrize("delta", [1e-3, 1e-9])
+def test_a_single_round_is_the_remove_pair(rate: float, noise_std: float, delta: float) -> None:
+    """For eps >= 0; the contour sees an atom, both signs of losses and a cut tail."""
+    pair = SampledGaussianPair(rate, noise_std, Direction.REMOVE)
+    one = composition(rate, noise_std, 1)
+    epsilon = ENGINES["auto"].epsilon(one, delta).upper
+    if epsilon == 0.0:
+        # delta(0) is the total variation, and not above the delta asked for.
+        epsilon = 1e-3
+    exact = one_round_delta(epsilon, pair)
+    found = inversion_delta(one, epsilon)
+    assert found.lower <= exact.upper
+    assert exact.lower <= found.upper
+
+
+def test_so_little_noise_is_refused() -> None:
     with pytest.raises(NotConverged, match="atom"):
-        inversion_epsilon(composition(0.001, 1.0, 10), 1e-5)
+        inversion_epsilon(composition(0.001, 0.03, 10), 1e-5)
+
+
+def test_the_contour_of_a_part_is_the_part_of_the_contour() -> None:
+    """Losses beyond an end, left out on both sides: M, and phi at frequencies of either route."""
+    q, sigma, tilt, end = 0.2, 0.8, 1.5, 2.5
+    law = SymmetrizedLosses(q, sigma, 1.0, tilt, 6.0, end)
+    with mp.workdps(25):
+        rate, std = mpf(q), mpf(sigma)
+        half, last = mpf(1) / 2, std**2 * mpf(end) + mpf(1) / 2
+
+        def integral(power: mpc) -> mpc:
+            def f(x: mpf) -> mpc:
+                loss = mp.log1p(rate * mp.expm1((2 * x - 1) / (2 * std**2)))
+                waves = mp.exp((1 + power) * loss) + mp.exp(-power * loss)
+                return mp.npdf(x, 0, std) * waves
+
+            edge = mp.ncdf(-half / std)
+            above_p = (1 - rate) * edge + rate * mp.ncdf((1 - half) / std)
+            pieces = mp.linspace(half, last, 5)
+            return mp.quad(f, pieces) + 1 - above_p - edge
+
+        moment = integral(mpc(tilt))
+        assert law.log_moment.lower <= mp.log(moment.real) <= law.log_moment.upper
+        assert law.log_moment.upper - law.log_moment.lower <= 1e-11
+        value, error = law.log_characteristic(0.5, 13)
+        for k in (1, 4, 12):
+            exact = integral(mpc(tilt, 0.5 * k)) / moment
+            off = abs(exact / mp.exp(mpc(complex(value[k]))) - 1)
+            assert off <= mp.expm1(mpf(float(error[k])))
+            assert error[k] < 1e-9

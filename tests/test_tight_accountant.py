@@ -13,6 +13,7 @@ from dpacct.budget import Interval
 from dpacct.gaussian import gaussian_epsilon
 from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
 from dpacct.tight_accountant import TightAccountant
+from dpacct.validate import MIN_PROBABILITY
 from tests.strategies import log_uniform, schedules
 
 TIGHT = TightAccountant()
@@ -192,7 +193,7 @@ def test_delta_and_epsilon_agree(rate: float, noise: float, rounds: int, epsilon
     schedule = poisson(rate, noise, rounds)
     found = TIGHT.delta(schedule, epsilon)
     assert 0 <= found.lower <= found.upper <= RENYI.delta(schedule, epsilon).upper * (1 + 1e-9)
-    if 1e-300 < found.upper < 1:
+    if MIN_PROBABILITY < found.upper < 1:
         assert TIGHT.epsilon(schedule, found.upper).lower <= epsilon * (1 + 1e-9)
-    if 1e-300 < found.lower < 1:
+    if MIN_PROBABILITY < found.lower < 1:
         assert TIGHT.epsilon(schedule, found.lower).upper >= epsilon * (1 - 1e-9)

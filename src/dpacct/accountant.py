@@ -37,13 +37,13 @@ class Accountant(Protocol):
 
 
 _ALL: tuple[Accountant, ...] = (
-    RenyiAccountant(),
     TightAccountant(),
+    RenyiAccountant(),
     ClosedFormAccountant(),
     GaussianAccountant(),
 )
 ACCOUNTANTS: dict[str, Accountant] = {accountant.name: accountant for accountant in _ALL}
-DEFAULT_ACCOUNTANT = "rdp"
+DEFAULT_ACCOUNTANT = "tight"
 
 
 def find_accountant(name: str) -> Accountant:

@@ -11,18 +11,21 @@ from collections.abc import Callable
 from functools import cache
 
 from dpacct import validate
-from dpacct.accountant import DEFAULT_ACCOUNTANT, Accountant, find_accountant
+from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.arguments import Setting, build_schedule, find_sampling
 from dpacct.budget import Interval
 from dpacct.calibration import Calibration
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
+from dpacct.goals import EpsilonGoal, Goal, excess
+from dpacct.risk_target import find_goal, refuse_risk, reported_delta
 from dpacct.rounds import Adjacency, Poisson, Round, Sampling, Schedule, Uniform
 from dpacct.search import bracket_root
 
 SOLVE_FOR = ("noise", "rounds", "sampling_rate", "epsilon", "delta")
 
 # Relative width of the final bracket of noise multiplier and rate.
-_TOLERANCE = 1e-7
+_TOLERANCE = 2e-7
+_GUESS_TOLERANCE = 1e-6
 _SMALLEST_RATE = 1e-12
 
 
@@ -38,19 +41,26 @@ def calibrate(
     adjacency: Adjacency | str | None = None,
     accountant: str = DEFAULT_ACCOUNTANT,
     solve: str = "noise",
+    advantage: float | None = None,
+    tpr: float | None = None,
+    fpr: float | None = None,
 ) -> Calibration:
-    """Find what is missing so that a schedule meets a budget.
+    """Find what is missing so that a schedule meets a budget, or a limit of attack risk.
 
     Args:
         epsilon: the target; not with solve="epsilon"; where delta is solved for, the epsilon at
             which it is asked.
-        delta: in (0, 1); not with solve="delta".
+        delta: in (0, 1); not with solve="delta". Beside a limit of risk it only says where
+            epsilon is told, and is 1e-5 by default.
         schedule: a schedule whose noise is scaled by one factor; instead of the parts below.
         noise_multiplier, rounds, sampling_rate, sampling, adjacency: the parts of a constant
             schedule, all but the one solved for. For solve="sampling_rate", ``sampling`` may be a
             `Uniform` scheme: its cohort is solved for, among its clients; default Poisson.
         accountant: name of the accountant whose upper bound must meet the target.
         solve: "noise", "rounds", "sampling_rate", "epsilon" or "delta".
+        advantage: instead of epsilon, the largest TPR - FPR that an attack may reach, in (0, 1).
+        tpr, fpr: instead of epsilon, the largest true positive rate that an attack with this false
+            positive rate may reach, 0 < fpr < tpr < 1.
     Returns:
         The calibration. Noise and rate are within 1e-6 (relative) of the accountant's optimum, on
         the safe side; rounds and cohort size are the largest possible.
@@ -80,6 +90,8 @@ def calibrate(
         "sampling": sampling,
         "adjacency": adjacency,
     }
+    if solve in ("epsilon", "delta"):
+        refuse_risk(solve, advantage=advantage, tpr=tpr, fpr=fpr)
     if solve == "epsilon":
         plan, at = build_schedule(schedule, **parts), validate.delta(delta)
         return Calibration(solve, plan, accountant, at, judge.epsilon(plan, at), None)
@@ -88,34 +100,28 @@ def calibrate(
         spent = judge.delta(plan, budget).upper
         return Calibration(solve, plan, accountant, spent, Interval(0.0, budget), None)
 
-    target, at = validate.target_epsilon(epsilon), validate.delta(delta)
+    goal = find_goal(judge, epsilon=epsilon, delta=delta, advantage=advantage, tpr=tpr, fpr=fpr)
+    at = goal.delta if isinstance(goal, EpsilonGoal) else reported_delta(delta)
     factor = 1.0
     if solve == "noise":
-        plan, factor = _solve_noise(judge, schedule, parts, target, at)
+        plan, factor = _solve_noise(goal, schedule, parts)
     elif schedule is not None:
         rule = "a schedule fixes rounds and rate; only its noise can be solved for"
         raise InvalidParameter("solve", solve, rule)
     elif solve == "rounds":
         scheme = find_sampling(sampling_rate, sampling)
         round_ = Round(validate.noise_multiplier(noise_multiplier), scheme, adjacency)
-        plan = _solve_rounds(judge, round_, target, at) * round_
+        plan = _solve_rounds(goal, round_) * round_
     else:
-        plan = _solve_sampling(judge, parts, target, at)
-    return Calibration(solve, plan, accountant, at, judge.epsilon(plan, at), target, factor)
+        plan = _solve_sampling(goal, parts)
+    reached = goal.measure(plan)
+    if isinstance(goal, EpsilonGoal):
+        return Calibration(solve, plan, accountant, at, reached, goal.target, factor)
+    spent = judge.epsilon(plan, at)
+    return Calibration(solve, plan, accountant, at, spent, goal.target, factor, goal.name, reached)
 
 
-def _excess(judge: Accountant, plan: Schedule, target: float, delta: float) -> float:
-    """log of (proven epsilon / target): positive where the budget is broken."""
-    upper = judge.upper_epsilon(plan, delta)
-    if upper <= target:
-        # Exactly on target must count as met, whatever the logarithms round to.
-        return min(0.0, math.log(max(upper, 1e-300) / target))
-    return max(math.log(upper / target), 1e-300)
-
-
-def _solve_noise(
-    judge: Accountant, schedule: Schedule | None, parts: Setting, target: float, delta: float
-) -> tuple[Schedule, float]:
+def _solve_noise(goal: Goal, schedule: Schedule | None, parts: Setting) -> tuple[Schedule, float]:
     """The schedule with the least noise that meets the target, and the factor on a given one."""
     if schedule is None:
         parts["noise_multiplier"] = 1.0
@@ -125,19 +131,20 @@ def _solve_noise(
     if not unit.rounds:
         rule = "a schedule with at least one round is needed to solve for noise"
         raise InvalidParameter("schedule", "empty", rule)
-    factor = _noise_factor(judge, unit, target, delta)
+    factor = _noise_factor(goal, unit)
     return unit.scale_noise(factor), 1.0 if schedule is None else factor
 
 
-def _noise_factor(judge: Accountant, unit: Schedule, target: float, delta: float) -> float:
+def _noise_factor(goal: Goal, unit: Schedule) -> float:
     """The smallest factor on the noise of a schedule that meets the target."""
     noises = [round_.noise_multiplier for round_ in unit.distinct()]
     low, high = validate.NOISE_MULTIPLIER_RANGE
     ends = (math.log(low / min(noises)) + 1e-12, math.log(high / max(noises)) - 1e-12)
 
-    def excess(log_factor: float) -> float:
+    @cache
+    def excess_at(log_factor: float) -> float:
         try:
-            return _excess(judge, unit.scale_noise(math.exp(log_factor)), target, delta)
+            return excess(goal, unit.scale_noise(math.exp(log_factor)))
         except Unsupported:
             # Closed forms hold only from some noise on: treat less noise as too little.
             if log_factor >= ends[1] - 1.0:
@@ -149,46 +156,56 @@ def _noise_factor(judge: Accountant, unit: Schedule, target: float, delta: float
         count * (round_.sampling_rate / round_.noise_multiplier) ** 2
         for round_, count in unit.distinct().items()
     )
-    cost = -math.log(delta)
     guess = max(
-        # Many rounds: zCDP with the variance divided by q^2.
-        0.5 * math.log(max(spread, 1e-300)) + _log_noise(target, cost),
-        # Few rounds: one unsampled round at the epsilon that sampling amplifies to the target.
-        _log_noise(max(target, math.log1p(math.expm1(min(target, 700.0)) / rate)), cost)
-        - math.log(max(noises)),
+        # Many rounds: one Gaussian with the variance divided by q^2.
+        0.5 * math.log(max(spread, 1e-300)) + goal.log_noise(1.0),
+        # Few rounds: one of them alone.
+        goal.log_noise(rate) - math.log(max(noises)),
     )
-    bad, good = bracket_root(excess, guess, ends, _TOLERANCE)
-    if math.isinf(excess(bad)):
+    guess = _refine(goal, unit, guess, ends)
+    # epsilon falls about as 1 / noise: the step reaches the other side of the root.
+    step = min(max(2 * abs(excess_at(guess)), 2 * _TOLERANCE), 0.5)
+    bad, good = bracket_root(excess_at, guess, ends, _TOLERANCE, step)
+    if math.isinf(excess_at(bad)):
         # No bound holds for a little less noise, but one may for still less.
         below = (bad - 0.05 * k for k in range(1, 80))
-        island = next((t for t in below if t > ends[0] and excess(t) <= 0), None)
+        island = next((t for t in below if t > ends[0] and excess_at(t) <= 0), None)
         if island is not None:
-            good = bracket_root(excess, island, (ends[0], island), _TOLERANCE)[1]
-    if excess(good) > 0:
-        least = judge.upper_epsilon(unit.scale_noise(math.exp(good)), delta)
+            good = bracket_root(excess_at, island, (ends[0], island), _TOLERANCE)[1]
+    if excess_at(good) > 0:
+        least = goal.cost(unit.scale_noise(math.exp(good)))
         raise NotConverged(
-            f"no noise multiplier up to {high:g} gives epsilon {target:g} "
+            f"no noise multiplier up to {high:g} gives {goal.name} {goal.target:g} "
             f"({high:g} gives {least:.4g}); fewer rounds or a lower rate would"
         )
     return math.exp(good)
 
 
-def _log_noise(epsilon: float, cost: float) -> float:
-    """log of the noise multiplier of one Gaussian with epsilon = rho + 2 sqrt(rho cost) (zCDP)."""
-    return -math.log(math.sqrt(2) * epsilon / (math.sqrt(cost + epsilon) + math.sqrt(cost)))
+def _refine(goal: Goal, unit: Schedule, guess: float, ends: tuple[float, float]) -> float:
+    """Where the goal's quick estimate is on target; ``guess`` where it has none."""
+
+    def estimate(log_factor: float) -> float:
+        cost = goal.estimate(unit.scale_noise(math.exp(log_factor)))
+        return math.log(cost / goal.target)
+
+    start = min(max(guess, ends[0]), ends[1])
+    if math.isnan(estimate(start)):
+        return start
+    refined = bracket_root(estimate, start, ends, _GUESS_TOLERANCE)[1]
+    return refined if math.isfinite(estimate(refined)) else start
 
 
-def _solve_rounds(judge: Accountant, round_: Round, target: float, delta: float) -> int:
+def _solve_rounds(goal: Goal, round_: Round) -> int:
     """The largest number of equal rounds that meets the target."""
-    if _excess(judge, 1 * round_, target, delta) > 0:
-        alone = judge.upper_epsilon(1 * round_, delta)
-        raise NotConverged(f"one round alone costs epsilon {alone:.6g}, more than {target:g}")
-    return _largest(
-        lambda rounds: _excess(judge, rounds * round_, target, delta), validate.MAX_ROUNDS
-    )
+    if excess(goal, 1 * round_) > 0:
+        alone = goal.cost(1 * round_)
+        raise NotConverged(
+            f"one round alone costs {goal.name} {alone:.6g}, more than {goal.target:g}"
+        )
+    return _largest(lambda rounds: excess(goal, rounds * round_), validate.MAX_ROUNDS)
 
 
-def _solve_sampling(judge: Accountant, parts: Setting, target: float, delta: float) -> Schedule:
+def _solve_sampling(goal: Goal, parts: Setting) -> Schedule:
     """The schedule with the largest rate, or the largest cohort of a `Uniform` scheme."""
     noise = validate.noise_multiplier(parts.get("noise_multiplier"))
     rounds = validate.rounds(parts.get("rounds"))
@@ -198,61 +215,59 @@ def _solve_sampling(judge: Accountant, parts: Setting, target: float, delta: flo
         return rounds * Round(noise, scheme, adjacency)
 
     if isinstance(sampling, Uniform):
-        return _solve_cohort(judge, at_scheme, sampling.num_clients, target, delta)
+        return _solve_cohort(goal, at_scheme, sampling.num_clients)
     if sampling is None or isinstance(sampling, Poisson):
-        return _solve_rate(judge, at_scheme, target, delta)
+        return _solve_rate(goal, at_scheme)
     raise InvalidParameter("sampling", sampling, "full participation has no rate to solve for")
 
 
 def _solve_cohort(
-    judge: Accountant,
-    at_scheme: Callable[[Sampling], Schedule],
-    num_clients: int,
-    target: float,
-    delta: float,
+    goal: Goal, at_scheme: Callable[[Sampling], Schedule], num_clients: int
 ) -> Schedule:
     """The schedule with the largest cohort that meets the target."""
 
-    def excess(cohort: int) -> float:
-        return _excess(judge, at_scheme(Uniform(cohort, num_clients)), target, delta)
+    def excess_at(cohort: int) -> float:
+        return excess(goal, at_scheme(Uniform(cohort, num_clients)))
 
-    if excess(1) > 0:
-        raise NotConverged(f"even one of {num_clients} clients a round costs more than {target:g}")
-    return at_scheme(Uniform(_largest(excess, num_clients), num_clients))
+    if excess_at(1) > 0:
+        raise NotConverged(
+            f"even one of {num_clients} clients a round costs {goal.name} above {goal.target:g}"
+        )
+    return at_scheme(Uniform(_largest(excess_at, num_clients), num_clients))
 
 
-def _largest(excess: Callable[[int], float], most: int) -> int:
+def _largest(excess_at: Callable[[int], float], most: int) -> int:
     """The largest whole number at which an increasing function is still <= 0; it is at 1."""
-    excess = cache(excess)
+    excess_at = cache(excess_at)
     # Minus the function falls in log n; the bracket is re-read as whole numbers.
     low, high = bracket_root(
-        lambda t: -excess(max(1, round(math.exp(t)))), 2.0, (0.0, math.log(most)), 1e-3, step=2.0
+        lambda t: -excess_at(max(1, round(math.exp(t)))), 2.0, (0.0, math.log(most)), 1e-3, step=2.0
     )
     good, bad = max(1, math.floor(math.exp(low))), min(most, math.ceil(math.exp(high)))
-    while good > 1 and excess(good) > 0:
+    while good > 1 and excess_at(good) > 0:
         good //= 2
-    while bad < most and excess(bad) <= 0:
+    while bad < most and excess_at(bad) <= 0:
         good, bad = bad, min(most, 2 * bad)
-    if excess(bad) <= 0:
+    if excess_at(bad) <= 0:
         return bad
     while bad - good > 1:
         middle = (good + bad) // 2
-        good, bad = (middle, bad) if excess(middle) <= 0 else (good, middle)
+        good, bad = (middle, bad) if excess_at(middle) <= 0 else (good, middle)
     return good
 
 
-def _solve_rate(
-    judge: Accountant, at_scheme: Callable[[Sampling], Schedule], target: float, delta: float
-) -> Schedule:
+def _solve_rate(goal: Goal, at_scheme: Callable[[Sampling], Schedule]) -> Schedule:
     """The schedule with the largest Poisson rate that meets the target."""
 
-    def excess(log_inverse: float) -> float:
-        return _excess(judge, at_scheme(Poisson(math.exp(-log_inverse))), target, delta)
+    def excess_at(log_inverse: float) -> float:
+        return excess(goal, at_scheme(Poisson(math.exp(-log_inverse))))
 
-    if excess(0.0) <= 0:
+    if excess_at(0.0) <= 0:
         return at_scheme(Poisson(1.0))
     ends = (0.0, -math.log(_SMALLEST_RATE))
-    _, good = bracket_root(excess, 2.0, ends, _TOLERANCE)
-    if excess(good) > 0:
-        raise NotConverged(f"no sampling rate down to {_SMALLEST_RATE:g} gives epsilon {target:g}")
+    _, good = bracket_root(excess_at, 2.0, ends, _TOLERANCE)
+    if excess_at(good) > 0:
+        raise NotConverged(
+            f"no sampling rate down to {_SMALLEST_RATE:g} gives {goal.name} {goal.target:g}"
+        )
     return at_scheme(Poisson(math.exp(-good)))

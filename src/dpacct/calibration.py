@@ -19,8 +19,10 @@ class Calibration:
         accountant: name of the accountant.
         delta: the delta at which ``epsilon`` holds.
         epsilon: achieved and proven epsilon of the schedule.
-        target: the epsilon asked for, None where epsilon or delta was solved for.
+        target: the largest value allowed for the goal, None where epsilon or delta was solved for.
         noise_scale: factor applied to a given schedule's noise, else 1.
+        goal: what the target is about: "epsilon", "advantage" or e.g. "TPR at FPR 0.01".
+        risk: achieved and proven value of the goal where that is an attack risk, else None.
     """
 
     solved_for: str
@@ -30,6 +32,8 @@ class Calibration:
     epsilon: Interval
     target: float | None
     noise_scale: float = 1.0
+    goal: str = "epsilon"
+    risk: Interval | None = None
 
     @property
     def noise_multiplier(self) -> float:

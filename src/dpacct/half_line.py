@@ -10,8 +10,11 @@ import math
 
 import numpy as np
 
+from dpacct.errors import NotConverged
 from dpacct.quadrature import IMAGINARY_AXIS, REAL_AXIS, RULE_ERROR
 from dpacct.rounding import UNIT, Array
+
+MAX_PANELS = 40_000
 
 
 def panel_edges(a: float, q: float, sigma: float, end: float, frequency: float = 0.0) -> Array:
@@ -33,9 +36,11 @@ def panel_edges(a: float, q: float, sigma: float, end: float, frequency: float =
             1.0,
             1.4 / sigma,
             2 / math.sqrt(1 + a * spread + sigma**2),
-            2.5 / (frequency * p + 1e-300),
+            6.0 / (frequency * p + 1e-300),
         )
         edges.append(left + width)
+        if len(edges) > MAX_PANELS:
+            raise NotConverged(f"the half-line needs more than {MAX_PANELS} panels")
     return np.array(edges)
 
 
@@ -44,17 +49,34 @@ def node_errors(
 ) -> tuple[Array, Array]:
     """Error of the loss at each node, and relative error of weight times Gaussian.
 
+    For any u where q <= 1/2; for u >= 0 otherwise.
+
     Args:
         edges: shape (m + 1,); u, weights, loss: nodes, weights and log r there, shape (m, n).
     Returns:
         Absolute bound of the loss's error, relative bound of the other's; shape (m, n).
     """
     width = np.diff(edges)[:, None]
-    moved = RULE_ERROR * width + 3 * UNIT * u
+    distance, size = np.abs(u), np.abs(loss)
+    # A panel that contains 0 may have nodes with far larger errors than their own roundings.
+    moved = 2 * RULE_ERROR * width + 3 * UNIT * distance
     slope = np.exp(math.log(q) + u - loss)
-    rounding = UNIT * (16 * loss + np.minimum(1.45 * loss, 1.0) * (14 + 13 * u))
-    gaussian = moved * (sigma**2 * u + 1) + 4 * UNIT * (sigma * u + 0.5 / sigma) ** 2
+    rounding = UNIT * (16 * size + np.minimum(1.45 * size, 1.0) * (14 + 13 * np.maximum(u, 0.0)))
+    gaussian = moved * (sigma**2 * distance + 1) + 4 * UNIT * (sigma * distance + 0.5 / sigma) ** 2
     return rounding + slope * moved, gaussian + RULE_ERROR * width / weights
+
+
+def suprema_beyond(at_nodes: Array, at_edges: Array) -> Array:
+    """For each panel the largest value from its start on, over nodes and edges.
+
+    Args:
+        at_nodes: values at the nodes, shape (m, n).
+        at_edges: values at the panels' ends, shape (m + 1,).
+    Returns:
+        Array (m,).
+    """
+    each = np.maximum(at_nodes.max(axis=1), np.maximum(at_edges[:-1], at_edges[1:]))
+    return np.maximum.accumulate(each[::-1])[::-1]
 
 
 class PanelBounds:
@@ -76,22 +98,23 @@ class PanelBounds:
         self._height = height
         # |r| >= Re r >= 1 - q + q e^low cos(height) > 0 in the ellipse, height being below 1.
         self._smallest = 1 - q + q * np.exp(np.clip(self._low, -700.0, 700.0)) * np.cos(height)
-        # |log r| <= |u| sup |p|.
+        # |log r| <= |u| sup |p|, the supremum between 0 and u: for u < 0 it is next to 0.
         farthest = np.hypot(np.maximum(np.abs(self._low), self._high), height)
-        self.loss: Array = farthest * q * np.exp(np.minimum(self._high, 700.0)) / self._smallest
+        highest = np.clip(self._high, 0.0, 700.0)
+        self.loss: Array = farthest * q * np.exp(highest) / self._smallest
         # |arg(A + B e^{iv})| <= B |v| / (A + B cos v) <= p |v| / cos v.
         self.angle: Array = self._probability(self._high) * height / np.cos(height)
 
     def _probability(self, u: Array) -> Array:
-        return 1 / (1 + (1 - self._q) / self._q * np.exp(-u))
+        return 1 / (1 + (1 - self._q) / self._q * np.exp(np.minimum(-u, 700.0)))
 
     def power(self, exponent: float) -> Array:
         """Bound of |r^exponent| for an exponent <= 0."""
         with np.errstate(over="ignore"):
             return np.exp(exponent * np.log(self._smallest))
 
-    def peak(self, power: float) -> Array:
-        """Bound of |e^{-(sigma u + 1/(2 sigma))^2/2} r^power| for a power >= 0.
+    def peak(self, power: float, offset: float = 0.0) -> Array:
+        """Bound of |e^{-offset - (sigma u + 1/(2 sigma))^2/2} r^power| for a power >= 0.
 
         On the real axis from the value at the center and the slopes at the ends, which are
         monotone in parts; off it the Gaussian grows by e^{sigma^2 height^2 / 2}.
@@ -102,6 +125,6 @@ class PanelBounds:
         up = -variance * self._low - 0.5 + power * self._probability(self._high)
         down = variance * self._high + 0.5 - power * self._probability(self._low)
         rise = self._reach * np.maximum(0.0, np.maximum(up, down))
-        exponent = power * log_r - quadratic / 2 + rise + variance * self._height**2 / 2
+        exponent = power * log_r - quadratic / 2 + rise + variance * self._height**2 / 2 - offset
         with np.errstate(over="ignore"):
             return np.exp(exponent)

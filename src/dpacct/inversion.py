@@ -1,214 +1,52 @@
-"""delta(eps) of a composition by contour inversion of its moments.
+"""delta(eps) and eps(delta) of a composition by contour inversion of its moments.
 
-With M(s) = product over rounds of E_P[e^{s L}] and any c > 0,
-
-    delta(eps) = (1 / 2 pi i) * integral over Re s = c of M(s) e^{-s eps} / (s (s + 1)) ds.
-
-The trapezoid sum in t = Im s with step eta is the sum over k of e^{2 pi c k / eta}
-delta(eps + 2 pi k / eta), all terms non-negative: an upper bound, and minus bounds of the terms
-k != 0 a lower bound. Derivation and rounding: docs/derivations/inversion.md.
+The integral is `contour.Contour`; here the tilt is chosen, and epsilon found on the contour.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-
-import numpy as np
 
 from dpacct.budget import Interval
-from dpacct.dominating import (
-    Direction,
-    DominatingPair,
-    SampledGaussianPair,
-    SymmetrizedPair,
-)
+from dpacct.composition import Composition
+from dpacct.contour import CHERNOFF_TILTS, Composed, Contour, alias_distance, log_chernoff_factor
 from dpacct.errors import NotConverged
-from dpacct.moments import log_moment
-from dpacct.rdp_uniform import symmetrized_log_moment
-from dpacct.rounding import UNIT, Array, Bounds, weighted_sum
-from dpacct.search import bracket_root, minimize_unimodal
-from dpacct.symmetrized_losses import SymmetrizedLosses
-from dpacct.tilted import TiltedLosses
+from dpacct.rounding import FUNCTION_ERROR, UNIT
+from dpacct.saddle import (
+    epsilon_estimate,
+    log_delta_estimate,
+    tilt_at_delta,
+    tilt_at_epsilon,
+)
+from dpacct.truncated_composition import TruncatedComposition
 
-# Aliases and the truncated part of the contour are about e^-34 and e^-26 of the result; where an
-# atom of the loss keeps the latter larger, up to e^-16 is taken into the bracket.
-_ALIAS = 34.0
-_TRUNCATION, _LEAST_TRUNCATION = 26.0, 16.0
-_MAX_FREQUENCIES = 20_000
-_LEAST_NOISE = 0.05
-# Tilts, in units of c, for the Chernoff bound of the aliases from the right.
-_CHERNOFF_TILTS = (1.1, 1.25, 1.5, 2.0, 3.0)
-# Frequencies at which the decay of the integrand is bounded: 4 steps times powers of sqrt(2).
-_TABLE_LENGTH = 40
-_LOG_TILTS, _TILT_TOLERANCE = (-14.0, 14.0), 0.02
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Composition:
-    """Sampled Gaussian pairs of one direction, with multiplicities.
-
-    Attributes:
-        rates, noise, counts: of the rounds with a rate below one, shape (m,).
-        precision: sum of count / noise^2 over the rounds of full participation.
-        direction: remove or add.
-        symmetrized: pairs of C_q and how often each occurs.
-        kinds: number of distinct pairs, for rounding.
-    """
-
-    rates: Array
-    noise: Array
-    counts: Array
-    precision: float
-    direction: Direction
-    symmetrized: tuple[tuple[SymmetrizedPair, int], ...] = ()
-    kinds: int = 1
-
-    @classmethod
-    def of(cls, pairs: dict[DominatingPair, int], direction: Direction) -> Composition:
-        """The composition of pairs that all have this direction."""
-        plain = {p: n for p, n in pairs.items() if isinstance(p, SampledGaussianPair)}
-        sampled = {pair: n for pair, n in plain.items() if pair.sampling_rate < 1.0}
-        return cls(
-            np.array([pair.sampling_rate for pair in sampled]),
-            np.array([pair.noise_std for pair in sampled]),
-            np.array([float(n) for n in sampled.values()]),
-            sum(n / p.noise_std**2 for p, n in plain.items() if p.sampling_rate == 1.0),
-            direction,
-            tuple((p, n) for p, n in pairs.items() if isinstance(p, SymmetrizedPair)),
-            len(pairs),
-        )
-
-    def log_moment(self, tilt: float) -> Bounds:
-        """Bounds of log M(c), c > 0."""
-        order = 1 + tilt if self.direction is Direction.REMOVE else -tilt
-        sampled = weighted_sum(log_moment(order, self.rates, self.noise), self.counts)
-        full = self.precision * tilt * (1 + tilt) / 2
-        lower, upper = float(sampled.lower) + full, float(sampled.upper) + full
-        for pair, count in self.symmetrized:
-            moment = symmetrized_log_moment(1 + tilt, pair.sampling_rate, pair.noise_std)
-            lower += count * float(moment.lower)
-            upper += count * float(moment.upper)
-        slack = UNIT * (4 * self.kinds + 16) * upper
-        return Bounds(np.array(lower - slack), np.array(upper + slack))
-
-    def laws(self, tilt: float, frequency: float) -> list[TiltedLosses | SymmetrizedLosses]:
-        """The tilted losses of the sampled rounds."""
-        found: list[TiltedLosses | SymmetrizedLosses] = []
-        if self.rates.size:
-            parts = (self.rates, self.noise, self.counts, self.direction)
-            found.append(TiltedLosses(*parts, tilt, frequency))
-        for pair, count in self.symmetrized:
-            setting = (pair.sampling_rate, pair.noise_std, float(count))
-            found.append(SymmetrizedLosses(*setting, tilt, frequency))
-        return found
+# What a blur may add to epsilon, and the width that sends for a finer one; both relative.
+_BLUR, _WIDE = 4e-7, 1e-6
+_ATTEMPTS = 5
+_COARSE = 1e-3
+# What a tilt is multiplied by where it was too much.
+_LESS = 0.7
+# Shares of the saddle point's tilt that are tried for a blurred contour.
+_SHARES = (1.0, 0.85, 0.7, 0.55, 0.4)
+_TINY = 1e-320
+_NEWTON_STEPS, _FARTHEST = 30, 1e9
+_LEAST_GUESS = 1e-5
+# The share of delta that a truncation may lose.
+_LOST = 1e-8
 
 
-class Contour:
-    """The integrand of one composition on one vertical line, ready for any epsilon.
-
-    Args:
-        composition: what is composed.
-        tilt: c > 0, best near the saddle point of the epsilons that will be asked for.
-        epsilon, log_delta: about where delta will be asked for, and its logarithm there.
-    Raises:
-        NotConverged: the loss is too close to an atom, so that the integrand decays too slowly.
-    """
-
-    def __init__(
-        self, composition: Composition, tilt: float, epsilon: float, log_delta: float
-    ) -> None:
-        self._tilt = tilt
-        self._log_moment = composition.log_moment(tilt)
-        self._chernoff = [(f * tilt, _log_chernoff(composition, f * tilt)) for f in _CHERNOFF_TILTS]
-        # The distance 2 pi / step of the aliases, far enough to both sides.
-        turn = max(
-            (_ALIAS - log_delta) / tilt,
-            min((top - c * epsilon - log_delta + _ALIAS) / (c - tilt) for c, top in self._chernoff),
-        )
-        self._step = 2 * math.pi / turn
-        last, log_rest = self._last_frequency(composition)
-        self._t: Array = self._step * np.arange(math.ceil(last / self._step) + 1.0)
-        # Beyond the last node: (1 / pi) * integral of |M(c + i t)| / t^2, relative to M(c).
-        self._truncation = 1.01 * math.exp(log_rest) / (math.pi * last)
-
-        s = tilt + 1j * self._t
-        log_value = composition.precision / 2 * (s * (1 + s) - tilt * (1 + tilt))
-        rounding = UNIT * (composition.kinds + 8)
-        error = rounding * composition.precision * np.abs(s) * np.abs(1 + s)
-        for law in composition.laws(tilt, float(self._t[-1])):
-            sampled, sampled_error = law.log_characteristic(self._t)
-            log_value, error = log_value + sampled, error + sampled_error
-        self._log_value = log_value
-        self._error = error
-        self._kernel = 1 / (s * (1 + s))
-        self._weights = np.full(len(self._t), self._step / math.pi)
-        self._weights[0] /= 2
-
-    def _last_frequency(self, composition: Composition) -> tuple[float, float]:
-        """Where the contour may be cut, and a bound of log |M(c + i t) / M(c)| from there on."""
-        first = 4 * self._step
-        table = first * np.exp(0.5 * math.log(2.0) * np.arange(_TABLE_LENGTH))
-        decay = -composition.precision / 2 * table**2
-        for law in composition.laws(self._tilt, 0.0):
-            decay = decay + law.log_decay(table)
-        rest = decay - np.log(table / table[0])
-        # An atom that hardly matters leaves a floor: then all that more nodes can give.
-        reachable = table <= _MAX_FREQUENCIES * self._step
-        lowest = float(np.min(rest[reachable]))
-        enough = np.flatnonzero(reachable & (rest <= max(-_TRUNCATION, lowest + 1.0)))
-        if lowest > -_LEAST_TRUNCATION:
-            raise NotConverged(
-                "the contour integrand decays too slowly: the loss is nearly an atom"
-            )
-        return float(table[enough[0]]), float(decay[enough[0]])
-
-    def delta(self, epsilon: float) -> Interval:
-        """Lower and upper bound of delta at one epsilon >= 0."""
-        c = self._tilt
-        phase = self._t * epsilon
-        value = np.exp(self._log_value - 1j * phase) * self._kernel
-        error = self._error + 4 * UNIT * (phase + np.abs(self._log_value)) + 64 * UNIT
-        total = float(self._weights @ value.real)
-        # |v| (e^error - 1); a large error is added to the logarithm first, so that none is clipped.
-        size = self._log_value.real
-        with np.errstate(over="ignore"):
-            grown = np.exp(size + error)
-        near = np.exp(size) * np.expm1(np.minimum(error, 1.0))
-        off = np.where(error < 1, near, grown) + 2 * UNIT * len(phase) * np.exp(size)
-        slack = float(self._weights @ (np.abs(self._kernel) * off)) * (1 + 1e-9)
-        slack += self._truncation
-        if not math.isfinite(total + slack):
-            raise NotConverged("the contour sum is not finite")
-        upper_exponent = float(self._log_moment.upper) - c * epsilon
-        upper_scale = math.exp(upper_exponent) if upper_exponent < 700.0 else math.inf
-        lower_scale = math.exp(min(float(self._log_moment.lower) - c * epsilon, 700.0))
-        spread = 8 * UNIT * (abs(float(self._log_moment.upper)) + c * epsilon + 8)
-        upper = max(slack, total + slack) * upper_scale * (1 + spread)
-        lower = max(0.0, total - slack) * lower_scale * (1 - spread) - self._aliases(epsilon)
-        return Interval(max(0.0, min(lower, 1.0)), min(1.0, upper))
-
-    def _aliases(self, epsilon: float) -> float:
-        """Upper bound of the terms k != 0: for k < 0 delta <= 1, for k > 0 Chernoff."""
-        c, turn = self._tilt, 2 * math.pi / self._step
-        left = 1 / math.expm1(min(c * turn, 700.0))
-        right = math.inf
-        for tilt, log_upper in self._chernoff:
-            gap = (tilt - c) * turn
-            exponent = log_upper - tilt * epsilon - gap
-            right = min(right, math.exp(min(exponent, 700.0)) / -math.expm1(-gap))
-        return (left + right) * 1.01
-
-
-def _require_noise(composition: Composition) -> None:
-    if np.any(composition.noise < _LEAST_NOISE):
-        raise NotConverged("the loss of so little noise is nearly an atom")
-
-
-def _log_chernoff(composition: Composition, tilt: float) -> float:
-    """log of M(c) c^c / (1 + c)^(1 + c): times e^{-c eps} it bounds delta(eps), any c > 0."""
-    log_constant = tilt * math.log(tilt) - (1 + tilt) * math.log1p(tilt)
-    return float(composition.log_moment(tilt).upper) + log_constant
+def chernoff_delta(composition: Composition, epsilon: float) -> float:
+    """A quick upper bound of delta(eps) of one direction, at most 1; rarely 20 times too high."""
+    if epsilon >= composition.largest_loss:
+        return 0.0
+    tilt, _ = tilt_at_epsilon(composition, epsilon)
+    # The order is 1 + c: where that is rounded, c has to be what it stands for.
+    tilt = (1 + tilt) - 1
+    log_moment = float(composition.log_moment(tilt).upper)
+    exponent = log_moment + log_chernoff_factor(tilt) - tilt * epsilon
+    slack = 16 * UNIT * (abs(log_moment) + tilt * epsilon + 2 * tilt + 8)
+    # Never rounded down to zero.
+    return math.exp(min(max(exponent + slack, -700.0), 0.0))
 
 
 def inversion_delta(composition: Composition, epsilon: float) -> Interval:
@@ -218,16 +56,59 @@ def inversion_delta(composition: Composition, epsilon: float) -> Interval:
     Raises:
         NotConverged: see `Contour`.
     """
+    if epsilon >= composition.largest_loss:
+        return Interval(0.0, 0.0)
+    try:
+        tilt, at = tilt_at_epsilon(composition, epsilon)
+        log_delta = min(0.0, log_delta_estimate(tilt, at, epsilon))
+        best = Contour(composition, tilt, epsilon, log_delta, 0.0, at.variance).delta(epsilon)
+        if best.width <= _WIDE * best.upper:
+            return best
+    except NotConverged:
+        best = Interval(0.0, 1.0)
+    if not TruncatedComposition.applies(composition):
+        return _refine_delta(composition, 0.0, epsilon, best)
+    best = Interval(best.lower, min(best.upper, chernoff_delta(composition, epsilon)))
+    for _ in range(_ATTEMPTS):
+        # What is lost depends on what is left, which is known only afterwards.
+        aim = max(best.lower, 1e-3 * best.upper)
+        rest = TruncatedComposition.losing(composition, _LOST * aim)
+        best = _refine_delta(rest, rest.lost, epsilon, best)
+        if rest.lost <= 2 * _LOST * best.upper:
+            break
+    return best
 
-    def log_bound(log_tilt: float) -> float:
-        tilt = math.exp(log_tilt)
-        return _log_chernoff(composition, tilt) - tilt * epsilon
 
-    _require_noise(composition)
-    log_tilt = minimize_unimodal(log_bound, 1.0, _LOG_TILTS, _TILT_TOLERANCE)
-    log_delta = min(0.0, log_bound(log_tilt) - 2.0)
-    contour = Contour(composition, math.exp(log_tilt), epsilon, log_delta)
-    return contour.delta(epsilon)
+def _refine_delta(composition: Composed, lost: float, epsilon: float, best: Interval) -> Interval:
+    """Ever less blurred contours, intersected; ``lost`` belongs to delta, not to the contour."""
+    saddle, at = tilt_at_epsilon(composition, epsilon)
+    log_delta = min(0.0, log_delta_estimate(saddle, at, epsilon))
+    tilt = cheapest_tilt(composition, saddle, epsilon, log_delta)
+    width = _BLUR * max(epsilon, 1 / tilt)
+    for _ in range(_ATTEMPTS):
+        try:
+            contour = Contour(composition, tilt, epsilon, log_delta, width, at.variance)
+            found = contour.delta(epsilon)
+        except NotConverged:
+            tilt *= _LESS
+            continue
+        upper = min(1.0, (found.upper + lost) * (1 + 4 * UNIT))
+        best = Interval.bracket(max(best.lower, found.lower), min(best.upper, upper))
+        gap = best.upper - best.lower
+        if gap <= _WIDE * best.upper or (not contour.blur and tilt == saddle):
+            break
+        log_delta = math.log(max(best.upper, _TINY))
+        if contour.rounding_dominates:
+            # Nearer to the saddle point less is lost against M(c) e^{-c eps}.
+            tilt = min(saddle, tilt / _LESS)
+            continue
+        if contour.blur > 1.01 * width / (1 + tilt):
+            # As fine as it can be there: next to a heavy tail less tilt may do better.
+            tilt *= _LESS
+        width *= 0.5 * _WIDE * best.upper / gap
+    if best.upper >= 1.0:
+        raise NotConverged("no contour reaches delta")
+    return best
 
 
 def inversion_epsilon(composition: Composition, delta: float) -> Interval:
@@ -237,31 +118,106 @@ def inversion_epsilon(composition: Composition, delta: float) -> Interval:
     Raises:
         NotConverged: see `Contour`.
     """
+    try:
+        log_delta = math.log(delta)
+        tilt, at = tilt_at_delta(composition, log_delta)
+        guess = max(epsilon_estimate(tilt, at, log_delta), _LEAST_GUESS)
+        contour = Contour(composition, tilt, guess, log_delta, 0.0, at.variance)
+        best = _crossing(contour, guess, log_delta, log_delta)
+        if best.width <= _WIDE * best.upper:
+            return best
+    except NotConverged:
+        best = Interval(0.0, composition.largest_loss)
+    if not TruncatedComposition.applies(composition):
+        return _refine_epsilon(composition, 0.0, delta, best)
+    rest = TruncatedComposition.losing(composition, _LOST * delta)
+    return _refine_epsilon(rest, rest.lost, delta, best)
+
+
+def _refine_epsilon(composition: Composed, lost: float, delta: float, best: Interval) -> Interval:
+    """Ever less blurred contours, intersected; ``lost`` belongs to delta, not to the contour."""
     log_delta = math.log(delta)
+    # Rounded down: what the contour may still have.
+    log_rest = math.log(delta - lost) - 4 * UNIT
+    saddle, at = tilt_at_delta(composition, log_delta)
+    guess = max(epsilon_estimate(saddle, at, log_delta), _LEAST_GUESS)
+    tilt = cheapest_tilt(composition, saddle, guess, log_delta)
+    # Coarse first: it says where epsilon is.
+    width = _COARSE * guess
+    for _ in range(_ATTEMPTS):
+        try:
+            contour = Contour(composition, tilt, guess, log_delta, width, at.variance)
+            found = _crossing(contour, guess, log_rest, log_delta)
+        except NotConverged:
+            tilt *= _LESS
+            continue
+        best = Interval.bracket(max(best.lower, found.lower), min(best.upper, found.upper))
+        gap = best.upper - best.lower
+        if gap <= _WIDE * best.upper or (not contour.blur and tilt == saddle):
+            break
+        guess = best.upper
+        if contour.rounding_dominates:
+            # Nearer to the saddle point less is lost against M(c) e^{-c eps}.
+            tilt = min(saddle, tilt / _LESS)
+            continue
+        if contour.blur > 1.01 * width / (1 + tilt):
+            # As fine as it can be there: next to a heavy tail less tilt may do better.
+            tilt *= _LESS
+        width = min(width * 0.5 * _WIDE * best.upper / gap, _BLUR * best.upper)
+    if math.isinf(best.upper):
+        raise NotConverged("no contour reaches epsilon")
+    return best
 
-    def bound(log_tilt: float) -> float:
-        tilt = math.exp(log_tilt)
-        return (_log_chernoff(composition, tilt) - log_delta) / tilt
 
-    _require_noise(composition)
-    log_tilt = minimize_unimodal(bound, 1.0, _LOG_TILTS, _TILT_TOLERANCE)
-    guess = max(bound(log_tilt), 1e-9)
-    contour = Contour(composition, math.exp(log_tilt), 0.9 * guess, log_delta)
+def cheapest_tilt(composition: Composed, tilt: float, epsilon: float, log_delta: float) -> float:
+    """A tilt, at most the one given, at which a blurred contour has the fewest nodes.
 
-    def above(epsilon: float) -> float:
-        return math.log(max(contour.delta(epsilon).upper, 1e-320)) - log_delta
+    Next to a heavy tail the moments explode soon, and a smaller tilt has its aliases nearer.
+    """
+
+    def nodes(factor: float) -> float:
+        c = factor * tilt
+        tops = [
+            (b, composition.cumulants(b).log_moment + log_chernoff_factor(b))
+            for b in (c * CHERNOFF_TILTS).tolist()
+        ]
+        # The blur's variance is a width divided by 1 + c.
+        return alias_distance(c, epsilon, log_delta, tops) * math.sqrt(1 + c)
+
+    return tilt * min(_SHARES, key=nodes)
+
+
+def _crossing(contour: Contour, guess: float, log_upper: float, log_lower: float) -> Interval:
+    """Where the bounds of delta on a contour cross e^log_upper and e^log_lower; at least 0."""
+    # Both logarithms may be off by their functions' errors: each end has that much to spare.
+    spare = 4 * FUNCTION_ERROR * (1 - log_lower)
+
+    def above(epsilon: float) -> tuple[float, float]:
+        found, slope = contour.delta_and_slope(epsilon)
+        return math.log(max(found.upper, _TINY)) - log_upper + spare, slope
 
     def below(epsilon: float) -> float:
-        return math.log(max(contour.delta(epsilon).lower, 1e-320)) - log_delta
+        return math.log(max(contour.delta(epsilon).lower, _TINY)) - log_lower - spare
 
-    upper = lower = 0.0
-    if above(0.0) > 0:
-        upper = bracket_root(above, guess, (0.0, 4 * guess + 1), 1e-10 * guess, guess / 8)[1]
-        if above(upper) > 0:
-            raise NotConverged("no bracket of epsilon was found on the contour")
-    if upper > 0:
-        tolerance = 1e-10 * guess
-        lower = bracket_root(below, upper, (0.0, upper), tolerance, 100 * tolerance)[0]
-        if below(lower) <= 0:
-            lower = 0.0
-    return Interval(min(lower, upper), upper)
+    # Newton's iteration in epsilon; where it ends is proven by what follows.
+    tolerance = (1e-9 if contour.blur else 3e-11) * guess
+    center, move = guess, math.inf
+    excess, slope = above(center)
+    for _ in range(_NEWTON_STEPS):
+        move = max(-excess / slope, -0.75 * center)
+        if abs(move) <= tolerance:
+            break
+        center += min(move, 4 * center + 1.0)
+        excess, slope = above(center)
+    upper, step = center + max(0.0, -excess / slope) + tolerance, tolerance
+    while above(upper)[0] > 0:
+        upper, step = upper + step, 2 * step
+        if not upper < _FARTHEST:
+            raise NotConverged("delta does not fall to its target on this contour")
+    if upper <= 4 * tolerance and above(0.0)[0] <= 0:
+        return Interval(0.0, 0.0)
+    lower = min(center, upper) - 1.02 * max(0.0, below(center) / slope) - tolerance
+    step = max(tolerance, 0.1 * (center - lower))
+    while lower > 0 and below(lower) < 0:
+        lower, step = lower - step, 2 * step
+    return Interval(max(lower, 0.0), upper)

@@ -5,7 +5,8 @@ Assumption B: numpy's and Python's exp, expm1, log, log1p, numpy's logaddexp, si
 math.erfc are within `FUNCTION_ULPS` units in the last place. `tests/test_rounding.py` compares
 them with 50-digit values on a dense sample.
 
-Everything that is proven in this package is proven under A and B.
+Assumption C, of fast Fourier transforms, is stated in `exponential_sums`. Everything that is proven
+in this package is proven under these.
 """
 
 from __future__ import annotations
@@ -53,6 +54,16 @@ def weighted_sum(bounds: Bounds, weights: Array) -> Bounds:
         high.sum(axis=0) + slack * np.abs(high).sum(axis=0),
         np.zeros(bounds.lower.shape[1:]),
     )
+
+
+def positive_sum(terms: Array) -> tuple[float, float]:
+    """Sum of terms >= 0, shape (n,), and a bound of its relative error, about 2 sqrt(n) roundings.
+
+    The terms are summed in blocks, so that few roundings follow each other in any order.
+    """
+    block = max(1, math.isqrt(len(terms)))
+    parts = np.add.reduceat(terms, np.arange(0, len(terms), block))
+    return float(parts.sum()), UNIT * (block + len(parts) + 2)
 
 
 def above(value: float, *terms: float) -> float:

@@ -114,7 +114,7 @@ def bracket_root(
     """Bracket of the root of a decreasing function, at most ``tolerance`` wide.
 
     Args:
-        function: decreasing; may be infinite (positive or negative).
+        function: decreasing; may be infinite (positive or negative), but not NaN.
         start: where to begin.
         bounds: the search stays inside.
     Returns:
@@ -141,6 +141,8 @@ def bracket_root(
         step *= 2
     previous: tuple[float, float] | None = None
     nudge = 1
+    # Closer than a few ulps there is nothing left to evaluate.
+    tolerance = max(tolerance, 8 * math.ulp(max(abs(low[0]), abs(high[0]))))
     while high[0] - low[0] > tolerance:
         width = high[0] - low[0]
         guess = _interpolate(low, high, previous)

@@ -1,93 +1,145 @@
-"""The accountant `tight`: exact composition by contour inversion, where the contour converges.
+"""The accountant `tight`: exact composition, both directions, proven and achieved pairs.
 
-Rounds whose loss is nearly an atom (tiny rates or little noise, and few rounds) are beyond it so
-far. There the upper side falls back on Renyi moments and the lower side on
-single rounds: a wide bracket, but a proven one.
+Each direction composes with itself, and the worse result counts. Where an engine does not reach,
+the upper side falls back on Renyi moments and the lower side on single rounds: a wide bracket,
+but a proven one.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from dpacct.achieved import achieved_delta, achieved_epsilon
 from dpacct.budget import Interval
+from dpacct.composition import Composition, PairOf
 from dpacct.dominating import (
     Direction,
-    DominatingPair,
     achieved_pair,
     proven_pair,
 )
+from dpacct.engines import Solver, find_engine
 from dpacct.errors import NotConverged
-from dpacct.inversion import Composition, inversion_delta, inversion_epsilon
+from dpacct.inversion import chernoff_delta
 from dpacct.renyi_accountant import RenyiAccountant
-from dpacct.rounds import Round, Schedule
+from dpacct.rounds import Schedule
+
+# Whether a bound, found for one direction, surely covers the other one, too.
+Covers = Callable[[Composition, float], bool]
 
 _FALLBACK = RenyiAccountant()
 
 
 @dataclass(frozen=True, slots=True)
 class TightAccountant:
-    """Contour inversion of the moments, both directions; Renyi moments where it does not apply."""
+    """Exact composition by one of `engines.ENGINES`.
+
+    Args:
+        engine: "auto", "contour" or "grid".
+    """
 
     name: str = "tight"
+    engine: str = "auto"
 
     def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
         """See `Accountant`."""
-        upper = _upper(schedule, inversion_epsilon, delta)
-        return _FALLBACK.upper_epsilon(schedule, delta) if upper is None else upper
+        upper = self._epsilon(proven_pair, schedule, delta).upper
+        return _FALLBACK.upper_epsilon(schedule, delta) if math.isinf(upper) else upper
 
     def epsilon(self, schedule: Schedule, delta: float) -> Interval:
         """See `Accountant`."""
-        upper = self.upper_epsilon(schedule, delta)
-        lower = max(achieved_epsilon(schedule, delta), _lower(schedule, inversion_epsilon, delta))
+        proven = self._epsilon(proven_pair, schedule, delta)
+        upper = proven.upper
+        if math.isinf(upper):
+            upper = _FALLBACK.upper_epsilon(schedule, delta)
+        if _achieves_what_is_proven(schedule):
+            lower = proven.lower
+        else:
+            lower = self._epsilon(achieved_pair, schedule, delta).lower
+        if lower <= 0.0 < upper:
+            lower = achieved_epsilon(schedule, delta)
         return Interval.bracket(lower, upper)
 
     def delta(self, schedule: Schedule, epsilon: float) -> Interval:
         """See `Accountant`."""
-        upper = _upper(schedule, inversion_delta, epsilon)
-        if upper is None:
+        proven = self._delta(proven_pair, schedule, epsilon)
+        upper = proven.upper
+        if upper >= 1.0:
             upper = _FALLBACK.delta(schedule, epsilon).upper
-        lower = max(achieved_delta(schedule, epsilon), _lower(schedule, inversion_delta, epsilon))
+        if _achieves_what_is_proven(schedule):
+            lower = proven.lower
+        else:
+            lower = self._delta(achieved_pair, schedule, epsilon).lower
+        if lower <= 0.0 < upper:
+            lower = achieved_delta(schedule, epsilon)
         return Interval.bracket(lower, upper)
 
+    def _epsilon(self, pair_of: PairOf, schedule: Schedule, delta: float) -> Interval:
+        solve = find_engine(self.engine).epsilon
 
-Inversion = Callable[[Composition, float], Interval]
+        def covers(other: Composition, upper: float) -> bool:
+            return other.largest_loss <= upper or chernoff_delta(other, upper) <= delta
 
+        return _worse_direction(pair_of, schedule, solve, delta, covers, _largest_loss)
 
-def _upper(schedule: Schedule, invert: Inversion, at: float) -> float | None:
-    """The larger of both directions' upper bounds; None where the inversion lacks one of them."""
-    largest = 0.0
-    for direction in Direction:
-        answer = _one_direction(schedule, proven_pair, direction, invert, at)
-        if answer is None:
-            return None
-        largest = max(largest, answer.upper)
-    return largest
+    def _delta(self, pair_of: PairOf, schedule: Schedule, epsilon: float) -> Interval:
+        solve = find_engine(self.engine).delta
 
+        def covers(other: Composition, upper: float) -> bool:
+            return chernoff_delta(other, epsilon) <= upper
 
-def _lower(schedule: Schedule, invert: Inversion, at: float) -> float:
-    """The larger of the directions' lower bounds, as far as the inversion has them; at least 0."""
-    answers = (
-        _one_direction(schedule, achieved_pair, direction, invert, at) for direction in Direction
-    )
-    return max((answer.lower for answer in answers if answer is not None), default=0.0)
+        return _worse_direction(pair_of, schedule, solve, epsilon, covers, _certainty)
 
 
-def _one_direction(
+def _worse_direction(
+    pair_of: PairOf,
     schedule: Schedule,
-    pair_of: Callable[[Round, Direction], DominatingPair],
-    direction: Direction,
-    invert: Inversion,
+    solve: Solver,
     at: float,
-) -> Interval | None:
-    pairs: dict[DominatingPair, int] = {}
-    for round_, count in schedule.distinct().items():
-        pair = pair_of(round_, direction)
-        pairs[pair] = pairs.get(pair, 0) + count
-    if not pairs:
+    covers: Covers,
+    most: Callable[[Composition], float],
+) -> Interval:
+    """The larger of both directions' answers; up to ``most`` where the engine has none."""
+    if not schedule.rounds:
         return Interval(0.0, 0.0)
+    remove = Composition.of_schedule(schedule, pair_of, Direction.REMOVE)
+    found = _solve(solve, remove, at, most(remove))
+    if not remove.rates.size:
+        # Gaussians without sampling and pairs of C_q are the same in both directions.
+        return found
+    add = Composition.of_schedule(schedule, pair_of, Direction.ADD)
+    if found.upper < most(remove) and _covered(covers, add, found.upper):
+        return found
+    other = _solve(solve, add, at, most(add))
+    return Interval(max(found.lower, other.lower), max(found.upper, other.upper))
+
+
+def _covered(covers: Covers, other: Composition, upper: float) -> bool:
     try:
-        return invert(Composition.of(pairs, direction), at)
+        return covers(other, upper)
     except NotConverged:
-        return None
+        return False
+
+
+def _solve(solve: Solver, composition: Composition, at: float, most: float) -> Interval:
+    try:
+        return solve(composition, at)
+    except NotConverged:
+        return Interval(0.0, most)
+
+
+def _largest_loss(composition: Composition) -> float:
+    return composition.largest_loss
+
+
+def _certainty(_: Composition) -> float:
+    return 1.0
+
+
+def _achieves_what_is_proven(schedule: Schedule) -> bool:
+    return all(
+        proven_pair(round_, direction) == achieved_pair(round_, direction)
+        for round_ in schedule.distinct()
+        for direction in Direction
+    )

@@ -19,6 +19,8 @@ MAX_ROUNDS = 10**12
 MAX_ORDER = 1e7
 # Below, its square underflows.
 MIN_SAMPLING_RATE = 1e-150
+# Below, bounds of rates of error would have to be told in subnormal numbers.
+MIN_PROBABILITY = 1e-100
 
 
 def real(name: str, value: object, rule: str) -> float:
@@ -107,4 +109,26 @@ def order(value: object, name: str = "orders") -> float:
     number = real(name, value, rule)
     if not 1.0 < number <= MAX_ORDER:
         raise InvalidParameter(name, value, rule)
+    return number
+
+
+def probability(name: str, value: object, noun: str = "a rate of errors") -> float:
+    """A probability, 0 and 1 included."""
+    rule = f"{noun} lies in [0, 1]"
+    number = real(name, value, rule)
+    if not 0.0 <= number <= 1.0:
+        raise InvalidParameter(name, value, rule)
+    return number
+
+
+def positive_probability(
+    name: str, value: object, noun: str = "a rate of errors", *, below_one: bool = False
+) -> float:
+    """A probability above 0, and below 1 where that is asked for."""
+    rule = f"{noun} lies in (0, 1{')' if below_one else ']'}"
+    number = real(name, value, rule)
+    if not 0.0 < number <= 1.0 or (below_one and number == 1.0):
+        raise InvalidParameter(name, value, rule)
+    if number < MIN_PROBABILITY:
+        raise InvalidParameter(name, value, f"{rule}, and is at least {MIN_PROBABILITY:g} here")
     return number

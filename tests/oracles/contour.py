@@ -75,9 +75,11 @@ def line(rounds: Rounds, epsilon: float, *, remove: bool) -> tuple[float, float]
         order = 1 + tilt if remove else -tilt
         return sum(n * _rough_log_moment(order, q, s) for q, s, n in rounds) - tilt * epsilon
 
-    tilts = [math.exp(k / 4) for k in range(-24, 41)]
+    tilts = [math.exp(k / 4) for k in range(-64, 41)]
     log_delta, c = min((size(tilt) - math.log(tilt * (1 + tilt)), tilt) for tilt in tilts)
     log_delta = min(log_delta, 0.0)
+    # Orders are 1 + c in double precision: where that is rounded, c has to be what it stands for.
+    c = (1 + c) - 1
     left = (_ACCURACY - log_delta) / c
     factors = (1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 4.0, 8.0)
     right = min((size(f * c) - log_delta + _ACCURACY) / (f * c - c) for f in factors)

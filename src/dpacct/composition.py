@@ -1,0 +1,126 @@
+"""What both tight engines compose: the pairs of one direction, with multiplicities."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpacct.cumulants import Cumulants, sampled_cumulants, symmetrized_cumulants
+from dpacct.dominating import (
+    Direction,
+    DominatingPair,
+    SampledGaussianPair,
+    SymmetrizedPair,
+)
+from dpacct.moments import log_moment
+from dpacct.rdp_uniform import symmetrized_log_moment
+from dpacct.rounding import UNIT, Array, Bounds, weighted_sum
+from dpacct.rounds import Round, Schedule
+from dpacct.symmetrized_losses import SymmetrizedLosses
+from dpacct.tilted import TiltedLosses
+
+PairOf = Callable[[Round, Direction], DominatingPair]
+# Rounds whose nodes are kept in the same arrays.
+_ROWS = 500
+Law = TiltedLosses | SymmetrizedLosses
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Composition:
+    """Sampled Gaussian pairs of one direction, with multiplicities.
+
+    Attributes:
+        rates, noise, counts: of the rounds with a rate below one, shape (m,).
+        precision: sum of count / noise^2 over the rounds of full participation.
+        direction: remove or add.
+        symmetrized: pairs of C_q and how often each occurs.
+        kinds: number of distinct pairs, for rounding.
+    """
+
+    rates: Array
+    noise: Array
+    counts: Array
+    precision: float
+    direction: Direction
+    symmetrized: tuple[tuple[SymmetrizedPair, int], ...] = ()
+    kinds: int = 1
+
+    @classmethod
+    def of(cls, pairs: dict[DominatingPair, int], direction: Direction) -> Composition:
+        """The composition of pairs that all have this direction."""
+        plain = {p: n for p, n in pairs.items() if isinstance(p, SampledGaussianPair)}
+        sampled = {pair: n for pair, n in plain.items() if pair.sampling_rate < 1.0}
+        return cls(
+            np.array([pair.sampling_rate for pair in sampled]),
+            np.array([pair.noise_std for pair in sampled]),
+            np.array([float(n) for n in sampled.values()]),
+            sum(n / p.noise_std**2 for p, n in plain.items() if p.sampling_rate == 1.0),
+            direction,
+            tuple((p, n) for p, n in pairs.items() if isinstance(p, SymmetrizedPair)),
+            len(pairs),
+        )
+
+    @classmethod
+    def of_schedule(cls, schedule: Schedule, pair_of: PairOf, direction: Direction) -> Composition:
+        """The composition of the pairs that stand for the rounds of a schedule."""
+        pairs: dict[DominatingPair, int] = {}
+        for round_, count in schedule.distinct().items():
+            pair = pair_of(round_, direction)
+            pairs[pair] = pairs.get(pair, 0) + count
+        return cls.of(pairs, direction)
+
+    @property
+    def largest_loss(self) -> float:
+        """A bound of the loss of the whole composition; infinite where there is none."""
+        if self.direction is Direction.REMOVE or self.precision or self.symmetrized:
+            return math.inf
+        return float(-np.log1p(-self.rates) @ self.counts) * (1 + UNIT * (2 * self.kinds + 32))
+
+    def log_moment(self, tilt: float | Array) -> Bounds:
+        """Bounds of log M(c), c > 0, for one tilt or several: shape () or (k,)."""
+        tilts = np.atleast_1d(np.asarray(tilt, dtype=np.float64))
+        order = 1 + tilts if self.direction is Direction.REMOVE else -tilts
+        rounds = (slice(None), None)
+        moment = log_moment(order[None, :], self.rates[rounds], self.noise[rounds])
+        sampled = weighted_sum(moment, self.counts)
+        full = self.precision * tilts * (1 + tilts) / 2
+        lower, upper = sampled.lower + full, sampled.upper + full
+        for pair, count in self.symmetrized:
+            for k, c in enumerate(tilts):
+                part = symmetrized_log_moment(1 + float(c), pair.sampling_rate, pair.noise_std)
+                lower[k] += count * float(part.lower)
+                upper[k] += count * float(part.upper)
+        slack = UNIT * (4 * self.kinds + 16) * upper
+        shape = np.shape(tilt)
+        return Bounds((lower - slack).reshape(shape), (upper + slack).reshape(shape))
+
+    def cumulants(self, tilt: float) -> Cumulants:
+        """log M(c), and mean and variance of the loss tilted by e^{c L}; not proven."""
+        value = self.precision * tilt * (1 + tilt) / 2
+        mean, variance = self.precision * (0.5 + tilt), self.precision
+        if self.rates.size:
+            remove = self.direction is Direction.REMOVE
+            order = 1 + tilt if remove else -tilt
+            part = sampled_cumulants(order, self.rates, self.noise, self.counts)
+            value, variance = value + part.log_moment, variance + part.variance
+            mean += part.mean if remove else -part.mean
+        for pair, count in self.symmetrized:
+            part = symmetrized_cumulants(pair.sampling_rate, pair.noise_std, tilt)
+            value, mean = value + count * part.log_moment, mean + count * part.mean
+            variance += count * part.variance
+        return Cumulants(value, mean, max(variance, 1e-300))
+
+    def laws(self, tilt: float, frequency: float) -> list[Law]:
+        """The tilted losses of the sampled rounds, for frequencies up to the one given."""
+        found: list[Law] = []
+        for start in range(0, len(self.rates), _ROWS):
+            rows = slice(start, start + _ROWS)
+            parts = (self.rates[rows], self.noise[rows], self.counts[rows], self.direction)
+            found.append(TiltedLosses(*parts, tilt, frequency))
+        for pair, count in self.symmetrized:
+            setting = (pair.sampling_rate, pair.noise_std, float(count))
+            found.append(SymmetrizedLosses(*setting, tilt, frequency))
+        return found

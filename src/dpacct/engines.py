@@ -1,0 +1,187 @@
+"""delta(eps) and eps(delta) of one composition by whichever exact method suits it.
+
+* A single sampled round has a closed form, and Gaussians without sampling compose to one.
+* Everything else goes to the contour; where that is too coarse or fails, to the grid, and what
+  both prove is intersected.
+
+An engine can also be asked for by its name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dpacct.budget import Interval
+from dpacct.composition import Composition
+from dpacct.dominating import Direction, SampledGaussianPair, SymmetrizedPair
+from dpacct.errors import InvalidParameter, NotConverged
+from dpacct.gaussian import gaussian_delta, gaussian_epsilon
+from dpacct.grid_engine import grid_delta, grid_epsilon
+from dpacct.inversion import chernoff_delta, inversion_delta, inversion_epsilon
+from dpacct.one_round import one_round_delta
+from dpacct.rounding import UNIT
+from dpacct.search import bracket_root
+
+Solver = Callable[[Composition, float], Interval]
+
+# Relative width at which the contour's answer is taken: below, the grid hardly ever does better.
+_NARROW = 1e-3
+_TOLERANCE = 1e-11
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A way to find delta(eps) and eps(delta) of one direction, both with proven bounds.
+
+    Both raise `NotConverged` where the method does not reach.
+    """
+
+    name: str
+    delta: Solver
+    epsilon: Solver
+
+
+def find_engine(name: str) -> Engine:
+    """The engine called ``name``: "auto", "contour" or "grid".
+
+    Raises:
+        InvalidParameter: there is none.
+    """
+    if name not in ENGINES:
+        raise InvalidParameter("engine", name, f"an engine is one of {', '.join(ENGINES)}")
+    return ENGINES[name]
+
+
+def _auto_delta(composition: Composition, epsilon: float) -> Interval:
+    alone = _alone(composition)
+    if alone is not None:
+        return _tail_bounded(one_round_delta(epsilon, alone), composition, epsilon)
+    if _unsampled(composition):
+        low, high = _precision_bounds(composition)
+        lower = gaussian_delta(epsilon, math.sqrt(low)).lower
+        found = Interval(lower, gaussian_delta(epsilon, math.sqrt(high)).upper)
+        return _tail_bounded(found, composition, epsilon)
+    return _either(inversion_delta, grid_delta, composition, epsilon)
+
+
+def _auto_epsilon(composition: Composition, delta: float) -> Interval:
+    if _costs_nothing(composition, delta):
+        return Interval(0.0, 0.0)
+    alone = _alone(composition)
+    if alone is not None:
+        return _alone_epsilon(alone, delta)
+    if _unsampled(composition):
+        low, high = _precision_bounds(composition)
+        lower = gaussian_epsilon(delta, math.sqrt(low)).lower
+        return Interval(lower, gaussian_epsilon(delta, math.sqrt(high)).upper)
+    return _either(inversion_epsilon, grid_epsilon, composition, delta)
+
+
+def _either(contour: Solver, grid: Solver, composition: Composition, at: float) -> Interval:
+    """The contour's answer; if that is wide or missing, what it and the grid's have in common."""
+    try:
+        first = contour(composition, at)
+    except NotConverged:
+        return grid(composition, at)
+    if first.width <= _NARROW * first.upper:
+        return first
+    try:
+        second = grid(composition, at)
+    except NotConverged:
+        return first
+    lower, upper = max(first.lower, second.lower), min(first.upper, second.upper)
+    return Interval.bracket(lower, upper)
+
+
+def _tail_bounded(found: Interval, composition: Composition, epsilon: float) -> Interval:
+    """Closed forms stop at about 1e-290; below that the moments say more."""
+    if found.lower > 0.0 or found.upper == 0.0:
+        return found
+    return Interval(0.0, min(found.upper, chernoff_delta(composition, epsilon)))
+
+
+def _alone(composition: Composition) -> SampledGaussianPair | None:
+    """The pair of a composition of a single sampled round, if that is what it is."""
+    if composition.precision:
+        return None
+    if not composition.symmetrized and float(composition.counts.sum()) == 1.0:
+        rate, noise = float(composition.rates[0]), float(composition.noise[0])
+        return SampledGaussianPair(rate, noise, composition.direction)
+    if not composition.rates.size and sum(n for _, n in composition.symmetrized) == 1:
+        # For eps >= 0 the profile of C_q is that of the remove pair.
+        return _as_remove(composition.symmetrized[0][0])
+    return None
+
+
+def _as_remove(pair: SymmetrizedPair) -> SampledGaussianPair:
+    return SampledGaussianPair(pair.sampling_rate, pair.noise_std, Direction.REMOVE)
+
+
+def _unsampled(composition: Composition) -> bool:
+    return not composition.rates.size and not composition.symmetrized
+
+
+def _precision_bounds(composition: Composition) -> tuple[float, float]:
+    slack = UNIT * (2 * composition.kinds + 8)
+    return composition.precision * (1 - slack), composition.precision * (1 + slack)
+
+
+def _costs_nothing(composition: Composition, delta: float) -> bool:
+    """Whether delta(0), at most the sum of those of the rounds, is surely at most ``delta``."""
+    total = gaussian_delta(0.0, math.sqrt(_precision_bounds(composition)[1])).upper
+    sampled = zip(composition.rates, composition.noise, composition.counts, strict=True)
+    pairs = [
+        (SampledGaussianPair(float(q), float(z), composition.direction), float(n))
+        for q, z, n in sampled
+    ]
+    pairs += [(_as_remove(pair), float(n)) for pair, n in composition.symmetrized]
+    slack = 1 + UNIT * (2 * composition.kinds + 16)
+    for pair, count in pairs:
+        total += count * one_round_delta(0.0, pair).upper
+        if total * slack > delta:
+            return False
+    return total * slack <= delta
+
+
+def _alone_epsilon(pair: SampledGaussianPair, delta: float) -> Interval:
+    """eps(delta) of one round: the root of a closed form, bracketed."""
+
+    def above(epsilon: float) -> float:
+        return (one_round_delta(epsilon, pair).upper - delta) / delta
+
+    def below(epsilon: float) -> float:
+        return (one_round_delta(epsilon, pair).lower - delta) / delta
+
+    upper = _largest_root(above)
+    return Interval(min(_smallest_root(below), upper), upper)
+
+
+def _log_search(function: Callable[[float], float]) -> tuple[float, float]:
+    low, high = bracket_root(lambda t: function(math.exp(t)), -2.0, (-40.0, 30.0), _TOLERANCE)
+    return math.exp(low), math.exp(high)
+
+
+def _largest_root(function: Callable[[float], float]) -> float:
+    if function(0.0) <= 0:
+        return 0.0
+    root = _log_search(function)[1]
+    return root if function(root) <= 0 else math.inf
+
+
+def _smallest_root(function: Callable[[float], float]) -> float:
+    if function(0.0) <= 0:
+        return 0.0
+    root = _log_search(function)[0]
+    return root if function(root) > 0 else 0.0
+
+
+ENGINES: dict[str, Engine] = {
+    engine.name: engine
+    for engine in (
+        Engine("auto", _auto_delta, _auto_epsilon),
+        Engine("contour", inversion_delta, inversion_epsilon),
+        Engine("grid", grid_delta, grid_epsilon),
+    )
+}
