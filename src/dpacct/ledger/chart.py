@@ -1,0 +1,187 @@
+"""Epsilon over rounds as a picture: SVG drawn here, and bars of text for where there is none."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+WIDTH, HEIGHT = 780, 430
+LEFT, RIGHT, TOP, BOTTOM = 56, 132, 96, 52
+# Okabe and Ito's palette: told apart with any kind of color vision.
+PLANNED, ADAPTIVE, LIMIT, FAINT = "#0072B2", "#D55E00", "#444444", "#8a8a8a"
+BAR_WIDTH, BARS = 40, 12
+_NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """From rounds and epsilon to pixels."""
+
+    rounds: int
+    epsilon: float
+
+    def x(self, rounds: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * rounds / self.rounds
+
+    def y(self, epsilon: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * epsilon / self.epsilon
+
+
+def ticks(largest: float, wanted: int = 5) -> list[float]:
+    """Round numbers from 0 to ``largest``."""
+    raw = largest / wanted
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= raw * 0.999)
+    return [step * k for k in range(int(largest / step * 1.0000001) + 1)]
+
+
+def _text(x: float, y: float, words: str, anchor: str = "start", extra: str = "") -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f"<text {place} {extra}>{escape(words)}</text>"
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, style: str) -> str:
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" {style}/>'
+
+
+def draw(report: dict[str, Any]) -> str:
+    """The picture as an SVG element; empty where no round ran or nothing is bounded."""
+    points = [p for p in report["points"] if p["upper"] is not None]
+    if not points:
+        return ""
+    budget = float(report["budget"]["epsilon"])
+    most = max(*(p["upper"] for p in points), budget)
+    last = points[-1]
+    scale = _Scale(max(last["round"], 1), most * 1.08)
+    title = f"Epsilon {last['upper']:.4g} of {budget:.7g} after {last['round']} rounds"
+    style = "font-family:system-ui,sans-serif;font-size:13px;fill:#222"
+    parts = [
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" style="{style}" {_NAMESPACE}>',
+        f"<title>{escape(title)}</title>",
+        _text(LEFT, 18, title, extra='font-size="15" font-weight="600"'),
+        *_axes(scale, float(report["delta"])),
+        *_marks(scale, report["marks"]),
+        *_band(scale, points),
+        *_upper(scale, points),
+        _line(
+            LEFT,
+            scale.y(budget),
+            WIDTH - RIGHT,
+            scale.y(budget),
+            f'stroke="{LIMIT}" stroke-dasharray="6 4" stroke-width="1.5"',
+        ),
+        *_labels(scale, points, budget),
+        "</svg>",
+    ]
+    return "\n".join(parts)
+
+
+def _axes(scale: _Scale, delta: float) -> list[str]:
+    found: list[str] = []
+    for value in ticks(scale.epsilon):
+        y = scale.y(value)
+        found.append(_line(LEFT, y, WIDTH - RIGHT, y, 'stroke="#e3e3e3"'))
+        found.append(_text(LEFT - 8, y + 4, f"{value:.4g}", "end", f'fill="{FAINT}"'))
+    steps = [value for value in ticks(scale.rounds) if value == int(value)]
+    for value in steps:
+        x = scale.x(value)
+        found.append(_text(x, HEIGHT - BOTTOM + 18, f"{value:.0f}", "middle", f'fill="{FAINT}"'))
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    found.append(_text(middle, HEIGHT - 12, "rounds charged, all runs", "middle"))
+    found.append(_text(LEFT - 46, 38, f"epsilon at delta {delta:.3g}"))
+    return found
+
+
+def _marks(scale: _Scale, marks: list[dict[str, Any]]) -> list[str]:
+    """Thin lines with words; what happened at one place shares them, and words never overlap."""
+    places: dict[int, list[str]] = {}
+    for mark in marks:
+        places.setdefault(int(mark["round"]), []).append(str(mark["words"]))
+    found: list[str] = []
+    ends = [-math.inf] * 3
+    for place, words in sorted(places.items()):
+        x = scale.x(place)
+        label = "; ".join(words)
+        found.append(
+            _line(x, TOP - 8, x, HEIGHT - BOTTOM, f'stroke="{FAINT}" stroke-dasharray="2 3"')
+        )
+        row = next((n for n, end in enumerate(ends) if x > end), None)
+        if row is None or len(label) > 60:
+            continue
+        # About the width of the text at this size.
+        width = 6.0 * len(label)
+        left = min(x - 1, WIDTH - width - 4)
+        ends[row] = left + width + 8
+        y = TOP - 12 - 15 * row
+        found.append(_text(left, y, label, extra='font-size="11" fill="#555"'))
+    return found
+
+
+def _band(scale: _Scale, points: list[dict[str, Any]]) -> list[str]:
+    known = [p for p in points if p["lower"] is not None]
+    if len(known) < 2:
+        return []
+    there = [f"{scale.x(p['round']):.1f},{scale.y(p['upper']):.1f}" for p in known]
+    back = [f"{scale.x(p['round']):.1f},{scale.y(p['lower']):.1f}" for p in reversed(known)]
+    return [f'<polygon points="{" ".join(there + back)}" fill="{ADAPTIVE}" fill-opacity="0.13"/>']
+
+
+def _upper(scale: _Scale, points: list[dict[str, Any]]) -> list[str]:
+    """The proven bound, in the color of its kind of claim."""
+    found: list[str] = []
+    start = 0
+    for index in range(1, len(points) + 1):
+        kind = points[start]["guarantee"]
+        if index < len(points) and points[index]["guarantee"] == kind:
+            continue
+        piece = points[max(0, start - 1) : index]
+        path = " ".join(f"{scale.x(p['round']):.1f},{scale.y(p['upper']):.1f}" for p in piece)
+        color = PLANNED if kind == "planned" else ADAPTIVE
+        if len(piece) == 1:
+            x, y = scale.x(piece[0]["round"]), scale.y(piece[0]["upper"])
+            found.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{color}"/>')
+        found.append(
+            f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2.5" '
+            f'stroke-linejoin="round"/>'
+        )
+        start = index
+    return found
+
+
+def _labels(scale: _Scale, points: list[dict[str, Any]], budget: float) -> list[str]:
+    """Direct labels at the right end, pushed apart where they would touch."""
+    last = points[-1]
+    kind = last["guarantee"]
+    color = PLANNED if kind == "planned" else ADAPTIVE
+    wanted = [
+        (scale.y(budget), f"budget {budget:.5g}", LIMIT),
+        (scale.y(last["upper"]), f"proven, {kind}", color),
+    ]
+    if last["lower"] is not None and scale.y(last["lower"]) - scale.y(last["upper"]) > 6:
+        wanted.append((scale.y(last["lower"]), "achieved by the", FAINT))
+        wanted.append((scale.y(last["lower"]) + 15, "rounds that ran", FAINT))
+    found: list[str] = []
+    floor = -math.inf
+    for y, words, tone in sorted(wanted, key=lambda label: label[0]):
+        floor = max(y, floor + 15)
+        found.append(_text(WIDTH - RIGHT + 6, floor + 4, words, extra=f'fill="{tone}"'))
+    return found
+
+
+def bars(report: dict[str, Any]) -> str:
+    """The picture as lines of text; empty where there is nothing to show."""
+    points = [p for p in report["points"] if p["upper"] is not None]
+    if not points:
+        return ""
+    most = max(*(p["upper"] for p in points), float(report["budget"]["epsilon"]))
+    step = max(1, len(points) // BARS)
+    shown = points[len(points) - 1 :: -step][::-1]
+    digits = len(str(shown[-1]["round"]))
+    return "\n".join(
+        f"round {p['round']:>{digits}}  "
+        f"{'#' * max(1, round(BAR_WIDTH * p['upper'] / most)):<{BAR_WIDTH}}  "
+        f"{p['upper']:.4g} {p['guarantee']}"
+        for p in shown
+    )

@@ -1,0 +1,43 @@
+"""What SQLite refuses, in one sentence of our own."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dpacct.errors import LedgerError
+
+BUSY_SECONDS = 60.0
+
+_REASONS = {
+    "SQLITE_FULL": "the disk is full",
+    "SQLITE_READONLY": "the file, or its folder, cannot be written to",
+    "SQLITE_CORRUPT": "the file is damaged; restore a copy, and treat what is missing as spent",
+    "SQLITE_NOTADB": "the file is not a ledger, or its beginning is damaged",
+    "SQLITE_BUSY": f"another process has kept the file locked for {BUSY_SECONDS:g} s",
+    "SQLITE_CANTOPEN": "the file cannot be opened; its folder has to be writable too",
+    "SQLITE_IOERR": "reading or writing failed; the disk may be full or broken",
+    "SQLITE_CONSTRAINT": "the entry contradicts one that is there",
+}
+
+
+def reason_of(error: sqlite3.Error) -> str:
+    """Why SQLite refused, as a clause."""
+    name: str = getattr(error, "sqlite_errorname", "") or ""
+    for prefix, reason in _REASONS.items():
+        if name.startswith(prefix):
+            return reason
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+@contextmanager
+def translated(path: Path) -> Generator[None]:
+    """Turns what SQLite raises into a `LedgerError` that names the file."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise LedgerError(f"{path}: {reason_of(error)}.") from None
+    except UnicodeDecodeError:
+        raise LedgerError(f"{path}: an entry is not text; the ledger is damaged.") from None

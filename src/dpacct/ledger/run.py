@@ -1,0 +1,196 @@
+"""A run inside a ledger, and the ticket of one of its rounds."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from dpacct.budget import Interval
+from dpacct.errors import LedgerError
+from dpacct.ledger.book import Book, Reservation
+from dpacct.ledger.events import Event, checked_details
+from dpacct.ledger.plans import proven_epsilon
+from dpacct.ledger.readings import Guarantee, Readings
+from dpacct.rounds import Round, Schedule
+
+
+class Ticket:
+    """One reserved round: it is on disk and counts as spent.
+
+    The order is ``draw()`` before the cohort or any noise is drawn, ``commit()`` before the noisy
+    value leaves. A ticket that is lost, with its process or without, stays spent.
+
+    Attributes:
+        number: of its entry in the ledger.
+        event: what was reserved.
+    """
+
+    def __init__(self, book: Book, reservation: Reservation, event: Event) -> None:
+        self._book = book
+        self._reservation = reservation
+        self._process = os.getpid()
+        self._state = "reserved"
+        self.number = reservation.number
+        self.event = event
+
+    @property
+    def state(self) -> str:
+        """``reserved``, ``drawn``, ``committed`` or ``abandoned``."""
+        return self._state
+
+    def draw(self) -> None:
+        """Say that randomness is about to be drawn: from here on the round cannot be abandoned.
+
+        Nothing is written: only this object could abandon the round, and it will not.
+
+        Raises:
+            LedgerError: the round was committed or abandoned.
+        """
+        self._require("drawn", "reserved", "drawn")
+        self._state = "drawn"
+
+    def commit(self, details: Mapping[str, Any] | None = None) -> None:
+        """Call before the noisy value leaves; it is on disk when this returns.
+
+        Args:
+            details: anything public that is known by now, as JSON.
+        Raises:
+            LedgerError: the round was committed or abandoned, or the file cannot be written. Then
+                nothing may be released, and the round stays spent.
+            InvalidParameter: the details are no JSON.
+        """
+        self._require("committed", "reserved", "drawn")
+        kept = checked_details({} if details is None else details)
+        # Whatever happens now, it cannot be abandoned any more.
+        self._state = "drawn"
+        self._book.commit(self._reservation, kept)
+        self._state = "committed"
+
+    def abandon(self, reason: str) -> None:
+        """Give a round back for which nothing was drawn; the ledger keeps it, with the reason.
+
+        Raises:
+            LedgerError: something was drawn or committed, or the file cannot be written.
+        """
+        self._require("abandoned", "reserved")
+        self._book.abandon(self._reservation, str(reason))
+        self._state = "abandoned"
+
+    def _require(self, becomes: str, *states: str) -> None:
+        if os.getpid() != self._process:
+            raise LedgerError(
+                f"round {self.number} was reserved by another process, which alone can settle it."
+            )
+        if self._state not in states:
+            raise LedgerError(
+                f"round {self.number} is {self._state} and cannot become {becomes}; "
+                f"it {'does not count' if self._state == 'abandoned' else 'counts as spent'}."
+            )
+
+    def __repr__(self) -> str:
+        return f"<Ticket of round {self.number}, {self._state}>"
+
+
+class Run:
+    """A run of a ledger, by `Ledger.start_run` or `Ledger.resume_run`.
+
+    Attributes:
+        id: its number in the ledger, from 1.
+        name: as it was started.
+        plan: the schedule that was registered, or None.
+        private: whether its noise comes from a secret source.
+        details: as it was started.
+    """
+
+    def __init__(self, book: Book, readings: Readings, number: int) -> None:
+        self._book = book
+        self._readings = readings
+        data = book.run_data(number)
+        self._plan = book.plan(number)
+        self.id = number
+        self.name: str = data["name"]
+        self.plan: Schedule | None = None if self._plan is None else self._plan.schedule
+        self.private: bool = data["private"]
+        self.details: dict[str, Any] = data["details"]
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are charged: reserved and not abandoned, committed or not."""
+        return self._book.run_state(self.id).rounds
+
+    @property
+    def committed(self) -> int:
+        """How many rounds were released."""
+        return self._book.run_state(self.id).committed
+
+    @property
+    def on_plan(self) -> bool:
+        """Whether it has a plan and has kept to it."""
+        return self._book.run_state(self.id).on_plan
+
+    @property
+    def finished(self) -> bool:
+        """Whether it takes no more rounds."""
+        return self._book.run_state(self.id).finished
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What kind of claim `epsilon` is."""
+        return self._readings.run_guarantee(self.id)
+
+    def reserve(self, event: Event | Round) -> Ticket:
+        """Charge a round, before any data is touched; it is on disk when this returns.
+
+        A round that the plan's next one covers (same scheme, at least its noise, at most its rate)
+        was admitted with the plan. Any other round leaves the plan, for good, and is admitted by
+        the adaptive bound.
+
+        Args:
+            event: the round with all that it releases.
+        Raises:
+            BudgetExceeded: it does not fit; says what is left, what it needs, and what would fit.
+            InvalidParameter: its adjacency is not the ledger's.
+            LedgerError: the run is finished, or the file cannot be written. Nothing counts then.
+        """
+        whole = event if isinstance(event, Event) else Event(event)
+        return Ticket(self._book, self._book.reserve(self.id, self._plan, whole), whole)
+
+    def finish(self) -> None:
+        """End the run: it takes no more rounds, and what was held for its plan is free again.
+
+        Raises:
+            LedgerError: it is finished already, or the file cannot be written.
+        """
+        self._book.finish(self.id)
+
+    def epsilon(self) -> Interval:
+        """Epsilon of this run by itself, at the budget's delta; `guarantee` says of what kind.
+
+        Planned: the tight accountant on the slots used so far. Adaptive: the Renyi odometer.
+        Without privacy: infinite. The lower end is that of the released rounds.
+        """
+        found = self._readings.run_interval(self.id)
+        return found if self.private else Interval(found.lower, math.inf)
+
+    def upper_epsilon(self) -> float:
+        """The upper end of `epsilon` alone: quicker, for once a round."""
+        return self._readings.run_upper(self.id) if self.private else math.inf
+
+    def nominal_epsilon(self) -> Interval:
+        """What `epsilon` would be if the noise were secret: for tests that need a seed."""
+        return self._readings.run_interval(self.id)
+
+    def planned_epsilon(self) -> float:
+        """Proven epsilon of the whole plan, which covers stopping early for whatever reason.
+
+        Raises:
+            LedgerError: the run has no plan, or has left it.
+        """
+        if self.plan is None or not self.on_plan:
+            raise LedgerError(f"run {self.id} has no plan that it kept to.")
+        return proven_epsilon(self.plan, self._book.budget.delta, math.inf)
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id} {self.name!r} of {str(self._book.store.path)!r}>"
