@@ -1,8 +1,14 @@
 """Print every comparison."""
 
-from benchmarks import calibration, startup
+from benchmarks import calibration, federated, ledger, risk, startup
 
 if __name__ == "__main__":
     calibration.main()
     print()
+    risk.main()
+    print()
     startup.main()
+    print()
+    ledger.main()
+    print()
+    federated.main()

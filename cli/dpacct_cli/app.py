@@ -9,7 +9,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import dpacct
 from dpacct.errors import DpacctError
-from dpacct_cli import calibrate, compare, delta, epsilon, errors, rdp
+from dpacct_cli import calibrate, compare, delta, epsilon, errors, ledger, rdp, risk, train
 
 
 def _keep_text(param: Any) -> Callable[[Any, object], Any]:
@@ -20,7 +20,9 @@ def _keep_text(param: Any) -> Callable[[Any, object], Any]:
     """
 
     def process_value(ctx: Any, value: object) -> Any:
-        kept = value if isinstance(value, str | bool) else None
+        # Lists are options that may be given several times.
+        text = isinstance(value, str | bool) or type(value) in (list, tuple)
+        kept = value if text else None
         return kept if param.callback is None else param.callback(ctx, param, kept)
 
     return process_value
@@ -104,10 +106,19 @@ for _command in (
     calibrate.calibrate,
     epsilon.epsilon,
     delta.delta,
+    risk.risk,
     rdp.rdp,
     compare.compare,
+    train.train,
 ):
     app.command(cls=TextCommand)(_command)
+
+ledger_group = typer.Typer(
+    help="The durable record of what was spent on a data set.", rich_markup_mode=None
+)
+for _name, _command in ledger.COMMANDS.items():
+    ledger_group.command(_name, cls=TextCommand)(_command)
+app.add_typer(ledger_group, name="ledger")
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
-"""`dpacct calibrate`: the noise, the rounds or the sampling rate that meet a budget."""
+"""`dpacct calibrate`: the noise, rounds or sampling rate for a budget or a limit of risk."""
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, TypedDict, cast
 
 import typer
 
@@ -10,7 +11,7 @@ from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.errors import InvalidParameter
 from dpacct.rounds import Full, Poisson, Uniform
 from dpacct.schedules import load_schedule
-from dpacct_cli import mechanism, options
+from dpacct_cli import comparisons, mechanism, options
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.render import Answer, Page, Row, bracket, down, plain, show, up
 from dpacct_cli.typed import MechanismOptions, ReadDelta, read_clip_norm
@@ -29,11 +30,45 @@ Solve = Annotated[
 ]
 
 
+class Limit(TypedDict):
+    """What may not be exceeded, as the library takes it."""
+
+    epsilon: float | None
+    advantage: float | None
+    tpr: float | None
+    fpr: float | None
+
+
+Advantage = Annotated[
+    str | None,
+    typer.Option(
+        "--advantage",
+        metavar="A",
+        help="Instead of --eps: the largest TPR - FPR that any attack may reach, e.g. 0.1.",
+    ),
+]
+TruePositives = Annotated[
+    str | None,
+    typer.Option(
+        "--tpr",
+        metavar="B",
+        help="Instead of --eps, with --fpr: the largest true positive rate of any attack.",
+    ),
+]
+FalsePositives = Annotated[
+    str | None,
+    typer.Option("--fpr", metavar="A", help="The false positive rate at which --tpr holds."),
+]
+
+
 def calibrate(
     eps: options.Eps = None,
     rounds: options.Rounds = None,
     q: options.Rate = None,
     delta: options.Delta = None,
+    advantage: Advantage = None,
+    tpr: TruePositives = None,
+    fpr: FalsePositives = None,
     solve: Solve = "noise",
     noise: options.Noise = None,
     schedule: options.ScheduleFile = None,
@@ -46,36 +81,53 @@ def calibrate(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """The noise for a budget; or the rounds, or the rate.
+    """The noise for a budget or a limit of risk; or the rounds, or the rate.
 
     Examples:
       dpacct calibrate --eps 8 --rounds 300 --q 0.1
       dpacct calibrate --eps 8 --rounds 300 --cohort 100 --clients 1000 --clip 0.5
       dpacct calibrate --eps 8 --noise 1.5 --q 0.1 --solve rounds
       dpacct calibrate --eps 8 --schedule rounds.toml --json
+      dpacct calibrate --advantage 0.1 --rounds 300 --q 0.1
+      dpacct calibrate --tpr 0.1 --fpr 0.01 --rounds 300 --q 0.1
     """
     style = options.read_style(as_json, quiet)
     typed = MechanismOptions(noise, rounds, q, schedule, sampling, cohort, clients, adjacency)
     _refuse_what_is_solved(typed, solve)
-    target = validate.target_epsilon(options.number(eps))
+    limit = _read_limit(eps, advantage, tpr, fpr)
     engine = find_accountant(accountant)
     clip_norm = read_clip_norm(clip)
     at = typed.read_delta(delta)
-    found = _solve(typed, solve, target, at.value, engine.name)
+    found = _solve(typed, solve, limit, at.value, engine.name)
 
     def page() -> Page:
         plan = found.schedule
         rows = [
-            _first_row(found, solve, target),
+            _first_row(found, solve),
+            *_risk_rows(found),
             Row("epsilon", bracket(found.epsilon), f"  at {at.in_words}"),
             *mechanism.rows(plan, ratio_only=typed.ratio_only),
             *mechanism.noise_rows(plan, clients=typed.num_clients, clip_norm=clip_norm),
             mechanism.accountant_row(plan, at.value, accountant),
+            *_instead(found, solve, lambda name: _solve(typed, solve, limit, at.value, name)),
         ]
         note = mechanism.delta_note(at.value, at.chosen, typed.num_clients)
+        note = note or comparisons.wide_bracket_note(plan, found.epsilon, accountant)
         return Page(rows, closing=_closing(typed, found, at, clip_norm), note=note)
 
-    show(Answer(_data(found, target), repr(_number(found, solve)), page), style)
+    show(Answer(_data(found), repr(_number(found, solve)), page), style)
+
+
+def _read_limit(eps: str | None, advantage: str | None, tpr: str | None, fpr: str | None) -> Limit:
+    """What was typed; the library judges whether it is in range, epsilon before all else."""
+    if eps is not None:
+        validate.target_epsilon(options.number(eps))
+    limits = {"--eps": eps, "--advantage": advantage, "--tpr": tpr}
+    given = [f"{option} {text}" for option, text in limits.items() if text is not None]
+    if len(given) > 1:
+        raise conflict(given[1], given[0], "a calibration has one target")
+    typed = {"epsilon": eps, "advantage": advantage, "tpr": tpr, "fpr": fpr}
+    return cast("Limit", {name: options.number(text) for name, text in typed.items()})
 
 
 def _refuse_what_is_solved(typed: MechanismOptions, solve: str) -> None:
@@ -97,13 +149,13 @@ def _refuse_what_is_solved(typed: MechanismOptions, solve: str) -> None:
 
 
 def _solve(
-    typed: MechanismOptions, solve: str, target: float, delta: float, accountant: str
+    typed: MechanismOptions, solve: str, limit: Limit, delta: float, accountant: str
 ) -> dpacct.Calibration:
     if typed.schedule is not None:
         plan = load_schedule(typed.schedule)
-        return dpacct.calibrate(epsilon=target, delta=delta, schedule=plan, accountant=accountant)
+        return dpacct.calibrate(delta=delta, schedule=plan, accountant=accountant, **limit)
     return dpacct.calibrate(
-        epsilon=target,
+        **limit,
         delta=delta,
         noise_multiplier=None if solve == "noise" else typed.read_noise(),
         rounds=None if solve == "rounds" else typed.read_rounds(),
@@ -138,22 +190,45 @@ def _number(found: dpacct.Calibration, solve: str) -> float:
     return found.noise_scale if only is None else only.noise_multiplier
 
 
-def _first_row(found: dpacct.Calibration, solve: str, target: float) -> Row:
-    number = _number(found, solve)
-    within = f"within epsilon {plain(target)}"
+def _shown(number: float, solve: str) -> str:
+    """A number that was solved for, shortened to its safe side."""
     if solve == "rounds":
-        return Row("rounds", str(number), f"the most that stay {within}")
+        return str(number)
+    return down(number, 7) if solve == "q" else up(number, 7)
+
+
+def _first_row(found: dpacct.Calibration, solve: str) -> Row:
+    number = _shown(_number(found, solve), solve)
+    within = f"within {found.goal} {plain(found.target or 0.0)}"
+    if solve == "rounds":
+        return Row("rounds", number, f"the most that stay {within}")
     if solve == "q":
         meaning = f"the highest that stays {within}"
         sampling = found.schedule.phases[0].round.sampling
         if isinstance(sampling, Uniform):
             meaning = f"{sampling.cohort_size} of {sampling.num_clients} clients, {meaning}"
-        return Row("sampling rate", down(number, 7), meaning)
+        return Row("sampling rate", number, meaning)
     if mechanism.single_round(found.schedule) is None:
-        return Row(
-            "noise scale", up(number, 7), "x the noise multiplier of every round in the file"
-        )
-    return Row("noise multiplier", up(number, 7), "std of the noise on the sum / clip norm")
+        return Row("noise scale", number, "x the noise multiplier of every round in the file")
+    return Row("noise multiplier", number, "std of the noise on the sum / clip norm")
+
+
+def _instead(
+    found: dpacct.Calibration, solve: str, again: Callable[[str], dpacct.Calibration]
+) -> list[Row]:
+    """What the same question would cost by Renyi."""
+    renyi = comparisons.renyi_calibration(found, again)
+    if renyi is None:
+        return []
+    number = _number(renyi, solve)
+    words = comparisons.excess_in_words(_number(found, solve), number, found.solved_for)
+    return [Row("instead of", _shown(number, solve), f"by Renyi, {words}")] if words else []
+
+
+def _risk_rows(found: dpacct.Calibration) -> list[Row]:
+    if found.risk is None:
+        return []
+    return [Row(found.goal, bracket(found.risk), "  of any attack")]
 
 
 def _closing(
@@ -175,14 +250,26 @@ def _closing(
     return f"dpacct compare {again}{at.retyped} shows other accountants beside it."
 
 
-def _data(found: dpacct.Calibration, target: float) -> dict[str, object]:
+def _risk_data(found: dpacct.Calibration) -> dict[str, object]:
+    if found.risk is None:
+        return {}
+    reached = {"lower": found.risk.lower, "upper": found.risk.upper, "target": found.target}
+    return {"risk": {"name": found.goal, **reached}}
+
+
+def _data(found: dpacct.Calibration) -> dict[str, object]:
     plan = found.schedule
     data: dict[str, object] = {
         "solved_for": found.solved_for,
         **mechanism.keys(plan),
         "accountant": found.accountant,
         "delta": found.delta,
-        "epsilon": {"lower": found.epsilon.lower, "upper": found.epsilon.upper, "target": target},
+        "epsilon": {
+            "lower": found.epsilon.lower,
+            "upper": found.epsilon.upper,
+            "target": found.target if found.risk is None else None,
+        },
+        **_risk_data(found),
         **mechanism.phase_list(plan),
     }
     if "phases" in data:

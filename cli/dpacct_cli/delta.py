@@ -3,7 +3,7 @@
 import dpacct
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
-from dpacct_cli import mechanism, options
+from dpacct_cli import comparisons, mechanism, options
 from dpacct_cli.render import Answer, Page, Row, bracket, plain, show, up
 from dpacct_cli.typed import MechanismOptions, read_clip_norm
 
@@ -51,7 +51,8 @@ def delta(
         if 0.0 < spent.upper < 1.0:
             again = f"{typed.retyped()} --delta {up(spent.upper, 3)}"
             closing = f"dpacct epsilon {again} asks the other way."
-        return Page(rows, closing=closing)
+        note = comparisons.wide_bracket_note(plan, spent, accountant)
+        return Page(rows, closing=closing, note=note)
 
     data: dict[str, object] = {
         "delta": {"lower": spent.lower, "upper": spent.upper},

@@ -1,4 +1,4 @@
-"""Output: number formats, aligned tables, JSON. The only file that knows rich.
+"""Output: number formats, aligned tables, JSON. Only this file and train_progress know rich.
 
 Rule 1: a number that is shortened for display goes to the safe side (noise and proven bounds
 up, achieved bounds down).

@@ -1,5 +1,9 @@
 """Privacy accounting and calibration for (federated) learning under differential privacy."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from dpacct.accountant import delta, epsilon
 from dpacct.budget import Budget, Interval
 from dpacct.calibrate import calibrate
@@ -14,6 +18,10 @@ from dpacct.errors import (
 )
 from dpacct.rdp import rdp
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
+from dpacct.tradeoff import tradeoff
+
+if TYPE_CHECKING:
+    from dpacct.ledger import Ledger
 
 __version__ = "0.1.0"
 
@@ -26,6 +34,7 @@ __all__ = [
     "Full",
     "Interval",
     "InvalidParameter",
+    "Ledger",
     "LedgerError",
     "NotConverged",
     "Poisson",
@@ -38,4 +47,14 @@ __all__ = [
     "delta",
     "epsilon",
     "rdp",
+    "tradeoff",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # The ledger brings SQLite, which most uses never need.
+    if name == "Ledger":
+        from dpacct.ledger import Ledger  # noqa: PLC0415 - see above
+
+        return Ledger
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -60,8 +60,10 @@ def test_json_holds_everybody(dpacct: Any) -> None:
     entries = by_name(data)
     assert {entries[name]["kind"] for name in ACCOUNTANTS} == {"ours"}
     expected = library.epsilon(noise_multiplier=1.36, rounds=300, sampling_rate=0.1, delta=1e-5)
-    assert entries["rdp"]["epsilon"] == {"lower": expected.lower, "upper": expected.upper}
-    assert entries["rdp"]["seconds"] > 0
+    assert names[0] == "tight"
+    assert entries["tight"]["epsilon"] == {"lower": expected.lower, "upper": expected.upper}
+    assert entries["tight"]["seconds"] > 0
+    assert entries["tight"]["epsilon"]["upper"] < entries["rdp"]["epsilon"]["upper"]
     assert entries["gdp"]["epsilon"] is None
     assert entries["gdp"]["note"]
 
@@ -96,7 +98,8 @@ def test_human_output_is_a_table(dpacct: Any) -> None:
     first = next(line for line in text.splitlines() if line.strip())
     assert "proven" in first
     assert "at delta 1e-05" in first
-    for name in ["dpacct rdp", "peer one"]:
+    assert "by tight" in first
+    for name in ["dpacct tight", "dpacct rdp", "peer one"]:
         assert f"\n  {name}  " in text
     assert "\n  dpacct gdp: " in text
     assert "\n  peer two: it knows no such rounds" in text
@@ -116,9 +119,13 @@ def test_quiet_is_the_smallest_that_is_proven(dpacct: Any) -> None:
     assert dpacct(WORDS, "-q").text == f"{min(ours)!r}\n"
 
 
-def test_full_participation_prefers_the_exact_accountant(dpacct: Any) -> None:
-    text = dpacct("compare --noise 5 --rounds 10 --sampling full").text
-    assert "by gdp" in text
+def test_full_participation_has_two_exact_accountants(dpacct: Any) -> None:
+    words = "compare --noise 5 --rounds 10 --sampling full"
+    entries = by_name(dpacct(words, "--json").json)
+    tight, gdp, rdp = (entries[name]["epsilon"]["upper"] for name in ("tight", "gdp", "rdp"))
+    assert tight == pytest.approx(gdp, rel=1e-11)
+    assert tight < 0.99 * rdp
+    assert "by rdp" not in dpacct(words).text
 
 
 def test_schedule_file(dpacct: Any, schedule_file: str) -> None:
@@ -129,9 +136,11 @@ def test_schedule_file(dpacct: Any, schedule_file: str) -> None:
 
 def test_real_peers_agree(dpacct: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("dp_accounting")
-    from dpacct.interop import DpAccountingRdp
+    from dpacct.interop import DpAccountingPld, DpAccountingRdp
 
-    monkeypatch.setattr("dpacct.interop.installed_peers", lambda: (DpAccountingRdp(),))
-    results = dpacct(WORDS, "--json").json["results"]
-    ours, theirs = results[0]["epsilon"]["upper"], results[-1]["epsilon"]["upper"]
-    assert ours <= theirs <= 1.01 * ours
+    peers = {"rdp": DpAccountingRdp(), "tight": DpAccountingPld()}
+    monkeypatch.setattr("dpacct.interop.installed_peers", lambda: tuple(peers.values()))
+    entries = by_name(dpacct(WORDS, "--json").json)
+    for name, peer in peers.items():
+        ours, theirs = entries[name]["epsilon"]["upper"], entries[peer.name]["epsilon"]["upper"]
+        assert ours <= theirs <= 1.01 * ours

@@ -39,8 +39,99 @@ def test_calibrate_begins_with_the_number_and_its_meaning(dpacct: Any) -> None:
     assert row(text, "mechanism").split(maxsplit=1)[1] == (
         "300 rounds, Poisson sampling at rate 0.1, add-remove a client"
     )
-    assert re.search(r"rdp, order \d+(\.\d+)? won", row(text, "accountant"))
+    assert row(text, "accountant").split() == ["accountant", "tight"]
     assert "--clip and --clients" in lines(text)[-1]
+
+
+def test_calibrate_says_what_renyi_would_ask_for(dpacct: Any) -> None:
+    """1.286010 and 1.359610: the least noise by exact composition and over continuous orders."""
+    text = dpacct(CALIBRATE).text
+    assert lines(text)[0].split()[2] == "1.286010"
+    assert row(text, "instead of").split(maxsplit=2)[2] == (
+        "1.359610      by Renyi, 5.7 % more noise"
+    )
+    renyi = dpacct(CALIBRATE, "--accountant rdp").text
+    assert lines(renyi)[0].split()[2] == "1.359610"
+    assert re.search(r"rdp, order \d+(\.\d+)? won", row(renyi, "accountant"))
+    assert "instead of" not in renyi
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--noise 1.5 --q 0.1 --solve rounds", "396           by Renyi, 14 % fewer rounds"),
+        ("--noise 1.5 --rounds 300 --solve q", "0.1144028     by Renyi, 7.2 % lower rate"),
+        ("--rounds 300 --sampling full", "11.04444      by Renyi, 6.2 % more noise"),
+    ],
+)
+def test_whatever_is_solved_for_stands_beside_what_renyi_allows(
+    dpacct: Any, words: str, expected: str
+) -> None:
+    text = dpacct("calibrate --eps 8", words).text
+    assert row(text, "instead of").split(maxsplit=2)[2] == expected
+
+
+def test_renyi_is_not_mentioned_where_it_says_nothing_new(
+    dpacct: Any, schedule_file: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scaled = f"calibrate --eps 2 --schedule {schedule_file}"
+    assert "by Renyi" in row(dpacct(scaled).text, "instead of")
+    many = tmp_path / "many.csv"
+    many.write_text("rounds,noise_multiplier\n" + "".join(f"1,{n}\n" for n in range(1, 10)))
+    for command in ("calibrate --eps 2", "epsilon"):
+        assert "instead of" not in dpacct(command, "--schedule", str(many)).text
+    assert "instead of" not in dpacct("calibrate --advantage 0.1 --rounds 30 --q 0.1").text
+    exact = library.calibrate
+
+    def refuse_renyi(*, accountant: str, **options: Any) -> library.Calibration:
+        if accountant == "rdp":
+            raise library.NotConverged("no noise is enough")
+        return exact(accountant=accountant, **options)
+
+    monkeypatch.setattr("dpacct.calibrate", refuse_renyi)
+    assert "instead of" not in dpacct(CALIBRATE).text
+
+
+def test_epsilon_says_what_renyi_would_charge(dpacct: Any) -> None:
+    words = "epsilon --noise 1.36 --rounds 300 --q 0.1"
+    assert row(dpacct(words).text, "instead of").split()[2:] == ["7.9964", "by", "Renyi"]
+    assert "instead of" not in dpacct(words, "--accountant rdp").text
+    displaced = f"epsilon {UNIFORM} --adjacency add-remove"
+    assert "by Renyi" in row(dpacct(displaced).text, "instead of")
+
+
+NEAR_AN_ATOM = "--noise 1 --rounds 10 --q 1e-5"
+
+
+@pytest.mark.parametrize(
+    ("words", "noted"),
+    [
+        (f"epsilon {NEAR_AN_ATOM}", 1),
+        (f"delta {NEAR_AN_ATOM} --eps 1e-5", 1),
+        (f"epsilon {NEAR_AN_ATOM} --accountant rdp", 0),
+        ("epsilon --noise 1.36 --rounds 300 --q 0.1", 0),
+        # Two pairs of data sets, which another row speaks of.
+        (f"epsilon {UNIFORM}", 0),
+        ("epsilon --noise 2 --rounds 30 --q 0.1 --adjacency replace-one", 0),
+    ],
+)
+def test_a_bracket_that_should_be_narrow_is_worth_a_note(
+    dpacct: Any, words: str, noted: int
+) -> None:
+    result = dpacct(words)
+    assert result.code == 0
+    assert result.err.count("note:") == result.err.count("\n") == noted
+    if noted:
+        data = dpacct(words, "--json").json
+        found = data[words.split(maxsplit=1)[0]]
+        assert found["upper"] - found["lower"] > 1e-6 * found["upper"]
+        assert "nearly an atom; the proven side still holds" in result.err
+
+
+def test_the_word_on_delta_goes_before_that_on_the_bracket(dpacct: Any) -> None:
+    result = dpacct(f"epsilon {NEAR_AN_ATOM} --clients 50000 --delta 1e-5")
+    assert result.err.count("\n") == 1
+    assert "0.5 / clients" in result.err
 
 
 def test_shown_numbers_err_on_the_safe_side(dpacct: Any) -> None:
@@ -77,6 +168,7 @@ def test_uniform_says_what_a_replaced_client_moves(dpacct: Any) -> None:
     assert "promise people the proven one" in text
     assert "Renyi by Wang et al. 2019" in row(text, "for comparison")
     assert 6.37 < float(row(text, "for comparison").split()[2]) < 6.39
+    assert "3.0583 proven    2.62" in row(text, "epsilon")
     assert "if the cohorts were Poisson (add-remove)" in text
 
 

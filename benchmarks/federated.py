@@ -1,0 +1,189 @@
+"""Training: cohort-parallel beside sequential and pfl-research, the share of privacy, memory.
+
+``DPACCT_DATA=folder python -m benchmarks.federated`` uses MNIST from the folder. With pfl-research
+in an environment of its own, ``PFL_PYTHON=path/to/its/python`` adds it to the first table.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import nn
+
+from benchmarks.federated_jobs import Job, cross_entropy, mnist_job, small_cnn
+from benchmarks.measure import table
+from dpacct import fl
+
+PFL = os.environ.get("PFL_PYTHON", "")
+ROUNDS = 30
+REPEATS = 3
+
+
+def logistic(job: Job, *, vectorize: bool | Literal["auto"]) -> list[fl.Report]:
+    """The MNIST job of the DP-Fed-LS paper at 1000 clients; returns its reports."""
+    model = nn.Linear(784, 10)
+    run = fl.Federation(
+        model,
+        cross_entropy,
+        job.clients,
+        vectorize=vectorize,
+        clip_norm=0.4,
+        sampling=fl.Poisson(0.05),
+        noise_multiplier=1.1359,
+        delta=1000**-1.1,
+        rounds=ROUNDS,
+        local=fl.SGD(lr=0.1, epochs=5, batch_size=10, lr_decay=0.99, weight_decay=4e-5),
+    )
+    with run:
+        return list(run)
+
+
+def pfl_job(job: Job) -> Path:
+    """The same clients as a file for the script that runs pfl-research."""
+    path = Path(tempfile.mkdtemp()) / "job.pt"
+    torch.save({"x": [c.inputs for c in job.clients], "y": [c.targets for c in job.clients]}, path)
+    return path
+
+
+def timed(call: Callable[[], object]) -> tuple[float, float]:
+    """Wall-clock seconds and processor seconds of one call."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    call()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def pfl(path: Path) -> tuple[float, float]:
+    """The same of the job in pfl-research."""
+    script = Path(__file__).with_name("federated_pfl.py")
+    done = subprocess.run(
+        [PFL, str(script), str(path), str(ROUNDS)], check=True, capture_output=True, text=True
+    )
+    wall, cpu = done.stdout.split()[-2:]
+    return float(wall), float(cpu)
+
+
+def speed() -> str:
+    """The whole job: 1000 clients, rate 0.05, 30 rounds, 5 epochs, batch 10.
+
+    Runs alternate, and medians are shown. Processor seconds are the fairer ones on a busy machine.
+    """
+    job = mnist_job(1000)
+    calls: dict[str, Callable[[], tuple[float, float]]] = {
+        "one client at a time": lambda: timed(lambda: logistic(job, vectorize=False)),
+        "side by side": lambda: timed(lambda: logistic(job, vectorize=True)),
+        "auto (measures first)": lambda: timed(lambda: logistic(job, vectorize="auto")),
+    }
+    if PFL:
+        path = pfl_job(job)
+        calls["pfl-research"] = lambda: pfl(path)
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
+    for _ in range(REPEATS):
+        for name, call in calls.items():
+            found[name].append(call())
+    medians = {
+        name: [statistics.median(values) for values in zip(*pairs, strict=True)]
+        for name, pairs in found.items()
+    }
+    base = medians["one client at a time"]
+    rows = [
+        [name, f"{wall:.2f} s", f"{cpu:.2f} s", f"{base[0] / wall:.2f}", f"{base[1] / cpu:.2f}"]
+        for name, (wall, cpu) in medians.items()
+    ]
+    title = f"Logistic regression on {job.data}, {ROUNDS} rounds, {torch.get_num_threads()} threads"
+    return table(title, ["", "wall", "processor", "times as fast", "by processor"], rows)
+
+
+def shares() -> str:
+    """What bounding, summing, noise and charging take of a round."""
+    job, rows = mnist_job(1000, images=True), list[list[str]]()
+    for name, secure in (("Gaussian", False), ("secure", True)):
+        model = small_cnn()
+        with fl.Federation(
+            model,
+            cross_entropy,
+            job.clients,
+            clip_norm=0.4,
+            sampling=fl.Poisson(0.05),
+            noise_multiplier=1.0,
+            rounds=4,
+            secure_noise=secure,
+            local=fl.SGD(lr=0.1, epochs=5, batch_size=10),
+        ) as run:
+            reports = list(run)[1:]
+            path = run.training_path
+        total = sum(report.timing.total for report in reports) / len(reports)
+        privacy = sum(report.timing.privacy for report in reports) / len(reports)
+        rows.append([name, f"{total:.2f} s", f"{privacy * 1e3:.1f} ms", f"{privacy / total:.2%}"])
+    size = sum(value.numel() for value in small_cnn().parameters())
+    title = f"CNN of {size} weights, 50 clients a round, {path}"
+    return table(title, ["noise", "round", "privacy", "share"], rows)
+
+
+MEMORY = """
+import sys, torch
+from torch import nn
+from dpacct import fl
+torch.set_num_threads(1)
+cohort, chunk = int(sys.argv[1]), int(sys.argv[2])
+class Lazy:
+    def __len__(self): return 1_000_000
+    def __getitem__(self, i):
+        g = torch.Generator().manual_seed(i)
+        x, y = torch.randn(20, 200, generator=g), torch.randint(10, (20,), generator=g)
+        return fl.ClientData(x, y)
+model = nn.Sequential(nn.Linear(200, 1000), nn.ReLU(), nn.Linear(1000, 10))
+run = fl.Federation(model, nn.functional.cross_entropy, Lazy(), clip_norm=1.0, rounds=3,
+    sampling=fl.Poisson(cohort / 1e6), noise_multiplier=1.0, vectorize=True, chunk_size=chunk,
+    local=fl.SGD(lr=0.1, epochs=1, batch_size=10))
+def status(name):
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(name))
+base = status("VmRSS")
+rounds = iter(run)
+next(rounds)
+# Forget the peak of the accountant.
+with open("/proc/self/clear_refs", "w") as clear:
+    clear.write("5")
+list(rounds)
+print(status("VmHWM") - base)
+"""
+
+
+def memory() -> str:
+    """Peak memory above that before the first round, for several cohorts and chunks; on Linux."""
+    rows: list[list[str]] = []
+    for cohort, chunk in ((100, 50), (400, 50), (1600, 50), (1600, 200)):
+        done = subprocess.run(
+            [sys.executable, "-c", MEMORY, str(cohort), str(chunk)],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        rows.append([str(cohort), str(chunk), f"{float(done.stdout):.0f} MiB"])
+    return table(
+        "Peak memory of training, 1000000 lazy clients, 211 thousand weights",
+        ["cohort", "chunk", "peak"],
+        rows,
+    )
+
+
+def main() -> None:
+    """Print all three."""
+    print(speed())
+    print()
+    print(shares())
+    print()
+    print(memory())
+
+
+if __name__ == "__main__":
+    main()

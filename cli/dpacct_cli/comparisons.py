@@ -1,0 +1,114 @@
+"""What stands beside an answer: what Renyi or a publication asks instead, and why it is wide.
+
+Rule: a comparison that takes long, does not apply or says nothing new is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+
+import dpacct
+from dpacct.accountant import DEFAULT_ACCOUNTANT
+from dpacct.budget import Interval
+from dpacct.conversion import best_epsilon
+from dpacct.dominating import Direction, achieved_pair, proven_pair
+from dpacct.errors import NotConverged, Unsupported
+from dpacct.rdp import RenyiCurve
+from dpacct.renyi_accountant import RenyiAccountant
+from dpacct.rounds import Adjacency, Poisson, Round, Schedule, Uniform
+from dpacct_cli import mechanism
+from dpacct_cli.render import Row, up
+
+PUBLISHED = "Wang et al. 2019"
+# Distinct rounds up to which a calibration by Renyi takes a few hundredths of a second.
+MOST_KINDS = 4
+# A relative difference that is worth a line.
+WORTH_A_LINE = 1e-3
+WORSE = {"noise": "more noise", "rounds": "fewer rounds", "sampling_rate": "lower rate"}
+# Relative width that two proven sides of the same pair are meant to reach.
+NARROW = 1e-6
+
+
+def renyi_calibration(
+    found: dpacct.Calibration, solve: Callable[[str], dpacct.Calibration]
+) -> dpacct.Calibration | None:
+    """The same calibration by Renyi, where it is quick and applies.
+
+    Args:
+        found: the answer of the default accountant.
+        solve: the calibration by the accountant of a name.
+    """
+    if found.accountant != DEFAULT_ACCOUNTANT or found.risk is not None:
+        return None
+    if len(found.schedule.distinct()) > MOST_KINDS:
+        return None
+    with suppress(Unsupported, NotConverged):
+        return solve(RenyiAccountant().name)
+    return None
+
+
+def excess_in_words(ours: float, theirs: float, solved_for: str) -> str:
+    """How much worse another answer is than ours, or nothing where it is not.
+
+    Args:
+        ours, theirs: noise (or a factor on it), rounds or a rate, each above 0.
+        solved_for: which of them, as in `Calibration`.
+    """
+    worse = theirs / ours - 1.0 if solved_for == "noise" else 1.0 - theirs / ours
+    if worse <= WORTH_A_LINE:
+        return ""
+    digits = 1 if worse < 0.1 else 0
+    return f"{100.0 * worse:.{digits}f} % {WORSE[solved_for]}"
+
+
+def epsilon_rows(plan: Schedule, delta: float, accountant: str, spent: Interval) -> list[Row]:
+    """Other epsilons: by Renyi; or for cohorts of fixed size (replace-one) what is published."""
+    only = mechanism.single_round(plan)
+    replaced = plan.adjacency is Adjacency.REPLACE_ONE
+    if replaced and only is not None and isinstance(only.sampling, Uniform):
+        return _fixed_size_rows(plan, only, delta, accountant, spent)
+    if accountant != DEFAULT_ACCOUNTANT or len(plan.distinct()) > MOST_KINDS:
+        return []
+    renyi = RenyiAccountant().upper_epsilon(plan, delta)
+    if not (1 + WORTH_A_LINE) * spent.upper < renyi < math.inf:
+        return []
+    return [Row("instead of", up(renyi), "by Renyi")]
+
+
+def _fixed_size_rows(
+    plan: Schedule, only: Round, delta: float, accountant: str, spent: Interval
+) -> list[Row]:
+    found: list[Row] = []
+    if accountant in (DEFAULT_ACCOUNTANT, RenyiAccountant().name):
+        published = _by_route(RenyiCurve(plan), PUBLISHED, delta)
+        if (1 + WORTH_A_LINE) * spent.upper < published < math.inf:
+            found.append(Row("for comparison", up(published), f"Renyi by {PUBLISHED}"))
+    poisson = plan.rounds * Round(only.noise_multiplier, Poisson(only.sampling_rate))
+    with suppress(Unsupported):
+        mistaken = dpacct.epsilon(poisson, delta=delta, accountant=accountant).upper
+        label = "" if found else "for comparison"
+        found.append(Row(label, up(mistaken), "if the cohorts were Poisson (add-remove)"))
+    return found
+
+
+def _by_route(curve: RenyiCurve, route: str, delta: float) -> float:
+    routes = dict(curve.routes(2.0))
+    if route not in routes:
+        # A cohort of everybody is not sampled.
+        return math.inf
+    return best_epsilon(lambda order: dict(curve.routes(order))[route], delta, 4.0).value
+
+
+def wide_bracket_note(plan: Schedule, found: Interval, accountant: str) -> str:
+    """Why proven and achieved differ where one pair of data sets answers for both."""
+    if accountant != DEFAULT_ACCOUNTANT or found.width <= NARROW * found.upper:
+        return ""
+    for round_ in plan.distinct():
+        if any(proven_pair(round_, way) != achieved_pair(round_, way) for way in Direction):
+            return ""
+    return (
+        "the bracket is wider than 1e-6 (relative), because at so small a sampling rate the loss "
+        "of a round is nearly an atom; the proven side still holds."
+    )

@@ -1,0 +1,114 @@
+"""`audit`: does a method, with its bound and noise, do what it is charged for?
+
+Runs rounds on neighboring sets of clients and checks what the engine cannot enforce. It finds
+faults; passing it is evidence, not a proof. Write it into the tests of a method of your own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from dpacct.errors import DpacctError
+from dpacct.fl.audit_bench import Bench, Finding
+from dpacct.fl.audit_problem import default_problem
+from dpacct.fl.bounds import Bound
+from dpacct.fl.charge import Plan
+from dpacct.fl.clients import ClientData
+from dpacct.fl.local import SGD
+from dpacct.fl.methods.dp_fedavg import DPFedAvg
+from dpacct.fl.methods.protocol import Method
+from dpacct.fl.noise import GaussianNoise, Noise
+from dpacct.fl.randomness import expected_cohort
+from dpacct.fl.settings import choose_bound, choose_sampling
+from dpacct.rounds import Adjacency, Full, Sampling
+
+
+class AuditFailed(DpacctError):
+    """`Audit.require` on an audit that found something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """All checks of one audit."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was found."""
+        return all(finding.passed for finding in self.findings)
+
+    def require(self) -> None:
+        """Raise if something was found.
+
+        Raises:
+            AuditFailed: with all that was found.
+        """
+        faults = [f"{f.check}: {f.detail}" for f in self.findings if not f.passed]
+        if faults:
+            raise AuditFailed("; ".join(faults))
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{'ok  ' if f.passed else 'FAIL'} {f.check}: {f.detail}" for f in self.findings
+        )
+
+
+def audit(
+    method: Method | None = None,
+    *,
+    clip_norm: float | None = None,
+    bound: Bound | None = None,
+    noise: Noise | None = None,
+    noise_multiplier: float = 1.0,
+    sampling: Sampling | None = None,
+    adjacency: Adjacency | str | None = None,
+    local: SGD | None = None,
+    model: nn.Module | None = None,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+    clients: Sequence[ClientData] | None = None,
+    draws: int = 16,
+) -> Audit:
+    """Check a method, its bound and its noise against what a round of them is charged for.
+
+    Args:
+        method, clip_norm, bound, noise, noise_multiplier, sampling, adjacency, local: as for
+            `Federation`; default DP-FedAvg, clip norm 0.5 where the method has no bound of its
+            own, Gaussian noise, everybody.
+        model, loss, clients: what to train; default a small classifier on made-up clients. Give
+            all three or none; at least three clients.
+        draws: rounds of noise that are looked at.
+    Returns:
+        The findings: ``bound``, ``alone``, ``sensitivity``, ``charge``, ``noise``, ``empty
+        cohort``, ``fresh``, ``release`` and ``memory``.
+    Raises:
+        InvalidParameter, Unsupported: as for `Federation`.
+    """
+    method = DPFedAvg() if method is None else method
+    if clip_norm is None and bound is None and method.bound is None:
+        clip_norm = 0.5
+    scheme = choose_sampling(Full() if sampling is None else sampling)
+    relation = Adjacency.parse(scheme.default_adjacency if adjacency is None else adjacency)
+    problem = default_problem(model, loss, clients)
+    bench = Bench(
+        problem,
+        method,
+        choose_bound(bound, clip_norm, method),
+        noise or GaussianNoise(),
+        Plan(scheme, relation, noise_multiplier, expected_cohort(scheme, len(problem.clients))),
+        method.prepare(SGD(lr=0.5, epochs=1, batch_size=4) if local is None else local),
+    )
+    return Audit(
+        (
+            bench.check_bound(),
+            bench.check_alone(),
+            bench.check_sensitivity(),
+            bench.check_charge(),
+            *bench.check_noise(draws),
+            bench.check_release(),
+            bench.check_memory(),
+        )
+    )

@@ -1,0 +1,252 @@
+"""The checks of `audit`: an engine whose randomness can be replayed, and what it must not do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpacct.fl.adaptive_clip import AdaptiveClip
+from dpacct.fl.audit_noise import repeated, wrong_mean, wrong_shape, wrong_std
+from dpacct.fl.audit_problem import Problem
+from dpacct.fl.bounds import Bound
+from dpacct.fl.charge import Plan
+from dpacct.fl.clients import ClientData
+from dpacct.fl.engine import Engine, Release, TrainingState
+from dpacct.fl.layout import Layout, trainable
+from dpacct.fl.local import SGD
+from dpacct.fl.losses import LocalLoss
+from dpacct.fl.methods.protocol import Method
+from dpacct.fl.noise import GaussianNoise, Noise
+from dpacct.fl.norms import margin, row_norms
+from dpacct.fl.randomness import Seeded
+from dpacct.fl.tensors import norm
+from dpacct.fl.training import SequentialTrainer
+from dpacct.rounds import Adjacency
+
+# Float32 norms and sums; everything that is checked is larger than this when it is wrong.
+_SLACK = 1e-5
+_CHUNK = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check: its name, whether it passed, and what was seen."""
+
+    check: str
+    passed: bool
+    detail: str
+
+
+class Bench:
+    """The engine of a run with randomness that can be replayed."""
+
+    def __init__(
+        self, problem: Problem, method: Method, bound: Bound, noise: Noise, plan: Plan, local: SGD
+    ) -> None:
+        params = {n: p.detach().clone() for n, p in trainable(problem.model).items()}
+        self.layout = Layout.of(params)
+        self.source = Seeded(20)
+        self.method, self.bound, self.noise, self.plan = method, bound, noise, plan
+        loss = LocalLoss(
+            problem.model, problem.loss, self.layout.names, local.precision, functional=False
+        )
+        self.trainer = SequentialTrainer(method, loss, self.layout)
+        device = next(iter(params.values())).device
+        self.engine = Engine(
+            problem.clients, method, self.layout, local, plan, noise, self.source, device, 1.0
+        )
+        self.problem = problem
+        self.params = params
+        self.everybody = list(range(len(problem.clients)))
+
+    def state(self) -> TrainingState:
+        """A fresh state; nothing in it is shared with another one."""
+        params = {name: value.clone() for name, value in self.params.items()}
+        server = {n: v.clone() for n, v in self.method.init(dict(params)).items()}
+        return TrainingState(0, params, server, {}, self.bound, None)
+
+    def exact(self, cohort: Sequence[int], clients: Sequence[ClientData] | None = None) -> Tensor:
+        """Noiseless sum of the bounded updates of a cohort, float64 [k]."""
+        plain = replace(self.engine, noise=GaussianNoise(), clients=clients or self.problem.clients)
+        self.replay()
+        return plain.collect(self.state(), cohort, self.trainer, _CHUNK).total
+
+    def replay(self) -> None:
+        """Make the next round draw the batches that the last one drew."""
+        self.source = Seeded(20)
+        self.engine = replace(self.engine, source=self.source)
+
+    def check_bound(self) -> Finding:
+        """Bound hand-made rows of any length and direction."""
+        size, claimed = self.layout.size, self.bound.sensitivity(Adjacency.ADD_REMOVE)
+        generator = torch.Generator().manual_seed(0)
+        rows = [torch.randn(size, generator=generator) * 10.0**e for e in (-6, -2, 0, 3, 12)]
+        rows += [torch.zeros(size), torch.ones(size), torch.zeros(size)]
+        rows[-1][0] = 1e9
+        # Every tensor equally long: what is clipped tensor by tensor stays long as a whole.
+        level = torch.cat([torch.full((n,), n**-0.5) for n in self.layout.sizes if n])
+        rows += [level * 1e4, level * claimed / len(self.layout.sizes) ** 0.5]
+        matrix = torch.stack(rows)
+        inside = self.bound.apply(
+            matrix.clone(), row_norms(matrix), self.layout, margin(self.plan.cohort_size)
+        )
+        worst = float(row_norms(inside).max())
+        return Finding(
+            "bound",
+            worst <= claimed * (1 + _SLACK),
+            f"contributions have norm up to {worst:.6g}, and {claimed:.6g} is claimed",
+        )
+
+    def check_alone(self) -> Finding:
+        """A client's contribution is the same whoever else is in the cohort."""
+        whole = self.exact(self.everybody)
+        parts = torch.stack([self.exact([client]) for client in self.everybody])
+        gap = float(norm(whole - parts.sum(dim=0)))
+        scale = float(norm(parts, dim=1).sum())
+        return Finding(
+            "alone",
+            gap <= _SLACK * scale + 1e-12,
+            f"the sum differs from that of the clients one by one by {gap:.3g}",
+        )
+
+    def check_sensitivity(self) -> Finding:
+        """How far the sum moves between neighbors."""
+        claimed = self.bound.sensitivity(self.plan.adjacency)
+        base = self.exact(self.everybody)
+        worst = 0.0
+        for client in self.everybody:
+            for clients, cohort in self.neighbors(client):
+                moved = float(norm(self.exact(cohort, clients) - base))
+                worst = max(worst, moved)
+        return Finding(
+            "sensitivity",
+            worst <= claimed * (1 + _SLACK),
+            f"the sum moved by up to {worst:.6g} between neighbors, and {claimed:.6g} is claimed",
+        )
+
+    def neighbors(self, client: int) -> list[tuple[list[ClientData], list[int]]]:
+        """Neighboring populations with their cohorts."""
+        clients = list(self.problem.clients)
+        if self.plan.adjacency is not Adjacency.REPLACE_ONE:
+            return [(clients, [other for other in self.everybody if other != client])]
+        return [
+            ([*clients[:client], other, *clients[client + 1 :]], self.everybody)
+            for other in self.problem.extremes(clients[client])
+        ]
+
+    def check_charge(self) -> Finding:
+        """The charge follows from the noise and the sensitivity."""
+        charged = self.engine.plan.event(self.bound, self.noise, {}).charged.noise_multiplier
+        std = self.plan.update_std(self.bound)
+        doubled = 2 if self.plan.adjacency is Adjacency.REPLACE_ONE else 1
+        real = std * doubled / self.bound.sensitivity(self.plan.adjacency)
+        return Finding(
+            "charge",
+            charged <= real,
+            f"noise multiplier {charged:.6g} is charged, and the sum gets {real:.6g}",
+        )
+
+    def check_noise(self, draws: int) -> list[Finding]:
+        """Spread, law and freshness of the noise, with everybody and with nobody."""
+        findings: list[Finding] = []
+        whole = self.residuals(self.everybody, draws)
+        least = getattr(self.noise, "minimum", 0)
+        cohorts = [("noise", self.everybody, whole)]
+        if not least:
+            cohorts.append(("empty cohort", [], self.residuals([], draws)))
+        for name, cohort, found in cohorts:
+            std = self.noise.actual_std(self.plan.update_std(self.bound), len(cohort))
+            if std is None or not np.isfinite(found).all():
+                findings.append(Finding(name, passed=False, detail="nothing was released"))
+                continue
+            wrong = wrong_std(found, std) or wrong_mean(found, std) or wrong_shape(found, std)
+            detail = wrong or f"standard deviation {std:.6g} over {found.size} values, as charged"
+            findings.append(Finding(name, not wrong, detail))
+        again = repeated(whole)
+        findings.append(Finding("fresh", not again, again or "no noise came twice"))
+        return findings
+
+    def residuals(self, cohort: Sequence[int], draws: int) -> np.ndarray:
+        """Release minus exact sum, float64 [draws, k]; NaN where nothing was released."""
+        exact = self.exact(cohort)
+        rows: list[np.ndarray] = []
+        fresh = Seeded(21)
+        for _ in range(draws):
+            self.replay()
+            state = self.state()
+            found = self.engine.collect(state, cohort, self.trainer, _CHUNK)
+            # Batches are replayed, noise is not.
+            engine = replace(self.engine, source=fresh)
+            release = engine.release(state, found)
+            if release is None:
+                rows.append(np.full(len(exact), math.nan))
+                continue
+            vector = release.mean.vector.double() * self.plan.cohort_size
+            kept = vector if found.kept is None else vector[found.kept]
+            rows.append((kept - exact).numpy())
+        return np.stack(rows)
+
+    def check_release(self) -> Finding:
+        """With the release given, what follows must not depend on the clients."""
+        self.replay()
+        state = self.state()
+        found = self.engine.collect(state, self.everybody, self.trainer, _CHUNK)
+        release = self.engine.release(state, found)
+        if release is None:
+            return Finding("release", passed=True, detail="nothing was released")
+        worlds = [
+            (self.problem.clients, self.everybody),
+            (self.problem.strangers(), self.everybody[: len(self.everybody) // 2]),
+        ]
+        after = [self.after(release, clients, cohort) for clients, cohort in worlds]
+        same = _equal(after[0], after[1])
+        detail = (
+            "the new model and server state follow from the release alone"
+            if same
+            else "the new model or server state depends on the clients beside the noisy release"
+        )
+        return Finding("release", same, detail)
+
+    def after(
+        self, release: Release, clients: Sequence[ClientData], cohort: Sequence[int]
+    ) -> TrainingState:
+        """The state after a round on these clients whose release was forced to be this one."""
+        self.replay()
+        engine = replace(self.engine, clients=clients)
+        state = self.state()
+        engine.collect(state, cohort, self.trainer, _CHUNK)
+        return engine.apply(state, release)
+
+    def check_memory(self) -> Finding:
+        """A client's memory must not depend on who else took part."""
+        kept: list[dict[int, dict[str, Tensor]]] = []
+        for cohort in (self.everybody, self.everybody[:1]):
+            self.replay()
+            found = self.engine.collect(self.state(), cohort, self.trainer, _CHUNK)
+            kept.append(found.memories)
+        common = kept[0].keys() & kept[1].keys()
+        same = all(
+            torch.equal(kept[0][client][name], kept[1][client][name])
+            for client in common
+            for name in kept[0][client]
+        )
+        detail = "depend on data and broadcasts alone" if common else "clients keep none"
+        return Finding("memory", same, detail if same else "they depend on the cohort or on noise")
+
+
+def _equal(one: TrainingState, two: TrainingState) -> bool:
+    tensors = [
+        (one.params, two.params),
+        (one.server_state, two.server_state),
+    ]
+    if isinstance(one.bound, AdaptiveClip) and one.bound != two.bound:
+        return False
+    return all(
+        a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+        for a, b in tensors
+    )

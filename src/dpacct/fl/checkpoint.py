@@ -1,0 +1,63 @@
+"""Checkpoints: what a run needs to go on, atomically on disk.
+
+Rule 1: a file under its final name is complete. Rule 2: it is read by ``torch.load`` with
+``weights_only=True``: it can hold no code. Rule 3: the generator's state is kept for seeded runs
+alone; a private run draws afresh, so that noise is never used twice.
+
+A checkpoint holds private values where the method has client memories. Guard it like the data.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from dpacct.errors import InvalidParameter
+
+VERSION = 1
+
+
+def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
+    """Write to a temporary file beside ``path``, flush it to disk, and rename it.
+
+    Raises:
+        OSError: the file cannot be written; the old one is untouched.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as stream:
+            torch.save({"version": VERSION} | content, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    if hasattr(os, "O_DIRECTORY"):
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
+    """What `write_checkpoint` wrote, with its tensors on the device.
+
+    Raises:
+        InvalidParameter: there is no such file, or it is no checkpoint of this version.
+    """
+    if not path.is_file():
+        raise InvalidParameter("checkpoint", str(path), "there is no such file")
+    try:
+        content = cast("dict[str, Any]", torch.load(path, map_location=device, weights_only=True))
+        version = content["version"]
+    except Exception as error:  # noqa: BLE001 - torch.load raises whatever its readers raise
+        rule = f"it cannot be read as a checkpoint ({type(error).__name__})"
+        raise InvalidParameter("checkpoint", str(path), rule) from None
+    if version != VERSION:
+        rule = f"this version of dpacct reads checkpoints of version {VERSION}"
+        raise InvalidParameter("checkpoint", version, rule)
+    return content

@@ -1,0 +1,228 @@
+"""Which way of local training: measured on the first cohort, limited by memory.
+
+Cohort-parallel training is taken where it gives what sequential training gives and is faster. What
+does not fit `torch.func` (data-dependent control flow, say) is trained sequentially.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from dpacct import validate
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl.batches import Batch, BatchPlan
+from dpacct.fl.layout import Layout, Params
+from dpacct.fl.local import SGD
+from dpacct.fl.losses import LocalLoss, LossFunction
+from dpacct.fl.methods.protocol import Method
+from dpacct.fl.tensors import norm
+from dpacct.fl.training import Broadcast, SequentialTrainer, Task, Trainer
+from dpacct.fl.vectorized import VectorizedTrainer
+
+_PROBED_STEPS = 3
+_SIZES = (16, 128)
+_COMPARED = 3
+# Seconds for measuring one way of training.
+_PATIENCE = 0.1
+# Copies of the parameters that a client in training needs: itself, gradient, momentum, update, and
+# what the arithmetic between them holds.
+_COPIES = 6
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """The trainer, how many clients it gets at a time, and why, in words."""
+
+    trainer: Trainer
+    chunk: int
+    reason: str
+
+
+class TrainerChooser:
+    """Builds both trainers of a run and picks one.
+
+    Args:
+        model, loss, method, layout, local: of the run.
+        vectorize: "auto", True or False.
+        chunk: clients at a time, None for as many as fit.
+        memory_limit: bytes for the clients of one chunk; None for `default_memory_limit`.
+
+    Raises:
+        InvalidParameter: one of the last three makes no sense.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: LossFunction,
+        method: Method,
+        layout: Layout,
+        local: SGD,
+        *,
+        vectorize: bool | str,
+        chunk: int | None,
+        memory_limit: int | None,
+    ) -> None:
+        if vectorize not in ("auto", True, False):
+            rule = 'vectorize is "auto", True or False'
+            raise InvalidParameter("vectorize", vectorize, rule)
+        if chunk is not None:
+            chunk = validate.count("chunk_size", chunk, "the chunk size")
+        if memory_limit is None:
+            memory_limit = default_memory_limit(next(model.parameters()).device)
+        limit = validate.count("memory_limit", memory_limit, "a memory limit in bytes")
+
+        def local_loss(*, functional: bool) -> LocalLoss:
+            return LocalLoss(model, loss, layout.names, local.precision, functional=functional)
+
+        self._model = model
+        self._losses = (local_loss(functional=False), local_loss(functional=True))
+        self._sequential = SequentialTrainer(method, self._losses[0], layout)
+        self._vectorized = VectorizedTrainer(method, self._losses[1], layout)
+        self._vectorize = vectorize
+        self._chunk = chunk
+        self._limit = limit
+        self._tolerance = 5e-2 if local.precision == "bfloat16" else 2e-3
+
+    def check_buffers(self) -> None:
+        """Refuse a model that wrote to a buffer.
+
+        Raises:
+            Unsupported: it did.
+        """
+        for loss in self._losses:
+            loss.check_buffers()
+
+    def choose(self, tasks: Sequence[Task], broadcast: Broadcast, cohort: int) -> Choice:
+        """Decide, from a few clients of the first cohort.
+
+        Args:
+            tasks: clients with at least one local step.
+            broadcast: of the round. cohort: planned number of workers in a round.
+        Raises:
+            Unsupported: vectorize=True, and this model or method cannot be.
+        """
+        short = [replace(task, plan=_few_steps(task.plan)) for task in tasks]
+        fitting = max(1, self._limit // self._client_bytes(short[0], broadcast))
+        rows = max(1, self._limit // (16 * sum(v.numel() for v in broadcast.anchor.values())))
+        slow = replace(self.fallback(cohort), chunk=self._chunk or min(cohort, rows))
+        if self._vectorize is False:
+            return slow
+        if self._vectorize == "auto" and (cohort < 2 or fitting < 2 or self._chunk == 1):
+            return slow
+        complaint = self._compare(short[:_COMPARED], broadcast)
+        if complaint and self._vectorize is True:
+            raise Unsupported(f"vectorize=True, but {complaint}")
+        if complaint:
+            return replace(slow, reason=f"one client at a time: {complaint}")
+        # A Poisson cohort is larger than planned half of the time: leave it whole.
+        most = min(math.ceil(cohort + 5 * math.sqrt(cohort)), fitting)
+        if self._vectorize is True:
+            return Choice(self._vectorized, self._chunk or most, "side by side, as asked")
+        return self._fastest(short, broadcast, most, slow)
+
+    def fallback(self, cohort: int) -> Choice:
+        """For a cohort without examples."""
+        return Choice(self._sequential, self._chunk or min(cohort, 64), "one client at a time")
+
+    def _fastest(
+        self, tasks: Sequence[Task], broadcast: Broadcast, most: int, slow: Choice
+    ) -> Choice:
+        alone = _seconds(self._sequential, tasks[:1], broadcast)
+        sizes = [self._chunk] if self._chunk else sorted({min(size, most) for size in _SIZES})
+        best, best_time, least = slow, alone, float("inf")
+        for size in sizes:
+            many = [tasks[place % len(tasks)] for place in range(size)]
+            each = _seconds(self._vectorized, many, broadcast) / size
+            least = min(least, each)
+            # Timing is noisy, and fewer chunks have less around them: more clients win a near tie.
+            if each < (best_time if best is slow else 1.1 * best_time):
+                words = f"{size} side by side, {alone / each:.1f} times as fast as one at a time"
+                best, best_time = Choice(self._vectorized, size, words), each
+        if best is slow and sizes:
+            words = f"one client at a time, {least / alone:.1f} times as fast as side by side"
+            return replace(slow, reason=words)
+        return best
+
+    def _compare(self, tasks: Sequence[Task], broadcast: Broadcast) -> str:
+        """What is wrong with training these clients side by side, or nothing."""
+        training = self._model.training
+        # Without dropout, so that both see the same function.
+        self._model.eval()
+        try:
+            expected = self._sequential.train(tasks, broadcast)
+            found = self._vectorized.train(tasks, broadcast)
+        except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+            line = str(error).strip().partition("\n")[0]
+            return f"torch.func cannot batch this model or method ({line[:200]})"
+        finally:
+            self._model.train(training)
+        gap = norm(found - expected, dim=1)
+        scale = norm(expected, dim=1)
+        floor = 1e-6 * _length(broadcast.anchor)
+        if bool((gap <= self._tolerance * scale + floor).all()) or not bool(gap.isfinite().all()):
+            return ""
+        return (
+            "side by side this model or loss gives another result: a loss must be the mean over "
+            "the examples of a batch, and a method must treat each client by itself"
+        )
+
+    def _client_bytes(self, task: Task, broadcast: Broadcast) -> int:
+        """Memory that one more client in a chunk takes, measured on one local step."""
+        saved = 0
+
+        def count(tensor: Tensor) -> Tensor:
+            nonlocal saved
+            saved += tensor.numel() * tensor.element_size()
+            return tensor
+
+        rows = task.plan.indices[0]
+        batch = Batch(task.data.inputs[rows], task.data.targets[rows], None)
+        hooks = torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor)
+        with cast("Any", hooks):
+            self._losses[0].gradient(broadcast.anchor, batch)
+        own = sum(v.numel() * v.element_size() for v in broadcast.anchor.values())
+        data = task.data.inputs.nbytes + task.data.targets.nbytes
+        return _COPIES * own + 2 * saved + 2 * data
+
+
+def default_memory_limit(device: torch.device) -> int:
+    """Bytes for the clients of one chunk: 1 GiB, or 40 % of what is free on a GPU."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return max(_GIB, int(0.4 * free))
+    return _GIB
+
+
+def _few_steps(plan: BatchPlan) -> BatchPlan:
+    """Some steps, the one with the smallest batch among them: padding is what may go wrong."""
+    chosen = sorted({*range(min(_PROBED_STEPS - 1, plan.steps)), int(plan.counts.argmin())})
+    return BatchPlan(plan.indices[chosen], plan.counts[chosen])
+
+
+def _length(params: Params) -> float:
+    return float(norm(torch.stack([norm(value) for value in params.values()])))
+
+
+def _seconds(trainer: Trainer, tasks: Sequence[Task], broadcast: Broadcast) -> float:
+    """Least time of one training of the tasks, in as many tries as fit into the patience."""
+    device = next(iter(broadcast.anchor.values())).device
+    best = float("inf")
+    began = time.perf_counter()
+    while time.perf_counter() - began < _PATIENCE or best == float("inf"):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        started = time.perf_counter()
+        trainer.train(tasks, broadcast)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - started)
+    return best

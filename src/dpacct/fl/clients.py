@@ -1,0 +1,45 @@
+"""What the engine needs to know of a client: its examples, as two tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from dpacct.errors import InvalidParameter
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClientData:
+    """The examples of one client, the unit that is protected.
+
+    A population is any ``Sequence[ClientData]``. It may be lazy: the engine calls ``len`` and
+    indexes only the clients that it needs in a round, so 10^6 clients cost no memory.
+
+    Args:
+        inputs: tensor of shape [n, ...].
+        targets: tensor of shape [n, ...]; ``n`` may be 0 (such a client sends a zero update).
+
+    Raises:
+        InvalidParameter: not tensors, or their first dimensions differ.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+
+    def __post_init__(self) -> None:
+        for name in ("inputs", "targets"):
+            value = getattr(self, name)
+            if not isinstance(value, Tensor) or value.ndim == 0:
+                rule = "a client has a tensor of inputs and one of targets, examples first"
+                raise InvalidParameter(name, type(value).__name__, rule)
+        if len(self.inputs) != len(self.targets):
+            rule = f"there are as many targets as inputs ({len(self.inputs)})"
+            raise InvalidParameter("targets", len(self.targets), rule)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+Population = Sequence[ClientData]

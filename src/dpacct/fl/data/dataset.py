@@ -1,0 +1,205 @@
+"""Labeled examples, data sets of them, and the population of clients that holds them.
+
+Rule 1: raw values stay as they are on disk (images as bytes); only the examples of a sampled
+client are turned into what a model takes.
+Rule 2: that transformation has public constants. Nothing is estimated from the examples, since the
+mean of the clients' data is a release that nobody charged.
+Rule 3: a client's examples are those of its own part, never another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpacct import validate
+from dpacct.errors import InvalidParameter
+from dpacct.fl.clients import ClientData
+from dpacct.fl.partitions import Indices, Partition
+
+
+def tensor_of(array: NDArray[Any]) -> Tensor:
+    """A tensor that shares the memory of an array."""
+    return torch.from_numpy(array)  # pyright: ignore[reportUnknownMemberType] - numpy is untyped there
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """``factor * value + shift`` in float32, along the first dimension of an example.
+
+    Args:
+        factor, shift: public constants; shape () for one pair, (c,) for one per channel.
+    """
+
+    factor: Tensor
+    shift: Tensor
+
+    @classmethod
+    def standardized(cls, mean: Sequence[float], std: Sequence[float]) -> Scaling:
+        """Bytes in 0..255 to (value / 255 - mean) / std, channel by channel."""
+        scale = torch.tensor(std, dtype=torch.float32)
+        return cls(1.0 / (255.0 * scale), -torch.tensor(mean, dtype=torch.float32) / scale)
+
+    @classmethod
+    def divided_by(cls, largest: float) -> Scaling:
+        """Values in 0..largest to 0..1."""
+        return cls(torch.tensor(1.0 / largest), torch.tensor(0.0))
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """The scaled values; shape (n, ...) in and out."""
+        shape = (-1,) + (1,) * (values.ndim - 2) if self.factor.ndim else ()
+        factor = self.factor.to(values.device).reshape(shape)
+        return values.to(torch.float32) * factor + self.shift.to(values.device).reshape(shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Inputs and targets, row by row.
+
+    Args:
+        inputs: shape (n, ...), n at least 1.
+        targets: int64, shape (n,), or (n, length) where every position has a target.
+        scaling: what turns raw inputs into the model's; None leaves them as they are.
+
+    Raises:
+        InvalidParameter: no rows, rows that do not pair up, targets of another type.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    scaling: Scaling | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.targets) == 0:
+            raise InvalidParameter("targets", 0, "a data set has at least one example")
+        if len(self.inputs) != len(self.targets):
+            rule = f"each of the {len(self.inputs)} inputs has one target"
+            raise InvalidParameter("targets", len(self.targets), rule)
+        if self.targets.dtype is not torch.int64:
+            raise InvalidParameter("targets", str(self.targets.dtype), "targets are int64")
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def batch(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """Model inputs and targets of some rows."""
+        inputs = self.inputs[rows]
+        return (inputs if self.scaling is None else self.scaling(inputs)), self.targets[rows]
+
+    def select(self, rows: Tensor) -> Examples:
+        """Those rows alone, still raw."""
+        return replace(self, inputs=self.inputs[rows], targets=self.targets[rows])
+
+    def to(self, device: torch.device | str) -> Examples:
+        """The same examples on another device."""
+        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """What one can train on.
+
+    Args:
+        name: as the command line calls it.
+        train, test: the examples of the clients, and those that nobody trains on.
+        num_classes: targets lie in 0, ..., num_classes - 1.
+        owners: who the training examples belong to by nature, int64 of shape (n,); or None.
+
+    Raises:
+        InvalidParameter: a target out of range, or owners that do not pair up.
+    """
+
+    name: str
+    train: Examples
+    test: Examples
+    num_classes: int
+    owners: Indices | None = None
+
+    def __post_init__(self) -> None:
+        for part in (self.train, self.test):
+            low, high = int(part.targets.min()), int(part.targets.max())
+            if low < 0 or high >= self.num_classes:
+                rule = f"labels of {self.name} lie in 0..{self.num_classes - 1}"
+                raise InvalidParameter("targets", low if low < 0 else high, rule)
+        if self.owners is not None and len(self.owners) != len(self.train):
+            rule = f"each of the {len(self.train)} training examples has one owner"
+            raise InvalidParameter("owners", len(self.owners), rule)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return tuple(self.train.inputs.shape[1:])
+
+    def labels(self) -> Indices:
+        """One label for each training example; shape (n,).
+
+        Raises:
+            InvalidParameter: examples have one target per position.
+        """
+        if self.train.targets.ndim != 1:
+            rule = f"examples of {self.name} have no single label"
+            raise InvalidParameter("partition", "dirichlet", rule)
+        return self.train.targets.numpy()
+
+    def first(self, num_train: int) -> Dataset:
+        """The same data set with its first ``num_train`` training examples only.
+
+        Raises:
+            InvalidParameter: there are not as many.
+        """
+        count = validate.count("num_train", num_train, "the number of training examples")
+        if count > len(self.train):
+            rule = f"{self.name} has {len(self.train)} training examples"
+            raise InvalidParameter("num_train", count, rule)
+        owners = None if self.owners is None else self.owners[:count]
+        return replace(self, train=self.train.select(torch.arange(count)), owners=owners)
+
+
+class PartitionedClients(Sequence[ClientData]):
+    """The clients of a partition; each is built when it is asked for, and not kept.
+
+    Args:
+        examples: the training examples.
+        partition: who holds which, over exactly those examples.
+        device: where the examples lie and the clients are built.
+
+    Raises:
+        InvalidParameter: the partition is one of another number of examples.
+    """
+
+    def __init__(
+        self, examples: Examples, partition: Partition, device: torch.device | str = "cpu"
+    ) -> None:
+        if len(partition.order) != len(examples):
+            rule = f"it covers exactly the {len(examples)} examples"
+            raise InvalidParameter("partition", len(partition.order), rule)
+        self._examples = examples.to(device)
+        self._partition = partition
+
+    def __len__(self) -> int:
+        return len(self._partition)
+
+    @overload
+    def __getitem__(self, index: int) -> ClientData: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ClientData]: ...
+    def __getitem__(self, index: int | slice) -> ClientData | list[ClientData]:
+        if isinstance(index, slice):
+            return [self[client] for client in range(*index.indices(len(self)))]
+        rows = tensor_of(self._partition[index]).to(self._examples.targets.device)
+        inputs, targets = self._examples.batch(rows)
+        return ClientData(inputs, targets)
+
+    def __iter__(self) -> Iterator[ClientData]:
+        return (self[client] for client in range(len(self)))
+
+    @property
+    def sizes(self) -> Indices:
+        """How many examples each client has; shape (clients,)."""
+        return np.asarray(self._partition.sizes)

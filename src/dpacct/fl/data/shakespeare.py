@@ -1,0 +1,125 @@
+"""Shakespeare's plays by speaking role, for predicting the next character.
+
+Looked for: ``shakespeare_roles.json``, an object from role to text. The text of a role is cut into
+windows; its last fifth is tested on, as in LEAF, and only roles with enough training windows are
+clients. Each role decides that by its own text alone, so no client depends on another.
+
+The alphabet is fixed, not collected from the texts: 0 stands for anything else, 1 for a line break,
+2 to 96 for the printable ASCII characters from space to tilde.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from dpacct import validate
+from dpacct.errors import InvalidParameter
+from dpacct.fl.data.dataset import Dataset, Examples, tensor_of
+from dpacct.fl.data.files import first_existing, folder_of, invalid, missing, read_text
+from dpacct.fl.data.mnist import Folder
+from dpacct.fl.partitions import Indices
+
+ALPHABET = 97
+WINDOW = 80
+_FILE = "shakespeare_roles.json"
+
+
+def load_shakespeare(
+    folder: Folder = None,
+    *,
+    window: int = WINDOW,
+    stride: int | None = None,
+    every_position: bool = True,
+    min_windows: int = 1,
+    test_share: float = 0.2,
+) -> Dataset:
+    """Windows of text as int64 characters, owned by their roles.
+
+    Args:
+        folder: where the file lies.
+        window: characters the model sees; inputs have shape (n, window).
+        stride: from the start of one window to the next; default ``window``, no overlap.
+        every_position: targets are the next character at each position, shape (n, window);
+            otherwise that after the window, shape (n,).
+        min_windows: a role with fewer training windows is not a client.
+        test_share: the part of each role's text, at its end, that is tested on.
+
+    Raises:
+        InvalidParameter: the file is missing or damaged, a value out of range, no role that is
+            long enough.
+    """
+    length = validate.count("window", window, "the window", 10**6)
+    step = length if stride is None else validate.count("stride", stride, "the stride", 10**6)
+    least = validate.count("min_windows", min_windows, "the number of windows of a client")
+    share = validate.real("test_share", test_share, "the share for testing lies in (0, 1)")
+    if not 0.0 < share < 1.0:
+        raise InvalidParameter("test_share", test_share, "the share for testing lies in (0, 1)")
+    root = folder_of(folder)
+    file = first_existing(root, [_FILE]) or first_existing(root / "shakespeare", [_FILE])
+    if file is None:
+        raise missing(root, "shakespeare", [_FILE])
+    train: list[Indices] = []
+    test: list[Indices] = []
+    for text in _read_roles(file).values():
+        codes = encode(text)
+        cut = len(codes) - int(share * len(codes))
+        seen = _windows(codes[:cut], length, step)
+        if len(seen) >= least:
+            train.append(seen)
+            test.append(_windows(codes[cut:], length, step))
+    if not train or not sum(map(len, test)):
+        raise invalid(file, f"no role has {least} windows of {length} characters, and some to test")
+    owners = np.repeat(np.arange(len(train)), [len(windows) for windows in train])
+    return Dataset(
+        name="shakespeare",
+        train=_examples(train, every_position=every_position),
+        test=_examples(test, every_position=every_position),
+        num_classes=ALPHABET,
+        owners=owners,
+    )
+
+
+def encode(text: str) -> Indices:
+    """The characters as numbers of the alphabet; shape (length,)."""
+    codes = np.frombuffer(text.encode("ascii", "replace"), np.uint8).astype(np.int64)
+    printable = (codes >= 32) & (codes <= 126)
+    known = np.where(printable, codes - 30, np.where(codes == ord("\n"), 1, 0))
+    # "replace" writes a question mark, which is a character of its own.
+    foreign = [index for index, character in enumerate(text) if ord(character) > 126]
+    known[foreign] = 0
+    return known
+
+
+def _windows(codes: Indices, length: int, step: int) -> Indices:
+    """Stretches of length + 1: what is seen, and the character behind it; shape (n, length + 1)."""
+    if len(codes) <= length:
+        return np.empty((0, length + 1), np.int64)
+    return sliding_window_view(codes, length + 1)[::step]
+
+
+def _examples(windows: list[Indices], *, every_position: bool) -> Examples:
+    rows = tensor_of(np.concatenate(windows))
+    targets = rows[:, 1:] if every_position else rows[:, -1]
+    return Examples(rows[:, :-1].contiguous(), targets.contiguous())
+
+
+def _read_roles(file: Path) -> Mapping[str, str]:
+    try:
+        content: Any = json.loads(read_text(file))
+    except InvalidParameter:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise invalid(file, f"it is not valid JSON ({error})") from None
+    if not isinstance(content, dict) or not content:
+        raise invalid(file, "it is an object from role to text")
+    roles = cast("dict[str, Any]", content)
+    for role, text in roles.items():
+        if not isinstance(text, str):
+            raise invalid(file, f"the text of a role is a string; that of {role!r} is not")
+    return cast("Mapping[str, str]", roles)

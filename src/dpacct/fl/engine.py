@@ -1,0 +1,295 @@
+"""One round, stage by stage, in an order that no method can change.
+
+Rule 1: reserved before anything is drawn. Rule 2: the cohort comes from secret randomness, the
+denominator from the plan. Rule 3: every update passes the mask and the bound, whatever it holds.
+Rule 4: noise is added whoever came, nobody included. Rule 5: committed before anything is released;
+what comes after sees `Noised` and public state alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dpacct.fl.adaptive_clip import INDICATOR_NORM, AdaptiveClip
+from dpacct.fl.batches import chunks, plan_batches
+from dpacct.fl.bounds import Bound
+from dpacct.fl.charge import Plan
+from dpacct.fl.clients import ClientData, Population
+from dpacct.fl.layout import Layout, Params, State
+from dpacct.fl.local import SGD
+from dpacct.fl.methods.protocol import Method
+from dpacct.fl.noise import Noise
+from dpacct.fl.norms import margin, row_norms
+from dpacct.fl.randomness import Randomness, torch_seed
+from dpacct.fl.reproduction import check_noise, published_sum, reproduces
+from dpacct.fl.stages import Bounded, Noised, bounded, noised, scatter
+from dpacct.fl.training import Broadcast, Task, Trainer
+
+# Spreads the seeds of a round's clients.
+_GOLDEN = 0x9E3779B97F4A7C15
+
+INDICATOR_LIMITS = [(0, 1, INDICATOR_NORM)]
+
+
+@dataclass(slots=True, eq=False)
+class TrainingState:
+    """All that changes from round to round.
+
+    Attributes:
+        round: rounds done.
+        params: released parameters, on the device.
+        server_state: public. client_states: private, by client.
+        bound: of the next round.
+        released: vector of the last release, None before the first.
+    """
+
+    round: int
+    params: Params
+    server_state: State
+    client_states: dict[int, State]
+    bound: Bound
+    released: Tensor | None
+
+
+@dataclass(slots=True, eq=False)
+class Collected:
+    """Sums over a cohort, before any noise. Private.
+
+    Attributes:
+        total: sum of encoded rows, as `Noise.zeros` [k].
+        indicators: encoded sum of the indicators [1], None without an adaptive clip.
+        kept: the mask's coordinates, None for all.
+        arrived: how many contributions the sum holds.
+        norms: of the raw updates in it.
+        dropped: how many of them were not finite.
+        local_seconds, privacy_seconds: what it took.
+        memories: new client states, applied once the round is committed.
+        raw: unbounded rows, for a method that does what a paper prints; else None.
+    """
+
+    total: Tensor
+    indicators: Tensor | None
+    kept: Tensor | None
+    arrived: int = 0
+    norms: list[Tensor] = field(default_factory=list[Tensor])
+    dropped: list[Tensor] = field(default_factory=list[Tensor])
+    local_seconds: float = 0.0
+    privacy_seconds: float = 0.0
+    memories: dict[int, State] = field(default_factory=dict[int, State])
+    raw: list[Tensor] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Release:
+    """What leaves the aggregator: the noised mean, and the noisy sum of the indicators."""
+
+    mean: Noised
+    indicator_sum: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Engine:
+    """The parts of a run that stay the same from round to round."""
+
+    clients: Population
+    method: Method
+    layout: Layout
+    local: SGD
+    plan: Plan
+    noise: Noise
+    source: Randomness
+    device: torch.device
+    server_lr: float
+
+    def __post_init__(self) -> None:
+        check_noise(self.method, self.noise)
+
+    def broadcast(self, state: TrainingState) -> Broadcast:
+        """What the clients of the next round are told; all of it is public."""
+        params, server, norm = dict(state.params), dict(state.server_state), state.bound.clip_norm
+        return Broadcast(state.round + 1, params, server, self.local, norm)
+
+    def collect(
+        self, state: TrainingState, cohort: Sequence[int], trainer: Trainer, chunk: int
+    ) -> Collected:
+        """Train, mask, bound and sum: everything up to the noise.
+
+        Args:
+            state: the run so far, unchanged. cohort: whose contributions are summed.
+            trainer: runs local training. chunk: clients held in memory at a time.
+        """
+        kept = self.method.mask.select(self.layout, state.round + 1, state.released)
+        kept = None if kept is None else kept.to(self.device)
+        layout = self.layout if kept is None else self.layout.restrict(kept)
+        bound = state.bound
+        counted = isinstance(bound, AdaptiveClip)
+        found = Collected(
+            self.noise.zeros(layout.size, self.device),
+            self.noise.zeros(1, self.device) if counted else None,
+            kept,
+            raw=[] if reproduces(self.method) else None,
+        )
+        broadcast = self.broadcast(state)
+        order = torch_seed(self.source)
+        members = set(cohort)
+        workers = range(len(self.clients)) if self.method.everyone_computes else cohort
+        for part in chunks(workers, chunk):
+            self._clock(started := time.perf_counter())
+            tasks = [self.task(client, state, order) for client in part]
+            rows = trainer.train(tasks, broadcast).detach()
+            found.local_seconds += self._clock(started)
+            started = time.perf_counter()
+            ours = [place for place, client in enumerate(part) if client in members]
+            if found.raw is not None:
+                found.raw.append(rows[ours] if kept is None else rows[ours][:, kept])
+            bounded_rows, norms, bad = self._bound(rows, kept, layout, bound)
+            self._add(found, bounded_rows, norms, bad, ours, layout, bound)
+            found.privacy_seconds += self._clock(started)
+            if tasks[0].state is not None:
+                full = scatter(bounded_rows.rows, kept, self.layout.size)
+                memories = trainer.remember(tasks, full, broadcast) or []
+                found.memories.update(zip(part, memories, strict=True))
+        return found
+
+    def release(self, state: TrainingState, found: Collected) -> Release | None:
+        """Add the noise and divide by the planned cohort size.
+
+        Returns:
+            None if too few noise shares arrived: then nothing may leave.
+        """
+        bound, plan = state.bound, self.plan
+        kept = found.kept
+        layout = self.layout if kept is None else self.layout.restrict(kept)
+        std = self.noise.actual_std(plan.update_std(bound), found.arrived)
+        if std is None:
+            return None
+        if found.raw is None:
+            noisy = self.noise.add(found.total, bound.limits(layout), std, self.source)
+        else:
+            raw = torch.cat([found.total.new_zeros(0, layout.size), *found.raw])
+            noisy = published_sum(self.method, raw, layout, bound, plan, self.source)
+        indicator_sum = None
+        indicator_std = plan.indicator_std(bound)
+        if found.indicators is not None and indicator_std is not None:
+            own = self.noise.actual_std(indicator_std, found.arrived)
+            if own is None:
+                return None
+            noisy_count = self.noise.add(found.indicators, INDICATOR_LIMITS, own, self.source)
+            indicator_sum = float(noisy_count)
+        dtype = next(iter(state.params.values())).dtype
+        mean = scatter((noisy / plan.cohort_size).to(dtype), kept, self.layout.size)
+        number = state.round + 1
+        return Release(
+            noised(
+                mean,
+                self.layout,
+                std=std / plan.cohort_size,
+                kept=kept,
+                round_number=number,
+                lr=self.local.learning_rate(number),
+                steps=self.local.steps,
+                server_lr=self.server_lr,
+                cohort_size=plan.cohort_size,
+            ),
+            indicator_sum,
+        )
+
+    def apply(self, state: TrainingState, release: Release) -> TrainingState:
+        """The next state, from the release and public state alone."""
+        noised_mean = self.method.post(release.mean, dict(state.server_state))
+        params, server_state = self.method.server(
+            dict(state.params), noised_mean, dict(state.server_state)
+        )
+        bound = state.bound
+        if isinstance(bound, AdaptiveClip) and release.indicator_sum is not None:
+            bound = bound.adapt(release.indicator_sum, self.plan.cohort_size)
+        return TrainingState(
+            state.round + 1,
+            {name: params[name].detach() for name in self.layout.names},
+            {name: value.detach() for name, value in server_state.items()},
+            state.client_states,
+            bound,
+            release.mean.vector,
+        )
+
+    def task(self, client: int, state: TrainingState, order: int) -> Task:
+        """A client with its batches and its memory, on the device.
+
+        Args:
+            client: its number. state: the run so far.
+            order: seed of the round's batches. Those of a client do not depend on who else came.
+        """
+        data = self.clients[client]
+        own = state.client_states.get(client)
+        if own is None:
+            own = self.method.init_client(state.params)
+        if own is not None:
+            own = {name: value.to(self.device) for name, value in own.items()}
+        generator = torch.Generator().manual_seed((order + client * _GOLDEN) % 2**63)
+        plan = plan_batches(len(data), self.local, generator)
+        moved = ClientData(data.inputs.to(self.device), data.targets.to(self.device))
+        return Task(moved, plan, own)
+
+    def _bound(
+        self, rows: Tensor, kept: Tensor | None, layout: Layout, bound: Bound
+    ) -> tuple[Bounded, Tensor, Tensor]:
+        """Mask and bound a chunk; also the raw norms [c], and which rows were not finite [c]."""
+        rows = rows if kept is None else rows.index_select(1, kept)
+        norms = row_norms(rows)
+        # Squares of finite numbers may overflow: only then look at every coordinate.
+        bad = ~torch.isfinite(norms)
+        if bool(bad.any()):
+            bad = ~torch.isfinite(rows).all(dim=1)
+            rows = torch.where(bad.unsqueeze(1), 0.0, rows)
+            norms = torch.where(bad, 0.0, norms)
+        inside = bound.apply(rows, norms, layout, margin(self.plan.cohort_size))
+        return bounded(inside), norms, bad
+
+    def _add(
+        self,
+        found: Collected,
+        rows: Bounded,
+        norms: Tensor,
+        bad: Tensor,
+        ours: list[int],
+        layout: Layout,
+        bound: Bound,
+    ) -> None:
+        values = rows.rows
+        if len(ours) < len(values):
+            places = torch.tensor(ours, dtype=torch.int64, device=values.device)
+            values, norms, bad = values[places], norms[places], bad[places]
+        limits = bound.limits(layout)
+        encoded = self.noise.encode(values, limits, self.plan.update_std(bound))
+        _add_rows(found.total, encoded)
+        if found.indicators is not None and isinstance(bound, AdaptiveClip):
+            signs = torch.where(norms <= bound.clip_norm, INDICATOR_NORM, -INDICATOR_NORM)
+            std = self.plan.indicator_std(bound) or 0.0
+            _add_rows(
+                found.indicators, self.noise.encode(signs.unsqueeze(1), INDICATOR_LIMITS, std)
+            )
+        found.arrived += len(ours)
+        found.norms.append(norms)
+        found.dropped.append(bad.sum())
+
+    def _clock(self, since: float) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter() - since
+
+
+def _add_rows(total: Tensor, rows: Tensor) -> None:
+    """total += sum of rows, in the precision of total.
+
+    Row by row on the CPU, where a reduction with a wider type first copies all rows.
+    """
+    if total.device.type == "cpu":
+        for row in rows:
+            total.add_(row)
+    else:
+        total.add_(rows.sum(dim=0, dtype=total.dtype))

@@ -1,0 +1,296 @@
+"""`Federation`: a client-level private training run, from the plan to the trained model."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal, Self
+
+import torch
+from torch import nn
+
+from dpacct import validate
+from dpacct.accountant import epsilon
+from dpacct.budget import Budget, Interval
+from dpacct.errors import BudgetExceeded, InvalidParameter
+from dpacct.fl.accounts import Account
+from dpacct.fl.bounds import Bound
+from dpacct.fl.callbacks import Callback
+from dpacct.fl.charge import Plan
+from dpacct.fl.choice import TrainerChooser
+from dpacct.fl.clients import Population
+from dpacct.fl.engine import Engine, TrainingState
+from dpacct.fl.layout import Layout, trainable
+from dpacct.fl.local import SGD
+from dpacct.fl.losses import LossFunction
+from dpacct.fl.methods.dp_fedavg import DPFedAvg
+from dpacct.fl.methods.protocol import Method
+from dpacct.fl.noise import Noise
+from dpacct.fl.player import Player
+from dpacct.fl.randomness import SEEDED, expected_cohort, open_source
+from dpacct.fl.reports import Report
+from dpacct.fl.settings import (
+    choose_bound,
+    choose_noise,
+    choose_noise_source,
+    choose_sampling,
+    refuse_weights,
+)
+from dpacct.ledger import Ledger
+from dpacct.rounds import Adjacency, Poisson, Sampling
+
+
+class Federation:
+    """Trains a model on clients' data, one charged round at a time.
+
+    Iterate over it, or call `run`. Every round is reserved in the ledger before its cohort is
+    drawn, and committed before its noisy sum reaches the model.
+
+    Args:
+        model: changed in place, and moved to ``device``. Its parameters that require a gradient
+            are trained; float32 or float64; no batch norm.
+        loss: (outputs, targets) -> mean loss over the examples of the batch.
+        clients: the population; any sequence of `ClientData`, which may be lazy.
+        method: what runs on clients and server; default DP-FedAvg.
+        clip_norm: norm bound C of a client's whole update; short for ``bound=Clip(C)``.
+        bound: another bound.
+        sampling, adjacency: default ``Poisson(0.1)``, and the sampling's own.
+        budget: the target; calibrates the noise where none is given, else limits the run.
+        noise_multiplier: std of the noise on the sum / C, instead of a calibration.
+        delta: at which epsilon is reported, where there is no budget; default 1e-5.
+        rounds: planned number of rounds.
+        local: local training, default ``SGD()``.
+        server_lr: factor on the noisy mean.
+        noise: where the noise comes from; default `GaussianNoise`, added by a trusted server.
+            ``secure_noise`` is short for ``noise=SecureGaussianNoise()``.
+        ledger: an open `Ledger`, or the path of one. None: beside the checkpoint if there is one
+            (``.ledger`` appended), else in a passing file. Everything is charged in any case.
+        name: of the run in the ledger. accountant: that calibrates.
+        vectorize: train clients side by side: "auto" measures, True, False.
+        chunk_size: clients in memory at a time; default as many as fit ``memory_limit`` bytes (1
+            GiB, or 40 % of what is free on a GPU).
+        device: default that of the model.
+        seed: makes cohorts and noise repeatable, and the run **not private**: its epsilon is
+            infinite. For tests and for comparing methods on public data.
+        callbacks: see `Callback`.
+        checkpoint: file to write every ``checkpoint_every`` rounds and at the end.
+        weights, denominator: "equal" and "planned"; anything else is refused, and says why.
+
+    Attributes:
+        model: with the latest parameters. noise_multiplier: calibrated or given.
+        rounds: planned; fewer than asked for where the budget allows no more. round: those done.
+        not_private_because: why epsilon is infinite, None where it is not.
+        stopped_because: why the run ended early, None where it did not.
+        training_path: how clients are trained, and why; empty before the first round.
+
+    Raises:
+        InvalidParameter, Unsupported: a setting that makes no sense, or is not private.
+        BudgetExceeded: (when the first round starts) the plan does not fit into the ledger.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: LossFunction,
+        clients: Population,
+        *,
+        rounds: int,
+        method: Method | None = None,
+        clip_norm: float | None = None,
+        bound: Bound | None = None,
+        sampling: Sampling | None = None,
+        adjacency: Adjacency | str | None = None,
+        budget: Budget | None = None,
+        noise_multiplier: float | None = None,
+        delta: float | None = None,
+        local: SGD | None = None,
+        server_lr: float = 1.0,
+        noise: Noise | None = None,
+        secure_noise: bool = False,
+        ledger: Ledger | str | Path | None = None,
+        name: str | None = None,
+        accountant: str = "tight",
+        vectorize: bool | Literal["auto"] = "auto",
+        chunk_size: int | None = None,
+        memory_limit: int | None = None,
+        device: torch.device | str | None = None,
+        seed: int | None = None,
+        callbacks: Sequence[Callback] = (),
+        checkpoint: str | Path | None = None,
+        checkpoint_every: int = 1,
+        weights: str = "equal",
+        denominator: str = "planned",
+    ) -> None:
+        refuse_weights(weights, denominator)
+        scheme = choose_sampling(Poisson(0.1) if sampling is None else sampling)
+        relation = Adjacency.parse(scheme.default_adjacency if adjacency is None else adjacency)
+        method = DPFedAvg() if method is None else method
+        local = method.prepare(SGD() if local is None else local)
+        self.rounds = validate.rounds(rounds)
+        if not len(clients):
+            raise InvalidParameter("clients", 0, "a population has at least one client")
+        noise = choose_noise_source(noise, secure=secure_noise)
+        noise.check(scheme, relation, len(clients))
+        first_bound = choose_bound(bound, clip_norm, method)
+        place = next(model.parameters(), torch.empty(0)).device if device is None else device
+        self.model = model.to(torch.device(place))
+        params = {n: p.detach().clone() for n, p in trainable(model).items()}
+        layout = Layout.of(params)
+        first_bound.limits(layout)
+        source = open_source(seed)
+        seeded = None if source.private else SEEDED
+        self.not_private_because = method.not_private_because or seeded
+        cohort = expected_cohort(scheme, len(clients))
+        self.noise_multiplier, limit = choose_noise(
+            scheme,
+            relation,
+            self.rounds,
+            budget=budget,
+            noise_multiplier=noise_multiplier,
+            delta=delta,
+            accountant=accountant,
+        )
+        plan = Plan(scheme, relation, self.noise_multiplier, cohort)
+        self._limited_by = budget if noise_multiplier is not None else None
+        self._accountant = accountant
+        self.budget = limit
+        self._checkpoint = None if checkpoint is None else Path(checkpoint)
+        self._checkpoint_every = validate.count(
+            "checkpoint_every", checkpoint_every, "the rounds between checkpoints"
+        )
+        if ledger is None and self._checkpoint is not None:
+            ledger = self._checkpoint.with_name(f"{self._checkpoint.name}.ledger")
+        account = Account(ledger, limit, private=self.not_private_because is None)
+        self._name = name or method.name or type(method).__name__
+        rate = validate.real("server_lr", server_lr, "a server learning rate is a finite number")
+        chooser = TrainerChooser(
+            model,
+            loss,
+            method,
+            layout,
+            local,
+            vectorize=vectorize,
+            chunk=chunk_size,
+            memory_limit=memory_limit,
+        )
+        engine = Engine(clients, method, layout, local, plan, noise, source, self.device, rate)
+        state = TrainingState(0, params, method.init(dict(params)), {}, first_bound, None)
+        self._player = Player(engine, chooser, account, state, model)
+        self._player.event()
+        self._callbacks = tuple(callbacks)
+        self.stopped_because: str | None = None
+        self._close = weakref.finalize(self, account.close)
+
+    @property
+    def device(self) -> torch.device:
+        """Where training runs."""
+        return next(self.model.parameters()).device
+
+    @property
+    def round(self) -> int:
+        """Rounds done."""
+        return self._player.state.round
+
+    @property
+    def training_path(self) -> str:
+        """How clients are trained, and why; empty before the first round."""
+        choice = self._player.choice
+        return "" if choice is None else choice.reason
+
+    @property
+    def bound(self) -> Bound:
+        """Of the next round."""
+        return self._player.state.bound
+
+    @property
+    def ledger_path(self) -> Path | None:
+        """The ledger's file; None for a passing one."""
+        return self._player.account.path
+
+    @property
+    def epsilon(self) -> Interval:
+        """Achieved and proven epsilon of what was released; infinite where it is not private."""
+        return self._player.account.epsilon()
+
+    @property
+    def planned_epsilon(self) -> Interval:
+        """What the whole plan costs where cohorts and noise are secret."""
+        event = self._player.event()
+        return epsilon(
+            self.rounds * event.charged, delta=self.budget.delta, accountant=self._accountant
+        )
+
+    def run(self) -> Report | None:
+        """Train all rounds that are left, and return the last report (None if none was left)."""
+        last = None
+        for report in self:
+            last = report
+        return last
+
+    def __iter__(self) -> Iterator[Report]:
+        """Train, one report a round; ends with the plan, or where the budget allows no more."""
+        player = self._player
+        self.rounds = player.begin(self._name, self.rounds, self._limited_by)
+        for callback in self._callbacks:
+            callback.start(self)
+        try:
+            while self.round < self.rounds:
+                try:
+                    report = player.play(self.rounds, self.not_private_because)
+                except BudgetExceeded as refusal:
+                    self.stopped_because = str(refusal)
+                    break
+                if self._checkpoint and self.round % self._checkpoint_every == 0:
+                    self.save()
+                for callback in self._callbacks:
+                    callback.report(self, report)
+                yield report
+            if self._checkpoint and self.round % self._checkpoint_every:
+                self.save()
+            if self.round >= self.rounds:
+                player.account.finish()
+        finally:
+            for callback in self._callbacks:
+                callback.finish(self)
+
+    def save(self, path: str | Path | None = None) -> Path:
+        """Write a checkpoint of the last finished round, atomically.
+
+        Args:
+            path: default the run's own.
+        Raises:
+            InvalidParameter: there is no path. OSError: it cannot be written.
+        """
+        target = self._target(path)
+        self._player.save(target)
+        return target
+
+    def resume(self, path: str | Path | None = None) -> Self:
+        """Go on from a checkpoint, written by a run of the same settings.
+
+        Rounds that the ledger holds beyond the checkpoint stay spent. A private run draws fresh
+        cohorts and noise; a seeded one goes on as if it had never stopped.
+
+        Raises:
+            InvalidParameter: the checkpoint is missing, damaged, or of another setting.
+            LedgerError: the ledger does not know the run.
+        """
+        self._player.resume(self._target(path))
+        return self
+
+    def close(self) -> None:
+        """Close the ledger, if it was opened here."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self.close()
+
+    def _target(self, path: str | Path | None) -> Path:
+        target = self._checkpoint if path is None else Path(path)
+        if target is None:
+            raise InvalidParameter("path", None, "the run has no checkpoint file of its own")
+        return target

@@ -1,0 +1,133 @@
+"""How the tensors of a model lie in one flat vector, and which models cannot be trained here."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl.tensors import integers, split
+
+Params = dict[str, Tensor]
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Names and shapes of the tensors of an update, in the order of its flat vector.
+
+    Attributes:
+        names: of the tensors. shapes: of the tensors.
+        sizes: how many of a tensor's coordinates are in the vector (fewer under a mask).
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, params: Mapping[str, Tensor]) -> Layout:
+        """The layout of a dictionary of tensors."""
+        shapes = tuple(tensor.shape for tensor in params.values())
+        return cls(tuple(params), shapes, tuple(math.prod(shape) for shape in shapes))
+
+    @property
+    def size(self) -> int:
+        """Length of the flat vector, d."""
+        return sum(self.sizes)
+
+    @property
+    def segments(self) -> list[tuple[int, int]]:
+        """First and last-but-one coordinate of each tensor."""
+        ends = list(itertools.accumulate(self.sizes))
+        return list(zip([0, *ends[:-1]], ends, strict=True))
+
+    def restrict(self, kept: Tensor) -> Layout:
+        """The layout of the coordinates ``kept`` (int64 [k], ascending) of the full vector."""
+        ends = torch.tensor(list(itertools.accumulate(self.sizes)), device=kept.device)
+        below = integers(torch.searchsorted(kept, ends))
+        sizes = [end - start for start, end in itertools.pairwise([0, *below])]
+        return Layout(self.names, self.shapes, tuple(sizes))
+
+    def flatten(self, params: Mapping[str, Tensor]) -> Tensor:
+        """One vector [d] from the tensors (or [c, d] from tensors with a leading dimension c)."""
+        tensors = [params[name] for name in self.names]
+        extra = tensors[0].ndim - len(self.shapes[0])
+        return torch.cat([tensor.reshape(*tensor.shape[:extra], -1) for tensor in tensors], dim=-1)
+
+    def unflatten(self, vector: Tensor) -> Params:
+        """Views of a vector [d] in the shapes of the tensors; the inverse of `flatten`."""
+        parts = split(vector, list(self.sizes))
+        lead = vector.shape[:-1]
+        return {
+            name: part.reshape(lead + shape)
+            for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
+        }
+
+
+def trainable(model: nn.Module) -> Params:
+    """The tensors that are trained: those that require a gradient.
+
+    Raises:
+        Unsupported: there are none, or some are not float32 or float64, or the model holds
+            running statistics (batch norm).
+        InvalidParameter: a parameter is not finite.
+    """
+    refuse_running_statistics(model)
+    params: Params = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    if not params:
+        raise Unsupported("the model has no parameter that requires a gradient")
+    for name, value in params.items():
+        if value.dtype not in (torch.float32, torch.float64):
+            raise Unsupported(
+                f"parameter {name} is {value.dtype}; norms and sums need float32 or float64 "
+                "parameters. For faster local steps use SGD(precision='bfloat16')"
+            )
+        if not bool(torch.isfinite(value).all()):
+            raise InvalidParameter("model", name, "every parameter is finite at the start")
+    return params
+
+
+def refuse_running_statistics(model: nn.Module) -> None:
+    """Batch norm and its like keep means of raw data, which no noise would cover.
+
+    Raises:
+        Unsupported: a module tracks running statistics.
+    """
+    modules = cast("list[tuple[str, nn.Module]]", list(cast("Any", model).named_modules()))
+    for name, module in modules:
+        if isinstance(getattr(module, "running_mean", None), Tensor):
+            raise Unsupported(
+                f"{name or 'the model'} ({type(module).__name__}) keeps running statistics of the "
+                "clients' data, which are neither bounded nor noised. Use group or layer norm"
+            )
+
+
+def check_tensors(params: Mapping[str, Tensor], layout: Layout, what: str) -> None:
+    """Refuse a dictionary of tensors that is no update of this layout.
+
+    Raises:
+        InvalidParameter: other names or shapes. Unsupported: integers (counters and the like).
+    """
+    if tuple(params) != layout.names:
+        rule = f"its tensors are {', '.join(layout.names)}, in this order"
+        raise InvalidParameter(what, ", ".join(params), rule)
+    for (name, value), shape in zip(params.items(), layout.shapes, strict=True):
+        if not value.is_floating_point():
+            raise Unsupported(
+                f"{what}: {name} is {value.dtype}; only floating-point tensors can be bounded and "
+                "noised. Leave counters out of the update"
+            )
+        if value.shape != shape:
+            raise InvalidParameter(what, tuple(value.shape), f"{name} has shape {tuple(shape)}")
+
+
+def stack(rows: Sequence[Tensor]) -> Tensor:
+    """Vectors [d] as a matrix [c, d]."""
+    return torch.stack(list(rows))

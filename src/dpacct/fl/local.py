@@ -1,0 +1,103 @@
+"""Local training as the methods of the field describe it: plain SGD with its usual settings."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from dpacct import validate
+from dpacct.errors import InvalidParameter
+
+Precision = Literal["float32", "tf32", "bfloat16"]
+_PRECISIONS = ("float32", "tf32", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SGD:
+    """Stochastic gradient descent on one client's examples, fresh in every round.
+
+    Nothing here costs privacy: a client's contribution is bounded afterward, whatever it did.
+
+    Args:
+        lr: learning rate of one step, above 0 (with ``total_lr``: of all steps together).
+        steps: number of local steps; instead of ``epochs``. Batches run through the examples in
+            as many passes as that takes.
+        epochs: passes over the client's examples, the last batch of each as small as is left;
+            default 1 where ``steps`` is not given.
+        batch_size: examples in one step; None takes all of them.
+        momentum: in [0, 1); the buffer starts at zero in every round.
+        weight_decay: L2 weight, added to the gradient as in `torch.optim.SGD`.
+        lr_decay: in (0, 1], the learning rate of round t is ``lr * lr_decay**(t - 1)``.
+        shuffle: draw the order of the examples anew for each pass; False keeps their own order
+            (the incremental gradient method).
+        total_lr: each step uses ``lr / (number of this client's steps)``.
+        precision: "float32"; "tf32" or "bfloat16" for the forward and backward pass alone. Norms,
+            bounds and sums never use less than float32.
+
+    Raises:
+        InvalidParameter: a value out of range, or both of steps and epochs.
+    """
+
+    lr: float = 0.1
+    steps: int | None = None
+    epochs: int | None = None
+    batch_size: int | None = 10
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    lr_decay: float = 1.0
+    shuffle: bool = True
+    total_lr: bool = False
+    precision: Precision = "float32"
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        rate = validate.real("lr", self.lr, "a learning rate is a finite number above 0")
+        if rate <= 0:
+            raise InvalidParameter("lr", self.lr, "a learning rate is a finite number above 0")
+        put(self, "lr", rate)
+        if self.steps is not None and self.epochs is not None:
+            rule = f"epochs is given too ({self.epochs})"
+            raise InvalidParameter("steps", self.steps, rule, "Drop one of them.")
+        if self.steps is not None:
+            put(self, "steps", validate.count("steps", self.steps, "the number of local steps"))
+        else:
+            epochs = 1 if self.epochs is None else self.epochs
+            put(self, "epochs", validate.count("epochs", epochs, "the number of local epochs"))
+        if self.batch_size is not None:
+            size = validate.count("batch_size", self.batch_size, "a batch size")
+            put(self, "batch_size", size)
+        put(self, "momentum", _fraction("momentum", self.momentum, "momentum lies in [0, 1)"))
+        rule = "weight decay is a finite number of at least 0"
+        decay = validate.real("weight_decay", self.weight_decay, rule)
+        if decay < 0:
+            raise InvalidParameter("weight_decay", self.weight_decay, rule)
+        put(self, "weight_decay", decay)
+        rule = "the decay of the learning rate lies in (0, 1]"
+        factor = validate.real("lr_decay", self.lr_decay, rule)
+        if not 0 < factor <= 1:
+            raise InvalidParameter("lr_decay", self.lr_decay, rule)
+        put(self, "lr_decay", factor)
+        if self.precision not in _PRECISIONS:
+            rule = f"a precision is one of {', '.join(_PRECISIONS)}"
+            raise InvalidParameter("precision", self.precision, rule)
+
+    def learning_rate(self, round_number: int) -> float:
+        """The learning rate of round 1, 2, ..."""
+        return self.lr * self.lr_decay ** (round_number - 1)
+
+    def count_steps(self, examples: int) -> int:
+        """How many local steps a client with so many examples takes."""
+        if examples == 0:
+            return 0
+        if self.steps is not None:
+            return self.steps
+        size = examples if self.batch_size is None else self.batch_size
+        return (self.epochs or 1) * math.ceil(examples / size)
+
+
+def _fraction(name: str, value: object, rule: str) -> float:
+    number = validate.real(name, value, rule)
+    if not 0 <= number < 1:
+        raise InvalidParameter(name, value, rule)
+    return number

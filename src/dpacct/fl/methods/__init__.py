@@ -1,0 +1,52 @@
+"""One file a method; `dpacct.fl.methods.protocol` says what a method may do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dpacct.fl.methods.blur import BLUR, BLURS
+from dpacct.fl.methods.dp_fed_ls import DPFedLS
+from dpacct.fl.methods.dp_fedavg import DPFedAvg
+from dpacct.fl.methods.dp_fedpgn import DPFedPGN, DPFedPGNLS
+from dpacct.fl.methods.dp_fedsam import DPFedSAM, DPFedSAMTopK
+from dpacct.fl.methods.fed_alpha_normec import AlphaNormEC, FedAlphaNormEC
+from dpacct.fl.methods.fed_smp import FedSMPRandK, FedSMPTopK
+from dpacct.fl.methods.fedavg_smoothed import FedAvgSmoothed
+from dpacct.fl.methods.protocol import Method
+
+__all__ = [
+    "BLUR",
+    "BLURS",
+    "METHODS",
+    "AlphaNormEC",
+    "DPFedAvg",
+    "DPFedLS",
+    "DPFedPGN",
+    "DPFedPGNLS",
+    "DPFedSAM",
+    "DPFedSAMTopK",
+    "FedAlphaNormEC",
+    "FedAvgSmoothed",
+    "FedSMPRandK",
+    "FedSMPTopK",
+]
+
+# By the name that the command line knows; options of a method are arguments of its constructor.
+METHODS: dict[str, Callable[..., Method]] = {
+    method.name: method
+    for method in (
+        DPFedAvg,
+        BLUR,
+        BLURS,
+        FedSMPRandK,
+        FedSMPTopK,
+        DPFedSAM,
+        DPFedSAMTopK,
+        DPFedPGN,
+        DPFedPGNLS,
+        DPFedLS,
+        FedAlphaNormEC,
+        AlphaNormEC,
+        FedAvgSmoothed,
+    )
+}

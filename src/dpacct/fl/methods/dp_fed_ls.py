@@ -1,0 +1,95 @@
+"""DP-Fed-LS: the noisy mean is smoothed by the inverse of a circulant Laplacian."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dpacct.errors import InvalidParameter
+from dpacct.fl.layout import Params, State
+from dpacct.fl.methods.parameters import flag, whole_norm
+from dpacct.fl.methods.protocol import Context, Method
+from dpacct.fl.postprocess import DENOISERS, Denoiser, LaplacianSmoothing
+from dpacct.fl.postprocess.laplacian import AXES
+from dpacct.fl.published import PublishedRound
+from dpacct.fl.stages import Noised
+
+REALIZED_COHORT = (
+    "the sum is divided by how many came (paper_mode), and by their number the noise tells "
+    "whether a client took part"
+)
+
+
+@dataclass(frozen=True)
+class DPFedLS(Method):
+    """Local iterates stay in the ball of radius C; the released mean is denoised per tensor.
+
+    ::
+
+        w <- w^t + clip(w - lr grad F_i(w) - w^t, C)          after every local step
+        w^{t+1} = w^t + server_lr A_s^{-1} (sum_i Delta_i + N(0, (z C)^2)) / (q N)
+
+    with A_s of `dpacct.fl.postprocess.smooth`. Poisson cohorts (add-remove) and uniform ones
+    (replace-one, charged for 2C) are those of the run. ``smoothing=0`` is what the paper calls
+    DP-Fed. As printed, Poisson cohorts divide by the number of clients that came, which is
+    private; here it is the planned q N. Uniform cohorts are private as printed.
+
+    Args:
+        smoothing: s, at least 0; published 0.5 to 3.
+        order: of flattening, see `dpacct.fl.postprocess.smooth`.
+        denoiser: instead of ``"laplacian"``: ``"james-stein"``, ``"james-stein-plus"`` (positive
+            part), ``"soft-threshold"`` or ``"top-k"`` (0.4 of each tensor).
+        paper_mode: divide by the number of clients that came, with an infinite epsilon.
+
+    Raises:
+        InvalidParameter: a value out of range.
+    Source: Liang, Wang, Gu, Osher, Yao, "DP-Fed-LS", arXiv:2005.00218.
+    """
+
+    smoothing: float = 1.0
+    order: str = AXES
+    denoiser: str = "laplacian"
+    paper_mode: bool = False
+    not_private_because: str | None = field(init=False, repr=False, default=None)
+
+    name = "dp-fed-ls"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "smoothing", LaplacianSmoothing(self.smoothing).strength)
+        if self.denoiser not in DENOISERS:
+            rule = f"a denoiser is one of {', '.join(DENOISERS)}"
+            raise InvalidParameter("denoiser", self.denoiser, rule)
+        self._denoiser()
+        if flag("paper_mode", self.paper_mode):
+            object.__setattr__(self, "not_private_because", REALIZED_COHORT)
+
+    def after_step(self, params: Params, context: Context) -> Params:
+        """The nearest point of the ball of radius C around w^t."""
+        gap = {name: value - context.anchor[name] for name, value in params.items()}
+        scale = (context.clip_norm / whole_norm(gap)).clamp(max=1.0)
+        return {
+            name: torch.where(scale < 1, context.anchor[name] + scale * gap[name], value)
+            for name, value in params.items()
+        }
+
+    def post(self, noised: Noised, server_state: State) -> Noised:
+        """The mean denoised tensor by tensor."""
+        del server_state
+        denoise = self._denoiser()
+        return noised.map_tensors(lambda tensor: denoise(tensor, noised.std))
+
+    def published(self, cohort: PublishedRound) -> Tensor:
+        """Noisy sum times q N / |S|; nothing is printed for an empty cohort, which releases 0."""
+        rows = cohort.bound(cohort.rows).double()
+        if not len(rows):
+            return rows.sum(dim=0)
+        std = cohort.noise_multiplier * cohort.clip_norm
+        noisy = rows.sum(dim=0) + std * cohort.normals(1, rows.shape[1]).squeeze(0)
+        return noisy * cohort.cohort_size / len(rows)
+
+    def _denoiser(self) -> Denoiser:
+        if self.denoiser == "laplacian":
+            return LaplacianSmoothing(self.smoothing, self.order)
+        return DENOISERS[self.denoiser]()

@@ -1,0 +1,159 @@
+"""DP-FedPGN: a penalty on the norm of the global gradient, at one gradient per local step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dpacct.errors import InvalidParameter
+from dpacct.fl.batches import Batch
+from dpacct.fl.layout import Params, State
+from dpacct.fl.local import SGD
+from dpacct.fl.losses import Loss
+from dpacct.fl.methods.parameters import (
+    at_least_zero,
+    flag,
+    one_if_any,
+    step_along,
+    steps_taken,
+    unit_interval,
+)
+from dpacct.fl.methods.protocol import Context, Method
+from dpacct.fl.postprocess.laplacian import check_strength, smooth
+from dpacct.fl.published import PublishedRound, median_clipped_sum
+from dpacct.fl.stages import Noised
+
+MEDIAN_CLIPPING = (
+    "updates are clipped to the median norm of the cohort (paper_mode), which is private, is not "
+    "protected, and sets the noise as well"
+)
+
+
+@dataclass(frozen=True)
+class DPFedPGN(Method):
+    """Local steps mix the client's gradient with the released pseudo-gradient g of the last round.
+
+    With u = rho g / |g| (0 for g = 0), K local steps of size lr, and m the planned cohort::
+
+        y <- y - lr [beta grad F_i(y + u) + (1 - beta) g]
+        Dbar_i = y^K - x + (1 - beta) K lr g                 the public part is taken out
+        g' = (1 - beta) g - (sum_i clip(Dbar_i, C) + N(0, (z C)^2)) / (m lr K)
+        x' = x - server_lr lr K g'                           published: server_lr = 1
+
+    Dbar_i is -lr beta times the sum of the client's gradients, so a fitting C is about beta times
+    that of DP-FedAvg. g is public: taking it out is a translation before the bound, putting it back
+    is post-processing, and epsilon is that of DP-FedAvg. beta = 1 with rho = 0 is DP-FedAvg.
+
+    The server state is K g, zero at first, in the shapes of the parameters. So clients with
+    different numbers of steps K_i need no K that they share: each walks lr (1 - beta) K g in its
+    K_i steps. With equal numbers it is the method as printed.
+
+    As printed C is the median of the clients' norms, which is private; here it is the run's bound.
+
+    Args:
+        rho: radius of the perturbation, at least 0; published 0.2.
+        beta: share of the client's own gradient, in [0, 1]; published 0.3.
+        paper_mode: clip to the cohort's median norm (the run's clip norm is then only reported),
+            with an infinite epsilon.
+
+    Raises:
+        InvalidParameter: a value out of range; a run with momentum or ``total_lr``, in which the
+            public part would be another one.
+    Source: "DP-FedPGN", Algorithm 1 (its Eqs. 15-18 double the public part instead of removing it).
+    """
+
+    rho: float = 0.2
+    beta: float = 0.3
+    paper_mode: bool = False
+    not_private_because: str | None = field(init=False, repr=False, default=None)
+
+    name = "dp-fedpgn"
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "rho", at_least_zero("rho", self.rho, "the radius of the perturbation"))
+        put(self, "beta", unit_interval("beta", self.beta, "the share of the client's gradient"))
+        if flag("paper_mode", self.paper_mode):
+            put(self, "not_private_because", MEDIAN_CLIPPING)
+
+    def prepare(self, local: SGD) -> SGD:
+        """Plain steps.
+
+        Raises:
+            InvalidParameter: momentum, or total_lr.
+        """
+        if local.momentum:
+            rule = f"{self.name} removes the public part of plain steps; momentum changes that part"
+            raise InvalidParameter("momentum", local.momentum, rule, "Drop it.")
+        if local.total_lr:
+            rule = f"the learning rate of {self.name} is that of one step"
+            raise InvalidParameter("total_lr", local.total_lr, rule, "Drop it.")
+        return local
+
+    def init(self, params: Params) -> State:
+        """K g = 0."""
+        return {name: torch.zeros_like(value) for name, value in params.items()}
+
+    def gradient(self, loss: Loss, params: Params, batch: Batch, context: Context) -> Params:
+        """beta grad F_i(y + u) + (1 - beta) g, with weight decay as a part of F_i."""
+        public, beta, decay = context.server_state, self.beta, context.local.weight_decay
+        away = step_along(public, self.rho)
+        moved = {name: value + away[name] for name, value in params.items()}
+        steps, own = steps_taken(context.steps), loss.gradient(moved, batch)
+        found = {n: beta * g + (1 - beta) * public[n] / steps for n, g in own.items()}
+        if decay:
+            # The engine adds decay * y; F_i has decay / 2 |y|^2 in it, at y + u.
+            found = {n: g + decay * (beta * moved[n] - params[n]) for n, g in found.items()}
+        return found
+
+    def local_update(self, delta: Tensor, client_state: State | None, context: Context) -> Tensor:
+        """Dbar_i; a client that took no step sends zero."""
+        del client_state
+        public = torch.cat([context.server_state[name].flatten() for name in context.anchor])
+        walked = (1 - self.beta) * context.lr * one_if_any(context.steps)
+        return delta + walked * public
+
+    def server(self, params: Params, noised: Noised, server_state: State) -> tuple[Params, State]:
+        """K g' and x'."""
+        mean, keep = noised.tensors, 1 - self.beta
+        state = {
+            name: self.denoise(keep * server_state[name] - mean[name] / noised.lr)
+            for name in params
+        }
+        rate = noised.server_lr * noised.lr
+        return {name: value - rate * state[name] for name, value in params.items()}, state
+
+    def denoise(self, gradient: Tensor) -> Tensor:
+        """What is done to each tensor of g' before it is used."""
+        return gradient
+
+    def published(self, cohort: PublishedRound) -> Tensor:
+        """Sum of updates clipped to their median norm, with noise in proportion to it."""
+        return median_clipped_sum(cohort)
+
+
+@dataclass(frozen=True)
+class DPFedPGNLS(DPFedPGN):
+    """DP-FedPGN whose pseudo-gradient is smoothed: g' <- A_s^{-1} g' for each tensor.
+
+    Args:
+        smoothing: s, at least 0; published 0.01. 0 is DP-FedPGN.
+
+    Raises:
+        InvalidParameter: as `DPFedPGN`, or smoothing out of range.
+    Source: as `DPFedPGN`; A_s of `dpacct.fl.postprocess.smooth`.
+    """
+
+    smoothing: float = 0.01
+
+    name = "dp-fedpgn-ls"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "smoothing", check_strength(self.smoothing))
+
+    def denoise(self, gradient: Tensor) -> Tensor:
+        """A_s^{-1} g'."""
+        return smooth(gradient, self.smoothing)

@@ -1,0 +1,132 @@
+"""DP-FedSAM: local steps by sharpness-aware minimization. DP-FedSAM-top-k: sparsified as well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from dpacct.errors import InvalidParameter
+from dpacct.fl.batches import Batch
+from dpacct.fl.layout import Layout, Params, State
+from dpacct.fl.losses import Loss
+from dpacct.fl.masks import Dense, Mask, PublicTopK, fraction_kept
+from dpacct.fl.methods.parameters import at_least_zero, flag, step_along
+from dpacct.fl.methods.protocol import Context, Method
+from dpacct.fl.postprocess.sparsity import keep_largest
+from dpacct.fl.published import PublishedRound, participants_noise
+from dpacct.fl.stages import Noised
+
+PLACEMENTS = ("server", "shared", "client")
+TOP_K_AFTER_NOISE = (
+    "each client keeps the largest coordinates of its own noisy update (paper_mode): which ones "
+    "they are depends on its data, and noise is missing where they are not"
+)
+
+
+@dataclass(frozen=True)
+class DPFedSAM(Method):
+    """Each local step uses the gradient at a point moved by rho along the local gradient.
+
+    On one batch, with the norm over all parameters together::
+
+        g = grad F_i(w),  e = rho g / |g|  (0 where g = 0),  w <- w - lr grad F_i(w + e)
+
+    Two gradients a step. rho = 0 is DP-FedAvg. Nothing before the bound matters for privacy, so
+    epsilon is that of DP-FedAvg, not less.
+
+    Args:
+        rho: radius, at least 0; published 0.5.
+
+    Raises:
+        InvalidParameter: rho out of range.
+    Source: "DP-FedSAM", journal version, Option I; SAM: Foret et al. 2021, arXiv:2010.01412.
+    """
+
+    rho: float = 0.5
+
+    name = "dp-fedsam"
+
+    def __post_init__(self) -> None:
+        rho = at_least_zero("rho", self.rho, "the radius of the perturbation")
+        object.__setattr__(self, "rho", rho)
+
+    def gradient(self, loss: Loss, params: Params, batch: Batch, context: Context) -> Params:
+        """grad F_i(w + rho g / |g|)."""
+        del context
+        here = loss.gradient(params, batch)
+        if self.rho == 0:
+            return here
+        away = step_along(here, self.rho)
+        return loss.gradient({name: w + away[name] for name, w in params.items()}, batch)
+
+
+@dataclass(frozen=True)
+class DPFedSAMTopK(DPFedSAM):
+    """DP-FedSAM that keeps a share p of the coordinates of each tensor, by magnitude.
+
+    As printed (Option II) each client picks the coordinates of its noisy update, which no central
+    guarantee covers. In its place, by ``placement``:
+
+    - ``"server"``: of the noisy mean, which is post-processing. The default.
+    - ``"shared"``: one mask for all, read from the last release; noise on the kept ones alone.
+    - ``"client"``: each client's own, before the bound; noise on all coordinates.
+
+    Args:
+        fraction: p in (0, 1], published 0.4; 1 is DP-FedSAM in every placement.
+        placement: as above.
+        refresh: with ``"shared"``, all coordinates are sent every so many rounds; 0 never again.
+        paper_mode: do what is printed, with an infinite epsilon.
+
+    Raises:
+        InvalidParameter: a value out of range.
+    Source: as `DPFedSAM`, Option II and Definition 5.
+    """
+
+    fraction: float = 0.4
+    placement: str = "server"
+    refresh: int = 10
+    paper_mode: bool = False
+    mask: Mask = field(init=False, repr=False, default=Dense())
+    not_private_because: str | None = field(init=False, repr=False, default=None)
+
+    name = "dp-fedsam-topk"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        put = object.__setattr__
+        put(self, "fraction", fraction_kept(self.fraction))
+        if self.placement not in PLACEMENTS:
+            rule = f"a placement is one of {', '.join(PLACEMENTS)}"
+            raise InvalidParameter("placement", self.placement, rule)
+        mask = PublicTopK(self.fraction, self.refresh)
+        if flag("paper_mode", self.paper_mode):
+            put(self, "not_private_because", TOP_K_AFTER_NOISE)
+        elif self.placement == "shared":
+            put(self, "mask", mask)
+
+    def local_update(self, delta: Tensor, client_state: State | None, context: Context) -> Tensor:
+        """The client's own largest coordinates, where they are its own."""
+        del client_state
+        if self.paper_mode or self.placement != "client":
+            return delta
+        return keep_largest(delta, Layout.of(context.anchor).sizes, self.fraction)
+
+    def post(self, noised: Noised, server_state: State) -> Noised:
+        """The largest coordinates of the noisy mean."""
+        del server_state
+        if self.paper_mode or self.placement != "server":
+            return noised
+        sizes = noised.layout.sizes
+        return noised.map(lambda mean: keep_largest(mean, sizes, self.fraction))
+
+    def published(self, cohort: PublishedRound) -> Tensor:
+        """Sum over clients of top_k(clip(update) + N(0, (z C)^2 / m))."""
+        return top_k_after_noise(cohort, self.fraction)
+
+
+def top_k_after_noise(cohort: PublishedRound, fraction: float) -> Tensor:
+    """What Option II prints: noise from each client, then each client's own largest coordinates."""
+    std = cohort.noise_multiplier * cohort.clip_norm / cohort.cohort_size**0.5
+    noisy = participants_noise(cohort, std)
+    return keep_largest(noisy, cohort.layout.sizes, fraction).sum(dim=0)

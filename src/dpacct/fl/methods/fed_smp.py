@@ -1,0 +1,114 @@
+"""Fed-SMP: sparsified model perturbation, with one public mask for the whole cohort."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dpacct.errors import InvalidParameter
+from dpacct.fl.layout import State
+from dpacct.fl.masks import Dense, Mask, PublicTopK, RandomK
+from dpacct.fl.methods.dp_fedsam import TOP_K_AFTER_NOISE, top_k_after_noise
+from dpacct.fl.methods.parameters import flag
+from dpacct.fl.methods.protocol import Method
+from dpacct.fl.published import PublishedRound
+from dpacct.fl.stages import Noised
+
+_LAST_SEED = 10**9
+
+
+@dataclass(frozen=True)
+class FedSMPRandK(Method):
+    """Random sparsification: in each round a random share p of each tensor, the same for all.
+
+    ::
+
+        U = sum_i clip(M o Delta_i, C) + M o N(0, (z C)^2)
+
+    M is drawn from a public seed and the round's number. Given M this is the Gaussian mechanism in
+    k dimensions with norm bound C: it is charged as DP-FedAvg is; M costs nothing and amplifies
+    nothing. Noise energy falls from d (z C)^2 to k (z C)^2. ``fraction=1`` is DP-FedAvg.
+
+    Args:
+        fraction: p in (0, 1], published 0.4.
+        seed: public, of the masks.
+        unbiased: multiply what is released by d_l / k_l in each tensor, so that the expectation
+            over masks is the whole mean (before the clip).
+
+    Raises:
+        InvalidParameter: a value out of range.
+    Source: Hu, Guo, Gong, "Fed-SMP", arXiv:2202.07178.
+    """
+
+    fraction: float = 0.4
+    seed: int = 0
+    unbiased: bool = False
+    mask: Mask = field(init=False, repr=False, default=Dense())
+
+    name = "fed-smp-randk"
+
+    def __post_init__(self) -> None:
+        flag("unbiased", self.unbiased)
+        rule = f"the public seed of the masks is a whole number from 0 to {_LAST_SEED:.0e}"
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise InvalidParameter("seed", self.seed, rule)
+        if not 0 <= self.seed <= _LAST_SEED:
+            raise InvalidParameter("seed", self.seed, rule)
+        object.__setattr__(self, "mask", RandomK(self.fraction, self.seed))
+
+    def post(self, noised: Noised, server_state: State) -> Noised:
+        """The mean, scaled up where it is to be unbiased."""
+        del server_state
+        if not self.unbiased or noised.kept is None:
+            return noised
+        layout = noised.layout
+        kept = layout.restrict(noised.kept).sizes
+        ratios = [size / max(sent, 1) for size, sent in zip(layout.sizes, kept, strict=True)]
+        factors = torch.cat(
+            [noised.vector.new_full((n,), r) for n, r in zip(layout.sizes, ratios, strict=True)]
+        )
+        return noised.map(lambda mean: mean * factors)
+
+
+@dataclass(frozen=True)
+class FedSMPTopK(Method):
+    """Top-k sparsification with a mask that is public: the largest coordinates of the last release.
+
+    Papers leave open whose mask it is. Their published code lets each client pick the coordinates
+    of its own noisy update, which no central guarantee covers. Here one mask for all comes from
+    what was released before, is applied before the bound, and noise goes to the kept coordinates:
+    charged as DP-FedAvg is.
+
+    Args:
+        fraction: p in (0, 1], published 0.4; 1 is DP-FedAvg.
+        refresh: every so many rounds, the first among them, all coordinates are sent, since a mask
+            read from a masked release would never change; 0 never again after the first.
+        paper_mode: clients' own masks after their noise, with an infinite epsilon.
+
+    Raises:
+        InvalidParameter: a value out of range.
+    Source: as `FedSMPRandK`.
+    """
+
+    fraction: float = 0.4
+    refresh: int = 10
+    paper_mode: bool = False
+    mask: Mask = field(init=False, repr=False, default=Dense())
+    not_private_because: str | None = field(init=False, repr=False, default=None)
+
+    name = "fed-smp-topk"
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        mask = PublicTopK(self.fraction, self.refresh)
+        put(self, "fraction", mask.fraction)
+        if flag("paper_mode", self.paper_mode):
+            put(self, "not_private_because", TOP_K_AFTER_NOISE)
+        else:
+            put(self, "mask", mask)
+
+    def published(self, cohort: PublishedRound) -> Tensor:
+        """Sum over clients of top_k(clip(update) + N(0, (z C)^2 / m))."""
+        return top_k_after_noise(cohort, self.fraction)

@@ -1,0 +1,142 @@
+"""What a method may do, and when. Everything that privacy depends on is the engine's.
+
+The engine runs, in each round::
+
+    reserve -> sample -> [gradient, step, after_step] x K -> local_update -> mask -> bound
+        -> sum -> noise -> commit -> post -> server -> report
+
+Rule 1: what runs on a client (`gradient`, `after_step`, `local_update`, `client_state`) is pure
+and sees that client alone: the engine may run it for many clients at once under `torch.func.vmap`.
+Rule 2: what runs behind the noise (`post`, `server`) sees `Noised` and public state alone.
+Rule 3: a method keeps no state of its own. State lives in the dictionaries of tensors passed in.
+`dpacct.fl.audit` checks all three by running a method on neighboring sets of clients.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from dpacct.fl.batches import Batch
+from dpacct.fl.bounds import Bound
+from dpacct.fl.layout import Params, State
+from dpacct.fl.local import SGD
+from dpacct.fl.losses import Loss
+from dpacct.fl.masks import Dense, Mask
+from dpacct.fl.published import PublishedRound
+from dpacct.fl.stages import Noised
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Context:
+    """What a client knows: the round's broadcast, and its own settings.
+
+    Attributes:
+        round: 1, 2, ...
+        anchor: the released parameters that local training starts from.
+        server_state: the method's public state.
+        local: the settings of local training.
+        lr: learning rate of each of this client's steps; a number, or a tensor [] under vmap.
+        steps: number of this client's local steps; likewise.
+        clip_norm: C of the round's bound, which is public.
+    """
+
+    round: int
+    anchor: Params
+    server_state: State
+    local: SGD
+    lr: float | Tensor
+    steps: int | Tensor
+    clip_norm: float = math.inf
+
+
+class Method(Protocol):
+    """A federated method. Subclass it as a frozen dataclass and override one to three members.
+
+    Attributes:
+        name: as on the command line, e.g. ``dp-fedavg``.
+        mask: public choice of coordinates.
+        bound: the bound that is part of the method; None leaves it to the user (`Clip`).
+        everyone_computes: every client trains and updates its state in every round, and the
+            cohort decides only whose contributions are summed.
+        not_private_because: why no finite epsilon covers this method (for reproductions of
+            published code); None for a private one.
+    """
+
+    name: str = ""
+    mask: Mask = Dense()
+    bound: Bound | None = None
+    everyone_computes: bool = False
+    not_private_because: str | None = None
+
+    def prepare(self, local: SGD) -> SGD:
+        """The local training that the method needs, from the one that was asked for.
+
+        Raises:
+            InvalidParameter: they contradict each other.
+        """
+        return local
+
+    def init(self, params: Params) -> State:
+        """Public server state before the first round, independent of any data."""
+        del params
+        return {}
+
+    def init_client(self, params: Params) -> State | None:
+        """A client's private state when first needed; None for clients without memory."""
+        del params
+        return None
+
+    def gradient(self, loss: Loss, params: Params, batch: Batch, context: Context) -> Params:
+        """Direction of one local step (the step is ``params - lr * direction``)."""
+        del context
+        return loss.gradient(params, batch)
+
+    def after_step(self, params: Params, context: Context) -> Params:
+        """Change of the local iterate after each step, e.g. a projection around the anchor."""
+        del context
+        return params
+
+    def local_update(self, delta: Tensor, client_state: State | None, context: Context) -> Tensor:
+        """What the client sends: from its displacement [d] (new minus old) and its memory."""
+        del client_state, context
+        return delta
+
+    def client_state(self, client_state: State, bounded: Tensor, context: Context) -> State:
+        """The client's memory after the round.
+
+        It depends on data and broadcasts alone, never on the noise or on who else took part.
+
+        Args:
+            client_state: the memory before.
+            bounded: the client's own contribution [d] behind its bound.
+            context: of the round.
+        """
+        del bounded, context
+        return client_state
+
+    def published(self, cohort: PublishedRound) -> Tensor:
+        """Noisy sum [k] as a paper prints it, in place of the engine's bound, sum and noise.
+
+        Only a method with ``not_private_because`` gets here.
+        """
+        return cohort.bound(cohort.rows).sum(dim=0)
+
+    def post(self, noised: Noised, server_state: State) -> Noised:
+        """Post-processing of the release: `Noised.map` and `Noised.map_tensors`."""
+        del server_state
+        return noised
+
+    def server(self, params: Params, noised: Noised, server_state: State) -> tuple[Params, State]:
+        """New parameters and server state; by default params + server_lr * mean."""
+        mean = noised.tensors
+        moved = {name: value + noised.server_lr * mean[name] for name, value in params.items()}
+        return moved, server_state
+
+
+def overrides(method: Method, member: str) -> bool:
+    """Whether a method has its own version of a member."""
+    return getattr(type(method), member, None) is not getattr(Method, member)

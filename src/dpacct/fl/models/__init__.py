@@ -1,0 +1,110 @@
+"""Networks to train, none of them with state besides its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from dpacct.errors import InvalidParameter
+from dpacct.fl.data.dataset import Dataset
+from dpacct.fl.models.cnn import ConvNet
+from dpacct.fl.models.linear import LogisticRegression
+from dpacct.fl.models.lstm import CharacterLSTM
+from dpacct.fl.models.resnet import ResNet, resnet10, resnet18, resnet20
+from dpacct.fl.models.saving import save_parameters
+
+__all__ = [
+    "MODELS",
+    "CharacterLSTM",
+    "ConvNet",
+    "LogisticRegression",
+    "Model",
+    "ResNet",
+    "build_model",
+    "cross_entropy",
+    "resnet10",
+    "resnet18",
+    "resnet20",
+    "save_parameters",
+]
+
+Model = nn.Module
+
+_Builder = Callable[[Dataset], nn.Module]
+
+
+def _image_shape(dataset: Dataset, name: str) -> tuple[int, int, int]:
+    shape = dataset.input_shape
+    if len(shape) != 3 or min(shape[1:]) < 4:
+        rule = f"{name} sees images [channels, height, width], and {dataset.name} has {shape}"
+        raise InvalidParameter("model", name, rule)
+    return shape[0], shape[1], shape[2]
+
+
+def _logistic(dataset: Dataset) -> nn.Module:
+    if not dataset.train.batch(slice(0, 1))[0].is_floating_point():
+        rule = f"it needs numbers, and {dataset.name} holds characters"
+        raise InvalidParameter("model", "logistic", rule, "Try lstm.")
+    return LogisticRegression(prod(dataset.input_shape), dataset.num_classes)
+
+
+def _cnn(
+    name: str, channels: tuple[int, ...], kernel: int, hidden: tuple[int, ...], dataset: Dataset
+) -> nn.Module:
+    return ConvNet(
+        _image_shape(dataset, name),
+        dataset.num_classes,
+        channels=channels,
+        kernel=kernel,
+        hidden=hidden,
+    )
+
+
+def _resnet(build: Callable[[int, int], nn.Module], dataset: Dataset) -> nn.Module:
+    return build(_image_shape(dataset, build.__name__)[0], dataset.num_classes)
+
+
+def _lstm(dataset: Dataset) -> nn.Module:
+    if dataset.train.inputs.dtype is not torch.int64 or len(dataset.input_shape) != 1:
+        rule = f"it reads text, and {dataset.name} holds none"
+        raise InvalidParameter("model", "lstm", rule)
+    return CharacterLSTM(dataset.num_classes, every_position=dataset.train.targets.ndim == 2)
+
+
+MODELS: dict[str, _Builder] = {
+    "logistic": _logistic,
+    "cnn-small": partial(_cnn, "cnn-small", (16, 32), 3, (64,)),
+    "cnn": partial(_cnn, "cnn", (32, 64), 5, (512,)),
+    "cnn-wide": partial(_cnn, "cnn-wide", (64, 128), 5, (384, 192)),
+    "resnet10": partial(_resnet, resnet10),
+    "resnet18": partial(_resnet, resnet18),
+    "resnet20": partial(_resnet, resnet20),
+    "lstm": _lstm,
+}
+
+
+def build_model(name: str, dataset: Dataset, *, seed: int = 0) -> nn.Module:
+    """The model called ``name`` for the inputs and classes of a data set.
+
+    Args:
+        name: one of `MODELS`: ``logistic``; ``cnn-small`` (two 3 x 3 convolutions of 16 and 32
+            channels, 64 dense); ``cnn`` (two 5 x 5 of 32 and 64, 512 dense); ``cnn-wide`` (two
+            5 x 5 of 64 and 128, 384 and 192 dense); ``resnet10``, ``resnet18``, ``resnet20``;
+            ``lstm`` (embedding 8, two layers of 256).
+        dataset: says the shape of inputs and the number of classes.
+        seed: public, for the initial parameters; they do not depend on the data.
+
+    Raises:
+        InvalidParameter: an unknown name, or inputs that the model cannot see.
+    """
+    if name not in MODELS:
+        raise InvalidParameter("model", name, f"a model is one of {', '.join(MODELS)}")
+    # The caller's own generators stay where they are: noise may come from them.
+    with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
+        torch.manual_seed(seed)  # pyright: ignore[reportUnknownMemberType]
+        return MODELS[name](dataset)

@@ -1,0 +1,26 @@
+"""The parameters of a model on disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from torch import nn
+
+
+def save_parameters(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Write the parameters, on the CPU; complete under their final name, or not at all.
+
+    ``torch.load(path, weights_only=True)`` gives what ``model.load_state_dict`` takes.
+
+    Raises:
+        OSError: the file cannot be written; one that was there is untouched.
+    """
+    file = Path(path)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        torch.save({name: value.cpu() for name, value in model.state_dict().items()}, temporary)
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)

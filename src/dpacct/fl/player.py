@@ -1,0 +1,204 @@
+"""Plays the rounds of a run: ledger, engine and model in the order that keeps every promise."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpacct.budget import Budget
+from dpacct.fl.accounts import Account
+from dpacct.fl.checkpoint import read_checkpoint, write_checkpoint
+from dpacct.fl.choice import Choice, TrainerChooser
+from dpacct.fl.diagnosis import diagnose
+from dpacct.fl.engine import Collected, Engine, TrainingState
+from dpacct.fl.randomness import draw_cohort, torch_seed
+from dpacct.fl.reports import Report, Timing
+from dpacct.fl.snapshots import pack, unpack
+from dpacct.fl.tensors import forked_generators, seed_generators
+from dpacct.ledger import Event
+
+_PROBED_CLIENTS = 8
+
+
+class Player:
+    """One run in progress.
+
+    Args:
+        engine: its fixed parts. chooser: of the way to train. account: its ledger.
+        state: where it stands. model: receives each round's parameters.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        chooser: TrainerChooser,
+        account: Account,
+        state: TrainingState,
+        model: nn.Module,
+    ) -> None:
+        self.engine = engine
+        self.account = account
+        self.state = state
+        self.choice: Choice | None = None
+        self._first_bound = state.bound
+        self._chooser = chooser
+        self._model = model
+
+    def begin(self, name: str, rounds: int, limit: Budget | None) -> int:
+        """Register the run in the ledger, with its plan, before anything is drawn.
+
+        Args:
+            name: of the run. rounds: planned. limit: the budget that noise was given beside.
+        Returns:
+            The rounds that the budget has room for, at most those planned.
+        Raises:
+            BudgetExceeded: not one fits, or not the plan.
+        """
+        if self.account.run_id is not None or self.state.round >= rounds:
+            return rounds
+        event = self.event()
+        rounds = self.account.affordable(event, rounds, limit)
+        self.account.start(name, event, rounds, {"setting": self.setting()})
+        return rounds
+
+    def setting(self) -> str:
+        """What must not change when a run goes on, in words."""
+        engine = self.engine
+        return (
+            f"{engine.method!r}, {engine.local!r}, {engine.plan!r}, {type(engine.noise).__name__}, "
+            f"{len(engine.clients)} clients, {engine.layout.size} parameters, "
+            f"server_lr={engine.server_lr!r}"
+        )
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint of the last finished round."""
+        content = pack(self.state, self.setting())
+        content["run"] = self.account.run_id
+        content["randomness"] = self.engine.source.save()
+        write_checkpoint(path, content)
+
+    def resume(self, path: Path) -> None:
+        """Go on from a checkpoint.
+
+        Raises:
+            InvalidParameter: missing, damaged, or of another setting. LedgerError: unknown run.
+        """
+        engine = self.engine
+        content = read_checkpoint(path, torch.device("cpu"))
+        state = unpack(content, self.setting(), engine.layout, self._first_bound, engine.device)
+        engine.source.restore(content["randomness"])
+        if content["run"] is not None:
+            self.account.resume(self.event(), int(content["run"]))
+        self.state = state
+        self.write_model()
+
+    def event(self) -> Event:
+        """The next round as it will be charged, read from the objects that run."""
+        engine, bound = self.engine, self.state.bound
+        details: dict[str, Any] = {
+            "round": self.state.round + 1,
+            "method": engine.method.name or type(engine.method).__name__,
+            "bound": type(bound).__name__,
+            "clip_norm": bound.clip_norm,
+            "cohort_size": engine.plan.cohort_size,
+        }
+        return engine.plan.event(bound, engine.noise, details)
+
+    def play(self, rounds: int, reason: str | None) -> Report:
+        """One round.
+
+        Args:
+            rounds: planned, for the report. reason: why the run is not private, or None.
+        Raises:
+            BudgetExceeded: it does not fit; nothing was drawn.
+        """
+        began = time.perf_counter()
+        engine, state = self.engine, self.state
+        event = self.event()
+        ticket = self.account.reserve(event)
+        charging = time.perf_counter() - began
+        # From here on randomness is drawn: the round stays spent, whatever happens.
+        ticket.draw()
+        cohort = draw_cohort(engine.plan.sampling, len(engine.clients), engine.source)
+        arrived = engine.noise.arrivals(cohort, engine.source)
+        found = self._collect(arrived)
+        resumed = time.perf_counter()
+        release = engine.release(state, found)
+        std = engine.noise.actual_std(engine.plan.update_std(state.bound), found.arrived)
+        if release is not None:
+            ticket.commit()
+            for client, memory in found.memories.items():
+                state.client_states[client] = {n: v.detach().cpu() for n, v in memory.items()}
+            self.state = engine.apply(state, release)
+            self.write_model()
+        else:
+            # Nothing is released; the round was charged all the same.
+            self.state.round += 1
+        kept = found.kept
+        layout = engine.layout if kept is None else engine.layout.restrict(kept)
+        limits = list(state.bound.limits(layout))
+        diagnostics = diagnose(found, state.bound, std or 0.0, limits)
+        spent = self.account.spent_so_far()
+        now = time.perf_counter()
+        privacy = charging + found.privacy_seconds + now - resumed
+        return Report(
+            round=self.state.round,
+            rounds=rounds,
+            spent=spent,
+            delta=self.account.delta,
+            not_private_because=reason,
+            noise_multiplier=event.charged.noise_multiplier,
+            noise_std=std or 0.0,
+            clip_norm=state.bound.clip_norm,
+            released=release is not None,
+            diagnostics=diagnostics,
+            timing=Timing(found.local_seconds, privacy, now - began),
+        )
+
+    def write_model(self) -> None:
+        """Copy the released parameters into the model."""
+        own = dict(self._model.named_parameters())
+        with torch.no_grad():
+            for name, value in self.state.params.items():
+                own[name].copy_(value)
+
+    def _collect(self, cohort: list[int]) -> Collected:
+        engine, state = self.engine, self.state
+        devices = [engine.device] if engine.device.type == "cuda" else []
+        training = self._model.training
+        tf32 = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+        # Dropout and the like draw from the global generators, which are given back as they were.
+        with forked_generators(devices):
+            seed_generators(torch_seed(engine.source))
+            self._model.train()
+            if engine.local.precision == "tf32":
+                torch.backends.cuda.matmul.allow_tf32 = True
+                torch.backends.cudnn.allow_tf32 = True
+            try:
+                choice = self._choose(cohort)
+                found = engine.collect(state, cohort, choice.trainer, choice.chunk)
+                self._chooser.check_buffers()
+            finally:
+                self._model.train(training)
+                torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
+        return found
+
+    def _choose(self, cohort: list[int]) -> Choice:
+        """The trainer of the run, decided when the first client with examples comes."""
+        if self.choice is not None:
+            return self.choice
+        engine, state = self.engine, self.state
+        workers = range(len(engine.clients)) if engine.method.everyone_computes else cohort
+        expected = len(workers) if engine.method.everyone_computes else engine.plan.cohort_size
+        # The probe has a seed of its own, so that it changes nothing that follows.
+        tasks = [engine.task(client, state, 0) for client in workers[:_PROBED_CLIENTS]]
+        tasks = [task for task in tasks if task.plan.steps]
+        broadcast = engine.broadcast(state)
+        if not tasks:
+            return self._chooser.fallback(max(1, round(expected)))
+        self.choice = self._chooser.choose(tasks, broadcast, max(1, round(expected)))
+        return self.choice

@@ -1,0 +1,106 @@
+"""Laplacian smoothing: the inverse of a circulant matrix, applied by FFT.
+
+A_s = I + s L with L the Laplacian of the cycle graph on d nodes; A_s^{-1} v minimizes
+|u - v|^2 + s |grad u|^2 over u, the gradient being the periodic difference.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from dpacct import validate
+from dpacct.errors import InvalidParameter
+
+AXES = "OIHW"
+
+
+def smooth(values: Tensor, strength: float, order: str = AXES) -> Tensor:
+    """A_s^{-1} v for a tensor of any shape, flattened in a chosen order.
+
+    The eigenvalue for the Fourier vector k is 1 + 4 s sin^2(pi k / d), which is
+    1 + 2 s (1 - cos(2 pi k / d)) without its cancellation. Mean preserved; norm never increased.
+
+    Args:
+        values: of any shape; d is how many there are.
+        strength: s, at least 0; 0 is the identity.
+        order: the order in which axes are flattened, the last one running fastest. ``"OIHW"`` is
+            that of the memory of a convolution's kernel [out, in, height, width]; a tensor with
+            fewer axes uses those of the letters that it has, one with more its own order.
+    Error:
+        Relative to |v|: that of a float64 FFT, about 1e-16 log2(d) (a float32 one on devices
+        without float64), and the rounding to the dtype of ``values``.
+    Raises:
+        InvalidParameter: strength or order out of range.
+    Source: Osher et al. 2018, arXiv:1806.06317; docs/derivations/methods.md.
+    """
+    strength, order = check_strength(strength), check_order(order)
+    size = values.numel()
+    if strength == 0 or size < 2:
+        return values
+    axes = [AXES.index(letter) for letter in order if AXES.index(letter) < values.ndim]
+    if len(axes) < values.ndim:
+        axes = list(range(values.ndim))
+    turned = values.permute(axes)
+    dtype = torch.float32 if values.device.type == "mps" else torch.float64
+    flat = turned.flatten().to(dtype)
+    wave = torch.arange(size // 2 + 1, dtype=dtype, device=values.device)
+    eigenvalues = 1 + 4 * strength * torch.sin(wave * (math.pi / size)).square()
+    fft = cast("Any", torch.fft)
+    smoothed = cast("Tensor", fft.irfft(fft.rfft(flat) / eigenvalues, n=size))
+    back = [axes.index(axis) for axis in range(values.ndim)]
+    return smoothed.to(values.dtype).reshape(turned.shape).permute(back)
+
+
+def effective_dimension(size: int, strength: float) -> float:
+    """Trace of A_s^{-1}: how many of d coordinates' worth of freedom smoothing leaves.
+
+    d (1 + r^d) / ((1 - r^d) sqrt(1 + 4 s)) with r = (1 + 2 s - sqrt(1 + 4 s)) / (2 s).
+
+    Error: relative error at most 1e-14, either direction.
+    """
+    if check_strength(strength) == 0:
+        return float(size)
+    root = math.sqrt(1 + 4 * strength)
+    # (1 + 2 s - root) / (2 s), without the cancellation at small s.
+    ratio = 4 * strength / (1 + root) ** 2
+    power = ratio**size
+    return size * (1 + power) / ((1 - power) * root)
+
+
+def noise_gain(size: int, strength: float) -> float:
+    """Trace of A_s^{-2} / d: variance of smoothed unit noise, per coordinate.
+
+    For large d it is (1 + 2 s) / (1 + 4 s)^(3/2).
+    """
+    wave = torch.arange(size, dtype=torch.float64)
+    sines = torch.sin(wave * (math.pi / size)).square()
+    return float((1 + 4 * check_strength(strength) * sines).pow(-2).mean())
+
+
+def check_strength(value: object) -> float:
+    """A smoothing strength.
+
+    Raises:
+        InvalidParameter: out of range.
+    """
+    rule = "the strength of smoothing is a finite number of at least 0"
+    number = validate.real("smoothing", value, rule)
+    if number < 0:
+        raise InvalidParameter("smoothing", value, rule)
+    return number
+
+
+def check_order(value: object) -> str:
+    """An order of axes.
+
+    Raises:
+        InvalidParameter: not a permutation of OIHW.
+    """
+    if not isinstance(value, str) or sorted(value) != sorted(AXES):
+        rule = f"an order of flattening is a permutation of {AXES}, such as OWHI"
+        raise InvalidParameter("order", value, rule)
+    return value

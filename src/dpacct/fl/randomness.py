@@ -1,0 +1,201 @@
+"""Where randomness comes from: the operating system, or a seed that makes a run public.
+
+Rule 1: cohorts and noise of a private run come from the operating system's generator. Rule 2: a
+seed reproduces both, so whoever knows it can subtract the noise: a seeded run is not private.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpacct import validate
+from dpacct.errors import InvalidParameter
+from dpacct.fl.tensors import from_array
+from dpacct.rounds import Full, Poisson, Sampling, Uniform
+
+SEEDED = "a seed was given, with which cohorts and noise can be computed by anybody"
+_BLOCK = 1 << 20
+
+
+class Randomness(Protocol):
+    """A source of random bytes."""
+
+    @property
+    def private(self) -> bool:
+        """Whether nobody can predict it."""
+        ...
+
+    def take(self, count: int) -> bytes:
+        """The next ``count`` random bytes."""
+        ...
+
+    def save(self) -> str | None:
+        """The state, from which `restore` continues; None where there is none to keep."""
+        ...
+
+    def restore(self, state: str | None) -> None:
+        """Continue from a saved state."""
+        ...
+
+
+class OperatingSystem:
+    """The generator of the operating system (``os.urandom``). It keeps no state of ours."""
+
+    private = True
+
+    def take(self, count: int) -> bytes:
+        """Random bytes."""
+        return os.urandom(count)
+
+    def save(self) -> None:
+        """Nothing: noise and cohorts are drawn afresh after a resume, and never twice."""
+        return
+
+    def restore(self, state: str | None) -> None:
+        """Nothing to do.
+
+        Raises:
+            InvalidParameter: the state belongs to a seeded run.
+        """
+        if state is not None:
+            rule = "the checkpoint belongs to a run with a seed"
+            raise InvalidParameter("seed", None, rule, "Give the same seed to resume it.")
+
+
+class Seeded:
+    """Bytes that follow from a seed: for tests and for repeating an experiment exactly.
+
+    Raises:
+        InvalidParameter: the seed is no whole number from 0 to 2^63 - 1.
+    """
+
+    private = False
+
+    def __init__(self, seed: int) -> None:
+        rule = "a seed is a whole number from 0 to 2^63 - 1"
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+            raise InvalidParameter("seed", seed, rule)
+        self._generator = np.random.Generator(np.random.PCG64(seed))
+
+    def take(self, count: int) -> bytes:
+        """The next bytes of the sequence."""
+        return self._generator.bytes(count)
+
+    def save(self) -> str:
+        """The generator's state as JSON."""
+        return json.dumps(self._generator.bit_generator.state)
+
+    def restore(self, state: str | None) -> None:
+        """Continue from a saved state.
+
+        Raises:
+            InvalidParameter: there is none, because the run had no seed.
+        """
+        if state is None:
+            rule = "the checkpoint belongs to a run without a seed"
+            raise InvalidParameter("seed", "given", rule, "Drop it to resume the run.")
+        self._generator.bit_generator.state = cast("dict[str, Any]", json.loads(state))
+
+
+class _Sampler(random.Random):
+    """The standard library's sampling algorithms, fed with our bytes."""
+
+    def __init__(self, source: Randomness) -> None:
+        self._source = source
+        super().__init__(0)
+
+    def getrandbits(self, k: int, /) -> int:
+        count = (k + 7) // 8
+        return int.from_bytes(self._source.take(count), "little") >> (8 * count - k)
+
+
+def draw_cohort(sampling: Sampling, num_clients: int, source: Randomness) -> list[int]:
+    """The clients of one round, ascending; empty if the dice say so.
+
+    Poisson: each client joins with probability floor(q 2^64) / 2^64, which is at most q.
+    """
+    match sampling:
+        case Full():
+            return list(range(num_clients))
+        case Uniform(cohort_size=cohort):
+            return sorted(_Sampler(source).sample(range(num_clients), cohort))
+        case Poisson(sampling_rate=rate):
+            return draw_below(num_clients, rate, source)
+
+
+def draw_below(num_clients: int, rate: float, source: Randomness) -> list[int]:
+    """Each of 0 .. num_clients - 1 by itself, with probability floor(rate 2^64) / 2^64."""
+    threshold = math.floor(rate * 2**64)
+    if threshold >= 2**64:
+        return list(range(num_clients))
+    found: list[int] = []
+    for start in range(0, num_clients, _BLOCK):
+        count = min(_BLOCK, num_clients - start)
+        coins = np.frombuffer(source.take(8 * count), dtype="<u8")
+        joined = np.flatnonzero(coins < np.uint64(threshold))
+        found.extend((start + joined).tolist())
+    return found
+
+
+def expected_cohort(sampling: Sampling, num_clients: int) -> float:
+    """The planned cohort size, by which the sum is divided: q N, m or N.
+
+    Raises:
+        InvalidParameter: a uniform scheme for another number of clients.
+    """
+    match sampling:
+        case Full():
+            return float(num_clients)
+        case Uniform(cohort_size=cohort, num_clients=planned):
+            if planned != num_clients:
+                rule = f"there are {num_clients} clients, and cohorts are drawn from all of them"
+                raise InvalidParameter("num_clients", planned, rule)
+            return float(cohort)
+        case Poisson(sampling_rate=rate):
+            return rate * num_clients
+
+
+def torch_seed(source: Randomness) -> int:
+    """Eight bytes as a seed for what needs no secrecy (the order of examples, dropout)."""
+    return int.from_bytes(source.take(8), "little") >> 1
+
+
+def normals(source: Randomness, size: int, device: torch.device) -> Tensor:
+    """Standard normal variates, float64 [size], on the device, from a fresh generator.
+
+    On the CPU: Philox with a key of 128 and a counter of 256 random bits, and the ziggurat. On
+    other devices: the device's generator with 64 random bits. (PyTorch's CPU generator keeps
+    only 32 bits of a seed, few enough to try them all.)
+    """
+    if device.type != "cpu":
+        generator = torch.Generator(device).manual_seed(torch_seed(source))
+        dtype = torch.float32 if device.type == "mps" else torch.float64
+        return torch.randn(size, generator=generator, device=device, dtype=dtype)
+    key = np.frombuffer(source.take(16), dtype="<u8")
+    counter = np.frombuffer(source.take(32), dtype="<u8")
+    generator = np.random.Generator(np.random.Philox(key=key, counter=counter))
+    return from_array(generator.standard_normal(size))
+
+
+def open_source(seed: int | None) -> Randomness:
+    """The operating system's generator, or a seeded one.
+
+    Raises:
+        InvalidParameter: the seed is out of range.
+    """
+    return OperatingSystem() if seed is None else Seeded(validate_seed(seed))
+
+
+def validate_seed(seed: int) -> int:
+    """A seed as a plain whole number."""
+    if isinstance(seed, np.integer):
+        return int(validate.real("seed", seed, "a seed is a whole number"))
+    return seed

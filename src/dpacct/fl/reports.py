@@ -1,0 +1,104 @@
+"""What a run says about each of its rounds, and about itself at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from dpacct.budget import Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostics:
+    """Figures from before the noise: useful to the person who trains, and **not private**.
+
+    They are covered by no epsilon. Do not publish them, and do not tune with them.
+
+    Attributes:
+        cohort_size: clients that took part.
+        clipped_fraction: share of them whose update was longer than the bound (NaN if none came).
+        norm_mean, norm_median, norm_max: of the raw updates, before bounding (NaN if none came).
+        dropped_updates: updates that held NaN or infinity and were set to zero.
+        signal_to_noise: norm of the sum of bounded updates / expected norm of the noise.
+    """
+
+    cohort_size: int
+    clipped_fraction: float
+    norm_mean: float
+    norm_median: float
+    norm_max: float
+    dropped_updates: int
+    signal_to_noise: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds: ``local`` training, ``privacy`` (bound, sum, noise, charge), ``total`` of it all."""
+
+    local: float
+    privacy: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One round.
+
+    Attributes:
+        round: 1, 2, ...
+        rounds: planned number of rounds.
+        spent: computes ``epsilon`` when it is asked for.
+        delta: the delta at which epsilon holds.
+        not_private_because: why the run is not private, None where it is.
+        noise_multiplier: what the round was charged for.
+        noise_std: standard deviation of the noise on each coordinate of the sum of updates.
+        clip_norm: norm bound of one update in this round (of the whole update).
+        released: False where a round released nothing (too few noise shares arrived).
+        diagnostics: not private.
+        timing: seconds.
+    """
+
+    round: int
+    rounds: int
+    spent: Callable[[], Interval] = field(repr=False, compare=False)
+    delta: float
+    not_private_because: str | None
+    noise_multiplier: float
+    noise_std: float
+    clip_norm: float
+    released: bool
+    diagnostics: Diagnostics
+    timing: Timing
+
+    @property
+    def epsilon(self) -> Interval:
+        """[achieved, proven] epsilon of all that the run had charged after this round.
+
+        The proven end is infinite where the run is not private. Computed on first use, which takes
+        milliseconds; a run that nobody watches does not pay for it.
+        """
+        return self.spent()
+
+    @property
+    def clipped_fraction(self) -> float:
+        """Share of the cohort that was clipped. A diagnostic, not private."""
+        return self.diagnostics.clipped_fraction
+
+    def to_dict(self) -> dict[str, Any]:
+        """Flat dictionary for CSV and JSON; the names of diagnostics begin ``unprotected_``."""
+        row: dict[str, Any] = {
+            "round": self.round,
+            "rounds": self.rounds,
+            "epsilon_lower": self.epsilon.lower,
+            "epsilon_upper": self.epsilon.upper,
+            "delta": self.delta,
+            "private": self.not_private_because is None,
+            "noise_multiplier": self.noise_multiplier,
+            "noise_std": self.noise_std,
+            "clip_norm": self.clip_norm,
+            "released": self.released,
+        }
+        row |= {f"unprotected_{key}": value for key, value in asdict(self.diagnostics).items()}
+        row |= {f"seconds_{key}": value for key, value in asdict(self.timing).items()}
+        return row

@@ -1,0 +1,115 @@
+"""Marker types: what has been bounded, and what has been noised.
+
+Rule 1: only the engine makes them. Rule 2: `Noised` values are all that a method's ``post`` and
+``server`` get, so a raw update cannot reach the released model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl.layout import Layout, Params
+
+_ENGINE = object()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bounded:
+    """Updates behind their bound: ``rows`` [c, k], one client each. Private, not yet noised."""
+
+    rows: Tensor
+    key: object
+
+    def __post_init__(self) -> None:
+        if self.key is not _ENGINE:
+            raise Unsupported("only the engine bounds updates; it never takes them as bounded")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Noised:
+    """The released aggregate of one round. Public: computing with it costs nothing more.
+
+    Attributes:
+        vector: noisy sum of the updates / planned cohort size, shape [d], in the dtype of the
+            parameters. Coordinates outside the round's mask are zero.
+        layout: of the vector.
+        std: standard deviation of the noise on each kept coordinate of ``vector`` as it was
+            released (`map` does not change it).
+        kept: the mask's coordinates, int64 [k], or None for all.
+        round: 1, 2, ...
+        lr: local learning rate of the round.
+        steps: local steps where they are the same for all clients by the plan, else None.
+        server_lr: of the run.
+        cohort_size: planned number of clients in the round (Poisson: q N), the denominator.
+    """
+
+    vector: Tensor
+    layout: Layout
+    std: float
+    kept: Tensor | None
+    round: int
+    lr: float
+    steps: int | None
+    server_lr: float
+    cohort_size: float
+    key: object
+
+    def __post_init__(self) -> None:
+        if self.key is not _ENGINE:
+            raise Unsupported("only the engine releases a noised aggregate")
+
+    @property
+    def tensors(self) -> Params:
+        """The vector in the shapes of the model's tensors (views)."""
+        return self.layout.unflatten(self.vector)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Noised:
+        """Post-processing of the whole vector [d] -> [d].
+
+        Raises:
+            InvalidParameter: the result has another shape.
+        """
+        vector = change(self.vector)
+        if vector.shape != self.vector.shape:
+            rule = f"post-processing keeps the shape {tuple(self.vector.shape)}"
+            raise InvalidParameter("post", tuple(vector.shape), rule)
+        return replace(self, vector=vector)
+
+    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Noised:
+        """Post-processing of each tensor by itself, given and returned in its own shape."""
+        parts = {name: change(tensor) for name, tensor in self.tensors.items()}
+        return self.map(lambda _: self.layout.flatten(parts))
+
+
+def bounded(rows: Tensor) -> Bounded:
+    """For the engine alone: rows that went through its bound."""
+    return Bounded(rows, _ENGINE)
+
+
+def noised(
+    vector: Tensor,
+    layout: Layout,
+    *,
+    std: float,
+    kept: Tensor | None,
+    round_number: int,
+    lr: float,
+    steps: int | None,
+    server_lr: float,
+    cohort_size: float,
+) -> Noised:
+    """For the engine alone: an aggregate that was charged and noised."""
+    return Noised(
+        vector, layout, std, kept, round_number, lr, steps, server_lr, cohort_size, _ENGINE
+    )
+
+
+def scatter(values: Tensor, kept: Tensor | None, size: int) -> Tensor:
+    """[..., size] with ``values`` [..., k] at the coordinates ``kept``, zero elsewhere."""
+    if kept is None:
+        return values
+    return values.new_zeros(*values.shape[:-1], size).index_copy_(-1, kept, values)

@@ -1,0 +1,52 @@
+"""The few functions of torch whose own types are unknown, with types."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any, cast
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_torch: Any = torch
+
+
+def norm(values: Tensor, dim: int | None = None) -> Tensor:
+    """Euclidean norm along a dimension, or of everything."""
+    return cast("Tensor", _torch.linalg.vector_norm(values, dim=dim))
+
+
+def from_array(array: NDArray[Any]) -> Tensor:
+    """A tensor that shares the memory of an array."""
+    return cast("Tensor", _torch.from_numpy(array))
+
+
+def integers(values: Tensor) -> list[int]:
+    """A tensor [n] of whole numbers as a list."""
+    return cast("list[int]", cast("Any", values).tolist())
+
+
+def split(vector: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+    """Views along the last dimension."""
+    return cast("tuple[Tensor, ...]", cast("Any", vector).split(sizes, dim=-1))
+
+
+def truths(values: Tensor) -> list[bool]:
+    """A tensor [n] of truth values as a list."""
+    return cast("list[bool]", cast("Any", values).tolist())
+
+
+def unfold_first(values: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """The first dimension n as ``sizes``, whose product is n."""
+    return values.reshape(*sizes, *values.shape[1:])
+
+
+def forked_generators(devices: list[torch.device]) -> AbstractContextManager[None]:
+    """A context that gives torch's global generators back as they were."""
+    return cast("AbstractContextManager[None]", _torch.random.fork_rng(devices=devices))
+
+
+def seed_generators(seed: int) -> None:
+    """Seed torch's global generators."""
+    _torch.manual_seed(seed)

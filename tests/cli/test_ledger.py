@@ -1,0 +1,210 @@
+"""`dpacct ledger ...`: every command, for people and as JSON, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+import dpacct as library
+from dpacct import Budget, Ledger, Poisson, Round
+from dpacct_cli.app import app
+
+COMMANDS = ["init", "show", "verify", "report", "remaining", "export"]
+ROUND = Round(1.3, Poisson(0.1))
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    with Ledger.open("census.ledger", Budget(8, 1e-5)) as ledger:
+        run = ledger.start_run("training")
+        for _ in range(5):
+            run.reserve(ROUND).commit()
+        run.reserve(ROUND)
+    return "census.ledger"
+
+
+def assert_refused(result: Any, code: int, *parts: str) -> None:
+    assert result.code == code, result.out + result.err
+    assert result.err.startswith("dpacct: ")
+    assert result.err.count("\n") == 1
+    for part in parts:
+        assert part in result.err
+
+
+def test_the_commands_are_those_documented(dpacct: Any) -> None:
+    group: Any = typer.main.get_command(app)
+    assert list(group.commands["ledger"].commands) == COMMANDS
+    text = dpacct("ledger --help").text
+    for command in COMMANDS:
+        assert re.search(rf"^  {command} +\S", text, flags=re.MULTILINE)
+    reference = Path(__file__).parents[2] / "docs" / "reference" / "command-line.md"
+    for command in COMMANDS:
+        assert f"`dpacct ledger {command}" in reference.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_explains_every_option_and_its_examples_run(
+    dpacct: Any, command: str, file: str
+) -> None:
+    group: Any = typer.main.get_command(app)
+    text = dpacct("ledger", command, "--help").text
+    for param in group.commands["ledger"].commands[command].params:
+        assert param.help
+        for option in param.opts:
+            assert option in text or param.param_type_name == "argument"
+    assert "--json" in text
+    assert "\\" not in text
+    found = re.findall(r"^\s+dpacct (ledger .*)$", text, flags=re.MULTILINE)
+    assert found
+    if command == "init":
+        Path(file).unlink()
+    for example in found:
+        assert example.startswith(f"ledger {command} ")
+        assert dpacct(example).code == 0
+
+
+@pytest.mark.usefixtures("file")
+def test_init(dpacct: Any) -> None:
+    words = "ledger init new.ledger --eps 3 --delta 1e-6 --adjacency replace-one --unit writer"
+    data = dpacct(words, "--json").json
+    assert data["budget"] == {"epsilon": 3.0, "delta": 1e-6}
+    assert (data["unit"], data["adjacency"]) == ("writer", "replace-one")
+    with Ledger.open("new.ledger") as ledger:
+        assert ledger.budget == Budget(3, 1e-6)
+    assert_refused(dpacct(words), 2, "FILE is 'new.ledger'", "ever replaced")
+    assert "budget" in dpacct("ledger init other.ledger --eps 3").text
+    assert dpacct("ledger init third.ledger --eps 3 -q").text == "third.ledger\n"
+
+
+def test_show(dpacct: Any, file: str) -> None:
+    with Ledger.open(file) as ledger:
+        upper = ledger.upper_epsilon()
+    data = dpacct("ledger show", file, "--json").json
+    assert data["epsilon"]["upper"] == upper
+    assert (data["rounds"], data["guarantee"], data["delta"]) == (6, "adaptive", 1e-5)
+    (run,) = data["runs"]
+    assert (run["name"], run["committed"], run["uncommitted"]) == ("training", 5, 1)
+    assert dpacct("ledger show", file, "-q").text == f"{upper!r}\n"
+    text = dpacct("ledger show", file).text
+    for word in ("epsilon", "proven", "achieved", "budget", "one client, add-remove", "training"):
+        assert word in text
+
+
+def test_show_of_a_seeded_run_promises_nothing(dpacct: Any, file: str) -> None:
+    with Ledger.open(file) as ledger:
+        ledger.start_run("seeded", private=False).reserve(ROUND).commit()
+    assert dpacct("ledger show", file, "-q").text == "inf\n"
+    assert dpacct("ledger show", file, "--json").json["epsilon"]["upper"] is None
+    text = dpacct("ledger show", file).text
+    assert "none" in text.splitlines()[1]
+    assert "none, not private" in text
+
+
+def test_verify(dpacct: Any, file: str) -> None:
+    data = dpacct("ledger verify", file, "--json").json
+    assert data["sound"] is True
+    assert (data["rounds"], data["entries"], data["head_found"]) == (6, 13, None)
+    head = dpacct("ledger verify", file, "-q").text.strip()
+    assert head == data["head"]
+    assert "the head you kept is in the chain" in dpacct("ledger verify", file, "--head", head).text
+    connection = sqlite3.connect(file, isolation_level=None)
+    connection.execute("DROP TRIGGER entries_stay")
+    connection.execute("DELETE FROM entries WHERE number = 13")
+    connection.close()
+    result = dpacct("ledger verify", file, "--head", head, "--json")
+    assert_refused(result, 1, "damaged")
+    shown = json.loads(result.out)
+    assert (shown["sound"], shown["head_found"]) == (False, False)
+    human = dpacct("ledger verify", file)
+    assert_refused(human, 1, "the tables are not those of a ledger")
+    assert "damaged" in human.out
+
+
+def test_report(dpacct: Any, file: str) -> None:
+    text = dpacct("ledger report", file).text
+    assert text.startswith("# Privacy report: census.ledger\n")
+    assert dpacct("ledger report", file, "-o page.html").text == ""
+    assert Path("page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert dpacct("ledger report", file, "-o page.md").text == ""
+    assert Path("page.md").read_text(encoding="utf-8").splitlines()[0] == text.splitlines()[0]
+    data = dpacct("ledger report", file, "--json").json
+    assert data["runs"][0]["phases"][0]["rounds"] == 6
+    assert data["points"][-1]["upper"] == data["epsilon"]["upper"]
+
+
+def test_remaining(dpacct: Any, file: str) -> None:
+    words = f"ledger remaining {file} --noise 1.3 --q 0.1"
+    with Ledger.open(file) as ledger:
+        expected = ledger.remaining(ROUND)
+    assert dpacct(words, "-q").text == f"{expected}\n"
+    data = dpacct(words, "--json").json
+    assert (data["remaining"], data["remaining_as_plan"]) == (expected, expected)
+    assert "more such rounds" in dpacct(words).text
+    dpacct("ledger init fresh.ledger --eps 8")
+    fresh = dpacct("ledger remaining fresh.ledger --noise 1.3 --q 0.1").text
+    assert "registered as a plan" in fresh
+    uniform = "ledger remaining fresh.ledger --noise 4 --sampling uniform --cohort 10 --clients 999"
+    assert dpacct(uniform, "--json").json["remaining"] > 1
+
+
+def test_export(dpacct: Any, file: str) -> None:
+    lines = dpacct("ledger export", file).text.splitlines()
+    entries = [json.loads(line) for line in lines]
+    assert [entry["number"] for entry in entries] == list(range(1, 14))
+    assert dpacct("ledger export", file, "--json").json["entries"] == entries
+    assert dpacct("ledger export", file, "-o all.jsonl").text == ""
+    assert Path("all.jsonl").read_text(encoding="utf-8").splitlines() == lines
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "parts"),
+    [
+        ("ledger", 2, ("dpacct ledger --help",)),
+        ("ledger shw census.ledger", 2, ("shw", "show")),
+        ("ledger show", 2, ("FILE is missing",)),
+        ("ledger init --eps 3", 2, ("FILE is missing",)),
+        ("ledger show nowhere", 2, ("FILE is 'nowhere'", "no such file")),
+        ("ledger show text.md", 1, ("text.md", "not a ledger")),
+        ("ledger init x --eps 0", 2, ("--eps is 0", "above 0")),
+        ("ledger init x", 2, ("--eps is missing",)),
+        ("ledger init x --eps 1 --delta 2", 2, ("--delta is 2", "(0, 1)")),
+        ("ledger init x --eps 1 --adjacency y", 2, ("--adjacency is 'y'", "replace-one")),
+        ("ledger init nowhere/x --eps 1", 2, ("nowhere", "no such folder")),
+        ("ledger report census.ledger -o page.pdf", 2, ("--output is 'page.pdf'", ".html")),
+        ("ledger report census.ledger -o nowhere/page.md", 2, ("--output", "written")),
+        ("ledger remaining census.ledger --q 0.1", 2, ("--noise is missing",)),
+        ("ledger remaining census.ledger --noise 1", 2, ("--q is missing",)),
+        ("ledger remaining census.ledger --noise 1 --q 7", 2, ("--q is 7",)),
+        ("ledger remaining census.ledger --noise 1 --q 0.1 --adjacency replace-one", 2,
+         ("--adjacency is 'replace-one'", "add-remove")),
+        ("ledger verify census.ledger --head 00", 1, ("head 00 is not in the chain",)),
+        ("ledger show census.ledger --json -q", 2, ("--quiet", "--json")),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("file")
+def test_what_is_refused_is_refused_in_one_line(
+    dpacct: Any, words: str, code: int, parts: tuple[str, ...]
+) -> None:
+    Path("text.md").write_text("# a text\n", encoding="utf-8")
+    assert_refused(dpacct(words), code, *parts)
+
+
+def test_asking_for_help_does_not_load_sqlite() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys\nfrom dpacct_cli.app import app\n"
+        "try:\n    app(['ledger', '--help'])\nexcept SystemExit: pass\n"
+        "print('sqlite3' in sys.modules, file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stderr == "False\n"
+    assert library.Ledger is Ledger

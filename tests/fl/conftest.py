@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread():
+    """Small tensors: threads cost more than they bring, and workers run side by side."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -1,0 +1,131 @@
+"""DP-Fed-LS: the projection of local iterates, and the smoothing of what is released."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from dpacct import fl
+from dpacct.fl.layout import Layout
+from dpacct.fl.methods import DPFedAvg, DPFedLS
+from dpacct.fl.methods.protocol import Context
+from dpacct.fl.postprocess import james_stein, smooth, soft_threshold
+from tests.fl.methods.stage import points, quadratics, simulate, vector
+from tests.fl.problems import cross_entropy, make_clients, perceptron
+
+LAYOUT = Layout.of(dict(perceptron().named_parameters()))
+
+
+def run(method, rounds=1, **options):
+    settings = {
+        "loss": cross_entropy, "clip_norm": 0.3,
+        "local": fl.SGD(lr=0.5, epochs=3, batch_size=4), "noise": fl.GaussianNoise(),
+        "noise_multiplier": 0.5,
+    }  # fmt: skip
+    return simulate(method, perceptron(), make_clients([8, 3, 5]), rounds, **(settings | options))
+
+
+def steps(states):
+    return [vector(b.params) - vector(a.params) for a, b in itertools.pairwise(states)]
+
+
+def test_every_local_iterate_stays_in_the_ball():
+    seen: list[float] = []
+
+    class Watched(DPFedLS):
+        def gradient(self, loss, params, batch, context):
+            gap = torch.cat([(params[n] - context.anchor[n]).flatten() for n in params])
+            seen.append(float(gap.norm()))
+            return loss.gradient(params, batch)
+
+        def local_update(self, delta, client_state, context):
+            seen.append(float(delta.norm()))
+            return delta
+
+    run(Watched(smoothing=0.0), clip_norm=0.05)
+    assert max(seen) <= 0.05 * (1 + 1e-5)
+    # The ball was left, and returned to, at most of the steps.
+    assert sum(length > 0.0499 for length in seen) > len(seen) / 2
+
+
+def test_the_projection_is_the_nearest_point_and_leaves_short_steps_alone():
+    anchor = {"a": torch.tensor([1.0, 1.0]), "b": torch.tensor([[2.0]])}
+    context = Context(1, anchor, {}, fl.SGD(), 0.1, 1, clip_norm=0.5)
+    inside = {"a": torch.tensor([1.1, 0.8]), "b": torch.tensor([[2.3]])}
+    assert all(torch.equal(v, inside[n]) for n, v in DPFedLS().after_step(inside, context).items())
+    outside = {"a": torch.tensor([4.0, 1.0]), "b": torch.tensor([[6.0]])}
+    found = DPFedLS().after_step(outside, context)
+    gap = torch.tensor([found["a"][0] - 1, found["a"][1] - 1, found["b"][0, 0] - 2])
+    assert torch.allclose(gap, torch.tensor([0.3, 0.0, 0.4]))
+    again = DPFedLS().after_step(found, context)
+    assert all(torch.allclose(again[n], found[n]) for n in found)
+    still = DPFedLS().after_step(anchor, context)
+    assert all(torch.equal(still[n], anchor[n]) for n in anchor)
+
+
+def test_with_one_step_the_projection_is_clipping():
+    local = fl.SGD(lr=2.0, steps=1, batch_size=None)
+    one = run(DPFedLS(smoothing=0.0), 3, local=local, noise_multiplier=1e-3)
+    two = run(DPFedAvg(), 3, local=local, noise_multiplier=1e-3)
+    gap = vector(one[1].params) - vector(two[1].params)
+    # Projected to C, clipped to C (1 - 2^-17); rounding of float32 besides.
+    assert float(gap.norm()) < 1e-5
+    many = fl.SGD(lr=2.0, steps=5, batch_size=None)
+    one = run(DPFedLS(smoothing=0.0), local=many, noise_multiplier=1e-3)
+    two = run(DPFedAvg(), local=many, noise_multiplier=1e-3)
+    assert float((vector(one[1].params) - vector(two[1].params)).norm()) > 0.02
+
+
+@pytest.mark.parametrize("strength", [0.5, 3.0])
+def test_smoothing_keeps_each_tensors_mean_and_lengthens_nothing(strength):
+    plain, smoothed = (steps(run(DPFedLS(smoothing=s)))[0] for s in (0.0, strength))
+    for start, stop in LAYOUT.segments:
+        one, two = plain[start:stop], smoothed[start:stop]
+        assert torch.allclose(two, smooth(one, strength), atol=1e-6)
+        assert float(one.mean()) == pytest.approx(float(two.mean()), abs=1e-6)
+        assert float(two.norm()) <= float(one.norm()) * (1 + 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("james-stein", james_stein),
+        ("james-stein-plus", lambda v, s: james_stein(v, s, positive_part=True)),
+        ("soft-threshold", soft_threshold),
+    ],
+)
+def test_denoisers_are_told_the_noise_on_the_mean(name, change):
+    plain = steps(run(DPFedLS(smoothing=0.0)))[0]
+    found = steps(run(DPFedLS(denoiser=name)))[0]
+    for start, stop in LAYOUT.segments:
+        expected = change(plain[start:stop], 0.5 * 0.3 / 3)
+        assert torch.allclose(found[start:stop], expected, atol=1e-6)
+
+
+def test_an_empty_poisson_cohort_releases_smoothed_noise():
+    clients = quadratics([[1.0] * 2000] * 10)
+    options = {"noise": fl.GaussianNoise(), "noise_multiplier": 1.0, "clip_norm": 2.0}
+    for strength, gain in ((0.0, 1.0), (1.0, 0.2683)):
+        final = simulate(
+            DPFedLS(smoothing=strength), points([0.0] * 2000), clients, 1,
+            sampling=fl.Poisson(0.5), cohorts=[[]], **options,
+        )[-1]  # fmt: skip
+        # Noise of standard deviation z C / (q N) on each coordinate of the mean.
+        assert float(vector(final.params).var()) == pytest.approx(0.16 * gain, rel=0.2)
+
+
+def test_as_printed_the_sum_is_divided_by_who_came():
+    clients = quadratics([[1.0, 0.0]] * 10)
+    method = DPFedLS(smoothing=0.0, paper_mode=True)
+    local = fl.SGD(lr=0.1, steps=1, batch_size=None)
+    options = {"sampling": fl.Poisson(0.5), "local": local, "clip_norm": 0.5, "rounds": 1}
+    for cohort, planned in (([0, 1, 2, 3, 4], 0.1), ([0, 1], 0.04), ([], 0.0)):
+        for paper, expected in ((method, 0.1 if cohort else 0.0), (DPFedLS(0.0), planned)):
+            noise = {} if paper is not method else {"noise": fl.GaussianNoise()}
+            final = simulate(
+                paper, points([0.0, 0.0]), clients, cohorts=[cohort], **options, **noise
+            )[-1]
+            # Noise of standard deviation at most 5e-4 where there is any.
+            assert vector(final.params)[0].item() == pytest.approx(expected, abs=3e-3)

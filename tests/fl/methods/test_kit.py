@@ -1,0 +1,361 @@
+"""What every method passes."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+import dpacct
+from dpacct import Budget, fl
+from dpacct.errors import InvalidParameter
+from dpacct.fl.methods import METHODS
+from dpacct.fl.methods.protocol import Method
+from dpacct.fl.norms import margin
+from tests.fl.methods import references as oracle
+from tests.fl.methods.stage import Curved, Silent, half_square, quadratics, simulate, vector
+from tests.fl.problems import cross_entropy, flat, make_clients, perceptron
+
+NAMES = [
+    "dp-fedavg", "blur", "blurs", "fed-smp-randk", "fed-smp-topk", "dp-fedsam", "dp-fedsam-topk",
+    "dp-fedpgn", "dp-fedpgn-ls", "dp-fed-ls", "fed-alpha-normec", "alpha-normec",
+    "fedavg-smoothed",
+]  # fmt: skip
+VARIANTS: list[tuple[str, dict]] = [
+    *((name, {}) for name in NAMES),
+    ("dp-fedsam-topk", {"placement": "shared", "refresh": 2}),
+    ("dp-fedsam-topk", {"placement": "client"}),
+    ("fed-smp-randk", {"unbiased": True, "fraction": 0.3}),
+    ("fed-smp-topk", {"refresh": 2}),
+    ("blur", {"penalty": 0.5, "radius": 0.01}),
+    ("dp-fedpgn-ls", {"smoothing": 1.0}),
+    ("dp-fed-ls", {"order": "OWHI", "smoothing": 2.0}),
+    ("dp-fed-ls", {"denoiser": "james-stein"}),
+    ("dp-fed-ls", {"denoiser": "soft-threshold"}),
+    ("fed-alpha-normec", {"server_normalization": True}),
+    ("fed-alpha-normec", {"operator": "incremental"}),
+]
+PAPERS = [name for name in NAMES if "paper_mode" in inspect.signature(METHODS[name]).parameters]
+each = pytest.mark.parametrize(("name", "options"), VARIANTS, ids=str)
+
+
+def _written(value: object) -> str:
+    """The same in every process: addresses of functions are not."""
+    return "reference" if callable(value) else str(value)
+
+
+def build(name, options=None) -> Method:
+    return METHODS[name](**(options or {}))
+
+
+def bounding(method: Method) -> dict:
+    return {} if method.bound is not None else {"clip_norm": 0.5}
+
+
+def test_the_names_are_those_of_the_command_line():
+    assert list(METHODS) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_method_is_a_frozen_value_that_says_what_it_is(name):
+    method = build(name)
+    assert method.name == name
+    assert method == build(name)
+    assert method.not_private_because is None
+    assert dataclasses.is_dataclass(method)
+    for field in dataclasses.fields(method):
+        if field.init:
+            assert field.name in repr(method)
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                setattr(method, field.name, 1)
+
+
+@each
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        {"sampling": fl.Uniform(2, 5)},
+        {"sampling": fl.Poisson(0.4), "noise_multiplier": 0.3},
+    ],
+    ids=["uniform", "poisson"],
+)
+def test_the_audit_passes(name, options, mechanism):
+    # Uniform cohorts are audited for the replacement of a client, Poisson ones for adding one.
+    fl.audit(build(name, options), draws=6, **mechanism).require()
+
+
+@each
+def test_side_by_side_equals_one_by_one(name, options):
+    method = build(name, options)
+    clients = make_clients([8, 3, 0, 5, 1])
+    finals = []
+    for vectorized in (False, True):
+        states = simulate(
+            method, perceptron(), clients, 3, loss=cross_entropy, vectorized=vectorized,
+            local=fl.SGD(lr=0.2, epochs=2, batch_size=4, weight_decay=0.01),
+            **bounding(method),
+        )  # fmt: skip
+        finals.append(states)
+    for one, two in zip(*finals, strict=True):
+        assert torch.allclose(vector(one.params), vector(two.params), rtol=1e-3, atol=1e-5)
+        for client, state in one.client_states.items():
+            other = two.client_states[client]["memory"]
+            assert torch.allclose(state["memory"], other, rtol=1e-3, atol=1e-5)
+    assert not torch.equal(vector(finals[0][0].params), vector(finals[0][-1].params))
+
+
+@each
+@pytest.mark.parametrize("clip", [1e3, 0.1])
+def test_side_by_side_equals_one_by_one_in_double_precision(name, options, clip):
+    _, clients, model = setting()
+    method = build(name, options)
+    finals = [
+        simulate(
+            method, model, clients, 4, vectorized=vectorized, server_lr=0.5,
+            local=fl.SGD(lr=0.05, steps=3, batch_size=None),
+            clip_norm=None if method.bound is not None else clip,
+        )[-1]
+        for vectorized in (False, True)
+    ]  # fmt: skip
+    one, two = (vector(state.params) for state in finals)
+    assert one.dtype == two.dtype == torch.float64
+    assert torch.allclose(one, two, rtol=1e-12, atol=1e-13)
+
+
+@each
+def test_a_resumed_run_ends_where_the_uninterrupted_one_does(name, options, tmp_path):
+    method = build(name, options)
+    clients = make_clients([5, 3, 8, 6])
+    settings = {
+        "method": method, "sampling": fl.Poisson(0.6), "rounds": 4, "seed": 12,
+        "noise_multiplier": 1.0, "vectorize": False,
+        "local": fl.SGD(lr=0.2, epochs=1, batch_size=3, lr_decay=0.9), **bounding(method),
+    }  # fmt: skip
+    whole = perceptron()
+    with fl.Federation(whole, cross_entropy, clients, **settings) as run:
+        run.run()
+    settings["checkpoint"] = tmp_path / "run.pt"
+    with fl.Federation(perceptron(), cross_entropy, clients, **settings) as run:
+        for report in run:
+            if report.round == 2:
+                break
+    resumed = perceptron(seed=77)
+    with fl.Federation(resumed, cross_entropy, clients, **settings).resume() as run:
+        assert run.run().round == 4
+    assert torch.equal(flat(whole), flat(resumed))
+
+
+def setting(clip: float = 1e9) -> tuple[oracle.Setting, list[fl.ClientData], Curved]:
+    generator = np.random.default_rng(5)
+    matrix = generator.normal(size=(7, 7)) / 3 + np.eye(7)
+    centers = generator.normal(size=(4, 7))
+    start = generator.normal(size=7)
+    case = oracle.Setting(
+        start=start, centers=centers, hessian=matrix.T @ matrix, segments=[(0, 4), (4, 7)],
+        lr=0.05, steps=3, clip=clip, rounds=4, shrink=margin(4),
+    )  # fmt: skip
+    tensor = torch.tensor(matrix)
+    return case, quadratics(centers, tensor), Curved(start.tolist(), tensor, split=4)
+
+
+def project(case):
+    def nearest(w, anchor):
+        return anchor + (w - anchor) * min(1.0, case.clip / np.linalg.norm(w - anchor))
+
+    return nearest
+
+
+BLURRED = {"penalty": 0.3, "radius": 0.1}
+NORMED = {"beta": 0.3}
+REFERENCES: list[tuple[str, dict, Callable[[oracle.Setting], np.ndarray]]] = [
+    ("dp-fedavg", {}, oracle.averaging),
+    ("blur", BLURRED, lambda s: oracle.averaging(s, oracle.blur(s, 0.3, 0.1))),
+    (
+        "blurs", BLURRED,
+        lambda s: oracle.averaging(s, oracle.blur(s, 0.3, 0.1), sparsify=oracle.top(s, 0.4)),
+    ),
+    ("dp-fedsam", {}, lambda s: oracle.averaging(s, oracle.sam(s, 0.5))),
+    (
+        "dp-fedsam-topk", {},
+        lambda s: oracle.averaging(s, oracle.sam(s, 0.5), after=oracle.top(s, 0.4)),
+    ),
+    (
+        "dp-fedsam-topk", {"placement": "client"},
+        lambda s: oracle.averaging(s, oracle.sam(s, 0.5), sparsify=oracle.top(s, 0.4)),
+    ),
+    (
+        "dp-fed-ls", {},
+        lambda s: oracle.averaging(s, project=project(s), after=oracle.smoothed(s, 1.0)),
+    ),
+    ("dp-fedpgn", {}, lambda s: oracle.pgn(s, 0.2, 0.3)),
+    ("dp-fedpgn-ls", {"smoothing": 0.5}, lambda s: oracle.pgn(s, 0.2, 0.3, 0.5)),
+    (
+        "fed-alpha-normec", NORMED,
+        lambda s: oracle.normec(s, 0.01, 0.3, 0.1, normalize=False),
+    ),
+    (
+        "fed-alpha-normec", {"server_normalization": True, **NORMED},
+        lambda s: oracle.normec(s, 0.01, 0.3, 0.1, normalize=True),
+    ),
+    (
+        "alpha-normec", NORMED,
+        lambda s: oracle.normec(s, 0.01, 0.3, 0.1, normalize=False, steps=1),
+    ),
+    ("fedavg-smoothed", {}, lambda s: oracle.smoothed_fedavg(s, 0.01, 0.1 * 0.1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("clip", [1e9, 0.1])
+@pytest.mark.parametrize(("name", "options", "reference"), REFERENCES, ids=_written)
+def test_without_noise_it_is_the_method_of_its_paper(name, options, reference, clip):
+    case, clients, model = setting(clip)
+    method = build(name, options)
+    rate = 0.1 if method.bound is not None else 1.0
+    states = simulate(
+        method, model, clients, case.rounds, server_lr=rate,
+        local=fl.SGD(lr=case.lr, steps=case.steps, batch_size=None),
+        clip_norm=None if method.bound is not None else clip,
+    )  # fmt: skip
+    found = vector(states[-1].params).numpy()
+    assert found == pytest.approx(reference(case), rel=1e-9, abs=1e-11)
+    # A share of a thousandth of the way is far above the tolerance.
+    assert np.linalg.norm(found - case.start) > 1e-3
+
+
+@each
+def test_epsilon_is_that_of_the_mechanism_and_of_nothing_else(name, options, tmp_path):
+    method = build(name, options)
+    sampling = fl.Poisson(0.25)
+    with fl.Federation(
+        perceptron(), cross_entropy, make_clients([4] * 8), method=method, sampling=sampling,
+        noise_multiplier=1.1, rounds=3, delta=1e-4, local=fl.SGD(lr=0.3, steps=1),
+        vectorize=False, ledger=tmp_path / "run.ledger", **bounding(method),
+    ) as run:  # fmt: skip
+        last = run.run()
+        plain = dpacct.epsilon(noise_multiplier=1.1, rounds=3, sampling_rate=0.25, delta=1e-4)
+        assert last.epsilon.upper == pytest.approx(plain.upper, rel=1e-6)
+        assert run.not_private_because is None
+    assert torch.isfinite(flat(run.model)).all()
+
+
+@each
+def test_without_gradients_and_noise_nothing_moves(name, options):
+    case, _, model = setting()
+    clients = quadratics(np.stack([case.start] * 4), model.matrix)
+    states = simulate(build(name, options), model, clients, 3)
+    assert torch.allclose(vector(states[-1].params), vector(states[0].params), atol=1e-12)
+
+
+@each
+def test_the_order_of_clients_does_not_matter(name, options):
+    _, clients, model = setting()
+    finals = [
+        vector(simulate(build(name, options), model, people, 3)[-1].params)
+        for people in (clients, clients[::-1])
+    ]
+    assert torch.allclose(*finals, rtol=1e-10, atol=1e-12)
+
+
+@each
+def test_a_quadratic_with_a_known_optimum_is_descended(name, options):
+    # All clients agree on the optimum, so that no method has a bias left but that of its steps:
+    # SAM and PGN stop at a distance in proportion to lr rho, memories of rate beta overshoot.
+    start = setting()[0].start
+    center = start + 0.5
+    clients = quadratics(np.stack([center] * 4))
+    method = build(name, options)
+    sent = {"fed-alpha-normec": 0.2, "alpha-normec": 0.2, "fedavg-smoothed": 0.3}
+    states = simulate(
+        method, Curved(start.tolist(), torch.eye(7), split=4), clients, 50,
+        server_lr=sent.get(name, 1.0), local=fl.SGD(lr=0.1, steps=2, batch_size=None),
+        clip_norm=None if method.bound is not None else 0.5,
+    )  # fmt: skip
+    gaps = [float((vector(s.params) - torch.tensor(center)).norm()) for s in states]
+    assert min(gaps) < (0.15 if "normec" in name else 0.05) * gaps[0]
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_what_is_printed_runs_and_is_not_private(name, tmp_path):
+    method = build(name, {"paper_mode": True})
+    assert method.not_private_because
+    with fl.Federation(
+        perceptron(), cross_entropy, make_clients([4] * 8), method=method,
+        sampling=fl.Poisson(0.5), budget=Budget(4, 1e-4), rounds=3, vectorize=False,
+        ledger=tmp_path / "run.ledger", **bounding(method),
+    ) as run:  # fmt: skip
+        last = run.run()
+        assert last.epsilon.upper == math.inf
+        assert last.not_private_because == method.not_private_because
+    assert torch.isfinite(flat(run.model)).all()
+    with dpacct.Ledger.open(tmp_path / "run.ledger", read_only=True) as ledger:
+        assert not ledger.runs[0].private
+    found = fl.audit(method, sampling=fl.Poisson(0.5), draws=8)
+    assert not found.passed
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_what_is_printed_has_noise_of_its_own(name):
+    method = build(name, {"paper_mode": True})
+    with pytest.raises(dpacct.Unsupported, match="paper_mode"):
+        fl.Federation(
+            perceptron(), cross_entropy, make_clients([4] * 8), method=method, rounds=1,
+            noise_multiplier=1.0, secure_noise=True, **bounding(method),
+        )  # fmt: skip
+
+
+def test_the_printed_procedures_are_those_that_are_not_private():
+    assert PAPERS == [
+        "fed-smp-topk", "dp-fedsam-topk", "dp-fedpgn", "dp-fedpgn-ls", "dp-fed-ls",
+        "fed-alpha-normec", "alpha-normec",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("blur", {"penalty": -1.0}),
+        ("blur", {"radius": 0.0}),
+        ("blur", {"penalty": "much"}),
+        ("blurs", {"fraction": 0.0}),
+        ("fed-smp-randk", {"fraction": 1.5}),
+        ("fed-smp-randk", {"seed": 0.5}),
+        ("fed-smp-randk", {"seed": -1}),
+        ("fed-smp-randk", {"unbiased": 1}),
+        ("fed-smp-topk", {"refresh": -3}),
+        ("fed-smp-topk", {"paper_mode": "yes"}),
+        ("dp-fedsam", {"rho": -0.1}),
+        ("dp-fedsam", {"rho": math.nan}),
+        ("dp-fedsam-topk", {"placement": "everywhere"}),
+        ("dp-fedsam-topk", {"rho": -0.1}),
+        ("dp-fedpgn-ls", {"beta": -0.1}),
+        ("blurs", {"penalty": -1.0}),
+        ("alpha-normec", {"alpha": -1.0}),
+        ("dp-fedpgn", {"beta": 1.5}),
+        ("dp-fedpgn", {"rho": math.inf}),
+        ("dp-fedpgn-ls", {"smoothing": -0.1}),
+        ("dp-fed-ls", {"smoothing": -0.1}),
+        ("dp-fed-ls", {"order": "OOHW"}),
+        ("dp-fed-ls", {"denoiser": "median"}),
+        ("fed-alpha-normec", {"alpha": 0.0}),
+        ("fed-alpha-normec", {"beta": 0.0}),
+        ("fed-alpha-normec", {"operator": "newton"}),
+        ("fedavg-smoothed", {"alpha": -1}),
+        ("fedavg-smoothed", {"beta": 0}),
+    ],
+    ids=str,
+)
+def test_parameters_out_of_range_are_refused(name, options):
+    [key] = options
+    with pytest.raises(InvalidParameter) as refusal:
+        build(name, options)
+    assert refusal.value.name in (key, "seed")
+
+
+def test_without_noise_means_without():
+    assert torch.equal(Silent().add(torch.ones(2), [], 1.0, None), torch.ones(2))
+    assert float(half_square(torch.ones(1, 2), torch.zeros(1, 2))) == 1.0

@@ -1,0 +1,184 @@
+"""DP-FedSAM: golden steps, closed form on quadratics, and what each placement of top-k does."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from dpacct import fl
+from dpacct.fl.batches import Batch
+from dpacct.fl.layout import Layout
+from dpacct.fl.methods import DPFedAvg, DPFedSAM, DPFedSAMTopK
+from dpacct.fl.methods.dp_fedsam import top_k_after_noise
+from dpacct.fl.methods.protocol import Context
+from dpacct.fl.published import PublishedRound
+from tests.fl.methods.stage import Curved, quadratics, simulate, vector
+from tests.fl.problems import cross_entropy, make_clients, perceptron
+
+ROOTS = torch.diag(torch.tensor([1.0, 2.0]))
+
+
+@pytest.mark.parametrize("vectorized", [False, True])
+def test_the_two_printed_steps(vectorized):
+    clients = quadratics([[0.0, 0.0]], ROOTS)
+    options = {"local": fl.SGD(lr=0.1, steps=1, batch_size=None), "vectorized": vectorized}
+    model = Curved([1.0, 1.0], ROOTS)
+    once = simulate(DPFedSAM(rho=0.1), model, clients, 1, **options)[-1]
+    assert vector(once.params).tolist() == pytest.approx([0.8975746437, 0.5611943000], abs=1e-9)
+    options["local"] = fl.SGD(lr=0.1, steps=2, batch_size=None)
+    twice = simulate(DPFedSAM(rho=0.1), model, clients, 1, **options)[-1]
+    assert vector(twice.params).tolist() == pytest.approx([0.8041044716, 0.2995755943], abs=1e-9)
+    clipped = simulate(DPFedSAM(rho=0.1), model, clients, 1, clip_norm=0.2, **options)[-1]
+    move = vector(clipped.params) - 1
+    # The engine clips to C (1 - 2^-17).
+    assert move.tolist() == pytest.approx([-0.0538690406, -0.1926087393], rel=1e-5)
+
+
+class Counting:
+    """A loss that notes where its gradient was asked for."""
+
+    def __init__(self, gradient):
+        self.places = []
+        self.batches = []
+        self._gradient = gradient
+
+    def __call__(self, params, batch):
+        raise NotImplementedError
+
+    def gradient(self, params, batch):
+        self.places.append(dict(params))
+        self.batches.append(batch)
+        return self._gradient(params)
+
+
+BATCH = Batch(torch.zeros(1), torch.zeros(1), None)
+
+
+def context(params):
+    return Context(1, params, {}, fl.SGD(), 0.1, 1)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_two_gradients_on_one_batch_at_distance_rho_of_all_tensors_together(scale):
+    generator = torch.Generator().manual_seed(1)
+    params = {name: torch.randn(3, 2, generator=generator).double() for name in ("a", "b")}
+    slopes = {name: scale * torch.randn(3, 2, generator=generator).double() for name in params}
+    before = {name: value.clone() for name, value in params.items()}
+    loss = Counting(lambda _: slopes)
+    DPFedSAM(rho=0.3).gradient(loss, params, BATCH, context(params))
+    first, second = loss.places
+    assert all(batch is BATCH for batch in loss.batches)
+    assert all(torch.equal(params[name], before[name]) for name in params)
+    assert all(torch.equal(first[name], params[name]) for name in params)
+    moved = vector({name: second[name] - params[name] for name in params})
+    assert float(moved.norm()) == pytest.approx(0.3, rel=1e-9)
+    # One tensor's gradient changes the perturbation of the others.
+    slopes["a"] = 100 * slopes["a"]
+    again = Counting(lambda _: slopes)
+    DPFedSAM(rho=0.3).gradient(again, params, BATCH, context(params))
+    assert float((again.places[1]["b"] - second["b"]).norm()) > 0.01
+
+
+def test_where_the_gradient_is_zero_nothing_is_perturbed():
+    params = {"a": torch.ones(3)}
+    loss = Counting(lambda _: {"a": torch.zeros(3)})
+    found = DPFedSAM().gradient(loss, params, BATCH, context(params))
+    assert torch.equal(loss.places[1]["a"], params["a"])
+    assert torch.equal(found["a"], torch.zeros(3))
+
+
+def test_on_quadratics_a_step_has_a_closed_form():
+    generator = torch.Generator().manual_seed(2)
+    matrix = torch.randn(4, 4, generator=generator).double()
+    hessian = matrix.T @ matrix
+    w = torch.randn(4, generator=generator).double()
+    clients = quadratics([[0.0] * 4], matrix)
+    local = fl.SGD(lr=0.05, steps=1)
+    state = simulate(
+        DPFedSAM(rho=0.4), Curved(w.tolist(), matrix, split=1), clients, 1, local=local,
+        clip_norm=1e6,
+    )[-1]  # fmt: skip
+    slope = hessian @ w
+    expected = w - 0.05 * (slope + 0.4 * hessian @ slope / slope.norm())
+    assert torch.allclose(vector(state.params), expected, rtol=1e-10)
+
+
+def run(method, **options):
+    return simulate(
+        method, perceptron(), make_clients([8, 3, 5]), 3, loss=cross_entropy, clip_norm=0.3,
+        local=fl.SGD(lr=0.2, epochs=2, batch_size=4, momentum=0.5, weight_decay=5e-4), **options,
+    )  # fmt: skip
+
+
+def same(one, two):
+    return all(
+        torch.equal(vector(a.params), vector(b.params)) for a, b in zip(one, two, strict=True)
+    )
+
+
+def test_without_radius_it_is_federated_averaging_to_the_bit():
+    assert same(run(DPFedSAM(rho=0)), run(DPFedAvg()))
+    assert not same(run(DPFedSAM(rho=0.1)), run(DPFedAvg()))
+
+
+@pytest.mark.parametrize("placement", ["server", "shared", "client"])
+def test_all_coordinates_kept_is_option_one_to_the_bit(placement):
+    assert same(run(DPFedSAMTopK(fraction=1.0, placement=placement)), run(DPFedSAM()))
+
+
+def moved(states, layout):
+    steps = [vector(b.params) - vector(a.params) for a, b in itertools.pairwise(states)]
+    return [
+        [int(step[start:stop].count_nonzero()) for start, stop in layout.segments] for step in steps
+    ]
+
+
+def test_where_the_coordinates_are_dropped():
+    layout = Layout.of(dict(perceptron().named_parameters()))
+    share = [-(-4 * size // 10) for size in layout.sizes]
+    for step in moved(run(DPFedSAMTopK(), noise=fl.GaussianNoise()), layout):
+        assert step == share
+    noisy = moved(run(DPFedSAMTopK(placement="client"), noise=fl.GaussianNoise()), layout)
+    assert all(step == list(layout.sizes) for step in noisy)
+    shared = run(DPFedSAMTopK(placement="shared", refresh=2), noise=fl.GaussianNoise())
+    assert moved(shared, layout) == [list(layout.sizes), share, list(layout.sizes)]
+
+
+def test_option_two_as_printed_thins_the_noise_where_others_send_nothing():
+    size, cohort = 2000, 50
+    clients = quadratics([[0.0] * size] * cohort)
+    options = {"noise": fl.GaussianNoise(), "noise_multiplier": 0.95, "clip_norm": 1.0}
+    spread = {}
+    for paper in (False, True):
+        method = DPFedSAMTopK(rho=0.0, fraction=0.1, placement="client", paper_mode=paper)
+        model = Curved([0.0] * size, torch.eye(size))
+        state = simulate(method, model, clients, 1, server_lr=float(cohort), **options)[-1]
+        spread[paper] = float(vector(state.params).std())
+    # 0.95 sqrt(2 (t phi(t) + p / 2)) with t the quantile of a normal variate at 1 - p / 2.
+    assert spread[False] == pytest.approx(0.95, rel=0.08)
+    assert spread[True] == pytest.approx(0.630, rel=0.08)
+
+
+def test_option_two_as_printed_shows_by_a_zero_who_did_not_take_part():
+    # A tensor of ten entries, four kept; the others put C / 2 on entries 1 to 4. Entry 0 of the sum
+    # is exactly zero in a third of all rounds, and in none where the target puts C there.
+    others = torch.zeros(50, 10, dtype=torch.float64)
+    others[:, 1:5] = 0.5
+    target = others.clone()
+    target[0] = 0.0
+    target[0, 0] = 1.0
+    layout = Layout(("w",), (torch.Size([10]),), (10,))
+    generator = torch.Generator().manual_seed(3)
+
+    def normals(count, size):
+        return torch.randn(count, size, generator=generator, dtype=torch.float64)
+
+    zeros = []
+    for rows in (others, target):
+        cohort = PublishedRound(rows, layout, 0.95, 1.0, 50.0, torch.clone, normals)
+        sums = [float(top_k_after_noise(cohort, 0.4)[0]) for _ in range(600)]
+        zeros.append(sums.count(0.0) / 600)
+    assert zeros[0] == pytest.approx(0.358, abs=0.08)
+    assert zeros[1] == 0

@@ -1,0 +1,139 @@
+"""James-Stein, soft threshold and top-k: test vectors, invariants, risk."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpacct.errors import InvalidParameter
+from dpacct.fl.postprocess import (
+    DENOISERS,
+    JamesStein,
+    LaplacianSmoothing,
+    SoftThreshold,
+    TopK,
+    james_stein,
+    keep_largest,
+    smooth,
+    soft_threshold,
+)
+
+vectors = st.lists(st.floats(-1e6, 1e6, allow_subnormal=False), min_size=1, max_size=30).map(
+    lambda values: torch.tensor(values, dtype=torch.float64)
+)
+levels = st.floats(0, 1e3, allow_subnormal=False)
+VECTOR = torch.tensor([3.0, 4.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+
+
+def test_test_vectors():
+    shrunk = james_stein(VECTOR, 1.0)
+    assert shrunk.tolist() == pytest.approx([2.64, 3.52, 0, 0, 0], abs=1e-14)
+    kept = soft_threshold(VECTOR, 1.0)
+    assert kept.tolist() == pytest.approx([1.2058774220, 2.2058774220, 0, 0, 0], abs=1e-10)
+
+
+@pytest.mark.parametrize(
+    "denoise",
+    [james_stein, lambda v, s: james_stein(v, s, positive_part=True), soft_threshold],
+)
+@given(values=vectors, level=levels)
+def test_odd_and_the_identity_without_noise(denoise, values, level):
+    assert torch.equal(denoise(values, 0.0), values)
+    assert torch.allclose(denoise(-values, level), -denoise(values, level), rtol=1e-12)
+    assert denoise(values.reshape(1, -1), level).shape == (1, len(values))
+
+
+@given(vectors, levels, st.integers(0, 99))
+def test_soft_threshold_shrinks_and_contracts(values, level, seed):
+    found = soft_threshold(values, level)
+    assert bool((found.abs() <= values.abs()).all())
+    other = values + torch.tensor(np.random.default_rng(seed).normal(size=len(values)))
+    gap = (soft_threshold(other, level) - found).abs()
+    assert bool((gap <= (other - values).abs() * (1 + 1e-12) + 1e-9).all())
+    threshold = level * math.sqrt(2 * math.log(len(values)))
+    expected = [math.copysign(max(abs(v) - threshold, 0), v) for v in values.tolist()]
+    assert found.tolist() == pytest.approx(expected, abs=1e-9)
+
+
+@given(vectors, levels)
+def test_the_positive_part_never_lengthens_or_turns(values, level):
+    found = james_stein(values, level, positive_part=True)
+    assert float(found.norm()) <= float(values.norm()) * (1 + 1e-12)
+    assert float(found @ values) >= 0
+    plain = james_stein(values, level)
+    if len(values) < 3 or not bool(values.any()):
+        assert torch.equal(plain, values)
+    else:
+        factor = 1 - (len(values) - 2) * level**2 / float(values.square().sum())
+        assert torch.allclose(plain, factor * values, rtol=1e-9, atol=1e-9)
+
+
+def test_on_noise_alone_shrinking_has_less_risk():
+    generator = torch.Generator().manual_seed(4)
+    for size in (3, 10, 100):
+        draws = torch.randn(400, size, generator=generator, dtype=torch.float64)
+        raw = float(draws.square().sum(dim=1).mean())
+        plain = [float(james_stein(row, 1.0).square().sum()) for row in draws]
+        positive = [
+            float(james_stein(row, 1.0, positive_part=True).square().sum()) for row in draws
+        ]
+        # The risk of James-Stein at zero is 2, whatever the dimension.
+        assert sum(plain) / 400 < 0.9 * raw
+        assert sum(positive) <= sum(plain)
+
+
+@given(vectors, st.floats(0.01, 1))
+def test_top_k_is_idempotent_and_the_best_approximation(values, fraction):
+    size = len(values)
+    found = keep_largest(values, [size], fraction)
+    count = math.ceil(fraction * size - 1e-9)
+    assert int(found.count_nonzero()) <= count
+    assert torch.equal(keep_largest(found, [size], fraction), found)
+    left = values[found == 0].abs()
+    lost = float((values - found).square().sum())
+    best = float(values.abs().sort().values[: size - count].square().sum())
+    assert lost == pytest.approx(best, rel=1e-12)
+    assert lost <= (1 - count / size) * float(values.square().sum()) * (1 + 1e-12)
+    kept = values[found != 0].abs()
+    assert not len(left) or not len(kept) or float(left.max()) <= float(kept.min())
+
+
+def test_top_k_by_tensor_keeps_a_share_of_each():
+    vector = torch.tensor([9.0, 8.0, 7.0, 6.0, 0.1, 0.3, 0.2, 0.4])
+    found = keep_largest(vector, [4, 4], 0.5)
+    assert torch.equal(found, torch.tensor([9.0, 8.0, 0, 0, 0, 0.3, 0, 0.4]))
+    assert keep_largest(vector, [8], 1.0) is vector
+    many = torch.stack([vector, vector.flip(0)])
+    batched = torch.func.vmap(lambda row: keep_largest(row, [4, 4], 0.5))(many)
+    assert torch.equal(batched[0], found)
+    assert torch.equal(batched[1], keep_largest(vector.flip(0), [4, 4], 0.5))
+
+
+def test_of_equal_coordinates_no_more_are_kept_than_fit():
+    assert int(keep_largest(torch.ones(10), [10], 0.35).count_nonzero()) == 4
+
+
+def test_denoisers_by_name():
+    noisy = torch.randn(3, 4, generator=torch.Generator().manual_seed(6))
+    for build in DENOISERS.values():
+        denoise = build()
+        assert denoise(noisy, 0.3).shape == noisy.shape
+        assert denoise == build()
+    assert torch.equal(LaplacianSmoothing(2.0)(noisy, 0.3), smooth(noisy, 2.0))
+    assert torch.equal(JamesStein()(noisy, 0.3), james_stein(noisy, 0.3))
+    assert torch.equal(SoftThreshold()(noisy, 0.3), soft_threshold(noisy, 0.3))
+    assert int(TopK(0.5)(noisy, 0.3).count_nonzero()) == 6
+
+
+@pytest.mark.parametrize(
+    "build",
+    [lambda: LaplacianSmoothing(-1), lambda: LaplacianSmoothing(1, "OI"), lambda: TopK(0)],
+)
+def test_denoisers_out_of_range_are_refused(build):
+    with pytest.raises(InvalidParameter):
+        build()

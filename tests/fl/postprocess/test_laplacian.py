@@ -1,0 +1,187 @@
+"""Laplacian smoothing against dense linear algebra."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpacct.errors import InvalidParameter
+from dpacct.fl.postprocess import effective_dimension, noise_gain, smooth
+
+sizes = st.integers(1, 40)
+strengths = st.floats(0, 50)
+seeds = st.integers(0, 2**31)
+
+
+def laplacian(size: int, strength: float) -> np.ndarray:
+    """I + s D'D with D the periodic difference, as a matrix."""
+    difference = np.roll(np.eye(size), 1, axis=1) - np.eye(size)
+    return np.eye(size) + strength * difference.T @ difference
+
+
+def draw(size: int, seed: int) -> torch.Tensor:
+    return torch.tensor(np.random.default_rng(seed).normal(size=size))
+
+
+@given(sizes, strengths, seeds)
+def test_it_solves_the_dense_system(size, strength, seed):
+    values = draw(size, seed)
+    found = smooth(values, strength).numpy()
+    expected = np.linalg.solve(laplacian(size, strength), values.numpy())
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_first_row_of_the_matrix_is_the_printed_one():
+    assert laplacian(6, 0.3)[0].tolist() == pytest.approx([1.6, -0.3, 0, 0, 0, -0.3])
+
+
+def test_test_vectors():
+    impulse = torch.zeros(8, dtype=torch.float64)
+    impulse[0] = 1
+    expected = [n / 105 for n in (47, 18, 7, 3, 2, 3, 7, 18)]
+    assert smooth(impulse, 1.0).tolist() == pytest.approx(expected, abs=1e-15)
+    ramp = torch.arange(6, dtype=torch.float64)
+    expected = [n / 15 for n in (19, 20, 31, 44, 55, 56)]
+    assert smooth(ramp, 0.5).tolist() == pytest.approx(expected, abs=1e-14)
+
+
+def test_one_and_two_coordinates():
+    assert smooth(torch.tensor([3.0]), 2.0).tolist() == [3.0]
+    two = smooth(torch.tensor([1.0, -1.0], dtype=torch.float64), 2.0)
+    assert two.tolist() == pytest.approx([1 / 9, -1 / 9], abs=1e-16)
+
+
+@given(sizes, strengths, seeds)
+def test_mean_norm_and_symmetry(size, strength, seed):
+    values, other = draw(size, seed), draw(size, seed + 1)
+    found = smooth(values, strength)
+    scale = float(values.norm()) + 1e-12
+    assert float(found.mean()) == pytest.approx(float(values.mean()), abs=1e-13 * scale)
+    assert float(found.norm()) <= scale * (1 + 1e-12)
+    assert float(found.norm()) >= scale / (1 + 4 * strength) * (1 - 1e-9) - 1e-11
+    assert float(found @ other) == pytest.approx(float(values @ smooth(other, strength)), abs=1e-11)
+    constant = torch.full((size,), 0.7, dtype=torch.float64)
+    assert torch.allclose(smooth(constant, strength), constant, atol=1e-13)
+
+
+@given(st.integers(2, 30), st.floats(0.01, 20), seeds, st.integers(0, 29))
+def test_linear_positive_and_equivariant(size, strength, seed, shift):
+    values, other = draw(size, seed), draw(size, seed + 1)
+    both = smooth(2 * values - 3 * other, strength)
+    assert torch.allclose(both, 2 * smooth(values, strength) - 3 * smooth(other, strength))
+    turned = smooth(values.roll(shift), strength)
+    assert torch.allclose(turned, smooth(values, strength).roll(shift), atol=1e-12)
+    assert torch.allclose(smooth(values.flip(0), strength), smooth(values, strength).flip(0))
+    assert float(smooth(values.abs(), strength).min()) >= -1e-12
+
+
+def test_zero_strength_is_the_identity_to_the_bit():
+    values = draw(9, 1)
+    assert smooth(values, 0) is values
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_large_tensors_keep_their_mean(dtype):
+    values = torch.randn(1_000_003, dtype=dtype, generator=torch.Generator().manual_seed(1))
+    found = smooth(values, 1.0)
+    assert found.dtype == dtype
+    gap = float(found.double().mean() - values.double().mean())
+    assert abs(gap) < (1e-9 if dtype == torch.float32 else 1e-15)
+
+
+@pytest.mark.parametrize("strength", [0.01, 1.0, 30.0])
+@pytest.mark.parametrize("size", [1, 2, 3, 8, 21])
+def test_the_row_of_the_inverse_is_the_derived_one(size, strength):
+    root = math.sqrt(1 + 4 * strength)
+    r = 4 * strength / (1 + root) ** 2
+    assert strength * r**2 - (1 + 2 * strength) * r + strength == pytest.approx(0, abs=1e-12)
+    row = [(r**j + r ** (size - j)) / ((1 - r**size) * root) for j in range(size)]
+    impulse = torch.zeros(size, dtype=torch.float64)
+    impulse[0] = 1
+    assert smooth(impulse, strength).tolist() == pytest.approx(row, abs=1e-14)
+
+
+@pytest.mark.parametrize("strength", [0.01, 0.5, 1.0, 1.5, 2.0, 3.0])
+def test_effective_dimension_and_noise_gain(strength):
+    for size in (1, 2, 3, 7, 50):
+        inverse = np.linalg.inv(laplacian(size, strength))
+        assert effective_dimension(size, strength) == pytest.approx(np.trace(inverse), rel=1e-12)
+        gain = np.trace(inverse @ inverse) / size
+        assert noise_gain(size, strength) == pytest.approx(gain, rel=1e-12)
+    share = effective_dimension(100_000, strength) / 100_000
+    assert share == pytest.approx(1 / math.sqrt(1 + 4 * strength), rel=1e-12)
+    limit = (1 + 2 * strength) / (1 + 4 * strength) ** 1.5
+    assert noise_gain(100_000, strength) == pytest.approx(limit, rel=1e-12)
+
+
+def test_printed_shares():
+    dimensions = {0.01: 0.9806, 0.5: 0.5774, 1: 0.4472, 1.5: 0.3780, 2: 0.3333, 3: 0.2774}
+    gains = {0.01: 0.9617, 0.5: 0.3849, 1: 0.2683, 1.5: 0.2160, 2: 0.1852, 3: 0.1493}
+    for strength, share in dimensions.items():
+        assert effective_dimension(10**6, strength) / 10**6 == pytest.approx(share, abs=6e-5)
+    for strength, gain in gains.items():
+        assert noise_gain(10**5, strength) == pytest.approx(gain, abs=6e-5)
+    assert effective_dimension(5, 0) == 5
+    assert noise_gain(5, 0) == 1
+
+
+def test_the_sine_of_the_paper():
+    signal = torch.sin(torch.linspace(0, 30, 500, dtype=torch.float64))
+    wave = torch.arange(500, dtype=torch.float64)
+    for strength, printed, turning in ((1, 0.0030197, 0.0214), (2, 0.0024311, 0.0267),
+                                       (3, 0.0022778, 0.0304)):  # fmt: skip
+        bias = float((smooth(signal, strength) - signal).square().mean())
+        risk = bias + 0.01 * noise_gain(500, strength)
+        assert risk == pytest.approx(printed, abs=5e-8)
+        # Smoothing hurts where its bias is more than the noise that it takes away.
+        assert math.sqrt(bias / (1 - noise_gain(500, strength))) == pytest.approx(turning, abs=6e-5)
+        # The same bias by the spectrum.
+        gap = 4 * strength * torch.sin(wave * (math.pi / 500)).square()
+        power = torch.fft.fft(signal).abs().square() / 500
+        spectral = float(((gap / (1 + gap)).square() * power).sum() / 500)
+        assert spectral == pytest.approx(bias, rel=1e-10)
+
+
+def test_orders_of_flattening():
+    kernel = torch.randn(
+        3, 4, 2, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2)
+    )
+    natural = smooth(kernel.flatten(), 0.7).view_as(kernel)
+    assert torch.allclose(smooth(kernel, 0.7), natural)
+    assert torch.allclose(smooth(kernel, 0.7, "OIHW"), natural)
+    for order in ("OIWH", "OWHI", "OHWI", "WHIO"):
+        axes = ["OIHW".index(letter) for letter in order]
+        turned = kernel.permute(axes)
+        flat = turned.reshape(-1).numpy()
+        dense = np.linalg.solve(laplacian(len(flat), 0.7), flat)
+        expected = torch.tensor(dense).reshape(turned.shape)
+        found = smooth(kernel, 0.7, order)
+        assert found.shape == kernel.shape
+        assert torch.allclose(found.permute(axes), expected, atol=1e-12)
+        assert not torch.allclose(found, natural)
+
+
+def test_orders_of_tensors_with_other_numbers_of_axes():
+    matrix = draw(12, 3).reshape(3, 4)
+    assert torch.allclose(smooth(matrix, 1.0, "IOHW"), smooth(matrix.T, 1.0).T)
+    assert torch.allclose(smooth(matrix, 1.0, "OWHI"), smooth(matrix, 1.0))
+    assert torch.allclose(smooth(matrix[0], 1.0, "WHIO"), smooth(matrix[0], 1.0))
+    five = draw(24, 4).reshape(2, 1, 3, 2, 2)
+    assert torch.allclose(smooth(five, 1.0, "WHIO"), smooth(five.flatten(), 1.0).view_as(five))
+
+
+@pytest.mark.parametrize("value", [-1, math.inf, math.nan, "1", True])
+def test_strengths_out_of_range_are_refused(value):
+    with pytest.raises(InvalidParameter):
+        smooth(torch.ones(3), value)
+
+
+@pytest.mark.parametrize("value", ["OI", "OIHH", "oihw", 5])
+def test_orders_that_are_none_are_refused(value):
+    with pytest.raises(InvalidParameter):
+        smooth(torch.ones(3), 1.0, value)

@@ -1,0 +1,269 @@
+"""Text by role and tables: encoding, windows, columns, and refusals that name the place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpacct.errors import InvalidParameter
+from dpacct.fl.data import TableSchema, load_adult, load_shakespeare, load_table
+from dpacct.fl.data.shakespeare import ALPHABET, encode
+
+
+def refusal(call: Any) -> str:
+    with pytest.raises(InvalidParameter) as refused:
+        call()
+    return str(refused.value)
+
+
+# Shakespeare.
+
+
+@given(text=st.text(max_size=60))
+def test_characters_become_numbers_of_a_fixed_alphabet(text: str) -> None:
+    codes = encode(text)
+    assert len(codes) == len(text)
+    for character, code in zip(text, codes.tolist(), strict=True):
+        if character == "\n":
+            assert code == 1
+        elif " " <= character <= "~":
+            assert chr(code + 30) == character
+        else:
+            assert code == 0
+    assert (codes < ALPHABET).all()
+
+
+def decode(codes: torch.Tensor) -> str:
+    return "".join("\n" if code == 1 else chr(code + 30) for code in codes.tolist())
+
+
+def write_roles(folder: Path, roles: Any) -> Path:
+    (folder / "shakespeare_roles.json").write_text(json.dumps(roles), encoding="utf-8")
+    return folder
+
+
+ROLES = {
+    "LEAR (KING LEAR)": "Nothing will come of nothing: speak again. " * 3,
+    "MOUSE": "Squeak",
+    "FOOL (KING LEAR)": "Can you make no use of nothing, nuncle? " * 5,
+}
+
+
+def test_windows_stay_inside_their_role_and_its_part(tmp_path: Path) -> None:
+    data = load_shakespeare(write_roles(tmp_path, ROLES), window=10)
+    assert data.owners is not None
+    # The mouse is too short to be a client; the others keep their order.
+    texts = [ROLES["LEAR (KING LEAR)"], ROLES["FOOL (KING LEAR)"]]
+    assert sorted(set(data.owners.tolist())) == [0, 1]
+    for row, owner in enumerate(data.owners.tolist()):
+        window = decode(data.train.inputs[row]) + decode(data.train.targets[row, -1:])
+        text = texts[owner]
+        assert window in text[: len(text) - len(text) // 5]
+        assert torch.equal(data.train.inputs[row, 1:], data.train.targets[row, :-1])
+    tested = [decode(row) for row in data.test.inputs]
+    assert all(any(part in text[-(len(text) // 5) :] for text in texts) for part in tested)
+    # 129 characters, 25 of them tested on: ten windows of 10 and one character behind each.
+    assert data.owners.tolist().count(0) == 10
+
+
+def test_windows_do_not_overlap_unless_asked(tmp_path: Path) -> None:
+    folder = write_roles(tmp_path, {"A": "abcdefghijklmnopqrstuvwxyz" * 2})
+    plain = load_shakespeare(folder, window=5)
+    assert [decode(row) for row in plain.train.inputs[:2]] == ["abcde", "fghij"]
+    dense = load_shakespeare(folder, window=5, stride=1, every_position=False)
+    assert [decode(row) for row in dense.train.inputs[:2]] == ["abcde", "bcdef"]
+    assert decode(dense.train.targets[:2]) == "fg"
+    assert dense.train.targets.ndim == 1
+
+
+def test_short_roles_are_no_clients(tmp_path: Path) -> None:
+    folder = write_roles(tmp_path, ROLES)
+    assert set(load_shakespeare(folder, window=10, min_windows=12).owners) == {0}
+    assert "12 windows" not in refusal(lambda: load_shakespeare(folder, window=200))
+    assert "no role has 99 windows of 10" in refusal(
+        lambda: load_shakespeare(folder, window=10, min_windows=99)
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"window": 0}, "window"),
+        ({"stride": 0}, "stride"),
+        ({"min_windows": 0}, "min_windows"),
+        ({"test_share": 0.0}, "test_share"),
+        ({"test_share": 1.0}, "test_share"),
+        ({"test_share": float("nan")}, "test_share"),
+    ],
+)
+def test_windows_have_ranges(tmp_path: Path, options: dict[str, Any], name: str) -> None:
+    folder = write_roles(tmp_path, ROLES)
+    with pytest.raises(InvalidParameter) as refused:
+        load_shakespeare(folder, **options)
+    assert refused.value.name == name
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"{", "not valid JSON"),
+        (b"[1]", "object from role to text"),
+        (b"{}", "object from role to text"),
+        (b'{"A": 3}', "'A' is not"),
+        (b"\xff\xfe", "UTF-8"),
+        (b"[" * 100_000, "JSON"),
+    ],
+)
+def test_damaged_roles(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "shakespeare_roles.json").write_bytes(content)
+    text = refusal(lambda: load_shakespeare(tmp_path))
+    assert words in text
+    assert "shakespeare_roles.json" in text
+
+
+# Tables.
+
+
+def write_table(folder: Path, text: str) -> Path:
+    file = folder / "people.csv"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_plain_numbers_are_used_as_they_are(tmp_path: Path) -> None:
+    file = write_table(tmp_path, "a,label,b,split\n1,2,-3,train\n0.5,10,1e3,train\n7,9,8,test\n\n")
+    data = load_table(file)
+    assert data.name == "people"
+    assert data.train.inputs.tolist() == [[1.0, -3.0], [0.5, 1000.0]]
+    assert data.test.inputs.tolist() == [[7.0, 8.0]]
+    # Labels 2, 9, 10 in the order of numbers, not of words.
+    assert (data.train.targets.tolist(), data.test.targets.tolist()) == ([0, 2], [1])
+    assert data.num_classes == 3
+    assert data.owners is None
+
+
+def test_declared_columns_follow_their_public_ranges(tmp_path: Path) -> None:
+    file = write_table(
+        tmp_path,
+        "age,sex,who,name,y,split\n30,F,ann,x,no,train\n-5,M,bob,y,yes,train\n"
+        "900,?,ann,z,yes,train\n50,F,cid,w,no,test\n",
+    )
+    schema = TableSchema(
+        label="y",
+        owner="who",
+        numeric={"age": (10, 60)},
+        categorical={"sex": ("F", "M")},
+        classes=("yes", "no"),
+        unused=("name",),
+    )
+    data = load_table(file, schema)
+    assert torch.allclose(
+        data.train.inputs, torch.tensor([[0.4, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
+    )
+    assert data.train.targets.tolist() == [1, 0, 0]
+    assert data.owners is not None
+    assert data.owners.tolist() == [0, 1, 0]
+
+
+def test_a_row_never_changes_what_another_becomes(tmp_path: Path) -> None:
+    schema = TableSchema(numeric={"a": (0, 10)}, classes=("0", "1"))
+    text = "a,label,split\n3,0,train\n4,1,test\n"
+    alone = load_table(write_table(tmp_path, text), schema)
+    among = load_table(write_table(tmp_path, f"{text}1e9,1,train\n"), schema)
+    assert torch.equal(among.train.inputs[:1], alone.train.inputs)
+
+
+def test_without_a_split_some_rows_are_held_out(tmp_path: Path) -> None:
+    rows = "".join(f"{k},{k % 2}\n" for k in range(50))
+    file = write_table(tmp_path, f"a,label\n{rows}")
+    data = load_table(file)
+    assert (len(data.train), len(data.test)) == (40, 10)
+    held = [*data.train.inputs[:, 0].tolist(), *data.test.inputs[:, 0].tolist()]
+    assert sorted(held) == [float(k) for k in range(50)]
+    again = load_table(file, TableSchema(test_share=0.5, seed=1))
+    assert len(again.test) == 25
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "header and at least two rows"),
+        ("a,label\n1,0\n", "header and at least two rows"),
+        ("a,a,label\n1,1,0\n2,2,1\n", "column twice"),
+        ("a,b\n1,0\n2,1\n", "no column label; its columns are a, b"),
+        ("a,label\n1,0\n2\n", "row 2 has 1 cells, and the header 2"),
+        ("a,label\n1,0\nx,1\n", "column a holds finite numbers, and row 2 has 'x'"),
+        ("a,label\n1,0\nnan,1\n", "row 2 has 'nan'"),
+        ("a,label\n1,0\n1e39,1\n", "row 2 has '1e39'"),
+        ("a,label\n1,0\n,1\n", "row 2 has ''"),
+        ("a,label\n1,0\n2,0\n", "same label in every row"),
+        ("label\n1\n0\n", "at least one column of features"),
+        ("a,label,split\n1,0,train\n2,1,other\n", "row 2 'other'"),
+        ("a,label,split\n1,0,train\n2,1,train\n", "rows to test on"),
+        ('a,label\n"1,0\n2,1\n', "not valid CSV"),
+    ],
+)
+def test_wrong_tables(tmp_path: Path, text: str, words: str) -> None:
+    file = write_table(tmp_path, text)
+    found = refusal(lambda: load_table(file))
+    assert words in found
+    assert str(file) in found
+
+
+def test_declarations_are_checked(tmp_path: Path) -> None:
+    file = write_table(tmp_path, "a,b,label\n1,x,0\n2,y,1\n")
+    text = refusal(lambda: load_table(file, TableSchema(numeric={"a": (0, 1)})))
+    assert "column b is declared neither" in text
+    text = refusal(lambda: load_table(file, TableSchema(numeric={"c": (0, 1)})))
+    assert "no column c" in text
+    text = refusal(lambda: load_table(file, TableSchema(owner="who")))
+    assert "no column who" in text
+    schema = TableSchema(numeric={"a": (0, 1)}, unused=("b",), classes=("0", "2"))
+    assert "labels are 0, 2, and row 2 has '1'" in refusal(lambda: load_table(file, schema))
+    assert "does not exist" in refusal(lambda: load_table(tmp_path / "none.csv"))
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"numeric": {"a": (1, 1)}}, "numeric"),
+        ({"numeric": {"a": (0, float("inf"))}}, "numeric"),
+        ({"categorical": {"a": ()}}, "categorical"),
+        ({"categorical": {"a": ("x", "x")}}, "categorical"),
+        ({"classes": ("x", "x")}, "classes"),
+        ({"test_share": 1.5}, "test_share"),
+    ],
+)
+def test_a_schema_that_exists_is_valid(options: dict[str, Any], name: str) -> None:
+    with pytest.raises(InvalidParameter) as refused:
+        TableSchema(**options)
+    assert refused.value.name == name
+
+
+def test_adult_reads_rows_of_its_form(tmp_path: Path) -> None:
+    header = (
+        "age,workclass,fnlwgt,education,education_num,marital_status,occupation,relationship,"
+        "race,sex,capital_gain,capital_loss,hours_per_week,native_country,income,split\n"
+    )
+    row = "{age},Private,77516,HS-grad,9,Divorced,{job},Husband,White,Male,0,0,40,Cuba,{y},{part}\n"
+    lines = [
+        row.format(age=17, job="Sales", y="<=50K", part="train"),
+        row.format(age=90, job="?", y=">50K", part="test"),
+    ]
+    (tmp_path / "adult.csv").write_text(header + "".join(lines), encoding="utf-8")
+    data = load_adult(tmp_path)
+    assert data.name == "adult"
+    assert data.input_shape == (48,)
+    seen, unknown = data.train.inputs[0], data.test.inputs[0]
+    # Five categories that are known in the one, and no occupation in the other.
+    assert np.count_nonzero((seen == 1.0).numpy()) == 6
+    assert seen[0] == 0.0
+    assert unknown[0] == 1.0
+    assert (data.train.targets.tolist(), data.test.targets.tolist()) == ([0], [1])

@@ -1,0 +1,516 @@
+"""A run as a whole: what it charges, releases and refuses."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+import dpacct
+from dpacct import Budget, fl
+from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
+from dpacct.fl.methods.protocol import Method
+from dpacct.ledger import Ledger
+from tests.fl.problems import cross_entropy, federation, flat, linear, make_clients
+
+
+def test_the_budget_is_met_by_the_plan_and_spent_round_by_round():
+    clients = make_clients([6] * 30)
+    options = {"sampling": fl.Poisson(0.3), "rounds": 5}
+    with federation(
+        linear(), clients, noise_multiplier=None, budget=Budget(4, 1e-5), **options
+    ) as run:
+        assert run.epsilon == dpacct.Interval(0, 0)
+        spent = [report.epsilon.upper for report in run]
+        assert all(a < b for a, b in itertools.pairwise(spent))
+        assert spent[-1] <= 4
+        assert spent[-1] == pytest.approx(4, rel=1e-4)
+        assert run.epsilon.lower <= run.epsilon.upper
+        assert run.planned_epsilon.upper <= 4
+        calibrated = dpacct.calibrate(
+            epsilon=4, delta=1e-5, rounds=5, sampling_rate=0.3, accountant="tight"
+        )
+        assert run.noise_multiplier == calibrated.noise_multiplier
+
+
+@pytest.mark.parametrize(
+    ("sampling", "adjacency"),
+    [
+        (fl.Poisson(0.4), "add-remove"),
+        (fl.Uniform(4, 12), "replace-one"),
+        (fl.Full(), "add-remove"),
+        (fl.Full(), "replace-one"),
+    ],
+)
+def test_the_ledger_holds_what_ran(tmp_path, sampling, adjacency):
+    path = tmp_path / "run.ledger"
+    with federation(
+        linear(),
+        make_clients([6] * 12),
+        sampling=sampling,
+        adjacency=adjacency,
+        noise_multiplier=2.0,
+        ledger=path,
+        delta=1e-4,
+    ) as run:
+        reports = list(run)
+    with Ledger.open(path, read_only=True) as ledger:
+        [kept] = ledger.runs
+        expected = 3 * dpacct.Round(2.0, sampling, adjacency)
+        assert kept.plan == expected
+        assert kept.committed == kept.rounds == 3
+        assert kept.finished
+        spent = dpacct.epsilon(expected, delta=1e-4, accountant="tight")
+        assert reports[-1].epsilon.upper == pytest.approx(spent.upper, rel=1e-6)
+        assert ledger.adjacency == adjacency
+
+
+def test_a_round_is_charged_before_it_is_drawn_and_committed_before_it_is_released(tmp_path):
+    path = tmp_path / "run.ledger"
+    seen = []
+
+    def look(stage):
+        with Ledger.open(path, read_only=True) as ledger:
+            seen.append((stage, ledger.runs[0].rounds, ledger.runs[0].committed))
+
+    class Watching(fl.GaussianNoise):
+        def arrivals(self, cohort, source):
+            look("drawn")
+            return list(cohort)
+
+        def add(self, total, limits, std, source):
+            look("noise")
+            return super().add(total, limits, std, source)
+
+    @dataclass(frozen=True)
+    class Watched(Method):
+        def post(self, noised, server_state):
+            look("post")
+            return noised
+
+    with federation(
+        linear(),
+        make_clients([6] * 3),
+        method=Watched(),
+        noise=Watching(),
+        ledger=path,
+        rounds=1,
+    ) as run:
+        run.run()
+    assert seen == [("drawn", 1, 0), ("noise", 1, 0), ("post", 1, 1)]
+
+
+def test_noise_that_was_given_stops_at_the_budget():
+    clients = make_clients([6] * 12)
+    budget = Budget(3, 1e-5)
+    with federation(linear(), clients, noise_multiplier=3.0, budget=budget, rounds=50) as run:
+        last = run.run()
+        assert last is not None
+        assert 1 <= last.round == run.rounds < 50
+        assert run.epsilon.upper <= 3
+        one_more = (last.round + 1) * dpacct.Round(3.0)
+        assert dpacct.epsilon(one_more, delta=1e-5, accountant="tight").upper > 3
+
+
+def test_a_budget_without_room_for_one_round_is_refused_before_anything_runs():
+    with (
+        federation(
+            linear(), make_clients([6]), noise_multiplier=0.5, budget=Budget(1, 1e-5)
+        ) as run,
+        pytest.raises(BudgetExceeded, match="not one round"),
+    ):
+        run.run()
+
+
+def test_two_runs_share_a_ledger_until_it_is_full(tmp_path):
+    path = tmp_path / "run.ledger"
+    clients = make_clients([6] * 12)
+    with Ledger.open(path, Budget(3, 1e-5)) as ledger:
+        options = {"noise_multiplier": None, "budget": Budget(2.9, 1e-5), "ledger": ledger}
+        with federation(linear(), clients, **options) as run:
+            run.run()
+        with (
+            federation(linear(), clients, **options) as run,
+            pytest.raises(BudgetExceeded, match="does not fit"),
+        ):
+            run.run()
+        assert ledger.epsilon().upper <= 3
+
+
+def test_epsilon_of_a_report_is_that_of_its_round_whenever_it_is_read():
+    options = {"sampling": fl.Poisson(0.3), "rounds": 4}
+    with federation(linear(), make_clients([6] * 5), **options) as run:
+        late = [report.epsilon for report in list(run)]
+    with federation(linear(), make_clients([6] * 5), **options) as run:
+        soon = [report.epsilon for report in run]
+    for one, two in zip(late, soon, strict=True):
+        assert (one.lower, one.upper) == pytest.approx((two.lower, two.upper), rel=1e-6)
+    with federation(linear(), make_clients([6] * 5), **options) as run:
+        reports = list(run)
+    # The ledger is closed; what was spent is known.
+    assert reports[0].epsilon.upper == pytest.approx(soon[0].upper, rel=1e-6)
+
+
+def test_empty_cohorts_release_noise_and_are_charged():
+    model = linear()
+    before = flat(model)
+    with federation(
+        model, make_clients([6] * 3), sampling=fl.Poisson(0.02), rounds=6, noise_multiplier=1.0
+    ) as run:
+        moves = []
+        for report in run:
+            if report.diagnostics.cohort_size:
+                before = flat(model)
+                continue
+            assert math.isnan(report.clipped_fraction)
+            assert report.released
+            assert report.noise_std > 0
+            moves.append(flat(model) - before)
+            before = flat(model)
+        assert run.epsilon.upper == pytest.approx(
+            dpacct.epsilon(
+                noise_multiplier=1.0, rounds=6, sampling_rate=0.02, delta=1e-5, accountant="tight"
+            ).upper
+        )
+    assert len(moves) >= 2
+    assert all(bool(move.abs().min() > 0) for move in moves)
+    assert not torch.equal(moves[0], moves[1])
+
+
+@pytest.mark.parametrize("sizes", [[6], [1], [0], [1, 0, 1]])
+@pytest.mark.parametrize("vectorize", [False, True, "auto"])
+def test_tiny_populations_train(sizes, vectorize):
+    with federation(linear(), make_clients(sizes), vectorize=vectorize) as run:
+        last = run.run()
+        assert last is not None
+        assert last.diagnostics.cohort_size == len(sizes)
+        assert torch.isfinite(flat(run.model)).all()
+
+
+def test_the_sum_is_divided_by_the_planned_cohort():
+    clients = make_clients([6] * 40)
+
+    @dataclass(frozen=True)
+    class Constant(Method):
+        def local_update(self, delta, client_state, context):
+            return torch.full_like(delta, 0.01)
+
+    for sampling, planned in ((fl.Poisson(0.25), 10), (fl.Uniform(5, 40), 5), (fl.Full(), 40)):
+        model = linear()
+        before = flat(model)
+        with federation(
+            model,
+            clients,
+            method=Constant(),
+            sampling=sampling,
+            noise_multiplier=1e-3,
+            rounds=1,
+            clip_norm=10.0,
+            delta=0.5,
+        ) as run:
+            report = run.run()
+        came = report.diagnostics.cohort_size
+        noise = 10.0 * 1e-3 / planned
+        assert (flat(model) - before).mean() == pytest.approx(
+            0.01 * came / planned, abs=5 * noise / 21**0.5
+        )
+
+
+def test_poisson_cohorts_have_the_right_law_and_differ_from_run_to_run():
+    clients = make_clients([2] * 200)
+    sizes = []
+    for _ in range(2):
+        with federation(
+            linear(),
+            clients,
+            sampling=fl.Poisson(0.1),
+            rounds=40,
+            noise_multiplier=5.0,
+            local=fl.SGD(steps=1),
+        ) as run:
+            sizes.append([report.diagnostics.cohort_size for report in run])
+    assert sizes[0] != sizes[1]
+    mean = sum(sizes[0] + sizes[1]) / 80
+    assert abs(mean - 20) < 6 * (200 * 0.09 / 80) ** 0.5
+
+
+def test_a_seed_repeats_the_run_and_makes_it_not_private(tmp_path):
+    finals = []
+    for number in range(2):
+        model = linear()
+        path = tmp_path / f"{number}.ledger"
+        with federation(
+            model, make_clients([6] * 9), sampling=fl.Poisson(0.5), seed=11, ledger=path
+        ) as run:
+            last = run.run()
+            assert last.epsilon.upper == math.inf
+            assert "seed" in last.not_private_because
+            assert run.planned_epsilon.upper < math.inf
+        with Ledger.open(path, read_only=True) as ledger:
+            assert not ledger.runs[0].private
+            assert ledger.epsilon().upper == math.inf
+        finals.append(flat(model))
+    assert torch.equal(*finals)
+
+
+def test_a_rate_of_one_is_full_participation():
+    finals, spent = [], []
+    for sampling in (fl.Poisson(1.0), fl.Full()):
+        model = linear()
+        with federation(model, make_clients([6] * 4), sampling=sampling, seed=2) as run:
+            run.run()
+            spent.append(run.planned_epsilon.upper)
+        finals.append(flat(model))
+    assert torch.equal(*finals)
+    assert spent[0] == pytest.approx(spent[1], rel=1e-6)
+
+
+def test_epsilon_depends_on_nothing_but_noise_sampling_and_rounds():
+    spent = set()
+    for changes in (
+        {},
+        {"clip_norm": 7.0},
+        {"local": fl.SGD(lr=3.0, steps=9, momentum=0.5)},
+        {"server_lr": 0.1},
+        {"clip_norm": None, "bound": fl.SmoothedNormalization(0.1)},
+        {"clip_norm": None, "bound": fl.PerLayerClip((0.1, 3.0))},
+        {"clip_norm": None, "bound": fl.AdaptiveClip(0.1, indicator_noise=9.0)},
+        {"secure_noise": True},
+    ):
+        with federation(linear(), make_clients([6] * 4), **changes) as run:
+            run.run()
+            spent.add(run.epsilon.upper)
+    assert len(spent) == 1
+
+
+def test_without_a_seed_nothing_repeats():
+    finals = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        model = linear()
+        with federation(model, make_clients([6] * 3)) as run:
+            run.run()
+        finals.append(flat(model))
+    assert not torch.equal(*finals)
+
+
+def test_training_leaves_the_global_generators_alone():
+    model, clients = linear(), make_clients([6] * 3)
+    torch.manual_seed(4)
+    expected = torch.rand(3)
+    torch.manual_seed(4)
+    with federation(model, clients) as run:
+        run.run()
+        assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_method_that_is_not_private_says_so():
+    @dataclass(frozen=True)
+    class Leaky(Method):
+        not_private_because = "the published code does so"
+
+    with federation(linear(), make_clients([6] * 3), method=Leaky()) as run:
+        last = run.run()
+        assert last.epsilon.upper == math.inf
+        assert last.not_private_because == "the published code does so"
+
+
+def test_updates_that_are_not_finite_become_zero_and_are_counted():
+    clients = make_clients([4] * 5)
+    clients[2] = fl.ClientData(torch.full((4, 6), torch.nan), clients[2].targets)
+    clients[3] = fl.ClientData(torch.full((4, 6), torch.inf), clients[3].targets)
+    for vectorize in (False, True):
+        model = linear()
+        with federation(model, clients, vectorize=vectorize) as run:
+            for report in run:
+                assert report.diagnostics.dropped_updates == 2
+                assert report.diagnostics.cohort_size == 5
+                assert report.released
+        assert torch.isfinite(flat(model)).all()
+
+
+def test_huge_finite_updates_are_clipped_or_zeroed_not_dropped():
+    @dataclass(frozen=True)
+    class Huge(Method):
+        def local_update(self, delta, client_state, context):
+            return torch.full_like(delta, 1e30)
+
+    with federation(linear(), make_clients([4] * 3), method=Huge()) as run:
+        last = run.run()
+        assert last.diagnostics.dropped_updates == 0
+        assert last.clipped_fraction == 1.0
+    assert torch.isfinite(flat(run.model)).all()
+
+
+@dataclass
+class Population:
+    """A million clients that are made when they are asked for."""
+
+    made: int = 0
+
+    def __len__(self):
+        return 1_000_000
+
+    def __getitem__(self, client):
+        self.made += 1
+        generator = torch.Generator().manual_seed(client)
+        return fl.ClientData(
+            torch.randn(3, 6, generator=generator), torch.randint(3, (3,), generator=generator)
+        )
+
+
+def test_of_a_million_clients_only_those_drawn_are_made():
+    clients = Population()
+    with federation(
+        linear(), clients, sampling=fl.Poisson(2e-5), rounds=2, noise_multiplier=4.0
+    ) as run:
+        total = sum(report.diagnostics.cohort_size for report in run)
+    assert 0 < clients.made <= total + 8
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"clip_norm": lambda norms: norms.median()}, "median"),
+        ({"clip_norm": "median"}, "median"),
+        ({"sampling": [[0, 1], [2]]}, "public rule"),
+        ({"sampling": "cyclic"}, "public rule"),
+        ({"weights": "data-size"}, "data size"),
+        ({"denominator": "realized"}, "cohort's size"),
+        ({"noise": fl.NoiseShares(2), "sampling": fl.Poisson(0.5)}, "Poisson"),
+        ({"noise": fl.NoiseShares(2), "adjacency": "add-remove"}, "add-remove"),
+    ],
+)
+def test_what_is_not_private_is_refused_with_the_reason(options, words):
+    with pytest.raises(Unsupported, match=words):
+        federation(linear(), make_clients([6] * 3), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"clip_norm": None}, "clip_norm"),
+        ({"clip_norm": 0.0}, "clip_norm"),
+        ({"clip_norm": math.nan}, "clip_norm"),
+        ({"bound": fl.Clip(1.0)}, "clip_norm"),
+        ({"sampling": 0.1}, "sampling"),
+        ({"sampling": fl.Uniform(2, 7)}, "num_clients"),
+        ({"noise_multiplier": None}, "budget"),
+        ({"noise_multiplier": -1.0}, "noise_multiplier"),
+        ({"rounds": 0}, "rounds"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 1.5}, "seed"),
+        ({"vectorize": "yes"}, "vectorize"),
+        ({"chunk_size": 0}, "chunk_size"),
+        ({"secure_noise": True, "noise": fl.GaussianNoise()}, "secure_noise"),
+        ({"delta": 1e-6, "budget": Budget(1, 1e-5)}, "delta"),
+        ({"server_lr": math.inf}, "server_lr"),
+        ({"bound": fl.PerLayerClip((1.0,)), "clip_norm": None}, "clip_norms"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(options, name):
+    with pytest.raises(InvalidParameter) as caught:
+        federation(linear(), make_clients([6] * 3), **options)
+    assert caught.value.name == name
+
+
+def test_no_clients_are_refused():
+    with pytest.raises(InvalidParameter, match="at least one client"):
+        federation(linear(), [])
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), "running statistics"),
+        (nn.Sequential(nn.Linear(6, 3).half()), "float32 or float64"),
+        (nn.Sequential(nn.Flatten()), "no parameter"),
+    ],
+)
+def test_models_that_cannot_be_trained_privately_are_refused(model, words):
+    with pytest.raises(Unsupported, match=words):
+        federation(model, make_clients([6] * 3))
+
+
+def test_a_model_that_is_not_finite_is_refused():
+    model = linear()
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    with pytest.raises(InvalidParameter, match="finite"):
+        federation(model, make_clients([6] * 3))
+
+
+def test_a_buffer_that_changes_while_training_is_refused():
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 3)
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, inputs):
+            self.seen.add_(inputs.sum())
+            return self.layer(inputs)
+
+    model = Counting()
+    with (
+        federation(model, make_clients([6] * 3)) as run,
+        pytest.raises(Unsupported, match="buffer seen"),
+    ):
+        run.run()
+    assert not model.seen
+
+
+def test_constant_buffers_are_part_of_the_model():
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 3)
+            self.register_buffer("scale", torch.tensor(2))
+
+        def forward(self, inputs):
+            return self.layer(inputs) * self.scale
+
+    with federation(Scaled(), make_clients([6] * 3)) as run:
+        assert run.run().released
+
+
+def test_a_client_needs_as_many_targets_as_inputs():
+    with pytest.raises(InvalidParameter, match="as many targets"):
+        fl.ClientData(torch.zeros(3, 2), torch.zeros(2))
+
+
+def test_leaving_early_keeps_the_plan_and_tells_the_callbacks():
+    told = []
+
+    class Listener(fl.Callback):
+        def start(self, run):
+            told.append("start")
+
+        def report(self, run, report):
+            told.append(report.round)
+
+        def finish(self, run):
+            told.append("finish")
+
+    with federation(linear(), make_clients([6] * 3), callbacks=[Listener()]) as run:
+        for report in run:
+            if report.round == 2:
+                break
+        assert told == ["start", 1, 2, "finish"]
+        assert [report.round for report in run] == [3]
+        assert list(run) == []
+
+
+def test_dropout_trains_on_both_paths():
+    for vectorize in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.Linear(16, 3))
+        with federation(model, make_clients([6] * 4), vectorize=vectorize) as run:
+            assert run.run().released
+        model.eval()
+        value = cross_entropy(model(torch.zeros(1, 6)), torch.zeros(1, dtype=torch.long))
+        assert torch.isfinite(value)
