@@ -134,7 +134,27 @@ def inversion_epsilon(composition: Composition, delta: float) -> Interval:
     return _refine_epsilon(rest, rest.lost, delta, best)
 
 
-def _refine_epsilon(composition: Composed, lost: float, delta: float, best: Interval) -> Interval:
+def coarse_epsilon(composition: Composition, delta: float) -> float:
+    """About eps(delta), by one contour with a wide blur; nothing is proven of it.
+
+    Raises:
+        NotConverged: see `Contour`.
+    """
+    rest, lost = composition, 0.0
+    if TruncatedComposition.applies(composition):
+        rest = TruncatedComposition.losing(composition, _LOST * delta)
+        lost = rest.lost
+    found = _refine_epsilon(rest, lost, delta, Interval(0.0, math.inf), attempts=1)
+    return (found.lower + found.upper) / 2
+
+
+def _refine_epsilon(
+    composition: Composed,
+    lost: float,
+    delta: float,
+    best: Interval,
+    attempts: int = _ATTEMPTS,
+) -> Interval:
     """Ever less blurred contours, intersected; ``lost`` belongs to delta, not to the contour."""
     log_delta = math.log(delta)
     # Rounded down: what the contour may still have.
@@ -144,7 +164,7 @@ def _refine_epsilon(composition: Composed, lost: float, delta: float, best: Inte
     tilt = cheapest_tilt(composition, saddle, guess, log_delta)
     # Coarse first: it says where epsilon is.
     width = _COARSE * guess
-    for _ in range(_ATTEMPTS):
+    for _ in range(attempts):
         try:
             contour = Contour(composition, tilt, guess, log_delta, width, at.variance)
             found = _crossing(contour, guess, log_rest, log_delta)
