@@ -26,6 +26,8 @@ _ATTEMPTS = 5
 _COARSE = 1e-3
 # What a tilt is multiplied by where it was too much.
 _LESS = 0.7
+# A guess of epsilon that was this much too large chose the tilt badly.
+_FAR_OFF = 0.7
 # Shares of the saddle point's tilt that are tried for a blurred contour.
 _SHARES = (1.0, 0.85, 0.7, 0.55, 0.4)
 _TINY = 1e-320
@@ -103,8 +105,8 @@ def _refine_delta(composition: Composed, lost: float, epsilon: float, best: Inte
             tilt = min(saddle, tilt / _LESS)
             continue
         if contour.blur > 1.01 * width / (1 + tilt):
-            # As fine as it can be there: next to a heavy tail less tilt may do better.
-            tilt *= _LESS
+            # As fine as it can be.
+            break
         width *= 0.5 * _WIDE * best.upper / gap
     if best.upper >= 1.0:
         raise NotConverged("no contour reaches delta")
@@ -161,7 +163,7 @@ def _refine_epsilon(
     log_rest = math.log(delta - lost) - 4 * UNIT
     saddle, at = tilt_at_delta(composition, log_delta)
     guess = max(epsilon_estimate(saddle, at, log_delta), _LEAST_GUESS)
-    tilt = cheapest_tilt(composition, saddle, guess, log_delta)
+    tilt = cheapest = cheapest_tilt(composition, saddle, guess, log_delta)
     # Coarse first: it says where epsilon is.
     width = _COARSE * guess
     for _ in range(attempts):
@@ -175,14 +177,18 @@ def _refine_epsilon(
         gap = best.upper - best.lower
         if gap <= _WIDE * best.upper or (not contour.blur and tilt == saddle):
             break
+        if best.upper < _FAR_OFF * guess:
+            tilt = cheapest = cheapest_tilt(composition, saddle, best.upper, log_delta)
         guess = best.upper
         if contour.rounding_dominates:
             # Nearer to the saddle point less is lost against M(c) e^{-c eps}.
             tilt = min(saddle, tilt / _LESS)
             continue
         if contour.blur > 1.01 * width / (1 + tilt):
-            # As fine as it can be there: next to a heavy tail less tilt may do better.
-            tilt *= _LESS
+            if tilt <= cheapest:
+                # As fine as it can be.
+                break
+            tilt = cheapest
         width = min(width * 0.5 * _WIDE * best.upper / gap, _BLUR * best.upper)
     if math.isinf(best.upper):
         raise NotConverged("no contour reaches epsilon")
