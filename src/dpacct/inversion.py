@@ -158,6 +158,8 @@ def _refine_epsilon(
     attempts: int = _ATTEMPTS,
 ) -> Interval:
     """Ever less blurred contours, intersected; ``lost`` belongs to delta, not to the contour."""
+    if not lost < delta:
+        raise NotConverged("what is cut off of the losses is more than delta")
     log_delta = math.log(delta)
     # Rounded down: what the contour may still have.
     log_rest = math.log(delta - lost) - 4 * UNIT
@@ -236,7 +238,8 @@ def _crossing(contour: Contour, guess: float, log_upper: float, log_lower: float
         center += min(move, 4 * center + 1.0)
         excess, slope = above(center)
     upper, step = center + max(0.0, -excess / slope) + tolerance, tolerance
-    while above(upper)[0] > 0:
+    # Written so that what is no number proves nothing.
+    while not above(upper)[0] <= 0:
         upper, step = upper + step, 2 * step
         if not upper < _FARTHEST:
             raise NotConverged("delta does not fall to its target on this contour")
@@ -244,6 +247,6 @@ def _crossing(contour: Contour, guess: float, log_upper: float, log_lower: float
         return Interval(0.0, 0.0)
     lower = min(center, upper) - 1.02 * max(0.0, below(center) / slope) - tolerance
     step = max(tolerance, 0.1 * (center - lower))
-    while lower > 0 and below(lower) < 0:
+    while lower > 0 and not below(lower) >= 0:
         lower, step = lower - step, 2 * step
     return Interval(max(lower, 0.0), upper)

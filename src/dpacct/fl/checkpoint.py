@@ -10,6 +10,8 @@ A checkpoint holds private values where the method has client memories. Guard it
 from __future__ import annotations
 
 import os
+import pickle
+import warnings
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +20,20 @@ import torch
 from dpacct.errors import InvalidParameter
 
 VERSION = 1
+
+# What torch.load and its readers of zip files and pickles raise on a file that is something else.
+_DAMAGED = (
+    pickle.UnpicklingError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
@@ -52,9 +68,13 @@ def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
     if not path.is_file():
         raise InvalidParameter("checkpoint", str(path), "there is no such file")
     try:
-        content = cast("dict[str, Any]", torch.load(path, map_location=device, weights_only=True))
+        with warnings.catch_warnings():
+            # torch warns of a foreign pickle before it refuses it; the refusal says enough.
+            warnings.simplefilter("ignore", UserWarning)
+            loaded = torch.load(path, map_location=device, weights_only=True)
+        content = cast("dict[str, Any]", loaded)
         version = content["version"]
-    except Exception as error:  # noqa: BLE001 - torch.load raises whatever its readers raise
+    except _DAMAGED as error:
         rule = f"it cannot be read as a checkpoint ({type(error).__name__})"
         raise InvalidParameter("checkpoint", str(path), rule) from None
     if version != VERSION:
