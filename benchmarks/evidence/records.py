@@ -1,0 +1,108 @@
+"""Finished runs in a file, one JSON object a line: what is there is not run again."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpacct import fl
+
+Setting = Mapping[str, str | int | float | bool | None]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One finished run: what was asked for, and what came out."""
+
+    setting: dict[str, Any]
+    result: dict[str, Any]
+
+    def matches(self, **wanted: Any) -> bool:
+        """Whether the setting holds all these values."""
+        return all(self.setting.get(name) == value for name, value in wanted.items())
+
+
+@dataclass(frozen=True)
+class Records:
+    """The runs of one page, in a file that only grows.
+
+    Several processes may share the file: with ``part`` (i, n) this one runs every n-th setting.
+    """
+
+    path: Path
+    part: tuple[int, int] = (0, 1)
+
+    def __iter__(self) -> Iterator[Record]:
+        if not self.path.exists():
+            return
+        with self.path.open(encoding="utf-8") as lines:
+            for line in lines:
+                row = json.loads(line)
+                yield Record(row["setting"], row["result"])
+
+    def need(self, settings: Sequence[Setting], play: Callable[[Setting], dict[str, Any]]) -> None:
+        """Play every setting of this process's part that the file does not hold."""
+        mine = settings[self.part[0] :: self.part[1]]
+        done = [record.setting for record in self]
+        for setting in mine:
+            if dict(setting) in done:
+                continue
+            result = play(setting)
+            line = json.dumps({"setting": dict(setting), "result": result}) + "\n"
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+            print(line[:160].rstrip(), flush=True)
+
+    def values(self, name: str, **wanted: Any) -> list[float]:
+        """One figure of the result of all runs with these settings."""
+        return [record.result[name] for record in self if record.matches(**wanted)]
+
+
+def trained(run: fl.Federation, accuracy: Callable[[], float], *, every: int) -> dict[str, Any]:
+    """Train to the end; accuracy in percent after every few rounds, norms, epsilon and time.
+
+    Seconds are those of the processor (all threads), without the evaluations, so that other
+    programs do not count.
+    """
+    history: list[dict[str, float]] = []
+    seconds = 0.0
+    began = time.process_time()
+    for report in run:
+        seconds += time.process_time() - began
+        if report.round % every == 0 or report.round == run.rounds:
+            seen = report.diagnostics
+            history.append(
+                {
+                    "round": report.round,
+                    "epsilon": report.epsilon.upper,
+                    "accuracy": accuracy(),
+                    "norm_median": seen.norm_median,
+                    "clipped": seen.clipped_fraction,
+                    "signal_to_noise": seen.signal_to_noise,
+                }
+            )
+        began = time.process_time()
+    return {
+        "accuracy": history[-1]["accuracy"],
+        "epsilon": run.epsilon.upper,
+        "epsilon_achieved": run.epsilon.lower,
+        "noise_multiplier": run.noise_multiplier,
+        "seconds_per_round": seconds / run.rounds,
+        "history": history,
+    }
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and standard deviation; the mean alone of one value, a dash of none."""
+    if not values:
+        return "-"
+    mean = f"{statistics.mean(values):.2f}"
+    return mean if len(values) == 1 else f"{mean} ±{statistics.stdev(values):.2f}"
