@@ -76,6 +76,7 @@ def train(
       dpacct train dp-fedavg --data mnist --data-dir data --eps 6 --ledger mnist.ledger
       dpacct train dp-fedavg --data cifar10 --partition dirichlet:0.1 --rounds 200
       dpacct train dp-fedavg --preset mnist-logistic --eps 7
+      dpacct train dp-fedpgn --set rho=0.1 --set beta=0.5
       dpacct train dp-fedavg --config run.toml --json
       dpacct train dp-fedavg --ledger mnist.ledger --resume
     """

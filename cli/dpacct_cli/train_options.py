@@ -19,6 +19,22 @@ MODELS = (
     "lstm",
 )
 
+METHODS = (
+    "dp-fedavg",
+    "blur",
+    "blurs",
+    "fed-smp-randk",
+    "fed-smp-topk",
+    "dp-fedsam",
+    "dp-fedsam-topk",
+    "dp-fedpgn",
+    "dp-fedpgn-ls",
+    "dp-fed-ls",
+    "fed-alpha-normec",
+    "alpha-normec",
+    "fedavg-smoothed",
+)
+
 Text = str | None
 
 
@@ -26,7 +42,7 @@ def _option(*names: str, metavar: str, text: str) -> object:
     return typer.Option(*names, metavar=metavar, help=text, show_default=False)
 
 
-MethodName = Annotated[str, typer.Argument(metavar="METHOD", help="Name, e.g. dp-fedavg.")]
+MethodName = Annotated[str, typer.Argument(metavar="METHOD", help=f"One of {', '.join(METHODS)}.")]
 Data = Annotated[
     Text,
     _option(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dpacct.errors import DpacctError, InvalidParameter
 from dpacct_cli.train_files import RunFiles, begin, go_on
-from dpacct_cli.train_options import MODELS
+from dpacct_cli.train_options import METHODS, MODELS
 from dpacct_cli.train_presets import COMMON, DEFAULTS, PRESETS
 from dpacct_cli.train_settings import (
     ALTERNATIVES,
@@ -161,10 +161,12 @@ def test_an_unknown_preset_is_refused() -> None:
 
 def test_names_are_those_of_the_library() -> None:
     from dpacct.fl.data import DATASETS
+    from dpacct.fl.methods import METHODS as WRITTEN
     from dpacct.fl.models import MODELS as BUILT
 
     assert list(DEFAULTS) == ["digits", *DATASETS]
     assert list(MODELS) == list(BUILT)
+    assert list(METHODS) == list(WRITTEN)
     for layer in (COMMON, *DEFAULTS.values(), *(preset.values for preset in PRESETS.values())):
         assert set(layer) <= set(KEYS)
         assert layer.get("data", "digits") in DEFAULTS

@@ -29,6 +29,8 @@ def faults(**options) -> set[str]:
         {"sampling": Uniform(2, 5), "noise": fl.NoiseShares(2)},
         {"noise": fl.SecureGaussianNoise()},
         {"bound": fl.AdaptiveClip(0.5, indicator_noise=3.0)},
+        {"bound": fl.AdaptiveClip(0.5, indicator_noise=3.0), "adjacency": "replace-one"},
+        {"bound": fl.AdaptiveClip(0.5, indicator_noise=3.0), "noise": fl.SecureGaussianNoise()},
         {"bound": fl.SmoothedNormalization(0.01)},
         {"bound": fl.PerLayerClip((0.1, 0.2, 0.3, 0.4))},
         {"noise_multiplier": 0.05},
@@ -121,6 +123,39 @@ class LittleLess(fl.GaussianNoise):
 
 def test_five_percent_less_noise_is_caught():
     assert faults(noise=LittleLess()) >= {"noise", "empty cohort"}
+
+
+class HalfTheNoiseOnCounts(fl.GaussianNoise):
+    def add(self, total, limits, std, source):
+        return super().add(total, limits, std / 2 if len(total) == 1 else std, source)
+
+
+def test_half_the_noise_on_the_indicators_is_caught():
+    bound = fl.AdaptiveClip(0.5, indicator_noise=3.0)
+    assert faults(bound=bound, noise=HalfTheNoiseOnCounts()) == {"indicator"}
+
+
+class CountsTwice(fl.GaussianNoise):
+    def encode(self, rows, limits, std):
+        return super().encode(2 * rows if rows.shape[1] == 1 else rows, limits, std)
+
+
+def test_an_indicator_that_moves_the_count_too_far_is_caught(monkeypatch):
+    monkeypatch.setattr("dpacct.fl.audit_indicator.GaussianNoise", CountsTwice)
+    bound = fl.AdaptiveClip(0.5, indicator_noise=3.0)
+    assert faults(bound=bound, noise=CountsTwice()) == {"indicator"}
+
+
+class FreeIndicator(fl.AdaptiveClip):
+    """Gives the update the whole multiplier, as if the count cost nothing."""
+
+    def update_multiplier(self, noise_multiplier, cohort):
+        return noise_multiplier
+
+
+def test_an_indicator_that_is_not_charged_for_is_refused():
+    with pytest.raises(InvalidParameter, match="bound"):
+        fl.audit(bound=FreeIndicator(0.5, indicator_noise=3.0))
 
 
 class SameSeed(fl.GaussianNoise):

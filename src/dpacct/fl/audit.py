@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from dpacct.errors import DpacctError
 from dpacct.fl.audit_bench import Bench, Finding
+from dpacct.fl.audit_indicator import check_indicator
 from dpacct.fl.audit_problem import default_problem
 from dpacct.fl.bounds import Bound
 from dpacct.fl.charge import Plan
@@ -83,7 +84,8 @@ def audit(
         draws: rounds of noise that are looked at.
     Returns:
         The findings: ``bound``, ``alone``, ``sensitivity``, ``charge``, ``noise``, ``empty
-        cohort``, ``fresh``, ``release`` and ``memory``.
+        cohort``, ``fresh``, ``release`` and ``memory``; for an adaptive clip norm also
+        ``indicator`` and ``joint charge``.
     Raises:
         InvalidParameter, Unsupported: as for `Federation`.
     """
@@ -108,6 +110,7 @@ def audit(
             bench.check_sensitivity(),
             bench.check_charge(),
             *bench.check_noise(draws),
+            *check_indicator(bench),
             bench.check_release(),
             bench.check_memory(),
         )

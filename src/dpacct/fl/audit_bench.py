@@ -30,7 +30,7 @@ from dpacct.rounds import Adjacency
 
 # Float32 norms and sums; everything that is checked is larger than this when it is wrong.
 _SLACK = 1e-5
-_CHUNK = 3
+CHUNK = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Bench:
         """Noiseless sum of the bounded updates of a cohort, float64 [k]."""
         plain = replace(self.engine, noise=GaussianNoise(), clients=clients or self.problem.clients)
         self.replay()
-        return plain.collect(self.state(), cohort, self.trainer, _CHUNK).total
+        return plain.collect(self.state(), cohort, self.trainer, CHUNK).total
 
     def replay(self) -> None:
         """Make the next round draw the batches that the last one drew."""
@@ -179,7 +179,7 @@ class Bench:
         for _ in range(draws):
             self.replay()
             state = self.state()
-            found = self.engine.collect(state, cohort, self.trainer, _CHUNK)
+            found = self.engine.collect(state, cohort, self.trainer, CHUNK)
             # Batches are replayed, noise is not.
             engine = replace(self.engine, source=fresh)
             release = engine.release(state, found)
@@ -195,7 +195,7 @@ class Bench:
         """With the release given, what follows must not depend on the clients."""
         self.replay()
         state = self.state()
-        found = self.engine.collect(state, self.everybody, self.trainer, _CHUNK)
+        found = self.engine.collect(state, self.everybody, self.trainer, CHUNK)
         release = self.engine.release(state, found)
         if release is None:
             return Finding("release", passed=True, detail="nothing was released")
@@ -219,7 +219,7 @@ class Bench:
         self.replay()
         engine = replace(self.engine, clients=clients)
         state = self.state()
-        engine.collect(state, cohort, self.trainer, _CHUNK)
+        engine.collect(state, cohort, self.trainer, CHUNK)
         return engine.apply(state, release)
 
     def check_memory(self) -> Finding:
@@ -227,7 +227,7 @@ class Bench:
         kept: list[dict[int, dict[str, Tensor]]] = []
         for cohort in (self.everybody, self.everybody[:1]):
             self.replay()
-            found = self.engine.collect(self.state(), cohort, self.trainer, _CHUNK)
+            found = self.engine.collect(self.state(), cohort, self.trainer, CHUNK)
             kept.append(found.memories)
         common = kept[0].keys() & kept[1].keys()
         same = all(
