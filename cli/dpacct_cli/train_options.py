@@ -16,6 +16,7 @@ MODELS = (
     "resnet10",
     "resnet18",
     "resnet20",
+    "lstm-small",
     "lstm",
 )
 

@@ -53,7 +53,7 @@ def test_defaults_suit_the_data() -> None:
     assert plain.values["model"] == "logistic"
     assert plain.chosen == frozenset()
     text = settings(data="shakespeare")
-    assert (text.values["model"], text.values["partition"]) == ("lstm", "natural")
+    assert (text.values["model"], text.values["partition"]) == ("lstm-small", "natural")
     assert text.get("clients") is None
 
 

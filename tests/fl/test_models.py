@@ -12,6 +12,7 @@ import torch.nn.functional as F  # noqa: N812 - the name that everybody uses
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
+from dpacct import fl
 from dpacct.errors import InvalidParameter
 from dpacct.fl.data import Dataset, Examples, load_digits
 from dpacct.fl.models import MODELS, CharacterLSTM, ConvNet, build_model, save_parameters
@@ -68,9 +69,11 @@ def test_resnet20_is_that_of_its_paper_but_for_projections() -> None:
 def test_the_lstm_has_two_layers_of_256_and_an_embedding_of_8() -> None:
     expected = 97 * 8 + 4 * 256 * (8 + 256 + 1) + 4 * 256 * (256 + 256 + 1) + 256 * 97 + 97
     assert size(build_model("lstm", text(80))) == expected
+    small = 97 * 8 + 4 * 64 * (8 + 64 + 1) + 64 * 97 + 97
+    assert size(build_model("lstm-small", text(80))) == small
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "lstm"])
+@pytest.mark.parametrize("name", [name for name in MODELS if "lstm" not in name])
 @pytest.mark.parametrize("shape", [(1, 8, 8), CIFAR])
 def test_images_become_logits(name: str, shape: tuple[int, ...]) -> None:
     data = images(shape, 7)
@@ -79,7 +82,7 @@ def test_images_become_logits(name: str, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("name", list(MODELS))
 def test_no_state_besides_parameters_and_each_is_used(name: str) -> None:
-    data = text(6) if name == "lstm" else images((1, 8, 8), 5)
+    data = text(6) if "lstm" in name else images((1, 8, 8), 5)
     model = build_model(name, data)
     assert list(model.buffers()) == []
     if name == "logistic":
@@ -92,7 +95,7 @@ def test_no_state_besides_parameters_and_each_is_used(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(MODELS))
 def test_an_example_is_judged_by_itself(name: str) -> None:
-    data = text(6) if name == "lstm" else images((1, 8, 8), 5)
+    data = text(6) if "lstm" in name else images((1, 8, 8), 5)
     model = build_model(name, data)
     together = model(data.train.inputs)
     alone = torch.cat([model(data.train.inputs[row : row + 1]) for row in range(4)])
@@ -101,7 +104,7 @@ def test_an_example_is_judged_by_itself(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(MODELS))
 def test_vectorized_over_clients_equals_one_by_one(name: str) -> None:
-    data = text(6) if name == "lstm" else images((1, 8, 8), 5)
+    data = text(6) if "lstm" in name else images((1, 8, 8), 5)
     model = build_model(name, data, seed=1)
     # Clients with different parameters, as after the first local step.
     generator = torch.Generator().manual_seed(0)
@@ -166,6 +169,82 @@ def test_our_lstm_is_that_of_pytorch() -> None:
     assert torch.allclose(grads, theirs.weight_hh_l0.grad, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_both_ways_of_the_lstm_are_one_function(dtype: torch.dtype) -> None:
+    """PyTorch's layer, and the plain operations that stand for it inside torch.func."""
+    torch.manual_seed(4)
+    layer = LSTMLayer(5, 7).to(dtype)
+    values = {name: value.detach() for name, value in layer.named_parameters()}
+    inputs = torch.randn(3, 11, 5, dtype=dtype)
+    weights = torch.randn(3, 11, 7, dtype=dtype)
+
+    def loss(parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return (functional_call(layer, parameters, (x,)) * weights).sum()
+
+    batched = vmap(lambda x: functional_call(layer, values, (x[None],))[0])(inputs)
+    fused = layer(inputs)
+    close = {"rtol": 1e-5, "atol": 1e-5} if dtype is torch.float32 else {}
+    torch.testing.assert_close(fused, batched, **close)
+    leaves = {name: value.clone().requires_grad_() for name, value in values.items()}
+    ahead = inputs.clone().requires_grad_()
+    found = torch.autograd.grad(loss(leaves, ahead), [*leaves.values(), ahead])
+    expected, through = grad(loss, argnums=(0, 1))(values, inputs)
+    for one, other in zip(found, [*expected.values(), through], strict=True):
+        torch.testing.assert_close(one, other, **close)
+
+
+def test_the_lstm_is_fused_outside_of_transforms_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    plain = LSTMLayer._unfused
+
+    def counted(layer: LSTMLayer, inputs: torch.Tensor) -> torch.Tensor:
+        calls.append("plain")
+        return plain(layer, inputs)
+
+    monkeypatch.setattr(LSTMLayer, "_unfused", counted)
+    layer, inputs = LSTMLayer(5, 7), torch.randn(2, 4, 5)
+    layer(inputs)
+    with torch.no_grad():
+        layer(inputs)
+    assert not calls
+    vmap(layer)(inputs[None])
+    grad(lambda x: layer(x).sum())(inputs)
+    assert len(calls) == 2
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer(inputs).dtype is torch.float32
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("method", [fl.DPFedAvg(), fl.DPFedSAM(rho=0.1)])
+def test_the_lstm_trains_alike_in_both_ways(method: fl.Method) -> None:
+    data = text(6)
+    clients = [
+        fl.ClientData(data.train.inputs[:rows], data.train.targets[:rows]) for rows in (4, 1, 3)
+    ]
+    ends: list[list[torch.Tensor]] = []
+    for vectorize in (False, True):
+        torch.manual_seed(6)
+        model = CharacterLSTM(97, num_units=8)
+        with fl.Federation(
+            model,
+            F.cross_entropy,
+            clients,
+            method=method,
+            clip_norm=0.1,
+            sampling=fl.Full(),
+            noise_multiplier=0.5,
+            delta=1e-3,
+            rounds=2,
+            local=fl.SGD(lr=1.0, epochs=2, batch_size=2),
+            vectorize=vectorize,
+            seed=1,
+        ) as run:
+            run.run()
+        ends.append([parameter.detach() for parameter in model.parameters()])
+    for one, other in zip(*ends, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
 def test_a_character_depends_on_what_is_before_it_only() -> None:
     model = CharacterLSTM(97)
     codes = torch.randint(0, 97, (1, 12))
@@ -213,6 +292,7 @@ def test_a_convolution_network_by_hand() -> None:
         ("cnn", images((1, 2, 2), 2)),
         ("cnn", text(8)),
         ("logistic", text(8)),
+        ("lstm-small", images(MNIST, 10)),
         ("lstm", images(MNIST, 10)),
     ],
 )
@@ -249,3 +329,44 @@ def test_a_model_that_cannot_be_written_leaves_the_old_one(
         save_parameters(build_model("logistic", images((1, 8, 8), 5)), file)
     assert file.read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
+
+
+def test_memory_of_an_lstm_is_judged_by_the_way_it_is_vectorized() -> None:
+    generator = torch.Generator().manual_seed(2)
+    clients = [fl.ClientData(*torch.randint(30, (2, 4, 40), generator=generator)) for _ in range(8)]
+    limit = 20_000_000
+    most = 0
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal most
+        most += tensor.nbytes
+        return tensor
+
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(outputs, targets)
+
+    with fl.Federation(
+        CharacterLSTM(30, num_units=64, num_layers=1),
+        loss,
+        clients,
+        clip_norm=1.0,
+        sampling=fl.Full(),
+        noise_multiplier=1.0,
+        rounds=2,
+        local=fl.SGD(lr=0.1, steps=1, batch_size=4),
+        vectorize=True,
+        memory_limit=limit,
+    ) as run:
+        rounds = iter(run)
+        next(rounds)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            next(rounds)
+    # Everything that all chunks of the round saved, and no chunk more than the limit.
+    assert most > limit / 2
+    assert fitting_chunk(run) * most / 8 <= limit
+
+
+def fitting_chunk(run: fl.Federation) -> int:
+    choice = run._player.choice
+    assert choice is not None
+    return choice.chunk

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -35,6 +35,8 @@ _PATIENCE = 0.1
 # what the arithmetic between them holds.
 _COPIES = 6
 _GIB = 1 << 30
+# What a model raises that `torch.func` cannot batch.
+_UNBATCHABLE = (RuntimeError, ValueError, TypeError, NotImplementedError)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,7 +162,7 @@ class TrainerChooser:
         try:
             expected = self._sequential.train(tasks, broadcast)
             found = self._vectorized.train(tasks, broadcast)
-        except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+        except _UNBATCHABLE as error:
             line = str(error).strip().partition("\n")[0]
             return f"torch.func cannot batch this model or method ({line[:200]})"
         finally:
@@ -177,21 +179,37 @@ class TrainerChooser:
 
     def _client_bytes(self, task: Task, broadcast: Broadcast) -> int:
         """Memory that one more client in a chunk takes, measured on one local step."""
-        saved = 0
-
-        def count(tensor: Tensor) -> Tensor:
-            nonlocal saved
-            saved += tensor.numel() * tensor.element_size()
-            return tensor
-
         rows = task.plan.indices[0]
         batch = Batch(task.data.inputs[rows], task.data.targets[rows], None)
-        hooks = torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor)
-        with cast("Any", hooks):
-            self._losses[0].gradient(broadcast.anchor, batch)
+        params = {name: value.unsqueeze(0) for name, value in broadcast.anchor.items()}
+        inputs, targets = batch.inputs.unsqueeze(0), batch.targets.unsqueeze(0)
+        # As it is computed side by side: a model may save less where it is alone.
+        saved = _saved_bytes(
+            lambda: self._vectorized.plain_gradients(params, inputs, targets, None)
+        )
+        if saved is None:
+            saved = _saved_bytes(lambda: self._losses[0].gradient(broadcast.anchor, batch))
         own = sum(v.numel() * v.element_size() for v in broadcast.anchor.values())
         data = task.data.inputs.nbytes + task.data.targets.nbytes
-        return _COPIES * own + 2 * saved + 2 * data
+        return _COPIES * own + 2 * (saved or 0) + 2 * data
+
+
+def _saved_bytes(gradient: Callable[[], Params]) -> int | None:
+    """Bytes that are kept for a backward pass; None where the gradient cannot be had."""
+    saved = 0
+
+    def count(tensor: Tensor) -> Tensor:
+        nonlocal saved
+        saved += tensor.numel() * tensor.element_size()
+        return tensor
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor)
+    try:
+        with cast("Any", hooks):
+            gradient()
+    except _UNBATCHABLE:
+        return None
+    return saved
 
 
 def default_memory_limit(device: torch.device) -> int:

@@ -139,15 +139,18 @@ class VectorizedTrainer:
             return self._method.gradient(self._loss, own, Batch(x, y, weight), context)
 
         if not self._steers:
-            return self._plain_gradients(params, inputs, targets, weights)
+            return self.plain_gradients(params, inputs, targets, weights)
         in_dims = (0, 0, 0, None if weights is None else 0, 0, 0)
         batched = vmap(one, in_dims=in_dims, randomness="different")
         return dict(batched(params, inputs, targets, weights, rates, counts))
 
-    def _plain_gradients(
+    def plain_gradients(
         self, params: Params, inputs: Tensor, targets: Tensor, weights: Tensor | None
     ) -> Params:
         """Gradients of all clients by one backward pass of the sum of their losses.
+
+        Args:
+            params: [c, ...]. inputs, targets: [c, batch, ...]. weights: [c, batch], or equal ones.
 
         No loss depends on another client's parameters, so the gradient of the sum is each one's
         own. It saves the interpreter's share of `torch.func.grad`: half the time of small models.

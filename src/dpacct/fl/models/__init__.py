@@ -49,7 +49,7 @@ def _image_shape(dataset: Dataset, name: str) -> tuple[int, int, int]:
 def _logistic(dataset: Dataset) -> nn.Module:
     if not dataset.train.batch(slice(0, 1))[0].is_floating_point():
         rule = f"it needs numbers, and {dataset.name} holds characters"
-        raise InvalidParameter("model", "logistic", rule, "Try lstm.")
+        raise InvalidParameter("model", "logistic", rule, "Try lstm-small.")
     return LogisticRegression(prod(dataset.input_shape), dataset.num_classes)
 
 
@@ -69,11 +69,16 @@ def _resnet(build: Callable[[int, int], nn.Module], dataset: Dataset) -> nn.Modu
     return build(_image_shape(dataset, build.__name__)[0], dataset.num_classes)
 
 
-def _lstm(dataset: Dataset) -> nn.Module:
+def _lstm(name: str, num_units: int, num_layers: int, dataset: Dataset) -> nn.Module:
     if dataset.train.inputs.dtype is not torch.int64 or len(dataset.input_shape) != 1:
         rule = f"it reads text, and {dataset.name} holds none"
-        raise InvalidParameter("model", "lstm", rule)
-    return CharacterLSTM(dataset.num_classes, every_position=dataset.train.targets.ndim == 2)
+        raise InvalidParameter("model", name, rule)
+    return CharacterLSTM(
+        dataset.num_classes,
+        num_units=num_units,
+        num_layers=num_layers,
+        every_position=dataset.train.targets.ndim == 2,
+    )
 
 
 MODELS: dict[str, _Builder] = {
@@ -84,7 +89,8 @@ MODELS: dict[str, _Builder] = {
     "resnet10": partial(_resnet, resnet10),
     "resnet18": partial(_resnet, resnet18),
     "resnet20": partial(_resnet, resnet20),
-    "lstm": _lstm,
+    "lstm-small": partial(_lstm, "lstm-small", 64, 1),
+    "lstm": partial(_lstm, "lstm", 256, 2),
 }
 
 
@@ -95,7 +101,7 @@ def build_model(name: str, dataset: Dataset, *, seed: int = 0) -> nn.Module:
         name: one of `MODELS`: ``logistic``; ``cnn-small`` (two 3 x 3 convolutions of 16 and 32
             channels, 64 dense); ``cnn`` (two 5 x 5 of 32 and 64, 512 dense); ``cnn-wide`` (two
             5 x 5 of 64 and 128, 384 and 192 dense); ``resnet10``, ``resnet18``, ``resnet20``;
-            ``lstm`` (embedding 8, two layers of 256).
+            ``lstm-small`` (embedding 8, one layer of 64); ``lstm`` (two layers of 256).
         dataset: says the shape of inputs and the number of classes.
         seed: public, for the initial parameters; they do not depend on the data.
 

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 class LSTMLayer(nn.Module):
     """One layer of long short-term memory, from a state of zeros.
 
-    Written with plain tensor operations, since PyTorch's fused one cannot be vectorized over
-    clients. Gates lie in PyTorch's order (input, forget, cell, output), one bias for both inputs.
+    PyTorch's fused layer where it can be used, and plain tensor operations inside the transforms
+    of `torch.func`, which cannot vectorize the fused one over clients. Gates lie in PyTorch's order
+    (input, forget, cell, output), one bias for both inputs.
 
     Args:
         num_inputs: values at each position. num_units: size of the state.
@@ -29,6 +30,24 @@ class LSTMLayer(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Hidden states [n, length, num_units] of inputs [n, length, num_inputs]."""
+        if not _can_be_fused(inputs):
+            return self._unfused(inputs)
+        start = inputs.new_zeros(1, len(inputs), self.from_state.shape[1])
+        parameters = [self.from_inputs, self.from_state, self.bias, torch.zeros_like(self.bias)]
+        states, _, _ = torch.lstm(
+            inputs,
+            (start, start),
+            parameters,
+            has_biases=True,
+            num_layers=1,
+            dropout=0.0,
+            train=torch.is_grad_enabled(),
+            bidirectional=False,
+            batch_first=True,
+        )
+        return states
+
+    def _unfused(self, inputs: Tensor) -> Tensor:
         gates = inputs @ self.from_inputs.T + self.bias
         transposed = self.from_state.T
         hidden = cell = None
@@ -82,3 +101,12 @@ class CharacterLSTM(nn.Module):
         if not self.every_position:
             return self.head(values[:, -1])
         return self.head(values).transpose(1, 2)
+
+
+def _can_be_fused(inputs: Tensor) -> bool:
+    """Whether PyTorch's layer takes these inputs and computes what the plain operations do."""
+    # PyTorch's own switch between the two ways of autograd.Function.apply. It has no public name;
+    # were it renamed, this would raise an error, and not quietly go the wrong way.
+    transformed = torch._C._are_functorch_transforms_active()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    # cuDNN would use TF32, and with autocast the states as well would be of reduced precision.
+    return inputs.is_cpu and not transformed and not torch.is_autocast_enabled("cpu")
