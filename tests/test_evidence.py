@@ -61,11 +61,15 @@ def test_spread_is_mean_and_sample_deviation() -> None:
 
 def test_tables_are_replaced_between_their_comments(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("before\n<!-- table: a -->\nold\n<!-- end -->\nafter\n")
+    page.write_text(
+        "before\n<!-- table: a -->\nold\n<!-- end -->\n"
+        "<!-- table: b -->\n<!-- end -->\n<!-- table: kept -->\nas is\n<!-- end -->\nafter\n"
+    )
     table = markdown(["x", "y"], [["1", "2"]])
-    put_tables(page, {"a": table})
-    assert tables_of(page) == {"a": "| x | y |\n| --- | --- |\n| 1 | 2 |"}
+    put_tables(page, {"a": table, "b": r"\1"})
+    shown = "| x | y |\n| --- | --- |\n| 1 | 2 |"
+    assert tables_of(page) == {"a": shown, "b": r"\1", "kept": "as is"}
     assert page.read_text().startswith("before\n")
     assert page.read_text().endswith("after\n")
     with pytest.raises(SystemExit, match="no place"):
-        put_tables(page, {"b": table})
+        put_tables(page, {"c": table})

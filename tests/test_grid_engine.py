@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import dpacct
 from dpacct.budget import Interval
 from dpacct.composition import Composition
 from dpacct.dominating import Direction, SampledGaussianPair, SymmetrizedPair
@@ -236,6 +237,12 @@ def test_nothing_composed_costs_nothing() -> None:
     composition = Composition.of({}, Direction.ADD)
     assert grid_delta(composition, 0.0) == Interval(0.0, 0.0)
     assert grid_epsilon(composition, 1e-6) == Interval(0.0, 0.0)
+
+
+def test_losses_of_millions_have_a_bracket_without_a_warning() -> None:
+    """Ten rounds at z = 1e-3: all ten with the client come with probability 2^-10, above delta."""
+    found = dpacct.epsilon(noise_multiplier=1e-3, rounds=10, sampling_rate=0.5, delta=1e-5)
+    assert found.lower <= 10 * 0.5e6 <= found.upper
 
 
 def test_a_grid_too_large_is_refused() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence"
+_PLACE = re.compile(r"<!-- table: (?P<name>.+?) -->\n(?P<table>.*?)<!-- end -->", flags=re.DOTALL)
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -17,10 +18,8 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def tables_of(page: Path) -> dict[str, str]:
     """The tables that a page holds, by name."""
-    found = re.findall(
-        r"<!-- table: (.+?) -->\n(.*?)\n<!-- end -->", page.read_text(encoding="utf-8"), re.DOTALL
-    )
-    return dict(found)
+    places = _PLACE.finditer(page.read_text(encoding="utf-8"))
+    return {place["name"]: place["table"].rstrip("\n") for place in places}
 
 
 def put_tables(page: Path, tables: Mapping[str, str]) -> None:
@@ -29,13 +28,13 @@ def put_tables(page: Path, tables: Mapping[str, str]) -> None:
     Raises:
         SystemExit: it has none.
     """
-    text = page.read_text(encoding="utf-8")
-    places = tables_of(page)
-    for name, table in tables.items():
-        if name not in places:
-            raise SystemExit(f"{page} has no place for the table {name}")
-        opened = f"<!-- table: {name} -->\n"
-        text = text.replace(
-            f"{opened}{places[name]}\n<!-- end -->", f"{opened}{table}\n<!-- end -->"
-        )
-    page.write_text(text, encoding="utf-8")
+    missing = tables.keys() - tables_of(page).keys()
+    if missing:
+        raise SystemExit(f"{page} has no place for the table {', '.join(sorted(missing))}")
+
+    def filled(place: re.Match[str]) -> str:
+        name = place["name"]
+        table = tables.get(name, place["table"].rstrip("\n"))
+        return f"<!-- table: {name} -->\n{table}\n<!-- end -->"
+
+    page.write_text(_PLACE.sub(filled, page.read_text(encoding="utf-8")), encoding="utf-8")

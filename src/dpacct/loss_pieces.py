@@ -24,6 +24,8 @@ from dpacct.rounding import UNIT, Array
 # Beyond, expm1 is taken apart so that it cannot overflow, even times 1 / q = 1e150.
 _LARGE = 300.0
 _SCAN_POINTS = 4000
+# Largest excess of the exponent between two points of the scan; beyond it a bound says nothing.
+_COARSEST = 500.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +152,10 @@ class SampledPiece:
         gap = float(points[1] - points[0])
         # Between points a function stays below the larger end plus gap^2 / 8 of its curvature.
         bend = (sigma**2 + abs(a) / 4) * gap**2 / 8
+        if not bend < _COARSEST:
+            raise NotConverged("points between which the loss is looked for lie too far apart")
         highest = np.maximum(exponent[:-1], exponent[1:]) - self.peak + bend
-        panels = gap * np.exp(np.minimum(highest, 700.0))
+        panels = gap * np.exp(np.minimum(highest, 600.0))
         beyond = float(panels[:first].sum() + panels[last:].sum())
         # Past the ends of the scan the slope has one sign and grows.
         right = sigma * self._scaled(float(points[-1])) - max(a, 0.0)

@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn import functional
 
-from dpacct.fl.batches import Batch, Steps, align
+from dpacct.fl.batches import Batch, BatchPlan, Steps, align
+from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import Layout, Params, State
 from dpacct.fl.linear_layers import WeightMajorLinear
 from dpacct.fl.losses import LocalLoss
@@ -90,9 +91,10 @@ class VectorizedTrainer:
         local = broadcast.local
         like = next(iter(params.values()))
         device = like.device
-        inputs = torch.cat([task.data.inputs for task in tasks])
-        targets = torch.cat([task.data.targets for task in tasks])
-        plan = align([task.plan for task in tasks], [len(task.data) for task in tasks])
+        drawn = [_drawn(task) for task in tasks]
+        inputs = torch.cat([data.inputs for data, _ in drawn])
+        targets = torch.cat([data.targets for data, _ in drawn])
+        plan = align([plan for _, plan in drawn], [len(data) for data, _ in drawn])
         steps = [task.plan.steps for task in tasks]
         rates = like.new_tensor([broadcast.step_size(count) for count in steps])
         counts = torch.tensor(steps, device=device)
@@ -204,6 +206,17 @@ class VectorizedTrainer:
             name: torch.where(_like(active, value), moved[name], value)
             for name, value in params.items()
         }
+
+
+def _drawn(task: Task) -> tuple[ClientData, BatchPlan]:
+    """A client's data and plan; where the plan uses a part of the data, that part alone."""
+    data, plan = task.data, task.plan
+    if plan.indices.numel() >= len(data):
+        return data, plan
+    rows = plan.indices.flatten().to(data.inputs.device)
+    places = torch.arange(len(rows)).view_as(plan.indices)
+    part = ClientData(data.inputs.index_select(0, rows), data.targets.index_select(0, rows))
+    return part, BatchPlan(places, plan.counts)
 
 
 def _accumulate(momenta: Params, grads: Params, momentum: float) -> Params:
