@@ -27,7 +27,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.evidence.cifar_tables import GRID, START, all_tables, best, changed_from, tuned
+from benchmarks.evidence.cifar_settings import (
+    GRID,
+    PICTURED,
+    ablation_runs,
+    budget_runs,
+    grid,
+    main_runs,
+    tuned,
+)
+from benchmarks.evidence.cifar_tables import all_tables
 from benchmarks.evidence.pages import EVIDENCE, put_tables
 from benchmarks.evidence.records import Records, Setting, trained
 from dpacct import Budget, fl
@@ -38,9 +47,7 @@ from dpacct.fl.tensors import norm
 
 PAGE, RUNS = "cifar-methods.md", "cifar_methods.jsonl"
 CLIENTS, RATE, DELTA = 500, 0.1, 1 / 500
-REPEATS = 2
-CONCENTRATIONS = (0.6, 0.1)
-PICTURED = ("dp-fedavg", "dp-fedsam", "dp-fedpgn", "dp-fedpgn-ls")
+REPEATS = 3
 TURNS, EVERY = 4, 5
 EARLY, LATE = (4, 5, 6), (38, 39, 40)
 cross_entropy = nn.functional.cross_entropy
@@ -203,41 +210,6 @@ def play_in_turn(folder: str, records: Records) -> dict[str, Any]:
     return {method: round(statistics.median(all_of), 4) for method, all_of in rounds.items()}
 
 
-def grid(records: Records) -> list[Setting]:
-    """Tuning: DP-FedAvg alone first, then the others with its rates, where there is a choice."""
-    first = best(records, "dp-fedavg")
-    base = START if first is None else {name: first.setting[name] for name in START}
-    where = {"concentration": 0.6, "run": 100}
-    return [
-        {"role": "grid", "method": method, **where, **changed_from(base, changed)}
-        for method, changes in GRID.items()
-        for changed in changes
-        if len(changes) > 1
-    ]
-
-
-def main_runs(records: Records, run: int) -> list[Setting]:
-    """All methods in both partitions, with what the grid chose; those in the pictures first."""
-    others = tuple(method for method in GRID if method not in PICTURED)
-    return [
-        {"role": "main", "method": m, "concentration": c, "run": run, **tuned(records, m)}
-        for methods in (PICTURED, others)
-        for c in CONCENTRATIONS
-        for m in methods
-    ]
-
-
-def ablation_runs(records: Records) -> list[Setting]:
-    """DP-FedPGN without its perturbation: what its averaging of pseudo-gradients does alone."""
-    found = tuned(records, "dp-fedpgn")
-    _, beta = str(found["options"]).split(", ")
-    changed = {**found, "options": f"rho=0, {beta}"}
-    return [
-        {"role": "ablation", "method": "dp-fedpgn", "concentration": c, "run": 0, **changed}
-        for c in CONCENTRATIONS
-    ]
-
-
 def tables(records: Records) -> dict[str, str]:
     """The tables of the page."""
     return all_tables(records)
@@ -247,7 +219,7 @@ def main() -> None:
     """Play what is missing, then write tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder")
-    parser.add_argument("--only", choices=["grid", "main", "ablation", "time", "tables"])
+    parser.add_argument("--only", choices=["grid", "main", "budget", "ablation", "time", "tables"])
     parser.add_argument("--models", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -266,6 +238,8 @@ def main() -> None:
     for run in range(REPEATS):
         if wanted("main"):
             records.need(main_runs(records, run), trains)
+    if wanted("budget"):
+        records.need(budget_runs(records), trains)
     if wanted("ablation"):
         records.need(ablation_runs(records), trains)
     if wanted("time"):

@@ -1,4 +1,4 @@
-"""What `cifar_methods` tries for each method, what its runs chose, and the tables made of them."""
+"""The tables of `cifar_methods`, from its runs."""
 
 from __future__ import annotations
 
@@ -7,57 +7,16 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.evidence.cifar_settings import (
+    BUDGETED,
+    BY_NORM,
+    CONCENTRATIONS,
+    GRID,
+    SMALLER,
+    tuned,
+)
 from benchmarks.evidence.pages import markdown
-from benchmarks.evidence.records import Record, Records, spread
-
-CONCENTRATIONS = (0.1, 0.6)
-START: dict[str, Any] = {
-    "epsilon": 8.0,
-    "rounds": 40,
-    "clip_norm": 0.2,
-    "lr": 0.1,
-    "server_lr": 1.0,
-    "options": "",
-}
-BY_NORM = ("fed-alpha-normec", "alpha-normec", "fedavg-smoothed")
-
-# Changes to what DP-FedAvg was found to want; clip_factor multiplies its clip norm.
-GRID: dict[str, list[dict[str, Any]]] = {
-    "dp-fedavg": [
-        {"lr": lr, "clip_norm": clip}
-        for lr, clips in (
-            (0.05, (0.1, 0.2, 0.4)),
-            (0.1, (0.1, 0.2, 0.4)),
-            (0.2, (0.4, 0.8)),
-            (0.3, (1.2,)),
-        )
-        for clip in clips
-    ],
-    "blur": [{"options": "penalty=1"}, {"options": "penalty=4"}],
-    "blurs": [{"options": "penalty=1, fraction=0.4"}],
-    "fed-smp-randk": [{"options": "fraction=0.4", "clip_factor": 0.632}],
-    "fed-smp-topk": [{"options": "fraction=0.4", "clip_factor": 0.632}],
-    "dp-fedsam": [{"options": "rho=0.5"}, {"options": "rho=0.05"}],
-    "dp-fedsam-topk": [{"options": "rho=0.05, fraction=0.4"}],
-    "dp-fedpgn": [
-        {"options": "rho=0.2, beta=0.3", "clip_factor": 0.3},
-        {"options": "rho=0.05, beta=0.5", "clip_factor": 0.5},
-    ],
-    "dp-fedpgn-ls": [
-        {"options": "rho=0.05, beta=0.5, smoothing=0.01", "clip_factor": 0.5},
-        {"options": "rho=0.05, beta=0.5, smoothing=1", "clip_factor": 0.5},
-    ],
-    "dp-fed-ls": [{"options": "smoothing=0.5"}, {"options": "smoothing=2"}],
-    "fed-alpha-normec": [
-        {"options": "beta=0.1", "server_lr": 0.2},
-        {"options": "beta=0.1", "server_lr": 0.5},
-    ],
-    "alpha-normec": [
-        {"options": "beta=0.1", "server_lr": 6.0, "rounds": 6},
-        {"options": "beta=1", "server_lr": 0.6, "rounds": 6},
-    ],
-    "fedavg-smoothed": [{"options": "beta=0.8"}],
-}
+from benchmarks.evidence.records import Records, spread
 
 # Accuracy in percent on CIFAR-10. DP-FedPGN, tables II (ResNet-10) and III (ResNet-18), Dirichlet
 # 0.1 and 0.6; DP-FedSAM, journal version, table I, Dirichlet 0.6.
@@ -75,39 +34,13 @@ PUBLISHED: Mapping[str, tuple[float | None, ...]] = {
 }
 
 
-def best(records: Records, method: str) -> Record | None:
-    """The most accurate run of a method's grid, the first of equals."""
-    found = [record for record in records if record.matches(role="grid", method=method)]
-    return max(found, key=lambda record: record.result["accuracy"], default=None)
-
-
-def tuned(records: Records, method: str) -> dict[str, Any]:
-    """What the grid chose for a method; where there is one setting only, that one.
-
-    Raises:
-        SystemExit: its grid has not been played.
-    """
-    found = best(records, method)
-    if found is not None:
-        return {name: found.setting[name] for name in START}
-    if len(GRID[method]) > 1:
-        raise SystemExit(f"the grid of {method} comes first")
-    return changed_from(tuned(records, "dp-fedavg"), GRID[method][0])
-
-
-def changed_from(base: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
-    """A setting of the grid, in which the clip factor has become a clip norm."""
-    clip = round(changed.get("clip_factor", 1.0) * base["clip_norm"], 4)
-    own = {name: value for name, value in changed.items() if name != "clip_factor"}
-    return {**base, "clip_norm": clip, **own}
-
-
 def all_tables(records: Records) -> dict[str, str]:
     """Every table of the page, by name."""
     return {
         "tuning": _tuning(records),
         "accuracy": _accuracy(records),
         "published": _published(records),
+        "budget": _budget(records),
         "ablation": _ablation(records),
         "time": _time(records),
     }
@@ -225,6 +158,20 @@ def _published(records: Records) -> str:
         ],
         rows,
     )
+
+
+def _budget(records: Records) -> str:
+    """Accuracy at smaller epsilons, runs 0 and 1."""
+    rows: list[list[str]] = []
+    for method in BUDGETED:
+        cells = [
+            spread(records.values("accuracy", role="budget", method=method, epsilon=epsilon))
+            for epsilon in SMALLER
+        ]
+        main = accuracies(records, method, 0.6)
+        cells.append(spread([main[run] for run in (0, 1) if run in main]))
+        rows.append([f"`{method}`", *cells])
+    return markdown(["method", *(f"{epsilon:g}" for epsilon in SMALLER), "8"], rows)
 
 
 def _ablation(records: Records) -> str:

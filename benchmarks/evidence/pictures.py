@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 from benchmarks.evidence import cifar_methods
-from benchmarks.evidence.cifar_methods import PICTURED, cifar, cross_entropy, model_file, network
+from benchmarks.evidence.cifar_methods import cifar, cross_entropy, model_file, network
+from benchmarks.evidence.cifar_settings import PICTURED
 from benchmarks.evidence.landscape import largest_curvature, losses_on_lines, losses_on_plane
 from benchmarks.evidence.pages import EVIDENCE, markdown, put_tables
 from benchmarks.evidence.records import Record, Records, Setting, spread

@@ -13,6 +13,7 @@ from torch import nn
 from dpacct import fl
 from dpacct.errors import Unsupported
 from dpacct.fl.batches import chunks, plan_batches
+from dpacct.fl.choice import TrainerChooser
 from dpacct.fl.layout import Layout, trainable
 from dpacct.fl.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method
@@ -293,6 +294,18 @@ def test_a_loss_that_is_no_mean_over_examples_is_trained_one_by_one():
     with federation(linear(), clients, loss=weighted, vectorize="auto") as run:
         run.run()
         assert "another result" in run.training_path
+
+
+def test_a_difference_that_is_gone_in_double_precision_was_rounding(monkeypatch):
+    agree = TrainerChooser._agree
+
+    def rounded(self, expected, found, broadcast):
+        return expected.dtype == torch.float64 and agree(self, expected, found, broadcast)
+
+    monkeypatch.setattr(TrainerChooser, "_agree", rounded)
+    with federation(perceptron(), make_clients([8, 3, 5]), vectorize=True) as run:
+        run.run()
+        assert "side by side" in run.training_path
 
 
 def test_two_quadratic_clients_worked_out_by_hand():

@@ -12,6 +12,8 @@ from dpacct.fl.reports import Diagnostics
 from dpacct.fl.secure_noise import grid_exponent
 from dpacct.fl.tensors import norm
 
+_ROUNDING = 1e-5
+
 
 def diagnose(
     found: Collected, bound: Bound, std: float, limits: list[tuple[int, int, float]]
@@ -30,7 +32,8 @@ def diagnose(
     noise = std * math.sqrt(max(len(total), 1))
     if not len(norms):
         return Diagnostics(found.arrived, math.nan, math.nan, math.nan, math.nan, dropped, 0.0)
-    clipped = float((norms > bound.clip_norm).double().mean())
+    # What a method has projected onto the ball lies on its edge, up to rounding.
+    clipped = float((norms > bound.clip_norm * (1 + _ROUNDING)).double().mean())
     if isinstance(bound, SmoothedNormalization):
         clipped = 0.0
     return Diagnostics(
