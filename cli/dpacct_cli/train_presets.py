@@ -47,8 +47,10 @@ DEFAULTS: Mapping[str, Values] = {
         "model": "cnn-small",
         "rounds": "100",
         "q": "0.1",
-        "clip_norm": "0.5",
-        "batch_size": "50",
+        "clip_norm": "0.8",
+        "local_lr": "0.2",
+        "local_epochs": "1",
+        "batch_size": "25",
     },
     "femnist": {
         "clients": "",
