@@ -219,19 +219,20 @@ class TrainerChooser:
         batch = Batch(task.data.inputs[rows], task.data.targets[rows], None)
         params = {name: value.unsqueeze(0) for name, value in broadcast.anchor.items()}
         inputs, targets = batch.inputs.unsqueeze(0), batch.targets.unsqueeze(0)
-        # As it is computed side by side: a model may save less where it is alone.
-        saved = _saved_bytes(
-            lambda: self._vectorized.plain_gradients(params, inputs, targets, None)
-        )
-        if saved is None:
+        try:
+            # As it is computed side by side: a model may save less where it is alone.
+            saved = _saved_bytes(
+                lambda: self._vectorized.plain_gradients(params, inputs, targets, None)
+            )
+        except _UNBATCHABLE:
             saved = _saved_bytes(lambda: self._losses[0].gradient(broadcast.anchor, batch))
         own = sum(v.numel() * v.element_size() for v in broadcast.anchor.values())
         data = task.data.inputs.nbytes + task.data.targets.nbytes
-        return _COPIES * own + 2 * (saved or 0) + 2 * data
+        return _COPIES * own + 2 * saved + 2 * data
 
 
-def _saved_bytes(gradient: Callable[[], Params]) -> int | None:
-    """Bytes that are kept for a backward pass; None where the gradient cannot be had."""
+def _saved_bytes(gradient: Callable[[], Params]) -> int:
+    """Bytes that are kept for a backward pass."""
     saved = 0
 
     def count(tensor: Tensor) -> Tensor:
@@ -240,11 +241,8 @@ def _saved_bytes(gradient: Callable[[], Params]) -> int | None:
         return tensor
 
     hooks = torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor)
-    try:
-        with cast("Any", hooks):
-            gradient()
-    except _UNBATCHABLE:
-        return None
+    with cast("Any", hooks):
+        gradient()
     return saved
 
 
