@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,14 @@ class Record:
         return all(self.setting.get(name) == value for name, value in wanted.items())
 
 
+@lru_cache(maxsize=4)
+def _read(path: Path, size: int) -> tuple[Record, ...]:
+    """All runs of a file that only grows, so that its size tells whether it is still the same."""
+    del size
+    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return tuple(Record(row["setting"], row["result"]) for row in rows)
+
+
 @dataclass(frozen=True)
 class Records:
     """The runs of one page, in a file that only grows.
@@ -39,12 +48,8 @@ class Records:
     part: tuple[int, int] = (0, 1)
 
     def __iter__(self) -> Iterator[Record]:
-        if not self.path.exists():
-            return
-        with self.path.open(encoding="utf-8") as lines:
-            for line in lines:
-                row = json.loads(line)
-                yield Record(row["setting"], row["result"])
+        if self.path.exists():
+            yield from _read(self.path, self.path.stat().st_size)
 
     def need(self, settings: Sequence[Setting], play: Callable[[Setting], dict[str, Any]]) -> None:
         """Play every setting of this process's part that the file does not hold."""
