@@ -155,8 +155,8 @@ class SampledPiece:
         if not bend < _COARSEST:
             raise NotConverged("points between which the loss is looked for lie too far apart")
         highest = np.maximum(exponent[:-1], exponent[1:]) - self.peak + bend
-        panels = gap * np.exp(np.minimum(highest, 600.0))
-        beyond = float(panels[:first].sum() + panels[last:].sum())
+        # Both ends of a panel that is cut off lie below the peak, so that no exponential overflows.
+        beyond = gap * float(np.exp(np.concatenate([highest[:first], highest[last:]])).sum())
         # Past the ends of the scan the slope has one sign and grows.
         right = sigma * self._scaled(float(points[-1])) - max(a, 0.0)
         left = -sigma * self._scaled(float(points[0])) + min(a, 0.0) * self._share(float(points[0]))
@@ -271,7 +271,7 @@ class GaussianPiece:
         t = np.maximum(*(np.abs(end) for end in ends))
         return np.minimum(1 / (t / self._deviation + 2 * tilt + 2), self._deviation)
 
-    def panel_width(self, left: Array, right: Array) -> Array:  # noqa: ARG002
+    def panel_width(self, left: Array, right: Array) -> Array:  # noqa: ARG002 - the protocol has it
         """See `Piece`."""
         return np.ones_like(left)
 

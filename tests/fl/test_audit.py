@@ -10,6 +10,7 @@ import torch
 from dpacct import fl
 from dpacct.errors import InvalidParameter
 from dpacct.fl.bounds import clip_rows
+from dpacct.fl.charge import Plan
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.norms import row_norms
 from dpacct.rounds import Poisson, Uniform
@@ -156,6 +157,17 @@ class FreeIndicator(fl.AdaptiveClip):
 def test_an_indicator_that_is_not_charged_for_is_refused():
     with pytest.raises(InvalidParameter, match="bound"):
         fl.audit(bound=FreeIndicator(0.5, indicator_noise=3.0))
+
+
+def test_an_indicator_that_the_charge_forgets_is_caught(monkeypatch):
+    event = Plan.event
+    monkeypatch.setattr(
+        Plan,
+        "event",
+        lambda plan, bound, *rest: event(plan, fl.Clip(bound.clip_norm), *rest),
+    )
+    bound = FreeIndicator(0.5, indicator_noise=3.0)
+    assert faults(bound=bound) == {"joint charge"}
 
 
 class SameSeed(fl.GaussianNoise):
