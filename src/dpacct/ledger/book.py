@@ -70,6 +70,16 @@ class Book:
             raise LedgerError(f"{store.path}: the first entry cannot be read: {error}") from None
         store.head()
 
+    def as_of(self, number: int | None = None) -> Book:
+        """The book as it was when entry ``number``, by default the latest, had been written.
+
+        All that is read from it belongs together; nothing can be written to it.
+
+        Raises:
+            LedgerError: there is no such entry.
+        """
+        return Book(self.store.as_of(number))
+
     def state(self) -> LedgerState:
         """The totals of all runs, as of the latest entry."""
         return state_from_json(self.store.head().content["state"])[0]

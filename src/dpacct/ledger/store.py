@@ -38,16 +38,37 @@ _NO_UPDATE = (
 SCHEMA = (_TABLE, _INDEX, _NO_DELETE, _NO_UPDATE)
 
 _COLUMNS = "number, kind, run, text, hash"
+# So many entries are read at once: a few milliseconds, for which writers wait.
+CHUNK = 500
+_NO_LIMIT = 2**63 - 1
 
 
 class Store:
-    """An open ledger file; use `Store.create` or `Store.open`."""
+    """An open ledger file; use `Store.create` or `Store.open`.
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    `as_of` gives the file as it was when an entry was its latest. Since entries are never changed,
+    all that is read from such a store belongs together, whoever writes meanwhile and however long
+    the reading takes, and no lock is held for it.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, limit: int = _NO_LIMIT) -> None:
         self.path = path
         self._connection = connection
+        self._limit = limit
         self._process = os.getpid()
         self._inside = False
+
+    def as_of(self, number: int | None = None) -> Store:
+        """The file as it was when entry ``number``, by default the latest, had been written.
+
+        `head`, `entry`, `latest_of_run`, `first_of_run`, `is_closed` and `entries` see no later
+        entry. It shares the open file, is closed with it, and cannot be written to.
+
+        Raises:
+            LedgerError: there is no such entry.
+        """
+        limit = self.head().number if number is None else self.entry(number).number
+        return Store(self.path, self._connection, limit)
 
     @classmethod
     def create(cls, path: Path, first: Entry) -> bool:
@@ -154,6 +175,8 @@ class Store:
             LedgerError: it could not be written. Nothing of it counts then.
         """
         self._check_process()
+        if self._limit != _NO_LIMIT:
+            raise LedgerError(f"{self.path}: what the ledger was at an entry cannot be changed.")
         with translated(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             self._inside = True
@@ -177,42 +200,58 @@ class Store:
         Raises:
             LedgerError: there is none, or it is damaged.
         """
-        (entry,) = self._select("ORDER BY number DESC LIMIT 1", ()) or (None,)
+        (entry,) = self._select("number > ? ORDER BY number DESC LIMIT 1", 0) or (None,)
         if entry is None:
             raise LedgerError(f"{self.path}: the ledger has no entries; it is damaged.")
         return self._checked(entry)
 
     def entry(self, number: int) -> Entry:
         """One entry, its hash checked."""
-        found = self._select("WHERE number = ?", (number,))
+        found = self._select("number = ?", number)
         if not found:
             raise LedgerError(f"{self.path}: entry {number} is missing; the ledger is damaged.")
         return self._checked(found[0])
 
     def latest_of_run(self, run: int) -> Entry | None:
         """The latest entry of a run, its hash checked; None where there is no such run."""
-        found = self._select("WHERE run = ? ORDER BY number DESC LIMIT 1", (run,))
+        found = self._select("run = ? ORDER BY number DESC LIMIT 1", run)
         return self._checked(found[0]) if found else None
 
     def first_of_run(self, run: int) -> Entry | None:
         """The entry that registered a run, its hash checked."""
-        found = self._select("WHERE run = ? ORDER BY number LIMIT 1", (run,))
+        found = self._select("run = ? ORDER BY number LIMIT 1", run)
         return self._checked(found[0]) if found else None
 
     def is_closed(self, number: int) -> bool:
         """Whether a reservation was committed or abandoned."""
         self._check_process()
         with translated(self.path):
-            query = "SELECT 1 FROM entries WHERE closes = ?"
-            return self._connection.execute(query, (number,)).fetchone() is not None
+            query = "SELECT 1 FROM entries WHERE number <= ? AND closes = ?"
+            return self._connection.execute(query, (self._limit, number)).fetchone() is not None
 
     def entries(self, after: int = 0) -> Iterator[tuple[Entry, int | None]]:
-        """All entries behind a number in their order, unchecked, each with what it closes."""
+        """All entries behind a number in their order, unchecked, each with what it closes.
+
+        What is written while they are read is left out. They are read `CHUNK` at a time.
+        """
         self._check_process()
+        upto = min(self._limit, self._latest())
+        while after < upto:
+            with translated(self.path):
+                query = (
+                    f"SELECT {_COLUMNS}, closes FROM entries WHERE number > ? AND number <= ? "  # noqa: S608 - constants
+                    f"ORDER BY number LIMIT {CHUNK}"
+                )
+                rows = self._connection.execute(query, (after, upto)).fetchall()
+                for *columns, closes in rows:
+                    yield _entry(self.path, columns), closes
+            after = rows[-1][0] if rows else upto
+
+    def _latest(self) -> int:
         with translated(self.path):
-            query = f"SELECT {_COLUMNS}, closes FROM entries WHERE number > ? ORDER BY number"  # noqa: S608 - constants
-            for *columns, closes in self._connection.execute(query, (after,)):
-                yield _entry(self.path, columns), closes
+            query = "SELECT coalesce(max(number), 0) FROM entries"
+            (number,) = self._connection.execute(query).fetchone()
+        return number
 
     def integrity(self) -> list[str]:
         """What SQLite itself finds wrong with the file, and with its schema."""
@@ -226,17 +265,17 @@ class Store:
             problems.append("the tables are not those of a ledger")
         return problems
 
-    def _select(self, clause: str, values: tuple[int, ...]) -> list[Entry]:
+    def _select(self, clause: str, value: int) -> list[Entry]:
         self._check_process()
         with translated(self.path):
-            query = f"SELECT {_COLUMNS} FROM entries {clause}"  # noqa: S608 - constants
-            rows = self._connection.execute(query, values).fetchall()
+            query = f"SELECT {_COLUMNS} FROM entries WHERE number <= ? AND {clause}"  # noqa: S608 - constants
+            rows = self._connection.execute(query, (self._limit, value)).fetchall()
         return [_entry(self.path, list(row)) for row in rows]
 
     def _checked(self, entry: Entry) -> Entry:
         previous = GENESIS
         if entry.number > 1:
-            found = self._select("WHERE number = ?", (entry.number - 1,))
+            found = self._select("number = ?", entry.number - 1)
             previous = found[0].hash if found else b""
         if link(previous, entry.text) != entry.hash:
             raise LedgerError(
