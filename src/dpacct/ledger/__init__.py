@@ -2,6 +2,7 @@
 
 from dpacct.ledger.events import Event, Release, joint_noise_multiplier
 from dpacct.ledger.ledger import Ledger
+from dpacct.ledger.position import Position
 from dpacct.ledger.readings import Guarantee
 from dpacct.ledger.refusal import Refusal, RoundRefused
 from dpacct.ledger.run import Run, Ticket
@@ -10,6 +11,7 @@ __all__ = [
     "Event",
     "Guarantee",
     "Ledger",
+    "Position",
     "Refusal",
     "Release",
     "RoundRefused",

@@ -17,6 +17,7 @@ from dpacct.ledger.admission import admit_plan
 from dpacct.ledger.chain import Entry, new_entry
 from dpacct.ledger.events import Event, event_to_json, schedule_from_json, schedule_to_json
 from dpacct.ledger.plans import Plan, PlanRoom, plan_room, schedule_cost
+from dpacct.ledger.position import Position
 from dpacct.ledger.refusal import refuse
 from dpacct.ledger.state import (
     LedgerState,
@@ -83,6 +84,13 @@ class Book:
     def state(self) -> LedgerState:
         """The totals of all runs, as of the latest entry."""
         return state_from_json(self.store.head().content["state"])[0]
+
+    def position(self) -> Position:
+        """How far the ledger has come; its cost grows with the number of runs, not of rounds."""
+        now = self.as_of()
+        head = now.store.head()
+        committed = sum(now.run_state(n).committed for n in range(1, now.state().runs + 1))
+        return Position(now.store.entry(1).hash.hex(), head.number, head.hash.hex(), committed)
 
     def run_state(self, run: int) -> RunState:
         """The totals of one run.

@@ -16,6 +16,7 @@ from dpacct.ledger.chain import new_entry
 from dpacct.ledger.events import Event, checked_details
 from dpacct.ledger.history import read_history
 from dpacct.ledger.plans import most_planned_rounds
+from dpacct.ledger.position import Position, require
 from dpacct.ledger.readings import Guarantee, Readings
 from dpacct.ledger.report import compose
 from dpacct.ledger.report_html import to_html
@@ -133,6 +134,23 @@ class Ledger:
     def head(self) -> str:
         """Hash of the latest entry, in hex; kept elsewhere, it witnesses all that came before."""
         return self._book.store.head().hash.hex()
+
+    @property
+    def position(self) -> Position:
+        """How far the ledger has come; `require` compares it later, in this file or a copy."""
+        return self._book.position()
+
+    def require(self, position: Position, holder: str) -> None:
+        """Refuse to go on where the ledger has lost what a `position` of it says it had.
+
+        Args:
+            position: kept elsewhere, e.g. in a checkpoint.
+            holder: who kept it, for the message, e.g. ``the checkpoint run.ckpt``.
+        Raises:
+            LedgerError: the file is another ledger, ends before that entry, or has another one in
+                its place.
+        """
+        require(self._book.store, position, holder)
 
     @property
     def guarantee(self) -> Guarantee:
