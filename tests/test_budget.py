@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpacct.budget import Budget, Interval
+from dpacct.accountant import epsilon, spend
+from dpacct.budget import Budget, Interval, Spent
+from dpacct.calibrate import calibrate
 from dpacct.errors import InvalidParameter
+from dpacct.rounds import Poisson, Round
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -68,3 +71,29 @@ def test_an_interval_has_its_lower_end_below(lower, upper):
 
 def test_an_interval_may_be_open_above():
     assert 1e308 in Interval(3.0, math.inf)
+
+
+def test_spent_reads_like_an_interval_and_knows_its_delta():
+    spent = Spent(1.0, 2.5, 1e-5)
+    assert (spent.lower, spent.upper, spent.delta, spent.width) == (1.0, 2.5, 1e-5, 1.5)
+    assert 1.0 in spent
+    assert 2.6 not in spent
+    assert spent.interval == Interval(1.0, 2.5)
+    assert Spent.at(1e-5, Interval(1.0, 2.5)) == spent
+    assert spent != Spent(1.0, 2.5, 1e-6)
+    assert spent.without_privacy == Spent(1.0, math.inf, 1e-5)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        spent.delta = 0.5
+    for lower, upper, delta in ((2.0, 1.0, 1e-5), (math.nan, 1.0, 1e-5), (1.0, 2.0, 0.0)):
+        with pytest.raises(InvalidParameter):
+            Spent(lower, upper, delta)
+
+
+def test_who_computes_an_epsilon_says_at_which_delta():
+    plan = 3 * Round(2.0, Poisson(0.1))
+    for delta in (1e-5, 0.05):
+        spent = spend(plan, delta)
+        assert spent.delta == delta
+        assert spent.interval == epsilon(plan, delta=delta)
+    found = calibrate(epsilon=2, delta=1e-3, rounds=3, sampling_rate=0.1)
+    assert found.spent == Spent.at(found.delta, found.epsilon)

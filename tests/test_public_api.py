@@ -22,7 +22,7 @@ from dpacct.rdp import RenyiValue
 
 NAMES = {
     "calibrate", "epsilon", "delta", "rdp", "tradeoff",
-    "Round", "Schedule", "Poisson", "Uniform", "Full", "Adjacency", "Budget", "Interval",
+    "Round", "Schedule", "Poisson", "Uniform", "Full", "Adjacency", "Budget", "Interval", "Spent",
     "Calibration",
     "DpacctError", "InvalidParameter", "Unsupported", "NotConverged", "BudgetExceeded",
     "LedgerError", "Ledger",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dpacct.accountant import delta, epsilon
-from dpacct.budget import Budget, Interval
+from dpacct.budget import Budget, Interval, Spent
 from dpacct.calibrate import calibrate
 from dpacct.calibration import Calibration
 from dpacct.errors import (
@@ -40,6 +40,7 @@ __all__ = [
     "Poisson",
     "Round",
     "Schedule",
+    "Spent",
     "Uniform",
     "Unsupported",
     "__version__",

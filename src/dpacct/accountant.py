@@ -6,7 +6,7 @@ from typing import Protocol
 
 from dpacct import validate
 from dpacct.arguments import build_schedule
-from dpacct.budget import Interval
+from dpacct.budget import Interval, Spent
 from dpacct.closed_form_accountant import ClosedFormAccountant
 from dpacct.errors import InvalidParameter
 from dpacct.gaussian_accountant import GaussianAccountant
@@ -89,6 +89,12 @@ def epsilon(
         adjacency=adjacency,
     )
     return find_accountant(accountant).epsilon(plan, validate.delta(delta))
+
+
+def spend(schedule: Schedule, delta: float, accountant: str = DEFAULT_ACCOUNTANT) -> Spent:
+    """What `epsilon` answers, with the delta at which it does: for whoever shows both."""
+    at = validate.delta(delta)
+    return Spent.at(at, find_accountant(accountant).epsilon(schedule, at))
 
 
 def delta(

@@ -1,7 +1,11 @@
-"""What may be spent (`Budget`) and what an accountant answers (`Interval`)."""
+"""What may be spent (`Budget`), and what was: an `Interval`, or with its delta a `Spent`.
+
+Rule: an epsilon that is shown beside a delta comes as a `Spent`, from where it was computed.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from dpacct import validate
@@ -62,3 +66,45 @@ class Interval:
 
     def __contains__(self, value: float) -> bool:
         return self.lower <= value <= self.upper
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Achieved and proven epsilon, with the delta at which they were computed.
+
+    Reads like an `Interval`: ``lower``, ``upper``, ``width``, ``in``.
+
+    Raises:
+        InvalidParameter: lower above upper, or delta outside (0, 1).
+    """
+
+    lower: float
+    upper: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        Interval(self.lower, self.upper)
+        object.__setattr__(self, "delta", validate.delta(self.delta))
+
+    @classmethod
+    def at(cls, delta: float, interval: Interval) -> Spent:
+        """The bracket that was computed at a delta."""
+        return cls(interval.lower, interval.upper, delta)
+
+    @property
+    def interval(self) -> Interval:
+        """The bracket alone."""
+        return Interval(self.lower, self.upper)
+
+    @property
+    def width(self) -> float:
+        """upper - lower."""
+        return self.interval.width
+
+    @property
+    def without_privacy(self) -> Spent:
+        """The same where nothing is promised: no upper end."""
+        return Spent(self.lower, math.inf, self.delta)
+
+    def __contains__(self, value: float) -> bool:
+        return value in self.interval

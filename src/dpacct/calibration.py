@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpacct.budget import Interval
+from dpacct.budget import Interval, Spent
 from dpacct.errors import InvalidParameter
 from dpacct.rounds import Round, Schedule
 
@@ -34,6 +34,11 @@ class Calibration:
     noise_scale: float = 1.0
     goal: str = "epsilon"
     risk: Interval | None = None
+
+    @property
+    def spent(self) -> Spent:
+        """``epsilon`` with the ``delta`` at which it holds."""
+        return Spent.at(self.delta, self.epsilon)
 
     @property
     def noise_multiplier(self) -> float:

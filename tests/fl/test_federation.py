@@ -12,7 +12,7 @@ from torch import nn
 
 import dpacct
 from dpacct import Budget, fl
-from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
+from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsupported
 from dpacct.fl.methods.protocol import Method
 from dpacct.ledger import Ledger
 from tests.fl.problems import cross_entropy, federation, flat, linear, make_clients
@@ -24,7 +24,7 @@ def test_the_budget_is_met_by_the_plan_and_spent_round_by_round():
     with federation(
         linear(), clients, noise_multiplier=None, budget=Budget(4, 1e-5), **options
     ) as run:
-        assert run.epsilon == dpacct.Interval(0, 0)
+        assert run.epsilon == dpacct.Spent(0, 0, 1e-5)
         spent = [report.epsilon.upper for report in run]
         assert all(a < b for a, b in itertools.pairwise(spent))
         assert spent[-1] <= 4
@@ -514,3 +514,106 @@ def test_dropout_trains_on_both_paths():
         model.eval()
         value = cross_entropy(model(torch.zeros(1, 6)), torch.zeros(1, dtype=torch.long))
         assert torch.isfinite(value)
+
+
+# One delta: that of the ledger.
+
+
+def loose(path, epsilon=30.0):
+    Ledger.open(path, Budget(epsilon, 0.05)).close()
+    return path
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"noise_multiplier": None, "budget": Budget(4, 1e-5)},
+        {"noise_multiplier": 1.0, "budget": Budget(4, 1e-5)},
+        {"noise_multiplier": 1.0, "delta": 1e-5},
+    ],
+)
+@pytest.mark.parametrize("opened", [False, True])
+def test_another_delta_than_the_ledgers_is_refused_before_anything_runs(tmp_path, options, opened):
+    path = loose(tmp_path / "loose")
+    before = path.read_bytes()
+    with Ledger.open(path) as open_one:
+        ledger = open_one if opened else path
+        with pytest.raises(InvalidParameter, match=r"delta is 1e-05; .* 0\.05") as refused:
+            federation(linear(), make_clients([6] * 3), ledger=ledger, **options)
+        assert refused.value.name == "delta"
+        assert open_one.runs == ()
+    assert path.read_bytes() == before
+
+
+def test_a_ledger_that_comes_into_being_later_is_compared_as_well(tmp_path):
+    path = tmp_path / "late"
+    options = {"noise_multiplier": None, "budget": Budget(4, 1e-5), "ledger": path}
+    with federation(linear(), make_clients([6] * 3), **options) as run:
+        loose(path)
+        with pytest.raises(InvalidParameter, match=r"delta is 1e-05; .* 0\.05"):
+            run.run()
+    with Ledger.open(path, read_only=True) as ledger:
+        assert ledger.runs == ()
+
+
+def test_without_a_delta_of_its_own_a_run_has_that_of_its_ledger(tmp_path):
+    path = loose(tmp_path / "loose")
+    with federation(linear(), make_clients([6] * 3), noise_multiplier=2.0, ledger=path) as run:
+        last = run.run()
+        expected = dpacct.epsilon(3 * dpacct.Round(2.0), delta=0.05)
+        for spent in (run.epsilon, last.epsilon, run.planned_epsilon):
+            assert spent.delta == last.delta == 0.05
+            assert spent.upper == pytest.approx(expected.upper, rel=1e-6)
+        assert last.to_dict()["delta"] == 0.05
+
+
+def test_another_adjacency_than_the_ledgers_is_refused_at_the_start(tmp_path):
+    path = tmp_path / "a.ledger"
+    Ledger.open(path, Budget(30, 1e-5), adjacency="replace-one").close()
+    with pytest.raises(InvalidParameter, match="replace-one") as refused:
+        federation(linear(), make_clients([6] * 3), ledger=path)
+    assert refused.value.name == "adjacency"
+
+
+def test_what_was_spent_stays_known_when_the_run_is_closed(tmp_path):
+    expected = dpacct.epsilon(2 * dpacct.Round(1.0), delta=1e-5).upper
+    for options in ({}, {"ledger": tmp_path / "a.ledger", "noise_multiplier": 1.0}):
+        with federation(linear(), make_clients([6] * 3), **options) as run:
+            for report in run:
+                if report.round == 2:
+                    break
+        assert run.epsilon.upper == pytest.approx(expected, rel=1e-6)
+        # It does not begin again, beside what it has spent.
+        with pytest.raises(LedgerError, match="closed"):
+            run.run()
+        assert run.epsilon.upper == pytest.approx(expected, rel=1e-6)
+    with federation(linear(), make_clients([6] * 3), seed=1) as run:
+        run.run()
+    assert run.epsilon.upper == math.inf
+
+
+def test_a_ledger_that_was_closed_first_says_so(tmp_path):
+    with Ledger.open(tmp_path / "a.ledger", Budget(30, 1e-5)) as ledger:
+        run = federation(linear(), make_clients([6] * 3), ledger=ledger)
+        next(iter(run))
+    run.close()
+    with pytest.raises(LedgerError, match="closed"):
+        _ = run.epsilon
+
+
+def test_a_budget_of_the_runs_own_stops_it_in_a_larger_ledger(tmp_path):
+    path = tmp_path / "large.ledger"
+    Ledger.open(path, Budget(30, 1e-5)).close()
+    options = {"noise_multiplier": 3.0, "budget": Budget(3, 1e-5), "rounds": 50}
+    with federation(linear(), make_clients([6] * 3), ledger=path, **options) as run:
+        run.run()
+        assert 1 <= run.round == run.rounds < 50
+        assert run.epsilon.upper <= 3
+        one_more = (run.round + 1) * dpacct.Round(3.0)
+        assert dpacct.epsilon(one_more, delta=1e-5).upper > 3
+    tiny = options | {"budget": Budget(0.1, 1e-5)}
+    with (
+        federation(linear(), make_clients([6] * 3), ledger=path, **tiny) as run,
+        pytest.raises(BudgetExceeded, match="not one round"),
+    ):
+        run.run()

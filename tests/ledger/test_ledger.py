@@ -36,7 +36,7 @@ def spend(run: object, round_: Round, rounds: int) -> None:
 
 def test_a_fresh_ledger_has_spent_nothing(ledger: Ledger, path: Path) -> None:
     assert (ledger.rounds, ledger.runs, ledger.adjacency) == (0, (), None)
-    assert ledger.epsilon() == dpacct.Interval(0.0, 0.0)
+    assert ledger.epsilon() == dpacct.Spent(0.0, 0.0, 1e-5)
     assert ledger.verify().sound
     assert path.exists()
 

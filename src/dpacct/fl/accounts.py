@@ -1,18 +1,28 @@
-"""The ledger's side of a run: opening it, going on with it, and where a missing one is kept."""
+"""The ledger's side of a run: opening it, going on with it, and where a missing one is kept.
+
+Rule 1: a run has one delta, that of its ledger; another one is refused before anything is charged.
+Rule 2: what a run has spent is never forgotten: a closed account reads what it read last, and takes
+no more rounds.
+Rule 3: a run goes on only in the ledger that its checkpoint knows, or that has grown from it.
+"""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from dpacct.accountant import epsilon
-from dpacct.budget import Budget, Interval
-from dpacct.errors import BudgetExceeded, InvalidParameter
+from dpacct.budget import Budget, Interval, Spent
+from dpacct.calibrate import calibrate
+from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, NotConverged
+from dpacct.fl.resuming import Saved, check_run
 from dpacct.ledger import Event, Ledger, Run, Ticket
+from dpacct.ledger.terms import Terms
 from dpacct.rounds import Schedule
 
 
@@ -21,8 +31,11 @@ class Account:
 
     Args:
         ledger: an open ledger, the path of one, or None for one that lives as long as this object.
-        budget: of a new ledger.
+        budget: of a new ledger. Its delta is the run's.
         private: whether noise and cohorts are secret.
+
+    Attributes:
+        begun: whether the ledger has a run of this account.
     """
 
     def __init__(
@@ -34,6 +47,10 @@ class Account:
         self._folder: str | None = None
         self._ledger: Ledger | None = None
         self._run: Run | None = None
+        self._last: Saved | None = None
+        self._reading: Callable[[], Spent] | None = None
+        self._closed = False
+        self.begun = False
 
     @property
     def path(self) -> Path | None:
@@ -43,27 +60,36 @@ class Account:
         return Path(self._given.path if isinstance(self._given, Ledger) else self._given)
 
     @property
-    def run_id(self) -> int | None:
-        """Of the ledger's run; None before it is started."""
-        return None if self._run is None else self._run.id
-
-    @property
-    def rounds(self) -> int:
-        """How many rounds of the run are charged."""
-        return 0 if self._run is None else self._run.rounds
-
-    @property
     def delta(self) -> float:
         """The delta at which epsilon is read."""
-        return (self._budget if self._ledger is None else self._ledger.budget).delta
+        return self._budget.delta
 
-    def epsilon(self) -> Interval:
-        """Epsilon of what the run has released; infinite where it is not private."""
-        if self._run is None:
-            return Interval(0.0, 0.0)
-        return self._run.epsilon()
+    def saved(self) -> Saved | None:
+        """Where the run stands in its ledger; None before it is started.
 
-    def spent_so_far(self) -> Callable[[], Interval]:
+        Raises:
+            LedgerError: the ledger was closed before the account was.
+        """
+        if self._run is None or self._ledger is None:
+            return self._last
+        run = self._run
+        return Saved(run.id, run.rounds, run.committed, self._ledger.position)
+
+    def epsilon(self) -> Spent:
+        """Epsilon of what the run has released; infinite where it is not private.
+
+        Raises:
+            LedgerError: the ledger was closed before the account was, and nobody read it then.
+        """
+        if self._run is not None:
+            return self._run.epsilon()
+        if self._reading is not None:
+            return self._reading()
+        if self._closed and self.begun:
+            raise LedgerError("the ledger was closed before the run; open it to see what was spent")
+        return Spent(0.0, 0.0, self.delta)
+
+    def spent_so_far(self) -> Callable[[], Spent]:
         """A function that gives `epsilon` as of now, whenever it is called; computed once."""
         run = self._run
         if run is None or not (run.on_plan and run.private):
@@ -73,30 +99,50 @@ class Account:
         plan, delta = run.plan or Schedule(), self.delta
 
         @cache
-        def read() -> Interval:
+        def read() -> Spent:
             if self._run is run and (run.rounds, run.committed) == (charged, released):
                 return run.epsilon()
             # More has run since. The rounds of a plan made here are equal.
             [round_] = plan.distinct()
-            upper = epsilon(charged * round_, delta=delta, accountant="tight").upper
-            lower = 0.0
+            upper, lower = 0.0, 0.0
+            if charged:
+                upper = epsilon(charged * round_, delta=delta, accountant="tight").upper
             if released:
                 lower = epsilon(released * round_, delta=delta, accountant="tight").lower
-            return Interval.bracket(lower, upper)
+            return Spent.at(delta, Interval.bracket(lower, upper))
 
         return read
 
     def affordable(self, event: Event, rounds: int, budget: Budget | None) -> int:
-        """How many of the planned rounds fit into the budget; all of them where there is none."""
+        """How many of the planned rounds fit: into the ledger, and into the run's own budget.
+
+        All of them where there is no budget beside the noise.
+        """
         if budget is None:
             return rounds
-        return min(rounds, self._open(event).remaining_as_plan(event))
+        ledger = self._open(event)
+        room = min(rounds, ledger.remaining_as_plan(event))
+        if room < 1 or ledger.budget.epsilon <= budget.epsilon:
+            return room
+        round_ = event.charged
+        try:
+            most = calibrate(
+                epsilon=budget.epsilon,
+                delta=self.delta,
+                noise_multiplier=round_.noise_multiplier,
+                sampling=round_.sampling,
+                adjacency=round_.adjacency,
+                solve="rounds",
+            ).rounds
+        except NotConverged:
+            return 0
+        return min(room, most)
 
     def start(self, name: str, event: Event, rounds: int, details: dict[str, Any]) -> None:
         """Register the run with its plan.
 
         Raises:
-            BudgetExceeded: the plan does not fit.
+            BudgetExceeded: the plan does not fit. InvalidParameter: the ledger has another delta.
         """
         ledger = self._open(event)
         if rounds < 1:
@@ -106,26 +152,45 @@ class Account:
             )
         plan: Schedule = rounds * event.charged
         self._run = ledger.start_run(name, plan=plan, private=self._private, details=details)
+        self.begun = True
 
-    def resume(self, event: Event, run_id: int) -> None:
-        """Go on with a run that a checkpoint names.
+    def resume(self, event: Event, saved: Saved, setting: str, holder: str) -> str | None:
+        """Go on with the run of a checkpoint.
 
+        Args:
+            event: the run's next round. saved: what the checkpoint knows of the ledger.
+            setting: of the run, as the ledger has it. holder: the checkpoint, in words.
+        Returns:
+            What is worth a note, or None.
         Raises:
-            LedgerError: the ledger has no such run, or it is finished.
-            InvalidParameter: it is a run of another kind.
+            LedgerError: it is another ledger, one that has lost rounds, or the run is finished or
+                another one. InvalidParameter: the ledger was not kept, or has another delta.
         """
-        run = self._open(event).resume_run(run_id)
+        if self._ledger is None and self._given is None:
+            rule = "its rounds were charged to a ledger that was not kept, so that nobody can tell "
+            rule += "what they cost together with further ones"
+            hint = "Start another run, with a ledger; `dpacct ledger charge` adds rounds to one."
+            raise InvalidParameter("checkpoint", holder, rule, hint)
+        if self._ledger is None and self.path is not None and not self.path.exists():
+            raise LedgerError(f"{self.path}: there is no such ledger, and {holder} belongs to one.")
+        ledger = self._open(event)
+        note = check_run(ledger, saved, setting, holder)
+        run = next(run for run in ledger.runs if run.id == saved.run)
         if run.private is not self._private:
-            rule = f"run {run_id} of the ledger was started with private={run.private}"
+            rule = f"run {run.id} of the ledger was started with private={run.private}"
             raise InvalidParameter("seed", "given" if run.private else None, rule)
-        self._run = run
+        self._run = ledger.resume_run(run.id)
+        self.begun = True
+        return note
 
     def reserve(self, event: Event) -> Ticket:
         """Charge a round.
 
         Raises:
             BudgetExceeded: the plan is used up, or the round does not fit.
+            LedgerError: the account is closed.
         """
+        self._check_open()
         run = self._run
         if run is None:
             raise BudgetExceeded("no run of the ledger was started")
@@ -142,30 +207,50 @@ class Account:
             self._run.finish()
 
     def close(self) -> None:
-        """Close a ledger that was opened here; a passing one is deleted."""
+        """Close a ledger that was opened here; a passing one is deleted. Spent stays spent."""
+        if self._closed:
+            return
+        self._closed = True
+        # The ledger may have been closed by whoever opened it.
+        with suppress(LedgerError):
+            if self._run is not None:
+                self._last = self.saved()
+                self._reading = self.spent_so_far()
         if self._ledger is not None and not isinstance(self._given, Ledger):
             self._ledger.close()
-            self._ledger = None
-            self._run = None
+        self._ledger = None
+        self._run = None
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LedgerError("the run is closed; another one may go on from its checkpoint")
+
     def _open(self, event: Event) -> Ledger:
+        self._check_open()
         if self._ledger is not None:
             return self._ledger
         given = self._given
         if isinstance(given, Ledger):
-            self._ledger = given
-            return given
-        if given is None:
-            self._folder = tempfile.mkdtemp(prefix="dpacct-")
-            given = Path(self._folder) / "passing.ledger"
-        exists = Path(given).exists()
-        self._ledger = Ledger.open(
-            given,
-            None if exists else self._budget,
-            adjacency=event.charged.adjacency,
-            typical=event.charged,
-        )
-        return self._ledger
+            ledger = given
+        else:
+            if given is None:
+                self._folder = tempfile.mkdtemp(prefix="dpacct-")
+                given = Path(self._folder) / "passing.ledger"
+            ledger = Ledger.open(
+                given,
+                None if Path(given).exists() else self._budget,
+                adjacency=event.charged.adjacency,
+                typical=event.charged,
+            )
+        try:
+            # It may have come into being since the run was set up.
+            Terms.of(ledger).check(self.delta, event.charged.adjacency)
+        except InvalidParameter:
+            if ledger is not self._given:
+                ledger.close()
+            raise
+        self._ledger = ledger
+        return ledger

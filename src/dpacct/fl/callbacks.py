@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from dpacct.budget import Interval
+from dpacct.budget import Spent
 from dpacct.fl.reports import Report
 
 
@@ -29,7 +29,7 @@ class RunView(Protocol):
         ...
 
     @property
-    def epsilon(self) -> Interval:
+    def epsilon(self) -> Spent:
         """Of what was released."""
         ...
 

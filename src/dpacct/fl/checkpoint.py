@@ -19,10 +19,13 @@ import torch
 
 from dpacct.errors import InvalidParameter
 
-VERSION = 1
+# 1 did not name the ledger of its run.
+VERSION = 2
+READABLE = (1, 2)
 
 # What torch.load and its readers of zip files and pickles raise on a file that is something else.
 _DAMAGED = (
+    AssertionError,
     pickle.UnpicklingError,
     AttributeError,
     EOFError,
@@ -77,7 +80,8 @@ def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
     except _DAMAGED as error:
         rule = f"it cannot be read as a checkpoint ({type(error).__name__})"
         raise InvalidParameter("checkpoint", str(path), rule) from None
-    if version != VERSION:
-        rule = f"this version of dpacct reads checkpoints of version {VERSION}"
-        raise InvalidParameter("checkpoint", version, rule)
+    if type(version) is not int or version not in READABLE:
+        shown = f"of version {version}" if type(version) is int else "no checkpoint"
+        rule = f"it is {shown}, and this dpacct reads checkpoints up to version {VERSION}"
+        raise InvalidParameter("checkpoint", str(path), rule)
     return content

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from dpacct import validate
-from dpacct.accountant import epsilon
-from dpacct.budget import Budget, Interval
+from dpacct.accountant import spend
+from dpacct.budget import Budget, Spent
 from dpacct.errors import BudgetExceeded, InvalidParameter
 from dpacct.fl.accounts import Account
 from dpacct.fl.bounds import Bound
@@ -32,12 +32,14 @@ from dpacct.fl.randomness import SEEDED, expected_cohort, open_source
 from dpacct.fl.reports import Report
 from dpacct.fl.settings import (
     choose_bound,
+    choose_delta,
     choose_noise,
     choose_noise_source,
     choose_sampling,
     refuse_weights,
 )
 from dpacct.ledger import Ledger
+from dpacct.ledger.terms import known_terms
 from dpacct.rounds import Adjacency, Poisson, Sampling
 
 
@@ -58,7 +60,8 @@ class Federation:
         sampling, adjacency: default ``Poisson(0.1)``, and the sampling's own.
         budget: the target; calibrates the noise where none is given, else limits the run.
         noise_multiplier: std of the noise on the sum / C, instead of a calibration.
-        delta: at which epsilon is reported, where there is no budget; default 1e-5.
+        delta: at which epsilon is reported, where there is no budget. A ledger that is there has
+            one, which is the default and the only one allowed; else the default is 1e-5.
         rounds: planned number of rounds.
         local: local training, default ``SGD()``.
         server_lr: factor on the noisy mean.
@@ -82,6 +85,7 @@ class Federation:
         rounds: planned; fewer than asked for where the budget allows no more. round: those done.
         not_private_because: why epsilon is infinite, None where it is not.
         stopped_because: why the run ended early, None where it did not.
+        resumed_with: what is worth a note about the checkpoint it goes on from, else None.
         training_path: how clients are trained, and why; empty before the first round.
 
     Raises:
@@ -123,8 +127,12 @@ class Federation:
         denominator: str = "planned",
     ) -> None:
         refuse_weights(weights, denominator)
+        self._checkpoint = None if checkpoint is None else Path(checkpoint)
+        if ledger is None and self._checkpoint is not None:
+            ledger = self._checkpoint.with_name(f"{self._checkpoint.name}.ledger")
         scheme = choose_sampling(Poisson(0.1) if sampling is None else sampling)
         relation = Adjacency.parse(scheme.default_adjacency if adjacency is None else adjacency)
+        at = choose_delta(budget, delta, known_terms(ledger), relation)
         method = DPFedAvg() if method is None else method
         local = method.prepare(SGD() if local is None else local)
         self.rounds = validate.rounds(rounds)
@@ -142,26 +150,17 @@ class Federation:
         seeded = None if source.private else SEEDED
         self.not_private_because = method.not_private_because or seeded
         cohort = expected_cohort(scheme, len(clients))
-        self.noise_multiplier, limit = choose_noise(
-            scheme,
-            relation,
-            self.rounds,
-            budget=budget,
-            noise_multiplier=noise_multiplier,
-            delta=delta,
-            accountant=accountant,
+        self.noise_multiplier, self.budget = choose_noise(
+            scheme, relation, self.rounds, budget, noise_multiplier, at, accountant
         )
         plan = Plan(scheme, relation, self.noise_multiplier, cohort)
-        self._limited_by = budget if noise_multiplier is not None else None
+        self._calibrated = noise_multiplier is None
+        self._limited_by = None if self._calibrated else budget
         self._accountant = accountant
-        self.budget = limit
-        self._checkpoint = None if checkpoint is None else Path(checkpoint)
         self._checkpoint_every = validate.count(
             "checkpoint_every", checkpoint_every, "the rounds between checkpoints"
         )
-        if ledger is None and self._checkpoint is not None:
-            ledger = self._checkpoint.with_name(f"{self._checkpoint.name}.ledger")
-        account = Account(ledger, limit, private=self.not_private_because is None)
+        account = Account(ledger, self.budget, private=self.not_private_because is None)
         self._name = name or method.name or type(method).__name__
         rate = validate.real("server_lr", server_lr, "a server learning rate is a finite number")
         chooser = TrainerChooser(
@@ -180,6 +179,7 @@ class Federation:
         self._player.event()
         self._callbacks = tuple(callbacks)
         self.stopped_because: str | None = None
+        self.resumed_with: str | None = None
         self._close = weakref.finalize(self, account.close)
 
     @property
@@ -209,17 +209,18 @@ class Federation:
         return self._player.account.path
 
     @property
-    def epsilon(self) -> Interval:
-        """Achieved and proven epsilon of what was released; infinite where it is not private."""
+    def epsilon(self) -> Spent:
+        """Achieved and proven epsilon of what was released; infinite where it is not private.
+
+        It stays known when the run is closed.
+        """
         return self._player.account.epsilon()
 
     @property
-    def planned_epsilon(self) -> Interval:
+    def planned_epsilon(self) -> Spent:
         """What the whole plan costs where cohorts and noise are secret."""
-        event = self._player.event()
-        return epsilon(
-            self.rounds * event.charged, delta=self.budget.delta, accountant=self._accountant
-        )
+        plan = self.rounds * self._player.event().charged
+        return spend(plan, self.budget.delta, self._accountant)
 
     def run(self) -> Report | None:
         """Train all rounds that are left, and return the last report (None if none was left)."""
@@ -273,10 +274,13 @@ class Federation:
         cohorts and noise; a seeded one goes on as if it had never stopped.
 
         Raises:
-            InvalidParameter: the checkpoint is missing, damaged, or of another setting.
-            LedgerError: the ledger does not know the run.
+            InvalidParameter: the checkpoint is missing, damaged, of another setting, or of a run
+                whose ledger was not kept.
+            LedgerError: the ledger is not that of the checkpoint, or has lost rounds.
         """
-        self._player.resume(self._target(path))
+        player = self._player
+        self.resumed_with = player.resume(self._target(path), calibrated=self._calibrated)
+        self.noise_multiplier = player.engine.plan.noise_multiplier
         return self
 
     def close(self) -> None:

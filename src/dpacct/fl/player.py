@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from dpacct.fl.diagnosis import diagnose
 from dpacct.fl.engine import Collected, Engine, TrainingState
 from dpacct.fl.randomness import draw_cohort, torch_seed
 from dpacct.fl.reports import Report, Timing
-from dpacct.fl.snapshots import pack, unpack
+from dpacct.fl.snapshots import Expected, noise_of, pack, unpack
 from dpacct.fl.tensors import forked_generators, seed_generators
 from dpacct.ledger import Event
 
@@ -58,7 +60,7 @@ class Player:
         Raises:
             BudgetExceeded: not one fits, or not the plan.
         """
-        if self.account.run_id is not None or self.state.round >= rounds:
+        if self.account.begun or self.state.round >= rounds:
             return rounds
         event = self.event()
         rounds = self.account.affordable(event, rounds, limit)
@@ -76,25 +78,56 @@ class Player:
 
     def save(self, path: Path) -> None:
         """Write a checkpoint of the last finished round."""
-        content = pack(self.state, self.setting())
-        content["run"] = self.account.run_id
-        content["randomness"] = self.engine.source.save()
+        randomness = self.engine.source.save()
+        content = pack(self.state, self.setting(), self.account.saved(), randomness)
         write_checkpoint(path, content)
 
-    def resume(self, path: Path) -> None:
+    def resume(self, path: Path, *, calibrated: bool) -> str | None:
         """Go on from a checkpoint.
 
+        Args:
+            path: of the file.
+            calibrated: the noise was found for a budget, and the checkpoint's is taken if another
+                version found it in other last digits.
+        Returns:
+            What is worth a note, or None.
         Raises:
-            InvalidParameter: missing, damaged, or of another setting. LedgerError: unknown run.
+            InvalidParameter: missing, damaged, or of another setting.
+            LedgerError: the ledger is not that of the checkpoint, or has lost rounds.
         """
-        engine = self.engine
         content = read_checkpoint(path, torch.device("cpu"))
-        state = unpack(content, self.setting(), engine.layout, self._first_bound, engine.device)
-        engine.source.restore(content["randomness"])
-        if content["run"] is not None:
-            self.account.resume(self.event(), int(content["run"]))
-        self.state = state
+        if calibrated:
+            self._take_noise(noise_of(content))
+        engine = self.engine
+        setting = self.setting()
+        found = unpack(
+            content,
+            Expected(
+                str(path),
+                setting,
+                engine.layout,
+                self._first_bound,
+                engine.device,
+                len(engine.clients),
+                engine.method.init_client(self.state.params),
+            ),
+        )
+        engine.source.restore(found.randomness)
+        note = None
+        if found.saved is not None:
+            holder = f"the checkpoint {path}"
+            note = self.account.resume(self.event(), found.saved, setting, holder)
+        self.state = found.state
         self.write_model()
+        return note
+
+    def _take_noise(self, noise_multiplier: float | None) -> None:
+        """Another noise that differs from that of the plan by less than a calibration promises."""
+        plan = self.engine.plan
+        own = plan.noise_multiplier
+        if noise_multiplier is None or not math.isclose(noise_multiplier, own, rel_tol=1e-5):
+            return
+        self.engine = replace(self.engine, plan=replace(plan, noise_multiplier=noise_multiplier))
 
     def event(self) -> Event:
         """The next round as it will be charged, read from the objects that run."""
@@ -149,7 +182,6 @@ class Player:
             round=self.state.round,
             rounds=rounds,
             spent=spent,
-            delta=self.account.delta,
             not_private_because=reason,
             noise_multiplier=event.charged.noise_multiplier,
             noise_std=std or 0.0,

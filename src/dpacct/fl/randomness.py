@@ -97,12 +97,16 @@ class Seeded:
         """Continue from a saved state.
 
         Raises:
-            InvalidParameter: there is none, because the run had no seed.
+            InvalidParameter: there is none, because the run had no seed, or it is no such state.
         """
         if state is None:
             rule = "the checkpoint belongs to a run without a seed"
             raise InvalidParameter("seed", "given", rule, "Drop it to resume the run.")
-        self._generator.bit_generator.state = cast("dict[str, Any]", json.loads(state))
+        try:
+            self._generator.bit_generator.state = cast("dict[str, Any]", json.loads(state))
+        except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
+            rule = "the checkpoint holds no state of a seeded generator"
+            raise InvalidParameter("seed", "given", rule) from None
 
 
 class _Sampler(random.Random):

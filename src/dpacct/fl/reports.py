@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dpacct.budget import Interval
+from dpacct.budget import Spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,7 @@ class Report:
     Attributes:
         round: 1, 2, ...
         rounds: planned number of rounds.
-        spent: computes ``epsilon`` when it is asked for.
-        delta: the delta at which epsilon holds.
+        spent: computes ``epsilon`` and ``delta`` when they are asked for.
         not_private_because: why the run is not private, None where it is.
         noise_multiplier: what the round was charged for.
         noise_std: standard deviation of the noise on each coordinate of the sum of updates.
@@ -61,8 +60,7 @@ class Report:
 
     round: int
     rounds: int
-    spent: Callable[[], Interval] = field(repr=False, compare=False)
-    delta: float
+    spent: Callable[[], Spent] = field(repr=False, compare=False)
     not_private_because: str | None
     noise_multiplier: float
     noise_std: float
@@ -72,7 +70,7 @@ class Report:
     timing: Timing
 
     @property
-    def epsilon(self) -> Interval:
+    def epsilon(self) -> Spent:
         """[achieved, proven] epsilon of all that the run had charged after this round.
 
         The proven end is infinite where the run is not private. Computed on first use, which takes
@@ -81,18 +79,24 @@ class Report:
         return self.spent()
 
     @property
+    def delta(self) -> float:
+        """The delta at which ``epsilon`` was computed."""
+        return self.epsilon.delta
+
+    @property
     def clipped_fraction(self) -> float:
         """Share of the cohort that was clipped. A diagnostic, not private."""
         return self.diagnostics.clipped_fraction
 
     def to_dict(self) -> dict[str, Any]:
         """Flat dictionary for CSV and JSON; the names of diagnostics begin ``unprotected_``."""
+        spent = self.epsilon
         row: dict[str, Any] = {
             "round": self.round,
             "rounds": self.rounds,
-            "epsilon_lower": self.epsilon.lower,
-            "epsilon_upper": self.epsilon.upper,
-            "delta": self.delta,
+            "epsilon_lower": spent.lower,
+            "epsilon_upper": spent.upper,
+            "delta": spent.delta,
             "private": self.not_private_because is None,
             "noise_multiplier": self.noise_multiplier,
             "noise_std": self.noise_std,

@@ -13,6 +13,7 @@ from dpacct.fl.bounds import Bound, Clip
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.noise import GaussianNoise, Noise
 from dpacct.fl.secure_noise import SecureGaussianNoise
+from dpacct.ledger.terms import Terms
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Uniform
 
 DEFAULT_DELTA = 1e-5
@@ -89,14 +90,33 @@ def refuse_weights(weights: Any, denominator: Any) -> None:
         )
 
 
+def choose_delta(
+    budget: Budget | None, delta: float | None, terms: Terms | None, adjacency: Adjacency
+) -> float:
+    """The one delta of a run: that of its ledger, which its budget and its own may only repeat.
+
+    Raises:
+        InvalidParameter: two of them differ, one is out of range, or the ledger has another
+            adjacency.
+    """
+    own = None if delta is None else validate.delta(delta)
+    if budget is not None:
+        if own not in (None, budget.delta):
+            rule = f"the budget has a delta of its own ({budget.delta:g})"
+            raise InvalidParameter("delta", delta, rule, "Drop one of them.")
+        own = budget.delta
+    if terms is not None:
+        return terms.check(own, adjacency)
+    return DEFAULT_DELTA if own is None else own
+
+
 def choose_noise(
     sampling: Sampling,
     adjacency: Adjacency,
     rounds: int,
-    *,
     budget: Budget | None,
     noise_multiplier: float | None,
-    delta: float | None,
+    delta: float,
     accountant: str,
 ) -> tuple[float, Budget]:
     """The noise multiplier, and the budget of a new ledger.
@@ -105,18 +125,15 @@ def choose_noise(
         A given multiplier with the budget, or with one that does not limit the plan; else the
         multiplier whose proven epsilon meets the budget.
     Raises:
-        InvalidParameter: neither budget nor noise, or a delta beside a budget.
+        InvalidParameter: neither budget nor noise.
     """
-    if budget is not None and delta is not None and delta != budget.delta:
-        rule = f"the budget has a delta of its own ({budget.delta:g})"
-        raise InvalidParameter("delta", delta, rule, "Drop one of them.")
     if noise_multiplier is None:
         if budget is None:
             rule = "a budget is needed to choose the noise, or a noise_multiplier"
             raise InvalidParameter("budget", None, rule)
         found = calibrate(
             epsilon=budget.epsilon,
-            delta=budget.delta,
+            delta=delta,
             rounds=rounds,
             sampling=sampling,
             adjacency=adjacency,
@@ -126,7 +143,6 @@ def choose_noise(
     multiplier = validate.noise_multiplier(noise_multiplier)
     if budget is not None:
         return multiplier, budget
-    at = DEFAULT_DELTA if delta is None else validate.delta(delta)
     plan = rounds * Round(multiplier, sampling, adjacency)
     # No limit was asked for: one that the plan stays below by any accountant, quickly computed.
-    return multiplier, Budget(2 * epsilon(plan, delta=at, accountant="rdp").upper + 1, at)
+    return multiplier, Budget(2 * epsilon(plan, delta=delta, accountant="rdp").upper + 1, delta)

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from dpacct.budget import Budget, Interval
+from dpacct.budget import Budget, Spent
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.book import Book
 from dpacct.ledger.chain import new_entry
@@ -198,8 +198,8 @@ class Ledger:
         self._book.resume_run(run_id)
         return Run(self._book, self._readings, run_id)
 
-    def epsilon(self) -> Interval:
-        """Epsilon of all runs together, at the budget's delta; `guarantee` says of what kind.
+    def epsilon(self) -> Spent:
+        """Epsilon of all runs together, with the budget's delta; `guarantee` says of what kind.
 
         Infinite if a round of a run that is not private is charged. The upper end takes the same
         time however many rounds there are; for the lower end the released rounds are read once.

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from dpacct.accountant import ACCOUNTANTS
 from dpacct.achieved import achieved_epsilon
-from dpacct.budget import Interval
+from dpacct.budget import Interval, Spent
 from dpacct.errors import NotConverged, Unsupported
 from dpacct.ledger.book import Book
 from dpacct.ledger.events import round_from_json
@@ -109,7 +109,7 @@ class Readings:
             return proven_epsilon(self._so_far(run), self._book.budget.delta, math.inf)
         return self._book.mixture.epsilon(state.spent, ledger.delta)
 
-    def run_interval(self, run: int) -> Interval:
+    def run_interval(self, run: int) -> Spent:
         """Achieved and proven epsilon of one run by itself, its privacy taken for granted."""
         so_far = self._so_far(run) if self._book.run_state(run).on_plan else None
         return self._interval(self.committed.of_run(run), so_far, self.run_upper(run))
@@ -130,7 +130,7 @@ class Readings:
             return self._book.mixture.epsilon(state.spent, state.delta)
         return proven_epsilon(self._all_so_far(), self._book.budget.delta, math.inf)
 
-    def ledger_interval(self) -> Interval:
+    def ledger_interval(self) -> Spent:
         """Achieved and proven epsilon of all runs together."""
         so_far = None if self._book.state().loose else self._all_so_far()
         return self._interval(self.committed.of_all(), so_far, self.ledger_upper())
@@ -143,17 +143,15 @@ class Readings:
     def _all_so_far(self) -> Schedule:
         return join(self._so_far(run) for run in self._book.initial_plans(unfinished=False))
 
-    def _interval(
-        self, released: Counter[Round], so_far: Schedule | None, upper: float
-    ) -> Interval:
+    def _interval(self, released: Counter[Round], so_far: Schedule | None, upper: float) -> Spent:
         delta = self._book.budget.delta
         if so_far is not None and so_far.distinct() == released:
             exact = ACCOUNTANTS["tight"].epsilon(so_far, delta)
-            return Interval.bracket(exact.lower, upper)
+            return Spent.at(delta, Interval.bracket(exact.lower, upper))
         # Fewer rounds than were released cost no more.
         witnesses = Schedule(Phase(r, n) for r, n in released.most_common(_WITNESSES))
         try:
             lower = ACCOUNTANTS["tight"].epsilon(witnesses, delta).lower
         except (Unsupported, NotConverged):
             lower = achieved_epsilon(witnesses, delta)
-        return Interval.bracket(lower, upper)
+        return Spent.at(delta, Interval.bracket(lower, upper))

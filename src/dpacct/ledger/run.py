@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from dpacct.budget import Interval
+from dpacct.budget import Spent
 from dpacct.errors import LedgerError
 from dpacct.ledger.book import Book, Reservation
 from dpacct.ledger.events import Event, checked_details
@@ -165,20 +165,20 @@ class Run:
         """
         self._book.finish(self.id)
 
-    def epsilon(self) -> Interval:
-        """Epsilon of this run by itself, at the budget's delta; `guarantee` says of what kind.
+    def epsilon(self) -> Spent:
+        """Epsilon of this run by itself, with the ledger's delta; `guarantee` says of what kind.
 
         Planned: the tight accountant on the slots used so far. Adaptive: the Renyi odometer.
         Without privacy: infinite. The lower end is that of the released rounds.
         """
         found = self._readings.run_interval(self.id)
-        return found if self.private else Interval(found.lower, math.inf)
+        return found if self.private else found.without_privacy
 
     def upper_epsilon(self) -> float:
         """The upper end of `epsilon` alone: quicker, for once a round."""
         return self._readings.run_upper(self.id) if self.private else math.inf
 
-    def nominal_epsilon(self) -> Interval:
+    def nominal_epsilon(self) -> Spent:
         """What `epsilon` would be if the noise were secret: for tests that need a seed."""
         return self._readings.run_interval(self.id)
 

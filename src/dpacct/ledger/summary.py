@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from dpacct.accountant import ACCOUNTANTS
-from dpacct.budget import Interval
+from dpacct.budget import Spent
 from dpacct.errors import NotConverged, Unsupported
 from dpacct.ledger.book import Book
 from dpacct.ledger.events import round_to_json
@@ -46,7 +46,7 @@ def summarize(book: Book, readings: Readings) -> dict[str, Any]:
     }
 
 
-def _both(spent: Interval) -> dict[str, float | None]:
+def _both(spent: Spent) -> dict[str, float | None]:
     return {"lower": finite(spent.lower), "upper": finite(spent.upper)}
 
 
@@ -54,7 +54,7 @@ def _run(book: Book, readings: Readings, number: int) -> dict[str, Any]:
     state, data, plan = book.run_state(number), book.run_data(number), book.plan(number)
     spent = readings.run_interval(number)
     if not state.private:
-        spent = Interval(spent.lower, math.inf)
+        spent = spent.without_privacy
     whole = None
     if plan is not None and state.on_plan:
         whole = finite(proven_epsilon(plan.schedule, book.budget.delta, math.inf))

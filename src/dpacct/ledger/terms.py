@@ -1,0 +1,72 @@
+"""What a ledger fixes for all that is charged to it: one delta, one adjacency.
+
+Rule: an epsilon means something at its delta only, so a run has the delta of its ledger or is
+refused before anything is computed.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpacct.budget import Budget
+from dpacct.errors import InvalidParameter
+from dpacct.ledger.ledger import Ledger
+from dpacct.rounds import Adjacency
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The terms of one ledger.
+
+    Attributes:
+        path: of its file.
+        budget: of all its runs together; its delta is that of every reading.
+        adjacency: of all its rounds; None before the first.
+    """
+
+    path: Path
+    budget: Budget
+    adjacency: Adjacency | None
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> Terms:
+        """Those of an open ledger."""
+        return cls(ledger.path, ledger.budget, ledger.adjacency)
+
+    def check(self, delta: float | None, adjacency: Adjacency | None = None) -> float:
+        """The delta of a run: the ledger's.
+
+        Args:
+            delta: what the run asked for; None where it asked for none.
+            adjacency: of the run, where it is known.
+        Raises:
+            InvalidParameter: the run asked for another one, or has another adjacency.
+        """
+        own = self.budget.delta
+        if delta is not None and delta != own:
+            rule = f"the ledger {self.path} has delta {own!r}, and what it charges is told there"
+            raise InvalidParameter(
+                "delta", delta, rule, f"Leave it out, give {own!r}, or charge another ledger."
+            )
+        if adjacency is not None and self.adjacency not in (None, adjacency):
+            rule = f"all rounds of a ledger share one, and {self.path} has {self.adjacency}"
+            raise InvalidParameter(
+                "adjacency", str(adjacency), rule, "Take that one, or charge another ledger."
+            )
+        return own
+
+
+def known_terms(ledger: Ledger | str | os.PathLike[str] | None) -> Terms | None:
+    """The terms of a ledger that is there; None where a new one will be made.
+
+    Raises:
+        LedgerError: the file is no ledger, or damaged.
+    """
+    if ledger is None or isinstance(ledger, Ledger):
+        return None if ledger is None else Terms.of(ledger)
+    if not Path(ledger).exists():
+        return None
+    with Ledger.open(ledger, read_only=True) as found:
+        return Terms.of(found)
