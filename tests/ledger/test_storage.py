@@ -36,7 +36,7 @@ def test_a_book_as_of_an_entry_sees_nothing_later(ledger: Ledger) -> None:
 def test_the_past_cannot_be_written_and_the_future_cannot_be_read(ledger: Ledger) -> None:
     ledger.start_run("one")
     with pytest.raises(LedgerError, match="cannot be changed"):
-        ledger._book.as_of(1).start_run("x", None, private=True, details={})
+        ledger._book.as_of(1).resume_run(1)
     for number in (0, 3, 99):
         with pytest.raises(LedgerError, match=f"entry {number} is missing"):
             ledger._book.as_of(number)

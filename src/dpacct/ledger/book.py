@@ -9,6 +9,7 @@ Rule 4: admission and reservation are one transaction: two processes never share
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dpacct.budget import Budget
@@ -19,6 +20,7 @@ from dpacct.ledger.events import Event, event_to_json, schedule_from_json, sched
 from dpacct.ledger.plans import Plan, PlanRoom, plan_room, schedule_cost
 from dpacct.ledger.position import Position
 from dpacct.ledger.refusal import refuse
+from dpacct.ledger.standing import Standing
 from dpacct.ledger.state import (
     LedgerState,
     RunState,
@@ -133,10 +135,21 @@ class Book:
         return found
 
     def start_run(
-        self, name: str, plan: Schedule | None, *, private: bool, details: dict[str, Any]
+        self,
+        name: str,
+        plan: Schedule | None,
+        *,
+        private: bool,
+        details: dict[str, Any],
+        standing: Callable[[], Standing],
+        over_budget: bool = False,
     ) -> int:
         """Register a run; a plan is admitted as a whole or refused.
 
+        Args:
+            name, plan, private, details: as they are kept.
+            standing: what a refusal says beside the rules.
+            over_budget: it records what has happened, whether the budget has room for it or not.
         Returns:
             Its number.
         Raises:
@@ -147,7 +160,7 @@ class Book:
             "plan": None if plan is None else schedule_to_json(plan),
             "private": private,
             "details": details,
-        }
+        } | ({"over_budget": True} if over_budget else {})
         cost = None if plan is None else schedule_cost(self.mixture, plan)
         relation = None if plan is None else plan.adjacency
         while True:
@@ -161,7 +174,7 @@ class Book:
                 ledger, _ = state_from_json(latest.content["state"])
                 adjacency = self._adjacency(ledger, relation)
                 if plan is not None and cost is not None:
-                    admit_plan(self.mixture, self.budget, ledger, plan, cost, room)
+                    admit_plan(self.mixture, self.budget, ledger, plan, cost, room, standing)
                 ledger, run = started_run(
                     ledger, private=private, plan_cost=cost, adjacency=adjacency, room=room
                 )
@@ -178,8 +191,16 @@ class Book:
             head, ledger, state = self._open_run(run)
             self._append(head, "resume", run, {}, ledger, state)
 
-    def reserve(self, run: int, plan: Plan | None, event: Event) -> Reservation:
-        """Charge a round and put it on disk.
+    def reserve(
+        self,
+        run: int,
+        plan: Plan | None,
+        event: Event,
+        standing: Callable[[], Standing],
+        *,
+        over_budget: bool = False,
+    ) -> Reservation:
+        """Charge a round and put it on disk; ``standing`` and ``over_budget`` as for `start_run`.
 
         Raises:
             BudgetExceeded: it does not fit; nothing is written.
@@ -198,7 +219,7 @@ class Book:
             if plan is None or number is None:
                 base = subtract(base, state.held)
                 after = self.mixture.epsilon(add(base, cost), ledger.delta)
-                fits = after <= self.budget.epsilon
+                fits = over_budget or after <= self.budget.epsilon
             else:
                 freed = plan.cost(self.mixture, state.cursor, number + 1)
                 # Another version may have held another amount: never free more than was held.
@@ -212,7 +233,7 @@ class Book:
                 entry = self._append(head, "reserve", run, data, ledger, state)
                 return Reservation(entry.number, run, cost, slot, skipped)
         held = any(subtract(ledger.held, state.held))
-        raise refuse(self.mixture, self.budget, ledger, base, charged, held=held)
+        raise refuse(self.mixture, self.budget, ledger, base, charged, standing(), held=held)
 
     def commit(self, reservation: Reservation, details: dict[str, Any]) -> None:
         """Note that the round's noisy value may leave now.

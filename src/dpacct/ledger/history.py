@@ -12,6 +12,7 @@ from dpacct.errors import LedgerError, NotConverged, Unsupported
 from dpacct.ledger.book import Book
 from dpacct.ledger.events import round_from_json
 from dpacct.ledger.plans import Plan, join, proven_epsilon
+from dpacct.ledger.readings import adaptive_reading
 from dpacct.ledger.state import LedgerState, state_from_json
 from dpacct.rounds import Phase, Round, Schedule
 
@@ -190,7 +191,7 @@ class _Reader:
         delta = self.book.budget.delta
         released = self.history.released
         if ledger.loose:
-            upper = self.book.mixture.epsilon(ledger.spent, ledger.delta)
+            upper = adaptive_reading(self.book, ledger.spent, ledger.delta)
             return Point(self.reserved, upper, self._lower(released), planned=False)
         so_far = join(plan.first(self.cursors.get(n, 0)) for n, plan in self.plans.items())
         upper = proven_epsilon(so_far, delta, math.inf)

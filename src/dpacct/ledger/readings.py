@@ -18,6 +18,8 @@ from dpacct.errors import NotConverged, Unsupported
 from dpacct.ledger.book import Book
 from dpacct.ledger.events import round_from_json
 from dpacct.ledger.plans import join, proven_epsilon
+from dpacct.ledger.standing import Holder, Standing
+from dpacct.odometer import Totals
 from dpacct.rounds import Phase, Round, Schedule
 
 # So many different rounds are looked at for the achieved side; more change it little.
@@ -87,6 +89,18 @@ class Committed:
             self._seen = entry.number
 
 
+def adaptive_reading(book: Book, spent: Totals, delta: float) -> float:
+    """Proven epsilon of rounds that were chosen one by one.
+
+    Args:
+        spent: their Renyi totals.
+        delta: what the initial plans leave of the budget's. Beyond the budget, where rounds that
+            had run elsewhere were recorded, nothing is left to divide, and all of it counts.
+    """
+    found = book.mixture.epsilon(spent, delta)
+    return found if found <= book.budget.epsilon else book.mixture.epsilon(spent, book.budget.delta)
+
+
 class Readings:
     """Epsilon of an open ledger. Cost per call does not grow with the number of rounds."""
 
@@ -107,7 +121,7 @@ class Readings:
         ledger = self._book.state()
         if state.on_plan:
             return proven_epsilon(self._so_far(run), self._book.budget.delta, math.inf)
-        return self._book.mixture.epsilon(state.spent, ledger.delta)
+        return adaptive_reading(self._book, state.spent, ledger.delta)
 
     def run_interval(self, run: int) -> Spent:
         """Achieved and proven epsilon of one run by itself, its privacy taken for granted."""
@@ -127,13 +141,23 @@ class Readings:
         if state.exposed:
             return math.inf
         if state.loose:
-            return self._book.mixture.epsilon(state.spent, state.delta)
+            return adaptive_reading(self._book, state.spent, state.delta)
         return proven_epsilon(self._all_so_far(), self._book.budget.delta, math.inf)
 
     def ledger_interval(self) -> Spent:
         """Achieved and proven epsilon of all runs together."""
         so_far = None if self._book.state().loose else self._all_so_far()
         return self._interval(self.committed.of_all(), so_far, self.ledger_upper())
+
+    def standing(self) -> Standing:
+        """What the ledger reads, and who holds room, for a refusal."""
+        state, book = self._book.state(), self._book
+        holders: list[Holder] = []
+        for run in range(1, state.runs + 1):
+            found, plan = book.run_state(run), book.plan(run)
+            if any(found.held) and plan is not None:
+                holders.append(Holder(run, book.run_data(run)["name"], plan.rounds - found.cursor))
+        return Standing(book.store.path, book.budget, self.ledger_upper(), tuple(holders))
 
     def _so_far(self, run: int) -> Schedule:
         """The part of a run's plan that it has used."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from dpacct import validate
 from dpacct.budget import Budget
 from dpacct.errors import BudgetExceeded
+from dpacct.ledger.figures import above, told
+from dpacct.ledger.standing import Standing
 from dpacct.ledger.state import LedgerState
 from dpacct.odometer import Mixture, Totals, add
 from dpacct.rounds import Full, Poisson, Round, Sampling, Uniform
@@ -31,6 +33,8 @@ class Refusal:
         more_noise: a round of the same sampling that fits, with little more noise than needed; None
             if there is none.
         lower_rate: one of the same noise with nearly the highest rate that fits; None likewise.
+        standing: what the ledger reads, and who holds room.
+        fits_alone: it would fit if nothing were held.
     """
 
     round: Round
@@ -41,31 +45,39 @@ class Refusal:
     plan_delta: float
     more_noise: Round | None
     lower_rate: Round | None
+    standing: Standing
+    fits_alone: bool
 
     def sentence(self) -> str:
         """All of it in words."""
-        budget = f"{self.budget.epsilon:.7g} at delta {self.budget.delta:.3g}"
-        if self.plan_delta > 0.0:
-            found = (
-                f"the round is outside the plans that were admitted first, and of delta "
-                f"{self.budget.delta:.3g} they leave {self.budget.delta - self.plan_delta:.2g}. "
-                f"Rounds that a plan covers, with at least its noise and at most its rate, still "
-                f"run."
-            )
-        else:
-            held = ", what is held for plans included" if self.held else ""
-            found = (
-                f"the round does not fit: epsilon would be {self.needed:.5g} of {budget}, and is "
-                f"{self.spent:.5g} now{held}."
-            )
+        found = f"the round does not fit: {self._why()}"
         ways: list[str] = []
         if self.more_noise is not None:
             ways.append(f"noise multiplier {self.more_noise.noise_multiplier:.6g} at this rate")
         if self.lower_rate is not None:
             ways.append(f"sampling rate {self.lower_rate.sampling_rate:.4g} at this noise")
         if ways:
-            return f"{found} What fits: {', or '.join(ways)}."
-        return f"{found} No noise and no rate would make it fit."
+            found += f" What fits: {', or '.join(ways)}."
+        else:
+            found += " No noise and no rate would make it fit."
+        return found + self.standing.ways(enough=self.fits_alone)
+
+    def _why(self) -> str:
+        held = ", what is held for plans included" if self.held else ""
+        needed, spent = above(self.needed), above(self.spent)
+        if spent == above(self.standing.upper):
+            budget = f"{self.budget.epsilon:.7g} at delta {told(self.budget.delta)}"
+            return f"epsilon would be {needed} of {budget}, and is {spent} now."
+        rest, covered = "", ""
+        if self.plan_delta > 0.0:
+            left = self.budget.delta - self.plan_delta
+            rest = f", at the {left:.2g} of delta that those plans leave"
+            covered = " Rounds with at least a plan's noise and at most its rate still run."
+        return (
+            f"{self.standing.reading}. A round outside the plans that were made first is judged by "
+            f"the adaptive bound, which holds however the round was chosen: that is {spent}{held}, "
+            f"and would be {needed}{rest}.{covered}"
+        )
 
 
 class RoundRefused(BudgetExceeded):
@@ -82,6 +94,7 @@ def refuse(
     state: LedgerState,
     charged: Totals,
     round_: Round,
+    standing: Standing,
     *,
     held: bool,
 ) -> RoundRefused:
@@ -91,6 +104,7 @@ def refuse(
         mixture, budget, state: of the ledger.
         charged: totals without the round.
         round_: what was asked for.
+        standing: what the ledger reads, and who holds room.
         held: whether plans are part of the totals.
     """
     delta = state.delta
@@ -99,6 +113,7 @@ def refuse(
         total = add(charged, mixture.cost(candidate))
         return mixture.epsilon(total, delta) <= budget.epsilon
 
+    freed = mixture.epsilon(add(state.spent, mixture.cost(round_)), delta)
     return RoundRefused(
         Refusal(
             round_,
@@ -109,6 +124,8 @@ def refuse(
             state.plan_delta,
             _more_noise(round_, fits),
             _lower_rate(round_, fits),
+            standing,
+            freed <= budget.epsilon,
         )
     )
 

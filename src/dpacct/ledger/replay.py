@@ -51,6 +51,7 @@ class Replay:
         self.plans: dict[int, Plan] = {}
         self.open: dict[int, _Open] = {}
         self.unchecked = False
+        self.over_budget = False
         self.dearer = 0
 
     def step(self, content: dict[str, Any], closes: int | None) -> None:
@@ -78,9 +79,12 @@ class Replay:
             self.runs[run] = found_run
 
     def within_budget(self) -> bool:
-        """Whether what is charged outside the initial plans stays inside the budget."""
+        """Whether what is charged outside the initial plans stays inside the budget.
+
+        Rounds that had run elsewhere may have been recorded beyond it; then this is not asked.
+        """
         state = self.ledger
-        if state is None or not self.unchecked:
+        if state is None or not self.unchecked or self.over_budget:
             return True
         self.unchecked = False
         slack = 1 + COST_TOLERANCE
@@ -100,6 +104,7 @@ class Replay:
     ) -> tuple[LedgerState, RunState]:
         if run != ledger.runs + 1:
             raise LedgerError("runs are numbered 1, 2, 3, ...")
+        self.over_budget |= "over_budget" in data
         cost, room, adjacency = None, None, ledger.adjacency
         if data["plan"] is not None:
             plan = Plan(schedule_from_json(data["plan"]))

@@ -7,16 +7,12 @@ assumptions, the guarantee in full, and how to check it.
 
 from __future__ import annotations
 
-import math
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
 from dpacct.ledger.document import Block, Bullets, Heading, Paragraph, Picture, Table
+from dpacct.ledger.figures import above, below
 from dpacct.ledger.readings import Guarantee
 from dpacct.ledger.verify import Verification
-
-DIGITS = 5
-
 
 ADJACENCY_WORDS = {
     "add-remove": "two data sets are neighbors if one has one {unit} more",
@@ -35,23 +31,6 @@ ASSUMPTIONS: tuple[str, ...] = (
     "What ran next was decided from released values and public knowledge alone.",
     "The file is the one that was written: nobody replaced it by an older or another one.",
 )
-
-
-def above(value: float | None) -> str:
-    """A proven bound for display, rounded up."""
-    return "none (infinite)" if value is None else _short(value, ROUND_CEILING)
-
-
-def below(value: float | None) -> str:
-    """An achieved bound for display, rounded down."""
-    return "unknown" if value is None else _short(value, ROUND_FLOOR)
-
-
-def _short(value: float, rounding: str) -> str:
-    if not value or not math.isfinite(value):
-        return f"{value:g}"
-    short = Context(prec=DIGITS, rounding=rounding).create_decimal(Decimal(value))
-    return f"{float(short):.{DIGITS}g}"
 
 
 def bracket(epsilon: dict[str, float | None]) -> str:

@@ -155,7 +155,8 @@ class Run:
             LedgerError: the run is finished, or the file cannot be written. Nothing counts then.
         """
         whole = event if isinstance(event, Event) else Event(event)
-        return Ticket(self._book, self._book.reserve(self.id, self._plan, whole), whole)
+        standing = self._readings.standing
+        return Ticket(self._book, self._book.reserve(self.id, self._plan, whole, standing), whole)
 
     def finish(self) -> None:
         """End the run: it takes no more rounds, and what was held for its plan is free again.

@@ -171,12 +171,17 @@ class Store:
     def writing(self) -> Generator[None]:
         """A transaction that excludes other writers; on disk when it ends, or undone.
 
+        One inside another is part of it, and ends with it.
+
         Raises:
             LedgerError: it could not be written. Nothing of it counts then.
         """
         self._check_process()
         if self._limit != _NO_LIMIT:
             raise LedgerError(f"{self.path}: what the ledger was at an entry cannot be changed.")
+        if self._inside:
+            yield
+            return
         with translated(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             self._inside = True

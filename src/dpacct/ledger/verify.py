@@ -71,6 +71,8 @@ def verify(book: Book, head: str | None = None) -> Verification:
         problems.append(f"behind entry {count}: {_plain(error)}")
     if replay.dearer:
         remarks.append("some rounds were charged more than this version would")
+    if replay.over_budget:
+        remarks.append("rounds that had run elsewhere were recorded beyond the budget")
     if count == 0 and not problems:
         problems.append("there are no entries")
     if head is not None and not wanted:
