@@ -1,7 +1,6 @@
 """`dpacct ledger ...`: what was spent on a data set, and whether the record of it is sound."""
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +11,7 @@ from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.rounds import Adjacency, Round
 from dpacct_cli import ledger_pages, options
+from dpacct_cli.output import Force, Output, read_output, write_output
 from dpacct_cli.render import Answer, show
 from dpacct_cli.typed import MechanismOptions
 
@@ -31,10 +31,6 @@ Unit = Annotated[
 Head = Annotated[
     str | None,
     typer.Option("--head", metavar="HASH", help="A head hash that was kept elsewhere."),
-]
-Output = Annotated[
-    str | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write there instead of to stdout."),
 ]
 BudgetDelta = Annotated[
     str | None, typer.Option("--delta", metavar="D", help="Delta of the budget; default 1e-05.")
@@ -136,6 +132,7 @@ def verify(
 def report(
     file: File,
     output: Output = None,
+    force: Force = False,
     as_json: options.AsJson = False,
 ) -> None:
     """A page for a reviewer: Markdown, or HTML by -o.
@@ -144,7 +141,7 @@ def report(
       dpacct ledger report census.ledger
       dpacct ledger report census.ledger -o privacy.html
     """
-    target = None if output is None else Path(output)
+    target = read_output(output, force=force)
     if target is not None and target.suffix.lower() not in (".md", ".html"):
         raise InvalidParameter("--output", output, "a report ends in .md or .html")
     with _open(file) as ledger:
@@ -152,7 +149,8 @@ def report(
             print(json.dumps(ledger.report(), indent=2, allow_nan=False))
             return
         html = target is not None and target.suffix.lower() == ".html"
-        _write(ledger.report_html() if html else ledger.report_markdown(), target)
+        page = ledger.report_html() if html else ledger.report_markdown()
+    write_output(page, target, force=force)
 
 
 def remaining(
@@ -189,31 +187,21 @@ def remaining(
     show(Answer(data, str(chosen), lambda: page), style)
 
 
-def export(file: File, output: Output = None, as_json: options.AsJson = False) -> None:
+def export(
+    file: File, output: Output = None, force: Force = False, as_json: options.AsJson = False
+) -> None:
     """Every entry, one JSON object a line; with --json one.
 
     Example:
       dpacct ledger export census.ledger -o census.jsonl
     """
-    target = None if output is None else Path(output)
+    target = read_output(output, force=force)
     with _open(file) as ledger:
         if as_json:
-            _write(json.dumps({"entries": list(ledger.export())}, indent=2) + "\n", target)
+            text = json.dumps({"entries": list(ledger.export())}, indent=2) + "\n"
         else:
-            _write("".join(f"{json.dumps(entry)}\n" for entry in ledger.export()), target)
-
-
-def _write(text: str, target: Path | None) -> None:
-    if target is None:
-        sys.stdout.write(text)
-        return
-    try:
-        target.write_text(text, encoding="utf-8")
-    except OSError as error:
-        reason = error.strerror or "unknown reason"
-        raise InvalidParameter(
-            "--output", str(target), f"it cannot be written ({reason})"
-        ) from None
+            text = "".join(f"{json.dumps(entry)}\n" for entry in ledger.export())
+    write_output(text, target, force=force)
 
 
 COMMANDS = {

@@ -163,6 +163,28 @@ def test_export(dpacct: Any, file: str) -> None:
     assert Path("all.jsonl").read_text(encoding="utf-8").splitlines() == lines
 
 
+def test_nothing_is_overwritten_without_force_and_a_ledger_never(dpacct: Any, file: str) -> None:
+    Path("page.md").write_text("mine\n", encoding="utf-8")
+    for words in ("ledger report census.ledger", "ledger export census.ledger"):
+        assert_refused(dpacct(words, "-o page.md"), 2, "'page.md'; it exists already", "--force")
+        assert Path("page.md").read_text(encoding="utf-8") == "mine\n"
+        assert dpacct(words, "-o page.md --force").text == ""
+        assert Path("page.md").read_text(encoding="utf-8") != "mine\n"
+        Path("page.md").write_text("mine\n", encoding="utf-8")
+    before = Path(file).read_bytes()
+    Path("link.md").symlink_to(file)
+    Path("hard.md").hardlink_to(file)
+    for target in ("link.md", "hard.md", "./link.md"):
+        for words in ("ledger report census.ledger", "ledger export census.ledger"):
+            refused = dpacct(words, f"-o {target} --force")
+            assert_refused(refused, 2, "it is a ledger, and is never replaced")
+    for target in (file, f"./{file}", str(Path(file).absolute()), f"{file}-wal", f"{file}.witness"):
+        refused = dpacct("ledger export census.ledger --force -o", target)
+        assert_refused(refused, 2, "and is never replaced")
+    assert Path(file).read_bytes() == before
+    assert dpacct("ledger verify", file, "--json").json["sound"] is True
+
+
 @pytest.mark.parametrize(
     ("words", "code", "parts"),
     [

@@ -9,7 +9,6 @@ A checkpoint holds private values where the method has client memories. Guard it
 
 from __future__ import annotations
 
-import os
 import pickle
 import warnings
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, cast
 import torch
 
 from dpacct.errors import InvalidParameter
+from dpacct.ledger.outputs import write_file
 
 # 1 did not name the ledger of its run.
 VERSION = 2
@@ -40,26 +40,14 @@ _DAMAGED = (
 
 
 def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
-    """Write to a temporary file beside ``path``, flush it to disk, and rename it.
+    """Write a checkpoint, which replaces the one before; whole, or not at all.
 
     Raises:
         OSError: the file cannot be written; the old one is untouched.
+        InvalidParameter: there is a ledger in its place, or a folder.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as stream:
-            torch.save({"version": VERSION} | content, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    if hasattr(os, "O_DIRECTORY"):
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    whole = {"version": VERSION} | content
+    write_file(path, lambda stream: torch.save(whole, stream), name="checkpoint", replace=True)
 
 
 def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:

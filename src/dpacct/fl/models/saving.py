@@ -8,6 +8,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from dpacct.ledger.outputs import write_file
+
 
 def save_parameters(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Write the parameters, on the CPU; complete under their final name, or not at all.
@@ -16,11 +18,9 @@ def save_parameters(model: nn.Module, path: str | os.PathLike[str]) -> None:
 
     Raises:
         OSError: the file cannot be written; one that was there is untouched.
+        InvalidParameter: there is a ledger in its place, or a folder.
     """
-    file = Path(path)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
-        torch.save({name: value.cpu() for name, value in model.state_dict().items()}, temporary)
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)
+    parameters = {name: value.cpu() for name, value in model.state_dict().items()}
+    write_file(
+        Path(path), lambda stream: torch.save(parameters, stream), name="model", replace=True
+    )

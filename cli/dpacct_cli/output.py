@@ -1,0 +1,70 @@
+"""The file that ``-o`` names: written whole, and over nothing that is not to be replaced."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpacct.errors import InvalidParameter
+
+LABEL = "--output"
+
+Output = Annotated[
+    str | None,
+    typer.Option(LABEL, "-o", metavar="FILE", help="Write there instead of to stdout."),
+]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Replace the file of -o if it exists; a ledger never is."),
+]
+
+
+def read_output(output: str | None, *, force: bool) -> Path | None:
+    """The file that was named, if it may be written; before anything is computed.
+
+    Raises:
+        InvalidParameter: it exists and --force is missing, or it is a ledger or a folder.
+    """
+    if output is None or output == "/dev/stdout":
+        return None
+    from dpacct.ledger.outputs import check_place
+
+    check_place(Path(output), LABEL, replace=force)
+    return Path(output)
+
+
+def write_output(text: str, target: Path | None, *, force: bool) -> None:
+    """Write to the file that was named, or to stdout.
+
+    Raises:
+        InvalidParameter: the file exists and --force is missing, it is a ledger or a folder, or it
+            cannot be written.
+    """
+    if target is None:
+        sys.stdout.write(text)
+        return
+    write_new(text, target, LABEL, replace=force)
+
+
+def write_new(text: str, file: Path, name: str, *, replace: bool = False) -> None:
+    """Write a file of text, by default one that does not exist yet.
+
+    Args:
+        text, file: what, and where.
+        name: of the option that named the file, or that it follows from.
+        replace: whether it may exist.
+    Raises:
+        InvalidParameter: as for `write_output`.
+    """
+    # With the ledger comes SQLite, which most commands never need.
+    from dpacct.ledger.outputs import write_file
+
+    content = text.encode("utf-8", "surrogateescape")
+    try:
+        write_file(file, lambda stream: stream.write(content), name=name, replace=replace)
+    except OSError as error:
+        reason = error.strerror or "unknown reason"
+        raise InvalidParameter(name, str(file), f"it cannot be written ({reason})") from None
