@@ -37,10 +37,14 @@ def chosen(value: float, digits: int = 7, *, least: bool = False) -> str:
         digits: significant ones.
         least: shorten it downwards; else upwards.
     """
-    text = (down if least else up)(Decimal(repr(float(value))), digits)
-    if "." not in text:
-        return text
-    head, mark, exponent = text.partition("e")
+    return trimmed((down if least else up)(Decimal(repr(float(value))), digits))
+
+
+def trimmed(figure: str) -> str:
+    """A figure without the zeros at its end."""
+    if "." not in figure:
+        return figure
+    head, mark, exponent = figure.partition("e")
     return head.rstrip("0").removesuffix(".") + mark + exponent
 
 

@@ -11,6 +11,7 @@ from dpacct import Budget, Ledger, Poisson, Round, Uniform
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
 from dpacct.ledger import Guarantee
 from dpacct.ledger.elsewhere import MOST_ROUNDS
+from dpacct.ledger.reservation import commit, reserve
 from dpacct.ledger.store import Store
 from dpacct.odometer import Odometer
 
@@ -89,7 +90,8 @@ def test_only_what_was_said_to_be_over_the_budget_may_be(path: Path) -> None:
             for _ in range(400):
                 dpacct.ledger.Ticket(
                     ledger._book,
-                    ticket := ledger._book.reserve(
+                    ticket := reserve(
+                        ledger._book,
                         run,
                         None,
                         dpacct.ledger.Event(ROUND),
@@ -98,8 +100,8 @@ def test_only_what_was_said_to_be_over_the_budget_may_be(path: Path) -> None:
                     ),
                     dpacct.ledger.Event(ROUND),
                 )
-                ledger._book.commit(ticket, {})
-        assert "the charged rounds exceed the budget" in ledger.verify().problems[0]
+                commit(ledger._book, ticket, {})
+        assert "the rounds charged before it exceed the budget" in ledger.verify().problems[0]
 
 
 def test_a_failure_in_the_middle_leaves_nothing(

@@ -15,6 +15,7 @@ from typing import Any
 from dpacct.errors import BudgetExceeded, InvalidParameter
 from dpacct.ledger.book import Book
 from dpacct.ledger.events import Event
+from dpacct.ledger.reservation import commit, reserve
 from dpacct.ledger.standing import Standing
 from dpacct.rounds import Schedule
 
@@ -71,7 +72,7 @@ def record(
         for round_, count in rounds:
             event = Event(round_)
             for _ in range(count):
-                ticket = book.reserve(run, plan, event, standing, over_budget=plan is None)
-                book.commit(ticket, {})
+                ticket = reserve(book, run, plan, event, standing, over_budget=plan is None)
+                commit(book, ticket, {})
         book.finish(run)
     return run

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from dpacct import validate
 from dpacct.budget import Budget, Spent
-from dpacct.errors import InvalidParameter, LedgerError
+from dpacct.errors import InvalidParameter
 from dpacct.ledger.book import Book
-from dpacct.ledger.chain import new_entry
+from dpacct.ledger.creation import create
 from dpacct.ledger.elsewhere import record
+from dpacct.ledger.entries import content_of
 from dpacct.ledger.events import Event, checked_details
-from dpacct.ledger.history import read_history
-from dpacct.ledger.plans import most_planned_rounds
-from dpacct.ledger.position import Position, require
-from dpacct.ledger.readings import Guarantee, Readings
-from dpacct.ledger.report import compose
+from dpacct.ledger.position import Position, position_of, require
+from dpacct.ledger.readings import Guarantee, Reader
+from dpacct.ledger.remaining import rounds_left, rounds_left_as_plan
+from dpacct.ledger.report import verified_report
 from dpacct.ledger.report_html import to_html
 from dpacct.ledger.report_markdown import to_markdown
 from dpacct.ledger.run import Run
-from dpacct.ledger.state import empty_ledger, state_to_json
 from dpacct.ledger.store import Store
-from dpacct.ledger.summary import summarize, with_history
+from dpacct.ledger.summary import report_of, summarize
 from dpacct.ledger.verify import Verification, verify
-from dpacct.odometer import count_fitting, design_mixture
 from dpacct.rounds import Adjacency, Round, Schedule
 
 
@@ -45,7 +43,7 @@ class Ledger:
 
     def __init__(self, book: Book) -> None:
         self._book = book
-        self._readings = Readings(book)
+        self._readings = Reader(book)
         self.path = book.store.path
         self.budget = book.budget
         self.unit = book.unit
@@ -81,7 +79,7 @@ class Ledger:
             raise InvalidParameter("budget", budget, "a budget is Budget(epsilon, delta)")
         relation = "" if adjacency is None else str(Adjacency.parse(adjacency))
         if budget is not None and not read_only and not file.exists():
-            _create(file, budget, relation, unit, typical)
+            create(file, budget, relation, unit, typical)
         store = Store.open(file, read_only=read_only)
         try:
             ledger = cls(Book(store))
@@ -128,8 +126,8 @@ class Ledger:
     @property
     def runs(self) -> tuple[Run, ...]:
         """All runs, in the order in which they were started."""
-        count = self._book.state().runs
-        return tuple(Run(self._book, self._readings, n) for n in range(1, count + 1))
+        numbers = range(1, self._book.state().runs + 1)
+        return tuple(Run(self._book, self._readings, number) for number in numbers)
 
     @property
     def head(self) -> str:
@@ -139,7 +137,7 @@ class Ledger:
     @property
     def position(self) -> Position:
         """How far the ledger has come; `require` compares it later, in this file or a copy."""
-        return self._book.position()
+        return position_of(self._book)
 
     def require(self, position: Position, holder: str) -> None:
         """Refuse to go on where the ledger has lost what a `position` of it says it had.
@@ -156,7 +154,7 @@ class Ledger:
     @property
     def guarantee(self) -> Guarantee:
         """What kind of claim `epsilon` is."""
-        return self._readings.ledger_guarantee()
+        return self._readings.now().ledger_guarantee()
 
     def start_run(
         self,
@@ -169,7 +167,7 @@ class Ledger:
         """Register a run.
 
         Args:
-            name: for people.
+            name: for people; one line of at most 200 printable characters.
             plan: its schedule, made of what `Event.charged` says; room for all of it is held. None:
                 rounds are chosen as the run goes.
             private: False if the noise does not come from a secret source (a seed was given). Then
@@ -182,17 +180,17 @@ class Ledger:
         schedule = 1 * plan if isinstance(plan, Round) else plan
         if schedule is not None and not schedule.rounds:
             raise InvalidParameter("plan", plan, "a plan has at least one round")
-        kept = checked_details({} if details is None else details)
-        standing = self._readings.standing
         number = self._book.start_run(
-            _checked_name(name), schedule, private=bool(private), details=kept, standing=standing
+            validate.line("name", name, "the name of a run"),
+            schedule,
+            private=bool(private),
+            details=checked_details({} if details is None else details),
+            standing=self._readings.standing,
         )
         return Run(self._book, self._readings, number)
 
     def resume_run(self, run_id: int) -> Run:
-        """Go on with a run, after a crash or in another process.
-
-        Rounds that were reserved and never committed stay spent.
+        """Go on with a run, after a crash; rounds that were never committed stay spent.
 
         Raises:
             LedgerError: there is no such run, or it is finished.
@@ -222,7 +220,7 @@ class Ledger:
         schedule = 1 * rounds if isinstance(rounds, Round) else rounds
         number = record(
             self._book,
-            _checked_name(name),
+            validate.line("name", name, "the name of a run"),
             schedule,
             private=bool(private),
             over_budget=over_budget,
@@ -234,106 +232,66 @@ class Ledger:
     def epsilon(self) -> Spent:
         """Epsilon of all runs together, with the budget's delta; `guarantee` says of what kind.
 
-        Infinite if a round of a run that is not private is charged. The upper end takes the same
-        time however many rounds there are; for the lower end the released rounds are read once.
+        Infinite if a round of a run that is not private is charged. Where all rounds were planned,
+        it is that of the planned rounds charged so far, for a number of them that was settled in
+        advance; `epsilon_any_stop` holds whatever settled it. The time for the upper end does not
+        grow with the rounds; for the lower end the released rounds are read once.
         """
-        return self._readings.ledger_interval()
+        return self._readings.now().ledger_interval()
 
     def upper_epsilon(self) -> float:
         """The upper end of `epsilon` alone: quicker, for once a round."""
-        return self._readings.ledger_upper()
+        return self._readings.now().ledger_upper()
+
+    def epsilon_any_stop(self) -> float:
+        """As `upper_epsilon`, whatever decided how many rounds ran: whole plans count whole."""
+        return self._readings.now().ledger_any_stop()
 
     def remaining(self, round_: Round | Event) -> int:
         """How many more such rounds fit, chosen as one goes; at most 10^12.
 
-        What is held for plans is not available. Before anything has run, a plan of such rounds may
-        be longer: `remaining_as_plan`.
+        What is held for plans is not available. A plan may be longer: `remaining_as_plan`.
         """
-        charged = round_.charged if isinstance(round_, Event) else round_
-        state, book = self._book.state(), self._book
-        self._check_adjacency(charged)
-        cost = book.mixture.cost(charged)
-        return count_fitting(book.mixture, state.charged, cost, book.budget, state.delta)
+        return rounds_left(self._book.as_of(), _charged(round_))
 
     def remaining_as_plan(self, round_: Round | Event) -> int:
         """How many such rounds a plan may have that is registered now; at most 10^12."""
-        charged = round_.charged if isinstance(round_, Event) else round_
-        chosen = self.remaining(round_)
-        if self._book.state().started:
-            return chosen
-        plans = self._book.initial_plans(unfinished=True).values()
-        return most_planned_rounds(
-            self._book.mixture, self.budget, [plan.schedule for plan in plans], charged, chosen
-        )
+        return rounds_left_as_plan(self._book.as_of(), _charged(round_))
 
     def verify(self, head: str | None = None) -> Verification:
-        """Recompute the chain, the cost of every round and every total, from the entries alone.
+        """Recompute the chain, every cost and every total, from the entries alone.
 
         Args:
             head: a `head` that was kept elsewhere. Without one, entries that somebody dropped from
                 the end of the file leave no trace.
         """
-        return verify(self._book, head)
+        return verify(self._book.as_of(), head)
 
     def summary(self) -> dict[str, Any]:
         """The facts, as `dpacct ledger show --json` prints them."""
-        return summarize(self._book, self._readings)
+        return summarize(self._readings.now())
 
     def report(self) -> dict[str, Any]:
         """The facts with the history of all rounds, as a report needs them; reads every entry."""
-        found = with_history(self.summary(), read_history(self._book))
-        return found | {"reporter": software()}
+        return report_of(self._readings.now())
 
     def report_markdown(self) -> str:
         """The report for a reviewer, as Markdown; verifies the ledger first."""
-        return to_markdown(compose(self.report(), self.verify()))
+        return to_markdown(verified_report(self._readings.now()))
 
     def report_html(self) -> str:
         """The report for a reviewer, as one page of HTML; verifies the ledger first."""
-        return to_html(compose(self.report(), self.verify()))
+        return to_html(verified_report(self._readings.now()))
 
     def export(self) -> Iterator[dict[str, Any]]:
         """Every entry as it stands in the file, with its hash."""
-        for entry, _ in self._book.store.entries():
-            yield entry.content | {"hash": entry.hash.hex()}
-
-    def _check_adjacency(self, round_: Round) -> None:
-        if self.adjacency not in (None, round_.adjacency):
-            rule = f"all rounds of a ledger share one adjacency, and this one has {self.adjacency}"
-            raise InvalidParameter("adjacency", str(round_.adjacency), rule)
+        book = self._book.as_of()
+        for entry, _ in book.store.entries():
+            yield book.named(content_of, entry) | {"hash": entry.hash.hex()}
 
     def __repr__(self) -> str:
         return f"<Ledger {str(self.path)!r}, {self.budget!r}>"
 
 
-def _checked_name(name: str) -> str:
-    if not isinstance(name, str) or not name.strip():
-        raise InvalidParameter("name", name, "a run has a name")
-    return name
-
-
-def software() -> str:
-    """The version that is installed."""
-    try:
-        return f"dpacct {version('dpacct')}"
-    except PackageNotFoundError:
-        return "dpacct, version unknown"
-
-
-def _create(
-    file: Path, budget: Budget, adjacency: str, unit: str, typical: Round | Schedule | None
-) -> None:
-    if not isinstance(unit, str) or not unit.strip():
-        raise InvalidParameter("unit", unit, "a unit of privacy is a word or a few")
-    if not file.parent.is_dir():
-        raise LedgerError(f"{file}: no ledger can be made: there is no folder {file.parent}.")
-    mixture = design_mixture(budget, typical)
-    data: dict[str, Any] = {
-        "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
-        "orders": list(mixture.orders),
-        "weights": list(mixture.weights),
-        "unit": unit,
-        "software": software(),
-    }
-    state = state_to_json(empty_ledger(mixture.zero(), budget.delta, adjacency), None)
-    Store.create(file, new_entry(None, "ledger", 0, data, state))
+def _charged(round_: Round | Event) -> Round:
+    return round_.charged if isinstance(round_, Event) else round_

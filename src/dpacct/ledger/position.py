@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from dpacct.errors import InvalidParameter, LedgerError
+from dpacct.ledger.book import Book
 from dpacct.ledger.store import Store
 
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -44,6 +45,14 @@ class Position:
             value = getattr(self, name)
             if type(value) is not int or not least <= value < 2**63:
                 raise InvalidParameter(name, value, f"a count of {least} or more")
+
+
+def position_of(book: Book) -> Position:
+    """How far a ledger has come; the cost grows with the number of runs, not of rounds."""
+    now = book.as_of()
+    head = now.store.head()
+    committed = sum(now.run_state(n).committed for n in range(1, now.state().runs + 1))
+    return Position(now.store.entry(1).hash.hex(), head.number, head.hash.hex(), committed)
 
 
 def require(store: Store, position: Position, holder: str) -> None:
