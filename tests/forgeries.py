@@ -21,6 +21,22 @@ from dpacct.ledger import Event, Release, chain
 from dpacct.ledger.store import APPLICATION_ID, SCHEMA, SCHEMA_VERSION
 
 ROUND = Round(1.3, Poisson(0.1))
+BUDGET = Budget(8, 1e-5)
+# Rounds at the ends of what is allowed, as they stand in an entry, and some beyond.
+EXTREME: tuple[dict[str, Any], ...] = tuple(
+    {"noise_multiplier": noise, "adjacency": "add-remove"} | sampling
+    for noise in (1e-3, 0.05, 1.3, 9.0, 1e10, 1e11, 0.0)
+    for sampling in (
+        {"sampling": "full"},
+        {"sampling": "poisson", "sampling_rate": 1e-150},
+        {"sampling": "poisson", "sampling_rate": 1e-9},
+        {"sampling": "poisson", "sampling_rate": 0.5},
+        {"sampling": "poisson", "sampling_rate": 1.0},
+        {"sampling": "uniform", "cohort_size": 1, "num_clients": 10**30},
+        {"sampling": "uniform", "cohort_size": 10**30, "num_clients": 10**30},
+        {"sampling": "uniform", "cohort_size": 2, "num_clients": 1},
+    )
+)
 
 
 class Raw(str):
@@ -53,48 +69,85 @@ class Row:
     closes: Any
 
 
-def example(path: Path, which: int) -> None:
-    """One of five ledgers: mixed, planned, seeded, of fixed cohorts, divided delta."""
-    budget = Budget(8, 1e-5)
-    if which == 0:
-        with Ledger.open(path, budget) as ledger:
-            run = ledger.start_run("planned", 4 * ROUND, details={"lr": 0.1, "a": [1, {"b": 2}]})
-            other = ledger.start_run("chosen")
-            for _ in range(3):
-                run.reserve(ROUND).commit({"loss": 0.5})
-                other.reserve(Round(2.0, Poisson(0.05))).commit()
-            run.reserve(ROUND).abandon("nothing drawn")
-            run.reserve(Round(1.2, Poisson(0.1))).commit()
-            ledger.resume_run(2).reserve(ROUND)
-            run.finish()
-    elif which == 1:
-        releases = (Release("update", 1.3, 0.5), Release("quantile", 10.0))
-        event = Event(Round(1.3, Poisson(0.1)), releases, {"step": 1})
-        with Ledger.open(path, budget) as ledger:
-            run = ledger.start_run("planned", 5 * event.charged + 5 * Round(3.0, Poisson(0.2)))
-            for _ in range(4):
-                run.reserve(event).commit()
-            run.finish()
-    elif which == 2:
-        with Ledger.open(path, budget, unit="patient") as ledger:
-            ledger.start_run("private", 3 * ROUND).reserve(ROUND).commit()
-            run = ledger.start_run("seeded", private=False)
-            run.reserve(ROUND).commit()
-    elif which == 3:
-        round_ = Round(3.0, Uniform(10, 200))
-        with Ledger.open(path, budget, adjacency="replace-one") as ledger:
-            ledger.start_run("first").reserve(round_).commit()
-            late = ledger.start_run("late", 3 * round_)
-            late.reserve(round_).commit()
-    else:
-        round_ = Round(3.0, Poisson(0.1))
-        with Ledger.open(path, Budget(1, 1e-5)) as ledger:
-            most = ledger.remaining_as_plan(round_)
-            mistake = ledger.start_run("mistake", most * round_)
-            mistake.finish()
-            run = ledger.start_run("all of it", most * round_)
-            run.reserve(round_).commit()
-            run.reserve(round_)
+def _everyone(path: Path) -> None:
+    """Full participation, which composes exactly and quickly: of everything a little."""
+    round_, other = Round(9.0), Round(12.0)
+    event = Event(round_, (Release("update", 9.5), Release("count", 30.0, 0.5)), {"lr": [1]})
+    with Ledger.open(path, BUDGET) as ledger:
+        run = ledger.start_run("planned", 3 * event.charged + 2 * other, details={"a": {"b": 1}})
+        run.reserve(event).commit({"loss": 0.5})
+        run.reserve(event).abandon("nothing drawn")
+        ledger.start_run("chosen").reserve(other).commit()
+        ledger.resume_run(1).reserve(other).commit()
+        run.reserve(Round(8.0))
+        run.finish()
+        ledger.start_run("late", 4 * other).reserve(other).commit()
+
+
+def _part_of_a_plan(path: Path) -> None:
+    with Ledger.open(path, BUDGET) as ledger:
+        ledger.start_run("given up", 3 * Round(9.0)).finish()
+        run = ledger.start_run("planned", 9 * Round(9.0))
+        for noise in (9.0, 9.0, 9.5, 9.0):
+            run.reserve(Round(noise)).commit()
+        run.finish()
+
+
+def _elsewhere(path: Path) -> None:
+    with Ledger.open(path, Budget(1, 1e-5)) as ledger:
+        ledger.start_run("here").reserve(Round(9.0)).commit()
+        ledger.charge("there", 9 * Round(9.0), over_budget=True)
+
+
+def _sampled(path: Path) -> None:
+    with Ledger.open(path, BUDGET) as ledger:
+        run = ledger.start_run("planned", 4 * ROUND, details={"lr": 0.1, "a": [1, {"b": 2}]})
+        other = ledger.start_run("chosen")
+        for _ in range(3):
+            run.reserve(ROUND).commit({"loss": 0.5})
+            other.reserve(Round(2.0, Poisson(0.05))).commit()
+        run.reserve(ROUND).abandon("nothing drawn")
+        run.reserve(Round(1.2, Poisson(0.1))).commit()
+        ledger.resume_run(2).reserve(ROUND)
+        run.finish()
+
+
+def _sampled_plan(path: Path) -> None:
+    releases = (Release("update", 1.3, 0.5), Release("quantile", 10.0))
+    event = Event(Round(1.3, Poisson(0.1)), releases, {"step": 1})
+    with Ledger.open(path, BUDGET) as ledger:
+        run = ledger.start_run("planned", 5 * event.charged + 5 * Round(3.0, Poisson(0.2)))
+        for _ in range(4):
+            run.reserve(event).commit()
+        run.finish()
+
+
+def _seeded(path: Path) -> None:
+    with Ledger.open(path, BUDGET, unit="patient") as ledger:
+        ledger.start_run("private", 3 * ROUND).reserve(ROUND).commit()
+        ledger.start_run("seeded", private=False).reserve(ROUND).commit()
+
+
+def _fixed_cohorts(path: Path) -> None:
+    round_ = Round(3.0, Uniform(10, 200))
+    with Ledger.open(path, BUDGET, adjacency="replace-one") as ledger:
+        ledger.start_run("first").reserve(round_).commit()
+        ledger.start_run("late", 3 * round_).reserve(round_).commit()
+
+
+def _whole_budget(path: Path) -> None:
+    round_ = Round(3.0, Poisson(0.1))
+    with Ledger.open(path, Budget(1, 1e-5)) as ledger:
+        most = ledger.remaining_as_plan(round_)
+        ledger.start_run("mistake", most * round_).finish()
+        run = ledger.start_run("all of it", most * round_)
+        run.reserve(round_).commit()
+        run.reserve(round_)
+
+
+# Ledgers to be forged; what is read of the first ones takes milliseconds.
+QUICK = (_everyone, _part_of_a_plan, _elsewhere)
+EXAMPLES = (*QUICK, _sampled, _sampled_plan, _seeded, _fixed_cohorts, _whole_budget)
 
 
 def read(path: Path) -> list[Row]:
@@ -200,12 +253,14 @@ def forge(rows: list[Row], dice: random.Random) -> list[Row]:
     for _ in range(dice.choice((1, 1, 1, 2, 3))):
         index = dice.randrange(len(forged))
         row = forged[index]
-        what = dice.choices(("move", "closes", "value", "part"), (14, 6, 2, 78))[0]
+        what = dice.choices(("move", "closes", "value", "round", "part"), (14, 6, 2, 8, 70))[0]
         if what == "move":
             _move(forged, index, dice)
         elif what == "closes":
             closes = dice.choice([None, 1, 4, 5, 99, -1, 2.5, "x", b"\xff", row.closes])
             forged[index] = Row(row.content, closes)
+        elif what == "round":
+            _extreme(dice.choice(forged).content, dice)
         elif what == "value":
             forged[index] = Row(dice.choice(EVIL), row.closes)
         else:
@@ -226,6 +281,26 @@ def _move(forged: list[Row], index: int, dice: random.Random) -> None:
     for number, moved in enumerate(forged, 1):
         if isinstance(moved.content, dict) and dice.random() < 0.97:
             moved.content["number"] = number
+
+
+def _extreme(content: Any, dice: random.Random) -> None:
+    """Another round, or plan, or budget, that is allowed or nearly."""
+    data = content.get("data") if isinstance(content, dict) else None
+    if not isinstance(data, dict):
+        return
+    if "charged" in data:
+        data["charged"] = dict(dice.choice(EXTREME))
+    elif "plan" in data:
+        rounds = dice.choice((1, 2, 1000, 10**12))
+        phases = dice.choice((1, 1, 2, 30))
+        data["plan"] = [{"rounds": rounds} | dice.choice(EXTREME) for _ in range(phases)]
+    elif "budget" in data:
+        epsilon, delta = dice.choice((1e-300, 0.1, 8.0, 1e308)), dice.choice((1e-300, 1e-5, 0.999))
+        data["budget"] = {"epsilon": epsilon, "delta": delta}
+        if dice.random() < 0.5:
+            content["state"]["ledger"]["delta"] = delta
+        if dice.random() < 0.3:
+            data["orders"] = dice.choice(([1.00001] * 11, [1e7] * 11, [2.0], [1.5, 2.0]))
 
 
 def _change(content: Any, dice: random.Random) -> None:

@@ -71,7 +71,7 @@ class Replay:
     Attributes:
         ledger: the totals of all runs behind the latest entry; None before the first.
         dearer: the numbers of entries that charge more than is needed.
-        over_budget: rounds that had run elsewhere were recorded whether there was room or not.
+        elsewhere: runs that record what ran elsewhere, whether there was room for it or not.
     """
 
     def __init__(self, opening: Opening) -> None:
@@ -83,7 +83,7 @@ class Replay:
         self.dearer: list[int] = []
         self._open: dict[int, _Open] = {}
         self._owed: dict[int, _Owed] = {}
-        self.over_budget = False
+        self.elsewhere: set[int] = set()
         self._unchecked = False
         self._number = 0
 
@@ -120,13 +120,11 @@ class Replay:
     def check_budget(self) -> None:
         """Whether what is charged outside the initial plans stays inside the budget.
 
-        Where rounds that had run elsewhere may have been recorded beyond it, this is not asked.
-
         Raises:
             LedgerError: it does not.
         """
         state = self.ledger
-        if state is None or not self._unchecked or self.over_budget:
+        if state is None or not self._unchecked:
             return
         self._unchecked = False
         most = self.budget.epsilon * (1 + COST_TOLERANCE)
@@ -141,7 +139,10 @@ class Replay:
     def _start(self, ledger: LedgerState, run: int, said: Start, found: LedgerState) -> Found:
         if run != ledger.runs + 1:
             raise LedgerError("runs are numbered 1, 2, 3, ...")
-        self._check_over_budget(said)
+        if said.over_budget:
+            # Until here there was room for everything.
+            self.check_budget()
+            self.elsewhere.add(run)
         cost, room, adjacency = None, None, ledger.adjacency
         if said.plan is not None:
             plan = Plan(said.plan)
@@ -157,14 +158,6 @@ class Replay:
         return started_run(
             ledger, private=said.private, plan_cost=cost, adjacency=adjacency, room=room
         )
-
-    def _check_over_budget(self, said: Start) -> None:
-        if said.over_budget and not self.over_budget:
-            if said.plan is not None:
-                raise LedgerError("what is recorded beyond the budget has no plan")
-            # Until here there was room for everything.
-            self.check_budget()
-            self.over_budget = True
 
     def _adjacency(self, ledger: LedgerState, adjacency: str) -> str:
         if ledger.adjacency not in ("", adjacency):
@@ -239,7 +232,7 @@ class Replay:
         slot, skipped, freed = None, False, self.mixture.zero()
         cost = self.mixture.cost(said.charged)
         if said.slot is None:
-            self._unchecked = True
+            self._unchecked |= entry.run not in self.elsewhere
         else:
             plan, number = self._planned(entry.run, state, said.charged, said.slot)
             skipped = number > state.cursor

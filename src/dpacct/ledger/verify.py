@@ -127,7 +127,7 @@ class _Reading:
                 f"{_entries(self.replay.dearer)}: charged more than this version would, or than "
                 "what they say they are"
             )
-        if self.replay.over_budget:
+        if self.replay.elsewhere:
             yield "rounds that had run elsewhere were recorded beyond the budget"
         for number in self._backwards:
             yield f"entry {number}: the clock went backwards; order is kept"
