@@ -107,9 +107,9 @@ def _as_text(raw: io.FileIO, before: TextIO | None) -> io.TextIOWrapper:
 
 def _end_at_once(_number: int, _frame: FrameType | None) -> None:
     with suppress(OSError):
-        # Below the ^C that the terminal shows.
-        line = b"\r\n" if os.isatty(2) else b""
-        os.write(2, waiting.eraser() + line + f"{PROGRAM}: interrupted.\n".encode())
+        # Below the ^C that the terminal shows, or in place of it.
+        begin = waiting.eraser() or (b"\r\n" if os.isatty(2) else b"")
+        os.write(2, begin + f"{PROGRAM}: interrupted.\n".encode())
     os._exit(INTERRUPTED)
 
 
