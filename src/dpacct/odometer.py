@@ -22,6 +22,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from dpacct import validate
+from dpacct.arguments import as_schedule
 from dpacct.budget import Budget
 from dpacct.rdp import RenyiCurve
 from dpacct.rounding import FUNCTION_ERROR
@@ -194,7 +195,7 @@ def design_mixture(budget: Budget, typical: Round | Schedule | None = None) -> M
     """
     gap = _best_gap(budget, lambda order: order)
     if typical is not None:
-        curve = RenyiCurve(typical if isinstance(typical, Schedule) else 1 * typical)
+        curve = RenyiCurve(as_schedule(typical))
         gap = _best_gap(budget, curve.upper, [math.log(gap)])
     gaps = [min(max(gap * factor, 1e-5), validate.MAX_ORDER - 1) for factor, _ in _PATTERN]
     return Mixture(
