@@ -22,7 +22,7 @@ from dpacct.fl.local import SGD
 from dpacct.fl.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.noise import GaussianNoise, Noise
-from dpacct.fl.norms import margin, row_norms
+from dpacct.fl.norms import MARGIN, row_norms
 from dpacct.fl.randomness import Seeded
 from dpacct.fl.tensors import norm
 from dpacct.fl.training import SequentialTrainer
@@ -93,7 +93,7 @@ class Bench:
         rows += [level * 1e4, level * claimed / len(self.layout.sizes) ** 0.5]
         matrix = torch.stack(rows)
         inside = self.bound.apply(
-            matrix.clone(), row_norms(matrix), self.layout, margin(self.plan.cohort_size)
+            matrix.clone(), row_norms(matrix), self.layout, MARGIN
         )
         worst = float(row_norms(inside).max())
         return Finding(
