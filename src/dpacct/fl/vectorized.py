@@ -3,13 +3,16 @@
 Parameters get a leading dimension c; gradients of all clients come from one `torch.func.vmap`.
 Ragged batches are padded and weighted, clients that have finished stand still, so that the
 result is that of the sequential path up to the order of floating-point operations.
+
+Rule: what is computed for one client has the same form whatever the others hold. Nothing here
+branches on data, padding is a client's own, and zero weights stand even where none is needed.
+`dpacct.fl.groups` sees to it that chunks have the same form as well.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -20,31 +23,16 @@ from dpacct.fl.batches import Batch, BatchPlan, Steps, align, padded_width
 from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import Layout, Params, State
 from dpacct.fl.linear_layers import WeightMajorLinear
-from dpacct.fl.local import SGD
 from dpacct.fl.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method, overrides
-from dpacct.fl.tensors import one_thread, unfold_first
+from dpacct.fl.tensors import unfold_first
 from dpacct.fl.training import Broadcast, Task
-
-# Clients side by side are a multiple of this: vector loops then have no tail of single elements,
-# in which some functions round otherwise, on any processor and for any shape.
-LANES = 32
 
 
 class VectorizedTrainer:
     """All clients of a chunk at once. Needs a model and a method that `torch.func` can batch."""
 
-    def __init__(
-        self,
-        method: Method,
-        loss: LocalLoss,
-        layout: Layout,
-        *,
-        clients: int = LANES,
-        widest: int | None = None,
-    ) -> None:
-        self._clients = clients
-        self._widest = math.inf if widest is None else widest
+    def __init__(self, method: Method, loss: LocalLoss, layout: Layout) -> None:
         self._method = method
         self._loss = loss
         self._layout = layout
@@ -55,27 +43,19 @@ class VectorizedTrainer:
     def train(self, tasks: Sequence[Task], broadcast: Broadcast) -> Tensor:
         """See `Trainer`."""
         start = self._layout.flatten(broadcast.anchor)
-        rows = start.new_empty(len(tasks), self._layout.size)
-        with one_thread(start.device):
-            for group in self._groups(tasks, broadcast.local):
-                found = self._train_group(group, start, broadcast)
-                for lane, place in enumerate(group.places):
-                    rows[place] = found[lane]
-        return rows
-
-    def _train_group(self, group: Group, start: Tensor, broadcast: Broadcast) -> Tensor:
-        tasks = group.tasks
         params = {
             name: value.unsqueeze(0).repeat(len(tasks), *([1] * value.ndim))
             for name, value in broadcast.anchor.items()
         }
         if any(task.plan.steps for task in tasks):
-            params = self._descend(params, group, broadcast)
+            params = self._descend(params, tasks, broadcast)
         deltas = self._layout.flatten(params).sub_(start)
         if not self._transforms:
             return deltas
         update = self._method.local_update
-        return self._map_rows(update, tasks, deltas, broadcast, delta_first=True)
+        rows = self._map_rows(update, tasks, deltas, broadcast, delta_first=True)
+        # An update that is the same for all comes as one row seen several times.
+        return cast("Tensor", rows).contiguous()
 
     def remember(
         self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast
@@ -83,31 +63,11 @@ class VectorizedTrainer:
         """See `Trainer`."""
         if tasks[0].state is None:
             return None
-        kept: dict[int, State] = {}
-        change = self._method.client_state
-        with one_thread(rows.device):
-            for group in self._groups(tasks, broadcast.local):
-                own = rows.new_zeros(len(group.tasks), rows.shape[1])
-                own[: len(group.places)] = rows[list(group.places)]
-                states = self._map_rows(change, group.tasks, own, broadcast, delta_first=False)
-                for lane, place in enumerate(group.places):
-                    kept[place] = {n: v[lane].clone() for n, v in cast("State", states).items()}
-        return [kept[place] for place in range(len(tasks))]
-
-    def _groups(self, tasks: Sequence[Task], local: SGD) -> list[Group]:
-        """The tasks in groups of one padded width, each filled up to a constant number."""
-        widths: dict[int, list[int]] = {}
-        for place, task in enumerate(tasks):
-            widths.setdefault(padded_width(len(task.data), local), []).append(place)
-        groups: list[Group] = []
-        for width, places in widths.items():
-            count = self._clients if width <= self._widest else 1
-            for at in range(0, len(places), count):
-                part = places[at : at + count]
-                nobody = _nobody(tasks[part[0]])
-                filled = [tasks[place] for place in part] + [nobody] * (count - len(part))
-                groups.append(Group(part, filled, width))
-        return groups
+        states = cast(
+            "State",
+            self._map_rows(self._method.client_state, tasks, rows, broadcast, delta_first=False),
+        )
+        return [{name: value[i] for name, value in states.items()} for i in range(len(tasks))]
 
     def _map_rows(
         self,
@@ -131,17 +91,21 @@ class VectorizedTrainer:
         in_dims = (0, None if states is None else 0, 0, 0)
         return vmap(one, in_dims=in_dims, randomness="different")(rows, states, rates, counts)
 
-    def _descend(self, params: Params, group: Group, broadcast: Broadcast) -> Params:
-        local, tasks = broadcast.local, group.tasks
+    def _descend(self, params: Params, tasks: Sequence[Task], broadcast: Broadcast) -> Params:
+        local = broadcast.local
         like = next(iter(params.values()))
         device = like.device
-        drawn = [_drawn(task) for task in tasks]
+        working = [task for task in tasks if task.plan.steps]
+        nobody = _nobody(working[0].data)
+        drawn = [_drawn(task) if task.plan.steps else (nobody, task.plan) for task in tasks]
         inputs = torch.cat([data.inputs for data, _ in drawn])
         targets = torch.cat([data.targets for data, _ in drawn])
-        plan = align([plan for _, plan in drawn], [len(data) for data, _ in drawn], group.width)
+        width = max(padded_width(len(task.data), local) for task in working)
+        plan = align([plan for _, plan in drawn], [len(data) for data, _ in drawn], width)
         steps = [task.plan.steps for task in tasks]
         rates = like.new_tensor([broadcast.step_size(count) for count in steps])
         counts = torch.tensor(steps, device=device)
+        rate = None if local.total_lr else broadcast.step_size(0)
         moving = _to(plan, like)
         momenta: Params = {}
         for step in range(len(plan.rows)):
@@ -156,11 +120,14 @@ class VectorizedTrainer:
             if local.momentum:
                 grads = _accumulate(momenta, grads, local.momentum)
             for name, value in params.items():
-                move = grads[name] * _like(rates, value)
+                move = grads[name]
                 if not plan.all_active[step]:
                     # Zero times a gradient that overflowed would not stand still.
                     move = torch.where(_like(moving.active[step], value), move, 0.0)
-                value.sub_(move)
+                if rate is None:
+                    value.sub_(move * _like(rates, value))
+                else:
+                    value.sub_(move, alpha=rate)
             if self._projects:
                 params = self._project(params, moving.active[step], rates, counts, broadcast)
         return params
@@ -183,8 +150,7 @@ class VectorizedTrainer:
 
         if not self._steers:
             return self.plain_gradients(params, inputs, targets, weights)
-        in_dims = (0, 0, 0, 0, 0, 0)
-        batched = vmap(one, in_dims=in_dims, randomness="different")
+        batched = vmap(one, randomness="different")
         return dict(batched(params, inputs, targets, weights, rates, counts))
 
     def plain_gradients(
@@ -198,11 +164,11 @@ class VectorizedTrainer:
         No loss depends on another client's parameters, so the gradient of the sum is each one's
         own. It saves the interpreter's share of `torch.func.grad`: half the time of small models.
         """
-        leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
         if weights is None:
             like = next(iter(params.values()))
             count, width = inputs.shape[:2]
             weights = like.new_full((count, width), 1 / width)
+        leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
         total = self._total_loss(leaves, inputs, targets, weights)
         if not total.requires_grad:
             return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
@@ -236,8 +202,7 @@ class VectorizedTrainer:
             wide.flatten(0, 1), targets.flatten(0, 1), reduction="none", ignore_index=ignored
         ).view_as(targets)
         counted = weights.reshape(*weights.shape, *[1] * (targets.ndim - 2)) * (targets != ignored)
-        tiny = torch.finfo(counted.dtype).tiny
-        whole = counted.flatten(1).sum(dim=1).clamp(min=tiny)
+        whole = counted.flatten(1).sum(dim=1).clamp(min=torch.finfo(counted.dtype).tiny)
         return (each * counted).flatten(1).sum(dim=1) / whole
 
     def _outputs(self, own: Params, inputs: Tensor) -> Tensor:
@@ -262,36 +227,14 @@ class VectorizedTrainer:
         }
 
 
-class Group(NamedTuple):
-    """Clients that train side by side.
-
-    Attributes:
-        places: of the first ones in the chunk. tasks: theirs, then those of nobody.
-        width: to which batches are padded.
-    """
-
-    places: list[int]
-    tasks: list[Task]
-    width: int
-
-
-def _nobody(task: Task) -> Task:
-    """A client like this one without examples and with an empty memory."""
-    state = task.state
-    return Task(
-        ClientData(task.data.inputs[:0], task.data.targets[:0]),
-        BatchPlan(torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)),
-        None if state is None else {name: torch.zeros_like(v) for name, v in state.items()},
-    )
+def _nobody(data: ClientData) -> ClientData:
+    """One row of zeros in place of the data of a client that takes no step."""
+    return ClientData(*(part.new_zeros(1, *part.shape[1:]) for part in (data.inputs, data.targets)))
 
 
 def _drawn(task: Task) -> tuple[ClientData, BatchPlan]:
     """A client's data and plan; where the plan uses a part of the data, that part alone."""
     data, plan = task.data, task.plan
-    if not len(data):
-        # One row of zeros, which stands still.
-        zeros = [part.new_zeros(1, *part.shape[1:]) for part in (data.inputs, data.targets)]
-        return ClientData(*zeros), plan
     if plan.indices.numel() >= len(data):
         return data, plan
     rows = plan.indices.flatten().to(data.inputs.device)
