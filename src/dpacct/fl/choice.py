@@ -28,6 +28,8 @@ from dpacct.fl.tensors import norm
 from dpacct.fl.training import Broadcast, SequentialTrainer, Task, Trainer
 from dpacct.fl.vectorized import VectorizedTrainer
 
+ONE_BY_ONE = "one by one"
+SIDE_BY_SIDE = "side by side"
 _PROBED_STEPS = 3
 _SIZES = (LANES, 2 * LANES, 4 * LANES)
 _COMPARED = 3
@@ -95,6 +97,23 @@ class TrainerChooser:
         self._chunk = chunk
         self._limit = limit
         self._tolerance = 5e-2 if local.precision == "bfloat16" else 2e-3
+
+    def trainers(self, tasks: Sequence[Task], broadcast: Broadcast) -> dict[str, Trainer]:
+        """The ways in which these clients can be trained, as far as ``vectorize`` allows.
+
+        Raises:
+            Unsupported: vectorize=True, and this model or method cannot be.
+        """
+        found: dict[str, Trainer] = {ONE_BY_ONE: self._sequential}
+        tasks = [task for task in tasks if task.plan.steps]
+        if self._vectorize is False or not tasks:
+            return found
+        complaint = self._compare(tasks, broadcast)
+        if complaint and self._vectorize is True:
+            raise Unsupported(f"vectorize=True, but {complaint}")
+        if not complaint:
+            found[SIDE_BY_SIDE] = GroupTrainer(self._vectorized)
+        return found
 
     def check_buffers(self) -> None:
         """Refuse a model that wrote to a buffer.
