@@ -30,7 +30,8 @@ class InvalidParameter(DpacctError, ValueError):
         # Python refuses to print integers of thousands of digits.
         shown = "an integer of more than 100 digits" if huge else self.value
         if not isinstance(self.value, int | float):
-            shown = repr(self.value)
+            shown = repr(self.value[:200] if isinstance(self.value, str) else self.value)
+            shown = shown if len(shown) <= 200 else f"{shown[:200]}..."
         sentence = f"{label} is {shown}; {self.rule}."
         return f"{sentence} {self.hint}" if self.hint else sentence
 

@@ -21,6 +21,8 @@ MAX_ROUNDS = 10**12
 MAX_ORDER = 1e7
 # Below, its square underflows.
 MIN_SAMPLING_RATE = 1e-150
+# Characters of a name, or of anything that is said in one line.
+MAX_LINE = 200
 # Below, bounds of rates of error would have to be told in subnormal numbers.
 MIN_PROBABILITY = 1e-100
 
@@ -158,3 +160,17 @@ def positive_probability(
     if number < MIN_PROBABILITY:
         raise InvalidParameter(name, value, f"{rule}, and is at least {MIN_PROBABILITY:g} here")
     return number
+
+
+def line(name: str, value: object, noun: str) -> str:
+    """Words on one line: a name, a unit, a reason.
+
+    No control characters, line ends or marks of direction, so that it looks like what it is
+    wherever it is shown.
+    """
+    rule = f"{noun} is 1 to {MAX_LINE} printable characters on one line"
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidParameter(name, value, rule)
+    if len(value) > MAX_LINE or not value.isprintable():
+        raise InvalidParameter(name, value, rule)
+    return value

@@ -55,10 +55,14 @@ def test_the_charge_never_exceeds_the_noise_of_the_round_or_of_the_releases() ->
     releases = (Release("update", 1.0), Release("quantile", 10.0))
     joint = joint_noise_multiplier([1.0, 10.0])
     assert joint == pytest.approx(1 / math.sqrt(1.01))
-    for noise in (1.0, joint, 5.0):
+    for noise in (1.0, joint):
         assert Event(Round(noise, Poisson(0.1)), releases).charged == Round(joint, Poisson(0.1))
     assert Event(Round(0.5), releases).charged == Round(0.5)
     assert Event(Round(0.5)).charged == Round(0.5)
+
+
+def nested(depth: int) -> dict[str, object]:
+    return {} if depth == 1 else {"x": nested(depth - 1)}
 
 
 @pytest.mark.parametrize(
@@ -73,6 +77,18 @@ def test_the_charge_never_exceeds_the_noise_of_the_round_or_of_the_releases() ->
         lambda: Release("update", 1.0, math.inf),
         lambda: Event(Round(1.0), (Release("a", 1.0), Release("a", 2.0))),
         lambda: Event(Round(1.0), ("update",)),  # type: ignore[arg-type]
+        # The main sum is not among them, or has less noise than the round claims.
+        lambda: Event(Round(1.3), (Release("count", 1.3),)),
+        lambda: Event(Round(1.3), (Release("count", 1.3), Release("quantile", 9.0))),
+        lambda: Event(Round(1.3), (Release("update", 1.3),), main="sum"),
+        lambda: Event(Round(5.0), (Release("update", 1.0), Release("count", 10.0))),
+        lambda: Release("\ud800", 1.0),
+        lambda: Release("x" * 201, 1.0),
+        lambda: Release("a\nb", 1.0),
+        lambda: Event(Round(1.0), details={"x": "\ud800"}),
+        lambda: Event(Round(1.0), details={"\udfff": 1}),
+        lambda: Event(Round(1.0), details=nested(51)),
+        lambda: Event(Round(1.0), details={"x": 10**5000}),
         lambda: Event(3 * Round(1.0)),  # type: ignore[arg-type]
         lambda: Event(Round(1.0), details={"x": math.nan}),
         lambda: Event(Round(1.0), details={"x": object()}),
@@ -82,6 +98,14 @@ def test_the_charge_never_exceeds_the_noise_of_the_round_or_of_the_releases() ->
 def test_what_is_no_event_is_refused(make: object) -> None:
     with pytest.raises(InvalidParameter):
         make()  # type: ignore[operator]
+
+
+def test_the_main_sum_may_have_another_name_and_more_noise_than_the_round() -> None:
+    releases = (Release("gradient", 2.0), Release("count", 9.0))
+    event = Event(Round(1.3), releases, nested(50), main="gradient")
+    assert event.charged == Round(1.3)
+    joint = joint_noise_multiplier([2.0, 9.0])
+    assert Event(Round(2.0), releases, main="gradient").charged == Round(joint)
 
 
 def test_details_are_copied() -> None:

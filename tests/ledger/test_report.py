@@ -132,8 +132,9 @@ def test_words_of_others_stay_words(path: Path) -> None:
     evil = "<script>alert(1)</script> | **bold** `code` </table>"
     with Ledger.open(path, BUDGET, unit="<b>client") as ledger:
         run = ledger.start_run(evil, details={evil: evil})
-        run.reserve(Event(Round(9.0), (Release(evil, 9.0),))).abandon(evil)
-        run.reserve(Event(Round(9.0), (Release(evil, 9.0),))).commit()
+        event = Event(Round(9.0), (Release(evil, 9.0),), main=evil)
+        run.reserve(event).abandon(evil)
+        run.reserve(event).commit()
         html, markdown = ledger.report_html(), ledger.report_markdown()
     assert "alert(1)" in text_of(html)
     assert "<script" not in html

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dpacct.budget import Budget
+from dpacct.display import chosen, up
 from dpacct.errors import BudgetExceeded
 from dpacct.ledger.plans import PlanRoom, proven_epsilon
 from dpacct.ledger.state import LedgerState
@@ -30,14 +31,14 @@ def admit_plan(
     Raises:
         BudgetExceeded: it does not fit.
     """
-    budget_words = f"{budget.epsilon:.7g} at delta {budget.delta:.3g}"
+    budget_words = f"{chosen(budget.epsilon, least=True)} at delta {chosen(budget.delta)}"
     if room is None:
         after = mixture.epsilon(add(ledger.charged, cost), ledger.delta)
         if after > budget.epsilon:
             before = mixture.epsilon(ledger.charged, ledger.delta)
             raise BudgetExceeded(
-                f"the plan of {plan.rounds} rounds does not fit: epsilon would be {after:.5g} of "
-                f"{budget_words}, and is {before:.5g} now, what is held for other plans included. "
+                f"the plan of {plan.rounds} rounds does not fit: epsilon would be {up(after)} of "
+                f"{budget_words}, and is {up(before)} now, what is held for other plans included. "
                 f"A plan that is made after rounds have run is charged by the adaptive bound."
             )
     elif not room.fits:
@@ -47,5 +48,5 @@ def admit_plan(
             others = " beside the plans that were registered before"
         raise BudgetExceeded(
             f"the plan of {plan.rounds} rounds does not fit{others}: by itself it needs epsilon "
-            f"{alone:.5g} of {budget_words}. dpacct.calibrate finds the noise with which it fits."
+            f"{up(alone)} of {budget_words}. dpacct.calibrate finds the noise with which it fits."
         )

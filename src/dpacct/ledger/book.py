@@ -1,75 +1,60 @@
-"""The rules of a ledger: which entry may follow, and what it does to the totals.
+"""An open ledger file: what it says, and the life of its runs; rounds are in `reservation`.
 
-Rule 1: a round is reserved before data is touched, committed before its noisy value leaves.
-Rule 2: a reserved round counts as spent until it is abandoned, whatever becomes of the process.
-Rule 3: a round that its run's plan covers was admitted with the plan; any other round is admitted
-only while the adaptive bound, with all that is held for plans, stays within the budget.
-Rule 4: admission and reservation are one transaction: two processes never share the same room.
+Rule 1: what is read at one time is read as of one entry (`Book.as_of`).
+Rule 2: admission and what it admits are one transaction: two processes never share the same room.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
-from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.admission import admit_plan
 from dpacct.ledger.chain import Entry, new_entry
-from dpacct.ledger.events import Event, event_to_json, schedule_from_json, schedule_to_json
-from dpacct.ledger.plans import Plan, PlanRoom, plan_room, schedule_cost
+from dpacct.ledger.entries import Said, Start, read, read_opening, read_state, read_time
+from dpacct.ledger.events import schedule_to_json
+from dpacct.ledger.fields import MAX_WHOLE
+from dpacct.ledger.initial import room_with, room_without
+from dpacct.ledger.plans import Plan, schedule_cost
 from dpacct.ledger.position import Position
-from dpacct.ledger.refusal import refuse
 from dpacct.ledger.state import (
     LedgerState,
     RunState,
-    Slot,
-    abandoned,
-    committed,
     finished,
-    reserved,
     started_run,
-    state_from_json,
-    state_to_json,
 )
+from dpacct.ledger.state_json import state_to_json
 from dpacct.ledger.store import Store
-from dpacct.odometer import Mixture, Totals, add, subtract
 from dpacct.rounds import Adjacency, Schedule
 
-
-class Reservation(NamedTuple):
-    """A round that is on disk.
-
-    Attributes:
-        number: its entry.
-        run: its run.
-        cost: what was charged.
-        slot: the place in its run's plan, or None.
-        skipped: whether planned rounds before it were skipped.
-    """
-
-    number: int
-    run: int
-    cost: Totals
-    slot: Slot | None
-    skipped: bool
+T = TypeVar("T")
 
 
 class Book:
-    """An open ledger file with its rules; `Ledger` and `Run` are what users hold."""
+    """An open ledger file with its rules; `Ledger` and `Run` are what users hold.
 
-    def __init__(self, store: Store) -> None:
+    Args:
+        store: the file, or the file as it was at an entry.
+        known: a book of the same file, whose first entry and plans need not be read again.
+
+    Raises:
+        LedgerError: the first entry is damaged, or the latest.
+    """
+
+    def __init__(self, store: Store, known: Book | None = None) -> None:
         self.store = store
-        # Entries never change, so that these need to be read once.
-        self._plans: dict[int, Plan | None] = {}
-        first = store.entry(1)
-        data: dict[str, Any] = first.content["data"]
-        try:
-            self.budget = Budget(data["budget"]["epsilon"], data["budget"]["delta"])
-            self.mixture = Mixture(tuple(data["orders"]), tuple(data["weights"]))
-            self.unit = str(data["unit"])
-        except (KeyError, TypeError, InvalidParameter) as error:
-            raise LedgerError(f"{store.path}: the first entry cannot be read: {error}") from None
-        store.head()
+        # Entries never change, so that these need to be read once; totals only in the past.
+        self.starts: dict[int, tuple[Start, Plan | None]] = {}
+        self._states: dict[int, tuple[LedgerState, RunState]] | None = None
+        if known is None:
+            self.opening = self._named(read_opening, store.entry(1))
+            store.head()
+        else:
+            self.starts, self.opening, self._states = known.starts, known.opening, {}
+        self.budget, self.mixture = self.opening.budget, self.opening.mixture
+        self.unit = self.opening.unit
 
     def as_of(self, number: int | None = None) -> Book:
         """The book as it was when entry ``number``, by default the latest, had been written.
@@ -79,11 +64,49 @@ class Book:
         Raises:
             LedgerError: there is no such entry.
         """
-        return Book(self.store.as_of(number))
+        return Book(self.store.as_of(number), self)
+
+    def said(self, entry: Entry) -> Said:
+        """What an entry says.
+
+        Raises:
+            LedgerError: it is damaged; names the file and the entry.
+        """
+        return self._named(read, entry)
+
+    def totals(self, entry: Entry) -> tuple[LedgerState, RunState | None]:
+        """The totals behind an entry: of all runs, and of its run.
+
+        Raises:
+            LedgerError: as for `said`.
+        """
+        return self._named(partial(read_state, orders=len(self.mixture.orders)), entry)
+
+    def content(self, entry: Entry) -> dict[str, Any]:
+        """All of an entry as it stands in the file.
+
+        Raises:
+            LedgerError: as for `said`.
+        """
+        return self._named(lambda found: found.content, entry)
+
+    def time(self, entry: Entry) -> str:
+        """When an entry was written.
+
+        Raises:
+            LedgerError: as for `said`.
+        """
+        return self._named(read_time, entry)
+
+    def _named(self, reader: Callable[[Entry], T], entry: Entry) -> T:
+        try:
+            return reader(entry)
+        except LedgerError as error:
+            raise LedgerError(f"{self.store.path}: entry {entry.number}: {error}.") from None
 
     def state(self) -> LedgerState:
         """The totals of all runs, as of the latest entry."""
-        return state_from_json(self.store.head().content["state"])[0]
+        return self.totals(self.store.head())[0]
 
     def position(self) -> Position:
         """How far the ledger has come; its cost grows with the number of runs, not of rounds."""
@@ -98,39 +121,53 @@ class Book:
         Raises:
             LedgerError: there is no such run.
         """
-        entry = self.store.latest_of_run(run) if run > 0 else None
-        if entry is None:
-            known = self.state().runs
-            raise LedgerError(f"{self.store.path}: there is no run {run} (runs are 1 to {known}).")
-        state = state_from_json(entry.content["state"])[1]
-        if state is None:
-            raise LedgerError(f"{self.store.path}: entry {entry.number} has no totals of its run.")
-        return state
+        return self._latest_of(run)[1]
 
-    def run_data(self, run: int) -> dict[str, Any]:
-        """What was said when the run was started: ``name``, ``plan``, ``private``, ``details``."""
-        entry = self.store.first_of_run(run) if run > 0 else None
-        if entry is None:
-            self.run_state(run)
-            raise LedgerError(f"{self.store.path}: run {run} cannot be read.")
-        return entry.content["data"]
+    def dropped(self, run: int) -> bool:
+        """Whether a run ended before any round of any run was reserved."""
+        ledger, state = self._latest_of(run)
+        return state.finished and not ledger.started
+
+    def _latest_of(self, run: int) -> tuple[LedgerState, RunState]:
+        """The totals behind the latest entry of a run."""
+        if not _is_number(run):
+            raise self._no_run(run)
+        if self._states is not None and run in self._states:
+            return self._states[run]
+        entry = self.store.latest_of_run(run)
+        ledger, state = (None, None) if entry is None else self.totals(entry)
+        if ledger is None or state is None:
+            raise self._no_run(run)
+        if self._states is not None:
+            self._states[run] = ledger, state
+        return ledger, state
+
+    def start(self, run: int) -> Start:
+        """What was said when a run was started.
+
+        Raises:
+            LedgerError: there is no such run.
+        """
+        return self._started(run)[0]
 
     def plan(self, run: int) -> Plan | None:
         """The plan of a run, if it has one."""
-        if run not in self._plans:
-            phases = self.run_data(run)["plan"]
-            self._plans[run] = None if phases is None else Plan(schedule_from_json(phases))
-        return self._plans[run]
+        return self._started(run)[1]
 
-    def initial_plans(self, *, unfinished: bool) -> dict[int, Plan]:
-        """Plans that were registered before the first round, by their run."""
-        found: dict[int, Plan] = {}
-        for run in range(1, self.state().runs + 1):
-            state = self.run_state(run)
-            plan = self.plan(run) if state.initial else None
-            if plan is not None and not (unfinished and state.finished):
-                found[run] = plan
-        return found
+    def _started(self, run: int) -> tuple[Start, Plan | None]:
+        if not _is_number(run) or run not in self.starts:
+            entry = self.store.first_of_run(run) if _is_number(run) else None
+            start = None if entry is None else self.said(entry)
+            if not isinstance(start, Start):
+                raise self._no_run(run)
+            self.starts[run] = start, None if start.plan is None else Plan(start.plan)
+        return self.starts[run]
+
+    def _no_run(self, run: int) -> LedgerError:
+        known = self.state().runs
+        return LedgerError(
+            f"{self.store.path}: there is no run {run!r:.40} (runs are 1 to {known})."
+        )
 
     def start_run(
         self, name: str, plan: Schedule | None, *, private: bool, details: dict[str, Any]
@@ -151,21 +188,22 @@ class Book:
         cost = None if plan is None else schedule_cost(self.mixture, plan)
         relation = None if plan is None else plan.adjacency
         while True:
-            head = self.store.head()
-            room = None if plan is None or self.state().started else self._room_with(plan)
+            now = self.as_of()
+            head = now.store.head()
+            room = None if plan is None or now.state().started else room_with(now, plan)
             with self.store.writing():
                 latest = self.store.head()
                 if latest.hash != head.hash:
                     # Somebody wrote in between; what was computed is out of date.
                     continue
-                ledger, _ = state_from_json(latest.content["state"])
-                adjacency = self._adjacency(ledger, relation)
+                ledger, _ = self.totals(latest)
+                adjacency = self.adjacency_with(ledger, relation)
                 if plan is not None and cost is not None:
                     admit_plan(self.mixture, self.budget, ledger, plan, cost, room)
                 ledger, run = started_run(
                     ledger, private=private, plan_cost=cost, adjacency=adjacency, room=room
                 )
-                self._append(latest, "run", ledger.runs, data, ledger, run)
+                self.append(latest, "run", ledger.runs, data, ledger, run)
             return ledger.runs
 
     def resume_run(self, run: int) -> None:
@@ -175,71 +213,8 @@ class Book:
             LedgerError: there is no such run, or it is finished.
         """
         with self.store.writing():
-            head, ledger, state = self._open_run(run)
-            self._append(head, "resume", run, {}, ledger, state)
-
-    def reserve(self, run: int, plan: Plan | None, event: Event) -> Reservation:
-        """Charge a round and put it on disk.
-
-        Raises:
-            BudgetExceeded: it does not fit; nothing is written.
-            InvalidParameter: its adjacency is another than the ledger's.
-            LedgerError: the run is finished, or the file cannot be written.
-        """
-        charged = event.charged
-        # Before the file is locked: a round of a new kind takes milliseconds.
-        cost = self.mixture.cost(charged)
-        with self.store.writing():
-            head, ledger, state = self._open_run(run)
-            adjacency = self._adjacency(ledger, charged.adjacency)
-            number = plan.covering(charged, state.cursor) if plan and state.on_plan else None
-            slot: Slot | None = None
-            base = ledger.charged
-            if plan is None or number is None:
-                base = subtract(base, state.held)
-                after = self.mixture.epsilon(add(base, cost), ledger.delta)
-                fits = after <= self.budget.epsilon
-            else:
-                freed = plan.cost(self.mixture, state.cursor, number + 1)
-                # Another version may have held another amount: never free more than was held.
-                slot, fits = Slot(number, tuple(map(min, freed, state.held))), True
-                cost = tuple(map(min, cost, plan.cost(self.mixture, number, number + 1)))
-            if fits:
-                left = slot is None and state.on_plan
-                skipped = number is not None and number > state.cursor
-                ledger, state = reserved(ledger, state, cost, slot, adjacency)
-                data = event_to_json(event) | {"slot": number, "left": left}
-                entry = self._append(head, "reserve", run, data, ledger, state)
-                return Reservation(entry.number, run, cost, slot, skipped)
-        held = any(subtract(ledger.held, state.held))
-        raise refuse(self.mixture, self.budget, ledger, base, charged, held=held)
-
-    def commit(self, reservation: Reservation, details: dict[str, Any]) -> None:
-        """Note that the round's noisy value may leave now.
-
-        Raises:
-            LedgerError: the round was committed or abandoned before, or the file cannot be written.
-        """
-        with self.store.writing():
-            head, ledger, state = self._settle(reservation)
-            ledger, state = committed(ledger, state)
-            data = {"round": reservation.number} | ({"details": details} if details else {})
-            run = reservation.run
-            self._append(head, "commit", run, data, ledger, state, reservation.number)
-
-    def abandon(self, reservation: Reservation, reason: str) -> None:
-        """Take a round back for which nothing was drawn; it stays visible.
-
-        Raises:
-            LedgerError: as for `commit`.
-        """
-        with self.store.writing():
-            head, ledger, state = self._settle(reservation)
-            cost, slot, skipped = reservation.cost, reservation.slot, reservation.skipped
-            ledger, state = abandoned(ledger, state, cost, slot, skipped=skipped)
-            data = {"round": reservation.number, "reason": reason}
-            run = reservation.run
-            self._append(head, "abandon", run, data, ledger, state, reservation.number)
+            head, ledger, state = self.open_run(run)
+            self.append(head, "resume", run, {}, ledger, state)
 
     def finish(self, run: int) -> None:
         """End a run; what was held for it is free again.
@@ -248,30 +223,22 @@ class Book:
             LedgerError: there is no such run, or it is finished.
         """
         while True:
-            head = self.store.head()
-            state = self.run_state(run)
-            room = None
-            if state.initial and not self.state().started:
-                others = self.initial_plans(unfinished=True)
-                others.pop(run, None)
-                room = plan_room(
-                    self.mixture, self.budget, [plan.schedule for plan in others.values()]
-                )
+            now = self.as_of()
+            head, room = now.store.head(), room_without(now, run)
             with self.store.writing():
-                latest, ledger, state = self._open_run(run)
+                latest, ledger, state = self.open_run(run)
                 if latest.hash != head.hash:
                     continue
                 ledger, state = finished(ledger, state, room)
-                self._append(latest, "finish", run, {}, ledger, state)
+                self.append(latest, "finish", run, {}, ledger, state)
             return
 
-    def _room_with(self, plan: Schedule) -> PlanRoom:
-        plans = [other.schedule for other in self.initial_plans(unfinished=True).values()]
-        # A plan of another adjacency is refused in words, later.
-        same = [other for other in plans if other.adjacency is plan.adjacency]
-        return plan_room(self.mixture, self.budget, [*same, plan])
+    def adjacency_with(self, ledger: LedgerState, relation: Adjacency | None) -> str:
+        """The adjacency of the ledger with one more round or plan; None: with none.
 
-    def _adjacency(self, ledger: LedgerState, relation: Adjacency | None) -> str:
+        Raises:
+            InvalidParameter: they differ.
+        """
         if relation is None or str(relation) == ledger.adjacency:
             return ledger.adjacency
         if ledger.adjacency:
@@ -281,23 +248,33 @@ class Book:
             raise InvalidParameter("adjacency", str(relation), rule)
         return str(relation)
 
-    def _open_run(self, run: int) -> tuple[Entry, LedgerState, RunState]:
-        state = self.run_state(run)
+    def open_run(self, run: int) -> tuple[Entry, LedgerState, RunState]:
+        """As `latest`, of a run that takes more rounds.
+
+        Raises:
+            LedgerError: there is no such run, or it is finished.
+        """
+        head, ledger, state = self.latest(run)
         if state.finished:
             raise LedgerError(f"{self.store.path}: run {run} is finished; start another one.")
-        head = self.store.head()
-        return head, state_from_json(head.content["state"])[0], state
+        return head, ledger, state
 
-    def _settle(self, reservation: Reservation) -> tuple[Entry, LedgerState, RunState]:
-        if self.store.is_closed(reservation.number):
+    def latest(self, run: int) -> tuple[Entry, LedgerState, RunState]:
+        """The latest entry, the totals behind it, and those of a run.
+
+        Raises:
+            LedgerError: there is no such run, or its totals are more than those of all runs.
+        """
+        head = self.store.head()
+        ledger, latest = self.totals(head)
+        state = latest if latest is not None and head.run == run else self.run_state(run)
+        if not state.within(ledger):
             raise LedgerError(
-                f"{self.store.path}: round {reservation.number} was committed or abandoned before."
+                f"{self.store.path}: run {run} has spent more than all runs; the ledger is damaged."
             )
-        state = self.run_state(reservation.run)
-        head = self.store.head()
-        return head, state_from_json(head.content["state"])[0], state
+        return head, ledger, state
 
-    def _append(
+    def append(
         self,
         previous: Entry,
         kind: str,
@@ -307,6 +284,11 @@ class Book:
         state: RunState,
         closes: int | None = None,
     ) -> Entry:
+        """Write the entry that follows ``previous``, inside a transaction of the store."""
         entry = new_entry(previous, kind, run, data, state_to_json(ledger, state))
         self.store.append(entry, closes)
         return entry
+
+
+def _is_number(run: object) -> bool:
+    return type(run) is int and 0 < run <= MAX_WHOLE

@@ -11,14 +11,16 @@ import hashlib
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 from dpacct.errors import LedgerError
+from dpacct.ledger.fields import members, parse
 
 GENESIS = bytes(32)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Entry:
     """One line of the ledger.
 
@@ -36,21 +38,23 @@ class Entry:
     text: str
     hash: bytes
 
-    @property
+    @cached_property
     def content(self) -> dict[str, Any]:
         """The parsed text: ``number``, ``kind``, ``run``, ``time``, ``data``, ``state``.
 
         Raises:
             LedgerError: it is not what was written.
         """
-        try:
-            content: dict[str, Any] = json.loads(self.text)
-            named = (content["number"], content["kind"], content["run"])
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise LedgerError(f"entry {self.number} of the ledger cannot be read") from None
-        if named != (self.number, self.kind, self.run):
-            raise LedgerError(f"entry {self.number} of the ledger contradicts its own index")
-        return content
+        found = members("it", parse(self.text), _KEYS)
+        number, run = found["number"], found["run"]
+        # 5.0 and true would be equal to numbers that they are not.
+        whole = type(number) is type(run) is int
+        if not whole or (number, found["kind"], run) != (self.number, self.kind, self.run):
+            raise LedgerError("it contradicts its own index")
+        return found
+
+
+_KEYS = ("number", "kind", "run", "time", "data", "state")
 
 
 def canonical(content: dict[str, Any]) -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from dpacct.display import chosen, escaped, up
+
 WIDTH, HEIGHT = 780, 430
 LEFT, RIGHT, TOP, BOTTOM = 56, 132, 96, 52
 # Okabe and Ito's palette: told apart with any kind of color vision.
@@ -39,7 +41,7 @@ def ticks(largest: float, wanted: int = 5) -> list[float]:
 
 def _text(x: float, y: float, words: str, anchor: str = "start", extra: str = "") -> str:
     place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
-    return f"<text {place} {extra}>{escape(words)}</text>"
+    return f"<text {place} {extra}>{escape(escaped(words))}</text>"
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, style: str) -> str:
@@ -52,10 +54,11 @@ def draw(report: dict[str, Any]) -> str:
     if not points:
         return ""
     budget = float(report["budget"]["epsilon"])
-    most = max(*(p["upper"] for p in points), budget)
+    whole = _whole_plan(report)
+    most = max(*(p["upper"] for p in points), budget, whole or 0.0)
     last = points[-1]
     scale = _Scale(max(last["round"], 1), most * 1.08)
-    title = f"Epsilon {last['upper']:.4g} of {budget:.7g} after {last['round']} rounds"
+    title = _title(report, last, whole)
     style = "font-family:system-ui,sans-serif;font-size:13px;fill:#222"
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" style="{style}" {_NAMESPACE}>',
@@ -72,10 +75,30 @@ def draw(report: dict[str, Any]) -> str:
             scale.y(budget),
             f'stroke="{LIMIT}" stroke-dasharray="6 4" stroke-width="1.5"',
         ),
-        *_labels(scale, points, budget),
+        *_level(scale, whole),
+        *_labels(scale, points, budget, whole),
         "</svg>",
     ]
     return "\n".join(parts)
+
+
+def _whole_plan(report: dict[str, Any]) -> float | None:
+    """The epsilon of the whole plan, where only a part of it ran."""
+    return report["epsilon_any_stop"] if report["part_of_plan"] else None
+
+
+def _title(report: dict[str, Any], last: dict[str, Any], whole: float | None) -> str:
+    """What the picture says, the figure that holds in any case first."""
+    budget = chosen(report["budget"]["epsilon"], least=True)
+    rounds = f"after {last['round']} rounds"
+    if report["epsilon"]["upper"] is None:
+        return f"No bound any more; epsilon was {up(last['upper'], 4)} of {budget} {rounds}"
+    if whole is None:
+        return f"Epsilon {up(last['upper'], 4)} of {budget} {rounds}"
+    return (
+        f"Epsilon {up(whole, 4)} of {budget} for the whole plan; {up(last['upper'], 4)} {rounds} "
+        f"if settled in advance"
+    )
 
 
 def _axes(scale: _Scale, delta: float) -> list[str]:
@@ -90,7 +113,7 @@ def _axes(scale: _Scale, delta: float) -> list[str]:
         found.append(_text(x, HEIGHT - BOTTOM + 18, f"{value:.0f}", "middle", f'fill="{FAINT}"'))
     middle = (LEFT + WIDTH - RIGHT) / 2
     found.append(_text(middle, HEIGHT - 12, "rounds charged, all runs", "middle"))
-    found.append(_text(LEFT - 46, 38, f"epsilon at delta {delta:.3g}"))
+    found.append(_text(LEFT - 46, 38, f"epsilon at delta {chosen(delta)}"))
     return found
 
 
@@ -150,15 +173,27 @@ def _upper(scale: _Scale, points: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-def _labels(scale: _Scale, points: list[dict[str, Any]], budget: float) -> list[str]:
+def _level(scale: _Scale, whole: float | None) -> list[str]:
+    """The whole plan's epsilon as a line, where only a part of it ran."""
+    if whole is None:
+        return []
+    y = scale.y(whole)
+    return [_line(LEFT, y, WIDTH - RIGHT, y, f'stroke="{PLANNED}" stroke-dasharray="2 3"')]
+
+
+def _labels(
+    scale: _Scale, points: list[dict[str, Any]], budget: float, whole: float | None
+) -> list[str]:
     """Direct labels at the right end, pushed apart where they would touch."""
     last = points[-1]
     kind = last["guarantee"]
     color = PLANNED if kind == "planned" else ADAPTIVE
     wanted = [
-        (scale.y(budget), f"budget {budget:.5g}", LIMIT),
+        (scale.y(budget), f"budget {chosen(budget, least=True)}", LIMIT),
         (scale.y(last["upper"]), f"proven, {kind}", color),
     ]
+    if whole is not None:
+        wanted.append((scale.y(whole), "the whole plan", PLANNED))
     if last["lower"] is not None and scale.y(last["lower"]) - scale.y(last["upper"]) > 6:
         wanted.append((scale.y(last["lower"]), "achieved by the", FAINT))
         wanted.append((scale.y(last["lower"]) + 15, "rounds that ran", FAINT))
@@ -182,6 +217,6 @@ def bars(report: dict[str, Any]) -> str:
     return "\n".join(
         f"round {p['round']:>{digits}}  "
         f"{'#' * max(1, round(BAR_WIDTH * p['upper'] / most)):<{BAR_WIDTH}}  "
-        f"{p['upper']:.4g} {p['guarantee']}"
+        f"{up(p['upper'], 4)} {p['guarantee']}"
         for p in shown
     )

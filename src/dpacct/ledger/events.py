@@ -1,7 +1,9 @@
 """What is charged: one round with all that it releases, and its form as JSON.
 
-Rule 1: an event is charged as one Gaussian release, the joint one of all its releases.
-Rule 2: what is charged never has more noise than the round or the joint release says.
+Rule 1: an event is charged as one Gaussian release, the joint one of all its releases. They are
+all named, the main sum among them: what is not named would not be charged.
+Rule 2: what is charged never has more noise than the round or the joint release says, and the
+round never more than its main sum.
 Rule 3: a round is covered by a planned one if it has the same scheme and adjacency, at least its
 noise and at most its rate; then it costs at most as much, whatever else happens.
 """
@@ -13,14 +15,18 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, LedgerError
+from dpacct.ledger.fields import items, members, refuse, whole, words
 from dpacct.rounding import UNIT
 from dpacct.rounds import Full, Phase, Poisson, Round, Sampling, Schedule, Uniform
 
 MAX_DETAILS = 100_000
+MAX_DEPTH = 50
+# What the engine calls the sum that a round is about.
+MAIN = "update"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +40,7 @@ class Release:
             the record only. Under replace-one the factor 2 is accounted for, not typed in.
 
     Raises:
-        InvalidParameter: an empty name, or a number out of range.
+        InvalidParameter: a name that is none, or a number out of range.
     """
 
     name: str
@@ -42,8 +48,7 @@ class Release:
     sensitivity: float | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise InvalidParameter("name", self.name, "a release has a name")
+        validate.line("name", self.name, "the name of a release")
         z = validate.noise_multiplier(self.noise_multiplier)
         object.__setattr__(self, "noise_multiplier", z)
         if self.sensitivity is not None:
@@ -88,14 +93,17 @@ class Event:
         releases: everything that the round releases, the main sum included; empty if that is the
             round's only one.
         details: anything worth keeping, as JSON: clip norm, learning rate, model version.
+        main: the name of the main sum among the releases.
 
     Raises:
-        InvalidParameter: a value that is no JSON, or two releases of one name.
+        InvalidParameter: details that are no JSON, two releases of one name, none of them the main
+            sum, or less noise on it than the round claims.
     """
 
     round: Round
     releases: tuple[Release, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    main: str = MAIN
 
     def __post_init__(self) -> None:
         if not isinstance(self.round, Round):
@@ -103,10 +111,22 @@ class Event:
         releases = tuple(self.releases)
         if not all(isinstance(release, Release) for release in releases):
             raise InvalidParameter("releases", self.releases, "releases are of type Release")
-        if len({release.name for release in releases}) < len(releases):
-            raise InvalidParameter("releases", self.releases, "each release has its own name")
         object.__setattr__(self, "releases", releases)
         object.__setattr__(self, "details", checked_details(self.details))
+        if releases:
+            self._check_main({release.name: release for release in releases})
+
+    def _check_main(self, named: dict[str, Release]) -> None:
+        if len(named) < len(self.releases):
+            raise InvalidParameter("releases", self.releases, "each release has its own name")
+        names = ", ".join(named)
+        if self.main not in named:
+            rule = f"releases name all that a round releases, its main sum ({self.main!r}) too"
+            raise InvalidParameter("releases", names, rule, "Say main=NAME if it has another name.")
+        least = named[self.main].noise_multiplier
+        if self.round.noise_multiplier > least:
+            rule = f"a round has at most the noise of its main sum ({self.main!r}), {least!r}"
+            raise InvalidParameter("noise_multiplier", self.round.noise_multiplier, rule)
 
     @property
     def charged(self) -> Round:
@@ -122,16 +142,43 @@ def checked_details(details: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of what goes into the ledger as it is.
 
     Raises:
-        InvalidParameter: it is not JSON, holds NaN or infinity, or is longer than `MAX_DETAILS`.
+        InvalidParameter: it is not JSON, holds NaN, infinity or half a surrogate pair, is nested
+            more than `MAX_DEPTH` deep, or is longer than `MAX_DETAILS`.
     """
-    rule = f"details are a JSON object of at most {MAX_DETAILS} characters, without NaN"
+    rule = (
+        f"details are a JSON object of at most {MAX_DETAILS} characters, nested at most "
+        f"{MAX_DEPTH} deep, without NaN"
+    )
     try:
         text = json.dumps(dict(details), allow_nan=False)
+        copy = json.loads(text)
+        json.dumps(copy, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError):
-        raise InvalidParameter("details", details, rule) from None
+        raise InvalidParameter("details", type(details).__name__, rule) from None
     if len(text) > MAX_DETAILS:
         raise InvalidParameter("details", f"{text[:60]}...", rule)
-    return json.loads(text)
+    if _depth(copy) > MAX_DEPTH:
+        raise InvalidParameter("details", f"{text[:60]}...", rule)
+    return copy
+
+
+def _depth(value: object) -> int:
+    """How deep objects and lists are nested in each other; 0 for a plain value."""
+    depth, level = 0, _parts([value])
+    while level:
+        depth += 1
+        level = [part for held in level for part in _parts(held)]
+    return depth
+
+
+def _parts(held: object) -> list[object]:
+    """The objects and lists right inside one."""
+    found: Iterable[object] = ()
+    if isinstance(held, dict):
+        found = cast("dict[str, object]", held).values()
+    elif isinstance(held, list):
+        found = cast("list[object]", held)
+    return [part for part in found if isinstance(part, dict | list)]
 
 
 def covers(planned: Round, actual: Round) -> bool:
@@ -167,26 +214,48 @@ def round_to_json(round_: Round) -> dict[str, Any]:
     return entry
 
 
-def round_from_json(entry: dict[str, Any]) -> Round:
+_ROUND = ("noise_multiplier", "sampling", "adjacency")
+_SAMPLING = {
+    "poisson": ("sampling_rate",),
+    "uniform": ("cohort_size", "num_clients"),
+    "full": (),
+}
+
+
+def round_from_json(value: Any, also: tuple[str, ...] = ()) -> Round:
     """What `round_to_json` wrote.
 
+    Args:
+        value: the JSON value.
+        also: keys that may stand beside it.
     Raises:
-        LedgerError: the entry holds no round.
+        LedgerError: it holds no round.
     """
+    entry = members("a round", value, _ROUND, (*also, *_ANY_SAMPLING))
+    name = words("sampling", entry["sampling"])
+    if name not in _SAMPLING:
+        refuse("sampling", name, "a scheme that is known")
+    entry = members("a round", value, (*_ROUND, *_SAMPLING[name]), also)
+    # Their ranges are for the constructors to check; whole numbers may be larger than elsewhere.
+    for key in _SAMPLING["uniform"]:
+        if type(entry.get(key, 0)) is not int:
+            refuse(key, entry[key], "a whole number")
     try:
         sampling: Sampling
-        match entry["sampling"]:
+        match name:
             case "poisson":
                 sampling = Poisson(entry["sampling_rate"])
             case "uniform":
                 sampling = Uniform(entry["cohort_size"], entry["num_clients"])
-            case "full":
+            case _:
                 sampling = Full()
-            case other:
-                raise LedgerError(f"a round of the ledger has the unknown sampling {other!r}")
-        return Round(entry["noise_multiplier"], sampling, entry["adjacency"])
-    except (KeyError, TypeError, InvalidParameter) as error:
-        raise LedgerError(f"a round of the ledger cannot be read: {error}") from None
+        adjacency = words("adjacency", entry["adjacency"])
+        return Round(entry["noise_multiplier"], sampling, adjacency)
+    except InvalidParameter as error:
+        raise LedgerError(f"a round cannot be read: {error}") from None
+
+
+_ANY_SAMPLING = tuple(key for keys in _SAMPLING.values() for key in keys)
 
 
 def schedule_to_json(schedule: Schedule) -> list[dict[str, Any]]:
@@ -194,16 +263,19 @@ def schedule_to_json(schedule: Schedule) -> list[dict[str, Any]]:
     return [{"rounds": count} | round_to_json(round_) for round_, count in schedule]
 
 
-def schedule_from_json(phases: list[dict[str, Any]]) -> Schedule:
+def schedule_from_json(value: Any) -> Schedule:
     """What `schedule_to_json` wrote.
 
     Raises:
         LedgerError: it holds no schedule.
     """
     try:
-        return Schedule(Phase(round_from_json(phase), phase["rounds"]) for phase in phases)
-    except (KeyError, TypeError, InvalidParameter) as error:
-        raise LedgerError(f"a plan of the ledger cannot be read: {error}") from None
+        return Schedule(
+            Phase(round_from_json(phase, ("rounds",)), whole("rounds", phase.get("rounds"), 1))
+            for phase in items("a plan", value)
+        )
+    except InvalidParameter as error:
+        raise LedgerError(f"a plan cannot be read: {error}") from None
 
 
 def event_to_json(event: Event) -> dict[str, Any]:

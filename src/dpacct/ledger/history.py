@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
-from dpacct.accountant import ACCOUNTANTS
-from dpacct.errors import LedgerError, NotConverged, Unsupported
+from dpacct.errors import LedgerError
 from dpacct.ledger.book import Book
-from dpacct.ledger.events import round_from_json
-from dpacct.ledger.plans import Plan, join, proven_epsilon
-from dpacct.ledger.state import LedgerState, state_from_json
+from dpacct.ledger.chain import Entry
+from dpacct.ledger.entries import Opening, Part, Reserve, Settle, Start
+from dpacct.ledger.plans import Plan, achieved_epsilon, join, proven_epsilon
+from dpacct.ledger.readings import Guarantee, Readings
+from dpacct.ledger.state import LedgerState
 from dpacct.rounds import Phase, Round, Schedule
 
 # The picture's points; with many different rounds each takes longer.
@@ -27,7 +27,7 @@ class Stretch:
     """Equal rounds one after the other, as they ran."""
 
     round: Round
-    releases: tuple[tuple[str, float, float | None], ...]
+    releases: tuple[Part, ...]
     planned: bool
     rounds: int = 0
 
@@ -56,6 +56,32 @@ class RunHistory:
     abandonments: int = 0
     resumed: int = 0
     left_at: int = 0
+
+    def add(self, said: Reserve) -> None:
+        """A round is charged."""
+        planned = said.slot is not None
+        last = self.stretches[-1] if self.stretches else None
+        same = last is not None and (last.round, last.releases, last.planned) == (
+            said.charged,
+            said.releases,
+            planned,
+        )
+        if last is None or (not same and len(self.stretches) < MAX_EVENTS):
+            self.stretches.append(Stretch(said.charged, said.releases, planned, 1))
+        elif same:
+            last.rounds += 1
+        else:
+            self.more_rounds += 1
+
+    def take_back(self, round_: Round, said: Settle) -> None:
+        """A round that was charged is given back."""
+        self.abandonments += 1
+        if len(self.abandoned) < MAX_EVENTS:
+            self.abandoned.append((said.round, said.reason))
+        for stretch in reversed(self.stretches):
+            if stretch.round == round_ and stretch.rounds:
+                stretch.rounds -= 1
+                break
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,119 +119,111 @@ class History:
 class _Reader:
     """Builds a history entry by entry."""
 
-    def __init__(self, book: Book) -> None:
+    def __init__(self, book: Book, readings: Readings) -> None:
         self.book = book
+        self.readings = readings
         self.history = History()
         self.open: dict[int, tuple[Round, int]] = {}
         self.plans: dict[int, Plan] = {}
         self.cursors: dict[int, int] = {}
-        total = book.state().rounds
-        self.due = _due(total, _POINTS)
-        self.reserved = 0
-        self.latest: LedgerState | None = None
+        self.total = book.state().rounds
+        self.due = _due(self.total, _POINTS)
+        self.charged = 0
 
-    def step(self, content: dict[str, Any], closes: int | None) -> None:
+    def step(self, entry: Entry) -> None:
         """One entry."""
-        kind, number, data = content["kind"], content["run"], content["data"]
+        said, time, number = self.book.said(entry), self.book.time(entry), entry.run
+        ledger, state = self.book.totals(entry)
+        self.charged = ledger.rounds
         history = self.history
         history.entries += 1
-        history.latest = content["time"]
-        if kind == "ledger":
-            history.created, history.software = content["time"], data["software"]
+        history.latest = time
+        if isinstance(said, Opening):
+            history.created, history.software = time, said.software
             return
-        run = history.runs.setdefault(number, RunHistory(started=content["time"]))
-        run.ended = content["time"]
-        if kind == "run":
-            plan = self.book.plan(number)
-            if plan is not None:
-                self.plans[number] = plan
-            history.marks.append(Mark(self.reserved, f"run {number} starts"))
-        elif kind == "resume":
+        run = history.runs.setdefault(number, RunHistory(started=time))
+        run.ended = time
+        if state is not None and state.initial:
+            self.cursors[number] = state.cursor
+        if isinstance(said, Start):
+            if said.plan is not None:
+                self.plans[number] = Plan(said.plan)
+            self._mark(f"run {number} starts")
+        elif isinstance(said, Reserve):
+            self._reserve(entry, said, run, ledger)
+        elif isinstance(said, Settle):
+            self._settle(entry, said, run)
+        elif entry.kind == "resume":
             run.resumed += 1
             lost = sum(owner == number for _, owner in self.open.values())
-            words = f"run {number} resumes" + (f", {lost} lost" if lost else "")
-            history.marks.append(Mark(self.reserved, words))
-        elif kind == "reserve":
-            self._reserve(content, run)
-        elif closes is not None:
-            round_, _ = self.open.pop(closes)
-            if kind == "commit":
-                history.released[round_] += 1
-            else:
-                self.reserved -= 1
-                self._abandon(content, run, round_, int(closes))
+            self._mark(f"run {number} resumes" + (f", {lost} lost" if lost else ""))
 
     def finish(self) -> None:
-        """The last point, if it was not due."""
-        points = self.history.points
-        if self.latest is not None and (not points or points[-1].round < self.reserved):
-            points.append(self._point(self.latest))
+        """The last point: what the ledger reads now."""
+        history = self.history
+        for _, number in self.open.values():
+            history.runs[number].open += 1
+        if not self.charged:
+            return
+        planned = self.readings.ledger_guarantee() is Guarantee.PLANNED
+        spent = self.readings.ledger_interval()
+        self._forget(self.charged)
+        lower = spent.lower if self._few() else None
+        history.points.append(Point(self.charged, spent.upper, lower, planned))
 
-    def _reserve(self, content: dict[str, Any], run: RunHistory) -> None:
-        data, number = content["data"], content["run"]
-        round_ = round_from_json(data["charged"])
-        self.open[content["number"]] = (round_, number)
-        ledger, state = state_from_json(content["state"])
-        self.latest, self.reserved = ledger, ledger.rounds
-        if data["left"]:
-            run.left_at = self.reserved
-            self.history.marks.append(Mark(self.reserved, f"run {number} leaves its plan"))
-        planned = data["slot"] is not None
-        releases = tuple(
-            (r["name"], r["noise_multiplier"], r["sensitivity"]) for r in data.get("releases", ())
-        )
-        last = run.stretches[-1] if run.stretches else None
-        same = last is not None and (last.round, last.releases, last.planned) == (
-            round_,
-            releases,
-            planned,
-        )
-        if last is None or (not same and len(run.stretches) < MAX_EVENTS):
-            last = Stretch(round_, releases, planned)
-            run.stretches.append(last)
-            same = True
-        if same:
-            last.rounds += 1
-        else:
-            run.more_rounds += 1
-        self.cursors[number] = 0 if state is None or not state.initial else state.cursor
+    def _mark(self, words: str) -> None:
+        self.history.marks.append(Mark(self.charged, words))
+
+    def _forget(self, rounds: int) -> None:
+        """Drop points of so many rounds, or more: some of those were given back."""
+        points = self.history.points
+        while points and points[-1].round >= rounds:
+            points.pop()
+
+    def _reserve(self, entry: Entry, said: Reserve, run: RunHistory, ledger: LedgerState) -> None:
+        self.open[entry.number] = (said.charged, entry.run)
+        if said.left:
+            run.left_at = self.charged
+            self._mark(f"run {entry.run} leaves its plan")
+        run.add(said)
         points = self.history.points
         turned = bool(points) and points[-1].planned and ledger.loose
-        wanted = turned or self.reserved in self.due
-        if wanted and (not points or points[-1].round < self.reserved):
-            self.history.points.append(self._point(ledger))
+        if turned or self.charged in self.due:
+            self._forget(self.charged)
+            points.append(self._point(ledger))
 
-    def _abandon(
-        self, content: dict[str, Any], run: RunHistory, round_: Round, reserved: int
-    ) -> None:
-        run.abandonments += 1
-        if len(run.abandoned) < MAX_EVENTS:
-            run.abandoned.append((reserved, content["data"]["reason"]))
-        for stretch in reversed(run.stretches):
-            if stretch.round == round_ and stretch.rounds:
-                stretch.rounds -= 1
-                break
+    def _settle(self, entry: Entry, said: Settle, run: RunHistory) -> None:
+        found = self.open.pop(said.round, None)
+        if found is None or found[1] != entry.run:
+            raise LedgerError(
+                f"{self.book.store.path}: entry {entry.number} settles a round that is not open."
+            )
+        if entry.kind == "commit":
+            self.history.released[found[0]] += 1
+            return
+        self._forget(self.charged + 1)
+        run.take_back(found[0], said)
 
     def _point(self, ledger: LedgerState) -> Point:
-        delta = self.book.budget.delta
-        released = self.history.released
-        if ledger.loose:
-            upper = self.book.mixture.epsilon(ledger.spent, ledger.delta)
-            return Point(self.reserved, upper, self._lower(released), planned=False)
-        so_far = join(plan.first(self.cursors.get(n, 0)) for n, plan in self.plans.items())
-        upper = proven_epsilon(so_far, delta, math.inf)
         # The round of this entry is reserved, not released, so the counts differ by one.
-        return Point(self.reserved, upper, self._lower(released), planned=True)
+        if ledger.loose or ledger.exposed:
+            upper = self.book.mixture.epsilon(ledger.spent, ledger.delta)
+            upper = math.inf if ledger.exposed else upper
+            return Point(self.charged, upper, self._lower(), planned=False)
+        so_far = join(plan.first(self.cursors.get(n, 0)) for n, plan in self.plans.items())
+        upper = proven_epsilon(so_far, self.book.budget.delta, math.inf)
+        return Point(self.charged, upper, self._lower(), planned=True)
 
-    def _lower(self, released: Counter[Round]) -> float | None:
-        few = len(released) <= _MANY_KINDS or self.reserved in _due(max(self.due), _FEW_POINTS)
-        if not few or not released:
+    def _few(self) -> bool:
+        """Whether there are few enough kinds of rounds for an achieved side here."""
+        few = len(self.history.released) <= _MANY_KINDS
+        return few or self.charged in _due(self.total, _FEW_POINTS)
+
+    def _lower(self) -> float | None:
+        if not self._few() or not self.history.released:
             return None
-        schedule = Schedule(Phase(r, n) for r, n in released.items())
-        try:
-            return ACCOUNTANTS["tight"].epsilon(schedule, self.book.budget.delta).lower
-        except (NotConverged, Unsupported):
-            return None
+        schedule = Schedule(Phase(r, n) for r, n in self.history.released.items())
+        return achieved_epsilon(schedule, self.book.budget.delta)
 
 
 def _due(total: int, points: int) -> set[int]:
@@ -215,19 +233,17 @@ def _due(total: int, points: int) -> set[int]:
     return {max(1, round(total * k / points)) for k in range(points + 1)}
 
 
-def read_history(book: Book) -> History:
+def read_history(book: Book, readings: Readings) -> History:
     """All of a ledger, in one pass over its entries.
 
+    Args:
+        book: as of an entry.
+        readings: of the same.
     Raises:
         LedgerError: an entry is damaged.
     """
-    reader = _Reader(book)
-    for entry, closes in book.store.entries():
-        try:
-            reader.step(entry.content, closes)
-        except (KeyError, TypeError) as error:
-            raise LedgerError(f"entry {entry.number} cannot be read ({error})") from None
-    for _, number in reader.open.values():
-        reader.history.runs[number].open += 1
+    reader = _Reader(book, readings)
+    for entry, _ in book.store.entries():
+        reader.step(entry)
     reader.finish()
     return reader.history

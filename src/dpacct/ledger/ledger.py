@@ -9,20 +9,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from dpacct import validate
 from dpacct.budget import Budget, Interval
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.book import Book
 from dpacct.ledger.chain import new_entry
+from dpacct.ledger.document import Block
 from dpacct.ledger.events import Event, checked_details
 from dpacct.ledger.history import read_history
+from dpacct.ledger.initial import initial_plans
 from dpacct.ledger.plans import most_planned_rounds
 from dpacct.ledger.position import Position, require
-from dpacct.ledger.readings import Guarantee, Readings
+from dpacct.ledger.readings import Committed, Guarantee, Readings
 from dpacct.ledger.report import compose
 from dpacct.ledger.report_html import to_html
 from dpacct.ledger.report_markdown import to_markdown
 from dpacct.ledger.run import Run
-from dpacct.ledger.state import empty_ledger, state_to_json
+from dpacct.ledger.state import empty_ledger
+from dpacct.ledger.state_json import state_to_json
 from dpacct.ledger.store import Store
 from dpacct.ledger.summary import summarize, with_history
 from dpacct.ledger.verify import Verification, verify
@@ -44,7 +48,7 @@ class Ledger:
 
     def __init__(self, book: Book) -> None:
         self._book = book
-        self._readings = Readings(book)
+        self._committed = Committed()
         self.path = book.store.path
         self.budget = book.budget
         self.unit = book.unit
@@ -128,7 +132,7 @@ class Ledger:
     def runs(self) -> tuple[Run, ...]:
         """All runs, in the order in which they were started."""
         count = self._book.state().runs
-        return tuple(Run(self._book, self._readings, n) for n in range(1, count + 1))
+        return tuple(Run(self._book, self._committed, n) for n in range(1, count + 1))
 
     @property
     def head(self) -> str:
@@ -155,7 +159,7 @@ class Ledger:
     @property
     def guarantee(self) -> Guarantee:
         """What kind of claim `epsilon` is."""
-        return self._readings.ledger_guarantee()
+        return self._now().ledger_guarantee()
 
     def start_run(
         self,
@@ -168,7 +172,7 @@ class Ledger:
         """Register a run.
 
         Args:
-            name: for people.
+            name: for people; one line of at most 200 printable characters.
             plan: its schedule, made of what `Event.charged` says; room for all of it is held. None:
                 rounds are chosen as the run goes.
             private: False if the noise does not come from a secret source (a seed was given). Then
@@ -178,14 +182,13 @@ class Ledger:
             BudgetExceeded: the plan does not fit. InvalidParameter: a name or details that are
                 none, or a plan of another adjacency. LedgerError: the file cannot be written.
         """
-        if not isinstance(name, str) or not name.strip():
-            raise InvalidParameter("name", name, "a run has a name")
+        validate.line("name", name, "the name of a run")
         schedule = 1 * plan if isinstance(plan, Round) else plan
         if schedule is not None and not schedule.rounds:
             raise InvalidParameter("plan", plan, "a plan has at least one round")
         kept = checked_details({} if details is None else details)
         number = self._book.start_run(name, schedule, private=bool(private), details=kept)
-        return Run(self._book, self._readings, number)
+        return Run(self._book, self._committed, number)
 
     def resume_run(self, run_id: int) -> Run:
         """Go on with a run, after a crash or in another process.
@@ -196,19 +199,32 @@ class Ledger:
             LedgerError: there is no such run, or it is finished.
         """
         self._book.resume_run(run_id)
-        return Run(self._book, self._readings, run_id)
+        return Run(self._book, self._committed, run_id)
 
     def epsilon(self) -> Interval:
         """Epsilon of all runs together, at the budget's delta; `guarantee` says of what kind.
 
-        Infinite if a round of a run that is not private is charged. The upper end takes the same
-        time however many rounds there are; for the lower end the released rounds are read once.
+        Infinite if a round of a run that is not private is charged. Where all rounds were planned,
+        it is that of the planned rounds charged so far, for a number of them that was settled in
+        advance; `epsilon_any_stop` holds whatever settled it. The upper end takes the same time
+        however many rounds there are; for the lower end the released rounds are read once.
         """
-        return self._readings.ledger_interval()
+        return self._now().ledger_interval()
 
     def upper_epsilon(self) -> float:
         """The upper end of `epsilon` alone: quicker, for once a round."""
-        return self._readings.ledger_upper()
+        return self._now().ledger_upper()
+
+    def epsilon_any_stop(self) -> float:
+        """Proven epsilon of all runs together whatever decided how many rounds ran.
+
+        Where all rounds were planned, that of the whole plans; else the upper end of `epsilon`.
+        """
+        return self._now().ledger_any_stop()
+
+    def _now(self) -> Readings:
+        """Readings as of the latest entry: what they say belongs together."""
+        return Readings(self._book.as_of(), self._committed)
 
     def remaining(self, round_: Round | Event) -> int:
         """How many more such rounds fit, chosen as one goes; at most 10^12.
@@ -216,22 +232,24 @@ class Ledger:
         What is held for plans is not available. Before anything has run, a plan of such rounds may
         be longer: `remaining_as_plan`.
         """
+        return self._remaining(self._book.as_of(), round_)
+
+    def _remaining(self, book: Book, round_: Round | Event) -> int:
         charged = round_.charged if isinstance(round_, Event) else round_
-        state, book = self._book.state(), self._book
-        self._check_adjacency(charged)
+        state = book.state()
+        book.adjacency_with(state, charged.adjacency)
         cost = book.mixture.cost(charged)
         return count_fitting(book.mixture, state.charged, cost, book.budget, state.delta)
 
     def remaining_as_plan(self, round_: Round | Event) -> int:
         """How many such rounds a plan may have that is registered now; at most 10^12."""
         charged = round_.charged if isinstance(round_, Event) else round_
-        chosen = self.remaining(round_)
-        if self._book.state().started:
+        book = self._book.as_of()
+        chosen = self._remaining(book, round_)
+        if book.state().started:
             return chosen
-        plans = self._book.initial_plans(unfinished=True).values()
-        return most_planned_rounds(
-            self._book.mixture, self.budget, [plan.schedule for plan in plans], charged, chosen
-        )
+        plans = [plan.schedule for plan in initial_plans(book, unfinished=True).values()]
+        return most_planned_rounds(book.mixture, self.budget, plans, charged, chosen)
 
     def verify(self, head: str | None = None) -> Verification:
         """Recompute the chain, the cost of every round and every total, from the entries alone.
@@ -240,34 +258,38 @@ class Ledger:
             head: a `head` that was kept elsewhere. Without one, entries that somebody dropped from
                 the end of the file leave no trace.
         """
-        return verify(self._book, head)
+        return verify(self._book.as_of(), head)
 
     def summary(self) -> dict[str, Any]:
         """The facts, as `dpacct ledger show --json` prints them."""
-        return summarize(self._book, self._readings)
+        now = self._now()
+        return summarize(now.book, now)
 
     def report(self) -> dict[str, Any]:
         """The facts with the history of all rounds, as a report needs them; reads every entry."""
-        found = with_history(self.summary(), read_history(self._book))
+        return self._report(self._now())
+
+    def _report(self, now: Readings) -> dict[str, Any]:
+        found = with_history(summarize(now.book, now), read_history(now.book, now))
         return found | {"reporter": software()}
+
+    def _blocks(self) -> list[Block]:
+        now = self._now()
+        return compose(self._report(now), verify(now.book))
 
     def report_markdown(self) -> str:
         """The report for a reviewer, as Markdown; verifies the ledger first."""
-        return to_markdown(compose(self.report(), self.verify()))
+        return to_markdown(self._blocks())
 
     def report_html(self) -> str:
         """The report for a reviewer, as one page of HTML; verifies the ledger first."""
-        return to_html(compose(self.report(), self.verify()))
+        return to_html(self._blocks())
 
     def export(self) -> Iterator[dict[str, Any]]:
         """Every entry as it stands in the file, with its hash."""
-        for entry, _ in self._book.store.entries():
-            yield entry.content | {"hash": entry.hash.hex()}
-
-    def _check_adjacency(self, round_: Round) -> None:
-        if self.adjacency not in (None, round_.adjacency):
-            rule = f"all rounds of a ledger share one adjacency, and this one has {self.adjacency}"
-            raise InvalidParameter("adjacency", str(round_.adjacency), rule)
+        book = self._book.as_of()
+        for entry, _ in book.store.entries():
+            yield book.content(entry) | {"hash": entry.hash.hex()}
 
     def __repr__(self) -> str:
         return f"<Ledger {str(self.path)!r}, {self.budget!r}>"
@@ -284,8 +306,7 @@ def software() -> str:
 def _create(
     file: Path, budget: Budget, adjacency: str, unit: str, typical: Round | Schedule | None
 ) -> None:
-    if not isinstance(unit, str) or not unit.strip():
-        raise InvalidParameter("unit", unit, "a unit of privacy is a word or a few")
+    validate.line("unit", unit, "a unit of privacy")
     if not file.parent.is_dir():
         raise LedgerError(f"{file}: no ledger can be made: there is no folder {file.parent}.")
     mixture = design_mixture(budget, typical)

@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
+from dpacct import achieved
 from dpacct.accountant import ACCOUNTANTS
-from dpacct.budget import Budget, Interval
+from dpacct.budget import Budget
 from dpacct.errors import NotConverged, Unsupported
 from dpacct.ledger.events import covers
 from dpacct.odometer import Mixture, Totals, add, fixed_point, times
@@ -28,6 +30,8 @@ _ACCOUNTANTS = ("tight", "rdp", "closed-form", "gdp")
 _LOOK_AHEAD = 1000
 # Up to so many different rounds are summed one by one.
 _FEW = 64
+# So many answers are remembered: a report asks for the same schedule several times.
+_KEPT = 256
 
 
 class Plan:
@@ -107,6 +111,7 @@ def schedule_cost(mixture: Mixture, schedule: Schedule) -> Totals:
     return tuple(fixed_point(curve.upper(order) * (1 + 1e-9)) for order in mixture.orders)
 
 
+@lru_cache(maxsize=_KEPT)
 def proven_epsilon(schedule: Schedule, delta: float, target: float = 0.0) -> float:
     """The smallest proven epsilon of all accountants; the first that meets the target ends it."""
     best = math.inf
@@ -120,9 +125,13 @@ def proven_epsilon(schedule: Schedule, delta: float, target: float = 0.0) -> flo
     return best
 
 
-def achieved_and_proven(schedule: Schedule, delta: float) -> Interval:
-    """Epsilon of a schedule that was fixed in advance, by the accountant `tight`."""
-    return ACCOUNTANTS["tight"].epsilon(schedule, delta)
+@lru_cache(maxsize=_KEPT)
+def achieved_epsilon(schedule: Schedule, delta: float) -> float:
+    """The achieved epsilon of a schedule that was fixed in advance."""
+    try:
+        return ACCOUNTANTS["tight"].epsilon(schedule, delta).lower
+    except (Unsupported, NotConverged):
+        return achieved.achieved_epsilon(schedule, delta)
 
 
 def plan_room(mixture: Mixture, budget: Budget, plans: Iterable[Schedule]) -> PlanRoom:

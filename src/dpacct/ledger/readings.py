@@ -11,13 +11,11 @@ import math
 from collections import Counter
 from enum import StrEnum
 
-from dpacct.accountant import ACCOUNTANTS
-from dpacct.achieved import achieved_epsilon
 from dpacct.budget import Interval
-from dpacct.errors import NotConverged, Unsupported
 from dpacct.ledger.book import Book
-from dpacct.ledger.events import round_from_json
-from dpacct.ledger.plans import join, proven_epsilon
+from dpacct.ledger.entries import Reserve
+from dpacct.ledger.initial import initial_plans, standing_plans
+from dpacct.ledger.plans import achieved_epsilon, join, proven_epsilon
 from dpacct.rounds import Phase, Round, Schedule
 
 # So many different rounds are looked at for the achieved side; more change it little.
@@ -33,7 +31,7 @@ class Guarantee(StrEnum):
 
     @property
     def in_words(self) -> str:
-        """One sentence for people."""
+        """One sentence for people; `claims.Claim` has the one with the figures."""
         return _WORDS[self]
 
 
@@ -56,104 +54,119 @@ _WORDS = {
 class Committed:
     """Which rounds were released, read from the file as far as it has grown since the last time."""
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
+    def __init__(self) -> None:
         self._seen = 0
         self._open: dict[int, Round] = {}
         self._counts: dict[int, Counter[Round]] = {}
-        self._rounds: dict[str, Round] = {}
 
-    def of_run(self, run: int) -> Counter[Round]:
-        """Each different round of a run with the number of times it was released."""
-        self._refresh()
-        return self._counts.get(run, Counter())
+    def up_to(self, book: Book) -> dict[int, Counter[Round]]:
+        """Each different round of each run with the number of times it was released.
 
-    def of_all(self) -> Counter[Round]:
-        """Of all runs."""
-        self._refresh()
-        total: Counter[Round] = Counter()
-        for counts in self._counts.values():
-            total.update(counts)
-        return total
-
-    def _refresh(self) -> None:
-        for entry, closes in self._book.store.entries(self._seen):
+        Args:
+            book: as of an entry; never earlier than the last time.
+        """
+        for entry, closes in book.store.entries(self._seen):
             if entry.kind == "reserve":
-                self._open[entry.number] = round_from_json(entry.content["data"]["charged"])
+                said = book.said(entry)
+                if isinstance(said, Reserve):
+                    self._open[entry.number] = said.charged
             elif closes is not None:
                 round_ = self._open.pop(closes, None)
                 if entry.kind == "commit" and round_ is not None:
                     self._counts.setdefault(entry.run, Counter())[round_] += 1
             self._seen = entry.number
+        return self._counts
 
 
 class Readings:
-    """Epsilon of an open ledger. Cost per call does not grow with the number of rounds."""
+    """Epsilon of a ledger as of an entry. Cost per call does not grow with the number of rounds.
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
-        self.committed = Committed(book)
+    Args:
+        book: as of an entry, so that all readings belong together.
+        committed: what was read before.
+    """
+
+    def __init__(self, book: Book, committed: Committed) -> None:
+        self.book = book
+        self._committed = committed
 
     def run_guarantee(self, run: int) -> Guarantee:
         """The kind of claim of `run_upper`."""
-        state = self._book.run_state(run)
+        state = self.book.run_state(run)
         if not state.private:
             return Guarantee.NONE
         return Guarantee.PLANNED if state.on_plan else Guarantee.ADAPTIVE
 
     def run_upper(self, run: int) -> float:
         """Proven epsilon of one run by itself, its privacy taken for granted."""
-        state = self._book.run_state(run)
-        ledger = self._book.state()
+        state = self.book.run_state(run)
         if state.on_plan:
-            return proven_epsilon(self._so_far(run), self._book.budget.delta, math.inf)
-        return self._book.mixture.epsilon(state.spent, ledger.delta)
+            return proven_epsilon(self._so_far(run), self.book.budget.delta, math.inf)
+        return self.book.mixture.epsilon(state.spent, self.book.state().delta)
+
+    def run_any_stop(self, run: int) -> float:
+        """As `run_upper`, but whatever decided how many rounds ran."""
+        plan = self.book.plan(run)
+        if plan is None or not self.book.run_state(run).on_plan:
+            return self.run_upper(run)
+        return proven_epsilon(plan.schedule, self.book.budget.delta, math.inf)
 
     def run_interval(self, run: int) -> Interval:
         """Achieved and proven epsilon of one run by itself, its privacy taken for granted."""
-        so_far = self._so_far(run) if self._book.run_state(run).on_plan else None
-        return self._interval(self.committed.of_run(run), so_far, self.run_upper(run))
+        so_far = self._so_far(run) if self.book.run_state(run).on_plan else None
+        released = self._committed.up_to(self.book).get(run, Counter[Round]())
+        return self._interval(released, so_far, self.run_upper(run))
 
     def ledger_guarantee(self) -> Guarantee:
         """The kind of claim of `ledger_upper`."""
-        state = self._book.state()
+        state = self.book.state()
         if state.exposed:
             return Guarantee.NONE
         return Guarantee.PLANNED if state.started and not state.loose else Guarantee.ADAPTIVE
 
     def ledger_upper(self) -> float:
         """Proven epsilon of all runs together; infinite if a round was not private."""
-        state = self._book.state()
+        state = self.book.state()
         if state.exposed:
             return math.inf
         if state.loose:
-            return self._book.mixture.epsilon(state.spent, state.delta)
-        return proven_epsilon(self._all_so_far(), self._book.budget.delta, math.inf)
+            return self.book.mixture.epsilon(state.spent, state.delta)
+        return proven_epsilon(self._all_so_far(), self.book.budget.delta, math.inf)
+
+    def ledger_any_stop(self) -> float:
+        """As `ledger_upper`, but whatever decided how many rounds ran: the figure to promise."""
+        if self.ledger_guarantee() is not Guarantee.PLANNED:
+            return self.ledger_upper()
+        whole = join(plan.schedule for plan in standing_plans(self.book).values())
+        return proven_epsilon(whole, self.book.budget.delta, math.inf)
+
+    def planned_rounds(self) -> tuple[int, int]:
+        """How many places in initial plans are used, and how many there are."""
+        plans = standing_plans(self.book)
+        used = sum(min(self.book.run_state(run).cursor, plans[run].rounds) for run in plans)
+        return used, sum(plan.rounds for plan in plans.values())
 
     def ledger_interval(self) -> Interval:
         """Achieved and proven epsilon of all runs together."""
-        so_far = None if self._book.state().loose else self._all_so_far()
-        return self._interval(self.committed.of_all(), so_far, self.ledger_upper())
+        so_far = None if self.book.state().loose else self._all_so_far()
+        total: Counter[Round] = Counter()
+        for counts in self._committed.up_to(self.book).values():
+            total.update(counts)
+        return self._interval(total, so_far, self.ledger_upper())
 
     def _so_far(self, run: int) -> Schedule:
         """The part of a run's plan that it has used."""
-        plan = self._book.plan(run)
-        return Schedule() if plan is None else plan.first(self._book.run_state(run).cursor)
+        plan = self.book.plan(run)
+        return Schedule() if plan is None else plan.first(self.book.run_state(run).cursor)
 
     def _all_so_far(self) -> Schedule:
-        return join(self._so_far(run) for run in self._book.initial_plans(unfinished=False))
+        return join(self._so_far(run) for run in initial_plans(self.book, unfinished=False))
 
     def _interval(
         self, released: Counter[Round], so_far: Schedule | None, upper: float
     ) -> Interval:
-        delta = self._book.budget.delta
-        if so_far is not None and so_far.distinct() == released:
-            exact = ACCOUNTANTS["tight"].epsilon(so_far, delta)
-            return Interval.bracket(exact.lower, upper)
         # Fewer rounds than were released cost no more.
         witnesses = Schedule(Phase(r, n) for r, n in released.most_common(_WITNESSES))
-        try:
-            lower = ACCOUNTANTS["tight"].epsilon(witnesses, delta).lower
-        except (Unsupported, NotConverged):
-            lower = achieved_epsilon(witnesses, delta)
-        return Interval.bracket(lower, upper)
+        if so_far is not None and so_far.distinct() == released:
+            witnesses = so_far
+        return Interval.bracket(achieved_epsilon(witnesses, self.book.budget.delta), upper)

@@ -1,15 +1,22 @@
-"""Replaying a ledger: what each entry must have done to the totals."""
+"""Replaying a ledger: what each entry must have done to the totals.
+
+Rule 1: every number of an entry that is shown or used is computed again from the entries before it
+and from what the entry says was done. What cannot be is in `UNVERIFIED`.
+Rule 2: a round may have been charged more than it is now (another machine, an older bound), never
+less but for rounding (`COST_TOLERANCE`); everything that follows is compared exactly.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from operator import gt
 
 from dpacct.budget import Budget
 from dpacct.errors import LedgerError
-from dpacct.ledger.book import Book
-from dpacct.ledger.events import covers, round_from_json, schedule_from_json
+from dpacct.ledger.chain import Entry
+from dpacct.ledger.entries import Opening, Reserve, Said, Settle, Start
+from dpacct.ledger.events import covers, joint_noise_multiplier
 from dpacct.ledger.plans import Plan, plan_room, schedule_cost
 from dpacct.ledger.state import (
     LedgerState,
@@ -21,187 +28,242 @@ from dpacct.ledger.state import (
     finished,
     reserved,
     started_run,
-    state_from_json,
 )
-from dpacct.odometer import Totals, subtract
+from dpacct.odometer import Totals, add, subtract
 from dpacct.rounds import Round
 
 COST_TOLERANCE = 1e-9
 PLAN_TOLERANCE = 1e-6
+# What only whoever wrote it knows.
+UNVERIFIED = (
+    "the budget, the orders and their weights, and the unit of the first entry",
+    "names, details, reasons and sensitivities, as they were typed in",
+    "times and versions, as the clocks and programs said",
+    "that noise was secret where a run says so, and nothing drawn where a round was abandoned",
+)
 
 
 @dataclass(slots=True)
 class _Open:
-    """A reservation that is not settled."""
+    """A reservation that is not settled, with what its place in the plan costs by itself."""
 
     run: int
     cost: Totals
     slot: Slot | None
     skipped: bool
+    owed: Totals
+
+
+@dataclass(slots=True)
+class _Owed:
+    """What has to be held for the rest of a plan: its cost, and how much may be missing of it."""
+
+    cost: Totals
+    slack: Totals
+
+
+Found = tuple[LedgerState, RunState | None]
 
 
 class Replay:
-    """The state of all runs while the entries are read one by one."""
+    """The state of all runs while the entries are read one by one.
 
-    def __init__(self, book: Book) -> None:
-        self.mixture = book.mixture
-        self.budget = book.budget
+    Attributes:
+        ledger: the totals of all runs behind the latest entry; None before the first.
+        dearer: the numbers of entries that charge more than is needed.
+    """
+
+    def __init__(self, opening: Opening) -> None:
+        self.mixture = opening.mixture
+        self.budget = opening.budget
         self.ledger: LedgerState | None = None
         self.runs: dict[int, RunState] = {}
         self.plans: dict[int, Plan] = {}
-        self.open: dict[int, _Open] = {}
-        self.unchecked = False
-        self.dearer = 0
+        self.dearer: list[int] = []
+        self._open: dict[int, _Open] = {}
+        self._owed: dict[int, _Owed] = {}
+        self._unchecked = False
+        self._number = 0
 
-    def step(self, content: dict[str, Any], closes: int | None) -> None:
+    def step(self, entry: Entry, said: Said, found: Found) -> None:
         """One entry.
 
+        Args:
+            entry: the next one.
+            said: what it says.
+            found: the totals that it claims.
         Raises:
             LedgerError: it does not follow from those before.
         """
-        kind, run, data = content["kind"], content["run"], content["data"]
-        found_ledger, found_run = state_from_json(content["state"])
-        if (closes is None) == (kind in ("commit", "abandon")):
-            raise LedgerError("it settles no round, or one that it cannot settle")
-        if kind == "ledger":
-            expected = self._first(found_ledger)
-        elif self.ledger is None:
+        self._number = entry.number
+        ledger = self.ledger
+        if ledger is not None and any(map(gt, ledger.charged, found[0].charged)):
+            # What is given back now must not hide that there was too much.
+            self.check_budget()
+        if isinstance(said, Opening):
+            expected = self._first(entry.run, found[0])
+        elif ledger is None:
             raise LedgerError("a ledger begins with its budget")
-        elif kind == "run":
-            expected = self._run(self.ledger, run, data, found_ledger)
+        elif isinstance(said, Start):
+            expected = self._start(ledger, entry.run, said, found[0])
         else:
-            expected = self._round(kind, self.ledger, run, content, closes)
-        if expected != (found_ledger, found_run):
+            expected = self._of_run(ledger, entry, said, found[0])
+        if expected != found:
             raise LedgerError("its totals do not follow from the entries before")
-        self.ledger = found_ledger
-        if found_run is not None:
-            self.runs[run] = found_run
+        self.ledger, run = found
+        if run is not None:
+            self._check_held(entry.run, run)
+            self.runs[entry.run] = run
 
-    def within_budget(self) -> bool:
-        """Whether what is charged outside the initial plans stays inside the budget."""
+    def check_budget(self) -> None:
+        """Whether what is charged outside the initial plans stays inside the budget.
+
+        Raises:
+            LedgerError: it does not.
+        """
         state = self.ledger
-        if state is None or not self.unchecked:
-            return True
-        self.unchecked = False
-        slack = 1 + COST_TOLERANCE
-        return self.mixture.epsilon(state.charged, state.delta) <= self.budget.epsilon * slack
+        if state is None or not self._unchecked:
+            return
+        self._unchecked = False
+        most = self.budget.epsilon * (1 + COST_TOLERANCE)
+        if self.mixture.epsilon(state.charged, state.delta) > most:
+            raise LedgerError("the rounds charged before it exceed the budget")
 
-    def _first(self, found: LedgerState) -> tuple[LedgerState, None]:
-        if self.ledger is not None:
+    def _first(self, run: int, found: LedgerState) -> Found:
+        if self.ledger is not None or run:
             raise LedgerError("a ledger begins only once")
-        weights, orders = self.mixture.weights, self.mixture.orders
-        valid = all(w > 0 for w in weights) and sum(map(Fraction, weights)) <= 1
-        if not valid or len(weights) != len(orders) or not all(order > 1 for order in orders):
-            raise LedgerError("its orders and weights are not those of an odometer")
         return empty_ledger(self.mixture.zero(), self.budget.delta, found.adjacency), None
 
-    def _run(
-        self, ledger: LedgerState, run: int, data: dict[str, Any], found: LedgerState
-    ) -> tuple[LedgerState, RunState]:
+    def _start(self, ledger: LedgerState, run: int, said: Start, found: LedgerState) -> Found:
         if run != ledger.runs + 1:
             raise LedgerError("runs are numbered 1, 2, 3, ...")
         cost, room, adjacency = None, None, ledger.adjacency
-        if data["plan"] is not None:
-            plan = Plan(schedule_from_json(data["plan"]))
+        if said.plan is not None:
+            plan = Plan(said.plan)
             self.plans[run] = plan
-            cost = self._enough(
-                schedule_cost(self.mixture, plan.schedule), subtract(found.held, ledger.held)
-            )
-            adjacency = str(plan.schedule.adjacency)
+            owed = schedule_cost(self.mixture, plan.schedule)
+            cost = self._enough(owed, subtract(found.held, ledger.held))
+            self._owed[run] = _Owed(owed, tuple(_slack(one) + 2 * plan.rounds for one in owed))
+            adjacency = self._adjacency(ledger, plan.schedule.adjacency)
             if ledger.started:
-                self.unchecked = True
+                self._unchecked = True
             else:
                 room = self._room(found, {run})
         return started_run(
-            ledger, private=data["private"], plan_cost=cost, adjacency=adjacency, room=room
+            ledger, private=said.private, plan_cost=cost, adjacency=adjacency, room=room
         )
+
+    def _adjacency(self, ledger: LedgerState, adjacency: str) -> str:
+        if ledger.adjacency not in ("", adjacency):
+            raise LedgerError("its adjacency is another than that of the ledger")
+        return str(adjacency)
 
     def _room(self, found: LedgerState, also: set[int]) -> LedgerState:
         """The stored division of delta, if it sets enough aside for the initial plans."""
         runs = {n for n, state in self.runs.items() if state.initial and not state.finished} | also
         budget = Budget(self.budget.epsilon * (1 + PLAN_TOLERANCE), self.budget.delta)
-        room = plan_room(self.mixture, budget, [self.plans[n].schedule for n in runs])
+        room = plan_room(self.mixture, budget, [self.plans[n].schedule for n in sorted(runs)])
         enough = found.plan_delta >= room.plan_delta * (1 - PLAN_TOLERANCE)
-        if not (room.fits and enough and found.delta + found.plan_delta <= self.budget.delta):
+        shared = Fraction(found.delta) + Fraction(found.plan_delta) <= Fraction(self.budget.delta)
+        if not (room.fits and enough and shared):
             raise LedgerError("its plans do not fit into the budget as it says")
         return found
 
     def _enough(self, expected: Totals, found: Totals) -> Totals:
         """The stored cost, if it is not below the recomputed one."""
         for one, other in zip(expected, found, strict=True):
-            if other < one - COST_TOLERANCE * one - 1:
+            if other < one - _slack(one):
                 raise LedgerError("it charges less than its rounds cost")
-        self.dearer += any(
-            f > e + COST_TOLERANCE * e + 1 for e, f in zip(expected, found, strict=True)
-        )
+        self._note(any(f > e + _slack(e) for e, f in zip(expected, found, strict=True)))
         return found
 
-    def _round(
-        self,
-        kind: str,
-        ledger: LedgerState,
-        run: int,
-        content: dict[str, Any],
-        closes: int | None,
-    ) -> tuple[LedgerState, RunState]:
-        state = self.runs.get(run)
+    def _note(self, dearer: bool) -> None:  # noqa: FBT001 - what it is about
+        if dearer and self._number not in self.dearer[-1:]:
+            self.dearer.append(self._number)
+
+    def _of_run(self, ledger: LedgerState, entry: Entry, said: Said, found: LedgerState) -> Found:
+        state = self.runs.get(entry.run)
         if state is None:
-            raise LedgerError(f"there is no run {run}")
-        found_ledger, _ = state_from_json(content["state"])
-        if kind == "reserve":
-            return self._reserve(ledger, state, run, content, found_ledger)
-        if kind == "resume":
+            raise LedgerError(f"there is no run {entry.run}")
+        if isinstance(said, Settle):
+            return self._settle(ledger, state, entry, said)
+        if state.finished:
+            raise LedgerError("its run was finished before")
+        if isinstance(said, Reserve):
+            return self._reserve(ledger, state, entry, said, found)
+        if entry.kind == "resume":
             return ledger, state
-        if kind == "finish":
-            room = None
-            if state.initial and not ledger.started:
-                self.runs[run] = finished(ledger, state, None)[1]
-                room = self._room(found_ledger, set())
-            return finished(ledger, state, room)
-        settled = self.open.pop(closes or 0, None)
-        if settled is None or settled.run != run:
+        room = None
+        if state.initial and not ledger.started:
+            self.runs[entry.run] = finished(ledger, state, None)[1]
+            room = self._room(found, set())
+        return finished(ledger, state, room)
+
+    def _settle(self, ledger: LedgerState, state: RunState, entry: Entry, said: Settle) -> Found:
+        settled = self._open.pop(said.round, None)
+        if settled is None or settled.run != entry.run:
             raise LedgerError("it settles a round that is not open")
-        if kind == "commit":
+        if entry.kind == "commit":
             return committed(ledger, state)
-        if kind == "abandon":
-            return abandoned(ledger, state, settled.cost, settled.slot, skipped=settled.skipped)
-        raise LedgerError(f"its kind {kind!r} is unknown")
+        changed = abandoned(ledger, state, settled.cost, settled.slot, skipped=settled.skipped)
+        if changed[1].cursor < state.cursor:
+            owed = self._owed[entry.run]
+            owed.cost = add(owed.cost, settled.owed)
+        return changed
 
     def _reserve(
         self,
         ledger: LedgerState,
         state: RunState,
-        run: int,
-        content: dict[str, Any],
+        entry: Entry,
+        said: Reserve,
         found: LedgerState,
-    ) -> tuple[LedgerState, RunState]:
-        data = content["data"]
-        if state.finished:
-            raise LedgerError("its run was finished before")
-        round_ = round_from_json(data["charged"])
-        if ledger.adjacency not in ("", str(round_.adjacency)):
-            raise LedgerError("its adjacency is another than that of the ledger")
-        slot, skipped = None, False
-        cost = self.mixture.cost(round_)
-        if data["slot"] is None:
-            self.unchecked = True
+    ) -> Found:
+        self._check_charge(said)
+        adjacency = self._adjacency(ledger, said.charged.adjacency)
+        if said.left != (said.slot is None and state.on_plan):
+            raise LedgerError("it does not say rightly whether its run left the plan")
+        slot, skipped, freed = None, False, self.mixture.zero()
+        cost = self.mixture.cost(said.charged)
+        if said.slot is None:
+            self._unchecked = True
         else:
-            plan, number = self._planned(run, state, round_, data["slot"])
+            plan, number = self._planned(entry.run, state, said.charged, said.slot)
             skipped = number > state.cursor
             freed = plan.cost(self.mixture, state.cursor, number + 1)
             slot = Slot(number, self._freed(freed, state, subtract(ledger.held, found.held)))
+            self._owed[entry.run].cost = subtract(self._owed[entry.run].cost, freed)
             cost = tuple(map(min, cost, plan.cost(self.mixture, number, number + 1)))
         cost = self._enough(cost, subtract(found.spent, ledger.spent))
-        changed = reserved(ledger, state, cost, slot, str(round_.adjacency))
-        self.open[content["number"]] = _Open(run, cost, slot, skipped)
+        changed = reserved(ledger, state, cost, slot, adjacency)
+        self._open[entry.number] = _Open(entry.run, cost, slot, skipped, freed)
         return changed
+
+    def _check_charge(self, said: Reserve) -> None:
+        """What is charged covers all releases together, and the round (`Event.charged`)."""
+        if said.noise_multiplier is None:
+            return
+        joint = joint_noise_multiplier(part.noise_multiplier for part in said.releases)
+        charged = said.charged.noise_multiplier
+        exact = sum(1 / Fraction(part.noise_multiplier) ** 2 for part in said.releases)
+        if charged > said.noise_multiplier or 1 / Fraction(charged) ** 2 < exact:
+            raise LedgerError("it charges less than all its releases together cost")
+        self._note(charged < min(joint, said.noise_multiplier))
+
+    def _check_held(self, number: int, run: RunState) -> None:
+        """Whether what is held for the rest of a run's plan is what that costs."""
+        owed = self._owed.get(number)
+        if owed is None or not run.on_plan or run.finished:
+            return
+        if any(map(gt, subtract(owed.cost, owed.slack), run.held)):
+            raise LedgerError("it holds less than the rest of its plan costs")
 
     def _freed(self, expected: Totals, state: RunState, found: Totals) -> Totals:
         """The stored amount that is no longer held, if it was held and is not too much."""
         for one, other, held in zip(expected, found, state.held, strict=True):
             if other < 0 or other > held:
                 raise LedgerError("it frees more room than was held for it")
-            self.dearer += other > one + COST_TOLERANCE * one + 1
+            self._note(other > one + _slack(one))
         return found
 
     def _planned(self, run: int, state: RunState, round_: Round, number: int) -> tuple[Plan, int]:
@@ -210,3 +272,8 @@ class Replay:
         if plan is None or planned is None or number < state.cursor or not covers(planned, round_):
             raise LedgerError("no round of the plan covers it")
         return plan, number
+
+
+def _slack(cost: int) -> int:
+    """What may be missing at a cost: `COST_TOLERANCE` of it, rounded up, and one unit."""
+    return cost // int(1 / COST_TOLERANCE) + 2

@@ -7,16 +7,13 @@ assumptions, the guarantee in full, and how to check it.
 
 from __future__ import annotations
 
-import math
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
+from dpacct.display import chosen, down, line, up
 from dpacct.ledger.document import Block, Bullets, Heading, Paragraph, Picture, Table
+from dpacct.ledger.events import MAX_DETAILS
 from dpacct.ledger.readings import Guarantee
 from dpacct.ledger.verify import Verification
-
-DIGITS = 5
-
 
 ADJACENCY_WORDS = {
     "add-remove": "two data sets are neighbors if one has one {unit} more",
@@ -39,33 +36,22 @@ ASSUMPTIONS: tuple[str, ...] = (
 
 def above(value: float | None) -> str:
     """A proven bound for display, rounded up."""
-    return "none (infinite)" if value is None else _short(value, ROUND_CEILING)
-
-
-def below(value: float | None) -> str:
-    """An achieved bound for display, rounded down."""
-    return "unknown" if value is None else _short(value, ROUND_FLOOR)
-
-
-def _short(value: float, rounding: str) -> str:
-    if not value or not math.isfinite(value):
-        return f"{value:g}"
-    short = Context(prec=DIGITS, rounding=rounding).create_decimal(Decimal(value))
-    return f"{float(short):.{DIGITS}g}"
+    return "none (infinite)" if value is None else up(value)
 
 
 def bracket(epsilon: dict[str, float | None]) -> str:
     """[achieved, proven]."""
     if epsilon["upper"] is None:
         return "none"
-    return f"[{below(epsilon['lower'])}, {above(epsilon['upper'])}]"
+    lower = epsilon["lower"]
+    return f"[{'unknown' if lower is None else down(lower)}, {above(epsilon['upper'])}]"
 
 
 def sampling_words(phase: dict[str, Any]) -> str:
     """Who takes part in a round."""
     match phase["sampling"]:
         case "poisson":
-            return f"Poisson, rate {phase['sampling_rate']:.7g}"
+            return f"Poisson, rate {chosen(phase['sampling_rate'])}"
         case "uniform":
             return f"{phase['cohort_size']} of {phase['num_clients']} without replacement"
         case _:
@@ -92,9 +78,9 @@ def compose(report: dict[str, Any], found: Verification) -> list[Block]:
 
 
 def _claim(report: dict[str, Any], found: Verification) -> list[Block]:
-    epsilon, delta = report["epsilon"], report["delta"]
     relation = report["adjacency"] or "no adjacency yet"
-    budget = report["budget"]["epsilon"]
+    budget = chosen(report["budget"]["epsilon"], least=True)
+    runs = len(report["runs"])
     if not found.sound:
         claim = f"This ledger is damaged, and nothing is claimed: {found.problems[0]}."
     elif report["guarantee"] == Guarantee.NONE:
@@ -103,25 +89,36 @@ def _claim(report: dict[str, Any], found: Verification) -> list[Block]:
             "What they released has to be counted as revealed."
         )
     else:
+        stop = ", whatever decided when to stop" if report["part_of_plan"] else ""
         claim = (
-            f"All {report['rounds']} rounds of {len(report['runs'])} runs together: epsilon "
-            f"{above(epsilon['upper'])} at delta {delta:.4g}, {relation} of one {report['unit']}; "
-            f"the budget is {budget:.7g}."
+            f"All {report['rounds']} rounds of {runs} run{'' if runs == 1 else 's'} together: "
+            f"epsilon {above(report['epsilon_any_stop'])} at delta {chosen(report['delta'])}, "
+            f"{relation} of one {line(report['unit'])}{stop}; the budget is {budget}."
         )
     name = str(report["path"]).replace("\\", "/").rsplit("/", 1)[-1]
-    words = Guarantee(report["guarantee"]).in_words
-    return [Heading(1, f"Privacy report: {name}"), Paragraph(claim, strong=True), Paragraph(words)]
+    words = report["claim"] if found.sound else "Restore a sound copy before anything is read."
+    return [Heading(1, f"Privacy report: {line(name)}"), Paragraph(claim, strong=True),
+            Paragraph(words)]  # fmt: skip
 
 
 def _definition(report: dict[str, Any]) -> list[Block]:
-    unit, relation = report["unit"], report["adjacency"]
-    neighbors = ADJACENCY_WORDS.get(relation, "not fixed yet").format(unit=unit)
+    unit, relation = line(report["unit"]), report["adjacency"]
+    neighbors = ADJACENCY_WORDS.get(relation, "not fixed yet").replace("{unit}", unit)
+    epsilon = [("epsilon [achieved, proven]", bracket(report["epsilon"]))]
+    if report["part_of_plan"]:
+        epsilon = [
+            ("epsilon, whatever decided when to stop", above(report["epsilon_any_stop"])),
+            (
+                "epsilon [achieved, proven] only if it was settled in advance to stop here",
+                bracket(report["epsilon"]),
+            ),
+        ]
     rows = [
         ("unit of privacy", f"one {unit}, with all its data, in all rounds of all runs"),
         ("adjacency", f"{relation or 'none yet'}: {neighbors}"),
-        ("epsilon [achieved, proven]", bracket(report["epsilon"])),
-        ("delta", f"{report['delta']:.6g}"),
-        ("budget", f"epsilon {report['budget']['epsilon']:.7g} at the same delta"),
+        *epsilon,
+        ("delta", chosen(report["delta"])),
+        ("budget", f"epsilon {chosen(report['budget']['epsilon'], least=True)} at the same delta"),
         ("setting", "central: a trusted server adds the noise to each sum, once"),
         ("what is covered", "every noisy sum that was committed, and all that is computed of them"),
         ("what is not", "anything computed of the data that did not go through this ledger"),
@@ -140,12 +137,12 @@ def _runs(report: dict[str, Any]) -> list[Block]:
         rows.append(
             (
                 str(run["run"]),
-                run["name"],
+                line(run["name"]),
                 f"{run['rounds']}{planned}",
                 str(run["committed"]),
                 str(run["uncommitted"]),
                 str(run["abandonments"]),
-                bracket(run["epsilon"]),
+                _run_epsilon(run),
                 claim,
             )
         )
@@ -153,9 +150,9 @@ def _runs(report: dict[str, Any]) -> list[Block]:
         Heading(2, "Runs"),
         Table(header, tuple(rows)),
         Paragraph(
-            "Epsilon of each run is its own, by itself; these numbers are not added up, the total "
-            "is above. Lost rounds were reserved and never committed (a crash, or still under way) "
-            "and count as spent."
+            "Epsilon of each run is its own, [achieved, proven], by itself; these numbers are not "
+            "added up, the total is above. Lost rounds were reserved and never committed (a crash, "
+            "or still under way) and count as spent."
         ),
     ]
     for run in report["runs"]:
@@ -163,19 +160,28 @@ def _runs(report: dict[str, Any]) -> list[Block]:
     return blocks
 
 
+def _run_epsilon(run: dict[str, Any]) -> str:
+    if not run["part_of_plan"]:
+        return bracket(run["epsilon"])
+    return (
+        f"{above(run['epsilon_any_stop'])} whatever decided when to stop; "
+        f"{bracket(run['epsilon'])} if that was settled in advance"
+    )
+
+
 def _one_run(run: dict[str, Any]) -> list[Block]:
     header = ("rounds", "noise multiplier", "sampling", "within the plan", "releases")
     rows = tuple(
         (
             str(phase["rounds"]),
-            f"{phase['noise_multiplier']:.7g}",
+            chosen(phase["noise_multiplier"], least=True),
             sampling_words(phase),
             _planned_words(run, phase),
             "; ".join(map(_release_words, phase["releases"])) or "the sum",
         )
         for phase in run["phases"]
     )
-    blocks: list[Block] = [Heading(3, f"Run {run['run']}: {run['name']}")]
+    blocks: list[Block] = [Heading(3, f"Run {run['run']}: {line(run['name'])}")]
     if rows:
         blocks.append(Table(header, rows))
     if run["more_rounds"]:
@@ -190,7 +196,12 @@ def _one_run(run: dict[str, Any]) -> list[Block]:
         )
     if run["details"]:
         blocks.append(
-            Bullets(tuple(f"{key}: {value}" for key, value in sorted(run["details"].items())))
+            Bullets(
+                tuple(
+                    line(f"{key}: {value}", MAX_DETAILS)
+                    for key, value in sorted(run["details"].items())
+                )
+            )
         )
     return blocks
 
@@ -202,9 +213,10 @@ def _planned_words(run: dict[str, Any], phase: dict[str, Any]) -> str:
 
 
 def _release_words(release: dict[str, Any]) -> str:
-    text = f"{release['name']}: noise multiplier {release['noise_multiplier']:.6g}"
+    noise = chosen(release["noise_multiplier"], least=True)
+    text = f"{line(release['name'])}: noise multiplier {noise}"
     if release["sensitivity"] is not None:
-        text += f", sensitivity {release['sensitivity']:.6g}"
+        text += f", sensitivity {chosen(release['sensitivity'])}"
     return text
 
 
@@ -213,7 +225,7 @@ def _events(report: dict[str, Any]) -> list[Block]:
     for run in report["runs"]:
         items += [
             f"run {run['run']} abandoned the round of entry {item['entry']} before anything was "
-            f"drawn: {item['reason']}"
+            f"drawn: {line(item['reason'], MAX_DETAILS)}"
             for item in run["abandoned"]
         ]
     return [Heading(2, "What happened"), Bullets(tuple(items))] if items else []
@@ -221,6 +233,12 @@ def _events(report: dict[str, Any]) -> list[Block]:
 
 def _accounting(report: dict[str, Any]) -> list[Block]:
     items: list[str] = []
+    if report["guarantee"] != Guarantee.NONE:
+        budget = chosen(report["budget"]["epsilon"], least=True)
+        items.append(
+            f"The budget, epsilon {budget}, bounds all that is released under this ledger, now and "
+            f"later, whatever results have a say in: a round that might exceed it is refused."
+        )
     if report["guarantee"] == Guarantee.PLANNED:
         items.append(
             "Accountant: tight composition of the worst-case pair of every round; upper bounds are "
@@ -234,8 +252,9 @@ def _accounting(report: dict[str, Any]) -> list[Block]:
         )
     if report["plan_delta"]:
         items.append(
-            f"Of delta, {report['plan_delta']:.4g} is set aside for the plans that were registered "
-            f"first, and {report['adaptive_delta']:.4g} is left for rounds outside them."
+            f"Of delta, {up(report['plan_delta'], 4)} is set aside for the plans that were "
+            f"registered first, and {down(report['adaptive_delta'], 4)} is left for rounds outside "
+            f"them."
         )
     same = report["rounds_as_if_planned"]
     if same is not None and report["guarantee"] == Guarantee.ADAPTIVE:
@@ -255,12 +274,15 @@ def _checking(report: dict[str, Any], found: Verification) -> list[Block]:
     rows = (
         ("verification", f"chain and totals recomputed from {found.entries} entries: {state}"),
         ("head", found.head),
-        ("software", f"written by {report['software']}, report by {report['reporter']}"),
+        ("software", f"written by {line(report['software'])}, report by {report['reporter']}"),
         ("first and latest entry", f"{report['created']} to {report['latest']}"),
     )
     blocks: list[Block] = [Heading(2, "Checking it"), Table(("", ""), rows)]
     if found.remarks:
         blocks.append(Bullets(found.remarks))
+    blocks.append(
+        Paragraph(f"Taken from the entries as they stand there: {'; '.join(found.unverified)}.")
+    )
     blocks.append(
         Paragraph(
             "Whoever kept an earlier head can see that nothing before it was changed or dropped: "

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable
-from html import escape
 
+from dpacct.display import escaped
 from dpacct.ledger.chart import draw
 from dpacct.ledger.document import (
     Block,
@@ -46,7 +47,7 @@ def to_html(blocks: Iterable[Block]) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n"
+        f"<title>{_text(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n"
         "</body>\n</html>\n"
     )
 
@@ -54,7 +55,7 @@ def to_html(blocks: Iterable[Block]) -> str:
 def _block(block: Block) -> str:
     match block:
         case Heading(level, words):
-            return f"<h{level}>{escape(words)}</h{level}>"
+            return f"<h{level}>{_text(words)}</h{level}>"
         case Paragraph(words, strong):
             return f'<p class="claim">{_words(words)}</p>' if strong else f"<p>{_words(words)}</p>"
         case Bullets(items):
@@ -78,12 +79,17 @@ def _table(header: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> str:
 
 def _cell(tag: str, words: str, number: bool) -> str:  # noqa: FBT001 - a cell is one or the other
     kind = ' class="number"' if number else ""
-    return f"<{tag}{kind}>{escape(words)}</{tag}>"
+    return f"<{tag}{kind}>{_text(words)}</{tag}>"
+
+
+def _text(words: str) -> str:
+    """Words as they are, without markup of others and without what cannot be printed."""
+    return html.escape(escaped(" ".join(words.split())))
 
 
 def _words(words: str) -> str:
     """Escaped, with what stands between backticks as code."""
-    pieces = escape(words).split("`")
+    pieces = _text(words).split("`")
     if len(pieces) % 2 == 0:
-        return escape(words)
+        return _text(words)
     return "".join(f"<code>{p}</code>" if n % 2 else p for n, p in enumerate(pieces))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from dpacct.display import escaped
 from dpacct.ledger.chart import bars
 from dpacct.ledger.document import (
     Block,
@@ -49,7 +50,7 @@ def _table(header: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> str:
 
 def _safe(words: str) -> str:
     """Words as they are: code between backticks of ours stays, markup of others does not work."""
-    pieces = re.split(r"(`dpacct [^`]*`|`export`)", " ".join(words.split()))
+    pieces = re.split(r"(`dpacct [^`]*`|`export`)", escaped(" ".join(words.split())))
     return "".join(
         piece if n % 2 else _SPECIAL.sub(r"\\\1", piece) for n, piece in enumerate(pieces)
     )

@@ -7,12 +7,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from dpacct import validate
 from dpacct.budget import Interval
 from dpacct.errors import LedgerError
-from dpacct.ledger.book import Book, Reservation
+from dpacct.ledger.book import Book
 from dpacct.ledger.events import Event, checked_details
-from dpacct.ledger.plans import proven_epsilon
-from dpacct.ledger.readings import Guarantee, Readings
+from dpacct.ledger.readings import Committed, Guarantee, Readings
+from dpacct.ledger.reservation import Reservation, abandon, commit, reserve
 from dpacct.rounds import Round, Schedule
 
 
@@ -65,17 +66,21 @@ class Ticket:
         kept = checked_details({} if details is None else details)
         # Whatever happens now, it cannot be abandoned any more.
         self._state = "drawn"
-        self._book.commit(self._reservation, kept)
+        commit(self._book, self._reservation, kept)
         self._state = "committed"
 
     def abandon(self, reason: str) -> None:
         """Give a round back for which nothing was drawn; the ledger keeps it, with the reason.
 
+        Args:
+            reason: one line of at most 200 printable characters.
         Raises:
+            InvalidParameter: a reason that is none; the round is still reserved.
             LedgerError: something was drawn or committed, or the file cannot be written.
         """
         self._require("abandoned", "reserved")
-        self._book.abandon(self._reservation, str(reason))
+        why = validate.line("reason", reason, "a reason")
+        abandon(self._book, self._reservation, why)
         self._state = "abandoned"
 
     def _require(self, becomes: str, *states: str) -> None:
@@ -104,16 +109,20 @@ class Run:
         details: as it was started.
     """
 
-    def __init__(self, book: Book, readings: Readings, number: int) -> None:
+    def __init__(self, book: Book, committed: Committed, number: int) -> None:
         self._book = book
-        self._readings = readings
-        data = book.run_data(number)
+        self._committed = committed
+        start = book.start(number)
         self._plan = book.plan(number)
         self.id = number
-        self.name: str = data["name"]
-        self.plan: Schedule | None = None if self._plan is None else self._plan.schedule
-        self.private: bool = data["private"]
-        self.details: dict[str, Any] = data["details"]
+        self.name = start.name
+        self.plan: Schedule | None = start.plan
+        self.private = start.private
+        self.details: dict[str, Any] = start.details
+
+    def _now(self) -> Readings:
+        """Readings as of the latest entry: what they say belongs together."""
+        return Readings(self._book.as_of(), self._committed)
 
     @property
     def rounds(self) -> int:
@@ -138,7 +147,7 @@ class Run:
     @property
     def guarantee(self) -> Guarantee:
         """What kind of claim `epsilon` is."""
-        return self._readings.run_guarantee(self.id)
+        return self._now().run_guarantee(self.id)
 
     def reserve(self, event: Event | Round) -> Ticket:
         """Charge a round, before any data is touched; it is on disk when this returns.
@@ -155,7 +164,7 @@ class Run:
             LedgerError: the run is finished, or the file cannot be written. Nothing counts then.
         """
         whole = event if isinstance(event, Event) else Event(event)
-        return Ticket(self._book, self._book.reserve(self.id, self._plan, whole), whole)
+        return Ticket(self._book, reserve(self._book, self.id, self._plan, whole), whole)
 
     def finish(self) -> None:
         """End the run: it takes no more rounds, and what was held for its plan is free again.
@@ -168,19 +177,20 @@ class Run:
     def epsilon(self) -> Interval:
         """Epsilon of this run by itself, at the budget's delta; `guarantee` says of what kind.
 
-        Planned: the tight accountant on the slots used so far. Adaptive: the Renyi odometer.
-        Without privacy: infinite. The lower end is that of the released rounds.
+        Planned: the tight accountant on the slots used so far, for a number of them that was
+        settled in advance; `planned_epsilon` holds whatever settled it. Adaptive: the Renyi
+        odometer. Without privacy: infinite. The lower end is that of the released rounds.
         """
-        found = self._readings.run_interval(self.id)
+        found = self._now().run_interval(self.id)
         return found if self.private else Interval(found.lower, math.inf)
 
     def upper_epsilon(self) -> float:
         """The upper end of `epsilon` alone: quicker, for once a round."""
-        return self._readings.run_upper(self.id) if self.private else math.inf
+        return self._now().run_upper(self.id) if self.private else math.inf
 
     def nominal_epsilon(self) -> Interval:
         """What `epsilon` would be if the noise were secret: for tests that need a seed."""
-        return self._readings.run_interval(self.id)
+        return self._now().run_interval(self.id)
 
     def planned_epsilon(self) -> float:
         """Proven epsilon of the whole plan, which covers stopping early for whatever reason.
@@ -190,7 +200,7 @@ class Run:
         """
         if self.plan is None or not self.on_plan:
             raise LedgerError(f"run {self.id} has no plan that it kept to.")
-        return proven_epsilon(self.plan, self._book.budget.delta, math.inf)
+        return self._now().run_any_stop(self.id)
 
     def __repr__(self) -> str:
         return f"<Run {self.id} {self.name!r} of {str(self._book.store.path)!r}>"

@@ -11,10 +11,10 @@ slot is given back only by abandoning the run's latest reservation.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from operator import le
+from typing import NamedTuple, Protocol
 
-from dpacct.errors import LedgerError
 from dpacct.odometer import Totals, add, subtract
 
 
@@ -97,28 +97,13 @@ class RunState:
         """It has a plan and kept to it."""
         return self.planned and not self.left
 
-
-def state_to_json(ledger: LedgerState, run: RunState | None) -> dict[str, Any]:
-    """As it stands in an entry."""
-    return {"ledger": asdict(ledger), "run": None if run is None else asdict(run)}
-
-
-def state_from_json(state: dict[str, Any]) -> tuple[LedgerState, RunState | None]:
-    """What `state_to_json` wrote.
-
-    Raises:
-        LedgerError: it is something else.
-    """
-    try:
-        ledger = LedgerState(**_tuples(state["ledger"]))
-        run = None if state["run"] is None else RunState(**_tuples(state["run"]))
-    except (KeyError, TypeError) as error:
-        raise LedgerError(f"an entry of the ledger has no totals ({error})") from None
-    return ledger, run
-
-
-def _tuples(part: dict[str, Any]) -> dict[str, Any]:
-    return part | {"spent": tuple(part["spent"]), "held": tuple(part["held"])}
+    def within(self, ledger: LedgerState) -> bool:
+        """Whether the run's totals are not more than those of all runs."""
+        return (
+            self.rounds <= ledger.rounds
+            and all(map(le, self.spent, ledger.spent))
+            and all(map(le, self.held, ledger.held))
+        )
 
 
 def empty_ledger(zero: Totals, delta: float, adjacency: str) -> LedgerState:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dpacct.accountant import ACCOUNTANTS
 from dpacct.budget import Interval
-from dpacct.errors import NotConverged, Unsupported
 from dpacct.ledger.book import Book
-from dpacct.ledger.events import round_to_json
+from dpacct.ledger.claims import Claim
+from dpacct.ledger.events import round_to_json, schedule_to_json
 from dpacct.ledger.history import History, RunHistory
-from dpacct.ledger.plans import proven_epsilon
+from dpacct.ledger.plans import achieved_epsilon, proven_epsilon
 from dpacct.ledger.readings import Readings
-from dpacct.rounds import Phase, Round, Schedule
+from dpacct.rounds import Phase, Schedule
 
 
 def finite(value: float) -> float | None:
@@ -24,25 +23,37 @@ def finite(value: float) -> float | None:
 def summarize(book: Book, readings: Readings) -> dict[str, Any]:
     """What there is to know without reading every entry.
 
+    Args:
+        book: as of an entry, so that all of it belongs together.
+        readings: of the same.
     Returns:
-        ``path``, ``budget``, ``unit``, ``adjacency``, ``epsilon``, ``delta``, ``guarantee``,
-        ``rounds``, ``runs`` (a list), ``head``. An infinite epsilon is null.
+        ``path``, ``budget``, ``unit``, ``adjacency``, ``epsilon``, ``epsilon_any_stop``, ``delta``,
+        ``guarantee``, ``claim``, ``rounds``, ``runs`` (a list), ``head``, ``entries``. An infinite
+        epsilon is null.
     """
-    state, budget = book.state(), book.budget
+    state, budget, head = book.state(), book.budget, book.store.head()
+    spent = readings.ledger_interval()
+    used, planned = readings.planned_rounds()
+    claim = Claim(
+        readings.ledger_guarantee(), spent.upper, readings.ledger_any_stop(), state.rounds, used,
+        planned,
+    )  # fmt: skip
     return {
         "path": str(book.store.path),
         "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
         "unit": book.unit,
         "adjacency": state.adjacency or None,
-        "epsilon": _both(readings.ledger_interval()),
+        "epsilon": _both(spent),
+        **_promised(claim),
         "delta": budget.delta,
-        "guarantee": str(readings.ledger_guarantee()),
+        "guarantee": str(claim.guarantee),
         "plan_delta": state.plan_delta,
         "adaptive_delta": state.delta,
         "held": any(state.held),
         "rounds": state.rounds,
         "runs": [_run(book, readings, number) for number in range(1, state.runs + 1)],
-        "head": book.store.head().hash.hex(),
+        "head": head.hash.hex(),
+        "entries": head.number,
     }
 
 
@@ -50,20 +61,32 @@ def _both(spent: Interval) -> dict[str, float | None]:
     return {"lower": finite(spent.lower), "upper": finite(spent.upper)}
 
 
+def _promised(claim: Claim) -> dict[str, Any]:
+    return {
+        "epsilon_any_stop": finite(claim.any_stop),
+        "claim": claim.words,
+        "part_of_plan": claim.partial,
+        "slots": {"used": claim.used, "planned": claim.planned},
+    }
+
+
 def _run(book: Book, readings: Readings, number: int) -> dict[str, Any]:
-    state, data, plan = book.run_state(number), book.run_data(number), book.plan(number)
-    spent = readings.run_interval(number)
+    state, start, plan = book.run_state(number), book.start(number), book.plan(number)
+    spent, any_stop = readings.run_interval(number), readings.run_any_stop(number)
+    whole = finite(any_stop) if plan is not None and state.on_plan else None
     if not state.private:
-        spent = Interval(spent.lower, math.inf)
-    whole = None
-    if plan is not None and state.on_plan:
-        whole = finite(proven_epsilon(plan.schedule, book.budget.delta, math.inf))
+        spent, any_stop = Interval(spent.lower, math.inf), math.inf
+    claim = Claim(
+        readings.run_guarantee(number), spent.upper, any_stop, state.rounds,
+        state.cursor if plan else 0, plan.rounds if plan else 0, first=state.initial,
+    )  # fmt: skip
     return {
         "run": number,
-        "name": data["name"],
+        "name": start.name,
         "private": state.private,
-        "guarantee": str(readings.run_guarantee(number)),
+        "guarantee": str(claim.guarantee),
         "epsilon": _both(spent),
+        **_promised(claim),
         "rounds": state.rounds,
         "committed": state.committed,
         "uncommitted": state.rounds - state.committed,
@@ -72,8 +95,8 @@ def _run(book: Book, readings: Readings, number: int) -> dict[str, Any]:
         "planned_epsilon": whole,
         "planned_first": state.initial,
         "left_plan": state.left,
-        "plan": data["plan"],
-        "details": data["details"],
+        "plan": None if plan is None else schedule_to_json(plan.schedule),
+        "details": start.details,
     }
 
 
@@ -129,13 +152,10 @@ def _history(run: RunHistory) -> dict[str, Any]:
 
 def as_if_planned(history: History, delta: float) -> dict[str, float | None] | None:
     """Epsilon that the released rounds would have, had they been fixed in advance."""
-    counts: dict[Round, int] = dict(history.released)
-    if not counts:
+    if not history.released:
         return None
-    try:
-        spent = ACCOUNTANTS["tight"].epsilon(
-            Schedule(Phase(r, n) for r, n in counts.items()), delta
-        )
-    except (NotConverged, Unsupported):
-        return None
-    return {"lower": finite(spent.lower), "upper": finite(spent.upper)}
+    schedule = Schedule(Phase(r, n) for r, n in history.released.items())
+    spent = Interval.bracket(
+        achieved_epsilon(schedule, delta), proven_epsilon(schedule, delta, math.inf)
+    )
+    return _both(spent)

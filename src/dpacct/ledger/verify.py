@@ -1,20 +1,22 @@
 """Verification: reads every entry, recomputes the chain, each round's cost and every total.
 
 Rule 1: what is checked is recomputed from the entries alone, by the functions that wrote them.
-Rule 2: a round may have been charged more than it is now (another machine, an older bound), never
-less but for rounding (`replay.COST_TOLERANCE`); everything that follows is compared exactly.
+Rule 2: every number that is shown or used is checked; what cannot be is listed as unverified.
 Rule 3: whoever can write to the file can drop its newest entries, or write another file. Only a
 head hash that was kept elsewhere shows that; without one this is said.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dpacct.display import line
 from dpacct.errors import DpacctError, LedgerError
 from dpacct.ledger.book import Book
 from dpacct.ledger.chain import GENESIS, Entry, canonical, link
-from dpacct.ledger.replay import Replay
+from dpacct.ledger.entries import Settle, read, read_state, read_time
+from dpacct.ledger.replay import UNVERIFIED, Replay
 
 MAX_PROBLEMS = 20
 
@@ -30,6 +32,7 @@ class Verification:
         head_found: whether the hash that was asked for is in the chain; None if none was.
         problems: what is wrong, one sentence each; none if the ledger is sound.
         remarks: what is odd but harmless.
+        unverified: what no reading of the entries can check.
     """
 
     entries: int
@@ -38,6 +41,7 @@ class Verification:
     head_found: bool | None
     problems: tuple[str, ...]
     remarks: tuple[str, ...]
+    unverified: tuple[str, ...] = UNVERIFIED
 
     @property
     def sound(self) -> bool:
@@ -49,61 +53,85 @@ def verify(book: Book, head: str | None = None) -> Verification:
     """Check a whole ledger.
 
     Args:
-        book: an open one.
+        book: an open one, as of the entry up to which it is checked.
         head: a head hash in hex that was kept elsewhere; it has to be in the chain.
     Returns:
         What was found; damage is reported, not raised. Takes about 0.3 ms per round.
     """
     problems = book.store.integrity()
-    remarks: list[str] = []
-    replay = Replay(book)
-    previous, count, time, wanted = GENESIS, 0, "", False
+    reading = _Reading(book, head)
     try:
         for entry, closes in book.store.entries():
-            wanted = wanted or entry.hash.hex() == head
-            backwards, time = _step(replay, entry, closes, count, previous, time)
-            if backwards:
-                remarks.append(f"entry {entry.number}: the clock went backwards; order is kept")
-            count, previous = entry.number, entry.hash
-        if not replay.within_budget():
-            raise LedgerError("the charged rounds exceed the budget")
-    except (DpacctError, KeyError, TypeError, ValueError) as error:
-        problems.append(f"behind entry {count}: {_plain(error)}")
-    if replay.dearer:
-        remarks.append("some rounds were charged more than this version would")
-    if count == 0 and not problems:
+            reading.step(entry, closes)
+        reading.replay.check_budget()
+    except DpacctError as error:
+        problems.append(f"{reading.place}: {' '.join(str(error).split())}")
+    if not reading.count and not problems:
         problems.append("there are no entries")
-    if head is not None and not wanted:
-        problems.append(f"the head {head} is not in the chain: entries are missing, or changed")
-    rounds = 0 if replay.ledger is None else replay.ledger.rounds
+    if head is not None and not reading.head_found:
+        shown = line(head, 80)
+        problems.append(f"the head {shown} is not in the chain: entries are missing, or changed")
+    ledger = reading.replay.ledger
     return Verification(
-        count,
-        rounds,
-        previous.hex(),
-        None if head is None else wanted,
+        reading.count,
+        0 if ledger is None else ledger.rounds,
+        reading.latest.hex(),
+        None if head is None else reading.head_found,
         tuple(problems[:MAX_PROBLEMS]),
-        tuple(remarks[:MAX_PROBLEMS]),
+        tuple(reading.remarks())[:MAX_PROBLEMS],
     )
 
 
-def _step(
-    replay: Replay, entry: Entry, closes: int | None, count: int, previous: bytes, time: str
-) -> tuple[bool, str]:
-    """Check one entry; returns whether the clock went backwards, and the entry's time."""
-    if entry.number != count + 1:
-        raise LedgerError(f"entries {count + 1} to {entry.number - 1} are missing")
-    if link(previous, entry.text) != entry.hash:
-        raise LedgerError(f"the hash of entry {entry.number} is not that of its text")
-    content = entry.content
-    if canonical(content) != entry.text:
-        raise LedgerError(f"entry {entry.number} is not in its one form")
-    if closes != (content["data"].get("round") if entry.kind in ("commit", "abandon") else None):
-        raise LedgerError(f"entry {entry.number} contradicts its own index")
-    if entry.kind in ("abandon", "finish") and not replay.within_budget():
-        raise LedgerError("the charged rounds exceed the budget")
-    replay.step(content, closes)
-    return content["time"] < time, content["time"]
+class _Reading:
+    """The chain while its entries are checked one by one."""
+
+    def __init__(self, book: Book, head: str | None) -> None:
+        self.replay = Replay(book.opening)
+        self.orders = len(book.mixture.orders)
+        self.latest = GENESIS
+        self.count = 0
+        self.head_found = False
+        self.place = "entry 1"
+        self._head = head
+        self._time = ""
+        self._backwards: list[int] = []
+
+    def step(self, entry: Entry, closes: int | None) -> None:
+        """The next entry.
+
+        Raises:
+            LedgerError: it does not follow from those before.
+        """
+        number = self.count + 1
+        self.place = f"entry {number}"
+        if entry.number != number:
+            raise LedgerError(f"it is missing; the next is entry {entry.number}")
+        if link(self.latest, entry.text) != entry.hash:
+            raise LedgerError("its hash is not that of its text")
+        said, found, time = read(entry), read_state(entry, self.orders), read_time(entry)
+        if canonical(entry.content) != entry.text:
+            raise LedgerError("it is not in its one form")
+        settles = said.round if isinstance(said, Settle) else None
+        if type(closes) is not type(settles) or closes != settles:
+            raise LedgerError("it contradicts its own index")
+        self.replay.step(entry, said, found)
+        if time < self._time:
+            self._backwards.append(number)
+        self._time, self.latest, self.count = time, entry.hash, number
+        self.head_found = self.head_found or entry.hash.hex() == self._head
+
+    def remarks(self) -> Iterator[str]:
+        """What is odd but harmless."""
+        if self.replay.dearer:
+            yield (
+                f"{_entries(self.replay.dearer)}: charged more than this version would, or than "
+                "what they say they are"
+            )
+        for number in self._backwards:
+            yield f"entry {number}: the clock went backwards; order is kept"
 
 
-def _plain(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+def _entries(numbers: list[int]) -> str:
+    listed = ", ".join(map(str, numbers[:5]))
+    more = f" and {len(numbers) - 5} more" if len(numbers) > 5 else ""
+    return f"entr{'y' if len(numbers) == 1 else 'ies'} {listed}{more}"

@@ -1,0 +1,64 @@
+"""Numbers, and the words of others, as people get to read them.
+
+Rule 1: a number that is shortened goes to the safe side: what is promised up, what is achieved
+down. What somebody chose is compared as the shortest decimal that it is, so that 0.1 stays 0.1.
+Rule 2: words that come from a file or a user stay words: no character that is not printable
+reaches a terminal or a page, and none is so long that it hides the rest.
+"""
+
+from __future__ import annotations
+
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+
+# As many characters of a name are shown as a name may have.
+MAX_SHOWN = 200
+
+
+def up(value: float | Decimal, digits: int = 5) -> str:
+    """``value`` with so many significant digits, never below it."""
+    return _shortened(value, digits, ROUND_CEILING)
+
+
+def down(value: float | Decimal, digits: int = 5) -> str:
+    """``value`` with so many significant digits, never above it."""
+    return _shortened(value, digits, ROUND_FLOOR)
+
+
+def _shortened(value: float | Decimal, digits: int, rounding: str) -> str:
+    short = Context(prec=digits, rounding=rounding).create_decimal(Decimal(value))
+    return f"{float(short):#.{digits}g}".removesuffix(".") if value else "0"
+
+
+def chosen(value: float, digits: int = 7, *, least: bool = False) -> str:
+    """A number that somebody chose, with at most so many digits.
+
+    Args:
+        value: a finite number.
+        digits: significant ones.
+        least: shorten it downwards; else upwards.
+    """
+    text = (down if least else up)(Decimal(repr(float(value))), digits)
+    if "." not in text:
+        return text
+    head, mark, exponent = text.partition("e")
+    return head.rstrip("0").removesuffix(".") + mark + exponent
+
+
+def escaped(words: str) -> str:
+    r"""Words without control characters, line ends, marks of direction and broken halves of pairs.
+
+    Each of them becomes its escape, as in ``\x1b``; blanks stay as many as they are.
+    """
+    if words.isprintable():
+        return words
+    return "".join(c if c.isprintable() else _escape(c) for c in words)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def line(words: str, longest: int = MAX_SHOWN) -> str:
+    """Words of others on one line: white space is a blank, and what is too long is cut."""
+    cut = words if len(words) <= longest else f"{words[:longest]}... ({len(words)} characters)"
+    return escaped(" ".join(cut.split()))

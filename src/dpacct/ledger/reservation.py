@@ -1,0 +1,113 @@
+"""The life of a round in a ledger: reserved, then committed or abandoned.
+
+Rule 1: a round is reserved before data is touched, committed before its noisy value leaves.
+Rule 2: a reserved round counts as spent until it is abandoned, whatever becomes of the process.
+Rule 3: a round that its run's plan covers was admitted with the plan; any other round is admitted
+only while the adaptive bound, with all that is held for plans, stays within the budget.
+Rule 4: admission and reservation are one transaction: two processes never share the same room.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from dpacct.errors import LedgerError
+from dpacct.ledger.book import Book
+from dpacct.ledger.chain import Entry
+from dpacct.ledger.events import Event, event_to_json
+from dpacct.ledger.plans import Plan
+from dpacct.ledger.refusal import refuse
+from dpacct.ledger.state import LedgerState, RunState, Slot, abandoned, committed, reserved
+from dpacct.odometer import Totals, add, subtract
+
+
+class Reservation(NamedTuple):
+    """A round that is on disk.
+
+    Attributes:
+        number: its entry.
+        run: its run.
+        cost: what was charged.
+        slot: the place in its run's plan, or None.
+        skipped: whether planned rounds before it were skipped.
+    """
+
+    number: int
+    run: int
+    cost: Totals
+    slot: Slot | None
+    skipped: bool
+
+
+def reserve(book: Book, run: int, plan: Plan | None, event: Event) -> Reservation:
+    """Charge a round and put it on disk.
+
+    Raises:
+        BudgetExceeded: it does not fit; nothing is written.
+        InvalidParameter: its adjacency is another than the ledger's.
+        LedgerError: the run is finished, or the file cannot be written.
+    """
+    charged = event.charged
+    # Before the file is locked: a round of a new kind takes milliseconds.
+    cost = book.mixture.cost(charged)
+    with book.store.writing():
+        head, ledger, state = book.open_run(run)
+        adjacency = book.adjacency_with(ledger, charged.adjacency)
+        number = plan.covering(charged, state.cursor) if plan and state.on_plan else None
+        slot: Slot | None = None
+        base = ledger.charged
+        if plan is None or number is None:
+            base = subtract(base, state.held)
+            after = book.mixture.epsilon(add(base, cost), ledger.delta)
+            fits = after <= book.budget.epsilon
+        else:
+            freed = plan.cost(book.mixture, state.cursor, number + 1)
+            # Another version may have held another amount: never free more than was held.
+            slot, fits = Slot(number, tuple(map(min, freed, state.held))), True
+            cost = tuple(map(min, cost, plan.cost(book.mixture, number, number + 1)))
+        if fits:
+            left = slot is None and state.on_plan
+            skipped = number is not None and number > state.cursor
+            ledger, state = reserved(ledger, state, cost, slot, adjacency)
+            data = event_to_json(event) | {"slot": number, "left": left}
+            entry = book.append(head, "reserve", run, data, ledger, state)
+            return Reservation(entry.number, run, cost, slot, skipped)
+    held = any(subtract(ledger.held, state.held))
+    raise refuse(book.mixture, book.budget, ledger, base, charged, held=held)
+
+
+def commit(book: Book, reservation: Reservation, details: dict[str, Any]) -> None:
+    """Note that the round's noisy value may leave now.
+
+    Raises:
+        LedgerError: the round was committed or abandoned before, or the file cannot be written.
+    """
+    with book.store.writing():
+        head, ledger, state = _settle(book, reservation)
+        ledger, state = committed(ledger, state)
+        data = {"round": reservation.number} | ({"details": details} if details else {})
+        run = reservation.run
+        book.append(head, "commit", run, data, ledger, state, reservation.number)
+
+
+def abandon(book: Book, reservation: Reservation, reason: str) -> None:
+    """Take a round back for which nothing was drawn; it stays visible.
+
+    Raises:
+        LedgerError: as for `commit`.
+    """
+    with book.store.writing():
+        head, ledger, state = _settle(book, reservation)
+        cost, slot, skipped = reservation.cost, reservation.slot, reservation.skipped
+        ledger, state = abandoned(ledger, state, cost, slot, skipped=skipped)
+        data = {"round": reservation.number, "reason": reason}
+        run = reservation.run
+        book.append(head, "abandon", run, data, ledger, state, reservation.number)
+
+
+def _settle(book: Book, reservation: Reservation) -> tuple[Entry, LedgerState, RunState]:
+    if book.store.is_closed(reservation.number):
+        raise LedgerError(
+            f"{book.store.path}: round {reservation.number} was committed or abandoned before."
+        )
+    return book.latest(reservation.run)

@@ -1,0 +1,303 @@
+"""Ledgers that somebody changed who knows the chain: every hash fits, and what it covers does not.
+
+A forger may write any text into any entry and link the chain anew. Nothing here keeps such a file
+from being opened; it must be read as what it says, or refused in one line.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpacct import Budget, Ledger, Poisson, Round, Uniform
+from dpacct.errors import DpacctError
+from dpacct.ledger import Event, Release, chain
+from dpacct.ledger.store import APPLICATION_ID, SCHEMA, SCHEMA_VERSION
+
+ROUND = Round(1.3, Poisson(0.1))
+
+
+class Raw(str):
+    """Text that stands in an entry as it is, JSON or not."""
+
+    __slots__ = ()
+
+
+# What somebody may put in the place of any value.
+EVIL: tuple[Any, ...] = (
+    None, True, False, "", "x", "1", "nan", [], {}, [[]], [None], {"x": 1}, 0, 1, -1, 2, 3, 0.0,
+    -0.0, 0.5, 1.0, -1.5, 1e-320, 5e-324, 1e308, -1e308, 2**31, 2**63, 2**64, 2**70, 10**30,
+    10**400, -(10**400), 1 << 199, 1 << 200, 1 << 201, 1 << 520, 10**12, 10**12 + 1, 1e-5, 8.0,
+    Raw("NaN"), Raw("Infinity"), Raw("-Infinity"), Raw("1e400"), Raw("1" * 5000),
+    Raw('{"x":1,"x":2}'), Raw("[" * 3000 + "]" * 3000), Raw("["), Raw("1 "), Raw('"\u00e9"'),
+    "\ud800", "\x1b[31mred\x1b[0m", "a\nb\r\u2028c", "\u202eback", "\x00", "y" * 20_000,
+    "2026-01-01", "2026-13-45T99:99:99.000000+00:00", "poisson", "uniform", "full", "add-remove",
+    "replace-one", "zero-out", "reserve", "commit", "run", "finish",
+    {"noise_multiplier": 9.0, "sampling": "full", "adjacency": "add-remove"},
+    [{"rounds": 10**12, "noise_multiplier": 9.0, "sampling": "full", "adjacency": "add-remove"}],
+    [1.0] * 11, [0] * 11, [-1] * 11, ["0"] * 11, [1 << 210] * 11,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the file: the parsed text, and what stands beside it."""
+
+    content: Any
+    closes: Any
+
+
+def example(path: Path, which: int) -> None:
+    """One of five ledgers: mixed, planned, seeded, of fixed cohorts, divided delta."""
+    budget = Budget(8, 1e-5)
+    if which == 0:
+        with Ledger.open(path, budget) as ledger:
+            run = ledger.start_run("planned", 4 * ROUND, details={"lr": 0.1, "a": [1, {"b": 2}]})
+            other = ledger.start_run("chosen")
+            for _ in range(3):
+                run.reserve(ROUND).commit({"loss": 0.5})
+                other.reserve(Round(2.0, Poisson(0.05))).commit()
+            run.reserve(ROUND).abandon("nothing drawn")
+            run.reserve(Round(1.2, Poisson(0.1))).commit()
+            ledger.resume_run(2).reserve(ROUND)
+            run.finish()
+    elif which == 1:
+        releases = (Release("update", 1.3, 0.5), Release("quantile", 10.0))
+        event = Event(Round(1.3, Poisson(0.1)), releases, {"step": 1})
+        with Ledger.open(path, budget) as ledger:
+            run = ledger.start_run("planned", 5 * event.charged + 5 * Round(3.0, Poisson(0.2)))
+            for _ in range(4):
+                run.reserve(event).commit()
+            run.finish()
+    elif which == 2:
+        with Ledger.open(path, budget, unit="patient") as ledger:
+            ledger.start_run("private", 3 * ROUND).reserve(ROUND).commit()
+            run = ledger.start_run("seeded", private=False)
+            run.reserve(ROUND).commit()
+    elif which == 3:
+        round_ = Round(3.0, Uniform(10, 200))
+        with Ledger.open(path, budget, adjacency="replace-one") as ledger:
+            ledger.start_run("first").reserve(round_).commit()
+            late = ledger.start_run("late", 3 * round_)
+            late.reserve(round_).commit()
+    else:
+        round_ = Round(3.0, Poisson(0.1))
+        with Ledger.open(path, Budget(1, 1e-5)) as ledger:
+            most = ledger.remaining_as_plan(round_)
+            mistake = ledger.start_run("mistake", most * round_)
+            mistake.finish()
+            run = ledger.start_run("all of it", most * round_)
+            run.reserve(round_).commit()
+            run.reserve(round_)
+
+
+def read(path: Path) -> list[Row]:
+    """All lines of a ledger."""
+    connection = sqlite3.connect(path)
+    rows = connection.execute("SELECT text, closes FROM entries ORDER BY number").fetchall()
+    connection.close()
+    return [Row(json.loads(text), closes) for text, closes in rows]
+
+
+def text_of(content: Any) -> str:
+    """The text of an entry; what is `Raw` in it stands there as it is."""
+    raws: list[str] = []
+
+    def marked(value: Any) -> Any:
+        if isinstance(value, Raw):
+            raws.append(str(value))
+            return f"\x01raw{len(raws) - 1}\x01"
+        if isinstance(value, dict):
+            return {key: marked(part) for key, part in value.items()}
+        if isinstance(value, list):
+            return [marked(part) for part in value]
+        return value
+
+    text = json.dumps(marked(content), sort_keys=True, separators=(",", ":"))
+    for number, raw in enumerate(raws):
+        text = text.replace(f'"\\u0001raw{number}\\u0001"', raw)
+    return text
+
+
+def write(path: Path, rows: list[Row]) -> None:
+    """A ledger file of these lines, every hash as it must be."""
+    path.unlink(missing_ok=True)
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode=OFF")
+    connection.execute("PRAGMA synchronous=OFF")
+    connection.execute("BEGIN")
+    for statement in SCHEMA:
+        connection.execute(statement)
+    previous = chain.GENESIS
+    for number, row in enumerate(rows, 1):
+        text = text_of(row.content)
+        previous = chain.link(previous, text)
+        # A forger keeps the index in step with the text, as far as SQLite takes it.
+        stated = row.content if isinstance(row.content, dict) else {}
+        line = (
+            _column(stated.get("number"), number), _column(stated.get("run"), 0),
+            _column(stated.get("kind"), "x"), row.closes, text, previous,
+        )  # fmt: skip
+        connection.execute(
+            "INSERT OR IGNORE INTO entries (number, run, kind, closes, text, hash) "
+            "VALUES (?, ?, CAST(? AS TEXT), ?, CAST(? AS TEXT), ?)",
+            tuple(v.encode("utf-8", "surrogatepass") if isinstance(v, str) else v for v in line),
+        )
+    connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+    connection.execute("COMMIT")
+    connection.close()
+
+
+def _column(value: Any, fallback: Any) -> Any:
+    """A value for a column, or what stands there otherwise."""
+    if type(value) is not type(fallback):
+        return fallback
+    return value if isinstance(value, str) or -(2**63) <= value < 2**63 else fallback
+
+
+def places(value: Any) -> Iterator[tuple[Any, ...]]:
+    """The way to every value inside a JSON value."""
+    parts: Any = ()
+    if isinstance(value, dict):
+        parts = value.items()
+    elif isinstance(value, list):
+        parts = enumerate(value)
+    for key, part in parts:
+        yield (key,)
+        for place in places(part):
+            yield (key, *place)
+
+
+def near(value: Any, dice: random.Random) -> Any:
+    """Another value of the same type."""
+    if type(value) is bool:
+        return not value
+    if type(value) is int:
+        return dice.choice([value + 1, value - 1, value // 2, 2 * value, -value, 0])
+    if type(value) is float:
+        return dice.choice([2 * value, value / 2, value * 1.001, value * 0.999, -value, 0.0])
+    if type(value) is str:
+        return dice.choice([value + "x", value[:-1], value.upper()])
+    if type(value) is list and value:
+        index = dice.randrange(len(value))
+        changed = [value[:index] + value[index + 1 :], [*value, value[index]], value[::-1]]
+        if all(type(part) in (int, float) for part in value):
+            changed += [[part // 2 for part in value], [2 * part for part in value]]
+        return dice.choice(changed)
+    return dice.choice(EVIL)
+
+
+def forge(rows: list[Row], dice: random.Random) -> list[Row]:
+    """The same ledger with one to three changes; entries are not only dropped from its end."""
+    forged = copy.deepcopy(rows)
+    for _ in range(dice.choice((1, 1, 1, 2, 3))):
+        index = dice.randrange(len(forged))
+        row = forged[index]
+        what = dice.choices(("move", "closes", "value", "part"), (14, 6, 2, 78))[0]
+        if what == "move":
+            _move(forged, index, dice)
+        elif what == "closes":
+            closes = dice.choice([None, 1, 4, 5, 99, -1, 2.5, "x", b"\xff", row.closes])
+            forged[index] = Row(row.content, closes)
+        elif what == "value":
+            forged[index] = Row(dice.choice(EVIL), row.closes)
+        else:
+            _change(row.content, dice)
+    return forged
+
+
+def _move(forged: list[Row], index: int, dice: random.Random) -> None:
+    """Drop an entry, double it, or change places with another; most are numbered anew."""
+    what = dice.choice(("drop", "double", "swap"))
+    if what == "drop" and 0 < index < len(forged) - 1:
+        del forged[index]
+    elif what == "double":
+        forged.insert(index, copy.deepcopy(forged[index]))
+    else:
+        other = dice.randrange(len(forged))
+        forged[index], forged[other] = forged[other], forged[index]
+    for number, moved in enumerate(forged, 1):
+        if isinstance(moved.content, dict) and dice.random() < 0.97:
+            moved.content["number"] = number
+
+
+def _change(content: Any, dice: random.Random) -> None:
+    found = list(places(content))
+    if not found:
+        return
+    # Totals are lists of many numbers; each key gets its chance.
+    place = dice.choice([p for p in found if len(p) <= 3 or dice.random() < 0.2] or found)
+    holder = content
+    for key in place[:-1]:
+        holder = holder[key]
+    key = place[-1]
+    what = dice.random()
+    if what < 0.1:
+        del holder[key]
+    elif what < 0.2 and isinstance(holder, dict):
+        holder[dice.choice(["extra", "", "\ud800", "x" * 300, "Spent"])] = dice.choice(EVIL)
+    elif what < 0.6:
+        holder[key] = near(holder[key], dice)
+    else:
+        holder[key] = copy.deepcopy(dice.choice(EVIL))
+
+
+def uses(path: Path, names: Iterable[str] = ()) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Everything that can be asked of a file, and done with it."""
+    for name in names or _USES:
+
+        def use(name: str = name) -> object:
+            with Ledger.open(path, read_only=name not in WRITING) as ledger:
+                return _USES[name](ledger)
+
+        yield name, use
+
+
+def _through_runs(ledger: Ledger) -> object:
+    return [
+        (r.epsilon(), r.upper_epsilon(), r.guarantee, r.rounds, r.committed, repr(r), r.on_plan,
+         r.finished, r.nominal_epsilon(), r.on_plan and r.planned_epsilon())
+        for r in ledger.runs
+    ]  # fmt: skip
+
+
+_USES: dict[str, Callable[[Ledger], Any]] = {
+    "open": lambda ledger: (ledger.rounds, ledger.adjacency, ledger.head, ledger.guarantee),
+    "verify": lambda ledger: ledger.verify(),
+    "epsilon": lambda ledger: (ledger.epsilon(), ledger.upper_epsilon()),
+    "summary": lambda ledger: ledger.summary(),
+    "report": lambda ledger: ledger.report(),
+    "markdown": lambda ledger: ledger.report_markdown(),
+    "html": lambda ledger: ledger.report_html(),
+    "export": lambda ledger: [json.dumps(entry) for entry in ledger.export()],
+    "remaining": lambda ledger: ledger.remaining(Round(5.0, Poisson(0.1), ledger.adjacency)),
+    "remaining as plan": lambda ledger: ledger.remaining_as_plan(
+        Round(5.0, Poisson(0.1), ledger.adjacency)
+    ),
+    "runs": _through_runs,
+    "start": lambda ledger: ledger.start_run("x", 2 * Round(9.0, Poisson(0.01), ledger.adjacency)),
+    "resume": lambda ledger: ledger.resume_run(1),
+    "reserve": lambda ledger: ledger.resume_run(1).reserve(ROUND).commit(),
+    "reserve other": lambda ledger: ledger.resume_run(2).reserve(ROUND).abandon("so"),
+    "finish": lambda ledger: ledger.runs[0].finish(),
+}
+WRITING = ("start", "resume", "reserve", "reserve other", "finish")
+
+
+def outcome(use: Callable[[], object]) -> tuple[object, str]:
+    """What a use gave, or the one line in which it was refused.
+
+    Raises:
+        Exception: anything but a refusal of the library's own.
+    """
+    try:
+        return use(), ""
+    except DpacctError as error:
+        return None, str(error) or "without words"
