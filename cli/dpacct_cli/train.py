@@ -227,7 +227,7 @@ def _page(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> Pa
             f"clients ({settings.values['partition']}), {seconds(outcome.seconds)}"),
         Row("ledger", str(files.ledger)),
         Row("model", str(files.model)),
-        Row("report", str(files.report), "  one line a round; raw norms in it are not private"),
+        Row("report", str(files.report), "  one line a round; unprotected_... in it is not private"),
     ]  # fmt: skip
     if outcome.stopped_because is not None:
         rows.insert(2, Row("stopped early", outcome.stopped_because))

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,12 @@ import dpacct as library
 from dpacct.fl import ClientData, Diagnostics, Report, Timing, evaluate
 from dpacct.fl.data import load_digits
 from dpacct.fl.models import build_model
+from dpacct.fl.reports import RELEASED, UNPROTECTED
 from dpacct.ledger import Ledger
 from dpacct_cli import train as command
 from dpacct_cli import train_run
 from dpacct_cli.options import Style
-from dpacct_cli.train_progress import bar
+from dpacct_cli.train_progress import bar, describe
 from dpacct_cli.train_settings import Settings
 
 SMALL = "train dp-fedavg --rounds 3 --clients 20 --q 0.5 --local-epochs 1"
@@ -107,6 +109,7 @@ def test_files_hold_what_the_summary_says(dpacct: Any) -> None:
     assert rows[0]["test_accuracy"] is None
     assert rows[2]["test_accuracy"] == data["test_accuracy"]
     assert rows[1]["epsilon_upper"] < rows[2]["epsilon_upper"]
+    assert all(name in RELEASED or name.startswith(UNPROTECTED) for row in rows for name in row)
 
 
 def test_the_same_command_twice_makes_two_runs(dpacct: Any) -> None:
@@ -423,7 +426,7 @@ def test_a_second_run_is_charged_to_the_same_ledger(dpacct: Any) -> None:
 # The bar.
 
 
-def test_the_bar_shows_budget_accuracy_and_clipping() -> None:
+def test_the_bar_shows_budget_and_accuracy_and_nothing_private() -> None:
     shown = Report(
         round=2,
         rounds=3,
@@ -445,8 +448,12 @@ def test_the_bar_shows_budget_accuracy_and_clipping() -> None:
     assert "round 2/3" in text
     assert "epsilon 4.72 of 8 " in text  # never below what is proven
     assert "accuracy 0.840" in text
-    assert "clipped 62 %" in text
-    assert "0.4 s/round" in text
+    other = replace(
+        shown,
+        diagnostics=Diagnostics(99, 0.1, 7.0, 7.0, 9.0, 3, 5.0),
+        timing=Timing(3.0, 1.0, 4.0),
+    )
+    assert describe(other, 8.0, 0.84) == describe(shown, 8.0, 0.84)
     for style in (Style.JSON, Style.QUIET):
         silent = io.StringIO()
         with bar(style, 0, 3, 8.0, Console(file=silent, force_terminal=True)) as advance:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dpacct import fl
-from dpacct.errors import InvalidParameter
+from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.bounds import clip_rows
 from dpacct.fl.charge import Plan
 from dpacct.fl.methods.protocol import Method
@@ -352,7 +352,7 @@ def test_padding_to_the_largest_client_of_a_chunk_is_caught(monkeypatch):
         "dpacct.fl.groups.GroupTrainer.train",
         lambda self, tasks, broadcast: self._trainer.train(tasks, broadcast),
     )
-    monkeypatch.setattr("dpacct.fl.vectorized.padded_width", lambda examples, local: examples)
+    monkeypatch.setattr("dpacct.fl.vectorized.padded_width", lambda examples, _: examples)
     assert "alone" in faults(local=WHOLE, vectorize=True)
 
 
@@ -365,7 +365,8 @@ def test_steps_that_depend_on_who_has_finished_are_caught(monkeypatch):
         return descend(self, params, tasks, replace(broadcast, local=local))
 
     monkeypatch.setattr(VectorizedTrainer, "_descend", hurried)
-    assert "alone" in faults(vectorize=True)
+    with pytest.raises(Unsupported, match="who is trained beside it"):
+        fl.audit(vectorize=True)
 
 
 def test_a_sum_that_rounds_is_caught(monkeypatch):

@@ -157,9 +157,7 @@ def privatize(
     return mean if isinstance(deltas, Tensor) else layout.unflatten(mean)
 
 
-def _template(
-    deltas: Tensor | Sequence[Tensors], like: Tensors | None
-) -> tuple[Tensor, Layout]:
+def _template(deltas: Tensor | Sequence[Tensors], like: Tensors | None) -> tuple[Tensor, Layout]:
     """No rows of the type in which updates are bounded, and their layout."""
     if isinstance(deltas, Tensor):
         if like is not None:

@@ -13,9 +13,9 @@ import numpy as np
 
 from dpacct.fl.adaptive_clip import INDICATOR_NORM, AdaptiveClip
 from dpacct.fl.audit_bench import CHUNK, Bench
-from dpacct.fl.audit_bound import Finding
 from dpacct.fl.audit_noise import Draws, wrong_mean, wrong_std
 from dpacct.fl.clients import ClientData
+from dpacct.fl.findings import Finding
 from dpacct.fl.noise import GaussianNoise
 from dpacct.fl.randomness import Seeded
 from dpacct.rounds import Adjacency

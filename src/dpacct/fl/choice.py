@@ -1,14 +1,16 @@
-"""Which way of local training: measured on the first cohort, limited by memory.
+"""Which way of local training: measured on made-up clients, limited by memory.
 
-Cohort-parallel training is taken where it gives what sequential training gives and is faster. What
-does not fit `torch.func` (data-dependent control flow, say) is trained sequentially.
+Cohort-parallel training is taken where it gives what sequential training gives, shows nothing of
+who is trained beside whom, and is faster. What does not fit `torch.func` (data-dependent control
+flow, say) is trained sequentially.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -19,6 +21,7 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.batches import Batch, BatchPlan
 from dpacct.fl.clients import ClientData
+from dpacct.fl.company import shows_company
 from dpacct.fl.groups import LANES, GroupTrainer
 from dpacct.fl.layout import Layout, Params
 from dpacct.fl.local import SGD
@@ -35,6 +38,9 @@ _SIZES = (LANES, 2 * LANES, 4 * LANES)
 _COMPARED = 3
 # Seconds for measuring one way of training.
 _PATIENCE = 0.1
+# Seconds for a few steps of the smallest group, one client after the other. On a CPU side by side
+# saves what surrounds the arithmetic, and where arithmetic takes that long there is little of it.
+_SLOW = 1.0
 # Copies of the parameters that a client in training needs: itself, gradient, momentum, update, and
 # what the arithmetic between them holds.
 _COPIES = 6
@@ -115,6 +121,16 @@ class TrainerChooser:
             found[SIDE_BY_SIDE] = GroupTrainer(self._vectorized)
         return found
 
+    @contextmanager
+    def still(self) -> Generator[None]:
+        """Inside, the model is without dropout, so that everybody sees the same function."""
+        training = self._model.training
+        self._model.eval()
+        try:
+            yield
+        finally:
+            self._model.train(training)
+
     def check_buffers(self) -> None:
         """Refuse a model that wrote to a buffer.
 
@@ -125,7 +141,7 @@ class TrainerChooser:
             loss.check_buffers()
 
     def choose(self, tasks: Sequence[Task], broadcast: Broadcast, cohort: int) -> Choice:
-        """Decide, from a few clients of the first cohort.
+        """Decide, from a few made-up clients.
 
         Args:
             tasks: clients with at least one local step.
@@ -152,8 +168,16 @@ class TrainerChooser:
         sizes = self._sizes(cohort, fitting)
         trainers = [GroupTrainer(self._vectorized, size, widest // size) for size in sizes]
         if self._vectorize is True:
-            return Choice(trainers[-1], trainers[-1].clients, "side by side, as asked")
-        return self._fastest(short, broadcast, trainers, slow, cohort)
+            best = Choice(trainers[-1], trainers[-1].clients, "side by side, as asked")
+        else:
+            best = self._fastest(short, broadcast, trainers, slow, cohort)
+        if best.trainer is self._sequential:
+            return best
+        with self.still():
+            complaint = shows_company(best.trainer, short, broadcast)
+        if complaint and self._vectorize is True:
+            raise Unsupported(f"vectorize=True, but {complaint}")
+        return replace(slow, reason=f"one client at a time: {complaint}") if complaint else best
 
     def _sizes(self, cohort: int, fitting: int) -> list[int]:
         """How many clients may train side by side: multiples of `LANES`, ascending."""
@@ -177,6 +201,11 @@ class TrainerChooser:
         cohort: int,
     ) -> Choice:
         alone = _seconds(self._sequential, tasks[:1], broadcast)
+        if alone * LANES > _SLOW and next(iter(broadcast.anchor.values())).is_cpu:
+            words = (
+                "one client at a time: a step takes long enough for nothing to be saved around it"
+            )
+            return replace(slow, reason=words)
         best, best_time, least = slow, alone, float("inf")
         for trainer in trainers:
             size = trainer.clients
@@ -195,19 +224,15 @@ class TrainerChooser:
 
     def _compare(self, tasks: Sequence[Task], broadcast: Broadcast) -> str:
         """What is wrong with training these clients side by side, or nothing."""
-        training = self._model.training
-        # Without dropout, so that both see the same function.
-        self._model.eval()
         try:
-            expected = self._sequential.train(tasks, broadcast)
-            found = self._vectorized.train(tasks, broadcast)
-            same = self._agree(expected, found, broadcast)
-            same = same or self._agree_in_double(tasks, broadcast)
+            with self.still():
+                expected = self._sequential.train(tasks, broadcast)
+                found = self._vectorized.train(tasks, broadcast)
+                same = self._agree(expected, found, broadcast)
+                same = same or self._agree_in_double(tasks, broadcast)
         except _UNBATCHABLE as error:
             line = str(error).strip().partition("\n")[0]
             return f"torch.func cannot batch this model or method ({line[:200]})"
-        finally:
-            self._model.train(training)
         if same:
             return ""
         return (

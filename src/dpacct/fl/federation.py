@@ -79,6 +79,8 @@ class Federation:
         callbacks: see `Callback`.
         checkpoint: file to write every ``checkpoint_every`` rounds and at the end.
         weights, denominator: "equal" and "planned"; anything else is refused, and says why.
+        preflight: check on made-up clients, before anything is charged, that bound, training, noise
+            and denominator of this very run are what is charged for (`dpacct.fl.preflight`).
 
     Attributes:
         model: with the latest parameters. noise_multiplier: calibrated or given.
@@ -91,6 +93,7 @@ class Federation:
     Raises:
         InvalidParameter, Unsupported: a setting that makes no sense, or is not private.
         BudgetExceeded: (when the first round starts) the plan does not fit into the ledger.
+        AuditFailed: (likewise) the preflight found something.
     """
 
     def __init__(
@@ -125,6 +128,7 @@ class Federation:
         checkpoint_every: int = 1,
         weights: str = "equal",
         denominator: str = "planned",
+        preflight: bool = True,
     ) -> None:
         refuse_weights(weights, denominator)
         self._checkpoint = None if checkpoint is None else Path(checkpoint)
@@ -175,7 +179,7 @@ class Federation:
         )
         engine = Engine(clients, method, layout, local, plan, noise, source, self.device, rate)
         state = TrainingState(0, params, method.init(dict(params)), {}, first_bound, None)
-        self._player = Player(engine, chooser, account, state, model)
+        self._player = Player(engine, chooser, account, state, model, preflight=preflight)
         self._player.event()
         self._callbacks = tuple(callbacks)
         self.stopped_because: str | None = None

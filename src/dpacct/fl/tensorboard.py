@@ -1,4 +1,7 @@
-"""Reports as scalars for TensorBoard, where it is installed."""
+"""Reports as scalars for TensorBoard, where it is installed.
+
+Tags that begin ``unprotected/`` are not private. Every point carries the time at which it was written.
+"""
 
 from __future__ import annotations
 
