@@ -1,0 +1,69 @@
+"""One round on a grid of losses: laws above it, one a cell of a cover, and laws below it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from dpacct.tight.game.cover import Cell
+from dpacct.tight.game.laws import (
+    Kernel,
+    Points,
+    Side,
+    dominating_kernel,
+    dominating_side,
+    grid_points,
+)
+from dpacct.tight.game.strategies import remove_tail, two_strategies
+from dpacct.tight.game.triangles import Triangle, profile
+
+
+@lru_cache(maxsize=4096)
+def _side(rate: float, noise: float, triangle: Triangle, step: float, reach: int) -> Side:
+    points = _points(step, reach)
+    return dominating_side(points, step, profile(rate, noise, triangle, step * points).upper)
+
+
+@lru_cache(maxsize=64)
+def _points(step: float, reach: int) -> Points:
+    return grid_points(step, reach * step)
+
+
+@lru_cache(maxsize=4096)
+def cell_kernel(
+    rate: float, noise: float, cell: Cell, step: float, reach: tuple[int, int]
+) -> Kernel:
+    """A law that dominates every triangle of a cell.
+
+    The profile at gamma >= 1 grows with the angles at b and w, so that the largest ones bound it;
+    below one, with b and a exchanged, those at a and w.
+
+    Args:
+        rate, noise: q in (0, 1), at least the true one, and z.
+        cell: of the cover.
+        step: of the grid, with few bits.
+        reach: points that losses above and below zero reach at least.
+    """
+    rising = _side(rate, noise, Triangle(float(cell.b), float(cell.w)), step, reach[0])
+    falling = _side(rate, noise, Triangle(float(cell.a), float(cell.w)), step, reach[1])
+    return dominating_kernel(rising, falling, step)
+
+
+@lru_cache(maxsize=256)
+def strategy_kernels(
+    rate: float, noise: float, step: float, reach: tuple[int, int]
+) -> tuple[Kernel, Kernel]:
+    """Laws dominated by the remove pair and by the add pair."""
+    return two_strategies(rate, noise, step, _points(step, reach[0]), _points(step, reach[1]))
+
+
+def reach_of(rate: float, noise: float, step: float, negligible: float) -> tuple[int, int]:
+    """Points beyond which one round's loss lies with about this probability."""
+    losses = np.geomspace(step, 600.0, 400)
+    tails = np.array([remove_tail(rate, noise, float(loss)) for loss in losses])
+    ends: list[int] = []
+    for weight in (tails, tails * np.exp(-losses)):
+        far = losses[min(int(np.argmax(weight <= negligible)), 399)]
+        ends.append(max(4, int(np.ceil(far / step))))
+    return ends[0], ends[1]
