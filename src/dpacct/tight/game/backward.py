@@ -60,8 +60,10 @@ class Stage:
         spectra: transforms of the tilted masses, shape (k, n / 2 + 1).
         length: n, a power of two.
         norm: bound of the sum of tilted masses of any one law.
-        beyond: for the part of each law that leaves the frame at the top, shape (size,); tilted.
-        below: for the part that leaves it at the bottom, relative to the value there.
+        beyond: for the part of the laws that leaves the frame at the top, shape (size,); upper laws:
+            tilted, the largest; lower laws: relative to the value at the top, the smallest.
+        below: for the part of each upper law that leaves it at the bottom, relative to the value
+            there, shape (k, m) for the first m losses.
         relative: bound of the relative error of all masses and weights.
     """
 
@@ -82,7 +84,9 @@ def prepare(kernels: list[Kernel], frame: Frame, *, upper: bool) -> Stage:
     exponent = rate * (reach + frame.size + abs(frame.first))
     if exponent > _LARGEST_EXPONENT:
         raise NotConverged("the game spans too many orders of magnitude")
-    norm, beyond, below = 0.0, np.zeros(frame.size), np.zeros(frame.size)
+    norm, beyond = 0.0, np.zeros(frame.size)
+    depth = max(0, min(frame.size, max(-law.first for law in kernels))) if upper else 0
+    below = np.zeros((len(kernels), depth))
     for row, law in enumerate(kernels):
         places = law.first + np.arange(len(law.masses))
         tilted = law.masses * np.exp(rate * places)
@@ -92,14 +96,15 @@ def prepare(kernels: list[Kernel], frame: Frame, *, upper: bool) -> Stage:
         norm = max(norm, float(tilted.sum()))
         above = np.append(np.cumsum(law.masses[::-1])[::-1], 0.0) + law.infinite
         start = np.clip(frame.size - index - law.first, 0, len(law.masses))
-        under = np.append(0.0, np.cumsum(law.masses))
-        end = np.clip(-index - law.first, 0, len(law.masses))
         if upper:
-            beyond, below = np.maximum(beyond, above[start]), np.maximum(below, under[end])
+            beyond = np.maximum(beyond, above[start])
+            under = np.append(0.0, np.cumsum(law.masses))
+            end = np.clip(-index[:depth] - law.first, 0, len(law.masses))
+            below[row] = under[end] * np.exp(-rate * index[:depth])
         else:
             beyond = above[start] if row == 0 else np.minimum(beyond, above[start])
     if upper:
-        beyond, below = beyond * frame.weights(), below * np.exp(-rate * index)
+        beyond = beyond * frame.weights()
     else:
         # Relative to the value at the top, which losses further up exceed.
         beyond = beyond * np.exp(rate * (frame.size - 1 - index))
@@ -117,7 +122,7 @@ def play_upper(stages: list[tuple[Stage, int]], frame: Frame) -> Array:
         cap = weights * (1 + stage.relative)
         for _ in range(count):
             sums, error = _sums(stage, values)
-            reached = sums + (error + stage.beyond + stage.below * values[0])
+            reached = sums + (error + stage.beyond)
             values = np.minimum(reached * (1 + stage.relative), cap)
     return np.minimum(values / weights * (1 + _slack(frame)), 1.0)
 
@@ -147,7 +152,10 @@ def _sums(stage: Stage, values: Array) -> tuple[Array, float]:
     best: Array | None = None
     for start in range(0, len(stage.spectra), _BLOCK):
         product = stage.spectra[start : start + _BLOCK] * spectrum
-        sums = np.fft.irfft(product, stage.length)[:, : len(values)].max(axis=0)
+        each = np.fft.irfft(product, stage.length)[:, : len(values)]
+        if stage.below.size:
+            each[:, : stage.below.shape[1]] += stage.below[start : start + _BLOCK] * values[0]
+        sums = each.max(axis=0)
         best = sums if best is None else np.maximum(best, sums, out=best)
     if best is None:
         raise NotConverged("there is no law to choose from")

@@ -15,19 +15,23 @@ from dpacct.tight.game.laws import (
     dominating_side,
     grid_points,
 )
-from dpacct.tight.game.strategies import remove_tail, two_strategies
+from dpacct.tight.game.strategies import add_pair, remove_pair, remove_tail, two_strategies
 from dpacct.tight.game.triangles import Triangle, profile
+
+
+# Neighboring grid points of one round's law lie up to this share of the loss apart.
+_SPREAD, _FINE = 32, 128
 
 
 @lru_cache(maxsize=4096)
 def _side(rate: float, noise: float, triangle: Triangle, step: float, reach: int) -> Side:
-    points = _points(step, reach)
+    points = _points(reach, _SPREAD)
     return dominating_side(points, step, profile(rate, noise, triangle, step * points).upper)
 
 
 @lru_cache(maxsize=64)
-def _points(step: float, reach: int) -> Points:
-    return grid_points(step, reach * step)
+def _points(reach: int, spread: int) -> Points:
+    return grid_points(max(reach, 2), spread)
 
 
 @lru_cache(maxsize=4096)
@@ -55,7 +59,19 @@ def strategy_kernels(
     rate: float, noise: float, step: float, reach: tuple[int, int]
 ) -> tuple[Kernel, Kernel]:
     """Laws dominated by the remove pair and by the add pair."""
-    return two_strategies(rate, noise, step, _points(step, reach[0]), _points(step, reach[1]))
+    return two_strategies(rate, noise, step, _points(reach[0], _FINE), _points(reach[1], _FINE))
+
+
+def remove_above(rate: float, noise: float, step: float, reach: tuple[int, int]) -> Kernel:
+    """A law above the remove pair, but for its largest losses of less than zero; for plans."""
+    sides = [
+        dominating_side(points, step, pair(rate, noise, step * points)[0].upper)
+        for pair, points in (
+            (remove_pair, _points(reach[0], _SPREAD)),
+            (add_pair, _points(reach[1], _SPREAD)),
+        )
+    ]
+    return dominating_kernel(sides[0], sides[1], step)
 
 
 def reach_of(rate: float, noise: float, step: float, negligible: float) -> tuple[int, int]:

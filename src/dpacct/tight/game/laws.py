@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpacct.errors import NotConverged
 from dpacct.rounding import FUNCTION_ERROR, UNIT, Array, Bounds
 
 Points = NDArray[np.int64]
@@ -53,17 +52,15 @@ class Kernel:
     infinite: float
 
 
-def grid_points(step: float, reach: float) -> Points:
-    """Points 0 = j_0 < j_1 < ... with j_n step >= reach; further out they lie further apart."""
-    last = max(2, math.ceil(reach / step))
+def grid_points(last: int, spread: int) -> Points:
+    """Points 0 = j_0 < j_1 < ... up to at least ``last``; further out they lie further apart.
+
+    Neighbors are one apart, or the share 1 / ``spread`` of the loss.
+    """
     points = [0]
     while points[-1] < last:
-        points.append(points[-1] + max(1, points[-1] // _SPARSE))
+        points.append(points[-1] + max(1, points[-1] // spread))
     return np.array(points)
-
-
-# Distance of neighboring points, as a share of the loss.
-_SPARSE = 32
 
 
 def dominating_side(points: Points, step: float, values: Array) -> Side:
@@ -102,8 +99,9 @@ def dominated_side(points: Points, step: float, left: Array, right: Array) -> Si
     # Past the last value the chain is zero, so the line before it must not be below zero there.
     while end > 0 and right[end - 1] < 0:
         end -= 1
-    if end < 2:
-        raise NotConverged("the grid of losses is too coarse for this round")
+    if end < 1:
+        # Nothing is left of a side within one interval; a law without it is below all the same.
+        return Side(points[1:2], np.zeros(1), 0.0, (0.0, 0.0))
     points, ratios, values = points[: end + 1], ratios[: end + 1], values[: end + 1].copy()
     values[end] = 0.0
     values = np.minimum.accumulate(values)
@@ -134,6 +132,8 @@ def dominating_kernel(rising: Side, falling: Side, step: float) -> Kernel:
 
 def dominated_kernel(rising: Side, falling: Side, step: float) -> Kernel:
     """The same from below: the second hypothesis' masses are at most one, the first's at most them."""
+    if min(rising.excess[0], falling.excess[0]) <= 0.0:
+        return Kernel(0, np.ones(1), 0.0)
     spare = 16 * FUNCTION_ERROR
     less = min(1.0, falling.excess[0] / rising.excess[1] * (1 - spare))
     enough = min(1.0, rising.excess[1] * less / falling.excess[0] * (1 + spare))
@@ -141,11 +141,10 @@ def dominated_kernel(rising: Side, falling: Side, step: float) -> Kernel:
     masses[zero + 1 :] *= less
     masses[:zero] *= enough
     other = masses * np.exp(-step * (np.arange(len(masses)) - zero))
-    rest = 1 - math.fsum(other) * (1 + 4 * FUNCTION_ERROR)
-    if rest < 0:
-        raise NotConverged("the grid of losses is too coarse for this round")
-    masses *= 1 - 4 * FUNCTION_ERROR
-    masses[zero] = rest * (1 - 8 * UNIT)
+    total = math.fsum(other) * (1 + 4 * FUNCTION_ERROR)
+    # Where lines leave no room for the loss 0, all masses give way.
+    masses *= (1 - 4 * FUNCTION_ERROR) / max(1.0, total)
+    masses[zero] = max(0.0, 1 - total) * (1 - 8 * UNIT)
     return Kernel(-zero, masses, 0.0)
 
 

@@ -40,7 +40,7 @@ def two_strategies(
         rising, falling: points as from `laws.grid_points`.
     """
     kernels: list[Kernel] = []
-    for up, down in ((_remove, _add), (_add, _remove)):
+    for up, down in ((remove_pair, add_pair), (add_pair, remove_pair)):
         sides = [_side(pair(rate, noise, _middles(points, step)), points, step)
                  for pair, points in ((up, rising), (down, falling))]
         kernels.append(dominated_kernel(*sides, step))
@@ -56,7 +56,7 @@ def _side(touching: tuple[Bounds, Bounds], points: Points, step: float) -> Side:
     return dominated_side(points, step, lines.lower, lines.upper)
 
 
-def _remove(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
+def remove_pair(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
     """Bounds of H and of -H' for the remove pair."""
     mu = 2 / noise
     k = np.log1p(np.expm1(losses) / rate)
@@ -65,7 +65,7 @@ def _remove(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
     return found, _spread(plain.far, _far_error(k, mu, 20 + 20 * losses))
 
 
-def _add(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
+def add_pair(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
     """Bounds of H and of -H' for the add pair; nothing beyond its largest loss."""
     mu = 2 / noise
     missing = (1 - rate) / rate * np.expm1(losses)
@@ -79,7 +79,8 @@ def _add(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
     error = _far_error(k, mu, lost + 20 * losses)
     slope = (1 - rate) * plain.near + rate * plain.far
     steep = _spread(slope, plain.relative + error)
-    return Bounds(found.lower * inside, found.upper), Bounds(steep.lower * inside, steep.upper)
+    most = np.where(inside, found.upper, rate * 2.0**-19)
+    return Bounds(found.lower * inside, most), Bounds(steep.lower * inside, steep.upper)
 
 
 def _far_error(k: Array, mu: float, error: Array) -> Array:
