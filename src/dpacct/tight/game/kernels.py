@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -11,11 +12,20 @@ from dpacct.tight.game.laws import (
     Kernel,
     Points,
     Side,
+    dominated_kernel,
     dominating_kernel,
     dominating_side,
     grid_points,
 )
-from dpacct.tight.game.strategies import add_pair, remove_pair, remove_tail, two_strategies
+from dpacct.tight.game.strategies import (
+    add_pair,
+    gaussian_pair,
+    middles,
+    remove_pair,
+    remove_tail,
+    touching_side,
+    two_strategies,
+)
 from dpacct.tight.game.triangles import Triangle, profile
 
 
@@ -83,3 +93,26 @@ def reach_of(rate: float, noise: float, step: float, negligible: float) -> tuple
         far = losses[min(int(np.argmax(weight <= negligible)), 399)]
         ends.append(max(4, int(np.ceil(far / step))))
     return ends[0], ends[1]
+
+
+def gaussian_reach(noise: float, step: float, negligible: float) -> tuple[int, int]:
+    """The same where everybody takes part."""
+    mu = 2 / noise
+    far = mu * (mu / 2 + math.sqrt(max(0.0, -2 * math.log(negligible))))
+    return (max(4, math.ceil(far / step)),) * 2
+
+
+@lru_cache(maxsize=64)
+def gaussian_above(noise: float, step: float, reach: tuple[int, int]) -> Kernel:
+    """A law that dominates a round in which everybody takes part and one client is replaced."""
+    points = _points(reach[0], _FINE)
+    side = dominating_side(points, step, gaussian_pair(noise, step * points)[0].upper)
+    return dominating_kernel(side, side, step)
+
+
+@lru_cache(maxsize=64)
+def gaussian_below(noise: float, step: float, reach: tuple[int, int]) -> Kernel:
+    """A law dominated by such a round."""
+    points = _points(reach[0], _FINE)
+    side = touching_side(gaussian_pair(noise, middles(points, step)), points, step)
+    return dominated_kernel(side, side, step)

@@ -8,13 +8,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from dpacct.composition import Composition
 from dpacct.dominating import Direction, achieved_pair
 from dpacct.errors import NotConverged
 from dpacct.grid_plan import few_bits
-from dpacct.rounds import Round, Schedule
+from dpacct.rounds import Schedule
 from dpacct.saddle import (
     epsilon_estimate,
     log_delta_estimate,
@@ -22,7 +20,7 @@ from dpacct.saddle import (
     tilt_at_epsilon,
 )
 from dpacct.tight.game.backward import Frame
-from dpacct.tight.game.kernels import reach_of, remove_above, strategy_kernels
+from dpacct.tight.game.rounds import moment_on_grid
 
 # Share of epsilon that the grid may cost.
 _GRID_SHARE = 1e-3
@@ -123,7 +121,7 @@ def _step(
         step = few_bits(step)
         lost = -exact
         for round_, count in schedule.distinct().items():
-            lost += count * _grid_moment(round_, tilt, step, negligible, upper=upper)
+            lost += count * moment_on_grid(round_, tilt, step, negligible, upper=upper)
         lost = lost if upper else -lost
         if lost <= 1.2 * wanted:
             return step
@@ -133,21 +131,3 @@ def _step(
         before = lost
         step *= min(max(math.sqrt(wanted / lost), 0.25), 0.5)
     return few_bits(step)
-
-
-def _grid_moment(
-    round_: Round, tilt: float, step: float, negligible: float, *, upper: bool
-) -> float:
-    """log M(tilt) of the law above, or below, one round of remove."""
-    pair = achieved_pair(round_, Direction.REMOVE)
-    rate, noise = pair.sampling_rate, 2 * pair.noise_std
-    if rate == 1.0:
-        moved = (1 if upper else -0.5) * step**2 / 6
-        return tilt * (1 + tilt) / 2 * (1 / pair.noise_std**2 + moved)
-    reach = reach_of(rate, noise, step, negligible)
-    if upper:
-        law = remove_above(rate, noise, step, reach)
-    else:
-        law = strategy_kernels(rate, noise, step, reach)[0]
-    places = law.first + np.arange(len(law.masses))
-    return math.log(float(law.masses @ np.exp(tilt * step * places)))

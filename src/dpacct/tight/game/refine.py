@@ -15,34 +15,40 @@ from dpacct.tight.game.backward import Frame, Stage
 Choices = NDArray[np.int16]
 
 
-def gains(cells: Stage, plain: Stage, frame: Frame, rounds: int, start: float) -> Array:
+def gains(
+    stages: list[tuple[Stage, Stage, int]], frame: Frame, start: float
+) -> tuple[float, Array]:
     """How much of the probability at the end each cell adds over the plain strategies.
 
     Args:
-        cells, plain: the same kind of round, by the cells of a cover and by two strategies.
+        stages: for each phase the laws of the cells, those of the plain strategies, and how many
+            rounds it lasts; a phase without cells has the same law in both.
         frame: a coarse grid.
-        rounds: how many of them.
         start: minus the epsilon at which the bound is asked for.
     Returns:
-        One number for each cell, in units of the tilted value at the start.
+        The value at the start, and the part of it that each cell adds; tilted.
     """
     weights = frame.weights()
     values = np.maximum(-np.expm1(-frame.losses()), 0.0) * weights
-    history: list[tuple[Choices, Array]] = []
-    for _ in range(rounds):
-        sums = _all_sums(cells, values)
-        choice = sums.argmax(axis=0)
-        best = np.take_along_axis(sums, choice[None, :], axis=0)[0]
-        more = np.maximum(best - _all_sums(plain, values).max(axis=0), 0.0)
-        history.append((choice.astype(np.int16), more))
-        values = np.minimum(np.maximum(best, 0.0) + cells.beyond, weights)
-    found = np.zeros(len(cells.spectra))
+    history: list[tuple[Stage, Choices, Array]] = []
+    for cells, plain, rounds in reversed(stages):
+        for _ in range(rounds):
+            sums = _all_sums(cells, values)
+            choice = sums.argmax(axis=0)
+            best = np.take_along_axis(sums, choice[None, :], axis=0)[0]
+            more = np.maximum(best - _all_sums(plain, values).max(axis=0), 0.0)
+            history.append((cells, choice.astype(np.int16), more))
+            values = np.minimum(np.maximum(best, 0.0) + cells.beyond, weights)
+    found = np.zeros(max(len(cells.spectra) for cells, _, _ in stages))
+    place = round((start - frame.offset) / frame.step) - frame.first
+    place = min(max(place, 0), frame.size - 1)
     here = np.zeros(frame.size)
-    here[min(max(round((start - frame.offset) / frame.step) - frame.first, 0), frame.size - 1)] = 1.0
-    for choice, more in reversed(history):
-        found += np.bincount(choice, here * more, len(found))
+    here[place] = 1.0
+    for cells, choice, more in reversed(history):
+        if len(cells.spectra) > 1:
+            found += np.bincount(choice, here * more, len(found))
         here = _pushed(cells, here, choice)
-    return found
+    return float(values[place]), found
 
 
 def _all_sums(stage: Stage, values: Array) -> Array:

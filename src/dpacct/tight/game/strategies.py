@@ -41,19 +41,29 @@ def two_strategies(
     """
     kernels: list[Kernel] = []
     for up, down in ((remove_pair, add_pair), (add_pair, remove_pair)):
-        sides = [_side(pair(rate, noise, _middles(points, step)), points, step)
+        sides = [touching_side(pair(rate, noise, middles(points, step)), points, step)
                  for pair, points in ((up, rising), (down, falling))]
         kernels.append(dominated_kernel(*sides, step))
     return kernels[0], kernels[1]
 
 
-def _middles(points: Points, step: float) -> Array:
+def middles(points: Points, step: float) -> Array:
+    """The middles of the intervals between points, as losses."""
     return 0.5 * step * (points[:-1] + points[1:])
 
 
-def _side(touching: tuple[Bounds, Bounds], points: Points, step: float) -> Side:
-    lines = line_ends(points, step, _middles(points, step), *touching)
+def touching_side(touching: tuple[Bounds, Bounds], points: Points, step: float) -> Side:
+    """Masses below the profile, from bounds of it and of its slope at the middles."""
+    lines = line_ends(points, step, middles(points, step), *touching)
     return dominated_side(points, step, lines.lower, lines.upper)
+
+
+def gaussian_pair(noise: float, losses: Array) -> tuple[Bounds, Bounds]:
+    """Bounds of H and of -H' where everybody takes part: H = Delta_mu(loss)."""
+    mu = 2 / noise
+    plain = gaussian_profile(losses, mu, np.zeros(losses.shape))
+    found = bounds(np.ones(losses.shape), plain, np.zeros(losses.shape))
+    return found, _spread(plain.far, _far_error(losses, mu, np.zeros(losses.shape)))
 
 
 def remove_pair(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
