@@ -116,6 +116,10 @@ def _step(
     wanted = share * epsilon * tilt
     exact = float(simple.log_moment(tilt).lower)
     step = math.sqrt(8 * share * epsilon / (schedule.rounds * (1 + tilt)))
+    if not upper:
+        # A law below has no losses beyond the least loss of remove and the largest of add.
+        rates = [r.sampling_rate for r in schedule.distinct() if r.sampling_rate < 1.0]
+        step = min([step, *(-math.log1p(-rate) / 4 for rate in rates)])
     before = math.inf
     for _ in range(_ATTEMPTS):
         step = few_bits(step)
