@@ -6,13 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpacct.tight.game.cover import Cell, covers, default_cover, split, without_spare
+from dpacct.tight.game.cover import (
+    Cell,
+    Cover,
+    covers,
+    default_cover,
+    small_cover,
+    split,
+    without_spare,
+)
 
 WHOLE = Cell(Fraction(0), Fraction(0), Fraction(0))
 
 
-def test_the_default_cells_cover_all_triangles_and_each_is_needed() -> None:
-    cells = default_cover()
+@pytest.mark.parametrize("cells", [default_cover(), small_cover()], ids=["default", "small"])
+def test_the_cells_cover_all_triangles_and_each_is_needed(cells: Cover) -> None:
     assert covers(cells)
     for cell in cells:
         assert not covers([other for other in cells if other != cell])

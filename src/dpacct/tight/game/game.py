@@ -10,6 +10,7 @@ Statement, proofs and error bounds: docs/derivations/fixed-size-game.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -18,14 +19,14 @@ from dpacct.errors import InvalidParameter, NotConverged
 from dpacct.rounding import UNIT, Array
 from dpacct.rounds import Round, Schedule
 from dpacct.tight.game.backward import Frame, Stage, play_lower, play_upper, prepare
-from dpacct.tight.game.cover import Cover, default_cover, split
+from dpacct.tight.game.cover import Cover, default_cover, small_cover, split
 from dpacct.tight.game.plan import Plan, moved, plan_at_delta, plan_at_epsilon
 from dpacct.tight.game.refine import gains
 from dpacct.tight.game.rounds import check_schedule, is_game, laws_above, laws_below
 
 SMALLEST_GAP, LARGEST_GAP = 1e-3, 0.5
-# Losses times laws times rounds: about 10 seconds.
-MOST_EFFORT = 1.5e9
+# Losses times laws times rounds: about two, ten and forty seconds.
+_QUICK, MOST_EFFORT, _MOST_REFINED = 3e8, 1.5e9, 6e9
 _DEFAULT_SHARE, _COARSE_SHARE = 1e-3, 4e-3
 _MOST_CELLS = 400
 # One cell in so many is split at once.
@@ -40,8 +41,8 @@ def game_epsilon(schedule: Schedule, delta: float, gap: float | None = None) -> 
     Args:
         schedule: of rounds in which one client is replaced; see `rounds.check_schedule`.
         delta: in (0, 1), at least about 1e-17.
-        gap: the relative width wanted; by default the cover that serves most settings is taken,
-            which leaves about one percent.
+        gap: the relative width wanted; by default a cover that serves most settings is taken,
+            which leaves less than one percent, or two or three where there are very many rounds.
     Raises:
         NotConverged: the game would take too long, or the width is not reached.
         Unsupported: a round is of another kind. InvalidParameter: ``gap`` out of range.
@@ -50,9 +51,8 @@ def game_epsilon(schedule: Schedule, delta: float, gap: float | None = None) -> 
     check_schedule(schedule)
     if not schedule.rounds:
         return Interval(0.0, 0.0)
-    plan = plan_at_delta(schedule, delta, _share(gap))
+    plan, cover = _start(schedule, lambda share: plan_at_delta(schedule, delta, share), gap)
     lower = _lower_epsilon(schedule, plan, delta)
-    cover = default_cover()
     upper = _upper_epsilon(schedule, plan, cover, delta)
     coarse: Plan | None = None
     while gap is not None and upper > lower * (1 + gap):
@@ -63,23 +63,56 @@ def game_epsilon(schedule: Schedule, delta: float, gap: float | None = None) -> 
     return Interval.bracket(lower, upper)
 
 
-def game_delta(schedule: Schedule, epsilon: float, gap: float | None = None) -> Interval:
-    """Achieved and proven delta(eps), eps >= 0; see `game_epsilon`. The gap is that of delta."""
-    _check_gap(gap)
+def game_upper_epsilon(schedule: Schedule, delta: float) -> float:
+    """The proven end of `game_epsilon`."""
+    check_schedule(schedule)
+    if not schedule.rounds:
+        return 0.0
+    plan, cover = _start(schedule, lambda share: plan_at_delta(schedule, delta, share), None)
+    return _upper_epsilon(schedule, plan, cover, delta)
+
+
+def game_delta(schedule: Schedule, epsilon: float) -> Interval:
+    """Achieved and proven delta(eps), eps >= 0; see `game_epsilon`."""
     check_schedule(schedule)
     if not schedule.rounds:
         return Interval(0.0, 0.0)
-    plan = plan_at_epsilon(schedule, epsilon, _share(gap))
+    plan, cover = _start(schedule, lambda share: plan_at_epsilon(schedule, epsilon, share), None)
     lower = _lower_delta(schedule, plan, epsilon)
-    cover = default_cover()
-    upper = _upper_delta(schedule, plan, cover, epsilon)
-    coarse: Plan | None = None
-    while gap is not None and upper > lower * (1 + gap):
-        coarse = coarse or plan_at_epsilon(schedule, epsilon, _COARSE_SHARE)
-        cover = _refined(schedule, coarse, cover, epsilon)
-        _check_cells(cover, gap, lower, upper)
-        upper = min(upper, _upper_delta(schedule, plan, cover, epsilon))
-    return Interval.bracket(lower, upper)
+    return Interval.bracket(lower, _upper_delta(schedule, plan, cover, epsilon))
+
+
+def _start(
+    schedule: Schedule, plan_with: Callable[[float], Plan], gap: float | None
+) -> tuple[Plan, Cover]:
+    """A plan and a cover that are affordable, the best first.
+
+    Raises:
+        NotConverged: none is.
+    """
+    if gap is not None:
+        return plan_with(min(_DEFAULT_SHARE, gap / 8)), default_cover()
+    effort = math.inf
+    for share, cover, most in (
+        (_DEFAULT_SHARE, default_cover(), _QUICK),
+        (_COARSE_SHARE, default_cover(), _QUICK),
+        (_COARSE_SHARE, small_cover(), MOST_EFFORT),
+    ):
+        plan = plan_with(share)
+        effort = _effort(schedule, plan.upper, cover)
+        if effort <= most:
+            return plan, cover
+    raise NotConverged(
+        f"the game of {schedule.rounds} rounds would need {effort:.2g} steps, more than "
+        f"{MOST_EFFORT:.2g}"
+    )
+
+
+def _effort(schedule: Schedule, frame: Frame, cover: Cover) -> float:
+    return float(frame.size) * sum(
+        count * (len(cover) if is_game(round_) else 1)
+        for round_, count in schedule.distinct().items()
+    )
 
 
 def two_strategies_delta(schedule: Schedule, epsilon: float) -> float:
@@ -141,14 +174,11 @@ def _lower_delta(schedule: Schedule, plan: Plan, epsilon: float) -> float:
 
 
 def _play_above(schedule: Schedule, plan: Plan, cover: Cover, frame: Frame) -> Array:
-    effort = float(frame.size) * sum(
-        count * (len(cover) if is_game(round_) else 1)
-        for round_, count in schedule.distinct().items()
-    )
-    if effort > MOST_EFFORT:
+    effort = _effort(schedule, frame, cover)
+    if effort > _MOST_REFINED:
         raise NotConverged(
-            f"the game of {schedule.rounds} rounds would need {effort:.2g} steps, more than "
-            f"{MOST_EFFORT:.2g}"
+            f"so narrow a gap would need {effort:.2g} steps, more than {_MOST_REFINED:.2g}; ask for "
+            f"a wider one"
         )
     stages = _stages(schedule, plan, frame, cover)
     return play_upper(stages, frame)
@@ -191,10 +221,6 @@ def _check_cells(cover: Cover, gap: float, lower: float, upper: float) -> None:
             f"the gap {gap:g} is not reached with {_MOST_CELLS} cells: the answer lies in "
             f"[{lower:.8g}, {upper:.8g}]; ask for a wider gap"
         )
-
-
-def _share(gap: float | None) -> float:
-    return _DEFAULT_SHARE if gap is None else min(_DEFAULT_SHARE, gap / 8)
 
 
 def _check_gap(gap: float | None) -> None:

@@ -30,6 +30,7 @@ _ATTEMPTS = 8
 _WORTH = 0.7
 # The lower bound's part of that share.
 _LOWER_SHARE = 0.5
+_FINER = 4
 _LEAST_EPSILON = 1e-3
 _SMALLEST_LOG_DELTA = -40.0
 MAX_POINTS = 1 << 17
@@ -95,11 +96,21 @@ def _plan(
     for upper in (True, False):
         part = share if upper else _LOWER_SHARE * share
         step = _step(schedule, simple, tilt, epsilon, part, negligible, upper=upper)
+        if not upper:
+            # Two strategies are cheap, but not free.
+            least = min(frames[0].step / _FINER, _least_loss(schedule) / 4)
+            step = max(step, few_bits(least))
         first, size = math.floor(-most / step) - 8, math.ceil((2 * most - epsilon) / step) + 16
         if size > MAX_POINTS:
             raise NotConverged(f"the game would need {size} losses, more than {MAX_POINTS}")
         frames.append(Frame(step, first, size, tilt))
     return Plan(frames[0], frames[1], negligible, epsilon)
+
+
+def _least_loss(schedule: Schedule) -> float:
+    """How far below zero the loss of remove lies at most, in the round where that is least."""
+    rates = [r.sampling_rate for r in schedule.distinct() if r.sampling_rate < 1.0]
+    return min((-math.log1p(-rate) for rate in rates), default=math.inf)
 
 
 def _step(
@@ -118,8 +129,7 @@ def _step(
     step = math.sqrt(8 * share * epsilon / (schedule.rounds * (1 + tilt)))
     if not upper:
         # A law below has no losses beyond the least loss of remove and the largest of add.
-        rates = [r.sampling_rate for r in schedule.distinct() if r.sampling_rate < 1.0]
-        step = min([step, *(-math.log1p(-rate) / 4 for rate in rates)])
+        step = min(step, _least_loss(schedule) / 4)
     before = math.inf
     for _ in range(_ATTEMPTS):
         step = few_bits(step)

@@ -44,6 +44,20 @@ def takes_everybody(round_: Round) -> bool:
     return round_.adjacency is Adjacency.REPLACE_ONE and _pair(round_).sampling_rate == 1.0
 
 
+def is_played(schedule: Schedule) -> bool:
+    """Whether the game says more about a schedule than a fixed pair for each round.
+
+    A single round has no past to choose by: there the fixed pair is exact.
+    """
+    kinds = schedule.distinct()
+    return (
+        schedule.rounds > 1
+        and any(is_game(round_) for round_ in kinds)
+        and all(is_game(round_) or takes_everybody(round_) for round_ in kinds)
+        and all(LARGEST_SHIFT * round_.noise_multiplier >= 2.0 for round_ in kinds)
+    )
+
+
 def check_schedule(schedule: Schedule) -> None:
     """Refuse schedules that the game is not about.
 
@@ -68,8 +82,7 @@ def laws_above(round_: Round, cover: Cover, step: float, negligible: float) -> l
     noise = round_.noise_multiplier
     if not is_game(round_):
         return [gaussian_above(noise, step, gaussian_reach(noise, step, negligible))]
-    assert isinstance(round_.sampling, Uniform)
-    rate = round_.sampling.rate_bounds[1]
+    rate = _rates(round_)[1]
     reach = reach_of(rate, noise, step, negligible)
     return [cell_kernel(rate, noise, cell, step, reach) for cell in cover]
 
@@ -79,8 +92,7 @@ def laws_below(round_: Round, step: float, negligible: float) -> list[Kernel]:
     noise = round_.noise_multiplier
     if not is_game(round_):
         return [gaussian_below(noise, step, gaussian_reach(noise, step, negligible))]
-    assert isinstance(round_.sampling, Uniform)
-    rate = round_.sampling.rate_bounds[0]
+    rate = _rates(round_)[0]
     reach = reach_of(rate, noise, step, negligible)
     return list(strategy_kernels(rate, noise, step, reach))
 
@@ -98,6 +110,11 @@ def moment_on_grid(
         law = laws_below(round_, step, negligible)[0]
     places = law.first + np.arange(len(law.masses))
     return math.log(float(law.masses @ np.exp(tilt * step * places)))
+
+
+def _rates(round_: Round) -> tuple[float, float]:
+    sampling = round_.sampling
+    return sampling.rate_bounds if isinstance(sampling, Uniform) else (1.0, 1.0)
 
 
 def _pair(round_: Round) -> SampledGaussianPair:
