@@ -223,6 +223,7 @@ def test_a_schedule_may_be_given_by_its_parts() -> None:
         ("noise_multiplier", {"noise_multiplier": 0}),
         ("noise_multiplier", {"noise_multiplier": math.nan}),
         ("noise_multiplier", {"noise_multiplier": "1"}),
+        ("schedule", {"schedule": "100 rounds"}),
         ("noise_multiplier", {"schedule": Round(1.0), "noise_multiplier": 1.0}),
         ("rounds", {"schedule": Round(1.0), "rounds": 2}),
         ("rounds", {"noise_multiplier": 1.0, "rounds": 2.5}),

@@ -214,6 +214,11 @@ def test_an_order_is_above_one(order: object) -> None:
     assert caught.value.name == "orders"
 
 
+def test_one_order_by_itself_is_refused_in_words() -> None:
+    with pytest.raises(InvalidParameter, match="several Renyi orders are asked for"):
+        rdp(Round(1.0), orders=2.0)  # type: ignore[arg-type]  # that is the point
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -201,6 +201,12 @@ def test_what_is_no_scheme_is_refused(value):
         Round(1.0, value)
 
 
+@pytest.mark.parametrize("phase", [("a", 1), Round(1.0), (Round(1.0),), 3])
+def test_what_is_no_phase_is_refused(phase):
+    with pytest.raises(InvalidParameter, match="a phase is a Round and how often"):
+        Schedule([phase])
+
+
 @given(schedules())
 def test_a_representation_can_be_pasted_back(schedule):
     names = {c.__name__: c for c in (Schedule, Phase, Round, Poisson, Uniform, Full, Adjacency)}

@@ -123,7 +123,7 @@ HEADER = "rounds,noise_multiplier\n"
             PHASE + PHASE.replace("3", "2.5"),
             "in phase 2 rounds is 2.5: the number",
         ),
-        ("toml", PHASE.replace("3", "'3'"), "in phase 1 rounds is '3': the number of rounds"),
+        ("toml", PHASE.replace("3", "'3'"), "in phase 1 rounds is '3': it has to be a number"),
         ("toml", PHASE.replace("3", "0"), "in phase 1 rounds is 0: "),
         ("toml", PHASE.replace("3", "1000000000000") * 2, "rounds is 2000000000000"),
         ("toml", PHASE.replace("= 1", "= true"), "in phase 1 noise_multiplier is True: "),

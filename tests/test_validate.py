@@ -24,7 +24,19 @@ NOT_NUMBERS = [
     math.inf,
     -math.inf,
 ]
+
+
+def probability(value: object) -> float:
+    return validate.probability("fpr", value)
+
+
+def positive_probability(value: object) -> float:
+    return validate.positive_probability("fpr", value)
+
+
 CHECKS = [
+    probability,
+    positive_probability,
     validate.rounds,
     validate.noise_multiplier,
     validate.sampling_rate,
@@ -40,6 +52,34 @@ CHECKS = [
 def test_what_is_not_a_finite_number_is_refused(check, value):
     with pytest.raises(InvalidParameter):
         check(value)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("1.0", "text"),
+        (b"1", "bytes"),
+        (True, "a truth value"),
+        (None, "nothing"),
+        ([1.0], "of the type list"),
+        (1 + 0j, "of the type complex"),
+        (np.array([1.0]), "of the type ndarray"),
+    ],
+    ids=repr,
+)
+def test_the_type_is_blamed_where_it_is_the_fault(check, value, kind):
+    with pytest.raises(InvalidParameter) as caught:
+        check(value)
+    assert caught.value.rule.startswith(f"it has to be a number, not {kind}: ")
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.5, 10**400], ids=repr)
+def test_the_type_is_not_blamed_for_a_number_out_of_range(check, value):
+    with pytest.raises(InvalidParameter) as caught:
+        check(value)
+    assert "it has to be" not in str(caught.value)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -93,6 +133,12 @@ def test_the_message_says_name_value_range_and_a_way_out():
     error = caught.value
     assert str(error) == (
         "sampling_rate is 10; a sampling rate lies in (0, 1]. Did you mean 0.1 (10 %)?"
+    )
+    with pytest.raises(InvalidParameter) as of_text:
+        validate.noise_multiplier("1.0")
+    assert str(of_text.value) == (
+        "noise_multiplier is '1.0'; it has to be a number, not text: "
+        "a noise multiplier lies in [0.001, 1e+10]."
     )
     assert error.describe("--q").startswith("--q is 10; ")
     assert (error.name, error.value) == ("sampling_rate", 10)

@@ -1,6 +1,26 @@
-"""`python -m dpacct_cli` is the same as `dpacct`."""
+"""`dpacct`, and `python -m dpacct_cli`, which is the same.
 
-from dpacct_cli.app import main
+Nothing is imported up here: what goes wrong while numpy is imported, Ctrl-C above all, must find
+somebody who catches it.
+"""
+
+
+def main() -> None:
+    """Run the command line and exit: 0 done, 2 bad input, 130 interrupted, 141 unread, else 1."""
+    try:
+        from dpacct_cli import terminal
+
+        terminal.prepare()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    raise SystemExit(terminal.run(_start))
+
+
+def _start() -> None:
+    from dpacct_cli.app import app
+
+    app()
+
 
 if __name__ == "__main__":
     main()

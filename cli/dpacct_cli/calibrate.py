@@ -126,6 +126,10 @@ def _read_limit(eps: str | None, advantage: str | None, tpr: str | None, fpr: st
     given = [f"{option} {text}" for option, text in limits.items() if text is not None]
     if len(given) > 1:
         raise conflict(given[1], given[0], "a calibration has one target")
+    if fpr is not None and tpr is None:
+        raise OptionConflict(
+            f"--fpr {fpr} needs --tpr, the true positive rate that is allowed there."
+        )
     typed = {"epsilon": eps, "advantage": advantage, "tpr": tpr, "fpr": fpr}
     return cast("Limit", {name: options.number(text) for name, text in typed.items()})
 

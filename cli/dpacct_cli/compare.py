@@ -10,8 +10,8 @@ from dpacct.accountant import ACCOUNTANTS
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged, Unsupported
 from dpacct.rounds import Round, Schedule
-from dpacct_cli import mechanism, options
-from dpacct_cli.render import Answer, Grid, Page, Row, down, progress, seconds, show, up
+from dpacct_cli import mechanism, options, waiting
+from dpacct_cli.render import Answer, Grid, Page, Row, down, seconds, show, up
 from dpacct_cli.typed import MechanismOptions
 
 # An ordinary noise multiplier that nobody types, so that no cache holds an answer afterwards.
@@ -60,13 +60,12 @@ def compare(
     # The number alone is ours, so a peer would only cost time.
     peers = () if style is options.Style.QUIET else interop.installed_peers()
     entries: list[Entry] = []
-    with progress(style) as say:
-        for name, engine in ACCOUNTANTS.items():
-            say(f"dpacct {name}")
-            entries.append(_measure(name, "ours", engine.epsilon, plan, at.value))
-        for peer in peers:
-            say(peer.name)
-            entries.append(_measure(peer.name, "peer", peer.epsilon, plan, at.value))
+    for name, engine in ACCOUNTANTS.items():
+        waiting.say(f"dpacct compare, {name}")
+        entries.append(_measure(name, "ours", engine.epsilon, plan, at.value))
+    for peer in peers:
+        waiting.say(f"dpacct compare, {peer.name}")
+        entries.append(_measure(peer.name, "peer", peer.epsilon, plan, at.value))
     best = min(
         (entry for entry in entries if entry.kind == "ours" and entry.upper is not None),
         key=lambda entry: entry.upper if entry.upper is not None else math.inf,

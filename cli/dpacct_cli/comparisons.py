@@ -29,6 +29,9 @@ WORTH_A_LINE = 1e-3
 WORSE = {"noise": "more noise", "rounds": "fewer rounds", "sampling_rate": "lower rate"}
 # Relative width that two proven sides of the same pair are meant to reach.
 NARROW = 1e-6
+# Below these the loss of a round may be so sharp that the bracket is wider than that.
+LITTLE_NOISE = 0.1
+SMALL_RATE = 0.01
 
 
 def renyi_calibration(
@@ -59,8 +62,10 @@ def excess_in_words(ours: float, theirs: float, solved_for: str) -> str:
     worse = theirs / ours - 1.0 if solved_for == "noise" else 1.0 - theirs / ours
     if worse <= WORTH_A_LINE:
         return ""
-    digits = 1 if worse < 0.1 else 0
-    return f"{100.0 * worse:.{digits}f} % {WORSE[solved_for]}"
+    # Down: not more is said against another answer than holds.
+    tenths = math.floor(1000.0 * worse)
+    shown = f"{tenths / 10:.1f}" if worse < 0.1 else str(tenths // 10)
+    return f"{shown} % {WORSE[solved_for]}"
 
 
 def epsilon_rows(plan: Schedule, delta: float, accountant: str, spent: Interval) -> list[Row]:
@@ -109,6 +114,19 @@ def wide_bracket_note(plan: Schedule, found: Interval, accountant: str) -> str:
         if any(proven_pair(round_, way) != achieved_pair(round_, way) for way in Direction):
             return ""
     return (
-        "the bracket is wider than 1e-6 (relative), because at so small a sampling rate the loss "
-        "of a round is nearly an atom; the proven side still holds."
+        f"the bracket is wider than 1e-6 (relative){_nearly_an_atom(plan)}; the proven side still "
+        "holds."
     )
+
+
+def _nearly_an_atom(plan: Schedule) -> str:
+    """What makes the loss of a round too sharp to be bracketed closely, as far as it is known."""
+    rounds = plan.distinct()
+    causes: list[str] = []
+    if min(round_.noise_multiplier for round_ in rounds) < LITTLE_NOISE:
+        causes.append("so little noise")
+    if min(round_.sampling_rate for round_ in rounds) < SMALL_RATE:
+        causes.append("so small a sampling rate")
+    if not causes:
+        return ""
+    return f", because at {' and '.join(causes)} the loss of a round is nearly an atom"

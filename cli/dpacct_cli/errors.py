@@ -1,19 +1,24 @@
 """Errors as one line on stderr, in the words of the library and with the names of the options.
 
-Rule 1: one line that starts with ``dpacct:`` and names the option, never a traceback.
+Rule 1: one line that starts with ``dpacct:`` and names the option as it was typed, never a
+traceback.
 Rule 2: bad input ends with exit code 2, any other refusal of the library with 1.
+Rule 3: a text that is no number is called that, before any range is spoken of.
 """
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-from typing import cast
+import re
+import sys
+from typing import Any, cast
 
 import typer
 
 from dpacct.errors import DpacctError, InvalidParameter
+from dpacct_cli import suggestions, words
 
 PROGRAM = "dpacct"
+LONGEST_WORD = 300
 
 LABELS = {
     "epsilon": "--eps",
@@ -59,6 +64,17 @@ LABELS = {
     "vectorize": "--vectorize",
     "eval_every": "--eval-every",
 }
+# Parameters whose values are numbers, by what kind of number helps to guess what was meant.
+SHARES = {"sampling_rate", "delta", "advantage", "tpr", "fpr", "prior", "momentum"}
+WHOLE = {
+    "rounds", "cohort_size", "num_clients", "steps", "epochs", "batch_size", "seed",
+    "public_seed", "eval_every",
+}  # fmt: skip
+REALS = {
+    "epsilon", "noise_multiplier", "orders", "clip_norm", "lr", "weight_decay", "lr_decay",
+    "server_lr",
+}  # fmt: skip
+LISTS = {"orders", "fpr"}
 
 # Typer re-exports BadParameter alone; its base is the usage error of whichever click Typer
 # runs on (the click package, or the copy inside newer releases of Typer).
@@ -66,7 +82,7 @@ UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
 
 class OptionConflict(DpacctError, ValueError):
-    """Options that contradict each other, or of which one is missing."""
+    """Words of a command line that contradict each other, lack something or mean nothing."""
 
 
 def conflict(one: str, other: str, why: str = "") -> OptionConflict:
@@ -79,10 +95,51 @@ def line(error: DpacctError) -> str:
     """What is wrong with the input, in one line without the name of the program."""
     if not isinstance(error, InvalidParameter):
         return str(error)
-    label = LABELS.get(error.name, error.name)
-    if error.value is None:
+    label = words.spelling(LABELS.get(error.name, error.name))
+    value, hint = error.value, error.hint
+    if value is None:
         return f"{label} is missing; {error.rule}."
-    return error.describe(label)
+    typed = _typed(label, value)
+    if isinstance(value, str) and error.name in SHARES | WHOLE | REALS:
+        shown = _not_a_number(label, value)
+        hint = _meant(error.name, value, words.text_of(label)) or hint
+    elif isinstance(value, int | float) and typed is not None:
+        shown = words.shortened(typed)
+    else:
+        return error.describe(label)
+    sentence = f"{label} is {shown}; {error.rule}."
+    return f"{sentence} {hint}" if hint else sentence
+
+
+def _typed(label: str, value: object) -> str | None:
+    """The text, or the part of a list, that was typed for a value."""
+    text = words.text_of(label)
+    if text is None:
+        return None
+    parts = [part.strip() for part in (text, *text.split(","))]
+    same = (part for part in parts if _same(words.number(part), value))
+    return next(same, None)
+
+
+def _not_a_number(label: str, value: str) -> str:
+    if value.strip():
+        return f"{words.quoted(value)}, which is not a number"
+    whole = words.text_of(label) or ""
+    return f"{words.quoted(whole)}, where a number is missing" if whole.strip() else "empty"
+
+
+def _same(one: object, other: object) -> bool:
+    # NaN is no number's equal, not even its own.
+    return one == other or (one != one and other != other)  # noqa: PLR0124
+
+
+def _meant(name: str, value: str, text: str | None) -> str:
+    if name in LISTS and (found := suggestions.meant_numbers(value)):
+        return found
+    # A part of a list cannot hold the comma that it was split at.
+    return suggestions.meant_number(
+        value if name in LISTS or text is None else text, share=name in SHARES, whole=name in WHOLE
+    )
 
 
 def exit_code(error: DpacctError) -> int:
@@ -92,26 +149,51 @@ def exit_code(error: DpacctError) -> int:
 
 def usage_line(error: Exception) -> str:
     """The line for what the parser of options refuses: unknown names and missing values."""
-    context = getattr(error, "ctx", None)
+    context: Any = getattr(error, "ctx", None)
     command = PROGRAM if context is None else str(context.command_path)
     option: str | None = getattr(error, "option_name", None)
     if option is not None and not hasattr(error, "possibilities"):
-        return f"{option} needs a value."
+        takes_none = "does not take a value" in str(error)
+        return f"{option} takes no value." if takes_none else f"{option} needs a value."
     if option is not None:
-        message = f"{option} is not an option of {command}."
-        known: list[str] = list(getattr(error, "possibilities", None) or ())
-        near: list[str] = get_close_matches(option, known, n=1, cutoff=0.7)
-        if near:
-            return f"{message} Did you mean {near[0]}?"
-    else:
-        text = str(getattr(error, "message", error)).strip()
-        message = text[:1].lower() + text[1:]
-        if message.endswith("?"):
-            return message
-        message = message.rstrip(".") + "."
-    return f"{message} {command} --help lists what there is."
+        known = [] if context is None else _options_of(context.command)
+        return suggestions.unknown_option(_whole(option), command, known, _elsewhere(context))
+    text = str(getattr(error, "message", error)).strip()
+    stray = re.fullmatch(r"Got unexpected extra arguments? ?\S* ?\((.*)\)", text)
+    if stray is not None and context is not None:
+        word = stray[1].split(" ")[0]
+        return suggestions.stray_word(word, command, _options_of(context.command))
+    message = (text[:1].lower() + text[1:]).rstrip(".")
+    return f"{message}. {command} --help lists what there is."
+
+
+def _whole(option: str) -> str:
+    """The word to which an unknown letter belongs: -eps is read as -e, -p and -s."""
+    if option.startswith("--"):
+        return option
+    for word in words.current().words:
+        if word.startswith("-") and not word.startswith("--") and option[1:] in word:
+            return word.partition("=")[0]
+    return option
+
+
+def _options_of(command: Any) -> list[str]:
+    return [name for param in command.params for name in param.opts if name.startswith("-")]
+
+
+def _elsewhere(context: Any) -> dict[str, list[str]]:
+    """The options of all other commands."""
+    root = None if context is None else context.find_root().command
+    found: dict[str, list[str]] = {}
+    for name, command in getattr(root, "commands", {}).items():
+        for below, inner in getattr(command, "commands", {"": command}).items():
+            path = " ".join(part for part in (PROGRAM, name, below) if part)
+            found[path] = _options_of(inner)
+    return found
 
 
 def print_line(message: str) -> None:
     """Write one line to stderr, whatever the message contains."""
-    typer.echo(f"{PROGRAM}: {' '.join(message.split())}", err=True)
+    whole = words.printable(" ".join(message.split()))
+    shown = re.sub(rf"\S{{{LONGEST_WORD},}}", lambda word: words.shortened(word[0]), whole)
+    print(f"{PROGRAM}: {shown}", file=sys.stderr)

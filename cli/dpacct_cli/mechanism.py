@@ -7,7 +7,7 @@ from decimal import Decimal
 from dpacct.accountant import find_accountant
 from dpacct.renyi_accountant import RenyiAccountant
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule, Uniform
-from dpacct_cli.render import Row, noise, plain, up
+from dpacct_cli.render import Row, noise, plain, rate, up
 
 MAX_PHASES_SHOWN = 6
 
@@ -62,10 +62,10 @@ def keys(schedule: Schedule) -> dict[str, object]:
 def _who(sampling: Sampling, *, ratio_only: bool = False) -> str:
     match sampling:
         case Poisson(sampling_rate):
-            return f"Poisson sampling at rate {sampling_rate:.7g}"
+            return f"Poisson sampling at rate {rate(sampling_rate)}"
         case Uniform(cohort_size, num_clients):
             if ratio_only:
-                return f"a fixed share {sampling.sampling_rate:.7g} without replacement"
+                return f"a fixed share {rate(sampling.sampling_rate)} without replacement"
             return f"{cohort_size} of {num_clients} clients without replacement"
         case Full():
             return "every client in every round"

@@ -13,9 +13,12 @@ import typer
 
 from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from dpacct.rounds import Adjacency, Full, Poisson, Uniform
+from dpacct_cli import words
 from dpacct_cli.errors import conflict
 
 SCHEMES = (Poisson.name, Uniform.name, Full.name)
+# For the commands, which know their values as options.
+number = words.number
 
 Eps = Annotated[str | None, typer.Option("--eps", metavar="E", help="Epsilon, e.g. 8.")]
 Delta = Annotated[
@@ -107,19 +110,7 @@ class Style(Enum):
 def read_style(as_json: bool, quiet: bool) -> Style:
     """The style of output."""
     if as_json and quiet:
-        raise conflict("--quiet", "--json")
+        raise conflict(words.spelling("--quiet"), "--json")
     if as_json:
         return Style.JSON
     return Style.QUIET if quiet else Style.HUMAN
-
-
-def number(text: str | None) -> int | float | str | None:
-    """The number that was typed, or the text as it is for the library to refuse."""
-    if text is None:
-        return None
-    for parse in (int, float):
-        try:
-            return parse(text)
-        except ValueError:
-            continue
-    return text

@@ -1,9 +1,9 @@
-"""Output: number formats, aligned tables, JSON. Only this file and train_progress know rich.
+"""Output: number formats, aligned tables, JSON.
 
-Rule 1: a number that is shortened for display goes to the safe side (noise and proven bounds
-up, achieved bounds down).
-Rule 2: in a pipe the same words come as plain text.
-Rule 3: rich, which takes half as long to import as numpy, is for work that takes longer still.
+Rule 1: a number that is shortened for display goes to the safe side (noise, delta and proven
+bounds up, rates and achieved bounds down), so that what is shown is true, and safe if typed again.
+Rule 2: in a pipe, and on a terminal that knows no colors, the same words come as plain text.
+Rule 3: whatever stands in a name, nothing but printable text reaches the screen.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from textwrap import wrap
 
-import typer
-
 from dpacct.budget import Interval
 from dpacct_cli.options import Style
+from dpacct_cli.words import printable
 
 LABEL_WIDTH = 17
 WIDTH = 100
 VALUE_WIDTH = 12
+STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m"}
+RESET = "\x1b[0m"
 
 
 def _rounded(value: float | Decimal, digits: int, rounding: str) -> str:
@@ -42,10 +42,25 @@ def down(value: float | Decimal, digits: int = 5) -> str:
     return _rounded(value, digits, ROUND_FLOOR)
 
 
+def _trimmed(text: str) -> str:
+    """A number without zeros that say nothing."""
+    digits, e, exponent = text.partition("e")
+    return (digits.rstrip("0").removesuffix(".") if "." in digits else digits) + e + exponent
+
+
 def noise(value: float) -> str:
     """A noise multiplier with at most seven digits, never below the shortest decimal that is it."""
-    text = up(Decimal(repr(value)), 7)
-    return text.rstrip("0").removesuffix(".") if "." in text and "e" not in text else text
+    return _trimmed(up(Decimal(repr(value)), 7))
+
+
+def rate(value: float) -> str:
+    """A sampling rate with at most seven digits, never above the shortest decimal that is it."""
+    return _trimmed(down(Decimal(repr(value)), 7))
+
+
+def shown_delta(value: float) -> str:
+    """A delta that was computed, with at most three digits, never below it."""
+    return _trimmed(up(Decimal(repr(value)), 3))
 
 
 def seconds(value: float) -> str:
@@ -54,8 +69,9 @@ def seconds(value: float) -> str:
 
 
 def plain(value: float) -> str:
-    """A number that the user chose, as short as it was."""
-    return f"{value:.12g}"
+    """A number that the user chose, as short as it was, and exactly it."""
+    short = f"{value:.12g}"
+    return short if float(short) == value else repr(value)
 
 
 def bracket(interval: Interval, digits: int = 5) -> str:
@@ -114,7 +130,9 @@ def show(answer: Answer, style: Style) -> None:
         page = answer.page()
         _print_page(page)
         if page.note:
-            print(f"note: {page.note}", file=sys.stderr)
+            # What follows on stderr comes behind it, or not at all if it is lost.
+            sys.stdout.flush()
+            print(f"note: {printable(page.note)}", file=sys.stderr)
 
 
 def _print_page(page: Page) -> None:
@@ -144,23 +162,15 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _emit(*parts: tuple[str, str]) -> None:
-    """Print one line of (text, style); styles reach terminals only."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
-        print("".join(text for text, _ in parts).rstrip())
+    """Print one line of (text, style); styles reach terminals that know them only."""
+    shown = [(printable(text), style) for text, style in parts]
+    if not _has_styles():
+        print("".join(text for text, _ in shown).rstrip())
         return
-    styled = [
-        typer.style(text, **{style: True}) if style and text else text for text, style in parts
-    ]
-    typer.echo("".join(styled))
+    styled = (f"{STYLES[style]}{text}{RESET}" if style and text else text for text, style in shown)
+    print("".join(styled))
 
 
-@contextmanager
-def progress(style: Style) -> Generator[Callable[[str], None]]:
-    """Say on a terminal what is being computed; in a pipe say nothing."""
-    if style is not Style.HUMAN or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("") as status:
-        yield status.update
+def _has_styles() -> bool:
+    known = os.environ.get("TERM", "dumb") not in ("", "dumb")
+    return known and sys.stdout.isatty() and not os.environ.get("NO_COLOR")

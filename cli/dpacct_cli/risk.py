@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Annotated
 
 import typer
@@ -88,7 +89,9 @@ def risk(
     found = [_at(attacks, rate, belief) for rate in rates]
 
     def page() -> Page:
-        blind = f"  of being right; {plain(max(belief, 1 - belief))} without any model"
+        # Decimal, so that 1 - 0.33 is 0.67.
+        blindly = max(Decimal(repr(belief)), 1 - Decimal(repr(belief)))
+        blind = f"  of being right; {blindly} without any model"
         rows = [
             Row("advantage", bracket(advantage), "  TPR - FPR of the best attack"),
             Row("best guess", bracket(right), blind),

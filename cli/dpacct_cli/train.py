@@ -15,6 +15,7 @@ from dpacct_cli import errors, mechanism, options
 from dpacct_cli import train_options as own
 from dpacct_cli.options import Style, number
 from dpacct_cli.render import Answer, Page, Row, bracket, down, noise, plain, seconds, show
+from dpacct_cli.terminal import orderly_interrupts
 from dpacct_cli.train_files import RunFiles, begin, go_on
 from dpacct_cli.train_settings import FREE, Settings, combine, load, refuse_changes
 
@@ -152,7 +153,7 @@ def _run(settings: Settings, files: RunFiles, style: Style, *, resume: bool) -> 
         else validate.count("eval_every", number(every), "the rounds between looks")
     )
     job = build_job(settings)
-    with open_run(job, files, settings.dump(), resume=resume) as run:
+    with orderly_interrupts(), open_run(job, files, settings.dump(), resume=resume) as run:
         outcome = train(run, job, files, style, looks or max(1, run.rounds // 10))
     if outcome.interrupted:
         again = f"dpacct train {settings.method} --ledger {shlex.quote(str(files.ledger))} --resume"

@@ -7,7 +7,6 @@ Rule 2: options that contradict each other are refused, even where one could win
 from __future__ import annotations
 
 import math
-import shlex
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -27,7 +26,8 @@ from dpacct.rounds import (
 from dpacct.schedules import load_schedule
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import SCHEMES, number
-from dpacct_cli.render import plain
+from dpacct_cli.render import plain, shown_delta
+from dpacct_cli.words import pasted
 
 DEFAULT_DELTA = 1e-5
 
@@ -61,12 +61,12 @@ class ReadDelta:
         """Delta, and the rule that it follows where it was not typed."""
         if not self.origin:
             return f"delta {plain(self.value)}"
-        return f"delta {self.value:.3g} ({self.origin})"
+        return f"delta {shown_delta(self.value)} ({self.origin})"
 
     @property
     def retyped(self) -> str:
         """The option once more, for a command that a person can paste."""
-        return "" if self.typed is None else f" --delta {shlex.quote(self.typed)}"
+        return "" if self.typed is None else f" --delta {pasted(self.typed.strip())}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,9 @@ class MechanismOptions:
             "--adjacency": self.adjacency,
         }
         return " ".join(
-            f"{option} {shlex.quote(word)}" for option, word in words.items() if word is not None
+            f"{option} {pasted(word if option == '--schedule' else word.strip())}"
+            for option, word in words.items()
+            if word is not None
         )
 
     def _read_cohort(self, clients: int | None) -> int:

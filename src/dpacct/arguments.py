@@ -32,6 +32,20 @@ def find_sampling(sampling_rate: float | None, sampling: Sampling | None) -> Sam
     return sampling
 
 
+def as_schedule(schedule: Schedule | Round) -> Schedule:
+    """A schedule as it is, or one round as a schedule.
+
+    Raises:
+        InvalidParameter: it is neither.
+    """
+    if isinstance(schedule, Schedule):
+        return schedule
+    if not isinstance(schedule, Round):
+        rule = "a schedule is a Schedule or a Round"
+        raise InvalidParameter("schedule", schedule, rule)
+    return 1 * schedule
+
+
 def build_schedule(
     schedule: Schedule | Round | None = None,
     *,
@@ -65,7 +79,7 @@ def build_schedule(
             if value is not None:
                 rule = "a schedule is given too and says it already"
                 raise InvalidParameter(name, value, rule, "Drop one of them.")
-        return schedule if isinstance(schedule, Schedule) else 1 * schedule
+        return as_schedule(schedule)
     if noise_multiplier is None:
         rule = "a noise multiplier is needed where no schedule is given"
         raise InvalidParameter("noise_multiplier", None, rule)

@@ -19,8 +19,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from dpacct import validate
+from dpacct.arguments import as_schedule
 from dpacct.budget import Budget
 from dpacct.rdp import RenyiCurve
 from dpacct.rounding import FUNCTION_ERROR
@@ -74,11 +76,19 @@ class Mixture:
         if delta <= 0.0:
             return math.inf
         live = [
-            (order - 1.0, weight, as_float(total))
+            Order(order - 1.0, math.log(weight), as_float(total))
             for order, weight, total in zip(self.orders, self.weights, totals, strict=True)
             if total < UNBOUNDED
         ]
         return _least_epsilon(live, -math.log(delta)) if live else math.inf
+
+
+class Order(NamedTuple):
+    """One order of a mixture: b = alpha - 1, log w, and the total S of the rounds so far."""
+
+    gap: float
+    log_weight: float
+    total: float
 
 
 def fixed_point(value: float) -> int:
@@ -115,46 +125,62 @@ def _cost(orders: tuple[float, ...], round_: Round) -> Totals:
     return tuple(fixed_point(curve.upper(order)) for order in orders)
 
 
-def _least_epsilon(live: list[tuple[float, float, float]], log_cost: float) -> float:
+class _Share(NamedTuple):
+    """One order's part in the vector p, with its logarithm: p itself may underflow to zero."""
+
+    p: float
+    log_p: float
+    order: Order
+
+
+def _least_epsilon(live: Sequence[Order], log_cost: float) -> float:
     """Minimum over p.
 
     The best p at a loss y is proportional to w_i e^{b_i (y - S_i)}. With its mean b(y) the bound
     touches where log sum w_i e^{b_i (y - S_i)} + log(1 + b(y)) = log(1/delta), whose left side
     increases in y. Whatever root is found, the p that goes with it gives a valid bound.
     """
-    best, mean = min(_at([(1.0, *part)], log_cost) for part in live)
-    mixed: list[tuple[float, float, float, float]] = []
+    shares: list[_Share] = []
 
     def short_of_touching(loss: float) -> float:
-        nonlocal mixed
-        logs = [math.log(w) + b * (loss - total) for b, w, total in live]
+        nonlocal shares
+        logs = [order.log_weight + order.gap * (loss - order.total) for order in live]
         top = max(logs)
-        raw = [math.exp(value - top) for value in logs]
-        norm = sum(raw)
-        mixed = [(r / norm, *part) for r, part in zip(raw, live, strict=True) if r > 0.0]
-        return log_cost - top - math.log(norm) - math.log1p(sum(p * b for p, b, _, _ in mixed))
+        log_norm = math.log(sum(math.exp(value - top) for value in logs))
+        relative = [value - top - log_norm for value in logs]
+        shares = [_Share(math.exp(v), v, order) for v, order in zip(relative, live, strict=True)]
+        mean = sum(share.p * share.order.gap for share in shares)
+        return log_cost - top - log_norm - math.log1p(mean)
 
-    start = best + math.log1p(1.0 / mean)
-    tolerance = 1e-8 * max(1.0, abs(start))
-    root, _ = bracket_root(short_of_touching, start, (start - 1e6, start + 1e6), tolerance, 0.1)
+    # With y at most the first the left side is at most log(1/delta), with y at least the second
+    # one of its terms alone reaches that.
+    widest = math.log1p(max(order.gap for order in live))
+    low = min(order.total + (log_cost - widest) / order.gap for order in live)
+    high = min(
+        order.total + (log_cost - order.log_weight - math.log1p(order.gap)) / order.gap
+        for order in live
+    )
+    step = max((high - low) / 8, 4 * math.ulp(high))
+    root, _ = bracket_root(short_of_touching, high, (low - step, high + step), 0.0, step)
     short_of_touching(root)
-    return min(best, _at(mixed, log_cost)[0])
+    alone = min(_at([_Share(1.0, 0.0, order)], log_cost) for order in live)
+    return min(alone, _at(shares, log_cost))
 
 
-def _at(parts: list[tuple[float, float, float, float]], log_cost: float) -> tuple[float, float]:
-    """Epsilon for one vector p, rounded up and at least 0, and the mean of b under p.
+def _at(shares: Sequence[_Share], log_cost: float) -> float:
+    """Epsilon for one vector p, rounded up and at least 0.
 
     Error: p adds up to one and b is exact up to 2^-48 relative, and so is every term; the slack
         is ten times that of the sum of absolute values.
     """
-    mean = sum(p * b for p, b, _, _ in parts)
-    renyi = sum(p * b * total for p, b, _, total in parts)
-    logs = [(p * math.log(p), p * math.log(w)) for p, _, w, _ in parts]
+    mean = sum(share.p * share.order.gap for share in shares)
+    renyi = sum(share.p * share.order.gap * share.order.total for share in shares)
+    logs = [(share.p * share.log_p, share.p * share.order.log_weight) for share in shares]
     low, high = mean * math.log(mean), (1 + mean) * math.log1p(mean)
     value = renyi + sum(a - b for a, b in logs) + log_cost + low - high
     size = renyi + sum(abs(a) + abs(b) for a, b in logs) + abs(log_cost) + abs(low) + high + 1.0
     epsilon = (value + 64 * FUNCTION_ERROR * size) / mean
-    return (math.inf if math.isnan(epsilon) else max(0.0, epsilon * (1 + 4 * FUNCTION_ERROR))), mean
+    return math.inf if math.isnan(epsilon) else max(0.0, epsilon * (1 + 4 * FUNCTION_ERROR))
 
 
 def design_mixture(budget: Budget, typical: Round | Schedule | None = None) -> Mixture:
@@ -169,7 +195,7 @@ def design_mixture(budget: Budget, typical: Round | Schedule | None = None) -> M
     """
     gap = _best_gap(budget, lambda order: order)
     if typical is not None:
-        curve = RenyiCurve(typical if isinstance(typical, Schedule) else 1 * typical)
+        curve = RenyiCurve(as_schedule(typical))
         gap = _best_gap(budget, curve.upper, [math.log(gap)])
     gaps = [min(max(gap * factor, 1e-5), validate.MAX_ORDER - 1) for factor, _ in _PATTERN]
     return Mixture(

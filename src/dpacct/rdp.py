@@ -175,7 +175,7 @@ def rdp(
         InvalidParameter: an order, or a part of the schedule, out of range.
     Source: Mironov 2017 (arXiv:1702.07476), proposition 1 for composition; module docstring.
     """
-    checked = [validate.order(order) for order in orders]
+    checked = [validate.order(o) for o in validate.several("orders", orders, "Renyi orders")]
     plan = build_schedule(
         schedule,
         noise_multiplier=noise_multiplier,

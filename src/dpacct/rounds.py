@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
@@ -181,6 +181,13 @@ class Phase(NamedTuple):
     rounds: int
 
 
+def _checked(phase: object) -> tuple[Round, object]:
+    pair = cast("tuple[object, ...]", phase) if isinstance(phase, tuple) else ()
+    if len(pair) == 2 and isinstance(pair[0], Round):
+        return pair[0], pair[1]
+    raise InvalidParameter("phases", cast("object", phase), "a phase is a Round and how often it runs")
+
+
 @dataclass(frozen=True, init=False, repr=False, slots=True)
 class Schedule:
     """Rounds in the order in which they run, run-length encoded.
@@ -197,7 +204,8 @@ class Schedule:
     def __init__(self, phases: Iterable[Phase] = ()) -> None:
         merged: list[Phase] = []
         total = 0
-        for round_, rounds in phases:
+        for phase in phases:
+            round_, rounds = _checked(phase)
             count = validate.rounds(rounds)
             total += count
             if merged and merged[-1].round == round_:

@@ -77,7 +77,10 @@ def tradeoff(
         sampling=sampling,
         adjacency=adjacency,
     )
-    rates = default_rates() if fpr is None else [validate.probability("fpr", a) for a in fpr]
+    rates = default_rates()
+    if fpr is not None:
+        given = validate.several("fpr", fpr, "false positive rates")
+        rates = [validate.probability("fpr", rate) for rate in given]
     attacks = Attacks(plan, find_accountant(accountant))
     ordered = tuple(sorted(set(rates)))
     return TradeoffCurve(ordered, tuple(attacks.tpr(a) for a in ordered), plan.adjacency)

@@ -13,13 +13,15 @@ from dpacct.errors import NotConverged
 from dpacct.rounding import UNIT, Array
 
 _MAX_NODES = 8_000_000
+_HALVINGS = 30
 
 
 class Grid:
     """Nodes k h of the trapezoid rule for several rows (a, q, sigma), laid end to end.
 
     They reach from left of all peaks to right of ``farthest``, the largest c for which a tilted
-    Gaussian e^{c u} phi, centered at c, is part of the integrand.
+    Gaussian e^{c u} phi, centered at c, is part of the integrand. Where a < 0 and ``farthest`` is 0
+    the integrand is phi r^a alone, which has one peak, and the nodes end right of that.
 
     Every h has 11 significant bits, so every node k h is exact in double precision.
 
@@ -71,8 +73,12 @@ class Grid:
         at_zero = np.exp(-np.logaddexp(0.0, 1 / (2 * variance) - log_odds))
         log_c = np.log(np.maximum(-a, 1e-300) / variance) + log_odds - 1 / (2 * variance)
         peak = np.where(a < 0, np.maximum(a * at_zero, -variance * np.logaddexp(0.0, log_c)), 0.0)
+        right = np.array(farthest)
+        far = np.flatnonzero((a < 0) & (farthest == 0.0) & (peak < -reach))
+        if far.size:
+            peak[far], right[far] = _close_in(peak[far], a[far], log_odds[far], variance[far])
         first = np.floor((peak - reach) / self.step) - 1
-        last = np.ceil((farthest + reach) / self.step) + 1
+        last = np.ceil((right + reach) / self.step) + 1
         self.counts: np.ndarray = (last - first).astype(np.int64) + 1
         total = int(self.counts.sum())
         if total > max_nodes:
@@ -97,6 +103,17 @@ class Grid:
     def ends(self, terms: Array) -> Array:
         """First plus last term of each row: both tails of a sum of h f are below sigma times it."""
         return terms[self.starts] + terms[self.starts + self.counts - 1]
+
+
+def _close_in(low: Array, a: Array, log_odds: Array, variance: Array) -> tuple[Array, Array]:
+    """Points on both sides of the peak of phi r^a, a < 0, where x - a p(x) increases through 0."""
+    high = np.zeros_like(low)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        p = np.exp(-np.logaddexp(0.0, (0.5 - middle) / variance - log_odds))
+        beyond = middle >= a * p
+        low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
+    return low, high
 
 
 def log_ratio(grid: Grid, q: Array, sigma: Array) -> tuple[Array, Array, Array]:

@@ -1,14 +1,16 @@
 """The only range checks of the package, and their wording.
 
 Each function returns its argument as the plain Python type that the mathematics uses, or
-raises `InvalidParameter`. Rule 1: booleans and strings are never numbers. Rule 2: NaN and
-infinities are never in range.
+raises `InvalidParameter`. Rule 1: booleans and strings are never numbers, and what is not a number
+is refused for that, before any range. Rule 2: NaN and infinities are never in range.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from numbers import Integral, Real
+from typing import cast
 
 from dpacct.errors import InvalidParameter
 
@@ -25,10 +27,25 @@ MAX_LINE = 200
 MIN_PROBABILITY = 1e-100
 
 
+# What people pass instead of numbers, in words; other types by their name.
+_KINDS: dict[type[object], str] = {
+    str: "text",
+    bytes: "bytes",
+    bool: "a truth value",
+    type(None): "nothing",
+}
+
+
+def _not_a_number(value: object) -> str:
+    """The rule that a value of a wrong type breaks."""
+    kind = _KINDS.get(type(value), f"of the type {type(value).__name__}")
+    return f"it has to be a number, not {kind}"
+
+
 def real(name: str, value: object, rule: str) -> float:
     """A finite real number as float."""
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise InvalidParameter(name, value, rule)
+        raise InvalidParameter(name, value, f"{_not_a_number(value)}: {rule}")
     try:
         number = float(value)
     except OverflowError:
@@ -43,7 +60,9 @@ def count(name: str, value: object, noun: str, maximum: int = MAX_ROUNDS) -> int
     rule = f"{noun} is a whole number from 1 to {maximum:.0e}"
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, Integral):
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InvalidParameter(name, value, f"{_not_a_number(value)}: {rule}")
+    if not isinstance(value, Integral):
         raise InvalidParameter(name, value, rule)
     number = int(value)
     if not 1 <= number <= maximum:
@@ -103,6 +122,13 @@ def target_epsilon(value: object) -> float:
     if number <= 0.0:
         raise InvalidParameter("epsilon", value, rule)
     return number
+
+
+def several(name: str, values: object, noun: str) -> Iterable[object]:
+    """What can be gone through one by one; what it holds is checked by the caller."""
+    if not isinstance(values, Iterable):
+        raise InvalidParameter(name, values, f"several {noun} are asked for, as a list")
+    return cast("Iterable[object]", values)
 
 
 def order(value: object, name: str = "orders") -> float:

@@ -7,9 +7,13 @@ import sys
 from typing import Any
 
 import pytest
+import typer.main
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
+from dpacct_cli import suggestions
+from dpacct_cli.app import app
+from tests.cli.conftest import Ran
 
 # What is typed, and what the line must hold: the option, the value, the range or the way out.
 BAD: list[tuple[str, tuple[str, ...]]] = [
@@ -18,10 +22,10 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("calibrate --eps 8 --rounds 300 --q -0.1", ("--q is -0.1;", "(0, 1]")),
     ("calibrate --eps 8 --rounds 300 --q nan", ("--q is nan;", "(0, 1]")),
     ("calibrate --eps 8 --rounds 300 --q inf", ("--q is inf;", "(0, 1]")),
-    ("calibrate --eps 8 --rounds 300 --q ten", ("--q is 'ten';", "(0, 1]")),
+    ("calibrate --eps 8 --rounds 300 --q ten", ("--q is 'ten', which is not a number;", "(0, 1]")),
     ("calibrate --eps 8 --rounds 0 --q 0.1", ("--rounds is 0;", "whole number from 1")),
     ("calibrate --eps 8 --rounds 2.5 --q 0.1", ("--rounds is 2.5;", "whole number from 1")),
-    ("calibrate --eps 8 --rounds many --q 0.1", ("--rounds is 'many';", "whole number from 1")),
+    ("calibrate --eps 8 --rounds many --q 0.1", ("--rounds is 'many', which is not", "whole")),
     ("calibrate --eps 8 --rounds -3 --q 0.1", ("--rounds is -3;", "whole number from 1")),
     ("calibrate --eps 8 --rounds nan --q 0.1", ("--rounds is nan;", "whole number from 1")),
     ("calibrate --eps 8 --rounds inf --q 0.1", ("--rounds is inf;", "whole number from 1")),
@@ -34,10 +38,10 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("calibrate --eps 8 --rounds 3", ("--q is missing;", "--cohort", "--sampling full")),
     ("calibrate --eps 8 --rounds 3 --q 0.1 --delta 1", ("--delta is 1;", "(0, 1)")),
     ("calibrate --eps 8 --rounds 3 --q 0.1 --delta 0", ("--delta is 0;", "(0, 1)")),
-    ("calibrate --eps 8 --rounds 3 --q 0.1 --delta -1e-5", ("--delta is -1e-05;", "(0, 1)")),
+    ("calibrate --eps 8 --rounds 3 --q 0.1 --delta -1e-5", ("--delta is -1e-5;", "(0, 1)")),
     ("calibrate --eps 8 --rounds 3 --q 0.1 --delta nan", ("--delta is nan;", "(0, 1)")),
     ("calibrate --eps 8 --rounds 3 --q 0.1 --clip 0", ("--clip is 0;", "above 0")),
-    ("calibrate --eps 8 --rounds 3 --q 0.1 --clip-norm nan", ("--clip is nan;", "above 0")),
+    ("calibrate --eps 8 --rounds 3 --q 0.1 --clip-norm nan", ("--clip-norm is nan;", "above 0")),
     ("calibrate --eps 8 --rounds 3 --q 0.1 --accountant x", ("--accountant is 'x';", "rdp, ")),
     ("calibrate --eps 8 --rounds 3 --q 0.1 --solve eps", ("--solve is 'eps';", "noise, rounds, q")),
     ("calibrate --eps 8 --rounds 3 --q 0.1 --noise 1", ("--noise 1 contradicts --solve noise",)),
@@ -50,7 +54,7 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("epsilon --noise -1 --rounds 3 --q 0.1", ("--noise is -1;", "lies in [")),
     ("epsilon --noise nan --rounds 3 --q 0.1", ("--noise is nan;", "lies in [")),
     ("epsilon --noise 1e-300 --rounds 3 --q 0.1", ("--noise is 1e-300;", "lies in [")),
-    ("epsilon --noise 1e999 --rounds 3 --q 0.1", ("--noise is inf;", "lies in [")),
+    ("epsilon --noise 1e999 --rounds 3 --q 0.1", ("--noise is 1e999;", "lies in [")),
     ("epsilon --rounds 3 --q 0.1", ("--noise is missing;", "lies in [")),
     ("epsilon --noise 1 --q 0.1", ("--rounds is missing;", "whole number")),
     ("epsilon --noise 1 --rounds 3 --q 0.1 --sampling full", ("--q 0.1", "--sampling full")),
@@ -65,7 +69,7 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("epsilon --noise 1 --rounds 3 --cohort 3", ("--cohort 3", "--clients")),
     ("epsilon --noise 1 --rounds 3 --cohort 2.5 --clients 9", ("--cohort is 2.5;", "whole number")),
     ("epsilon --noise 1 --rounds 3 --cohort 3 --clients 0", ("--clients is 0;", "whole number")),
-    ("epsilon --noise 1 --rounds 3 --q 0.1 --clients some", ("--clients is 'some';", "whole")),
+    ("epsilon --noise 1 --rounds 3 --q 0.1 --clients some", ("--clients is 'some',", "whole")),
     ("epsilon --noise 1 --rounds 3 --q 0.1 --clients 1", ("--delta is missing", "--clients 1")),
     ("epsilon --noise 1 --rounds 3 --q 0.1 --cohort 3 --clients 9", ("--q 0.1", "--cohort 3")),
     (
@@ -79,19 +83,144 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("delta --noise 1 --rounds 3 --q 0.1 --eps inf", ("--eps is inf;", "finite")),
     ("rdp --noise 1 --q 0.1 --orders 1", ("--orders is 1;", "(1, ")),
     ("rdp --noise 1 --q 0.1 --orders 2,nan", ("--orders is nan;", "(1, ")),
-    ("rdp --noise 1 --q 0.1 --orders 2,,3", ("--orders is '';", "(1, ")),
-    ("rdp --noise 1 --q 0.1 --orders two", ("--orders is 'two';", "(1, ")),
+    ("rdp --noise 1 --q 0.1 --orders 2,,3", ("--orders is '2,,3', where a number is missing;",)),
+    ("rdp --noise 1 --q 0.1 --orders two", ("--orders is 'two', which", "(1, ")),
     ("compare --noise 1 --rounds 3 --q 7", ("--q is 7;", "0.07 (7 %)")),
     ("epsilon --schedule nowhere.toml", ("--schedule is 'nowhere.toml';", "read")),
     ("epsilon --schedule rounds.txt", ("--schedule is 'rounds.txt';", ".toml")),
     ("calibrate --eps 8 --schedule x.toml --solve rounds", ("--solve rounds", "--schedule x.toml")),
     ("calibrate --ep 8", ("--ep is not an option of dpacct calibrate.", "--eps?")),
-    ("calibrate --zzz 8", ("--zzz is not an option of dpacct calibrate.", "--help")),
+    ("calibrate --zzz 8", ("--zzz is not an option of dpacct calibrate, which takes a", "--help")),
     ("calibrate --eps", ("--eps needs a value.",)),
     ("calibrate 8", ("8", "dpacct calibrate --help")),
     ("calibrat", ("calibrat", "calibrate")),
     ("--zzz", ("--zzz is not an option of dpacct.",)),
+    ("calibrate --eps --rounds 3", ("--eps needs a value; --rounds is an option.",)),
+    ("calibrate --eps 8 --eps 9", ("--eps 9 contradicts --eps 8.",)),
+    ("calibrate --clip 1 --clip-norm 2", ("--clip-norm 2 contradicts --clip 1.",)),
+    ("epsilon --json=3", ("--json takes no value.",)),
+    ("epsilon -q --json", ("-q contradicts --json.",)),
+    ("calibrate --fpr 0.1 --rounds 3 --q 0.1", ("--fpr 0.1 needs --tpr",)),
 ]  # fmt: skip
+
+# A value that is no number, what it is called, and what was meant.
+NO_NUMBERS = [
+    (
+        "--noise",
+        "'1.0'",
+        "\"'1.0'\", which is not a number",
+        "Did you mean 1.0, without the quotes?",
+    ),
+    ("--noise", "1.0”", "'1.0”', which is not", "Did you mean 1.0, without the quotes?"),
+    (
+        "--noise",
+        "1,5",
+        "'1,5', which is not a number",
+        "Did you mean 1.5? Decimals follow a point.",
+    ),
+    ("--noise", "", "empty;", "[0.001, 1e+10]."),
+    ("--noise", " ", "empty;", "[0.001, 1e+10]."),
+    ("--noise", "one", "'one', which is not a number", "[0.001, 1e+10]."),
+    ("--noise", "10%", "'10%', which is not a number", "[0.001, 1e+10]."),
+    ("--q", "10%", "'10%', which is not a number", "Did you mean 0.1 (10 %)?"),
+    ("--q", "12,5 %", "'12,5 %', which is not a number", "(0, 1]."),
+    (
+        "--delta",
+        "1e\u22125",
+        "'1e\u22125', which is not a number",
+        "Did you mean 1e-5, with a hyphen?",
+    ),
+    ("--delta", "10^-5", "'10^-5', which is not a number", "Did you mean 1e-5?"),
+    ("--rounds", "1,000", "'1,000', which is not a number", "Did you mean 1000?"),
+    ("--rounds", "1,5", "'1,5', which is not a number", "a whole number from 1 to 1e+12."),
+    ("--noise", "1\x1b[31m", "'1\\x1b[31m', which is not a number", "[0.001, 1e+10]."),
+    ("--noise", 100 * "x", "'xxxxxxxxxxxxxxxxxxxx'... (100 characters), which is not", "1e+10]."),
+    # Numbers, as they were typed.
+    ("--noise", "1e-4", "1e-4;", "[0.001, 1e+10]."),
+    ("--noise", "-0", "-0;", "[0.001, 1e+10]."),
+    ("--noise", "nan", "nan;", "[0.001, 1e+10]."),
+    ("--noise", "Infinity", "Infinity;", "[0.001, 1e+10]."),
+    ("--q", "٣", "٣;", "Did you mean 0.03 (3 %)?"),
+    ("--rounds", 10**5 * "9", "99999999999999999999... (100000 characters);", "to 1e+12."),
+]
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "called", "end"),
+    NO_NUMBERS,
+    ids=[f"{o}={t[:9]!a}" for o, t, *_ in NO_NUMBERS],
+)
+def test_a_value_is_called_what_it_is(option: str, text: str, called: str, end: str) -> None:
+    given = {"--noise": "1", "--rounds": "3", "--q": "0.1"} | {option: text}
+    ran = Ran(["epsilon", *(word for pair in given.items() for word in pair)])
+    assert_refused(ran, f"dpacct: {option} is {called}")
+    assert ran.err.endswith(f"{end}\n")
+
+
+# What is typed for an option or a command that does not exist, and what is suggested.
+MEANT = [
+    ("calibrate --sampling_rate 0.1", "Did you mean --q?"),
+    ("calibrate --sampling-rate=0.1", "Did you mean --q?"),
+    ("calibrate --epsilon 8", "Did you mean --eps?"),
+    ("calibrate --Eps 8", "Did you mean --eps?"),
+    ("calibrate -eps 8", "-eps is not an option of dpacct calibrate. Did you mean --eps?"),
+    ("calibrate —eps 8", "Did you mean --eps?"),
+    ("calibrate eps=8", "Did you mean --eps 8?"),
+    ("epsilon --noise_multiplier 1", "Did you mean --noise?"),
+    ("epsilon --sigma 1", "Did you mean --noise?"),
+    ("epsilon --steps 9", "Did you mean --rounds?"),
+    ("epsilon --epochs 9", "Did you mean --rounds?"),
+    ("epsilon --max-grad-norm 9", "Did you mean --clip?"),
+    ("epsilon --num_clients 9", "Did you mean --clients?"),
+    ("train dp-fedavg --epochs 9", "Did you mean --local-epochs?"),
+    ("train dp-fedavg --max-grad-norm 9", "Did you mean --clip?"),
+    ("rdp --alphas 9", "Did you mean --orders?"),
+    ("version", "Did you mean dpacct --version?"),
+    ("calibrate --version", "Did you mean dpacct --version?"),
+    ("help", "Did you mean dpacct --help?"),
+    ("eps", "Did you mean dpacct epsilon?"),
+    ("calibration", "Did you mean dpacct calibrate?"),
+    ("ledger list", "Did you mean dpacct ledger show?"),
+    ("ledger verfy", "Did you mean dpacct ledger verify?"),
+    # Nothing is near.
+    ("zebra", "'zebra' is not a command of dpacct. dpacct --help lists what there is."),
+    ("ledger zebra", "of dpacct ledger. dpacct ledger --help lists what there is."),
+    ("calibrate 8", "'8' stands where dpacct calibrate expects an option. dpacct calibrate --help"),
+    ("ledger show a b", "'b' stands where dpacct ledger show expects an option."),
+    ("risk --eps 8", "--eps is not an option of dpacct risk, which takes what runs (--noise, "),
+    ("risk --eps 8", "It is one of dpacct calibrate, dpacct delta, dpacct train and"),
+    ("--eps 8", "--eps is not an option of dpacct. It is one of dpacct calibrate,"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "part"), MEANT, ids=[words for words, _ in MEANT])
+def test_what_no_command_knows_is_a_synonym_or_none(dpacct: Any, words: str, part: str) -> None:
+    ran = dpacct(words)
+    assert_refused(ran, part)
+    assert ran.err.count("?") == part.count("?")
+
+
+def test_every_synonym_leads_to_an_option_that_exists() -> None:
+    group: Any = typer.main.get_command(app)
+    commands = [*group.commands.values(), *group.commands["ledger"].commands.values()]
+    known = {name for command in commands for param in command.params for name in param.opts}
+    assert set(suggestions.MEANINGS) <= known
+    names = {*group.commands, *group.commands["ledger"].commands}
+    assert set(suggestions.COMMANDS) | set(suggestions.TAKES) <= names
+
+
+def test_no_screen_is_written_on_by_what_was_typed(dpacct: Any) -> None:
+    for words in (
+        "$'calibrate' '--eps' '\x1b[2J'",
+        "'cali\x1b[2Jbrate'",
+        "calibrate '--e\x1b[2J' 8",
+        "calibrate '\x1b[2J'",
+        "epsilon --noise 1 --rounds 3 --cohort '3' --q '0.1\x0b' --clients 9",
+        "epsilon --noise 1 --rounds 3 --q 0.1 --accountant '\u202etight'",
+        "epsilon --schedule '\x1b[2J.toml'",
+    ):
+        assert_refused(dpacct(words))
+        assert dpacct(words).err[:-1].isprintable()
 
 
 def assert_refused(result: Any, *parts: str) -> None:

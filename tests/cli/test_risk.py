@@ -91,14 +91,14 @@ def test_calibrate_to_a_tpr(dpacct: Any) -> None:
     ("words", "parts"),
     [
         (f"{RISK} --fpr 0", ("--fpr is 0;", "(0, 1)")),
-        (f"{RISK} --fpr 0.1,,0.2", ("--fpr is '';", "(0, 1)")),
-        (f"{RISK} --fpr half", ("--fpr is 'half';", "(0, 1)")),
+        (f"{RISK} --fpr 0.1,,0.2", ("--fpr is '0.1,,0.2', where a number is missing;", "(0, 1)")),
+        (f"{RISK} --fpr half", ("--fpr is 'half', which is not a number;", "(0, 1)")),
         (f"{RISK} --prior 1", ("--prior is 1;", "(0, 1)")),
         (f"{RISK} --accountant x", ("--accountant is 'x';",)),
         ("risk --rounds 3 --q 0.1", ("--noise is missing;",)),
         ("calibrate --advantage 2 --rounds 3 --q 0.1", ("--advantage is 2;", "(0, 1)")),
         ("calibrate --tpr 0.1 --rounds 3 --q 0.1", ("--fpr is missing;", "(0, 1)")),
-        ("calibrate --fpr 0.1 --rounds 3 --q 0.1", ("--fpr is 0.1;", "tpr")),
+        ("calibrate --fpr 0.1 --rounds 3 --q 0.1", ("--fpr 0.1 needs --tpr",)),
         ("calibrate --tpr 0.1 --fpr 0.2 --rounds 3 --q 0.1", ("--tpr is 0.1;", "(0.2, 1)")),
         (
             "calibrate --eps 8 --advantage 0.1 --rounds 3 --q 0.1",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -13,11 +13,14 @@ from dpacct.fl.bounds import clip_rows
 from dpacct.fl.charge import Plan
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.norms import row_norms
+from dpacct.fl.vectorized import VectorizedTrainer
 from dpacct.rounds import Poisson, Uniform
 from tests.fl.problems import cross_entropy, linear, make_clients
 
 
 def faults(**options) -> set[str]:
+    # Most faults do not depend on how clients are trained; one by one is the quickest.
+    options = {"vectorize": False} | options
     return {finding.check for finding in fl.audit(**options).findings if not finding.passed}
 
 
@@ -312,6 +315,67 @@ def test_an_understated_sensitivity_is_caught():
     assert faults(bound=Understated(0.5)) >= {"bound", "sensitivity"}
 
 
+@dataclass(frozen=True)
+class HalfPrecision(Understated):
+    """Bounds as it should, and rounds to half precision."""
+
+    def sensitivity(self, adjacency):
+        return fl.Clip(self.clip_norm).sensitivity(adjacency)
+
+    def apply(self, rows, norms, layout, margin):
+        return clip_rows(rows, norms, self.clip_norm * (1 - margin)).half()
+
+
+def test_half_precision_is_caught():
+    assert faults(bound=HalfPrecision(0.3)) == {"bound"}
+
+
+def test_a_margin_above_one_is_caught(monkeypatch):
+    monkeypatch.setattr("dpacct.fl.audit_bound.MARGIN", 1.03)
+    assert faults() == {"bound"}
+
+
+def test_limits_that_leave_out_coordinates_are_caught():
+    class Partial(HalfPrecision):
+        def limits(self, layout):
+            return [(0, layout.size - 1, self.clip_norm)]
+
+    assert "bound" in faults(bound=Partial(0.3))
+
+
+WHOLE = fl.SGD(lr=3.0, steps=3, batch_size=None)
+
+
+def test_padding_to_the_largest_client_of_a_chunk_is_caught(monkeypatch):
+    assert not faults(local=WHOLE, vectorize=True)
+    monkeypatch.setattr(
+        "dpacct.fl.groups.GroupTrainer.train",
+        lambda self, tasks, broadcast: self._trainer.train(tasks, broadcast),
+    )
+    monkeypatch.setattr("dpacct.fl.vectorized.padded_width", lambda examples, local: examples)
+    assert "alone" in faults(local=WHOLE, vectorize=True)
+
+
+def test_steps_that_depend_on_who_has_finished_are_caught(monkeypatch):
+    descend = VectorizedTrainer._descend
+
+    def hurried(self, params, tasks, broadcast):
+        most = max(task.plan.steps for task in tasks)
+        local = replace(broadcast.local, lr=broadcast.local.lr * (1 + most * 2.0**-23))
+        return descend(self, params, tasks, replace(broadcast, local=local))
+
+    monkeypatch.setattr(VectorizedTrainer, "_descend", hurried)
+    assert "alone" in faults(vectorize=True)
+
+
+def test_a_sum_that_rounds_is_caught(monkeypatch):
+    def rounded(total, rows):
+        total.copy_(total.float() + rows.sum(dim=0))
+
+    monkeypatch.setattr("dpacct.fl.engine.add_rows", rounded)
+    assert "alone" in faults()
+
+
 def test_a_failed_audit_can_be_required():
     with pytest.raises(fl.AuditFailed, match="standard deviation"):
         fl.audit(noise=HalfTheNoise()).require()
@@ -319,7 +383,7 @@ def test_a_failed_audit_can_be_required():
 
 def test_false_alarms_are_rare():
     for _ in range(12):
-        assert fl.audit(draws=6).passed
+        assert fl.audit(draws=6, vectorize=False).passed
 
 
 @pytest.mark.parametrize(

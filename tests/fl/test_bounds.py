@@ -12,11 +12,11 @@ from dpacct import fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.bounds import ball_sensitivity
 from dpacct.fl.layout import Layout
-from dpacct.fl.norms import margin, row_norms
+from dpacct.fl.norms import MARGIN, row_norms
 from dpacct.rounds import Adjacency
 
 LAYOUT = Layout(("a", "b", "c"), tuple(torch.Size([n]) for n in (5, 130, 1)), (5, 130, 1))
-MARGIN = margin(100)
+
 
 
 def rows_of(seed: int, exponent: int, count: int = 4):

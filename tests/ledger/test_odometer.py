@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 
 import mpmath
@@ -18,6 +19,7 @@ from dpacct.odometer import (
     UNBOUNDED,
     Mixture,
     Odometer,
+    Order,
     add,
     as_float,
     design_mixture,
@@ -111,6 +113,109 @@ def test_sums_are_exact_in_any_order() -> None:
         total = add(total, one)
         total = add(total, other)
     assert total == add(times(1000, other), times(1000, one))
+
+
+@pytest.mark.parametrize(
+    ("budget", "round_", "rounds"),
+    [
+        (Budget(8, 0.1), Round(1.4, Poisson(0.5)), 32),
+        (Budget(2, 1e-3), Round(5.4, Poisson(0.5)), 13),
+    ],
+)
+def test_a_share_of_an_order_that_underflows_is_no_share(
+    budget: Budget, round_: Round, rounds: int
+) -> None:
+    """Such readings once ended in a domain error."""
+    odometer = Odometer(budget)
+    odometer.add(round_, rounds)
+    assert 0 <= odometer.epsilon < budget.epsilon
+
+
+def exact_reading(orders: Sequence[Order], delta: float) -> mpmath.mpf:
+    """The minimum of (D) over p with 50 digits, by halving the interval of its loss y."""
+    with mpmath.workdps(50):
+        parts = [(mpmath.mpf(o.gap), mpmath.exp(o.log_weight), mpmath.mpf(o.total)) for o in orders]
+        cost = -mpmath.log(mpmath.mpf(delta))
+
+        def at(loss: mpmath.mpf) -> tuple[mpmath.mpf, mpmath.mpf]:
+            logs = [mpmath.log(w) + b * (loss - s) for b, w, s in parts]
+            top = max(logs)
+            raw = [mpmath.exp(value - top) for value in logs]
+            log_norm = top + mpmath.log(sum(raw))
+            p = [r / sum(raw) for r in raw]
+            mean = sum(share * b for share, (b, _, _) in zip(p, parts, strict=True))
+            # KL(p || w) + sum p b S is b y minus the logarithm of the sum.
+            value = mean * loss - log_norm + cost
+            value += mean * mpmath.log(mean) - (1 + mean) * mpmath.log1p(mean)
+            return log_norm + mpmath.log1p(mean) - cost, value / mean
+
+        low, high = mpmath.mpf(-(10**9)), max(s for _, _, s in parts) + 10**9
+        for _ in range(250):
+            middle = (low + high) / 2
+            low, high = (middle, high) if at(middle)[0] < 0 else (low, middle)
+        return max(mpmath.mpf(0), at(high)[1])
+
+
+EXTREME_BUDGETS = st.builds(
+    Budget,
+    st.one_of(log_uniform(1e-3, 100.0), log_uniform(1e-300, 1e300)),
+    st.one_of(
+        log_uniform(1e-12, 0.5),
+        log_uniform(1e-300, 0.5),
+        log_uniform(2.0**-53, 0.5).map(lambda gap: 1 - gap),
+    ),
+)
+# A total in units of 2^-64: nothing, hardly anything, anything, and more than is finite.
+TOTALS = st.one_of(
+    st.sampled_from([0, 1, UNBOUNDED, 7 * UNBOUNDED]), log_uniform(1e-18, 1e25).map(fixed_point)
+)
+
+
+@settings(max_examples=40)
+@given(EXTREME_BUDGETS, st.lists(TOTALS, min_size=11, max_size=11), st.data())
+def test_any_totals_have_a_reading_and_it_is_the_minimum(
+    budget: Budget, drawn: list[int], data: st.DataObject
+) -> None:
+    mixture = design_mixture(budget)
+    totals = tuple(sorted(drawn)) if data.draw(st.booleans()) else tuple(drawn)
+    epsilon = mixture.epsilon(totals, budget.delta)
+    live = [
+        Order(order - 1, math.log(weight), as_float(total))
+        for order, weight, total in zip(mixture.orders, mixture.weights, totals, strict=True)
+        if total < UNBOUNDED
+    ]
+    if not any(totals) or not live:
+        assert epsilon == (math.inf if any(totals) else 0.0)
+        return
+    exact = exact_reading(live, budget.delta)
+    # Rounding is charged relative to the parts of (D), over the smallest mean of b.
+    slack = 1e-11 * (20 - math.log(budget.delta)) / live[0].gap
+    assert exact <= epsilon <= exact * (1 + 1e-9) + slack
+
+
+@settings(max_examples=100)
+@given(EXTREME_BUDGETS, st.lists(TOTALS, min_size=11, max_size=11), st.data())
+def test_a_reading_grows_with_each_total_and_with_less_delta(
+    budget: Budget, drawn: list[int], data: st.DataObject
+) -> None:
+    mixture, totals = design_mixture(budget), tuple(sorted(drawn))
+    epsilon = mixture.epsilon(totals, budget.delta)
+    which = data.draw(st.integers(0, 10))
+    more = data.draw(st.one_of(st.integers(1, 1000), log_uniform(1e-15, 1e25).map(fixed_point)))
+    dearer = tuple(total + more * (i == which) for i, total in enumerate(totals))
+    slack = 1e-11 * (20 - math.log(budget.delta)) / (mixture.orders[0] - 1)
+    assert mixture.epsilon(dearer, budget.delta) >= epsilon * (1 - 1e-11) - slack
+    less = budget.delta * (1 - data.draw(log_uniform(1e-15, 0.9)))
+    assert mixture.epsilon(totals, less) >= epsilon * (1 - 1e-11) - slack
+
+
+@pytest.mark.parametrize("sampling", [Poisson(0.1), Poisson(1e-9), Full(), Uniform(3, 100)])
+@pytest.mark.parametrize("noise", [1e-3, 1.0, 1e10])
+def test_a_trillion_rounds_have_a_reading(sampling: Poisson | Full | Uniform, noise: float) -> None:
+    odometer = Odometer(Budget(8, 1e-5))
+    odometer.add(Round(noise, sampling, "replace-one"), 10**12)
+    odometer.add(Round(noise, sampling, "replace-one"), 10**12)
+    assert 0 < odometer.epsilon < math.inf
 
 
 SAMPLED = st.builds(Round, log_uniform(0.6, 30.0), st.builds(Poisson, log_uniform(1e-3, 1.0)))

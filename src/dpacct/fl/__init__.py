@@ -3,7 +3,7 @@
 from dpacct.fl.adaptive_clip import AdaptiveClip
 from dpacct.fl.aggregate import AggregationPlan, privatize
 from dpacct.fl.audit import Audit, AuditFailed, audit
-from dpacct.fl.audit_bench import Finding
+from dpacct.fl.audit_bound import Finding
 from dpacct.fl.bounds import Bound, Clip, PerLayerClip, SmoothedNormalization
 from dpacct.fl.callbacks import Callback, CSVWriter, JSONLinesWriter, RunView
 from dpacct.fl.clients import ClientData, Population

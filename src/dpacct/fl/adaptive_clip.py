@@ -21,7 +21,7 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.fl.bounds import ball_sensitivity, clip_norm, clip_rows
 from dpacct.fl.layout import Layout
-from dpacct.fl.norms import CLIP_NORM_RANGE
+from dpacct.fl.norms import CLIP_NORM_RANGE, at_least_single
 from dpacct.rounds import Adjacency
 
 # One client moves the sum of the centered indicators by at most this.
@@ -72,7 +72,7 @@ class AdaptiveClip:
     def apply(self, rows: Tensor, norms: Tensor, layout: Layout, margin: float) -> Tensor:
         """Clip whole rows."""
         del layout
-        return clip_rows(rows, norms, self.clip_norm * (1 - margin))
+        return clip_rows(at_least_single(rows), norms, self.clip_norm * (1 - margin))
 
     def indicator_std(self, cohort: float) -> float:
         """Standard deviation of the noise on the sum of the indicators."""

@@ -7,7 +7,7 @@ says, and that the rows are all who came.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast, overload
 
@@ -17,17 +17,21 @@ from torch import Tensor
 from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.fl.adaptive_clip import AdaptiveClip
-from dpacct.fl.bounds import Bound, Clip
+from dpacct.fl.bounds import Bound, Clip, check_limits
 from dpacct.fl.charge import Plan
 from dpacct.fl.layout import Layout, Params, check_tensors
 from dpacct.fl.noise import GaussianNoise, Noise
-from dpacct.fl.norms import margin, row_norms
+from dpacct.fl.norms import at_least_single
 from dpacct.fl.randomness import OperatingSystem, expected_cohort
 from dpacct.fl.settings import choose_sampling
+from dpacct.fl.sums import add_rows, contribute
 from dpacct.ledger import Ledger, Run
 from dpacct.rounds import Adjacency, Full, Sampling, Uniform
 
 Tensors = Mapping[str, Tensor]
+
+# Coordinates that are bounded at a time.
+_SLAB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ class AggregationPlan:
         if self.clip_norm is not None:
             put(self, "bound", Clip(self.clip_norm))
         self.noise.check(self.sampling, Adjacency(relation), cast("int", self.num_clients))
-        expected_cohort(self.sampling, cast("int", self.num_clients))
+        _ = self.charge
 
     @property
     def charge(self) -> Plan:
@@ -93,20 +97,35 @@ def privatize(deltas: Tensor, plan: AggregationPlan, ledger: Run | Ledger) -> Te
 
 
 @overload
-def privatize(deltas: Sequence[Tensors], plan: AggregationPlan, ledger: Run | Ledger) -> Params: ...
+def privatize(
+    deltas: Sequence[Tensors],
+    plan: AggregationPlan,
+    ledger: Run | Ledger,
+    *,
+    like: Tensors | None = None,
+) -> Params: ...
 
 
 def privatize(
-    deltas: Tensor | Sequence[Tensors], plan: AggregationPlan, ledger: Run | Ledger
+    deltas: Tensor | Sequence[Tensors],
+    plan: AggregationPlan,
+    ledger: Run | Ledger,
+    *,
+    like: Tensors | None = None,
 ) -> Tensor | Params:
     """Bound, sum, noise and charge the updates of one round.
 
+    Updates are bounded a few at a time, so that at most 20 bytes a coordinate and 16 MiB come on
+    top of what is given.
+
     Args:
-        deltas: tensor [m, d], one update a row (m may be 0), or m >= 1 dictionaries of
-            floating-point tensors of one layout. Rows that hold NaN or infinity count as zero.
+        deltas: tensor [m, d], one update a row (m may be 0), or m dictionaries of floating-point
+            tensors of one layout. Rows that hold NaN or infinity count as zero.
         plan: of the round.
         ledger: the run of a ledger that is charged; given a ledger, its run "privatize" that was
             started last, or a new one.
+        like: tensors of the layout of an update (the model's parameters, say); needed for the empty
+            list of a cohort to which nobody came.
     Returns:
         The noisy sum / planned cohort size, [d] or a dictionary, float32 (float64 for float64).
         The ledger has committed the round when this returns.
@@ -115,52 +134,66 @@ def privatize(
         Unsupported: integer tensors, or too few noise shares.
         BudgetExceeded: the round does not fit; nothing was drawn.
     """
-    rows, layout = _rows(deltas)
-    _check_count(len(rows), plan)
+    template, layout = _template(deltas, like)
+    _check_count(len(deltas), plan)
     bound, charge = cast("Bound", plan.bound), plan.charge
+    check_limits(bound, layout)
     limits = bound.limits(layout)
-    std = plan.noise.actual_std(charge.update_std(bound), len(rows))
+    std = plan.noise.actual_std(charge.update_std(bound), len(deltas))
     if std is None:
         rule = "fewer noise shares than the plan's minimum arrived, so nothing may be released"
-        raise InvalidParameter("deltas", len(rows), rule)
+        raise InvalidParameter("deltas", len(deltas), rule)
+    total = plan.noise.zeros(layout.size, template.device)
     run = _find_run(ledger)
     ticket = run.reserve(charge.event(bound, plan.noise, {"clip_norm": bound.clip_norm}))
     ticket.draw()
-    norms = row_norms(rows)
-    bad = ~torch.isfinite(rows).all(dim=1)
-    rows = torch.where(bad.unsqueeze(1), 0.0, rows)
-    norms = torch.where(bad, 0.0, norms)
-    inside = bound.apply(rows, norms, layout, margin(charge.cohort_size))
-    total = plan.noise.zeros(layout.size, rows.device)
-    total += plan.noise.encode(inside, limits, std).to(total.dtype).sum(dim=0)
+    for rows in _slabs(deltas, layout, template.dtype):
+        inside, _, _ = contribute(rows, bound, layout, charge.contributions)
+        add_rows(total, plan.noise.encode(inside, limits, std))
     noisy = plan.noise.add(total, limits, std, OperatingSystem())
-    mean = (noisy / charge.cohort_size).to(rows.dtype)
+    del total
+    mean = noisy.div_(charge.cohort_size).to(template.dtype)
     ticket.commit()
     return mean if isinstance(deltas, Tensor) else layout.unflatten(mean)
 
 
-def _rows(deltas: Tensor | Sequence[Tensors]) -> tuple[Tensor, Layout]:
-    """A matrix of our own, and its layout."""
+def _template(
+    deltas: Tensor | Sequence[Tensors], like: Tensors | None
+) -> tuple[Tensor, Layout]:
+    """No rows of the type in which updates are bounded, and their layout."""
     if isinstance(deltas, Tensor):
+        if like is not None:
+            raise InvalidParameter("like", "given", "a tensor of updates has a layout of its own")
         if deltas.ndim != 2 or not deltas.shape[1]:
             rule = "updates are a tensor [m, d], one update a row"
             raise InvalidParameter("deltas", tuple(deltas.shape), rule)
         size = deltas.shape[1]
         layout = Layout(("delta",), (torch.Size([size]),), (size,))
         check_tensors({"delta": deltas[:0].sum(dim=0)}, layout, "deltas")
-        return _at_least_single(deltas.detach().clone()), layout
-    if not len(deltas):
-        rule = "an empty list has no shape; give a tensor [0, d] for an empty cohort"
+        return at_least_single(deltas[:0].detach()), layout
+    if not len(deltas) and like is None:
+        rule = "an empty list has no shape; say like=..., or give a tensor [0, d]"
         raise InvalidParameter("deltas", 0, rule)
-    layout = Layout.of(deltas[0])
-    for tensors in deltas:
+    first = deltas[0] if like is None else like
+    layout = Layout.of(first)
+    for tensors in (first, *deltas):
         check_tensors(tensors, layout, "deltas")
-    rows = torch.stack([layout.flatten(tensors).detach() for tensors in deltas])
-    return _at_least_single(rows), layout
+    if not layout.size:
+        raise InvalidParameter("deltas", 0, "an update has at least one coordinate")
+    return at_least_single(layout.flatten(first).detach().new_empty(0, layout.size)), layout
 
 
-def _at_least_single(rows: Tensor) -> Tensor:
-    return rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
+def _slabs(
+    deltas: Tensor | Sequence[Tensors], layout: Layout, dtype: torch.dtype
+) -> Iterator[Tensor]:
+    """The updates a few at a time, as matrices of our own."""
+    step = max(1, _SLAB // layout.size)
+    for start in range(0, len(deltas), step):
+        part = deltas[start : start + step]
+        if isinstance(part, Tensor):
+            yield part.detach().to(dtype, copy=True)
+        else:
+            yield torch.stack([layout.flatten(tensors).detach().to(dtype) for tensors in part])
 
 
 def _check_count(count: int, plan: AggregationPlan) -> None:

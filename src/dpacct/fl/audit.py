@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor, nn
 
 from dpacct.errors import DpacctError
-from dpacct.fl.audit_bench import Bench, Finding
+from dpacct.fl.audit_bench import Bench
+from dpacct.fl.audit_bound import Finding
 from dpacct.fl.audit_indicator import check_indicator
 from dpacct.fl.audit_problem import default_problem
 from dpacct.fl.bounds import Bound
@@ -72,6 +74,7 @@ def audit(
     loss: Callable[[Tensor, Tensor], Tensor] | None = None,
     clients: Sequence[ClientData] | None = None,
     draws: int = 16,
+    vectorize: bool | Literal["auto"] = "auto",
 ) -> Audit:
     """Check a method, its bound and its noise against what a round of them is charged for.
 
@@ -82,6 +85,7 @@ def audit(
         model, loss, clients: what to train; default a small classifier on made-up clients. Give
             all three or none; at least three clients.
         draws: rounds of noise that are looked at.
+        vectorize: which trainers are looked at; "auto": both, where the method can be batched.
     Returns:
         The findings: ``bound``, ``alone``, ``sensitivity``, ``charge``, ``noise``, ``empty
         cohort``, ``fresh``, ``release`` and ``memory``; for an adaptive clip norm also
@@ -102,6 +106,7 @@ def audit(
         noise or GaussianNoise(),
         Plan(scheme, relation, noise_multiplier, expected_cohort(scheme, len(problem.clients))),
         method.prepare(SGD(lr=0.5, epochs=1, batch_size=4) if local is None else local),
+        vectorize,
     )
     return Audit(
         (

@@ -12,7 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from dpacct.fl.adaptive_clip import INDICATOR_NORM, AdaptiveClip
-from dpacct.fl.audit_bench import CHUNK, Bench, Finding
+from dpacct.fl.audit_bench import CHUNK, Bench
+from dpacct.fl.audit_bound import Finding
 from dpacct.fl.audit_noise import Draws, wrong_mean, wrong_std
 from dpacct.fl.clients import ClientData
 from dpacct.fl.noise import GaussianNoise

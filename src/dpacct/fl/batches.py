@@ -17,6 +17,10 @@ from dpacct.fl.local import SGD
 from dpacct.fl.tensors import truths
 
 
+# Narrower batches cost no less: what takes time there is not the arithmetic.
+_NARROW = 16
+
+
 class Batch(NamedTuple):
     """What one local step of one client trains on.
 
@@ -73,13 +77,11 @@ class Steps(NamedTuple):
     Attributes:
         rows: int64 [steps, c, width].
         weights: float64 [steps, c, width] as in `Batch`.
-        full: for each step, whether no row of it is padding.
         active: bool [steps, c], whether the client still trains. all_active: for each step.
     """
 
     rows: Tensor
     weights: Tensor
-    full: list[bool]
     active: Tensor
     all_active: list[bool]
 
@@ -91,20 +93,37 @@ def chunks(workers: Sequence[int], size: int) -> list[Sequence[int]]:
     return [workers[start:stop] for start, stop in pairwise(ends)]
 
 
-def align(plans: Sequence[BatchPlan], sizes: Sequence[int]) -> Steps:
-    """Pad the plans of clients with so many examples each to one shape."""
+def padded_width(examples: int, local: SGD) -> int:
+    """Columns to which the batches of a client with so many examples are padded.
+
+    A power of two, at least 16 and at most the batch size: a function of that client alone.
+    """
+    width = max(_NARROW, 1 << max(examples - 1, 0).bit_length())
+    return width if local.batch_size is None else min(width, local.batch_size)
+
+
+def align(plans: Sequence[BatchPlan], sizes: Sequence[int], width: int) -> Steps:
+    """Pad the plans of clients to one width, which no client's data decide.
+
+    Args:
+        plans: of the clients. sizes: rows that each has in the concatenated data, at least one.
+        width: columns, at least those of every plan.
+    """
     steps = max(plan.steps for plan in plans)
-    width = max(plan.indices.shape[1] for plan in plans)
     rows = torch.zeros(steps, len(plans), width, dtype=torch.int64)
     counts = torch.zeros(steps, len(plans), dtype=torch.int64)
     start = 0
     for column, (plan, size) in enumerate(zip(plans, sizes, strict=True)):
-        # Rows of padding stay inside the data, whosever they are: their weight is zero.
-        rows[: plan.steps, column, : plan.indices.shape[1]] = plan.indices + start
+        # Rows of padding are the client's own: what another one holds cannot reach it, not even
+        # with weight zero, which times infinity is not zero.
+        rows[:, column] = start
+        own = plan.indices + start
+        rows[: plan.steps, column] = own[:, :1]
+        taken = torch.arange(own.shape[1]) < plan.counts.unsqueeze(1)
+        rows[: plan.steps, column, : own.shape[1]] = torch.where(taken, own, own[:, :1])
         counts[: plan.steps, column] = plan.counts
         start += size
     active = counts > 0
     taken = torch.arange(width) < counts.unsqueeze(-1)
     weights = taken.double() / counts.clamp(min=1).unsqueeze(-1)
-    full = truths(taken.flatten(1).all(dim=1))
-    return Steps(rows, weights, full, active, truths(active.all(dim=1)))
+    return Steps(rows, weights, active, truths(active.all(dim=1)))

@@ -1,7 +1,8 @@
 """Bounds: what limits one client's contribution to the sum, and by how much.
 
 Rule 1: the sensitivity is that of the whole update, all tensors together. Rule 2: a bound treats
-each client by itself; nothing it does may depend on another client of the cohort.
+each client by itself; nothing it does may depend on another client of the cohort. Rule 3: what is
+bounded is float32 at least: rounding to half precision would lengthen it again.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.layout import Layout, trainable
-from dpacct.fl.norms import CLIP_NORM_RANGE, row_norms
+from dpacct.fl.norms import CLIP_NORM_RANGE, at_least_single, row_norms
 from dpacct.rounds import Adjacency
+
+_SMALLEST_FACTOR = 2.0**-60
 
 
 class Bound(Protocol):
@@ -43,6 +47,8 @@ class Bound(Protocol):
             rows: finite updates. norms: of the rows, float64 [c], by `dpacct.fl.norms.row_norms`.
             layout: of the k coordinates.
             margin: share of each limit to stay below, see `dpacct.fl.norms`.
+        Returns:
+            Float32 or float64 [c, k]. What is too long all the same is shortened behind it.
         """
         ...
 
@@ -54,6 +60,40 @@ def ball_sensitivity(radius: float, adjacency: Adjacency) -> float:
     most twice that.
     """
     return 2 * radius if adjacency is Adjacency.REPLACE_ONE else radius
+
+
+def check_limits(bound: Bound, layout: Layout) -> None:
+    """The limits of a bound cover every coordinate once, and imply the sensitivity it claims.
+
+    Raises:
+        InvalidParameter: they do not.
+    """
+    limits = sorted(bound.limits(layout))
+    ends = [0, *(stop for _, stop, _ in limits)]
+    starts = [*(start for start, _, _ in limits), layout.size]
+    name = type(bound).__name__
+    if starts != ends:
+        rule = f"its limits cover each of the {layout.size} coordinates once"
+        raise InvalidParameter("bound", name, rule)
+    whole = math.hypot(*(limit for _, _, limit in limits))
+    claimed = bound.sensitivity(Adjacency.ADD_REMOVE)
+    if whole > claimed * (1 + 2.0**-49):
+        rule = f"its limits allow a norm of {whole:g}, and it claims a sensitivity of {claimed:g}"
+        raise InvalidParameter("bound", name, rule)
+
+
+def in_norm_range(value: object, name: str, noun: str) -> float:
+    """A number in the range in which products of norms neither over- nor underflow.
+
+    Raises:
+        InvalidParameter: out of range.
+    """
+    low, high = CLIP_NORM_RANGE
+    rule = f"{noun} lies in [{low:g}, {high:g}]"
+    number = validate.real(name, value, rule)
+    if not low <= number <= high:
+        raise InvalidParameter(name, value, rule)
+    return number
 
 
 def clip_norm(value: object, name: str = "clip_norm") -> float:
@@ -68,17 +108,24 @@ def clip_norm(value: object, name: str = "clip_norm") -> float:
             f"{name} is a constant. A median or any other rule on the clients' norms would release "
             "private values without noise; AdaptiveClip finds a quantile with noise, and is charged"
         )
-    low, high = CLIP_NORM_RANGE
-    rule = f"a clip norm lies in [{low:g}, {high:g}]"
-    number = validate.real(name, value, rule)
-    if not low <= number <= high:
-        raise InvalidParameter(name, value, rule)
-    return number
+    return in_norm_range(value, name, "a clip norm")
 
 
 def clip_rows(rows: Tensor, norms: Tensor, limit: float) -> Tensor:
     """Rows scaled down in place to norms of at most ``limit``; shorter ones are untouched."""
-    scale = (limit / norms).clamp(max=1.0)
+    return scale_rows(rows, (limit / norms).clamp(max=1.0))
+
+
+def scale_rows(rows: Tensor, scale: Tensor) -> Tensor:
+    """Each row of [c, k] times its factor, float64 [c], in place.
+
+    Error: two roundings of the rows' type, whatever the factor.
+    """
+    # As float32 such a factor would have few bits left, or none.
+    tiny = scale < _SMALLEST_FACTOR
+    if bool(tiny.any()):
+        rows[tiny] = (rows[tiny].double() * scale[tiny].unsqueeze(1)).to(rows.dtype)
+        scale = torch.where(tiny, 1.0, scale)
     return rows.mul_(scale.to(rows.dtype).unsqueeze(1))
 
 
@@ -106,7 +153,7 @@ class Clip:
     def apply(self, rows: Tensor, norms: Tensor, layout: Layout, margin: float) -> Tensor:
         """Clip whole rows."""
         del layout
-        return clip_rows(rows, norms, self.clip_norm * (1 - margin))
+        return clip_rows(at_least_single(rows), norms, self.clip_norm * (1 - margin))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +218,7 @@ class PerLayerClip:
     def apply(self, rows: Tensor, norms: Tensor, layout: Layout, margin: float) -> Tensor:
         """Clip each tensor of each row."""
         del norms
+        rows = at_least_single(rows)
         for start, stop, limit in self.limits(layout):
             part = rows[:, start:stop]
             clip_rows(part, row_norms(part), limit * (1 - margin))
@@ -182,7 +230,7 @@ class SmoothedNormalization:
     """v / (alpha + |v|): every contribution is shorter than 1, and none is clipped.
 
     Args:
-        alpha: above 0.
+        alpha: in [1e-8, 1e12].
 
     Raises:
         InvalidParameter: alpha out of range.
@@ -193,11 +241,7 @@ class SmoothedNormalization:
     alpha: float
 
     def __post_init__(self) -> None:
-        rule = "alpha is a finite number above 0"
-        number = validate.real("alpha", self.alpha, rule)
-        if number <= 0:
-            raise InvalidParameter("alpha", self.alpha, rule)
-        object.__setattr__(self, "alpha", number)
+        object.__setattr__(self, "alpha", in_norm_range(self.alpha, "alpha", "alpha"))
 
     @property
     def clip_norm(self) -> float:
@@ -215,5 +259,4 @@ class SmoothedNormalization:
     def apply(self, rows: Tensor, norms: Tensor, layout: Layout, margin: float) -> Tensor:
         """Normalize whole rows."""
         del layout
-        scale = (1 - margin) / (self.alpha + norms)
-        return rows.mul_(scale.to(rows.dtype).unsqueeze(1))
+        return scale_rows(at_least_single(rows), (1 - margin) / (self.alpha + norms))

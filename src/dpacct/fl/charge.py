@@ -6,6 +6,7 @@ Rule 2: rounding goes down: the charge assumes at most the noise that is drawn.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,9 @@ from dpacct.errors import InvalidParameter
 from dpacct.fl.adaptive_clip import INDICATOR_NORM, AdaptiveClip
 from dpacct.fl.bounds import Bound
 from dpacct.fl.noise import STD_MARGIN, Noise
+from dpacct.fl.sums import MAX_CONTRIBUTIONS
 from dpacct.ledger import Event, Release
-from dpacct.rounds import Adjacency, Round, Sampling
+from dpacct.rounds import Adjacency, Poisson, Round, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,23 @@ class Plan:
     adjacency: Adjacency
     noise_multiplier: float
     cohort_size: float
+
+    def __post_init__(self) -> None:
+        if self.contributions > MAX_CONTRIBUTIONS:
+            rule = (
+                f"a round has room for at most {MAX_CONTRIBUTIONS} contributions: beyond, no sum "
+                "in double precision would be exact enough for its sensitivity to be proven"
+            )
+            raise InvalidParameter("num_clients", self.contributions, rule)
+
+    @property
+    def contributions(self) -> int:
+        """The most that a round can hold: the planned population, or the planned cohort."""
+        match self.sampling:
+            case Poisson(sampling_rate=rate):
+                return math.ceil(self.cohort_size / rate)
+            case _:
+                return math.ceil(self.cohort_size)
 
     def update_std(self, bound: Bound) -> float:
         """Standard deviation of the noise on each coordinate of the sum of updates."""

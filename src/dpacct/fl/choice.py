@@ -19,6 +19,7 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.batches import Batch, BatchPlan
 from dpacct.fl.clients import ClientData
+from dpacct.fl.groups import LANES, GroupTrainer
 from dpacct.fl.layout import Layout, Params
 from dpacct.fl.local import SGD
 from dpacct.fl.losses import LocalLoss, LossFunction
@@ -27,8 +28,10 @@ from dpacct.fl.tensors import norm
 from dpacct.fl.training import Broadcast, SequentialTrainer, Task, Trainer
 from dpacct.fl.vectorized import VectorizedTrainer
 
+ONE_BY_ONE = "one by one"
+SIDE_BY_SIDE = "side by side"
 _PROBED_STEPS = 3
-_SIZES = (16, 128)
+_SIZES = (LANES, 2 * LANES, 4 * LANES)
 _COMPARED = 3
 # Seconds for measuring one way of training.
 _PATIENCE = 0.1
@@ -95,6 +98,23 @@ class TrainerChooser:
         self._limit = limit
         self._tolerance = 5e-2 if local.precision == "bfloat16" else 2e-3
 
+    def trainers(self, tasks: Sequence[Task], broadcast: Broadcast) -> dict[str, Trainer]:
+        """The ways in which these clients can be trained, as far as ``vectorize`` allows.
+
+        Raises:
+            Unsupported: vectorize=True, and this model or method cannot be.
+        """
+        found: dict[str, Trainer] = {ONE_BY_ONE: self._sequential}
+        tasks = [task for task in tasks if task.plan.steps]
+        if self._vectorize is False or not tasks:
+            return found
+        complaint = self._compare(tasks, broadcast)
+        if complaint and self._vectorize is True:
+            raise Unsupported(f"vectorize=True, but {complaint}")
+        if not complaint:
+            found[SIDE_BY_SIDE] = GroupTrainer(self._vectorized)
+        return found
+
     def check_buffers(self) -> None:
         """Refuse a model that wrote to a buffer.
 
@@ -119,38 +139,56 @@ class TrainerChooser:
         slow = replace(self.fallback(cohort), chunk=self._chunk or min(cohort, rows))
         if self._vectorize is False:
             return slow
-        if self._vectorize == "auto" and (cohort < 2 or fitting < 2 or self._chunk == 1):
+        if self._vectorize == "auto" and (cohort < 2 or self._chunk == 1):
             return slow
+        if self._vectorize == "auto" and fitting < LANES:
+            return replace(slow, reason=f"one client at a time: memory has no room for {LANES}")
         complaint = self._compare(short[:_COMPARED], broadcast)
         if complaint and self._vectorize is True:
             raise Unsupported(f"vectorize=True, but {complaint}")
         if complaint:
             return replace(slow, reason=f"one client at a time: {complaint}")
-        # A Poisson cohort is larger than planned half of the time: leave it whole.
-        most = min(math.ceil(cohort + 5 * math.sqrt(cohort)), fitting)
+        widest = fitting * len(short[0].plan.indices[0])
+        sizes = self._sizes(cohort, fitting)
+        trainers = [GroupTrainer(self._vectorized, size, widest // size) for size in sizes]
         if self._vectorize is True:
-            return Choice(self._vectorized, self._chunk or most, "side by side, as asked")
-        return self._fastest(short, broadcast, most, slow)
+            return Choice(trainers[-1], trainers[-1].clients, "side by side, as asked")
+        return self._fastest(short, broadcast, trainers, slow, cohort)
+
+    def _sizes(self, cohort: int, fitting: int) -> list[int]:
+        """How many clients may train side by side: multiples of `LANES`, ascending."""
+        # A Poisson cohort is larger than planned half of the time: leave most of them whole.
+        asked = self._chunk or math.ceil(cohort + 2 * math.sqrt(cohort))
+        most = LANES * math.ceil(asked / LANES)
+        if not self._chunk:
+            most = min(most, max(LANES, LANES * (fitting // LANES)), _SIZES[-1])
+        return [most] if self._chunk else sorted({min(size, most) for size in _SIZES})
 
     def fallback(self, cohort: int) -> Choice:
         """For a cohort without examples."""
         return Choice(self._sequential, self._chunk or min(cohort, 64), "one client at a time")
 
     def _fastest(
-        self, tasks: Sequence[Task], broadcast: Broadcast, most: int, slow: Choice
+        self,
+        tasks: Sequence[Task],
+        broadcast: Broadcast,
+        trainers: Sequence[GroupTrainer],
+        slow: Choice,
+        cohort: int,
     ) -> Choice:
         alone = _seconds(self._sequential, tasks[:1], broadcast)
-        sizes = [self._chunk] if self._chunk else sorted({min(size, most) for size in _SIZES})
         best, best_time, least = slow, alone, float("inf")
-        for size in sizes:
+        for trainer in trainers:
+            size = trainer.clients
             many = [tasks[place % len(tasks)] for place in range(size)]
-            each = _seconds(self._vectorized, many, broadcast) / size
+            # Whoever does not come takes as long as somebody who does.
+            each = _seconds(trainer, many, broadcast) * math.ceil(cohort / size) / cohort
             least = min(least, each)
             # Timing is noisy, and fewer chunks have less around them: more clients win a near tie.
             if each < (best_time if best is slow else 1.1 * best_time):
                 words = f"{size} side by side, {alone / each:.1f} times as fast as one at a time"
-                best, best_time = Choice(self._vectorized, size, words), each
-        if best is slow and sizes:
+                best, best_time = Choice(trainer, size, words), each
+        if best is slow:
             words = f"one client at a time, {least / alone:.1f} times as fast as side by side"
             return replace(slow, reason=words)
         return best

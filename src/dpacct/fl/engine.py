@@ -24,10 +24,10 @@ from dpacct.fl.layout import Layout, Params, State
 from dpacct.fl.local import SGD
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.noise import Noise
-from dpacct.fl.norms import margin, row_norms
 from dpacct.fl.randomness import Randomness, torch_seed
 from dpacct.fl.reproduction import check_noise, published_sum, reproduces
 from dpacct.fl.stages import Bounded, Noised, bounded, noised, scatter
+from dpacct.fl.sums import add_rows, contribute
 from dpacct.fl.training import Broadcast, Task, Trainer
 
 # Spreads the seeds of a round's clients.
@@ -240,14 +240,7 @@ class Engine:
     ) -> tuple[Bounded, Tensor, Tensor]:
         """Mask and bound a chunk; also the raw norms [c], and which rows were not finite [c]."""
         rows = rows if kept is None else rows.index_select(1, kept)
-        norms = row_norms(rows)
-        # Squares of finite numbers may overflow: only then look at every coordinate.
-        bad = ~torch.isfinite(norms)
-        if bool(bad.any()):
-            bad = ~torch.isfinite(rows).all(dim=1)
-            rows = torch.where(bad.unsqueeze(1), 0.0, rows)
-            norms = torch.where(bad, 0.0, norms)
-        inside = bound.apply(rows, norms, layout, margin(self.plan.cohort_size))
+        inside, norms, bad = contribute(rows, bound, layout, self.plan.contributions)
         return bounded(inside), norms, bad
 
     def _add(
@@ -266,11 +259,11 @@ class Engine:
             values, norms, bad = values[places], norms[places], bad[places]
         limits = bound.limits(layout)
         encoded = self.noise.encode(values, limits, self.plan.update_std(bound))
-        _add_rows(found.total, encoded)
+        add_rows(found.total, encoded)
         if found.indicators is not None and isinstance(bound, AdaptiveClip):
             signs = torch.where(norms <= bound.clip_norm, INDICATOR_NORM, -INDICATOR_NORM)
             std = self.plan.indicator_std(bound) or 0.0
-            _add_rows(
+            add_rows(
                 found.indicators, self.noise.encode(signs.unsqueeze(1), INDICATOR_LIMITS, std)
             )
         found.arrived += len(ours)
@@ -282,14 +275,3 @@ class Engine:
             torch.cuda.synchronize(self.device)
         return time.perf_counter() - since
 
-
-def _add_rows(total: Tensor, rows: Tensor) -> None:
-    """total += sum of rows, in the precision of total.
-
-    Row by row on the CPU, where a reduction with a wider type first copies all rows.
-    """
-    if total.device.type == "cpu":
-        for row in rows:
-            total.add_(row)
-    else:
-        total.add_(rows.sum(dim=0, dtype=total.dtype))

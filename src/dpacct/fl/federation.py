@@ -71,8 +71,8 @@ class Federation:
             (``.ledger`` appended), else in a passing file. Everything is charged in any case.
         name: of the run in the ledger. accountant: that calibrates.
         vectorize: train clients side by side: "auto" measures, True, False.
-        chunk_size: clients in memory at a time; default as many as fit ``memory_limit`` bytes (1
-            GiB, or 40 % of what is free on a GPU).
+        chunk_size: clients in memory at a time (side by side a multiple of 32); default as many as
+            fit ``memory_limit`` bytes (1 GiB, or 40 % of what is free on a GPU).
         device: default that of the model.
         seed: makes cohorts and noise repeatable, and the run **not private**: its epsilon is
             infinite. For tests and for comparing methods on public data.

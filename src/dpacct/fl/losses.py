@@ -67,6 +67,11 @@ class LocalLoss:
             return plain and loss.ignore_index < 0 and not loss.label_smoothing
         return loss is functional.cross_entropy
 
+    @property
+    def ignored_target(self) -> int:
+        """The class that a cross entropy leaves out."""
+        return self._loss.ignore_index if isinstance(self._loss, nn.CrossEntropyLoss) else -100
+
     def outputs(self, params: Params, inputs: Tensor) -> Tensor:
         """What the model says."""
         with self._reduced_precision(inputs.device.type):

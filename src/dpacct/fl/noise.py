@@ -96,9 +96,14 @@ class GaussianNoise:
         return std
 
     def zeros(self, size: int, device: torch.device) -> Tensor:
-        """Float64 [size] (float32 on devices that have no float64)."""
-        dtype = torch.float32 if device.type == "mps" else torch.float64
-        return torch.zeros(size, dtype=dtype, device=device)
+        """Float64 [size].
+
+        Raises:
+            Unsupported: the device has no float64.
+        """
+        if device.type == "mps":
+            raise Unsupported("sums in float32, all that an mps device has, are not exact; use cpu")
+        return torch.zeros(size, dtype=torch.float64, device=device)
 
     def encode(self, rows: Tensor, limits: Limits, std: float) -> Tensor:
         """As they are."""

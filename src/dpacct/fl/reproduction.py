@@ -16,7 +16,7 @@ from dpacct.fl.charge import Plan
 from dpacct.fl.layout import Layout
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.noise import GaussianNoise, Noise
-from dpacct.fl.norms import margin, row_norms
+from dpacct.fl.norms import MARGIN, row_norms
 from dpacct.fl.published import PublishedRound
 from dpacct.fl.randomness import Randomness, normals
 
@@ -44,7 +44,7 @@ def published_sum(
     """The sum [k] that a method's paper prints, from raw masked rows [m, k]."""
 
     def inside(values: Tensor) -> Tensor:
-        return bound.apply(values.clone(), row_norms(values), layout, margin(plan.cohort_size))
+        return bound.apply(values.clone(), row_norms(values), layout, MARGIN)
 
     def draw(count: int, size: int) -> Tensor:
         return normals(source, count * size, rows.device).reshape(count, size)

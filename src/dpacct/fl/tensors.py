@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
 import torch
@@ -50,3 +51,17 @@ def forked_generators(devices: list[torch.device]) -> AbstractContextManager[Non
 def seed_generators(seed: int) -> None:
     """Seed torch's global generators."""
     _torch.manual_seed(seed)
+
+
+@contextmanager
+def one_thread(device: torch.device) -> Generator[None]:
+    """Inside, operations on the CPU are not split over threads."""
+    before = torch.get_num_threads()
+    if device.type != "cpu" or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

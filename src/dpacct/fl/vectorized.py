@@ -3,6 +3,10 @@
 Parameters get a leading dimension c; gradients of all clients come from one `torch.func.vmap`.
 Ragged batches are padded and weighted, clients that have finished stand still, so that the
 result is that of the sequential path up to the order of floating-point operations.
+
+Rule: what is computed for one client has the same form whatever the others hold. Nothing here
+branches on data, padding is a client's own, and zero weights stand even where none is needed.
+`dpacct.fl.groups` sees to it that chunks have the same form as well.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn import functional
 
-from dpacct.fl.batches import Batch, BatchPlan, Steps, align
+from dpacct.fl.batches import Batch, BatchPlan, Steps, align, padded_width
 from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import Layout, Params, State
 from dpacct.fl.linear_layers import WeightMajorLinear
@@ -91,10 +95,13 @@ class VectorizedTrainer:
         local = broadcast.local
         like = next(iter(params.values()))
         device = like.device
-        drawn = [_drawn(task) for task in tasks]
+        working = [task for task in tasks if task.plan.steps]
+        nobody = _nobody(working[0].data)
+        drawn = [_drawn(task) if task.plan.steps else (nobody, task.plan) for task in tasks]
         inputs = torch.cat([data.inputs for data, _ in drawn])
         targets = torch.cat([data.targets for data, _ in drawn])
-        plan = align([plan for _, plan in drawn], [len(data) for data, _ in drawn])
+        width = max(padded_width(len(task.data), local) for task in working)
+        plan = align([plan for _, plan in drawn], [len(data) for data, _ in drawn], width)
         steps = [task.plan.steps for task in tasks]
         rates = like.new_tensor([broadcast.step_size(count) for count in steps])
         counts = torch.tensor(steps, device=device)
@@ -102,24 +109,25 @@ class VectorizedTrainer:
         moving = _to(plan, like)
         momenta: Params = {}
         for step in range(len(plan.rows)):
-            weights = None if plan.full[step] else moving.weights[step]
             rows = moving.rows[step]
             chosen = rows.flatten()
             x = unfold_first(inputs.index_select(0, chosen), tuple(rows.shape))
             y = unfold_first(targets.index_select(0, chosen), tuple(rows.shape))
-            grads = self._gradients(params, x, y, weights, rates, counts, broadcast)
+            grads = self._gradients(params, x, y, moving.weights[step], rates, counts, broadcast)
             if local.weight_decay:
                 for name, value in params.items():
                     grads[name].add_(value, alpha=local.weight_decay)
             if local.momentum:
                 grads = _accumulate(momenta, grads, local.momentum)
-            if rate is not None and plan.all_active[step]:
-                for name, value in params.items():
-                    value.sub_(grads[name], alpha=rate)
-            else:
-                scale = rates * moving.active[step]
-                for name, value in params.items():
-                    value.sub_(grads[name] * _like(scale, value))
+            for name, value in params.items():
+                move = grads[name]
+                if not plan.all_active[step]:
+                    # Zero times a gradient that overflowed would not stand still.
+                    move = torch.where(_like(moving.active[step], value), move, 0.0)
+                if rate is None:
+                    value.sub_(move * _like(rates, value))
+                else:
+                    value.sub_(move, alpha=rate)
             if self._projects:
                 params = self._project(params, moving.active[step], rates, counts, broadcast)
         return params
@@ -129,21 +137,20 @@ class VectorizedTrainer:
         params: Params,
         inputs: Tensor,
         targets: Tensor,
-        weights: Tensor | None,
+        weights: Tensor,
         rates: Tensor,
         counts: Tensor,
         broadcast: Broadcast,
     ) -> Params:
         def one(
-            own: Params, x: Tensor, y: Tensor, weight: Tensor | None, lr: Tensor, count: Tensor
+            own: Params, x: Tensor, y: Tensor, weight: Tensor, lr: Tensor, count: Tensor
         ) -> Params:
             context = broadcast.context(lr, count)
             return self._method.gradient(self._loss, own, Batch(x, y, weight), context)
 
         if not self._steers:
             return self.plain_gradients(params, inputs, targets, weights)
-        in_dims = (0, 0, 0, None if weights is None else 0, 0, 0)
-        batched = vmap(one, in_dims=in_dims, randomness="different")
+        batched = vmap(one, randomness="different")
         return dict(batched(params, inputs, targets, weights, rates, counts))
 
     def plain_gradients(
@@ -157,6 +164,10 @@ class VectorizedTrainer:
         No loss depends on another client's parameters, so the gradient of the sum is each one's
         own. It saves the interpreter's share of `torch.func.grad`: half the time of small models.
         """
+        if weights is None:
+            like = next(iter(params.values()))
+            count, width = inputs.shape[:2]
+            weights = like.new_full((count, width), 1 / width)
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
         total = self._total_loss(leaves, inputs, targets, weights)
         if not total.requires_grad:
@@ -165,26 +176,34 @@ class VectorizedTrainer:
         return dict(zip(leaves, grads, strict=True))
 
     def _total_loss(
-        self, params: Params, inputs: Tensor, targets: Tensor, weights: Tensor | None
+        self, params: Params, inputs: Tensor, targets: Tensor, weights: Tensor
     ) -> Tensor:
         """Sum of the clients' mean losses."""
-        if self._loss.is_cross_entropy and targets.ndim == 2 and bool((targets >= 0).all()):
+        if self._loss.is_cross_entropy and not targets.is_floating_point():
             outputs = vmap(self._outputs, randomness="different")(params, inputs)
-            if outputs.ndim == 3:
-                # All examples of all clients at once: vmap would take this loss to pieces.
-                wide = outputs if outputs.dtype == torch.float64 else outputs.float()
-                each = functional.cross_entropy(
-                    wide.flatten(0, 1), targets.flatten(), reduction="none"
-                ).view_as(targets)
-                return each.mean(dim=1).sum() if weights is None else (each * weights).sum()
+            if outputs.ndim == targets.ndim + 1:
+                return self._cross_entropy(outputs, targets, weights).sum()
 
-        def one(own: Params, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
+        def one(own: Params, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
             with WeightMajorLinear():
                 return self._loss(own, Batch(x, y, weight))
 
-        in_dims = (0, 0, 0, None if weights is None else 0)
-        batched = vmap(one, in_dims=in_dims, randomness="different")
-        return batched(params, inputs, targets, weights).sum()
+        return vmap(one, randomness="different")(params, inputs, targets, weights).sum()
+
+    def _cross_entropy(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """All examples of all clients at once: vmap would take this loss to pieces.
+
+        Args:
+            outputs: [c, b, classes, ...]. targets: [c, b, ...]. weights: [c, b].
+        """
+        ignored = self._loss.ignored_target
+        wide = outputs if outputs.dtype == torch.float64 else outputs.float()
+        each = functional.cross_entropy(
+            wide.flatten(0, 1), targets.flatten(0, 1), reduction="none", ignore_index=ignored
+        ).view_as(targets)
+        counted = weights.reshape(*weights.shape, *[1] * (targets.ndim - 2)) * (targets != ignored)
+        whole = counted.flatten(1).sum(dim=1).clamp(min=torch.finfo(counted.dtype).tiny)
+        return (each * counted).flatten(1).sum(dim=1) / whole
 
     def _outputs(self, own: Params, inputs: Tensor) -> Tensor:
         with WeightMajorLinear():
@@ -206,6 +225,11 @@ class VectorizedTrainer:
             name: torch.where(_like(active, value), moved[name], value)
             for name, value in params.items()
         }
+
+
+def _nobody(data: ClientData) -> ClientData:
+    """One row of zeros in place of the data of a client that takes no step."""
+    return ClientData(*(part.new_zeros(1, *part.shape[1:]) for part in (data.inputs, data.targets)))
 
 
 def _drawn(task: Task) -> tuple[ClientData, BatchPlan]:

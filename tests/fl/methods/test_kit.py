@@ -16,7 +16,7 @@ from dpacct import Budget, fl
 from dpacct.errors import InvalidParameter
 from dpacct.fl.methods import METHODS
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.norms import margin
+from dpacct.fl.norms import MARGIN
 from tests.fl.methods import references as oracle
 from tests.fl.methods.stage import Curved, Silent, half_square, quadratics, simulate, vector
 from tests.fl.problems import cross_entropy, flat, make_clients, perceptron
@@ -157,7 +157,7 @@ def setting(clip: float = 1e9) -> tuple[oracle.Setting, list[fl.ClientData], Cur
     start = generator.normal(size=7)
     case = oracle.Setting(
         start=start, centers=centers, hessian=matrix.T @ matrix, segments=[(0, 4), (4, 7)],
-        lr=0.05, steps=3, clip=clip, rounds=4, shrink=margin(4),
+        lr=0.05, steps=3, clip=clip, rounds=4, shrink=MARGIN,
     )  # fmt: skip
     tensor = torch.tensor(matrix)
     return case, quadratics(centers, tensor), Curved(start.tolist(), tensor, split=4)

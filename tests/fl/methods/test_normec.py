@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dpacct import fl
 from dpacct.fl.layout import Layout
 from dpacct.fl.methods import AlphaNormEC, FedAlphaNormEC, FedAvgSmoothed
-from dpacct.fl.norms import margin, row_norms
+from dpacct.fl.norms import MARGIN, row_norms
 from tests.fl.methods.stage import points, quadratics, simulate, vector
 from tests.fl.problems import cross_entropy, make_clients, perceptron
 
@@ -54,7 +54,7 @@ def test_the_printed_rounds(count, gamma, rounds, total, vectorized):
 
 def normalized(rows, alpha):
     layout = Layout.of({"w": rows[0]})
-    return fl.SmoothedNormalization(alpha).apply(rows.clone(), row_norms(rows), layout, margin(1))
+    return fl.SmoothedNormalization(alpha).apply(rows.clone(), row_norms(rows), layout, MARGIN)
 
 
 def test_the_printed_normalizations():

@@ -1,0 +1,196 @@
+"""What was probably meant: by a name that no command knows, and by a text that is no number.
+
+Rule: a suggestion is a synonym, or a name that is spelled nearly so; where neither is near, there
+is none, and the line says what the command takes instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from difflib import get_close_matches
+
+NEAR = 0.75
+QUOTES = "'\"`\u2018\u2019\u201c\u201d\u00ab\u00bb"
+
+# Written without dashes, by what is meant; of several meanings the first that the command knows.
+MEANINGS = {
+    "--local-epochs": "epochs numepochs",
+    "--local-steps": "steps numsteps iterations",
+    "--batch-size": "lotsize",
+    "--fpr": "falsepositiverate",
+    "--eps": "epsilon targetepsilon epsilontarget budget",
+    "--delta": "targetdelta deltatarget",
+    "--rounds": "steps numsteps iterations numrounds epochs numepochs compositions",
+    "--q": "samplingrate samplerate rate samplingprobability probability subsamplingrate fraction "
+    "participationrate ratio",
+    "--noise": "noisemultiplier sigma noisescale noisestd std",
+    "--clip": "maxgradnorm clipping clippingnorm clippingthreshold clippingbound l2normclip",
+    "--cohort": "cohortsize clientsperround lotsize batchsize",
+    "--clients": "numclients population populationsize users numusers datasetsize samplesize "
+    "numexamples",
+    "--schedule": "file input phases",
+    "--sampling": "sampler samplingscheme scheme subsampling",
+    "--adjacency": "neighboring neighbors neighborhood relation neighboringrelation",
+    "--accountant": "method theory accounting backend engine",
+    "--orders": "alpha alphas order",
+    "--tpr": "truepositiverate",
+    "--solve": "find target unknown",
+    "--quiet": "silent short",
+    "--output": "out outfile outputfile",
+    "--local-lr": "lr learningrate clientlr locallearningrate",
+    "--server-lr": "serverlearningrate globallr",
+    "--data": "dataset",
+    "--resume": "continue restart",
+    "--model": "architecture network net",
+    "--device": "gpu cuda",
+    "--head": "hash",
+    "--json": "format",
+}
+COMMANDS = {
+    "epsilon": "eps spent account",
+    "delta": "deltas",
+    "calibrate": "calibration noise solve sigma",
+    "risk": "attack attacks advantage audit",
+    "rdp": "renyi curve",
+    "compare": "comparison",
+    "train": "fit run fl federated",
+    "ledger": "ledgers log history",
+    "show": "list ls status cat print",
+    "verify": "check fsck validate",
+    "init": "new create make",
+    "report": "html page",
+    "remaining": "left rest",
+    "export": "dump",
+}
+# What a command is asked with, for whoever gives it something else.
+TAKES = {
+    "calibrate": "a target (--eps) and all but one of --noise, --rounds and --q",
+    "epsilon": "what runs (--noise, --rounds, --q) and --delta",
+    "delta": "what runs (--noise, --rounds, --q) and --eps",
+    "risk": "what runs (--noise, --rounds, --q) and says what an attacker learns from it",
+    "rdp": "a round (--noise, --q) and --orders",
+    "compare": "what runs (--noise, --rounds, --q) and --delta",
+}
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"[-_\s\u2010-\u2015\u2212]", "", name).lower()
+
+
+def meant_option(name: str, known: Iterable[str]) -> str | None:
+    """The option of a command that ``name`` means, None where none is near."""
+    names = list(known)
+    bare = _bare(name)
+    same = [option for option in names if option.startswith("--") and _bare(option) == bare]
+    same += [option for option, words in MEANINGS.items() if bare in words.split()]
+    near = get_close_matches(name.lower(), names, n=1, cutoff=NEAR)
+    return next((option for option in (*same, *near) if option in names), None)
+
+
+def meant_command(name: str, known: Iterable[str]) -> str | None:
+    """The command that ``name`` means, None where none is near."""
+    names = list(known)
+    bare = _bare(name)
+    for command in names:
+        if bare == command or bare in COMMANDS.get(command, "").split():
+            return command
+    near = get_close_matches(name.lower(), names, n=1, cutoff=NEAR)
+    return near[0] if near else None
+
+
+def unknown_option(
+    name: str, program: str, known: Sequence[str], others: Mapping[str, Sequence[str]]
+) -> str:
+    """The sentences for an option that a command does not have.
+
+    Args:
+        name: as typed.
+        program: the command, with what stands before it.
+        known: names of its options.
+        others: names of options by command, of the other commands.
+    """
+    message = f"{name} is not an option of {program}"
+    meant = meant_option(name, known)
+    if meant is not None:
+        return f"{message}. Did you mean {meant}?"
+    if _bare(name) in ("version", "v"):
+        return f"{message}. Did you mean dpacct --version?"
+    takes = TAKES.get(program.rpartition(" ")[2])
+    if takes is not None:
+        message += f", which takes {takes}"
+    elsewhere = [command for command, options in others.items() if name in options]
+    if not elsewhere:
+        return f"{message}. {program} --help lists what there is."
+    return f"{message}. It is one of {_listed(elsewhere)}."
+
+
+def unknown_command(name: str, program: str, known: Sequence[str]) -> str:
+    """The sentences for a command that does not exist."""
+    message = f"{name!r} is not a command of {program}."
+    if _bare(name) in ("version", "help"):
+        return f"{message} Did you mean {program.split(maxsplit=1)[0]} --{_bare(name)}?"
+    meant = meant_command(name, known)
+    if meant is not None:
+        return f"{message} Did you mean {program} {meant}?"
+    return f"{message} {program} --help lists what there is."
+
+
+def stray_word(word: str, program: str, known: Sequence[str]) -> str:
+    """The sentences for a word to which no option belongs."""
+    message = f"'{word}' stands where {program} expects an option"
+    name, equals, value = word.partition("=")
+    meant = meant_option(name, known) if equals or not word[:1].isalnum() else None
+    if meant is not None:
+        return f"{message}. Did you mean {meant}{' ' + value if equals else ''}?"
+    return f"{message}. {program} --help lists what there is."
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def meant_number(text: str, *, share: bool, whole: bool) -> str:
+    """A question on what a text means that is no number, or an empty text.
+
+    Args:
+        share: a number in (0, 1) is wanted, so that per cents have a meaning.
+        whole: a whole number is wanted, so that a comma does not stand for the point.
+    """
+    bare = text.strip().strip(QUOTES).strip()
+    percent = _number(bare[:-1].strip()) if bare.endswith("%") else None
+    if share and percent is not None:
+        return f"Did you mean {_plain(percent / 100)} ({_plain(percent)} %)?"
+    for found, how in (
+        (bare, ", without the quotes?"),
+        (re.sub(r"[\u2010-\u2015\u2212]", "-", bare), ", with a hyphen?"),
+        (re.sub(r"^10(\^|\*\*)", "1e", bare), "?"),
+        (re.sub(r"(?<=\d)[,.' \u00a0\u202f](?=\d{3}(\D|$))", "", bare) if whole else bare, "?"),
+        (bare if whole else bare.replace(",", "."), "? Decimals follow a point."),
+    ):
+        if found != text and _number(found) is not None:
+            return f"Did you mean {found}{how}"
+    return ""
+
+
+def meant_numbers(text: str) -> str:
+    """A question on a list that is not separated by commas, or an empty text."""
+    parts = [part for part in re.split(r"[;\s]+", text.strip()) if part]
+    if len(parts) > 1 and all(_number(part) is not None for part in parts):
+        return f"Did you mean {','.join(parts)}?"
+    return ""
+
+
+def _number(text: str) -> Decimal | None:
+    try:
+        found = Decimal(text)
+    except InvalidOperation:
+        return None
+    return found if found.is_finite() else None
+
+
+def _plain(number: Decimal) -> str:
+    return f"{float(number):.12g}"

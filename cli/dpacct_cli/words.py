@@ -1,0 +1,159 @@
+"""The words of a command line: which spelling was typed, with which text, and how to show it again.
+
+Rule 1: an option is called what the user called it.
+Rule 2: a value is shown as it was typed, in full while that is short.
+Rule 3: nothing that was typed reaches a screen, or a command to paste, but as printable text.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+SHOWN = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option that was typed.
+
+    Attributes:
+        names: all that it has, the documented one first.
+        spelling: the one that was used.
+        text: its value, None for a flag.
+        repeatable: several values of it do not contradict each other.
+    """
+
+    names: tuple[str, ...]
+    spelling: str
+    text: str | None
+    repeatable: bool = False
+
+    def __str__(self) -> str:
+        return self.spelling if self.text is None else f"{self.spelling} {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """What a command line says to its command.
+
+    Attributes:
+        words: all of them.
+        options: those that were understood, in their order.
+        documented: the first name of each option of the command, by each of its names.
+    """
+
+    words: tuple[str, ...] = ()
+    options: tuple[Option, ...] = ()
+    documented: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def last(self, name: str) -> Option | None:
+        """The option called ``name``, as it was typed last."""
+        return next((o for o in reversed(self.options) if name in o.names), None)
+
+
+_typed: ContextVar[Typed | None] = ContextVar("_typed", default=None)
+
+
+def current() -> Typed:
+    """What was typed to the command that runs, nothing where none does."""
+    return _typed.get() or Typed()
+
+
+def forget() -> None:
+    """A new command line begins."""
+    _typed.set(None)
+
+
+def read(params: Iterable[Any], words: Sequence[str]) -> Typed:
+    """Remember the options among the words of one command.
+
+    Args:
+        params: of the command; each has ``opts``, ``is_flag`` and ``multiple``.
+        words: behind the name of the command.
+    """
+    known = {name: param for param in params for name in param.opts if name.startswith("-")}
+    found: list[Option] = []
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            break
+        spelled, equals, text = word.partition("=")
+        param = known.get(spelled)
+        if param is None:
+            continue
+        names, repeatable = tuple(param.opts), bool(param.multiple)
+        if param.is_flag:
+            found.append(Option(names, spelled, None))
+        elif equals:
+            found.append(Option(names, spelled, text, repeatable))
+        else:
+            following = next(rest, None)
+            if following is not None:
+                found.append(Option(names, spelled, following, repeatable))
+    documented = {name: str(param.opts[0]) for name, param in known.items()}
+    typed = Typed(tuple(words), tuple(found), documented)
+    _typed.set(typed)
+    return typed
+
+
+def spelling(name: str) -> str:
+    """What the user calls the option ``name``; what the help calls it where it was not typed."""
+    typed = current()
+    option = typed.last(name)
+    return typed.documented.get(name, name) if option is None else option.spelling
+
+
+def text_of(name: str) -> str | None:
+    """What was typed as the value of an option, None where it was not."""
+    option = current().last(name)
+    return None if option is None else option.text
+
+
+def number(text: str | None) -> int | float | str | None:
+    """The number that was typed, or the text as it is for the library to refuse."""
+    if text is None:
+        return None
+    for parse in (int, float):
+        try:
+            return parse(text)
+        except ValueError:
+            continue
+    return text
+
+
+def printable(text: str) -> str:
+    """``text`` with escapes for what moves a cursor, changes a color or is no character at all."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
+        for letter in text
+    )
+
+
+def shortened(text: str, most: int = SHOWN) -> str:
+    """``text``, or its beginning and how long it is."""
+    return text if len(text) <= most else f"{text[: most // 2]}... ({len(text)} characters)"
+
+
+def quoted(text: str) -> str:
+    """A text that is no number, so that one sees where it begins and ends."""
+    shown = repr(text[: SHOWN // 2])
+    return repr(text) if len(text) <= SHOWN else f"{shown}... ({len(text)} characters)"
+
+
+def pasted(text: str) -> str:
+    """``text`` as one word of a command that a person can paste into a shell."""
+    if text.isprintable():
+        return shlex.quote(text)
+    # What bash, zsh and ksh read as escapes; undecodable bytes of a file name are bytes again.
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    shown = "".join(
+        letter
+        if letter.isprintable()
+        else "".join(f"\\{byte:03o}" for byte in letter.encode("utf-8", "surrogateescape"))
+        for letter in escaped
+    )
+    return f"$'{shown}'"
