@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dpacct.budget import Budget
-from dpacct.display import chosen, up
 from dpacct.errors import BudgetExceeded
 from dpacct.ledger.figures import above, told
 from dpacct.ledger.plans import PlanRoom, proven_epsilon

@@ -196,7 +196,7 @@ class Ledger:
             LedgerError: there is no such run, or it is finished.
         """
         self._book.resume_run(run_id)
-        return Run(self._book, self._committed, run_id)
+        return Run(self._book, self._readings, run_id)
 
     def charge(
         self,
@@ -274,10 +274,6 @@ class Ledger:
     def report(self) -> dict[str, Any]:
         """The facts with the history of all rounds, as a report needs them; reads every entry."""
         return report_of(self._readings.now())
-
-    def _blocks(self) -> list[Block]:
-        now = self._now()
-        return compose(self._report(now), verify(now.book))
 
     def report_markdown(self) -> str:
         """The report for a reviewer, as Markdown; verifies the ledger first."""

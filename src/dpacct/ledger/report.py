@@ -40,8 +40,7 @@ def bracket(epsilon: dict[str, float | None]) -> str:
     """[achieved, proven]."""
     if epsilon["upper"] is None:
         return "none"
-    lower = epsilon["lower"]
-    return f"[{'unknown' if lower is None else down(lower)}, {above(epsilon['upper'])}]"
+    return f"[{below(epsilon['lower'])}, {above(epsilon['upper'])}]"
 
 
 def sampling_words(phase: dict[str, Any]) -> str:
