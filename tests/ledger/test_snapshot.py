@@ -1,0 +1,91 @@
+"""Everything that is said at one time is as of one entry, whoever writes meanwhile."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpacct import Budget, Ledger, Round
+from dpacct.ledger.readings import Committed, Readings
+from dpacct.ledger.store import Store
+from dpacct.ledger.summary import report_of, summarize
+
+BUDGET = Budget(8, 1e-5)
+ROUND = Round(30.0)
+
+
+@pytest.fixture(params=["planned", "chosen"])
+def busy(
+    request: pytest.FixtureRequest, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Ledger]:
+    """A ledger of which every look at a run is followed by a round of somebody else's."""
+    with Ledger.open(path, BUDGET) as other, Ledger.open(path, read_only=True) as ledger:
+        run = other.start_run("busy", 500 * ROUND if request.param == "planned" else None)
+        for _ in range(3):
+            run.reserve(ROUND).commit()
+        look, writing = Store.latest_of_run, False
+
+        def looked(store: Store, number: int) -> Any:
+            nonlocal writing
+            found = look(store, number)
+            if not writing:
+                writing = True
+                run.reserve(ROUND).commit()
+                writing = False
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "latest_of_run", looked)
+            yield ledger
+        assert other.rounds > 3
+
+
+def as_of(ledger: Ledger, number: int) -> dict[str, Any]:
+    """What the ledger said when an entry was its latest."""
+    return report_of(Readings(ledger._book.as_of(number), Committed()))
+
+
+def test_a_summary_and_a_report_are_those_of_their_head(busy: Ledger, path: Path) -> None:
+    summary, report = busy.summary(), busy.report()
+    with Ledger.open(path, read_only=True) as ledger:
+        assert as_of(ledger, report["entries"]) == report
+        truth = Readings(ledger._book.as_of(summary["entries"]), Committed())
+        assert summarize(truth) == summary
+    for said in (summary, report):
+        assert said["rounds"] == said["runs"][0]["rounds"]
+    assert summary["entries"] < report["entries"]
+
+
+@pytest.mark.parametrize("form", [Ledger.report_markdown, Ledger.report_html])
+def test_a_page_certifies_the_head_that_it_tells_of(
+    busy: Ledger, path: Path, form: Callable[[Ledger], str]
+) -> None:
+    page = form(busy)
+    with Ledger.open(path, read_only=True) as ledger:
+        (entries,) = map(int, re.findall(r"recomputed from (\d+) entries", page))
+        truth = as_of(ledger, entries)
+        assert truth["head"] in page
+        assert f"All {truth['rounds']} rounds" in page
+
+
+def test_epsilon_and_its_kind_are_those_of_one_entry(busy: Ledger, path: Path) -> None:
+    run = busy.runs[0]
+    spent, own, upper = busy.epsilon(), run.epsilon(), busy.upper_epsilon()
+    assert spent.upper <= upper
+    with Ledger.open(path, read_only=True) as ledger:
+        known = [as_of(ledger, n)["epsilon"] for n in range(7, 14)]
+    for told in (spent, own):
+        assert {"lower": told.lower, "upper": told.upper} in known
+
+
+def test_a_verification_is_of_the_entries_that_were_there(busy: Ledger, path: Path) -> None:
+    reading = busy._book.store.entries
+    found = busy.verify()
+    assert found.sound
+    assert len(list(reading())) >= found.entries
+    with Ledger.open(path, read_only=True) as ledger:
+        assert as_of(ledger, found.entries)["head"] == found.head
