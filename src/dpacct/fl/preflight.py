@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dpacct.fl.audit_bound import check_bound, check_charge
 from dpacct.fl.audit_noise import Draws, repeated, wrong_mean, wrong_shape, wrong_std
@@ -68,12 +69,16 @@ def preflight(
 def made_up(data: ClientData) -> Maker:
     """Made-up clients with the shapes of one, and nothing else of it."""
 
+    def drawn(like: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        shape = (count, *like.shape[1:])
+        if like.is_floating_point():
+            return torch.randn(shape, generator=generator).to(like)
+        # The first two of any set of classes or characters.
+        return torch.randint(2, shape, generator=generator).to(like)
+
     def make(count: int, seed: int) -> ClientData:
-        inputs = data.inputs.new_zeros(count, *data.inputs.shape[1:])
-        if inputs.is_floating_point():
-            generator = torch.Generator().manual_seed(seed)
-            inputs.copy_(torch.randn(inputs.shape, generator=generator))
-        return ClientData(inputs, data.targets.new_zeros(count, *data.targets.shape[1:]))
+        generator = torch.Generator().manual_seed(seed)
+        return ClientData(*(drawn(part, count, generator) for part in (data.inputs, data.targets)))
 
     return make
 
