@@ -149,7 +149,8 @@ class TrainerChooser:
         short = [replace(task, plan=_few_steps(task.plan)) for task in tasks]
         fitting = max(1, self._limit // self._client_bytes(short[0], broadcast))
         rows = max(1, self._limit // (16 * sum(v.numel() for v in broadcast.anchor.values())))
-        slow = replace(self.fallback(cohort), chunk=self._chunk or min(cohort, rows))
+        chunk = self._chunk or min(cohort, rows)
+        slow = Choice(self._sequential, chunk, "one client at a time")
         if self._vectorize is False:
             return slow
         if self._vectorize == "auto" and (cohort < 2 or self._chunk == 1):
@@ -157,10 +158,8 @@ class TrainerChooser:
         if self._vectorize == "auto" and fitting < LANES:
             return replace(slow, reason=f"one client at a time: memory has no room for {LANES}")
         complaint = self._compare(short[:_COMPARED], broadcast)
-        if complaint and self._vectorize is True:
-            raise Unsupported(f"vectorize=True, but {complaint}")
         if complaint:
-            return replace(slow, reason=f"one client at a time: {complaint}")
+            return self._refused(slow, complaint)
         widest = fitting * len(short[0].plan.indices[0])
         sizes = self._sizes(cohort, fitting)
         trainers = [GroupTrainer(self._vectorized, size, widest // size) for size in sizes]
@@ -172,9 +171,12 @@ class TrainerChooser:
             return best
         with self.still():
             complaint = shows_company(best.trainer, short, broadcast)
-        if complaint and self._vectorize is True:
+        return self._refused(slow, complaint) if complaint else best
+
+    def _refused(self, slow: Choice, complaint: str) -> Choice:
+        if self._vectorize is True:
             raise Unsupported(f"vectorize=True, but {complaint}")
-        return replace(slow, reason=f"one client at a time: {complaint}") if complaint else best
+        return replace(slow, reason=f"one client at a time: {complaint}")
 
     def _sizes(self, cohort: int, fitting: int) -> list[int]:
         """How many clients may train side by side: multiples of `LANES`, ascending."""
@@ -184,10 +186,6 @@ class TrainerChooser:
         if not self._chunk:
             most = min(most, max(LANES, LANES * (fitting // LANES)), _SIZES[-1])
         return [most] if self._chunk else sorted({min(size, most) for size in _SIZES})
-
-    def fallback(self, cohort: int) -> Choice:
-        """For a cohort without examples."""
-        return Choice(self._sequential, self._chunk or min(cohort, 64), "one client at a time")
 
     def _fastest(
         self,
