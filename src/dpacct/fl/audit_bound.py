@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from dpacct.errors import InvalidParameter
+from dpacct.fl.adaptive_clip import INDICATOR_NORM
 from dpacct.fl.bounds import Bound, check_limits
 from dpacct.fl.charge import Plan
 from dpacct.fl.findings import Finding
@@ -88,3 +90,15 @@ def check_charge(plan: Plan, bound: Bound, noise: Noise) -> Finding:
     real = plan.update_std(bound) * doubled / bound.sensitivity(plan.adjacency)
     detail = f"noise multiplier {charged:.6g} is charged, and the sum gets {real:.6g}"
     return Finding("charge", charged <= real, detail)
+
+
+def check_joint_charge(plan: Plan, bound: Bound, noise: Noise) -> tuple[Finding, ...]:
+    """The charge next to the multiplier of update and count together; nothing for other bounds."""
+    std = plan.indicator_std(bound)
+    if std is None:
+        return ()
+    charged = plan.event(bound, noise, {}).charged.noise_multiplier
+    update = plan.update_std(bound) / bound.clip_norm
+    both = 1 / math.hypot(1 / update, INDICATOR_NORM / std)
+    detail = f"multiplier {charged:.6g} is charged, and update and count together have {both:.6g}"
+    return (Finding("joint charge", charged <= both, detail),)

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from dpacct.fl.audit_bound import check_bound, check_charge
+from dpacct.fl.audit_bound import check_bound, check_charge, check_joint_charge
 from dpacct.fl.audit_noise import Draws, repeated, wrong_mean, wrong_shape, wrong_std
 from dpacct.fl.clients import ClientData
 from dpacct.fl.company import shows_company
@@ -45,8 +46,8 @@ def preflight(
         make: made-up clients of (number of examples, seed), whose shapes are public.
     Returns:
         The findings: ``bound``, ``alone``, ``charge``, ``noise``, ``empty cohort``, ``fresh``,
-        ``denominator``, and ``indicator`` for an adaptive clip norm. None for a method that does
-        what a paper prints, whose epsilon is infinite.
+        ``denominator``; ``joint charge`` and ``indicator`` for an adaptive clip norm. None for a
+        method that does what a paper prints, whose epsilon is infinite.
     Raises:
         Whatever the model, the loss or the method raises.
     """
@@ -60,6 +61,7 @@ def preflight(
             check_bound(state.bound, engine.layout, engine.plan.contributions, like, tried),
             _alone(replayed, trainers, state, make),
             check_charge(engine.plan, state.bound, engine.noise),
+            *check_joint_charge(engine.plan, state.bound, engine.noise),
             *_noise(_Releases(replayed, state)),
         )
     )
@@ -68,12 +70,16 @@ def preflight(
 def made_up(data: ClientData) -> Maker:
     """Made-up clients with the shapes of one, and nothing else of it."""
 
+    def drawn(like: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        shape = (count, *like.shape[1:])
+        if like.is_floating_point():
+            return torch.randn(shape, generator=generator).to(like)
+        # The first two of any set of classes or characters.
+        return torch.randint(2, shape, generator=generator).to(like)
+
     def make(count: int, seed: int) -> ClientData:
-        inputs = data.inputs.new_zeros(count, *data.inputs.shape[1:])
-        if inputs.is_floating_point():
-            generator = torch.Generator().manual_seed(seed)
-            inputs.copy_(torch.randn(inputs.shape, generator=generator))
-        return ClientData(inputs, data.targets.new_zeros(count, *data.targets.shape[1:]))
+        generator = torch.Generator().manual_seed(seed)
+        return ClientData(*(drawn(part, count, generator) for part in (data.inputs, data.targets)))
 
     return make
 
@@ -83,7 +89,7 @@ def _alone(
 ) -> Finding:
     """A client's update is the same bit by bit whoever else is trained."""
     full = min(engine.local.batch_size or _BATCH, _BATCH)
-    people = [make(size, seed) for seed, size in enumerate((full + 1, 1, 0, 2 * full))]
+    people = [make(size, seed) for seed, size in enumerate((full + 1, 1, 0, full))]
     tried = replace(engine, clients=people)
     tasks = [_shortened(tried.task(client, state, 0)) for client in range(len(people))]
     for trainer in trainers:
