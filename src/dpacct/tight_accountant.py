@@ -4,8 +4,8 @@ Each direction composes with itself, and the worse result counts. Where an engin
 the upper side falls back on Renyi moments and the lower side on single rounds: a wide bracket,
 but a proven one.
 
-Rounds of fixed size in which one client is replaced have no pair of their own that closes the bracket.
-There an adaptive game is played as well (`dpacct.tight.game`), and what both prove is intersected.
+Rounds of fixed size in which one client is replaced have no pair that closes the bracket. There an
+adaptive game is played as well (`dpacct.tight.game`), and what both prove is intersected.
 """
 
 from __future__ import annotations

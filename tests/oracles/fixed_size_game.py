@@ -1,8 +1,8 @@
 """Fixed-size sampling, one client replaced, by brute force: densities in the plane, no reduction.
 
-Positions lie on the unit circle. Nothing is shared with src: the profile of a triangle is an integral
-over the boundary of the likelihood-ratio set (sliced along the side from a to b), and the game of two
-rounds is a sum over a lattice in the plane with every triangle of a mesh.
+Positions lie on the unit circle. Nothing is shared with src: the profile of a triangle is an
+integral over the boundary of the likelihood-ratio set (sliced along the side from a to b), and the
+game of two rounds is a sum over a lattice in the plane with every triangle of a mesh.
 """
 
 from __future__ import annotations

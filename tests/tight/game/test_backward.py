@@ -30,7 +30,10 @@ def exact_game(laws: list[Kernel], rounds: int, reach: int) -> dict[int, Fractio
         here = {
             k: max(
                 sum(
-                    (Fraction(float(m)) * here[k + law.first + j] for j, m in enumerate(law.masses)),
+                    (
+                        Fraction(float(m)) * here[k + law.first + j]
+                        for j, m in enumerate(law.masses)
+                    ),
                     Fraction(law.infinite),
                 )
                 for law in laws

@@ -48,11 +48,17 @@ def test_a_missing_child_is_noticed() -> None:
 @pytest.mark.parametrize("parts", [7, 16])
 def test_the_exact_answer_is_that_of_a_lattice(parts: int) -> None:
     """On cells with corners in a lattice a lattice twice as fine decides."""
-    cells = [Cell(Fraction(i, parts), Fraction(j, parts), Fraction(max(0, parts - 3 - i - j), parts))
-             for i in range(0, parts, 2) for j in range(0, parts - i, 3)]
+    cells = [
+        Cell(Fraction(i, parts), Fraction(j, parts), Fraction(max(0, parts - 3 - i - j), parts))
+        for i in range(0, parts, 2)
+        for j in range(0, parts - i, 3)
+    ]
     fine = 6 * parts
-    points = [(Fraction(2 * i + 1, 2 * fine), Fraction(2 * j + 1, 2 * fine))
-              for i in range(fine) for j in range(fine - i - 1)]
+    points = [
+        (Fraction(2 * i + 1, 2 * fine), Fraction(2 * j + 1, 2 * fine))
+        for i in range(fine)
+        for j in range(fine - i - 1)
+    ]
     everywhere = all(
         any(a >= c.a and b >= c.b and 1 - a - b >= c.w for c in cells) for a, b in points
     )

@@ -1,20 +1,19 @@
 """The game played backward: what an adversary still reaches, as a function of the loss so far.
 
-w_t(y) is the largest P-probability, over that of the past, by which P can still exceed Q times the
-threshold, with t rounds to come and a loss of y so far (threshold one):
+w_t(y) is by how much, over the P-probability of the past, P can still exceed Q with t rounds to
+come and a loss of y so far:
 
     w_0(y) = max(0, 1 - e^-y),    w_{t+1}(y) = sup over triangles of E_P[w_t(y + L)].
 
-On a grid, with a law per cell that dominates it, the largest of the sums over their masses is above;
-with laws dominated by single strategies it is below. So that small values keep their digits, what is
-kept is w_t(y) e^{-tilt y}. Sums go through the Fourier transform, and its rounding error is added.
+On a grid, with a law for each cell that dominates it, the largest of the sums over masses is above;
+with laws dominated by single strategies it is below. So that small values keep their digits, what
+is kept is w_t(y) e^{-tilt y}. Sums are taken by Fourier transforms, whose errors are added.
 
 Proof and error bound: docs/derivations/fixed-size-game.md.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +30,7 @@ _LARGEST_EXPONENT = 500.0
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The losses that are looked at: (first + i) step + offset, i = 0 ... size - 1; and the tilt."""
+    """Losses that are looked at: (first + i) step + offset, 0 <= i < size; and the tilt."""
 
     step: float
     first: int
@@ -45,7 +44,8 @@ class Frame:
 
     def losses(self) -> Array:
         """All of them; each off by a few roundings of the largest and of the offset."""
-        return self.step * (self.first + np.arange(self.size)) + self.offset
+        places = np.arange(self.size, dtype=np.float64)
+        return self.step * (self.first + places) + self.offset
 
     def weights(self) -> Array:
         """e^{-tilt loss}, the offset left aside."""
@@ -60,10 +60,10 @@ class Stage:
         spectra: transforms of the tilted masses, shape (k, n / 2 + 1).
         length: n, a power of two.
         norm: bound of the sum of tilted masses of any one law.
-        beyond: for the part of the laws that leaves the frame at the top, shape (size,); upper laws:
-            tilted, the largest; lower laws: relative to the value at the top, the smallest.
-        below: for the part of each upper law that leaves it at the bottom, relative to the value
-            there, shape (k, m) for the first m losses.
+        beyond: for the part of the laws that leaves the frame at the top, shape (size,). Upper
+            laws: tilted, the largest. Lower laws: relative to the value at the top, the least.
+        below: for the part of each upper law that leaves it at the bottom, relative to the
+            value there, shape (k, m) for the first m losses.
         relative: bound of the relative error of all masses and weights.
     """
 

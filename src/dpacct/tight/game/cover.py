@@ -2,8 +2,8 @@
 
 In missing shares of a right angle, a + b + w = 1, a, b, w >= 0, and a cell is {a >= a0, b >= b0,
 w >= w0}: its lower corner, three exact fractions. What it lacks to one, its size, is how far its
-triangles lie apart. One of three children holds any triangle of a cell: some coordinate lies a third
-of the size above the corner.
+triangles lie apart. One of three children holds any triangle of a cell: some
+coordinate lies a third of the size above the corner.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from dpacct.tight.game.refine import gains
 from dpacct.tight.game.rounds import check_schedule, is_game, laws_above, laws_below
 
 SMALLEST_GAP, LARGEST_GAP = 1e-3, 0.5
-# Losses times laws times rounds: about two, ten and forty seconds.
-_QUICK, MOST_EFFORT, _MOST_REFINED = 3e8, 1.5e9, 6e9
+# Losses times laws times rounds: about two, four, fifteen and forty seconds.
+_QUICK, _SLOW, MOST_EFFORT, _MOST_REFINED = 3e8, 6e8, 2e9, 6e9
 _DEFAULT_SHARE, _COARSE_SHARE = 1e-3, 4e-3
 _MOST_CELLS = 400
 # One cell in so many is split at once.
@@ -42,7 +42,7 @@ def game_epsilon(schedule: Schedule, delta: float, gap: float | None = None) -> 
         schedule: of rounds in which one client is replaced; see `rounds.check_schedule`.
         delta: in (0, 1), at least about 1e-17.
         gap: the relative width wanted; by default a cover that serves most settings is taken,
-            which leaves less than one percent, or two or three where there are very many rounds.
+            which leaves about one percent or less, and a few where there are thousands of rounds.
     Raises:
         NotConverged: the game would take too long, or the width is not reached.
         Unsupported: a round is of another kind. InvalidParameter: ``gap`` out of range.
@@ -95,7 +95,7 @@ def _start(
     effort = math.inf
     for share, cover, most in (
         (_DEFAULT_SHARE, default_cover(), _QUICK),
-        (_COARSE_SHARE, default_cover(), _QUICK),
+        (_COARSE_SHARE, default_cover(), _SLOW),
         (_COARSE_SHARE, small_cover(), MOST_EFFORT),
     ):
         plan = plan_with(share)
@@ -151,7 +151,8 @@ def _lower_epsilon(schedule: Schedule, plan: Plan, delta: float) -> float:
         return first * (1 - 8 * UNIT)
     # Where a line through the logarithms meets delta: a little less is tried as a loss itself.
     fall = math.log(float(deltas[i] / deltas[i - 1]))
-    guess = first + frame.step * math.log(float(deltas[i]) / delta) / fall * (1 - _BELOW)
+    ahead = math.log(float(deltas[i]) / delta) / fall
+    guess = first + frame.step * ahead * (1 - _BELOW)
     shifted = moved(frame, -guess)
     place = math.floor(-guess / frame.step) - frame.first
     if play_lower(stages, shifted)[place] > delta:
@@ -177,8 +178,8 @@ def _play_above(schedule: Schedule, plan: Plan, cover: Cover, frame: Frame) -> A
     effort = _effort(schedule, frame, cover)
     if effort > _MOST_REFINED:
         raise NotConverged(
-            f"so narrow a gap would need {effort:.2g} steps, more than {_MOST_REFINED:.2g}; ask for "
-            f"a wider one"
+            f"so narrow a gap would need {effort:.2g} steps, more than {_MOST_REFINED:.2g}: ask "
+            f"for a wider one"
         )
     stages = _stages(schedule, plan, frame, cover)
     return play_upper(stages, frame)
@@ -204,15 +205,14 @@ def _refined(schedule: Schedule, coarse: Plan, cover: Cover, epsilon: float) -> 
     above = _stages(schedule, coarse, frame, cover)
     below = _stages(schedule, coarse, frame, None)
     stages = [
-        (cells, plain, count)
-        for (cells, count), (plain, _) in zip(above, below, strict=True)
+        (cells, plain, count) for (cells, count), (plain, _) in zip(above, below, strict=True)
     ]
     _, found = gains(stages, frame, -epsilon)
     if len(found) < len(cover) or not found.any():
         return cover
     order = np.argsort(found)[::-1]
-    chosen = [cover[k] for k in order[: max(2, len(cover) // _PART)] if found[k] > 0]
-    return split(cover, chosen)
+    most = [int(k) for k in order[: max(2, len(cover) // _PART)]]
+    return split(cover, [cover[k] for k in most if found[k] > 0])
 
 
 def _check_cells(cover: Cover, gap: float, lower: float, upper: float) -> None:

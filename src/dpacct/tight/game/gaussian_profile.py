@@ -3,7 +3,9 @@
     Delta_mu(k) = Phi(mu/2 - k/mu) - e^k Phi(-mu/2 - k/mu)
 
 Its derivative in k is -e^k Phi(-mu/2 - k/mu), at most Phi(mu/2 - k/mu) in size, and that in mu is
-phi(mu/2 - k/mu), so that errors of k and mu cost little. Derivation: docs/derivations/fixed-size-game.md.
+phi(mu/2 - k/mu), so that errors of k and mu cost little.
+
+Derivation: docs/derivations/fixed-size-game.md.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ def normal(x: Array) -> Array:
 
 
 def bounds(scale: Array, plain: GaussianProfile, error: Array) -> Bounds:
-    """Bounds of ``scale`` times Delta_mu, a relative ``error`` of the scale in units of roundoff."""
+    """Bounds of ``scale`` times Delta_mu; ``error`` of the scale, relative, in roundoffs."""
     off = 1.01 * UNIT * plain.near * (plain.relative + error) + UNDERFLOW
     lower, upper = np.maximum(plain.value - off, 0.0), plain.value + off
     return Bounds(scale * lower * (1 - 4 * UNIT), scale * upper * (1 + 4 * UNIT))

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from dpacct.rounding import Array
 from dpacct.tight.game.cover import Cell
 from dpacct.tight.game.laws import (
     Kernel,
@@ -28,7 +29,6 @@ from dpacct.tight.game.strategies import (
 )
 from dpacct.tight.game.triangles import Triangle, profile
 
-
 # Neighboring grid points of one round's law lie up to this share of the loss apart.
 _SPREAD, _FINE = 32, 128
 
@@ -36,7 +36,13 @@ _SPREAD, _FINE = 32, 128
 @lru_cache(maxsize=4096)
 def _side(rate: float, noise: float, triangle: Triangle, step: float, reach: int) -> Side:
     points = _points(reach, _SPREAD)
-    return dominating_side(points, step, profile(rate, noise, triangle, step * points).upper)
+    return dominating_side(
+        points, step, profile(rate, noise, triangle, _losses(points, step)).upper
+    )
+
+
+def _losses(points: Points, step: float) -> Array:
+    return np.asarray(step * points, dtype=np.float64)
 
 
 @lru_cache(maxsize=64)
@@ -75,7 +81,7 @@ def strategy_kernels(
 def remove_above(rate: float, noise: float, step: float, reach: tuple[int, int]) -> Kernel:
     """A law above the remove pair, but for its largest losses of less than zero; for plans."""
     sides = [
-        dominating_side(points, step, pair(rate, noise, step * points)[0].upper)
+        dominating_side(points, step, pair(rate, noise, _losses(points, step))[0].upper)
         for pair, points in (
             (remove_pair, _points(reach[0], _SPREAD)),
             (add_pair, _points(reach[1], _SPREAD)),
@@ -99,14 +105,15 @@ def gaussian_reach(noise: float, step: float, negligible: float) -> tuple[int, i
     """The same where everybody takes part."""
     mu = 2 / noise
     far = mu * (mu / 2 + math.sqrt(max(0.0, -2 * math.log(negligible))))
-    return (max(4, math.ceil(far / step)),) * 2
+    points = max(4, math.ceil(far / step))
+    return points, points
 
 
 @lru_cache(maxsize=64)
 def gaussian_above(noise: float, step: float, reach: tuple[int, int]) -> Kernel:
     """A law that dominates a round in which everybody takes part and one client is replaced."""
     points = _points(reach[0], _FINE)
-    side = dominating_side(points, step, gaussian_pair(noise, step * points)[0].upper)
+    side = dominating_side(points, step, gaussian_pair(noise, _losses(points, step))[0].upper)
     return dominating_kernel(side, side, step)
 
 

@@ -1,9 +1,9 @@
 """Laws of the loss on a grid, made from values of a privacy profile alone.
 
-H(gamma) = P(loss > log gamma) - gamma Q(loss > log gamma), gamma >= 1, is convex and falls to zero.
-Upper: through upper values at grid points runs a lowest convex chain, which lies above H. Lower:
-through values that the lines below H leave at the grid points. Either chain is the profile of masses
-at its corners. Roundings are repaired by one factor on all masses, close to one: a measure need not
+H(gamma) = P(loss > log gamma) - gamma Q(loss > log gamma), gamma >= 1, is convex and falls to
+zero. Upper: below upper values at grid points runs a convex chain, which lies above H. Lower: below
+values that lines under H leave at the grid points. Either chain is the profile of masses at its
+corners. Roundings are repaired by one factor on all masses, close to one: a measure need not
 be a probability to bound (docs/derivations/fixed-size-game.md).
 """
 
@@ -109,10 +109,13 @@ def dominated_side(points: Points, step: float, left: Array, right: Array) -> Si
     masses = _masses_at(ratios, values, corners)
     found = _profile(points, step, masses, 0.0)
     rounding = UNIT * (4 * len(points) + 200)
-    some = corners[:-1]
-    factor = min(1.0, float(np.min(values[some] / found[some])) * (1 - rounding)) * (1 - 4 * UNIT)
+    # Everywhere, not at the corners alone: a corner may be missing by a rounding.
+    ratio = float(np.min(values[:-1] / found[:-1]))
+    factor = min(1.0, ratio * (1 - rounding)) * (1 - 4 * UNIT)
     start = float(found[0]) * factor
-    return Side(points[1:], factor * masses[1:], 0.0, (start * (1 - rounding), start * (1 + rounding)))
+    return Side(
+        points[1:], factor * masses[1:], 0.0, (start * (1 - rounding), start * (1 + rounding))
+    )
 
 
 def dominating_kernel(rising: Side, falling: Side, step: float) -> Kernel:
@@ -131,7 +134,7 @@ def dominating_kernel(rising: Side, falling: Side, step: float) -> Kernel:
 
 
 def dominated_kernel(rising: Side, falling: Side, step: float) -> Kernel:
-    """The same from below: the second hypothesis' masses are at most one, the first's at most them."""
+    """The same from below: masses are at most one, the first hypothesis' at most the second's."""
     if min(rising.excess[0], falling.excess[0]) <= 0.0:
         return Kernel(0, np.ones(1), 0.0)
     spare = 16 * FUNCTION_ERROR
@@ -192,7 +195,9 @@ def _profile(points: Points, step: float, masses: Array, infinite: float) -> Arr
     return np.cumsum(areas[::-1])[::-1]
 
 
-def line_ends(points: Points, step: float, middles: Array, profile: Bounds, slope: Bounds) -> Bounds:
+def line_ends(
+    points: Points, step: float, middles: Array, profile: Bounds, slope: Bounds
+) -> Bounds:
     """Values at both ends of each interval of a line that is below H, from a tangent.
 
     Args:
@@ -206,4 +211,6 @@ def line_ends(points: Points, step: float, middles: Array, profile: Bounds, slop
     right = ratios[1:] * -np.expm1(middles - step * points[1:])
     at_left = profile.lower + slope.lower * left / rounding
     at_right = profile.lower - slope.upper * right * rounding
-    return Bounds(at_left * (1 - 4 * UNIT), at_right - 4 * UNIT * (profile.lower + slope.upper * right))
+    return Bounds(
+        at_left * (1 - 4 * UNIT), at_right - 4 * UNIT * (profile.lower + slope.upper * right)
+    )

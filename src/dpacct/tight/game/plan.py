@@ -83,9 +83,7 @@ def plan_at_epsilon(schedule: Schedule, epsilon: float, share: float = _GRID_SHA
     return _plan(schedule, tilt, max(epsilon, _LEAST_EPSILON), log_delta, share)
 
 
-def _plan(
-    schedule: Schedule, tilt: float, epsilon: float, log_delta: float, share: float
-) -> Plan:
+def _plan(schedule: Schedule, tilt: float, epsilon: float, log_delta: float, share: float) -> Plan:
     if log_delta < _SMALLEST_LOG_DELTA:
         raise NotConverged(f"the game reaches down to delta {math.exp(_SMALLEST_LOG_DELTA):.1g}")
     simple = Composition.of_schedule(schedule, achieved_pair, Direction.REMOVE)

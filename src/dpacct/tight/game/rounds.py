@@ -16,6 +16,7 @@ from dpacct.dominating import Direction, SampledGaussianPair, achieved_pair
 from dpacct.errors import Unsupported
 from dpacct.rounds import Adjacency, Round, Schedule, Uniform
 from dpacct.tight.game.cover import Cover
+from dpacct.tight.game.gaussian_profile import LARGEST_SHIFT
 from dpacct.tight.game.kernels import (
     cell_kernel,
     gaussian_above,
@@ -26,7 +27,6 @@ from dpacct.tight.game.kernels import (
     strategy_kernels,
 )
 from dpacct.tight.game.laws import Kernel
-from dpacct.tight.game.gaussian_profile import LARGEST_SHIFT
 
 
 def is_game(round_: Round) -> bool:
@@ -70,7 +70,7 @@ def check_schedule(schedule: Schedule) -> None:
                 f"the game is about rounds of fixed size, or of everybody, in which one client is "
                 f"replaced; {round_!r} is another one: use the accountant 'tight'"
             )
-        if 2.0 > LARGEST_SHIFT * round_.noise_multiplier:
+        if LARGEST_SHIFT * round_.noise_multiplier < 2.0:
             raise Unsupported(
                 f"the game needs a noise multiplier of at least {2 / LARGEST_SHIFT:.3f}, and "
                 f"{round_!r} has less: use the accountant 'tight'"

@@ -1,7 +1,7 @@
 """The two one-dimensional pairs of a round of fixed-size sampling, and what each surely costs.
 
-*remove*: crowd and replacement at -C, the client at +C; *add*: the same in the other order. Both have
-closed forms. With mu = 2/z and gamma = e^loss,
+*remove*: crowd and replacement at -C, the client at +C; *add*: the same in the other order. Both
+have closed forms. With mu = 2/z and gamma = e^loss,
 
     remove:  H = q Delta_mu(k),      e^k = 1 + (gamma - 1)/q,              -H' = Phi(-mu/2 - k/mu),
     add:     H = q s Delta_mu(k),    s = 1 - (1-q)(gamma-1)/q,  e^k = gamma/s,
@@ -39,17 +39,22 @@ def two_strategies(
         step: of the grid, with few bits.
         rising, falling: points as from `laws.grid_points`.
     """
-    kernels: list[Kernel] = []
-    for up, down in ((remove_pair, add_pair), (add_pair, remove_pair)):
-        sides = [touching_side(pair(rate, noise, middles(points, step)), points, step)
-                 for pair, points in ((up, rising), (down, falling))]
-        kernels.append(dominated_kernel(*sides, step))
-    return kernels[0], kernels[1]
+
+    def remove(points: Points) -> Side:
+        return touching_side(remove_pair(rate, noise, middles(points, step)), points, step)
+
+    def add(points: Points) -> Side:
+        return touching_side(add_pair(rate, noise, middles(points, step)), points, step)
+
+    return (
+        dominated_kernel(remove(rising), add(falling), step),
+        dominated_kernel(add(rising), remove(falling), step),
+    )
 
 
 def middles(points: Points, step: float) -> Array:
     """The middles of the intervals between points, as losses."""
-    return 0.5 * step * (points[:-1] + points[1:])
+    return np.asarray(0.5 * step * (points[:-1] + points[1:]), dtype=np.float64)
 
 
 def touching_side(touching: tuple[Bounds, Bounds], points: Points, step: float) -> Side:

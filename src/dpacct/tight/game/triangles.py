@@ -1,7 +1,7 @@
 """Privacy profile of one round of fixed-size sampling, for three positions on a circle.
 
-The crowd is at w, the client's contribution at a, or at b in the neighboring data set; all three lie
-on a circle of radius one, with angles A, B, W <= pi/2 there, and
+The crowd is at w, the client's contribution at a, or at b in the neighboring data set; all three
+lie on a circle of radius one, with angles A, B, W <= pi/2 there, and
 
     P = (1-q) N(w) + q N(a),    Q = (1-q) N(w) + q N(b),    N(c) = N(c, z^2 I).
 
@@ -64,7 +64,7 @@ def profile(rate: float, noise: float, triangle: Triangle, losses: Array) -> Bou
         NotConverged: too little noise, or a triangle too flat.
     Source: docs/derivations/fixed-size-game.md.
     """
-    if 2.0 > LARGEST_SHIFT * noise:
+    if LARGEST_SHIFT * noise < 2.0:
         raise NotConverged(f"the game needs a noise multiplier of {2 / LARGEST_SHIFT:.3g} or more")
     # Slightly larger angles, so that the roundings here stay on the safe side.
     b, w = triangle.b * _SMALLER * math.pi / 2, triangle.w * _SMALLER * math.pi / 2
