@@ -24,7 +24,7 @@ from dpacct.fl.company import shows_company
 from dpacct.fl.doubled import doubled
 from dpacct.fl.footprint import client_bytes, default_memory_limit
 from dpacct.fl.groups import LANES, GroupTrainer
-from dpacct.fl.layout import Layout, Params
+from dpacct.fl.layout import Layout
 from dpacct.fl.local import SGD
 from dpacct.fl.losses import LocalLoss, LossFunction
 from dpacct.fl.methods.protocol import Method
@@ -239,7 +239,7 @@ class TrainerChooser:
         """Whether rows are equal up to rounding, or none can be told from another."""
         gap = norm(found - expected, dim=1)
         scale = norm(expected, dim=1)
-        floor = 1e-6 * _length(broadcast.anchor)
+        floor = 1e-6 * float(norm(torch.stack([norm(v) for v in broadcast.anchor.values()])))
         near = bool((gap <= self._tolerance * scale + floor).all())
         return near or not bool(gap.isfinite().all())
 
@@ -280,10 +280,6 @@ def _few_steps(plan: BatchPlan) -> BatchPlan:
     """Some steps, the one with the smallest batch among them: padding is what may go wrong."""
     chosen = sorted({*range(min(_PROBED_STEPS - 1, plan.steps)), int(plan.counts.argmin())})
     return BatchPlan(plan.indices[chosen], plan.counts[chosen])
-
-
-def _length(params: Params) -> float:
-    return float(norm(torch.stack([norm(value) for value in params.values()])))
 
 
 def _seconds(trainer: Trainer, tasks: Sequence[Task], broadcast: Broadcast) -> float:
