@@ -42,7 +42,7 @@ class Player:
         state: TrainingState,
         model: nn.Module,
     ) -> None:
-        self.engine = engine
+        self.engine: Engine = engine
         self.account = account
         self.state = state
         self.choice: Choice | None = None
