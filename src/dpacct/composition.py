@@ -33,7 +33,6 @@ from dpacct.tilted import TiltedLosses
 from dpacct.tilted_nodes import ReplacementNodes, SampledNodes, TiltedNodes
 
 
-
 class Rows(NamedTuple):
     """Rates below one, noise and multiplicities of several rounds, shape (m,)."""
 

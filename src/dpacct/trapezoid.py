@@ -60,9 +60,7 @@ def trapezoid_log_moment(a: Array, q: Array, sigma: Array, *, mirrored: bool = F
     for rows in _batches(a, sigma, np.flatnonzero(small)):
         for side in (rows[a[rows] > 1], rows[a[rows] <= 1]):
             if side.size:
-                lower[side], upper[side] = _excess(
-                    a[side], q[side], sigma[side], mirrored=mirrored
-                )
+                lower[side], upper[side] = _excess(a[side], q[side], sigma[side], mirrored=mirrored)
     return Bounds(lower, upper)
 
 
@@ -116,9 +114,7 @@ def _direct(a: Array, q: Array, sigma: Array, *, mirrored: bool) -> Bounds:
     dip = np.where((a > 0) & (a < 1), a * (1 - a) / (2 * sigma**2), 0.0)
     if mirrored:
         ends = (mirrored_farthest(a, q, sigma), np.minimum(a - 1, 0.0))
-        grid = Grid(
-            a, q, sigma, _ACCURACY + 4 * dip, ends[0], mirrored=1 - a, nearest=ends[1]
-        )
+        grid = Grid(a, q, sigma, _ACCURACY + 4 * dip, ends[0], mirrored=1 - a, nearest=ends[1])
     else:
         grid = Grid(a, q, sigma, _ACCURACY + dip, np.maximum(a, 0.0))
     nodes = _at_nodes(grid, q, sigma, mirrored=mirrored)
@@ -153,9 +149,7 @@ def _excess(a: Array, q: Array, sigma: Array, *, mirrored: bool) -> Bounds:
     accuracy = _ACCURACY + np.log(2 + 2 * np.abs(a)) + np.maximum(-log_size, 0.0)
     if mirrored:
         farthest = np.maximum(mirrored_farthest(a, q, sigma), 1.0)
-        grid = Grid(
-            a, q, sigma, accuracy, farthest, mirrored=1 - a, nearest=np.full_like(a, -1.0)
-        )
+        grid = Grid(a, q, sigma, accuracy, farthest, mirrored=1 - a, nearest=np.full_like(a, -1.0))
     else:
         grid = Grid(a, q, sigma, accuracy, np.maximum(a, 1.0))
     nodes = _at_nodes(grid, q, sigma, mirrored=mirrored)

@@ -116,7 +116,7 @@ NEAR_AN_ATOM = "--noise 1 --rounds 10 --q 1e-5"
         (f"epsilon {NEAR_AN_ATOM} --accountant rdp", 0),
         ("epsilon --noise 1.36 --rounds 300 --q 0.1", 0),
         # Two pairs of data sets, which another row speaks of.
-        (f"epsilon {UNIFORM}", 0),
+        (f"epsilon {UNIFORM} --delta 1e-6", 0),
         ("epsilon --noise 2 --rounds 30 --q 0.1 --adjacency replace-one", 0),
     ],
 )
@@ -381,8 +381,8 @@ def test_the_suggested_command_runs(
     [
         ("--clients 50000 --delta 1e-5", 1),
         ("--clients 50000 --delta 1e-6", 0),
-        ("--clients 50000", 0),
-        ("--delta 1e-2", 0),
+        ("--clients 50000 --delta 2e-6", 0),
+        ("--delta 1e-4", 0),
     ],
 )
 def test_a_large_delta_is_worth_one_note(dpacct: Any, words: str, noted: int) -> None:
@@ -392,7 +392,7 @@ def test_a_large_delta_is_worth_one_note(dpacct: Any, words: str, noted: int) ->
     assert "note:" not in result.out
     if noted:
         assert "delta 1e-05 with 50,000 clients is 0.5 / clients" in result.err
-        assert "(2e-06)" in result.err
+        assert "say --delta 2e-06." in result.err
 
 
 def test_pipes_get_plain_text(dpacct: Any) -> None:

@@ -78,8 +78,7 @@ def test_a_layout_that_is_given_changes_nothing_where_somebody_came(ledger, nois
     plan = fl.AggregationPlan(noise_multiplier=1.0, clip_norm=1e3, num_clients=2, noise=noise)
     deltas = [{"w": torch.tensor([9e9])}, {"w": torch.tensor([9e9])}]
     found = [
-        float(fl.privatize(deltas, plan, ledger, like={"w": torch.zeros(1)})["w"])
-        for _ in range(9)
+        float(fl.privatize(deltas, plan, ledger, like={"w": torch.zeros(1)})["w"]) for _ in range(9)
     ]
     assert sum(found) / 9 == pytest.approx(1000, abs=6 * 500 / 3)
     with pytest.raises(InvalidParameter, match="w has shape"):

@@ -49,7 +49,7 @@ class Player:
         *,
         preflight: bool = True,
     ) -> None:
-        self.engine = engine
+        self.engine: Engine = engine
         self.account = account
         self.state = state
         self.choice: Choice | None = None
