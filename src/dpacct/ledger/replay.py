@@ -2,14 +2,13 @@
 
 Rule 1: every number of an entry that is shown or used is computed again from the entries before it
 and from what the entry says was done. What cannot be is in `UNVERIFIED`.
-Rule 2: a round may have been charged more than it is now (another machine, an older bound), never
-less but for rounding (`COST_TOLERANCE`); everything that follows is compared exactly.
+Rule 2: what a round costs is computed anew, and may differ by rounding (`COST_TOLERANCE`); where it
+was unbounded then, it stays so. Everything that follows is compared exactly.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from operator import gt
 
 from dpacct.budget import Budget
@@ -17,7 +16,7 @@ from dpacct.errors import LedgerError
 from dpacct.ledger.chain import Entry
 from dpacct.ledger.entries import Opening, Reserve, Said, Settle, Start
 from dpacct.ledger.events import covers, joint_noise_multiplier
-from dpacct.ledger.plans import Plan, plan_room, schedule_cost
+from dpacct.ledger.plans import Plan, left_of, plan_room, schedule_cost
 from dpacct.ledger.state import (
     LedgerState,
     RunState,
@@ -29,7 +28,7 @@ from dpacct.ledger.state import (
     reserved,
     started_run,
 )
-from dpacct.odometer import Totals, add, subtract
+from dpacct.odometer import UNBOUNDED, Totals, add, subtract
 from dpacct.rounds import Round
 
 COST_TOLERANCE = 1e-9
@@ -70,7 +69,7 @@ class Replay:
 
     Attributes:
         ledger: the totals of all runs behind the latest entry; None before the first.
-        dearer: the numbers of entries that charge more than is needed.
+        unbounded: the numbers of entries whose cost has a bound by now.
         elsewhere: runs that record what ran elsewhere, whether there was room for it or not.
     """
 
@@ -80,7 +79,7 @@ class Replay:
         self.ledger: LedgerState | None = None
         self.runs: dict[int, RunState] = {}
         self.plans: dict[int, Plan] = {}
-        self.dearer: list[int] = []
+        self.unbounded: list[int] = []
         self._open: dict[int, _Open] = {}
         self._owed: dict[int, _Owed] = {}
         self.elsewhere: set[int] = set()
@@ -148,7 +147,7 @@ class Replay:
             plan = Plan(said.plan)
             self.plans[run] = plan
             owed = schedule_cost(self.mixture, plan.schedule)
-            cost = self._enough(owed, subtract(found.held, ledger.held))
+            cost = self._same(owed, subtract(found.held, ledger.held))
             self._owed[run] = _Owed(owed, tuple(_slack(one) + 2 * plan.rounds for one in owed))
             adjacency = self._adjacency(ledger, plan.schedule.adjacency)
             if ledger.started:
@@ -166,26 +165,25 @@ class Replay:
 
     def _room(self, found: LedgerState, also: set[int]) -> LedgerState:
         """The stored division of delta, if it sets enough aside for the initial plans."""
+        delta = self.budget.delta
         runs = {n for n, state in self.runs.items() if state.initial and not state.finished} | also
-        budget = Budget(self.budget.epsilon * (1 + PLAN_TOLERANCE), self.budget.delta)
+        budget = Budget(self.budget.epsilon * (1 + PLAN_TOLERANCE), delta)
         room = plan_room(self.mixture, budget, [self.plans[n].schedule for n in sorted(runs)])
         enough = found.plan_delta >= room.plan_delta * (1 - PLAN_TOLERANCE)
-        shared = Fraction(found.delta) + Fraction(found.plan_delta) <= Fraction(self.budget.delta)
-        if not (room.fits and enough and shared):
+        if not (room.fits and enough and found.delta == left_of(delta, found.plan_delta)):
             raise LedgerError("its plans do not fit into the budget as it says")
         return found
 
-    def _enough(self, expected: Totals, found: Totals) -> Totals:
-        """The stored cost, if it is not below the recomputed one."""
+    def _same(self, expected: Totals, found: Totals) -> Totals:
+        """The stored cost, if it is the recomputed one but for rounding."""
         for one, other in zip(expected, found, strict=True):
             if other < one - _slack(one):
                 raise LedgerError("it charges less than its rounds cost")
-        self._note(any(f > e + _slack(e) for e, f in zip(expected, found, strict=True)))
+            if other > one + _slack(one) and other < UNBOUNDED:
+                raise LedgerError("it charges more than its rounds cost: not what it says was done")
+        if any(other >= UNBOUNDED > one for one, other in zip(expected, found, strict=True)):
+            self.unbounded.append(self._number)
         return found
-
-    def _note(self, dearer: bool) -> None:  # noqa: FBT001 - what it is about
-        if dearer and self._number not in self.dearer[-1:]:
-            self.dearer.append(self._number)
 
     def _of_run(self, ledger: LedgerState, entry: Entry, said: Said, found: LedgerState) -> Found:
         state = self.runs.get(entry.run)
@@ -240,7 +238,7 @@ class Replay:
             slot = Slot(number, self._freed(freed, state, subtract(ledger.held, found.held)))
             self._owed[entry.run].cost = subtract(self._owed[entry.run].cost, freed)
             cost = tuple(map(min, cost, plan.cost(self.mixture, number, number + 1)))
-        cost = self._enough(cost, subtract(found.spent, ledger.spent))
+        cost = self._same(cost, subtract(found.spent, ledger.spent))
         changed = reserved(ledger, state, cost, slot, adjacency)
         self._open[entry.number] = _Open(entry.run, cost, slot, skipped, freed)
         return changed
@@ -250,11 +248,9 @@ class Replay:
         if said.noise_multiplier is None:
             return
         joint = joint_noise_multiplier(part.noise_multiplier for part in said.releases)
-        charged = said.charged.noise_multiplier
-        exact = sum(1 / Fraction(part.noise_multiplier) ** 2 for part in said.releases)
-        if charged > said.noise_multiplier or 1 / Fraction(charged) ** 2 < exact:
-            raise LedgerError("it charges less than all its releases together cost")
-        self._note(charged < min(joint, said.noise_multiplier))
+        least = min(joint, said.noise_multiplier)
+        if not least * (1 - COST_TOLERANCE) <= said.charged.noise_multiplier <= least:
+            raise LedgerError("what it charges is not what all its releases together cost")
 
     def _check_held(self, number: int, run: RunState) -> None:
         """Whether what is held for the rest of a run's plan is what that costs."""
@@ -265,11 +261,10 @@ class Replay:
             raise LedgerError("it holds less than the rest of its plan costs")
 
     def _freed(self, expected: Totals, state: RunState, found: Totals) -> Totals:
-        """The stored amount that is no longer held, if it was held and is not too much."""
+        """The stored amount that is no longer held, if it was held and is what that costs."""
         for one, other, held in zip(expected, found, state.held, strict=True):
-            if other < 0 or other > held:
-                raise LedgerError("it frees more room than was held for it")
-            self._note(other > one + _slack(one))
+            if not min(one, held) - _slack(one) <= other <= min(held, one + _slack(one)):
+                raise LedgerError("it frees another amount than was held for it")
         return found
 
     def _planned(self, run: int, state: RunState, round_: Round, number: int) -> tuple[Plan, int]:

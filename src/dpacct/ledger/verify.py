@@ -122,11 +122,8 @@ class _Reading:
 
     def remarks(self) -> Iterator[str]:
         """What is odd but harmless."""
-        if self.replay.dearer:
-            yield (
-                f"{_entries(self.replay.dearer)}: charged more than this version would, or than "
-                "what they say they are"
-            )
+        if self.replay.unbounded:
+            yield f"{_entries(self.replay.unbounded)}: charged without a bound that is known by now"
         if self.replay.elsewhere:
             yield "rounds that had run elsewhere were recorded beyond the budget"
         for number in self._backwards:
