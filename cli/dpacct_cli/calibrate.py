@@ -105,13 +105,13 @@ def calibrate(
         rows = [
             _first_row(found, solve),
             *_risk_rows(found),
-            Row("epsilon", bracket(found.epsilon), f"  at {at.in_words}"),
+            mechanism.epsilon_row(found.spent, at.origin, lead=at.lead),
             *mechanism.rows(plan, ratio_only=typed.ratio_only),
             *mechanism.noise_rows(plan, clients=typed.num_clients, clip_norm=clip_norm),
             mechanism.accountant_row(plan, at.value, accountant),
             *_instead(found, solve, lambda name: _solve(typed, solve, limit, at.value, name)),
         ]
-        note = mechanism.delta_note(at.value, at.chosen, typed.num_clients)
+        note = mechanism.delta_note(at.value, typed.num_clients)
         note = note or comparisons.wide_bracket_note(plan, found.epsilon, accountant)
         return Page(rows, closing=_closing(typed, found, at, clip_norm), note=note)
 
@@ -247,7 +247,10 @@ def _closing(
         if known is None
     ]
     if missing:
-        return f"With {' and '.join(missing)} I can say what that is per coordinate of the mean."
+        moved = typed.num_clients is None and not at.chosen
+        kept = f"; add{at.retyped}, or --clients moves delta" if moved else ""
+        words = f"With {' and '.join(missing)} I can say what that is per coordinate of the mean"
+        return f"{words}{kept}."
     if typed.schedule is not None or typed.noise is not None:
         return ""
     again = typed.retyped(noise=up(only.noise_multiplier, 7))

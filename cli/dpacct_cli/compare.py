@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dpacct.accountant import ACCOUNTANTS
-from dpacct.budget import Interval
+from dpacct.budget import Interval, Spent
 from dpacct.errors import NotConverged, Unsupported
 from dpacct.rounds import Round, Schedule
 from dpacct_cli import mechanism, options, waiting
-from dpacct_cli.render import Answer, Grid, Page, Row, down, seconds, show, up
+from dpacct_cli.render import Answer, Grid, Page, down, seconds, show, up
 from dpacct_cli.typed import MechanismOptions
 
 # An ordinary noise multiplier that nobody types, so that no cache holds an answer afterwards.
@@ -20,7 +20,10 @@ WARM_UP_NOISE = 1.23456789
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one accountant answered. A peer gives one number, which is its upper bound."""
+    """What one accountant answered. A peer gives one number, which is its upper bound.
+
+    ``spent`` is ours alone: what is proven, at the delta that was asked for.
+    """
 
     name: str
     kind: str
@@ -28,6 +31,7 @@ class Entry:
     upper: float | None
     seconds: float
     note: str
+    spent: Spent | None = None
 
 
 def compare(
@@ -67,33 +71,33 @@ def compare(
         waiting.say(f"dpacct compare, {peer.name}")
         entries.append(_measure(peer.name, "peer", peer.epsilon, plan, at.value))
     best = min(
-        (entry for entry in entries if entry.kind == "ours" and entry.upper is not None),
-        key=lambda entry: entry.upper if entry.upper is not None else math.inf,
+        (entry for entry in entries if entry.spent is not None),
+        key=lambda entry: math.inf if entry.spent is None else entry.spent.upper,
         default=None,
     )
-    if best is None or best.upper is None:
+    if best is None or best.spent is None:
         raise Unsupported(f"no accountant applies: {entries[0].note}")
-    smallest = best.upper
+    smallest = best.spent
 
     def page() -> Page:
         rows = [
-            Row("epsilon", f"{up(smallest)} proven", f"  by {best.name}, at {at.in_words}"),
+            mechanism.epsilon_row(smallest, at.origin, lead=at.lead, proven=best.name),
             *mechanism.rows(plan, ratio_only=typed.ratio_only),
         ]
         again = f"{typed.retyped()}{at.retyped} --accountant {best.name}"
         closing = f"dpacct epsilon {again} shows what the smallest one rests on."
         if not peers:
             closing = "pip install 'dpacct[interop]' adds dp-accounting and Opacus to the table."
-        note = mechanism.delta_note(at.value, at.chosen, typed.num_clients)
+        note = mechanism.delta_note(at.value, typed.num_clients)
         return Page(rows, _grid(entries), _reasons(entries), closing, note)
 
     data: dict[str, object] = {
         "results": [_as_json(entry) for entry in entries],
-        "delta": at.value,
+        "delta": smallest.delta,
         **mechanism.keys(plan),
         **mechanism.phase_list(plan),
     }
-    show(Answer(data, repr(smallest), page), style)
+    show(Answer(data, repr(smallest.upper), page), style)
 
 
 def _measure(
@@ -111,7 +115,8 @@ def _measure(
     except (Unsupported, NotConverged) as error:
         return Entry(name, kind, None, None, 0.0, str(error))
     if isinstance(found, Interval):
-        return Entry(name, kind, found.lower, found.upper, elapsed, "")
+        spent = Spent.at(delta, found)
+        return Entry(name, kind, found.lower, found.upper, elapsed, "", spent)
     if not math.isfinite(found):
         return Entry(name, kind, None, None, elapsed, f"it answers {found}")
     return Entry(name, kind, None, found, elapsed, "")

@@ -49,7 +49,7 @@ def delta(
             rows.insert(1, Row("", f"that is {up(spent.upper * population, 3)} / clients"))
         closing = ""
         if 0.0 < spent.upper < 1.0:
-            again = f"{typed.retyped()} --delta {up(spent.upper, 3)}"
+            again = f"{typed.retyped()} --delta {spent.upper!r}"
             closing = f"dpacct epsilon {again} asks the other way."
         note = comparisons.wide_bracket_note(plan, spent, accountant)
         return Page(rows, closing=closing, note=note)

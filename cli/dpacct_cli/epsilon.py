@@ -1,9 +1,8 @@
 """`dpacct epsilon`: what a schedule of rounds has spent."""
 
-import dpacct
-from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
+from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant, spend
 from dpacct_cli import comparisons, mechanism, options
-from dpacct_cli.render import Answer, Page, Row, bracket, show
+from dpacct_cli.render import Answer, Page, Row, show
 from dpacct_cli.typed import MechanismOptions, read_clip_norm
 
 PROMISE = "promise people the proven one; an explicit worst case reaches the achieved one"
@@ -37,26 +36,26 @@ def epsilon(
     clip_norm = read_clip_norm(clip)
     at = typed.read_delta(delta)
     plan = typed.read_schedule()
-    spent = dpacct.epsilon(plan, delta=at.value, accountant=engine.name)
+    spent = spend(plan, at.value, engine.name)
 
     def page() -> Page:
         rows = [
-            Row("epsilon", bracket(spent), f"  at {at.in_words}"),
+            mechanism.epsilon_row(spent, at.origin, lead=at.lead),
             *mechanism.rows(plan, ratio_only=typed.ratio_only),
             *mechanism.noise_rows(plan, clients=typed.num_clients, clip_norm=clip_norm),
             mechanism.accountant_row(plan, at.value, accountant),
-            *comparisons.epsilon_rows(plan, at.value, accountant, spent),
+            *comparisons.epsilon_rows(plan, at.value, accountant, spent.interval),
         ]
         if spent.lower < 0.99 * spent.upper:
             rows.insert(1, Row("", PROMISE))
         closing = f"dpacct compare {typed.retyped()}{at.retyped} shows other accountants beside it."
-        note = mechanism.delta_note(at.value, at.chosen, typed.num_clients)
-        note = note or comparisons.wide_bracket_note(plan, spent, accountant)
+        note = mechanism.delta_note(spent.delta, typed.num_clients)
+        note = note or comparisons.wide_bracket_note(plan, spent.interval, accountant)
         return Page(rows, closing=closing, note=note)
 
     data: dict[str, object] = {
         "epsilon": {"lower": spent.lower, "upper": spent.upper},
-        "delta": at.value,
+        "delta": spent.delta,
         "accountant": accountant,
         **mechanism.keys(plan),
         **mechanism.phase_list(plan),

@@ -57,6 +57,8 @@ LABELS = {
     "server_lr": "--server-lr",
     "ledger": "--ledger",
     "resume": "--resume",
+    "run": "--run",
+    "name": "--name",
     "checkpoint": "--resume",
     "device": "--device",
     "seed": "--seed",

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,14 +11,11 @@ from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.rounds import Adjacency, Round
 from dpacct_cli import ledger_pages, options
+from dpacct_cli.ledger_runs import File, charge, finish, given, opened
 from dpacct_cli.output import Force, Output, read_output, write_output
 from dpacct_cli.render import Answer, show
 from dpacct_cli.typed import MechanismOptions
 
-if TYPE_CHECKING:
-    from dpacct.ledger import Ledger
-
-File = Annotated[str, typer.Argument(metavar="FILE", help="The ledger of a data set.")]
 Unit = Annotated[
     str,
     typer.Option(
@@ -36,23 +33,6 @@ BudgetDelta = Annotated[
     str | None, typer.Option("--delta", metavar="D", help="Delta of the budget; default 1e-05.")
 ]
 DEFAULT_DELTA = "1e-5"
-
-
-def _given(file: str | None) -> str:
-    """The file that was named."""
-    # Conversions are off, and with them the parser's own check.
-    if file is None:
-        raise InvalidParameter("FILE", None, "name the ledger of a data set")
-    return file
-
-
-def _open(file: str) -> "Ledger":
-    """An existing ledger, for looking only."""
-    from dpacct.ledger import Ledger
-
-    if not Path(_given(file)).exists():
-        raise InvalidParameter("FILE", file, "there is no such file")
-    return Ledger.open(file, read_only=True)
 
 
 def init(
@@ -75,7 +55,7 @@ def init(
     epsilon = validate.target_epsilon(options.number(eps))
     budget = Budget(epsilon, validate.delta(options.number(delta)))
     relation = None if adjacency is None else Adjacency.parse(adjacency)
-    if Path(_given(file)).exists():
+    if Path(given(file)).exists():
         raise InvalidParameter("FILE", file, "it exists already, and no ledger is ever replaced")
     if not Path(file).absolute().parent.is_dir():
         raise InvalidParameter("FILE", file, "there is no such folder")
@@ -91,11 +71,9 @@ def show_ledger(file: File, as_json: options.AsJson = False, quiet: options.Quie
       dpacct ledger show census.ledger
     """
     style = options.read_style(as_json, quiet)
-    with _open(file) as ledger:
-        summary = ledger.summary()
-    upper = summary["epsilon"]["upper"]
-    number = "inf" if upper is None else repr(upper)
-    show(Answer(summary, number, lambda: ledger_pages.spent(summary)), style)
+    with opened(file) as ledger:
+        summary, reading = ledger.summary(), ledger.epsilon()
+    show(Answer(summary, repr(reading.upper), lambda: ledger_pages.spent(summary, reading)), style)
 
 
 def verify(
@@ -113,7 +91,7 @@ def verify(
       dpacct ledger verify census.ledger
     """
     style = options.read_style(as_json, quiet)
-    with _open(file) as ledger:
+    with opened(file) as ledger:
         found = ledger.verify(head)
     data: dict[str, object] = {
         "sound": found.sound,
@@ -144,7 +122,7 @@ def report(
     target = read_output(output, force=force)
     if target is not None and target.suffix.lower() not in (".md", ".html"):
         raise InvalidParameter("--output", output, "a report ends in .md or .html")
-    with _open(file) as ledger:
+    with opened(file) as ledger:
         if as_json:
             print(json.dumps(ledger.report(), indent=2, allow_nan=False))
             return
@@ -171,19 +149,19 @@ def remaining(
     """
     style = options.read_style(as_json, quiet)
     typed = MechanismOptions(noise, "1", q, None, sampling, cohort, clients, adjacency)
-    with _open(file) as ledger:
+    with opened(file) as ledger:
         round_ = Round(
             typed.read_noise(), typed.read_sampling(), typed.relation or ledger.adjacency
         )
         chosen, planned = ledger.remaining(round_), ledger.remaining_as_plan(round_)
-        summary = ledger.summary()
+        summary, reading = ledger.summary(), ledger.epsilon()
     data: dict[str, object] = {
         "remaining": chosen,
         "remaining_as_plan": planned,
         "epsilon": summary["epsilon"],
         "budget": summary["budget"],
     }
-    page = ledger_pages.left(1 * round_, chosen, planned, summary)
+    page = ledger_pages.left(1 * round_, chosen, planned, summary, reading)
     show(Answer(data, str(chosen), lambda: page), style)
 
 
@@ -196,7 +174,7 @@ def export(
       dpacct ledger export census.ledger -o census.jsonl
     """
     target = read_output(output, force=force)
-    with _open(file) as ledger:
+    with opened(file) as ledger:
         if as_json:
             text = json.dumps({"entries": list(ledger.export())}, indent=2) + "\n"
         else:
@@ -210,5 +188,7 @@ COMMANDS = {
     "verify": verify,
     "report": report,
     "remaining": remaining,
+    "charge": charge,
+    "finish": finish,
     "export": export,
 }

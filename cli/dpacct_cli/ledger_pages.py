@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from dpacct.budget import Spent
 from dpacct.rounds import Schedule
 from dpacct_cli import mechanism
-from dpacct_cli.render import Grid, Page, Row, down, plain, up
+from dpacct_cli.render import Grid, Page, Row, plain, up
 
 if TYPE_CHECKING:
+    from dpacct.ledger import Run
     from dpacct.ledger.verify import Verification
 
 # As in the library's reports; spelled out here so that help stays quick.
@@ -20,10 +23,14 @@ CLAIMS = {
 }
 
 
-def _bracket(epsilon: dict[str, float | None]) -> str:
-    upper, lower = epsilon["upper"], epsilon["lower"]
-    proven = "none" if upper is None else f"{up(upper)} proven"
-    return proven if lower is None or upper is None else f"{proven}    {down(lower)} achieved"
+def _spent_row(spent: Spent, budget: float) -> list[Row]:
+    """What all runs spent; where nothing is promised, that."""
+    if not math.isfinite(spent.upper):
+        return [Row("epsilon", "none", "  whatever the delta")]
+    rows = [mechanism.epsilon_row(spent)]
+    if spent.upper > budget:
+        rows.append(Row("", "more than the budget: no further round is admitted"))
+    return rows
 
 
 def _budget_row(summary: dict[str, Any]) -> Row:
@@ -37,17 +44,18 @@ def _privacy_row(summary: dict[str, Any]) -> Row:
 
 
 def made(summary: dict[str, Any]) -> Page:
-    """A new ledger."""
+    """A new ledger, with a word on a delta that is large for anybody."""
     file = shlex.quote(summary["path"])
     rows = [Row("ledger", summary["path"]), _budget_row(summary), _privacy_row(summary)]
-    return Page(rows, closing=f"dpacct ledger show {file} shows what was spent.")
+    note = mechanism.delta_note(summary["budget"]["delta"], None)
+    return Page(rows, closing=f"dpacct ledger show {file} shows what was spent.", note=note)
 
 
-def spent(summary: dict[str, Any]) -> Page:
-    """What was spent."""
+def spent(summary: dict[str, Any], reading: Spent) -> Page:
+    """What was spent; the reading is that of the summary."""
     count = summary["rounds"]
     rows = [
-        Row("epsilon", _bracket(summary["epsilon"]), f"  at delta {plain(summary['delta'])}"),
+        *_spent_row(reading, summary["budget"]["epsilon"]),
         _budget_row(summary),
         _privacy_row(summary),
         Row("rounds", str(count), f"charged, in {len(summary['runs'])} runs"),
@@ -98,13 +106,40 @@ def verified(found: Verification) -> Page:
     return Page(rows, remarks=[*found.problems, *found.remarks], closing=closing)
 
 
-def left(schedule: Schedule, chosen: int, planned: int, summary: dict[str, Any]) -> Page:
+def charged(schedule: Schedule, run: int, summary: dict[str, Any], reading: Spent) -> Page:
+    """Rounds that ran elsewhere, and where the ledger stands with them."""
+    rows = [
+        Row("charged", str(schedule.rounds), f"rounds that ran elsewhere, as run {run}"),
+        *mechanism.rows(schedule),
+        *_spent_row(reading, summary["budget"]["epsilon"]),
+        _budget_row(summary),
+    ]
+    file = shlex.quote(summary["path"])
+    return Page(rows, closing=f"dpacct ledger show {file} shows what was spent.")
+
+
+def finished(run: Run, freed: int, summary: dict[str, Any]) -> Page:
+    """A run that was ended."""
+    file = shlex.quote(summary["path"])
+    lost = run.rounds - run.committed
+    rows = [
+        Row("finished", f"run {run.id}", run.name),
+        Row("free again", str(freed), "rounds of its plan that were still to come"),
+        Row("spent", str(run.rounds), "rounds, which stay spent"
+            + (f"; {lost} of them reserved and never released" if lost else "")),
+    ]  # fmt: skip
+    return Page(rows, closing=f"dpacct ledger show {file} shows what was spent.")
+
+
+def left(
+    schedule: Schedule, chosen: int, planned: int, summary: dict[str, Any], reading: Spent
+) -> Page:
     """How many rounds are left."""
     rows = [Row("remaining", str(chosen), "more such rounds, chosen as you go")]
     if planned > chosen:
         rows.append(Row("", str(planned), "if they are registered as a plan before anything runs"))
     rows += mechanism.rows(schedule)
-    rows += [Row("spent", _bracket(summary["epsilon"])), _budget_row(summary)]
+    rows += [*_spent_row(reading, summary["budget"]["epsilon"]), _budget_row(summary)]
     if summary["held"]:
         rows.append(Row("", "what is held for plans is not available"))
     return Page(rows)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from decimal import Decimal
 
 from dpacct.accountant import find_accountant
+from dpacct.budget import Spent
 from dpacct.renyi_accountant import RenyiAccountant
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule, Uniform
-from dpacct_cli.render import Row, noise, plain, rate, up
+from dpacct_cli.render import Row, bracket, down, noise, plain, rate, up
 
 MAX_PHASES_SHOWN = 6
 
@@ -143,11 +144,54 @@ def accountant_row(schedule: Schedule, delta: float, name: str) -> Row:
     return Row("accountant", f"{name}, order {shown} won")
 
 
-def delta_note(delta: float, chosen: bool, clients: int | None) -> str:
-    """A word on a delta that was chosen large for its population."""
-    if not chosen or clients is None or delta < 0.1 / clients:
+def epsilon_row(spent: Spent, origin: str = "", *, lead: str = "", proven: str = "") -> Row:
+    """Epsilon beside the delta at which it was computed; there is no other way to show both.
+
+    Args:
+        spent: from whoever computed it.
+        origin: where delta comes from, if nobody chose it.
+        lead: what has to be said before delta.
+        proven: by whom, where the proven side alone is shown.
+    """
+    value = bracket(spent.interval) if not proven else f"{up(spent.upper)} proven"
+    by = f"by {proven}, " if proven else ""
+    if not origin:
+        return Row("epsilon", value, f"  {by}{lead}at delta {plain(spent.delta)}")
+    return Row("epsilon", value, f"  {by}{lead}at delta {shown_delta(spent.delta)} ({origin})")
+
+
+def shown_delta(delta: float) -> str:
+    """A delta that was computed, with at most three digits, never below it."""
+    return f"{float(up(Decimal(repr(delta)), 3)):.3g}"
+
+
+# Without a population nobody can say what delta is small enough, but this is not.
+LARGE_DELTA = 1e-3
+SMALL_DELTA = 1e-5
+
+
+def delta_note(delta: float, clients: int | None) -> str:
+    """A word on a delta that is large: the one rule of all commands.
+
+    With N clients above 0.1 / N, whoever chose it; without a known N from 1e-3 on. What it
+    recommends is smaller than that.
+    """
+    exact = Decimal(repr(delta))
+    if clients is None:
+        if delta < LARGE_DELTA:
+            return ""
+        return (
+            f"delta {plain(delta)} is the probability with which nothing is promised; many ask for "
+            f"less than 0.1 / clients, say --delta {plain(SMALL_DELTA)}."
+        )
+    if 10 * exact * clients <= 1:
         return ""
+    share = f"{float(exact * clients):.3g}"
+    words = f"delta {shown_delta(delta)} with {clients:,} clients is {share} / clients; "
+    most = float(down(1 / Decimal(10 * clients), 2))
+    if most < LARGE_DELTA:
+        return f"{words}many ask for less than 0.1 / clients, say --delta {plain(most)}."
     return (
-        f"delta {plain(delta)} with {clients:,} clients is {delta * clients:.3g} / clients; "
-        f"many ask for less than 0.1 / clients ({0.1 / clients:.3g})."
+        f"{words}with so few, a client is a coarse unit, and 0.1 / clients a large delta too: say "
+        f"--delta {plain(SMALL_DELTA)}."
     )

@@ -57,8 +57,19 @@ class HelpFormatter(_Formatter):
 
     def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30) -> None:
         """Wrap what stands beside names."""
-        beside = [(name, _unbreakable(text)) for name, text in rows]
+        beside = [(_folded(name, self.width), _unbreakable(text)) for name, text in rows]
         super().write_dl(beside, min(col_max, self.width // 3))
+
+
+def _folded(name: str, width: int) -> str:
+    """A list of alternatives as long as the terminal is wide, line by line."""
+    option, _, choices = name.rpartition(" ")
+    lines = [f"{option} ".lstrip()]
+    for choice in re.findall(r"[^|]+\|?", choices):
+        if len(lines[-1]) + len(choice) > width - 2 and lines[-1].strip():
+            lines.append(" " * (len(option) + 1))
+        lines[-1] += choice
+    return "\n  ".join(lines)
 
 
 def _unbreakable(text: str) -> str:

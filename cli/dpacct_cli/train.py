@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from dpacct import validate
-from dpacct.errors import Unsupported
-from dpacct_cli import errors, mechanism, options
+from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
+from dpacct_cli import errors, options, train_page
 from dpacct_cli import train_options as own
+from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import Style, number
-from dpacct_cli.render import Answer, Page, Row, bracket, down, noise, plain, seconds, show
+from dpacct_cli.render import Answer, plain, show
 from dpacct_cli.terminal import orderly_interrupts
-from dpacct_cli.train_files import RunFiles, begin, go_on
-from dpacct_cli.train_settings import FREE, Settings, combine, load, refuse_changes
-
-if TYPE_CHECKING:
-    from dpacct_cli.train_job import Job
-    from dpacct_cli.train_run import Outcome
+from dpacct_cli.train_files import RunFiles, begin
+from dpacct_cli.train_resume import go_on, others_of
+from dpacct_cli.train_settings import FREE, Settings, combine, refuse_changes
 
 INTERRUPTED = 130
 
 
 def train(
-    method: own.MethodName,
+    method: own.MethodName = None,
     data: own.Data = None,
     data_dir: own.DataDir = None,
     label: own.Label = None,
@@ -43,7 +41,7 @@ def train(
     adjacency: options.AdjacencyName = None,
     eps: options.Eps = None,
     noise: options.Noise = None,
-    delta: options.Delta = None,
+    delta: own.Delta = None,
     clip_norm: Annotated[
         str | None,
         typer.Option("--clip-norm", "--clip", metavar="C", help="Bound on a client's update."),
@@ -58,7 +56,9 @@ def train(
     server_lr: own.ServerLr = None,
     assignments: own.Assignments = None,
     ledger: own.LedgerFile = None,
+    new_ledger: own.NewLedger = False,
     resume: own.Resume = False,
+    run: own.RunName = None,
     eval_every: own.EvalEvery = None,
     device: own.Device = None,
     seed: own.Seed = None,
@@ -79,7 +79,7 @@ def train(
       dpacct train dp-fedavg --preset mnist-logistic --eps 7
       dpacct train dp-fedpgn --set rho=0.1 --set beta=0.5
       dpacct train dp-fedavg --config run.toml --json
-      dpacct train dp-fedavg --ledger mnist.ledger --resume
+      dpacct train --ledger mnist.ledger --resume
     """
     style = options.read_style(as_json, quiet)
     typed = {
@@ -113,20 +113,41 @@ def train(
         "secure_noise": "yes" if secure_noise else None,
         "vectorize": vectorize,
     }
-    settings = combine(method, typed, tuple(assignments or ()), preset, config)
+    refuse_contradictions(ledger, run, new_ledger=new_ledger, resume=resume)
+    if method is None and not resume:
+        raise InvalidParameter("method", None, f"a method is one of {', '.join(own.METHODS)}")
+    layers = (typed, tuple(assignments or ()), preset, config)
+    # What contradicts itself is refused before anything is looked for.
+    settings = combine(method or own.METHODS[0], *layers)
     if find_spec("torch") is None:
         raise Unsupported(
             "training needs PyTorch, which is not installed: pip install 'dpacct[fl]'"
         )
-    name = Path(settings.values["data"]).stem
     if resume:
-        files = go_on(ledger, method, name)
-        saved = load(files.settings)
-        refuse_changes(saved, settings)
-        settings = _moved(saved, settings)
+        begun = go_on(ledger, run, method, data)
+        settings = combine(method or begun.settings.method, *layers)
+        refuse_changes(begun.settings, settings)
+        _run(_moved(begun.settings, settings), begun.files, style, resume=True)
     else:
-        files = begin(ledger, method, name)
-    _run(settings, files, style, resume=resume)
+        files = begin(ledger, settings.method, settings.values["data"], new_ledger=new_ledger)
+        _run(settings, files, style, resume=False)
+
+
+def refuse_contradictions(
+    ledger: str | None, run: str | None, *, new_ledger: bool, resume: bool
+) -> None:
+    """Options that say where a run is recorded, and contradict each other.
+
+    Raises:
+        OptionConflict: they do.
+    """
+    if new_ledger and ledger is not None:
+        why = "a ledger that is named is used, or made"
+        raise conflict("--new-ledger", f"--ledger {ledger}", why)
+    if new_ledger and resume:
+        raise conflict("--new-ledger", "--resume", "a run goes on in its own ledger")
+    if run is not None and not resume:
+        raise OptionConflict(f"--run {run} needs --resume; a new run finds a name by itself.")
 
 
 def _moved(saved: Settings, typed: Settings) -> Settings:
@@ -143,6 +164,7 @@ def _moved(saved: Settings, typed: Settings) -> Settings:
 
 def _run(settings: Settings, files: RunFiles, style: Style, *, resume: bool) -> None:
     # PyTorch is imported here, once everything that can be checked without it has been.
+    from dpacct.ledger.terms import known_terms
     from dpacct_cli.train_job import build_job
     from dpacct_cli.train_run import open_run, train
 
@@ -152,85 +174,38 @@ def _run(settings: Settings, files: RunFiles, style: Style, *, resume: bool) -> 
         if every is None
         else validate.count("eval_every", number(every), "the rounds between looks")
     )
-    job = build_job(settings)
-    with orderly_interrupts(), open_run(job, files, settings.dump(), resume=resume) as run:
-        outcome = train(run, job, files, style, looks or max(1, run.rounds // 10))
+    terms = known_terms(files.ledger)
+    job = build_job(settings, terms)
+    others = others_of(files, settings.values["data"])
+    notes = [train_page.two_budgets(files.ledger, others)] if others else []
+    if job.delta.origin.startswith("that of"):
+        own = f"delta is {plain(job.delta.value)}, {job.delta.origin}"
+        notes.append(f"{own}; --delta was not given.")
+    with orderly_interrupts(), open_run(job, files, settings, resume=resume) as run:
+        _say(style, *notes, run.resumed_with)
+        try:
+            outcome = train(run, job, files, style, looks or max(1, run.rounds // 10))
+        except BudgetExceeded as refusal:
+            raise BudgetExceeded(f"{refusal} {train_page.ways_out(files.ledger)}") from None
     if outcome.interrupted:
-        again = f"dpacct train {settings.method} --ledger {shlex.quote(str(files.ledger))} --resume"
+        again = f"dpacct train {settings.method} --ledger {shlex.quote(str(files.ledger))} "
+        again += f"--run {shlex.quote(files.stem)} --resume"
         errors.print_line(
             f"stopped after round {outcome.rounds} of {outcome.planned}; saved in "
             f"{files.checkpoint}. {again} goes on."
         )
         raise typer.Exit(INTERRUPTED)
     answer = Answer(
-        _data(settings, job, outcome, files),
+        train_page.data(settings, job, outcome, files),
         repr(outcome.accuracy),
-        lambda: _page(settings, job, outcome, files),
+        lambda: train_page.page(settings, job, outcome, files),
     )
     show(answer, style)
 
 
-def _data(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> dict[str, Any]:
-    spent = outcome.epsilon
-    private = outcome.not_private_because is None
-    return {
-        "method": settings.method,
-        "data": job.dataset.name,
-        "model": settings.values["model"],
-        "rounds": outcome.rounds,
-        "epsilon": {
-            # JSON has no infinity: null where nothing is promised.
-            "lower": spent.lower if private else None,
-            "upper": spent.upper if private else None,
-            "target": None if job.budget is None else job.budget.epsilon,
-        },
-        "delta": job.delta.value,
-        "noise_multiplier": outcome.noise_multiplier,
-        "clip_norm": outcome.clip_norm,
-        "sampling": job.sampling.name,
-        "sampling_rate": job.sampling.sampling_rate,
-        "adjacency": job.adjacency or str(job.sampling.default_adjacency),
-        "test_accuracy": outcome.accuracy,
-        "seconds": outcome.seconds,
-        "ledger": str(files.ledger),
-        "private": private,
-        "not_private_because": outcome.not_private_because,
-        "stopped_because": outcome.stopped_because,
-        "clients": len(job.clients),
-        "partition": settings.values["partition"],
-        "model_file": str(files.model),
-        "report": str(files.report),
-        "checkpoint": str(files.checkpoint),
-    }
-
-
-def _page(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> Page:
-    from dpacct.rounds import Round
-
-    if outcome.not_private_because is None:
-        spent = Row("epsilon", bracket(outcome.epsilon), f"  at {job.delta.in_words}")
-    else:
-        spent = Row("epsilon", "infinite", outcome.not_private_because)
-    plan = max(outcome.rounds, 1) * Round(outcome.noise_multiplier, job.sampling, job.adjacency)
-    z = noise(outcome.noise_multiplier)
-    rows = [
-        Row(
-            "test accuracy",
-            down(outcome.accuracy, 4),
-            f"of {len(job.tested):,} examples that no client holds",
-        ),
-        spent,
-        *mechanism.rows(plan),
-        Row("noise multiplier", z, f"std of the noise on the sum / clip norm "
-            f"{plain(outcome.clip_norm)}"),
-        Row("training", f"{settings.values['model']} on {job.dataset.name}, {len(job.clients):,} "
-            f"clients ({settings.values['partition']}), {seconds(outcome.seconds)}"),
-        Row("ledger", str(files.ledger)),
-        Row("model", str(files.model)),
-        Row("report", str(files.report), "  one line a round; raw norms in it are not private"),
-    ]  # fmt: skip
-    if outcome.stopped_because is not None:
-        rows.insert(2, Row("stopped early", outcome.stopped_because))
-    note = mechanism.delta_note(job.delta.value, job.delta.chosen, len(job.clients))
-    closing = f"dpacct ledger show {shlex.quote(str(files.ledger))} lists what was spent."
-    return Page(rows, closing=closing, note=note)
+def _say(style: Style, *notes: str | None) -> None:
+    """What a person should know before rounds are charged."""
+    if style is Style.HUMAN:
+        for note in notes:
+            if note is not None:
+                print(f"note: {note}", file=sys.stderr, flush=True)

@@ -1,4 +1,8 @@
-"""The files of a run: the ledger, and beside it settings, checkpoint, model and report."""
+"""The files of a run: the ledger of its data, and beside it settings, checkpoint, model and report.
+
+Rule 1: one ledger for a data set: every run on it is charged there, unless another is asked for.
+Rule 2: the other files belong to one run, and no run takes a name that is in use.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,10 @@ from itertools import count
 from pathlib import Path
 
 from dpacct.errors import InvalidParameter
+from dpacct_cli.train_settings import is_table
 
 SUFFIX = ".ledger"
+SETTINGS = ".settings.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +23,7 @@ class RunFiles:
     """Paths of one run.
 
     Attributes:
-        ledger: what was spent; several runs may share it.
+        ledger: what was spent; several runs share it.
         stem: what the names of the run's other files begin with.
     """
 
@@ -30,7 +36,7 @@ class RunFiles:
     @property
     def settings(self) -> Path:
         """What the run was told, as JSON; written first."""
-        return self._beside(".settings.json")
+        return self._beside(SETTINGS)
 
     @property
     def checkpoint(self) -> Path:
@@ -47,69 +53,54 @@ class RunFiles:
         """A line of JSON for each round."""
         return self._beside(".report.jsonl")
 
+    @property
+    def free(self) -> bool:
+        """Whether none of the run's own files exists yet."""
+        own = (self.settings, self.checkpoint, self.model, self.report)
+        return not any(file.exists() or file.is_symlink() for file in own)
 
-def _base(ledger: Path) -> str:
+    def run_name(self, method: str) -> str:
+        """What the run is called in the ledger: unique among the runs beside it."""
+        return self.stem if self.stem.startswith(method) else f"{method} {self.stem}"
+
+
+def home_of(data: str) -> Path:
+    """The ledger of a data set: beside a table, else in the working folder."""
+    return Path(data).with_suffix(SUFFIX) if is_table(data) else Path(f"{data}{SUFFIX}")
+
+
+def base_of(ledger: Path) -> str:
+    """The name of a ledger, from which its runs take theirs."""
     return ledger.name.removesuffix(SUFFIX) or ledger.name
 
 
-def _numbered(ledger: Path) -> list[RunFiles]:
-    """The runs that stand beside a ledger, the oldest first."""
-    found: list[RunFiles] = []
-    for files in _candidates(ledger):
-        if not files.settings.exists():
-            return found
-        found.append(files)
-    return found
-
-
-def _candidates(ledger: Path) -> Iterator[RunFiles]:
-    base = _base(ledger)
+def _numbered(name: str) -> Iterator[str]:
     for number in count(1):
-        yield RunFiles(ledger, base if number == 1 else f"{base}-{number}")
+        yield name if number == 1 else f"{name}-{number}"
 
 
-def begin(ledger: str | None, method: str, data: str) -> RunFiles:
-    """Files of a new run, none of which exists yet.
+def begin(ledger: str | None, method: str, data: str, *, new_ledger: bool = False) -> RunFiles:
+    """Files of a new run, none of which exists yet but the ledger.
 
-    Without ``ledger`` the run gets a new one, METHOD-DATA.ledger or that with the first free
-    number behind it. With one, the run is charged to it, beside whatever it holds.
-
+    Args:
+        ledger: the file that was named; None for that of the data.
+        method, data: from which the run's own files take their names.
+        new_ledger: beside the ledger of the data, with the first free number behind its name.
     Raises:
         InvalidParameter: the folder of the ledger does not exist.
     """
-    if ledger is None:
-        default = Path(f"{method}-{data}{SUFFIX}")
-        for files in _candidates(default):
-            own = default.with_name(files.stem + SUFFIX)
-            if not own.exists() and not files.settings.exists():
-                return RunFiles(own, files.stem)
-    path = Path(ledger or "")
-    if not path.parent.is_dir():
-        raise InvalidParameter("ledger", ledger, f"there is no folder {path.parent}")
-    if path.is_dir():
-        raise InvalidParameter("ledger", ledger, "a ledger is a file, and this is a folder")
-    return next(files for files in _candidates(path) if not files.settings.exists())
-
-
-def go_on(ledger: str | None, method: str, data: str) -> RunFiles:
-    """Files of the latest run of a ledger; without ``ledger``, of the latest one by default name.
-
-    Raises:
-        InvalidParameter: there is no such run.
-    """
     if ledger is not None:
-        found = _numbered(Path(ledger))
-        if not found:
-            settings = RunFiles(Path(ledger), _base(Path(ledger))).settings
-            raise InvalidParameter("ledger", ledger, f"no run to resume: there is no {settings}")
-        return found[-1]
-    default = Path(f"{method}-{data}{SUFFIX}")
-    latest: RunFiles | None = None
-    for files in _candidates(default):
-        own = RunFiles(default.with_name(files.stem + SUFFIX), files.stem)
-        if not own.ledger.exists():
-            break
-        latest = own
-    if latest is None:
-        raise InvalidParameter("ledger", None, f"no run to resume: there is no {default} here")
-    return latest
+        path = Path(ledger)
+        name = base_of(path)
+    else:
+        path = home_of(data)
+        name = f"{method}-{path.stem}"
+        if new_ledger:
+            names = (path.with_name(stem + SUFFIX) for stem in _numbered(path.stem))
+            path = next(path for path in names if not path.exists())
+    if not path.parent.is_dir():
+        raise InvalidParameter("ledger", str(path), f"there is no folder {path.parent}")
+    if path.is_dir():
+        raise InvalidParameter("ledger", str(path), "a ledger is a file, and this is a folder")
+    files = (RunFiles(path, stem) for stem in _numbered(name))
+    return next(found for found in files if found.free)

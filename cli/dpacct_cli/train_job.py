@@ -19,10 +19,11 @@ from dpacct.fl.methods import METHODS
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.models import Model, build_model
 from dpacct.fl.partitions import Partition, dirichlet, iid, natural
+from dpacct.ledger.terms import Terms
 from dpacct.rounds import Sampling, Uniform
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import number
-from dpacct_cli.train_settings import Settings, option
+from dpacct_cli.train_settings import Settings, is_table, option
 from dpacct_cli.typed import MechanismOptions, ReadDelta
 
 
@@ -58,13 +59,18 @@ class Job:
     secure_noise: bool
 
 
-def build_job(settings: Settings) -> Job:
+def build_job(settings: Settings, terms: Terms | None = None) -> Job:
     """Read the data, deal them out, build model and method.
 
+    Args:
+        settings: what was asked for.
+        terms: of the ledger that the run is charged to, if it exists.
     Raises:
         DpacctError: something that was asked for does not exist, or is out of range.
     """
     # What costs nothing to check comes before what takes time to read.
+    if terms is not None and settings.get("delta") is not None:
+        terms.check(validate.delta(number(settings.get("delta"))))
     method = build_method(settings.method, settings.method_options)
     local = _local(settings)
     device = choose_device(settings.get("device") or "auto")
@@ -74,7 +80,7 @@ def build_job(settings: Settings) -> Job:
     public_seed = _seed(settings, "public_seed") or 0
     dataset = read_data(settings)
     partition = _partition(settings, dataset, public_seed)
-    sampling, delta, adjacency = _mechanism(settings, len(partition))
+    sampling, delta, adjacency = _mechanism(settings, len(partition), terms)
     eps, noise = settings.get("eps"), settings.get("noise")
     budget = None if eps is None else Budget(cast("float", number(eps)), delta.value)
     model = build_model(settings.values["model"], dataset, seed=public_seed)
@@ -142,11 +148,6 @@ def read_data(settings: Settings) -> Dataset:
     return dataset if first is None else dataset.first(first)
 
 
-def is_table(name: str) -> bool:
-    """Whether ``--data`` names a file instead of a known data set."""
-    return name.lower().endswith(".csv")
-
-
 def _schema(settings: Settings, options: dict[str, Any]) -> TableSchema:
     known = [item.name for item in fields(TableSchema)]
     _check_data_options(options, known, Path(settings.values["data"]).name)
@@ -195,7 +196,9 @@ def _partition(settings: Settings, dataset: Dataset, seed: int) -> Partition:
     return dirichlet(dataset.labels(), clients, cast("float", number(strength)), seed=seed)
 
 
-def _mechanism(settings: Settings, clients: int) -> tuple[Sampling, ReadDelta, str | None]:
+def _mechanism(
+    settings: Settings, clients: int, terms: Terms | None
+) -> tuple[Sampling, ReadDelta, str | None]:
     rate, cohort = settings.get("q"), settings.get("cohort")
     if settings.get("sampling") == Uniform.name and rate is not None and "q" not in settings.chosen:
         share = number(rate)
@@ -211,7 +214,19 @@ def _mechanism(settings: Settings, clients: int) -> tuple[Sampling, ReadDelta, s
     )
     relation = typed.relation
     sampling = typed.read_sampling()
-    return sampling, typed.read_delta(settings.get("delta")), relation and str(relation)
+    return sampling, _delta(settings, typed, terms), relation and str(relation)
+
+
+def _delta(settings: Settings, typed: MechanismOptions, terms: Terms | None) -> ReadDelta:
+    """The delta that was typed, that of the ledger, or the default for so many clients."""
+    text = settings.get("delta")
+    if terms is None or text is not None:
+        return typed.read_delta(text)
+    own = terms.check(None)
+    usual = typed.num_clients not in (None, 1) and typed.read_delta(None)
+    if usual and usual.value == own:
+        return usual
+    return ReadDelta(own, f"that of {terms.path}", None)
 
 
 def _local(settings: Settings) -> SGD:

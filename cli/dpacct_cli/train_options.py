@@ -43,7 +43,20 @@ def _option(*names: str, metavar: str, text: str) -> object:
     return typer.Option(*names, metavar=metavar, help=text, show_default=False)
 
 
-MethodName = Annotated[str, typer.Argument(metavar="METHOD", help=f"One of {', '.join(METHODS)}.")]
+MethodName = Annotated[
+    Text,
+    typer.Argument(
+        metavar="[METHOD]", help=f"One of {', '.join(METHODS)}; a run that goes on knows its own."
+    ),
+]
+Delta = Annotated[
+    Text,
+    _option(
+        "--delta",
+        metavar="D",
+        text="Delta; default that of --ledger if it exists, else N^-1.1 for N clients.",
+    ),
+]
 Data = Annotated[
     Text,
     _option(
@@ -127,11 +140,25 @@ LedgerFile = Annotated[
         "--ledger",
         metavar="FILE",
         text="Where to record what is spent; model, report and checkpoint stand beside it. "
-        "Default METHOD-DATA.ledger.",
+        "Default one for each data set: DATA.ledger here, or beside FILE.csv.",
     ),
 ]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with the run of --ledger that was stopped.")
+NewLedger = Annotated[
+    bool,
+    typer.Option(
+        "--new-ledger",
+        help="A second budget for data that have one. Both epsilons then add up, and nobody "
+        "counts that.",
+    ),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")]
+RunName = Annotated[
+    Text,
+    _option(
+        "--run",
+        metavar="NAME",
+        text="Which run --resume means: what the names of its files begin with.",
+    ),
 ]
 Device = Annotated[
     Text, _option("--device", metavar="cpu|cuda|cuda:K", text="Default cuda where there is one.")

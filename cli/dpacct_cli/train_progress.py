@@ -1,4 +1,8 @@
-"""The progress bar of a run, with its budget in it; nothing where nobody watches."""
+"""The progress bar of a run, with its budget in it; nothing where nobody watches.
+
+Rule: only what is released is shown, and accuracy on public test data. Whoever looks over a shoulder
+learns neither norms nor the size of a cohort, nor to a fraction of a second how long a round took.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ Advance = Callable[["Report", float | None], None]
 
 
 def describe(report: Report, target: float | None, accuracy: float | None) -> str:
-    """What stands behind the bar: budget, accuracy, share of clipped updates, time of a round."""
+    """What stands behind the bar: budget and accuracy."""
     if report.not_private_because is not None:
         parts = ["not private"]
     else:
@@ -25,10 +29,6 @@ def describe(report: Report, target: float | None, accuracy: float | None) -> st
         parts = [f"epsilon {up(report.epsilon.upper, 3)}{limit}"]
     if accuracy is not None:
         parts.append(f"accuracy {accuracy:.3f}")
-    # NaN where nobody came.
-    if report.clipped_fraction == report.clipped_fraction:
-        parts.append(f"clipped {100 * report.clipped_fraction:.0f} %")
-    parts.append(f"{report.timing.total:.2g} s/round")
     return "   ".join(parts)
 
 

@@ -14,12 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
-from dpacct.budget import Interval
+from dpacct.budget import Spent
 from dpacct.errors import InvalidParameter
 from dpacct.fl.callbacks import Callback, RunView
 from dpacct.fl.evaluation import evaluate
@@ -27,9 +27,11 @@ from dpacct.fl.federation import Federation
 from dpacct.fl.models import cross_entropy, save_parameters
 from dpacct.fl.reports import Report
 from dpacct_cli.options import Style
+from dpacct_cli.output import write_new
 from dpacct_cli.train_files import RunFiles
 from dpacct_cli.train_job import Job
 from dpacct_cli.train_progress import bar
+from dpacct_cli.train_settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Outcome:
 
     Attributes:
         rounds: done, in all parts of the run.
-        epsilon: [achieved, proven] of what was released.
+        epsilon: [achieved, proven] of what was released, with its delta.
         accuracy: on the test set, at the end.
         seconds: of this part of the run.
         interrupted: somebody stopped it.
@@ -47,7 +49,7 @@ class Outcome:
 
     rounds: int
     planned: int
-    epsilon: Interval
+    epsilon: Spent
     noise_multiplier: float
     clip_norm: float
     accuracy: float
@@ -70,31 +72,18 @@ class _Beginning(Callback):
     def start(self, run: RunView) -> None:
         """Write both, once the ledger has admitted the run."""
         if run.round == 0:
-            write_text(self._files.settings, self._settings)
+            if not self._files.settings.exists():
+                write_new(self._settings, self._files.settings, "ledger")
             run.save()
 
 
-def write_text(file: Path, text: str, mode: str = "w") -> None:
-    """Write or append text.
-
-    Raises:
-        InvalidParameter: the file cannot be written.
-    """
-    try:
-        with file.open(mode, encoding="utf-8") as stream:
-            stream.write(text)
-    except OSError as error:
-        rule = f"a file beside it cannot be written ({error.strerror or error})"
-        raise InvalidParameter("ledger", str(file), rule) from None
-
-
-def open_run(job: Job, files: RunFiles, settings: str, *, resume: bool) -> Federation:
+def open_run(job: Job, files: RunFiles, settings: Settings, *, resume: bool) -> Federation:
     """The run that a job describes, at its beginning or at its checkpoint.
 
     Args:
         job: what runs.
         files: where it is recorded.
-        settings: the job's, as text; written when the run begins.
+        settings: the job's; written when the run begins.
         resume: go on from the checkpoint, if there is one.
 
     Raises:
@@ -117,10 +106,11 @@ def open_run(job: Job, files: RunFiles, settings: str, *, resume: bool) -> Feder
         secure_noise=job.secure_noise,
         vectorize=job.vectorize,
         ledger=files.ledger,
+        name=files.run_name(settings.method),
         device=job.device,
         seed=job.seed,
         checkpoint=files.checkpoint,
-        callbacks=[_Beginning(files, settings)],
+        callbacks=[_Beginning(files, replace(settings, ledger=files.ledger.name).dump())],
     )
     # Without a checkpoint nothing was ever charged.
     return run.resume() if resume and files.checkpoint.exists() else run
@@ -180,7 +170,12 @@ def _accuracy(run: Federation, job: Job) -> float:
 def _append(file: Path, report: Report, accuracy: float | None) -> None:
     row = {key: _plain(value) for key, value in report.to_dict().items()}
     row["test_accuracy"] = accuracy
-    write_text(file, json.dumps(row, allow_nan=False) + "\n", "a")
+    try:
+        with file.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(row, allow_nan=False) + "\n")
+    except OSError as error:
+        rule = f"a file beside it cannot be written ({error.strerror or error})"
+        raise InvalidParameter("ledger", str(file), rule) from None
 
 
 def _plain(value: Any) -> Any:

@@ -59,6 +59,11 @@ TABLES = ("method_options", "data_options")
 Values = Mapping[str, str]
 
 
+def is_table(name: str) -> bool:
+    """Whether ``--data`` names a file instead of a known data set."""
+    return name.lower().endswith(".csv")
+
+
 def option(key: str) -> str:
     """How the command line calls a key."""
     return "--" + key.replace("_", "-")
@@ -74,6 +79,8 @@ class Settings:
         chosen: keys that the user named, in a file or on the command line.
         method_options: for the method.
         data_options: for the reader of the data.
+        ledger: name of the file beside these settings that the run is charged to; None in
+            settings of version 0.1.
     """
 
     method: str
@@ -81,6 +88,7 @@ class Settings:
     chosen: frozenset[str] = frozenset()
     method_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     data_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    ledger: str | None = None
 
     def get(self, key: str) -> str | None:
         """The value of a key, or None."""
@@ -93,7 +101,7 @@ class Settings:
             **self.values,
             "method_options": dict(self.method_options),
             "data_options": dict(self.data_options),
-        }
+        } | ({} if self.ledger is None else {"ledger": self.ledger})
         return json.dumps(content, indent=2) + "\n"
 
 
@@ -114,8 +122,11 @@ def load(file: Path) -> Settings:
         raise InvalidParameter("resume", str(file), rule)
     found = cast("dict[str, Any]", content)
     tables = [_table(found.pop(name, {}), name, "resume", file) for name in TABLES]
-    method = found.pop("method")
-    return Settings(method, _texts(found, "resume", file), frozenset(), *tables)
+    method, ledger = found.pop("method"), found.pop("ledger", None)
+    if ledger is not None and (not isinstance(ledger, str) or Path(ledger).name != ledger):
+        raise InvalidParameter("resume", str(file), f"{rule}, and name it; {ledger!r} is no name")
+    values = _texts(found, "resume", file)
+    return Settings(method, values, frozenset(), tables[0], tables[1], ledger)
 
 
 def combine(

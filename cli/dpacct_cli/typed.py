@@ -64,9 +64,15 @@ class ReadDelta:
         return f"delta {shown_delta(self.value)} ({self.origin})"
 
     @property
+    def lead(self) -> str:
+        """What is said first where another option than --delta moved it."""
+        return f"by --clients, not {plain(DEFAULT_DELTA)}: " if self.origin else ""
+
+    @property
     def retyped(self) -> str:
-        """The option once more, for a command that a person can paste."""
-        return "" if self.typed is None else f" --delta {pasted(self.typed.strip())}"
+        """The option, for a command that a person can paste; never left to another default."""
+        text = repr(self.value) if self.typed is None else self.typed.strip()
+        return f" --delta {pasted(text)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,9 @@ class Waiting:
 
     Attributes:
         what: is being computed.
+        written: the line was shown.
+        stands: it is there, to be taken away.
+        thread: shows it.
     """
 
     def __init__(self, what: str, file: int, *, plain: bool, patience: float) -> None:
@@ -30,15 +33,16 @@ class Waiting:
         import threading
 
         self.what = what
-        self.shown = False
+        self.written = False
+        self.stands = False
         self._file = file
         self._plain = plain
         self._patience = patience
         self._started = time.monotonic()
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._show, daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._show, daemon=True)
+        self.thread.start()
 
     def _show(self) -> None:
         if self._over.wait(self._patience):
@@ -47,8 +51,9 @@ class Waiting:
             with self._lock:
                 if self._over.is_set():
                     return
+                self.stands = not self._plain
                 self._write(self._line())
-                self.shown = not self._plain
+                self.written = True
             if self._plain or self._over.wait(PERIOD):
                 return
 
@@ -65,9 +70,9 @@ class Waiting:
             return
         self._over.set()
         with self._lock:
-            if self.shown:
+            if self.stands:
                 self._write(ERASE)
-                self.shown = False
+                self.stands = False
 
     def _write(self, data: bytes) -> None:
         try:
@@ -124,4 +129,4 @@ def end() -> None:
 
 def eraser() -> bytes:
     """What takes the line away, for a signal handler, which must not wait for a lock."""
-    return ERASE if _current is not None and _current.shown else b""
+    return ERASE if _current is not None and _current.stands else b""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from dpacct.dominating import Direction, SampledGaussianPair, achieved_pair
+from dpacct.dominating import AchievedPair, Direction, SampledGaussianPair, achieved_pair
 from dpacct.one_round import one_round_delta
 from dpacct.rounding import UNIT
 from dpacct.rounds import Schedule
@@ -18,11 +18,11 @@ from dpacct.search import bisect
 _TOLERANCE = 1e-10
 
 
-def _candidates(schedule: Schedule) -> list[SampledGaussianPair]:
+def _candidates(schedule: Schedule) -> list[AchievedPair]:
     """Pairs that are surely contained: all full rounds as one, the extreme sampled rounds."""
-    found: list[SampledGaussianPair] = []
+    found: list[AchievedPair] = []
     for direction in Direction:
-        pairs: dict[SampledGaussianPair, int] = {}
+        pairs: dict[AchievedPair, int] = {}
         for round_, count in schedule.distinct().items():
             pair = achieved_pair(round_, direction)
             pairs[pair] = pairs.get(pair, 0) + count

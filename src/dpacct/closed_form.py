@@ -18,10 +18,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dpacct.dominating import Direction, SymmetrizedPair, proven_pair
+from dpacct.dominating import Direction, ReplacementPair, SymmetrizedPair, proven_pair
 from dpacct.errors import Unsupported
 from dpacct.rounding import FUNCTION_ERROR
-from dpacct.rounds import Poisson, Round
+from dpacct.rounds import Round
 
 # (order, q, nu) -> the conditions that fail, in words.
 Conditions = Callable[[float, float, float], tuple[str, ...]]
@@ -100,12 +100,11 @@ def forms_for(round_: Round) -> tuple[tuple[ClosedForm, ...], float]:
         Unsupported: none does.
     """
     pair = proven_pair(round_, Direction.REMOVE)
-    if not isinstance(pair, SymmetrizedPair):
-        return (LEMMA_4, MIRONOV), pair.noise_std
-    if isinstance(round_.sampling, Poisson):
+    if isinstance(pair, ReplacementPair):
         reason = "no closed form is proven for Poisson sampling with replace-one adjacency"
         raise Unsupported(f"{reason}; the accountant rdp covers it")
-    return (LEMMA_3, BUN), pair.noise_std
+    forms = (LEMMA_3, BUN) if isinstance(pair, SymmetrizedPair) else (LEMMA_4, MIRONOV)
+    return forms, pair.noise_std
 
 
 def closed_form_renyi(order: int, round_: Round) -> tuple[float, tuple[str, ...]]:

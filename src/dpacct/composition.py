@@ -3,28 +3,49 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from dpacct.cumulants import Cumulants, sampled_cumulants, symmetrized_cumulants
+from dpacct.cumulants import (
+    ACCURACY,
+    MAX_NODES,
+    Cumulants,
+    nodes_cumulants,
+    symmetrized_cumulants,
+)
 from dpacct.dominating import (
     Direction,
     DominatingPair,
+    ReplacementPair,
     SampledGaussianPair,
     SymmetrizedPair,
 )
 from dpacct.moments import log_moment
 from dpacct.rdp_uniform import symmetrized_log_moment
+from dpacct.replacement_moments import replacement_log_moment
 from dpacct.rounding import UNIT, Array, Bounds, weighted_sum
-from dpacct.rounds import Round, Schedule
+from dpacct.rounds import MAX_PHASES, Round, Schedule
 from dpacct.symmetrized_losses import SymmetrizedLosses
 from dpacct.tilted import TiltedLosses
+from dpacct.tilted_nodes import ReplacementNodes, SampledNodes, TiltedNodes
 
+
+class Rows(NamedTuple):
+    """Rates below one, noise and multiplicities of several rounds, shape (m,)."""
+
+    rates: Array
+    noise: Array
+    counts: Array
+
+
+NO_ROWS = Rows(np.empty(0), np.empty(0), np.empty(0))
 PairOf = Callable[[Round, Direction], DominatingPair]
 # Rounds whose nodes are kept in the same arrays.
 _ROWS = 500
+_ACCURACY, _MAX_NODES = 44.0, 1_000_000
 Law = TiltedLosses | SymmetrizedLosses
 
 
@@ -37,6 +58,7 @@ class Composition:
         precision: sum of count / noise^2 over the rounds of full participation.
         direction: remove or add.
         symmetrized: pairs of C_q and how often each occurs.
+        replaced: pairs of a replaced client, with multiplicities.
         kinds: number of distinct pairs, for rounding.
     """
 
@@ -46,6 +68,7 @@ class Composition:
     precision: float
     direction: Direction
     symmetrized: tuple[tuple[SymmetrizedPair, int], ...] = ()
+    replaced: Rows = NO_ROWS
     kinds: int = 1
 
     @classmethod
@@ -53,6 +76,7 @@ class Composition:
         """The composition of pairs that all have this direction."""
         plain = {p: n for p, n in pairs.items() if isinstance(p, SampledGaussianPair)}
         sampled = {pair: n for pair, n in plain.items() if pair.sampling_rate < 1.0}
+        replaced = {p: n for p, n in pairs.items() if isinstance(p, ReplacementPair)}
         return cls(
             np.array([pair.sampling_rate for pair in sampled]),
             np.array([pair.noise_std for pair in sampled]),
@@ -60,6 +84,11 @@ class Composition:
             sum(n / p.noise_std**2 for p, n in plain.items() if p.sampling_rate == 1.0),
             direction,
             tuple((p, n) for p, n in pairs.items() if isinstance(p, SymmetrizedPair)),
+            Rows(
+                np.array([pair.sampling_rate for pair in replaced]),
+                np.array([pair.noise_std for pair in replaced]),
+                np.array([float(n) for n in replaced.values()]),
+            ),
             len(pairs),
         )
 
@@ -73,9 +102,20 @@ class Composition:
         return cls.of(pairs, direction)
 
     @property
+    def is_symmetric(self) -> bool:
+        """Whether rounds are there, besides full participation, whose two directions are equal."""
+        return bool(self.symmetrized) or bool(self.replaced.rates.size)
+
+    @property
+    def sampled_rounds(self) -> float:
+        """How many rounds there are besides those of full participation."""
+        plain = float(self.counts.sum()) + float(self.replaced.counts.sum())
+        return plain + sum(n for _, n in self.symmetrized)
+
+    @property
     def largest_loss(self) -> float:
         """A bound of the loss of the whole composition; infinite where there is none."""
-        if self.direction is Direction.REMOVE or self.precision or self.symmetrized:
+        if self.direction is Direction.REMOVE or self.precision or self.is_symmetric:
             return math.inf
         return float(-np.log1p(-self.rates) @ self.counts) * (1 + UNIT * (2 * self.kinds + 32))
 
@@ -88,6 +128,11 @@ class Composition:
         sampled = weighted_sum(moment, self.counts)
         full = self.precision * tilts * (1 + tilts) / 2
         lower, upper = sampled.lower + full, sampled.upper + full
+        if self.replaced.rates.size:
+            setting = (self.replaced.rates[rounds], self.replaced.noise[rounds])
+            opposed = replacement_log_moment(1 + tilts[None, :], *setting)
+            part = weighted_sum(opposed, self.replaced.counts)
+            lower, upper = lower + part.lower, upper + part.upper
         for pair, count in self.symmetrized:
             for k, c in enumerate(tilts):
                 part = symmetrized_log_moment(1 + float(c), pair.sampling_rate, pair.noise_std)
@@ -101,12 +146,10 @@ class Composition:
         """log M(c), and mean and variance of the loss tilted by e^{c L}; not proven."""
         value = self.precision * tilt * (1 + tilt) / 2
         mean, variance = self.precision * (0.5 + tilt), self.precision
-        if self.rates.size:
-            remove = self.direction is Direction.REMOVE
-            order = 1 + tilt if remove else -tilt
-            part = sampled_cumulants(order, self.rates, self.noise, self.counts)
-            value, variance = value + part.log_moment, variance + part.variance
-            mean += part.mean if remove else -part.mean
+        for nodes, noise, counts in self._nodes(tilt, ACCURACY, 0.0, MAX_NODES):
+            part = nodes_cumulants(nodes, noise, counts)
+            value, mean = value + part.log_moment, mean + part.mean
+            variance += part.variance
         for pair, count in self.symmetrized:
             part = symmetrized_cumulants(pair.sampling_rate, pair.noise_std, tilt)
             value, mean = value + count * part.log_moment, mean + count * part.mean
@@ -116,11 +159,25 @@ class Composition:
     def laws(self, tilt: float, frequency: float) -> list[Law]:
         """The tilted losses of the sampled rounds, for frequencies up to the one given."""
         found: list[Law] = []
-        for start in range(0, len(self.rates), _ROWS):
-            rows = slice(start, start + _ROWS)
-            parts = (self.rates[rows], self.noise[rows], self.counts[rows], self.direction)
-            found.append(TiltedLosses(*parts, tilt, frequency))
+        # A law of many rounds has to be known the better.
+        accuracy = _ACCURACY + math.log(max(self.sampled_rounds, 1.0))
+        parts = self._nodes(tilt, accuracy, frequency, _MAX_NODES, _ROWS)
+        found += [TiltedLosses(nodes, noise, counts) for nodes, noise, counts in parts]
         for pair, count in self.symmetrized:
             setting = (pair.sampling_rate, pair.noise_std, float(count))
             found.append(SymmetrizedLosses(*setting, tilt, frequency))
         return found
+
+    def _nodes(
+        self, tilt: float, accuracy: float, frequency: float, most: int, block: int = MAX_PHASES
+    ) -> Iterator[tuple[TiltedNodes, Array, Array]]:
+        """Nodes of the rounds, with their noise and their counts, in blocks of so many kinds."""
+        plain = Rows(self.rates, self.noise, self.counts)
+        for rows in (plain, self.replaced):
+            for start in range(0, len(rows.rates), block):
+                rates, noise, counts = (part[start : start + block] for part in rows)
+                setting = (tilt, accuracy, frequency, most)
+                if rows is plain:
+                    yield SampledNodes(rates, noise, self.direction, *setting), noise, counts
+                else:
+                    yield ReplacementNodes(rates, noise, *setting), noise, counts

@@ -38,6 +38,8 @@ _TABLE_LENGTH = 100
 _UNBLURRED = 1500
 # A delta above zero is never told as zero.
 _LEAST_DELTA = 1e-315
+# Of a blur with a larger variance than this the lower bound says nothing.
+_WIDEST_BLUR = 100.0
 
 
 class Law(Protocol):
@@ -189,7 +191,9 @@ class Contour:
         spread = 8 * UNIT * (abs(log_upper) + blurred + c * epsilon + 8)
         upper = max(slack, total + slack) * upper_scale * (1 + spread) + _LEAST_DELTA
         lower = max(0.0, total - slack) * lower_scale * (1 - spread) - self._aliases(epsilon)
-        if self.blur:
+        if self.blur > _WIDEST_BLUR:
+            lower = 0.0
+        elif self.blur:
             gap = self.blur * math.exp(self.blur / 8) * (1 + 1e-9)
             lower -= gap * max(0.0, density) * upper_scale * (1 + spread)
         slope = -falling / total if total > 0 and falling > 0 else -c

@@ -8,13 +8,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from dpacct.rounding import Array
-from dpacct.trapezoid_grid import Grid, log_ratio
+from dpacct.tilted_nodes import TiltedNodes
 
-# Accuracy e^-20 of the sums.
-_ACCURACY = 20.0
+# Accuracy e^-20 of the sums of nodes, and how many there may be: a search takes some dozens.
+ACCURACY, MAX_NODES = 20.0, 2_000_000
 _NODES = 1500
-# A search takes some dozens of these sums.
-_MAX_NODES = 2_000_000
 
 
 class Cumulants(NamedTuple):
@@ -33,19 +31,18 @@ class Tiltable(Protocol):
         ...
 
 
-def sampled_cumulants(order: float, rates: Array, noise: Array, counts: Array) -> Cumulants:
-    """The same for log r of sampled Gaussians weighted by r^order; rates in (0, 1), shapes (m,)."""
-    a = np.full_like(noise, order)
-    accuracy = np.full_like(a, _ACCURACY)
-    grid = Grid(a, rates, noise, accuracy, np.maximum(a, 0.0), max_nodes=_MAX_NODES)
-    quadratic, ratio, _ = log_ratio(grid, rates, noise)
-    exponent = order * ratio - quadratic
-    top = np.maximum.reduceat(exponent, grid.starts)
-    weights = np.exp(exponent - grid.spread(top))
+def nodes_cumulants(nodes: TiltedNodes, noise: Array, counts: Array) -> Cumulants:
+    """The same for rounds of which there are ``counts``; noise std and counts of shape (m,).
+
+    The logarithm of the moment is that of the density N(0, sigma^2) e^exponent.
+    """
+    grid = nodes.grid
+    top = np.maximum.reduceat(nodes.exponent, grid.starts)
+    weights = np.exp(nodes.exponent - grid.spread(top))
     total = grid.sum(weights)
     log_moment = top + np.log(total) + np.log(grid.step / noise) - 0.5 * math.log(2 * math.pi)
-    first = grid.sum(weights * ratio) / total
-    second = grid.sum(weights * ratio * ratio) / total - first**2
+    first = grid.sum(weights * nodes.loss) / total
+    second = grid.sum(weights * nodes.loss**2) / total - first**2
     return Cumulants(float(counts @ log_moment), float(counts @ first), float(counts @ second))
 
 

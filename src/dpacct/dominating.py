@@ -7,6 +7,7 @@ N(0, sigma^2) and r(x) = 1 - q + q e^{(2x-1)/(2 sigma^2)}.
 * `SymmetrizedPair`: the pair of the trade-off function C_q(f) of Dong, Roth, Su (2022), f the
   Gaussian's: losses log r where r > 1 with the masses of the remove pair, their mirror image,
   and an atom at zero.
+* `ReplacementPair`: P = phi(x) r(x) against Q = phi(x) r(-x), a client that sends 1 or -1.
 
 Which pair stands for which round, and why, is in docs/derivations/dominating-pairs.md.
 """
@@ -17,7 +18,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from dpacct.rounds import Adjacency, Poisson, Round, Uniform
+from dpacct.rounds import Adjacency, Round, Uniform
 
 
 class Direction(StrEnum):
@@ -44,7 +45,16 @@ class SymmetrizedPair:
     noise_std: float
 
 
-DominatingPair = SampledGaussianPair | SymmetrizedPair
+@dataclass(frozen=True, slots=True)
+class ReplacementPair:
+    """(1-q) N(0) + q N(1) against (1-q) N(0) + q N(-1); a mirror image in the other direction."""
+
+    sampling_rate: float
+    noise_std: float
+
+
+DominatingPair = SampledGaussianPair | SymmetrizedPair | ReplacementPair
+AchievedPair = SampledGaussianPair | ReplacementPair
 
 
 def proven_pair(round_: Round, direction: Direction) -> DominatingPair:
@@ -58,18 +68,16 @@ def proven_pair(round_: Round, direction: Direction) -> DominatingPair:
     if _takes_everybody(round_):
         return _full_pair(round_, direction)
     match round_.sampling:
-        case Poisson(q) if relation is not Adjacency.REPLACE_ONE:
-            return SampledGaussianPair(q, z, direction)
         case Uniform() as uniform if relation is Adjacency.ADD_REMOVE:
             # An added client displaces another one: the sum moves by up to 2 C at rate m / N.
             return SampledGaussianPair(uniform.rate_bounds[1], z / 2, direction)
         case Uniform() as uniform:
             return SymmetrizedPair(uniform.rate_bounds[1], z / 2)
-        case sampling:
-            return SymmetrizedPair(sampling.sampling_rate, z / 2)
+        case _:
+            return achieved_pair(round_, direction)
 
 
-def achieved_pair(round_: Round, direction: Direction) -> SampledGaussianPair:
+def achieved_pair(round_: Round, direction: Direction) -> AchievedPair:
     """A pair that some explicit neighboring data sets reach, in one direction.
 
     Source: docs/derivations/dominating-pairs.md lists the data sets.
@@ -86,8 +94,10 @@ def achieved_pair(round_: Round, direction: Direction) -> SampledGaussianPair:
             # Zero-out: the others send zero, so the target moves the sum by C only.
             noise = z / 2 if relation is Adjacency.REPLACE_ONE else z
             return SampledGaussianPair(uniform.rate_bounds[0], noise, direction)
+        case sampling if relation is Adjacency.REPLACE_ONE:
+            # The others send zero, and the replacement sends the opposite.
+            return ReplacementPair(sampling.sampling_rate, z)
         case sampling:
-            # Replace-one, Poisson: the replacement contributes zero, as if there were none.
             return SampledGaussianPair(sampling.sampling_rate, z, direction)
 
 

@@ -15,7 +15,13 @@ from dataclasses import dataclass
 
 from dpacct.budget import Interval
 from dpacct.composition import Composition
-from dpacct.dominating import Direction, SampledGaussianPair, SymmetrizedPair
+from dpacct.dominating import (
+    AchievedPair,
+    Direction,
+    ReplacementPair,
+    SampledGaussianPair,
+    SymmetrizedPair,
+)
 from dpacct.errors import InvalidParameter, NotConverged
 from dpacct.gaussian import gaussian_delta, gaussian_epsilon
 from dpacct.grid_engine import grid_delta, grid_epsilon
@@ -102,17 +108,24 @@ def _tail_bounded(found: Interval, composition: Composition, epsilon: float) -> 
     return Interval(0.0, min(found.upper, chernoff_delta(composition, epsilon)))
 
 
-def _alone(composition: Composition) -> SampledGaussianPair | None:
+def _alone(composition: Composition) -> AchievedPair | None:
     """The pair of a composition of a single sampled round, if that is what it is."""
-    if composition.precision:
+    if composition.precision or composition.sampled_rounds != 1.0:
         return None
-    if not composition.symmetrized and float(composition.counts.sum()) == 1.0:
-        rate, noise = float(composition.rates[0]), float(composition.noise[0])
-        return SampledGaussianPair(rate, noise, composition.direction)
-    if not composition.rates.size and sum(n for _, n in composition.symmetrized) == 1:
-        # For eps >= 0 the profile of C_q is that of the remove pair.
-        return _as_remove(composition.symmetrized[0][0])
-    return None
+    return _pairs(composition)[0][0]
+
+
+def _pairs(composition: Composition) -> list[tuple[AchievedPair, float]]:
+    """The pairs of all sampled rounds, with multiplicities, as one alone is for eps >= 0."""
+    rows = zip(composition.rates, composition.noise, composition.counts, strict=True)
+    found: list[tuple[AchievedPair, float]] = [
+        (SampledGaussianPair(float(q), float(z), composition.direction), float(n))
+        for q, z, n in rows
+    ]
+    # For eps >= 0 the profile of C_q is that of the remove pair.
+    found += [(_as_remove(pair), float(n)) for pair, n in composition.symmetrized]
+    opposed = zip(*composition.replaced, strict=True)
+    return found + [(ReplacementPair(float(q), float(z)), float(n)) for q, z, n in opposed]
 
 
 def _as_remove(pair: SymmetrizedPair) -> SampledGaussianPair:
@@ -120,7 +133,7 @@ def _as_remove(pair: SymmetrizedPair) -> SampledGaussianPair:
 
 
 def _unsampled(composition: Composition) -> bool:
-    return not composition.rates.size and not composition.symmetrized
+    return composition.sampled_rounds == 0.0
 
 
 def _precision_bounds(composition: Composition) -> tuple[float, float]:
@@ -131,21 +144,15 @@ def _precision_bounds(composition: Composition) -> tuple[float, float]:
 def _costs_nothing(composition: Composition, delta: float) -> bool:
     """Whether delta(0), at most the sum of those of the rounds, is surely at most ``delta``."""
     total = gaussian_delta(0.0, math.sqrt(_precision_bounds(composition)[1])).upper
-    sampled = zip(composition.rates, composition.noise, composition.counts, strict=True)
-    pairs = [
-        (SampledGaussianPair(float(q), float(z), composition.direction), float(n))
-        for q, z, n in sampled
-    ]
-    pairs += [(_as_remove(pair), float(n)) for pair, n in composition.symmetrized]
     slack = 1 + UNIT * (2 * composition.kinds + 16)
-    for pair, count in pairs:
+    for pair, count in _pairs(composition):
         total += count * one_round_delta(0.0, pair).upper
         if total * slack > delta:
             return False
     return total * slack <= delta
 
 
-def _alone_epsilon(pair: SampledGaussianPair, delta: float) -> Interval:
+def _alone_epsilon(pair: AchievedPair, delta: float) -> Interval:
     """eps(delta) of one round: the root of a closed form, bracketed."""
 
     def above(epsilon: float) -> float:

@@ -86,5 +86,5 @@ def excess(goal: Goal, schedule: Schedule) -> float:
     cost = goal.cost(schedule)
     if cost <= goal.target:
         # Exactly on target must count as met, whatever the logarithms round to.
-        return min(0.0, math.log(max(cost, 1e-300) / goal.target))
-    return max(math.log(cost / goal.target), 1e-300)
+        return min(0.0, math.log(max(cost, 1e-300)) - math.log(goal.target))
+    return max(math.log(cost) - math.log(goal.target), 1e-300)

@@ -153,7 +153,9 @@ def log_gap(laws: Laws) -> float:
 
 
 def _grid_laws(composition: Composition, tilt: float, step: float, accuracy: float) -> Laws:
-    rounds = float(composition.counts.sum()) + sum(n for _, n in composition.symmetrized) + 1
+    if composition.replaced.rates.size:
+        raise NotConverged("there is no grid for the losses of replaced clients")
+    rounds = composition.sampled_rounds + 1
     accuracy += _TAILS + math.log(rounds)
     tolerance = max(1e-14, min(1e-11, 1e-9 / rounds))
     found: Laws = []

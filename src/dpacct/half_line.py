@@ -106,7 +106,8 @@ class PanelBounds:
         self.angle: Array = self._probability(self._high) * height / np.cos(height)
 
     def _probability(self, u: Array) -> Array:
-        return 1 / (1 + (1 - self._q) / self._q * np.exp(np.minimum(-u, 700.0)))
+        log_odds = math.log1p(-self._q) - math.log(self._q)
+        return 1 / (1 + np.exp(np.clip(log_odds - u, -700.0, 700.0)))
 
     def power(self, exponent: float) -> Array:
         """Bound of |r^exponent| for an exponent <= 0."""

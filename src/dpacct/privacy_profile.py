@@ -113,7 +113,7 @@ class _Side:
         self._seen: dict[tuple[Direction, float], Interval] = {}
         # Then both directions are the same: asked once, answered for both.
         self._symmetric = all(
-            isinstance(pair, SymmetrizedPair) or pair.sampling_rate == 1.0
+            not isinstance(pair, SampledGaussianPair) or pair.sampling_rate == 1.0
             for pair in self._pairs[Direction.REMOVE]
         )
 
@@ -131,7 +131,7 @@ class _Side:
             return self._solvers[direction].delta(epsilon)
         except NotConverged:
             # One round alone is contained in all of them.
-            rounds = [p for p in self._pairs[direction] if isinstance(p, SampledGaussianPair)]
+            rounds = [p for p in self._pairs[direction] if not isinstance(p, SymmetrizedPair)]
             lower = max((one_round_delta(epsilon, pair).lower for pair in rounds), default=0.0)
             return Interval.bracket(lower, self._worse(epsilon))
 
@@ -147,9 +147,8 @@ class _Solvers:
     def __init__(self, composition: Composition, engine: Solver) -> None:
         self._composition, self._engine = composition, engine
         self._contours: dict[float, tuple[Contour, float]] = {}
-        sampled = float(composition.counts.sum()) + sum(n for _, n in composition.symmetrized)
         # A single round has a closed form, and Gaussians without sampling compose to one.
-        self._makes_contours = sampled > 1.0
+        self._makes_contours = composition.sampled_rounds > 1.0
 
     def delta(self, epsilon: float) -> Interval:
         """Bounds of delta at one epsilon >= 0.

@@ -2,8 +2,9 @@
 
 For order alpha and b = alpha - 1, one sampled Gaussian round has
     remove:  R(alpha) = log I(alpha) / b,        add:  R(alpha) = log I(-b) / b,
-a round of fixed-size sampling that of `rdp_uniform`. Rounds add up, here and nowhere else; each
-direction is summed for itself and the larger sum is the curve.
+a round of fixed-size sampling that of `rdp_uniform`, and one of Poisson sampling in which a client
+is replaced that of `replacement_moments`. Rounds add up, here and nowhere else; each direction is
+summed for itself and the larger sum is the curve.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dpacct.arguments import build_schedule
 from dpacct.dominating import (
     Direction,
     DominatingPair,
+    ReplacementPair,
     SampledGaussianPair,
     SymmetrizedPair,
     achieved_pair,
@@ -25,6 +27,7 @@ from dpacct.dominating import (
 )
 from dpacct.moments import log_moment
 from dpacct.rdp_uniform import symmetrized_log_moment, wang_log_moment
+from dpacct.replacement_moments import replacement_log_moment
 from dpacct.rounding import UNIT, Array, Bounds, weighted_sum
 from dpacct.rounds import Adjacency, Round, Sampling, Schedule
 
@@ -55,20 +58,30 @@ class _Composition:
     counts: Array
     direction: Direction
     symmetrized: tuple[tuple[SymmetrizedPair, int], ...]
+    replaced: tuple[tuple[ReplacementPair, int], ...]
 
     def log_moment(self, order: float) -> Bounds:
         """Sum of log E_Q[(P/Q)^order], 0-dimensional."""
         a = order if self.direction is Direction.REMOVE else 1 - order
         parts = weighted_sum(log_moment(a, self.rates, self.noise), self.counts)
-        if not self.symmetrized:
+        if not self.symmetrized and not self.replaced:
             return parts
         moments = [symmetrized_bounds(pair, order) for pair, _ in self.symmetrized]
         counts = np.array([1.0] + [count for _, count in self.symmetrized])
+        if self.replaced:
+            moments.append(self._replaced(order))
+            counts = np.append(counts, 1.0)
         stacked = Bounds(
             np.array([parts.lower] + [m.lower for m in moments]),
             np.array([parts.upper] + [m.upper for m in moments]),
         )
         return weighted_sum(stacked, counts)
+
+    def _replaced(self, order: float) -> Bounds:
+        rates = np.array([pair.sampling_rate for pair, _ in self.replaced])
+        noise = np.array([pair.noise_std for pair, _ in self.replaced])
+        counts = np.array([float(count) for _, count in self.replaced])
+        return weighted_sum(replacement_log_moment(order, rates, noise), counts)
 
 
 def _compose(pairs: dict[DominatingPair, int], direction: Direction) -> _Composition:
@@ -79,6 +92,7 @@ def _compose(pairs: dict[DominatingPair, int], direction: Direction) -> _Composi
         np.array([float(n) for _, n in plain]),
         direction,
         tuple((p, n) for p, n in pairs.items() if isinstance(p, SymmetrizedPair)),
+        tuple((p, n) for p, n in pairs.items() if isinstance(p, ReplacementPair)),
     )
 
 
@@ -128,7 +142,7 @@ class RenyiCurve:
     def routes(self, order: float) -> tuple[tuple[str, float], ...]:
         """Upper bounds by name: the two directions, or both routes of fixed-size sampling."""
         part = self._proven[0]
-        if part.rates.size or not part.symmetrized:
+        if part.rates.size or part.replaced or not part.symmetrized:
             return tuple((str(direction), value) for direction, value in self.directions(order))
         factor = (1 + 8 * UNIT * len(part.symmetrized)) / (order - 1)
         both = [(count, symmetrized_routes(pair, order)) for pair, count in part.symmetrized]

@@ -185,7 +185,9 @@ def _checked(phase: object) -> tuple[Round, object]:
     pair = cast("tuple[object, ...]", phase) if isinstance(phase, tuple) else ()
     if len(pair) == 2 and isinstance(pair[0], Round):
         return pair[0], pair[1]
-    raise InvalidParameter("phases", cast("object", phase), "a phase is a Round and how often it runs")
+    raise InvalidParameter(
+        "phases", cast("object", phase), "a phase is a Round and how often it runs"
+    )
 
 
 @dataclass(frozen=True, init=False, repr=False, slots=True)

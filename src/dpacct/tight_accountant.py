@@ -3,12 +3,16 @@
 Each direction composes with itself, and the worse result counts. Where an engine does not reach,
 the upper side falls back on Renyi moments and the lower side on single rounds: a wide bracket,
 but a proven one.
+
+Rounds of fixed size in which one client is replaced have no pair that closes the bracket. There an
+adaptive game is played as well (`dpacct.tight.game`), and what both prove is intersected.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from dpacct.achieved import achieved_delta, achieved_epsilon
@@ -24,6 +28,8 @@ from dpacct.errors import NotConverged
 from dpacct.inversion import chernoff_delta
 from dpacct.renyi_accountant import RenyiAccountant
 from dpacct.rounds import Schedule
+from dpacct.tight.game.game import game_delta, game_epsilon, game_upper_epsilon
+from dpacct.tight.game.rounds import is_played
 
 # Whether a bound, found for one direction, surely covers the other one, too.
 Covers = Callable[[Composition, float], bool]
@@ -36,16 +42,26 @@ class TightAccountant:
     """Exact composition by one of `engines.ENGINES`.
 
     Args:
-        engine: "auto", "contour" or "grid".
+        engine: "auto", "contour" or "grid"; with the last two no game is played.
+        gap: where a game is played, the relative width of epsilon wanted; see `game_epsilon`.
     """
 
     name: str = "tight"
     engine: str = "auto"
+    gap: float | None = None
+
+    def _plays(self, schedule: Schedule) -> bool:
+        return self.engine == "auto" and is_played(schedule)
 
     def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
         """See `Accountant`."""
         upper = self._epsilon(proven_pair, schedule, delta).upper
-        return _FALLBACK.upper_epsilon(schedule, delta) if math.isinf(upper) else upper
+        if math.isinf(upper):
+            upper = _FALLBACK.upper_epsilon(schedule, delta)
+        if self._plays(schedule):
+            with suppress(NotConverged):
+                upper = min(upper, game_upper_epsilon(schedule, delta))
+        return upper
 
     def epsilon(self, schedule: Schedule, delta: float) -> Interval:
         """See `Accountant`."""
@@ -59,6 +75,10 @@ class TightAccountant:
             lower = self._epsilon(achieved_pair, schedule, delta).lower
         if lower <= 0.0 < upper:
             lower = achieved_epsilon(schedule, delta)
+        if self._plays(schedule):
+            with suppress(NotConverged):
+                played = game_epsilon(schedule, delta, self.gap)
+                lower, upper = max(lower, played.lower), min(upper, played.upper)
         return Interval.bracket(lower, upper)
 
     def delta(self, schedule: Schedule, epsilon: float) -> Interval:
@@ -73,6 +93,10 @@ class TightAccountant:
             lower = self._delta(achieved_pair, schedule, epsilon).lower
         if lower <= 0.0 < upper:
             lower = achieved_delta(schedule, epsilon)
+        if self._plays(schedule):
+            with suppress(NotConverged):
+                played = game_delta(schedule, epsilon)
+                lower, upper = max(lower, played.lower), min(upper, played.upper)
         return Interval.bracket(lower, upper)
 
     def _epsilon(self, pair_of: PairOf, schedule: Schedule, delta: float) -> Interval:

@@ -2,8 +2,7 @@
 
 For a pair (P, Q) with loss L = log dP/dQ and a tilt c > 0 let P_c be P weighted by e^{c L}. Its
 characteristic function phi(t) = E_P[e^{(c + i t) L}] / E_P[e^{c L}] is what the contour integral
-of `inversion` needs. For the pairs of `dominating`, with a = 1 + c (remove) or
-a = -c (add), P_c has the density phi_sigma r^a / I(a) in x, and L = +-log r(x).
+of `inversion` needs. `tilted_nodes` has its density in x for each kind of pair.
 
 Derivation of both bounds: docs/derivations/inversion.md.
 """
@@ -15,13 +14,10 @@ import math
 import numpy as np
 
 from dpacct.decay import log_decay, log_of_power
-from dpacct.dominating import Direction
 from dpacct.exponential_sums import Rows, characteristic_shifts
 from dpacct.rounding import UNIT, Array, ComplexArray, positive_sum
-from dpacct.trapezoid_grid import Grid, log_ratio
+from dpacct.tilted_nodes import TiltedNodes
 
-_ACCURACY = 44.0
-_MAX_NODES = 1_000_000
 # Nodes of each row at which the decay is bounded, where there are many rows and where not.
 _FEW, _MANY = 10, 64
 
@@ -30,45 +26,22 @@ class TiltedLosses:
     """Tilted losses of several distinct rounds.
 
     Args:
-        rates: sampling rates in (0, 1), shape (m,).
+        nodes: where they are integrated; made for the largest |t| that will be asked for.
         noise: noise std in units of the shift, shape (m,).
         counts: how often each round occurs, shape (m,).
-        direction: remove or add.
-        tilt: c > 0.
-        frequency: the largest |t| that will be asked for.
     """
 
-    def __init__(
-        self,
-        rates: Array,
-        noise: Array,
-        counts: Array,
-        direction: Direction,
-        tilt: float,
-        frequency: float,
-    ) -> None:
-        remove = direction is Direction.REMOVE
-        order = 1 + tilt if remove else -tilt
-        a = np.full_like(rates, order)
-        self._counts = counts
-        accuracy = np.full_like(rates, _ACCURACY + math.log(float(counts.sum())))
-        grid = Grid(a, rates, noise, accuracy, np.maximum(a, 0.0), frequency, _MAX_NODES)
-        self._grid = grid
-        quadratic, ratio, ratio_error = log_ratio(grid, rates, noise)
-        exponent = order * ratio - quadratic
-        drop = grid.spread(np.maximum.reduceat(exponent, grid.starts)) - exponent
+    def __init__(self, nodes: TiltedNodes, noise: Array, counts: Array) -> None:
+        self._nodes, self._counts, self._grid = nodes, counts, nodes.grid
+        grid = self._grid
+        drop = grid.spread(np.maximum.reduceat(nodes.exponent, grid.starts)) - nodes.exponent
         weights = np.exp(-drop)
         sums = [positive_sum(weights[start:stop]) for start, stop in self._slices()]
         totals = np.array([total for total, _ in sums])
         self._sum_error = [error for _, error in sums]
         self._weights = weights / grid.spread(totals)
-        self._losses = ratio if remove else -ratio
-        self._loss_error = ratio_error
-        self._weight_error = abs(order) * ratio_error + UNIT * (
-            5 * np.abs(order * ratio) + 8 * quadratic + 2 * drop + 32
-        )
+        self._weight_error = nodes.exponent_error() + UNIT * (2 * drop + 32)
         self._tails = 1.26 * noise / grid.step * grid.ends(weights) / totals
-        self._setting = (order, rates, noise)
 
     def _bounds_of_decay(self) -> tuple[Array, Array]:
         """At some nodes of each row: the mass to the left, and log of the variation to the right.
@@ -76,22 +49,17 @@ class TiltedLosses:
         Returns:
             Two arrays of shape (m, n).
         """
-        order, rates, noise = self._setting
-        grid, variance = self._grid, noise**2
-        log_odds = grid.spread(np.log(rates) - np.log1p(-rates))
-        exponent = (grid.x - 0.5) / grid.spread(variance)
-        log_slope = -np.logaddexp(0.0, -(exponent + log_odds)) - grid.spread(np.log(variance))
+        grid = self._grid
         common = self._common()
-        log_density = np.log(np.maximum(self._weights, 1e-320)) - log_slope
+        log_density = np.log(np.maximum(self._weights, 1e-320)) - self._nodes.log_slope()
         log_density += self._weight_error + grid.spread(common)
         log_density -= grid.spread(np.log(grid.step))
         # Between nodes the logarithm of a density rises above its larger end by at most step^2 / 8
         # of its curvature.
-        bend = (1 + (abs(order) + 1) / (4 * variance)) / variance
-        rise = grid.step**2 / 8 * bend + 1e-6
-        maxima = np.where(order + 1 <= 4 * variance, 1.0, 2.0)
+        rise = grid.step**2 / 8 * self._nodes.bend() + 1e-6
+        maxima = self._nodes.maxima()
         # Every node gives a valid bound; some dozens are enough.
-        some = _MANY if len(noise) <= 8 else _FEW
+        some = _MANY if len(grid.counts) <= 8 else _FEW
         last = grid.counts[:, None] - 1
         column = np.arange(int(last.max()) + 1)
         index = grid.starts[:, None] + np.minimum(column, last)
@@ -101,7 +69,7 @@ class TiltedLosses:
         growth = np.where(rise < 50.0, np.exp(np.minimum(rise, 50.0)), math.inf)
         between = np.maximum(weights[:, :-1], weights[:, 1:]) + 1e-300
         mass = np.cumsum(between, axis=1) * growth[:, None]
-        mass = np.concatenate([np.zeros((len(noise), 1)), mass], axis=1)
+        mass = np.concatenate([np.zeros((len(grid.counts), 1)), mass], axis=1)
         chosen = (np.linspace(0.0, 1.0, some) * last).astype(np.int64)
         left = np.take_along_axis(mass, chosen, axis=1) + 1e-12
         left += (self._tails + 2 * common)[:, None]
@@ -137,9 +105,10 @@ class TiltedLosses:
         """
         quadrature = 2.5 * (self._grid.discretization + self._tails)
         error = self._weight_error + self._grid.spread(self._common())
-        phases = self._loss_error + 8 * UNIT * np.abs(self._losses)
+        losses = self._nodes.loss
+        phases = self._nodes.loss_error + 8 * UNIT * np.abs(losses)
         law = Rows(
-            self._losses, self._weights, error * self._weights, self._grid.starts, self._grid.counts
+            losses, self._weights, error * self._weights, self._grid.starts, self._grid.counts
         )
         phase_error = self._grid.sum(phases * self._weights) * (1 + 1e-9)
         log_value = np.zeros(number, dtype=np.complex128)

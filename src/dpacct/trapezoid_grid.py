@@ -31,6 +31,9 @@ class Grid:
         farthest: c as above, shape (m,).
         frequency: largest |t| where powers a + i t are integrated too.
         max_nodes: how many nodes there may be in all rows together.
+        mirrored: power b <= 1 of r(-x), where phi r(x)^a r(-x)^b is integrated; then a >= 0, and
+            powers a + i t go with b - i t. Shape (m,).
+        nearest: the least c <= 0 as above, where b > 0; shape (m,).
     Raises:
         NotConverged: more would be needed.
     """
@@ -44,13 +47,18 @@ class Grid:
         farthest: Array,
         frequency: float = 0.0,
         max_nodes: int = _MAX_NODES,
+        mirrored: Array | None = None,
+        nearest: Array | None = None,
     ) -> None:
         variance = sigma**2
         negative = np.minimum(a, 0.0)
+        if mirrored is not None:
+            negative = negative + np.minimum(mirrored, 0.0)
+            frequency = 2 * frequency
         # The bound is exp(c d^2 / 2 - 2 pi d / h) up to the cosine's higher orders; the branch
         # points of r^a lie at |Im x| = pi sigma^2, and for a < 0 we stay well inside.
         curvature = 1 / variance - 0.31 * negative / variance**2
-        limit = np.where(a < 0, 2.0, 3.14) * variance
+        limit = np.where(negative < 0, 2.0, 3.14) * variance
         strip = np.minimum(np.sqrt(2 * accuracy / curvature), limit)
         # |r^{i t}| <= e^{|t| d / sigma^2} at a distance d from the real line.
         wave = frequency * strip / variance
@@ -73,6 +81,8 @@ class Grid:
         at_zero = np.exp(-np.logaddexp(0.0, 1 / (2 * variance) - log_odds))
         log_c = np.log(np.maximum(-a, 1e-300) / variance) + log_odds - 1 / (2 * variance)
         peak = np.where(a < 0, np.maximum(a * at_zero, -variance * np.logaddexp(0.0, log_c)), 0.0)
+        if nearest is not None:
+            peak = peak + nearest
         right = np.array(farthest)
         far = np.flatnonzero((a < 0) & (farthest == 0.0) & (peak < -reach))
         if far.size:
@@ -116,12 +126,18 @@ def _close_in(low: Array, a: Array, log_odds: Array, variance: Array) -> tuple[A
     return low, high
 
 
-def log_ratio(grid: Grid, q: Array, sigma: Array) -> tuple[Array, Array, Array]:
-    """x^2 / (2 sigma^2), l = log r(x), and a bound of the absolute error of l, at each node."""
+def log_ratio(
+    grid: Grid, q: Array, sigma: Array, at: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """x^2 / (2 sigma^2), l = log r(x), and a bound of the absolute error of l, at each node.
+
+    ``at``: other points x than the nodes, one for each.
+    """
+    x = grid.x if at is None else at
     inverse = grid.spread(1 / sigma**2)
     q_row = q
     q = grid.spread(q)
-    exponent = (grid.x - 0.5) * inverse
+    exponent = (x - 0.5) * inverse
     shift = q * np.expm1(np.minimum(exponent, 700.0))
     loss = np.log1p(shift)
     if np.any(q_row > 0.5):
@@ -135,4 +151,42 @@ def log_ratio(grid: Grid, q: Array, sigma: Array) -> tuple[Array, Array, Array]:
     error = UNIT * (
         16 * size + np.minimum(1.45 * size, 1.0) * (14 + 13 * np.maximum(exponent, 0.0))
     )
-    return grid.x**2 * (inverse / 2), loss, error
+    return x**2 * (inverse / 2), loss, error
+
+
+def mirrored_ratio(grid: Grid, q: Array, sigma: Array) -> tuple[Array, ...]:
+    """The loss L = log r(x) - log r(-x), and log r(-x), at each node.
+
+    With y = |x| and m = (r(y) - r(-y)) / r(-y), |L| = log(1 + m): nothing is cancelled.
+
+    Returns:
+        x^2 / (2 sigma^2), L, a bound of the absolute error of L, log r(-x), and a bound of its.
+    """
+    quadratic, ratio, ratio_error = log_ratio(grid, q, sigma, np.abs(grid.x))
+    _, below, below_error = log_ratio(grid, q, sigma, -np.abs(grid.x))
+    inverse, log_q = grid.spread(1 / sigma**2), grid.spread(np.log(q))
+    distance = np.abs(grid.x) * inverse
+    exponent = (np.abs(grid.x) - 0.5) * inverse
+    gap = np.log(-np.expm1(-2 * np.maximum(distance, 1e-300)))
+    log_m = log_q + exponent - below + gap
+    loss = np.where(grid.x == 0.0, 0.0, np.logaddexp(0.0, log_m))
+    size = np.abs(log_q) + np.abs(exponent) + np.abs(below) + np.abs(gap)
+    error = UNIT * (16 * loss + np.minimum(loss, 1.0) * (16 * size + 64))
+    error += np.minimum(loss, 1.0) * below_error
+    right = grid.x > 0
+    return (
+        quadratic,
+        np.where(right, loss, -loss),
+        error,
+        np.where(right, below, ratio),
+        np.where(right, below_error, ratio_error),
+    )
+
+
+def mirrored_farthest(a: Array, q: Array, sigma: Array) -> Array:
+    """``farthest`` of `Grid` for phi r(x)^a r(-x)^(1-a), a > 0.
+
+    Right of x = a the last factor grows at most with the slope (a - 1) p(-a) / sigma^2.
+    """
+    slope = np.exp(-np.logaddexp(0.0, (a + 0.5) / sigma**2 + np.log1p(-q) - np.log(q)))
+    return np.where(a > 1, a + (a - 1) * slope, a)

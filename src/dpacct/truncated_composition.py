@@ -38,7 +38,7 @@ class TruncatedComposition:
     def applies(cls, whole: Composition) -> bool:
         """Whether tails can be cut off: few kinds of sampled rounds with rates up to one half."""
         rates = [*whole.rates.tolist(), *(pair.sampling_rate for pair, _ in whole.symmetrized)]
-        if not 0 < len(rates) <= _MAX_KINDS or max(rates) > 0.5:
+        if not 0 < len(rates) <= _MAX_KINDS or max(rates) > 0.5 or whole.replaced.rates.size:
             return False
         return not whole.rates.size or whole.direction is Direction.REMOVE
 

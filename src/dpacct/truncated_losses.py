@@ -150,7 +150,7 @@ def _edges(a: float, q: float, sigma: float, start: float, end: float, frequency
     while edges[-1] < end:
         left = edges[-1]
         # The probability p of the client at the panel's far side, and the curvature p (1 - p).
-        p = 1 / (1 + (1 - q) / q * math.exp(-min(left + 1.0, 700.0)))
+        p = 1 / (1 + (1 - q) / q * math.exp(min(max(-left - 1.0, -700.0), 700.0)))
         steepest = p >= 0.5 and left < math.log(1 / q) + 1
         spread = 0.25 if steepest else p * (1 - p)
         width = min(

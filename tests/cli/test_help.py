@@ -64,5 +64,28 @@ def test_help_explains_every_option(dpacct: Any, command: str) -> None:
     assert "\\" not in text
 
 
+@pytest.mark.parametrize("columns", [1, 40, 80, 200])
+@pytest.mark.parametrize("command", ["", *COMMANDS, "ledger init", "ledger remaining"])
+def test_help_fits_the_terminal_and_breaks_no_name(
+    dpacct: Any, command: str, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    names = set(re.findall(r"\w[\w]*(?:-\w+)+", dpacct(command, "--help").text))
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = dpacct(command, "--help").text
+    # Examples are to be copied, and stay as they are.
+    prose = [line for line in text.splitlines() if not line.strip().startswith("dpacct ")]
+    assert max(map(len, prose)) <= max(columns, 40)
+    if columns >= 40:
+        assert not [line for line in prose if re.search(r"\w-$", line)]
+        assert names <= set(re.findall(r"\w[\w]*(?:-\w+)+", text))
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS, "ledger show"])
+def test_a_short_h_helps_as_well(dpacct: Any, command: str) -> None:
+    assert dpacct(command, "-h").text == dpacct(command, "--help").text
+    assert "-h, --help" in dpacct(command, "-h").text
+
+
 def test_version(dpacct: Any) -> None:
     assert dpacct("--version").text == f"dpacct {library.__version__}\n"

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dpacct as library
 from dpacct.interop import DpAccountingRdp
-from dpacct_cli import render
+from dpacct.schedules import load_schedule
+from dpacct_cli import comparisons, render
+from tests.cli.conftest import Ran
 
 CALIBRATE = "calibrate --eps 8 --rounds 300 --q 0.1"
 UNIFORM = "--noise 2.4 --rounds 200 --sampling uniform --cohort 100 --clients 2000"
@@ -111,7 +116,7 @@ NEAR_AN_ATOM = "--noise 1 --rounds 10 --q 1e-5"
         (f"epsilon {NEAR_AN_ATOM} --accountant rdp", 0),
         ("epsilon --noise 1.36 --rounds 300 --q 0.1", 0),
         # Two pairs of data sets, which another row speaks of.
-        (f"epsilon {UNIFORM}", 0),
+        (f"epsilon {UNIFORM} --delta 1e-6", 0),
         ("epsilon --noise 2 --rounds 30 --q 0.1 --adjacency replace-one", 0),
     ],
 )
@@ -126,6 +131,26 @@ def test_a_bracket_that_should_be_narrow_is_worth_a_note(
         found = data[words.split(maxsplit=1)[0]]
         assert found["upper"] - found["lower"] > 1e-6 * found["upper"]
         assert "nearly an atom; the proven side still holds" in result.err
+        assert "because at so small a sampling rate the loss" in result.err
+
+
+@pytest.mark.parametrize(
+    ("noise_multiplier", "sampling_rate", "cause"),
+    [
+        (1.0, 1e-5, ", because at so small a sampling rate the loss of a round is nearly an atom"),
+        (0.01, 0.1, ", because at so little noise the loss of a round is nearly an atom"),
+        (0.05, 1e-3, ", because at so little noise and so small a sampling rate the loss"),
+        (1.0, 0.1, ""),
+    ],
+)
+def test_the_note_on_a_wide_bracket_names_the_option_at_fault(
+    noise_multiplier: float, sampling_rate: float, cause: str
+) -> None:
+    plan = 10 * library.Round(noise_multiplier, library.Poisson(sampling_rate))
+    note = comparisons.wide_bracket_note(plan, library.Interval(0.5, 1.0), "tight")
+    assert note.startswith(f"the bracket is wider than 1e-6 (relative){cause}")
+    assert note.endswith("; the proven side still holds.")
+    assert ("because" in note) == bool(cause)
 
 
 def test_the_word_on_delta_goes_before_that_on_the_bracket(dpacct: Any) -> None:
@@ -140,6 +165,102 @@ def test_shown_numbers_err_on_the_safe_side(dpacct: Any) -> None:
     upper, _, lower = row(dpacct(words).text, "epsilon").split()[1:4]
     assert exact["upper"] <= float(upper) < exact["upper"] * 1.001
     assert exact["lower"] * 0.999 < float(lower) <= exact["lower"]
+
+
+def number_of(dpacct: Any, *words: str) -> float:
+    """The number alone."""
+    return float(dpacct(*words, "-q").text)
+
+
+# A question, its first row, and how to type that row's number in again.
+FOLLOWED = [
+    ("--rounds 300 --q 0.1", "noise multiplier", "--noise {} --rounds 300 --q 0.1"),
+    ("--rounds 7 --sampling full", "noise multiplier", "--noise {} --rounds 7 --sampling full"),
+    (
+        "--rounds 30 --cohort 10 --clients 90 --sampling uniform",
+        "noise multiplier",
+        "--noise {} --rounds 30 --cohort 10 --clients 90 --sampling uniform",
+    ),
+    ("--noise 1.5 --q 0.1 --solve rounds", "rounds", "--noise 1.5 --q 0.1 --rounds {}"),
+    ("--noise 1.5 --rounds 300 --solve q", "sampling rate", "--noise 1.5 --rounds 300 --q {}"),
+]
+
+
+@pytest.mark.parametrize("accountant", ["tight", "rdp"])
+@pytest.mark.parametrize(("words", "label", "again"), FOLLOWED, ids=[f[0] for f in FOLLOWED])
+def test_what_is_shown_keeps_the_budget_when_it_is_typed_again(
+    dpacct: Any, words: str, label: str, again: str, accountant: str
+) -> None:
+    """2.7 is met only just: a number rounded to the wrong side would exceed it."""
+    ask = ["--delta 1e-6", f"--accountant {accountant}"]
+    text = dpacct("calibrate --eps 2.7", words, *ask).text
+    shown = row(text, label).removeprefix(f"  {label}").split()[0]
+    spent = number_of(dpacct, "epsilon", again.format(shown), *ask)
+    assert 0.9 * 2.7 < spent <= 2.7
+    upper, _, lower = row(text, "epsilon").split()[1:4]
+    assert float(lower) <= float(upper)
+    assert float(upper) >= spent
+    if "instead of" in text:
+        other = row(text, "instead of").split()[2]
+        by_renyi = (again.format(other), ask[0], "--accountant rdp")
+        assert number_of(dpacct, "epsilon", *by_renyi) <= 2.7
+    if label == "sampling rate":
+        said = re.search(r"Poisson sampling at rate (\S+),", text)
+        assert said is not None
+        assert float(said[1]) <= number_of(dpacct, "calibrate --eps 2.7", words, *ask)
+
+
+def test_a_shown_scale_keeps_the_budget_when_it_is_applied(dpacct: Any, schedule_file: str) -> None:
+    text = dpacct(f"calibrate --eps 2 --schedule {schedule_file}").text
+    scale = float(row(text, "noise scale").split()[2])
+    spent = library.epsilon(load_schedule(schedule_file).scale_noise(scale), delta=1e-5)
+    assert spent.upper <= 2
+
+
+def test_a_shown_delta_keeps_its_epsilon(dpacct: Any) -> None:
+    text = dpacct("delta --noise 1.36 --rounds 300 --q 0.1 --eps 7.1").text
+    again = re.search(r"dpacct (epsilon .*) asks the other way", text)
+    assert again is not None
+    assert number_of(dpacct, again[1]) <= 7.1
+
+
+@pytest.mark.parametrize(
+    ("shown", "value", "text"),
+    [
+        (render.rate, 0.1, "0.1"),
+        (render.rate, 0.12345678, "0.1234567"),
+        (render.rate, 1.23456789e-8, "1.234567e-08"),
+        (render.rate, 1e-5, "1e-05"),
+        (render.rate, 1.0, "1"),
+        (render.noise, 1.3, "1.3"),
+        (render.noise, 1.23456701, "1.234568"),
+        (render.noise, 1e10, "1e+10"),
+        (render.shown_delta, 0.00023381, "0.000234"),
+        (render.shown_delta, 0.00023301, "0.000234"),
+        (render.plain, 0.1, "0.1"),
+        (render.plain, 1e-5, "1e-05"),
+        (render.plain, 0.1234567890123456, "0.1234567890123456"),
+    ],
+)
+def test_each_quantity_has_its_safe_side(shown: Any, value: float, text: str) -> None:
+    assert shown(value) == text
+
+
+def test_the_default_delta_is_shown_from_above(dpacct: Any) -> None:
+    words = "epsilon --noise 1 --rounds 3 --q 0.1 --clients 12345"
+    shown = re.search(r"at delta (\S+) \(12345\^-1\.1\)", dpacct(words).text)
+    assert shown is not None
+    assert float(shown[1]) >= dpacct(words, "--json").json["delta"]
+    # 3.159e-05 would be 3.16e-05 either way; 12345^-1.1 is 3.1582e-05.
+    assert dpacct(words, "--json").json["delta"] < 3.16e-5 == float(shown[1])
+
+
+def test_nobody_is_said_to_ask_for_more_than_they_do() -> None:
+    assert comparisons.excess_in_words(1.0, 1.05799, "noise") == "5.7 % more noise"
+    assert comparisons.excess_in_words(1.0, 1.1499, "noise") == "14 % more noise"
+    assert comparisons.excess_in_words(1000, 801, "rounds") == "19 % fewer rounds"
+    assert comparisons.excess_in_words(1.0, 0.97205, "sampling_rate") == "2.7 % lower rate"
+    assert comparisons.excess_in_words(1.0, 1.0005, "noise") == ""
 
 
 def test_calibrate_with_clip_and_clients_speaks_of_the_mean(dpacct: Any) -> None:
@@ -260,8 +381,8 @@ def test_the_suggested_command_runs(
     [
         ("--clients 50000 --delta 1e-5", 1),
         ("--clients 50000 --delta 1e-6", 0),
-        ("--clients 50000", 0),
-        ("--delta 1e-2", 0),
+        ("--clients 50000 --delta 2e-6", 0),
+        ("--delta 1e-4", 0),
     ],
 )
 def test_a_large_delta_is_worth_one_note(dpacct: Any, words: str, noted: int) -> None:
@@ -271,7 +392,7 @@ def test_a_large_delta_is_worth_one_note(dpacct: Any, words: str, noted: int) ->
     assert "note:" not in result.out
     if noted:
         assert "delta 1e-05 with 50,000 clients is 0.5 / clients" in result.err
-        assert "(2e-06)" in result.err
+        assert "say --delta 2e-06." in result.err
 
 
 def test_pipes_get_plain_text(dpacct: Any) -> None:
@@ -295,13 +416,47 @@ def test_a_terminal_shows_the_same_words(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     shown: list[str] = []
-    for screen in (io.StringIO(), Terminal()):
+    for screen, term in ((io.StringIO(), "xterm"), (Terminal(), "xterm"), (Terminal(), "dumb")):
         monkeypatch.setattr("sys.stdout", screen)
+        monkeypatch.setenv("TERM", term)
         render.show(answer, render.Style.HUMAN)
         shown.append(screen.getvalue())
     assert "\x1b[1m" in shown[1]
+    assert shown[2] == shown[0]
     unstyled = re.sub(r"\x1b\[[0-9;]*m", "", shown[1])
     assert [line.rstrip() for line in unstyled.splitlines()] == shown[0].splitlines()
+
+
+def test_a_name_cannot_write_on_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = render.Page(
+        [render.Row("ledger", "\x1b[2J\n.ledger")], remarks=["\x07 of \u202ex"], note="\x9b1m"
+    )
+    out, err = io.StringIO(), io.StringIO()
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setattr("sys.stderr", err)
+    render.show(render.Answer({}, "", lambda: page), render.Style.HUMAN)
+    assert r"\x1b[2J\n.ledger" in out.getvalue()
+    assert out.getvalue().replace("\n", "").isprintable()
+    assert err.getvalue() == "note: \\x9b1m\n"
+
+
+@pytest.mark.parametrize("name", ["rounds 1.toml", "it's\t.toml", "é\x1b[2J.toml"])
+def test_a_command_to_paste_names_the_same_file(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("there is no bash to paste into")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text("[[phase]]\nrounds = 3\nnoise_multiplier = 2.0\n", "utf-8")
+    words = ["epsilon", "--schedule", name]
+    closing = lines(Ran(words).text)[-1]
+    pasted = re.search(r"dpacct compare (--schedule .*) shows other", closing)
+    assert pasted is not None
+    read = subprocess.run(
+        [bash, "-c", f"printf '%s\\0' {pasted[1]}"], capture_output=True, text=True, check=True
+    )
+    assert read.stdout.split("\0")[:-1] == ["--schedule", name]
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ import typer.main
 
 import dpacct as library
 from dpacct import Budget, Ledger, Poisson, Round
+from dpacct.schedules import load_schedule
 from dpacct_cli.app import app
 
-COMMANDS = ["init", "show", "verify", "report", "remaining", "export"]
+COMMANDS = ["init", "show", "verify", "report", "remaining", "charge", "finish", "export"]
 ROUND = Round(1.3, Poisson(0.1))
 
 
@@ -154,6 +155,81 @@ def test_remaining(dpacct: Any, file: str) -> None:
     assert dpacct(uniform, "--json").json["remaining"] > 1
 
 
+@pytest.mark.usefixtures("file")
+def test_charge_records_rounds_that_ran_elsewhere(dpacct: Any) -> None:
+    dpacct("ledger init new.ledger --eps 8")
+    words = "ledger charge new.ledger --noise 1.3 --rounds 40 --q 0.1 --name notebook"
+    data = dpacct(words, "--json").json
+    spent = library.epsilon(40 * ROUND, delta=1e-5)
+    assert data["epsilon"]["upper"] == pytest.approx(spent.upper, rel=1e-6)
+    assert (data["run"], data["charged"], data["delta"]) == (1, 40, 1e-5)
+    assert (data["adjacency"], data["sampling_rate"]) == ("add-remove", 0.1)
+    text = dpacct(words).text
+    assert re.search(r"charged +40 +rounds that ran elsewhere, as run 2", text)
+    shown = dpacct("ledger show new.ledger --json").json
+    assert [run["name"] for run in shown["runs"]] == ["notebook", "notebook"]
+    assert all(run["finished"] for run in shown["runs"])
+    number = dpacct("ledger charge new.ledger --noise 9 --rounds 1 --q 0.1 -q").text
+    assert float(number) == dpacct("ledger show new.ledger --json").json["epsilon"]["upper"]
+
+
+@pytest.mark.usefixtures("file")
+def test_charge_beyond_the_budget_needs_to_be_said(dpacct: Any) -> None:
+    words = "ledger charge census.ledger --noise 0.5 --rounds 99 --q 0.1"
+    with Ledger.open("census.ledger") as ledger:
+        before = ledger.head
+        assert_refused(dpacct(words), 1, "does not fit", "--over-budget records them")
+        assert ledger.head == before
+    text = dpacct(words, "--over-budget").text
+    assert "more than the budget: no further round is admitted" in text
+    shown = dpacct("ledger show census.ledger").text
+    assert "more than the budget" in shown
+    assert "recorded beyond the budget" in dpacct("ledger verify census.ledger").text
+    again = dpacct("ledger charge census.ledger --noise 1e3 --rounds 1 --q 0.1")
+    assert_refused(again, 1, "does not fit")
+
+
+def test_charge_takes_a_schedule_file(dpacct: Any, schedule_file: str) -> None:
+    book = str(Path(schedule_file).with_name("new.ledger"))
+    dpacct("ledger init --eps 20", book)
+    data = dpacct("ledger charge", book, "--schedule", schedule_file, "--json").json
+    plan = load_schedule(schedule_file)
+    spent = library.epsilon(plan, delta=1e-5)
+    assert data["charged"] == 300
+    assert data["epsilon"]["upper"] == pytest.approx(spent.upper, rel=1e-6)
+
+
+@pytest.mark.usefixtures("file")
+def test_finish_frees_what_a_dead_run_holds(dpacct: Any) -> None:
+    dpacct("ledger init new.ledger --eps 8")
+    with Ledger.open("new.ledger") as ledger:
+        run = ledger.start_run("dead", 150 * ROUND)
+        run.reserve(ROUND).commit()
+        run.reserve(ROUND)
+    words = "ledger charge new.ledger --noise 1.3 --rounds 150 --q 0.1"
+    refused = dpacct(words)
+    assert_refused(refused, 1, "run 1 ('dead', 148 rounds)")
+    found = re.search(r"`dpacct (ledger finish \S+ --run 1)` frees it, and", refused.err)
+    assert found is not None
+    text = dpacct(found[1]).text
+    assert re.search(r"free again +148 +rounds", text)
+    assert "1 of them reserved and never released" in text
+    assert dpacct(words).code == 0
+    assert_refused(dpacct(found[1]), 1, "run 1 is finished")
+    with Ledger.open("new.ledger") as ledger:
+        assert ledger.rounds == 152
+        ledger.start_run("other", 3 * Round(9.0, Poisson(0.1)))
+    data = dpacct("ledger finish new.ledger --run 3 --json").json
+    assert (data["freed"], data["run"], data["finished"]) == (3, 3, True)
+
+
+@pytest.mark.usefixtures("file")
+def test_a_new_ledger_with_a_large_delta_is_worth_a_note(dpacct: Any) -> None:
+    loose = dpacct("ledger init loose --eps 30 --delta 0.05")
+    assert loose.err.count("note: delta 0.05") == loose.err.count("\n") == 1
+    assert dpacct("ledger init tight --eps 30").err == ""
+
+
 def test_export(dpacct: Any, file: str) -> None:
     lines = dpacct("ledger export", file).text.splitlines()
     entries = [json.loads(line) for line in lines]
@@ -208,6 +284,20 @@ def test_nothing_is_overwritten_without_force_and_a_ledger_never(dpacct: Any, fi
          ("--adjacency is 'replace-one'", "add-remove")),
         ("ledger verify census.ledger --head 00", 1, ("head 00 is not in the chain",)),
         ("ledger show census.ledger --json -q", 2, ("-q", "--json")),
+        ("ledger charge nowhere --noise 1 --rounds 1 --q 1", 2, ("FILE is 'nowhere'",)),
+        ("ledger charge census.ledger --rounds 1 --q 1", 2, ("--noise is missing",)),
+        ("ledger charge census.ledger --noise 1 --q 1", 2, ("--rounds is missing",)),
+        ("ledger charge census.ledger --noise 1 --rounds 1", 2, ("--q is missing",)),
+        ("ledger charge census.ledger --noise 9 --rounds 1e6 --q 0.1", 2,
+         ("--rounds is 1000000", "100000 rounds", "several calls")),
+        ("ledger charge census.ledger --noise 9 --rounds 1 --q 0.1 --name ' '", 2,
+         ("--name is ' '",)),
+        ("ledger charge census.ledger --noise 9 --rounds 1 --q 0.1 --adjacency replace-one", 2,
+         ("--adjacency is 'replace-one'", "add-remove")),
+        ("ledger finish census.ledger", 2, ("--run is missing",)),
+        ("ledger finish census.ledger --run 0", 2, ("--run is 0",)),
+        ("ledger finish census.ledger --run 2", 2, ("--run is 2", "runs are 1 to 1")),
+        ("ledger finish nowhere --run 1", 2, ("FILE is 'nowhere'",)),
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("file")

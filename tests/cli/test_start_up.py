@@ -23,29 +23,3 @@ def test_nothing_slow_is_imported(words: list[str]) -> None:
         [sys.executable, "-c", code, *words], capture_output=True, text=True, check=True
     )
     assert ran.stderr.splitlines()[-1] == "[]"
-
-
-def test_runs_as_a_module() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "dpacct_cli", "--version"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert ran.stdout.startswith("dpacct ")
-    assert ran.stderr == ""
-
-
-def test_closed_pipe_ends_quietly() -> None:
-    started = subprocess.Popen(
-        [sys.executable, "-m", "dpacct_cli", "--help"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert started.stdout is not None
-    started.stdout.close()
-    assert started.stderr is not None
-    assert started.stderr.read() == ""
-    started.stderr.close()
-    started.wait()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpacct.errors import DpacctError, InvalidParameter
-from dpacct_cli.train_files import RunFiles, begin, go_on
+from dpacct_cli.train_files import RunFiles, begin
 from dpacct_cli.train_options import METHODS, MODELS
 from dpacct_cli.train_presets import COMMON, DEFAULTS, PRESETS
 from dpacct_cli.train_settings import (
@@ -229,26 +229,53 @@ def touch(files: RunFiles) -> RunFiles:
     return files
 
 
-def test_runs_get_names_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_on_one_data_set_share_its_ledger_and_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     first = touch(begin(None, "dp-fedavg", "digits"))
     second = touch(begin(None, "dp-fedavg", "digits"))
-    assert str(first.ledger) == "dp-fedavg-digits.ledger"
-    assert str(second.ledger) == "dp-fedavg-digits-2.ledger"
+    other = touch(begin(None, "blur", "digits"))
+    assert {str(files.ledger) for files in (first, second, other)} == {"digits.ledger"}
     assert str(second.model) == "dp-fedavg-digits-2.model.pt"
-    assert go_on(None, "dp-fedavg", "digits") == second
-    with pytest.raises(InvalidParameter, match="no run to resume"):
-        go_on(None, "dp-fedavg", "mnist")
+    assert str(other.report) == "blur-digits.report.jsonl"
+    assert str(begin(None, "blur", "mnist").ledger) == "mnist.ledger"
+    # A name is in use while any of its files is there.
+    Path("blur-digits-2.checkpoint").touch()
+    assert begin(None, "blur", "digits").stem == "blur-digits-3"
 
 
-def test_runs_may_share_a_ledger_but_no_other_file(tmp_path: Path) -> None:
+def test_the_ledger_of_a_table_stands_beside_it(tmp_path: Path) -> None:
+    files = begin(None, "dp-fedavg", str(tmp_path / "people.csv"))
+    assert files.ledger == tmp_path / "people.ledger"
+    assert files.model == tmp_path / "dp-fedavg-people.model.pt"
+    with pytest.raises(InvalidParameter, match="no folder"):
+        begin(None, "dp-fedavg", str(tmp_path / "no" / "people.csv"))
+
+
+def test_a_new_ledger_gets_the_first_free_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: list[str] = []
+    for _ in range(3):
+        files = touch(begin(None, "dp-fedavg", "digits", new_ledger=True))
+        names.append(f"{files.ledger} {files.stem}")
+    assert names == [
+        "digits.ledger dp-fedavg-digits",
+        "digits-2.ledger dp-fedavg-digits-2",
+        "digits-3.ledger dp-fedavg-digits-3",
+    ]
+
+
+def test_runs_may_share_a_ledger_that_is_named(tmp_path: Path) -> None:
     path = str(tmp_path / "shared.ledger")
     first = touch(begin(path, "dp-fedavg", "digits"))
     second = touch(begin(path, "dp-fedavg", "digits"))
     assert first.ledger == second.ledger
     assert first.checkpoint != second.checkpoint
     assert second.report.name == "shared-2.report.jsonl"
-    assert go_on(path, "dp-fedavg", "digits") == second
+    assert first.run_name("dp-fedavg") == "dp-fedavg shared"
     other = begin(str(tmp_path / "plain"), "dp-fedavg", "digits")
     assert other.settings.name == "plain.settings.json"
 

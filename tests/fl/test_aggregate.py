@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import weakref
 from contextlib import suppress
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import dpacct
 from dpacct import Budget, fl
@@ -54,6 +56,71 @@ def test_an_empty_cohort_gives_noise(ledger):
     )
     found = fl.privatize(torch.zeros(0, 3000), plan, ledger).double()
     assert not wrong_std(found.numpy()[None], 0.5 / 2)
+
+
+def test_an_empty_list_gives_noise_in_the_layout_that_is_given(ledger):
+    plan = fl.AggregationPlan(
+        noise_multiplier=1.0, clip_norm=0.5, num_clients=10, sampling=Poisson(0.2)
+    )
+    for kind, released in ((torch.float16, torch.float32), (torch.float64, torch.float64)):
+        like = {"w": torch.ones(30, 50, dtype=kind), "b": torch.full((1500,), 7.0, dtype=kind)}
+        found = fl.privatize([], plan, ledger, like=like)
+        assert {name: value.shape for name, value in found.items()} == {"w": (30, 50), "b": (1500,)}
+        assert {value.dtype for value in found.values()} == {released}
+        values = torch.cat([value.double().flatten() for value in found.values()]).numpy()[None]
+        assert not wrong_std(values, 0.5 / 2)
+        assert not wrong_mean(values, 0.5 / 2)
+    assert ledger.rounds == 2
+
+
+@pytest.mark.parametrize("noise", [fl.GaussianNoise(), fl.SecureGaussianNoise()])
+def test_a_layout_that_is_given_changes_nothing_where_somebody_came(ledger, noise):
+    plan = fl.AggregationPlan(noise_multiplier=1.0, clip_norm=1e3, num_clients=2, noise=noise)
+    deltas = [{"w": torch.tensor([9e9])}, {"w": torch.tensor([9e9])}]
+    found = [
+        float(fl.privatize(deltas, plan, ledger, like={"w": torch.zeros(1)})["w"]) for _ in range(9)
+    ]
+    assert sum(found) / 9 == pytest.approx(1000, abs=6 * 500 / 3)
+    with pytest.raises(InvalidParameter, match="w has shape"):
+        fl.privatize(deltas, plan, ledger, like={"w": torch.zeros(3)})
+    with pytest.raises(InvalidParameter, match="like"):
+        fl.privatize(torch.ones(1, 2), plan, ledger, like={"w": torch.zeros(2)})
+
+
+class Peak(TorchDispatchMode):
+    """Bytes of the tensors that operations have made, at most at one time."""
+
+    def __init__(self, given):
+        super().__init__()
+        self.given = given.data_ptr()
+        self.alive, self.now, self.most = {}, 0, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, torch.Tensor):
+            storage = found.untyped_storage()
+            place, size = storage.data_ptr(), storage.nbytes()
+            if place != self.given:
+                self.now += 0 if self.alive.get(place) else size
+                self.alive[place] = self.alive.get(place, 0) + 1
+                self.most = max(self.most, self.now)
+                weakref.finalize(found, self.free, place, size)
+        return found
+
+    def free(self, place, size):
+        self.alive[place] -= 1
+        self.now -= 0 if self.alive[place] else size
+
+
+@pytest.mark.parametrize("as_dictionaries", [False, True])
+def test_memory_is_a_fraction_of_what_is_given(ledger, as_dictionaries):
+    plan = fl.AggregationPlan(noise_multiplier=1.0, clip_norm=0.5, num_clients=300)
+    rows = torch.randn(300, 20_000)
+    rows[7, 7] = torch.nan
+    deltas = [{"w": row} for row in rows] if as_dictionaries else rows
+    with Peak(rows) as peak:
+        fl.privatize(deltas, plan, ledger)
+    assert 0.01 * rows.nbytes < peak.most < 0.3 * rows.nbytes
 
 
 def test_the_denominator_is_the_planned_one(ledger):

@@ -352,7 +352,7 @@ def test_padding_to_the_largest_client_of_a_chunk_is_caught(monkeypatch):
         "dpacct.fl.groups.GroupTrainer.train",
         lambda self, tasks, broadcast: self._trainer.train(tasks, broadcast),
     )
-    monkeypatch.setattr("dpacct.fl.vectorized.padded_width", lambda examples, local: examples)
+    monkeypatch.setattr("dpacct.fl.vectorized.padded_width", lambda examples, _: examples)
     assert "alone" in faults(local=WHOLE, vectorize=True)
 
 

@@ -18,7 +18,6 @@ from dpacct.rounds import Adjacency
 LAYOUT = Layout(("a", "b", "c"), tuple(torch.Size([n]) for n in (5, 130, 1)), (5, 130, 1))
 
 
-
 def rows_of(seed: int, exponent: int, count: int = 4):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(count, LAYOUT.size, generator=generator) * 10.0**exponent

@@ -2,13 +2,13 @@
 
 from dpacct.fl.adaptive_clip import AdaptiveClip
 from dpacct.fl.aggregate import AggregationPlan, privatize
-from dpacct.fl.audit import Audit, AuditFailed, audit
-from dpacct.fl.audit_bound import Finding
+from dpacct.fl.audit import audit
 from dpacct.fl.bounds import Bound, Clip, PerLayerClip, SmoothedNormalization
 from dpacct.fl.callbacks import Callback, CSVWriter, JSONLinesWriter, RunView
 from dpacct.fl.clients import ClientData, Population
 from dpacct.fl.evaluation import Evaluation, evaluate
 from dpacct.fl.federation import Federation
+from dpacct.fl.findings import Audit, AuditFailed, Finding
 from dpacct.fl.local import SGD
 from dpacct.fl.masks import Dense, Mask, PublicTopK, RandomK
 from dpacct.fl.methods import (

@@ -7,19 +7,18 @@ faults; passing it is evidence, not a proof. Write it into the tests of a method
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor, nn
 
-from dpacct.errors import DpacctError
 from dpacct.fl.audit_bench import Bench
-from dpacct.fl.audit_bound import Finding
+from dpacct.fl.audit_bound import check_charge
 from dpacct.fl.audit_indicator import check_indicator
 from dpacct.fl.audit_problem import default_problem
 from dpacct.fl.bounds import Bound
 from dpacct.fl.charge import Plan
 from dpacct.fl.clients import ClientData
+from dpacct.fl.findings import Audit
 from dpacct.fl.local import SGD
 from dpacct.fl.methods.dp_fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method
@@ -27,37 +26,6 @@ from dpacct.fl.noise import GaussianNoise, Noise
 from dpacct.fl.randomness import expected_cohort
 from dpacct.fl.settings import choose_bound, choose_sampling
 from dpacct.rounds import Adjacency, Full, Sampling
-
-
-class AuditFailed(DpacctError):
-    """`Audit.require` on an audit that found something."""
-
-
-@dataclass(frozen=True, slots=True)
-class Audit:
-    """All checks of one audit."""
-
-    findings: tuple[Finding, ...]
-
-    @property
-    def passed(self) -> bool:
-        """Whether nothing was found."""
-        return all(finding.passed for finding in self.findings)
-
-    def require(self) -> None:
-        """Raise if something was found.
-
-        Raises:
-            AuditFailed: with all that was found.
-        """
-        faults = [f"{f.check}: {f.detail}" for f in self.findings if not f.passed]
-        if faults:
-            raise AuditFailed("; ".join(faults))
-
-    def __str__(self) -> str:
-        return "\n".join(
-            f"{'ok  ' if f.passed else 'FAIL'} {f.check}: {f.detail}" for f in self.findings
-        )
 
 
 def audit(
@@ -106,14 +74,14 @@ def audit(
         noise or GaussianNoise(),
         Plan(scheme, relation, noise_multiplier, expected_cohort(scheme, len(problem.clients))),
         method.prepare(SGD(lr=0.5, epochs=1, batch_size=4) if local is None else local),
-        vectorize,
+        vectorize=vectorize,
     )
     return Audit(
         (
             bench.check_bound(),
             bench.check_alone(),
             bench.check_sensitivity(),
-            bench.check_charge(),
+            check_charge(bench.plan, bench.bound, bench.noise),
             *bench.check_noise(draws),
             *check_indicator(bench),
             bench.check_release(),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dpacct.fl.adaptive_clip import AdaptiveClip
-from dpacct.fl.audit_bound import Finding, check_bound
+from dpacct.fl.audit_bound import check_bound
 from dpacct.fl.audit_noise import repeated, wrong_mean, wrong_shape, wrong_std
 from dpacct.fl.audit_problem import Problem
 from dpacct.fl.bounds import Bound
@@ -19,6 +19,7 @@ from dpacct.fl.charge import Plan
 from dpacct.fl.choice import ONE_BY_ONE, TrainerChooser
 from dpacct.fl.clients import ClientData
 from dpacct.fl.engine import Engine, Release, TrainingState
+from dpacct.fl.findings import Finding
 from dpacct.fl.layout import Layout, trainable
 from dpacct.fl.local import SGD
 from dpacct.fl.methods.protocol import Method
@@ -42,6 +43,7 @@ class Bench:
         noise: Noise,
         plan: Plan,
         local: SGD,
+        *,
         vectorize: bool | str,
     ) -> None:
         params = {n: p.detach().clone() for n, p in trainable(problem.model).items()}
@@ -135,18 +137,6 @@ class Bench:
             ([*clients[:client], other, *clients[client + 1 :]], self.everybody)
             for other in self.problem.extremes(clients[client])
         ]
-
-    def check_charge(self) -> Finding:
-        """The charge follows from the noise and the sensitivity."""
-        charged = self.engine.plan.event(self.bound, self.noise, {}).charged.noise_multiplier
-        std = self.plan.update_std(self.bound)
-        doubled = 2 if self.plan.adjacency is Adjacency.REPLACE_ONE else 1
-        real = std * doubled / self.bound.sensitivity(self.plan.adjacency)
-        return Finding(
-            "charge",
-            charged <= real,
-            f"noise multiplier {charged:.6g} is charged, and the sum gets {real:.6g}",
-        )
 
     def check_noise(self, draws: int) -> list[Finding]:
         """Spread, law and freshness of the noise, with everybody and with nobody."""

@@ -1,31 +1,26 @@
-"""Whether a bound bounds: hand-made updates of any length and direction, one at a time."""
+"""Whether a bound bounds, tried on hand-made updates, and whether the charge follows from it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from dpacct.errors import InvalidParameter
+from dpacct.fl.adaptive_clip import INDICATOR_NORM
 from dpacct.fl.bounds import Bound, check_limits
+from dpacct.fl.charge import Plan
+from dpacct.fl.findings import Finding
 from dpacct.fl.layout import Layout
+from dpacct.fl.noise import Noise
 from dpacct.fl.norms import MARGIN, row_norms
 from dpacct.fl.sums import contribute
 from dpacct.rounds import Adjacency
 
 # Float32 rounding; everything that is checked is larger than this when it is wrong.
 SLACK = 1e-5
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One check: its name, whether it passed, and what was seen."""
-
-    check: str
-    passed: bool
-    detail: str
 
 
 def extreme_updates(layout: Layout, claimed: float, dtype: torch.dtype) -> Iterator[Tensor]:
@@ -86,3 +81,24 @@ def check_bound(
         worst = max(worst, float(row_norms(contribute(raw, bound, layout, contributions)[0])[0]))
     detail = f"contributions have norm up to {worst:.6g}, and {claimed:.6g} is claimed"
     return Finding("bound", worst <= claimed, detail)
+
+
+def check_charge(plan: Plan, bound: Bound, noise: Noise) -> Finding:
+    """The charge follows from the noise and the sensitivity."""
+    charged = plan.event(bound, noise, {}).charged.noise_multiplier
+    doubled = 2 if plan.adjacency is Adjacency.REPLACE_ONE else 1
+    real = plan.update_std(bound) * doubled / bound.sensitivity(plan.adjacency)
+    detail = f"noise multiplier {charged:.6g} is charged, and the sum gets {real:.6g}"
+    return Finding("charge", charged <= real, detail)
+
+
+def check_joint_charge(plan: Plan, bound: Bound, noise: Noise) -> tuple[Finding, ...]:
+    """The charge next to the multiplier of update and count together; nothing for other bounds."""
+    std = plan.indicator_std(bound)
+    if std is None:
+        return ()
+    charged = plan.event(bound, noise, {}).charged.noise_multiplier
+    update = plan.update_std(bound) / bound.clip_norm
+    both = 1 / math.hypot(1 / update, INDICATOR_NORM / std)
+    detail = f"multiplier {charged:.6g} is charged, and update and count together have {both:.6g}"
+    return (Finding("joint charge", charged <= both, detail),)

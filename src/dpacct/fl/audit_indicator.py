@@ -13,9 +13,10 @@ import numpy as np
 
 from dpacct.fl.adaptive_clip import INDICATOR_NORM, AdaptiveClip
 from dpacct.fl.audit_bench import CHUNK, Bench
-from dpacct.fl.audit_bound import Finding
+from dpacct.fl.audit_bound import check_joint_charge
 from dpacct.fl.audit_noise import Draws, wrong_mean, wrong_std
 from dpacct.fl.clients import ClientData
+from dpacct.fl.findings import Finding
 from dpacct.fl.noise import GaussianNoise
 from dpacct.fl.randomness import Seeded
 from dpacct.rounds import Adjacency
@@ -30,7 +31,7 @@ def check_indicator(bench: Bench) -> tuple[Finding, ...]:
     std = bench.plan.indicator_std(bound)
     if not isinstance(bound, AdaptiveClip) or std is None:
         return ()
-    return (_count(bench, std), _joint(bench, bound, std))
+    return (_count(bench, std), *check_joint_charge(bench.plan, bound, bench.noise))
 
 
 def _count(bench: Bench, std: float) -> Finding:
@@ -53,15 +54,6 @@ def _count(bench: Bench, std: float) -> Finding:
     wrong = wrong_std(noise, charged) or wrong_mean(noise, charged)
     seen = f"the count moved by up to {moved:g}, its noise has standard deviation {charged:.6g}"
     return Finding("indicator", not wrong, wrong or f"{seen} over {noise.size} rounds, as charged")
-
-
-def _joint(bench: Bench, bound: AdaptiveClip, std: float) -> Finding:
-    """The charge next to the multiplier of update and count together."""
-    charged = bench.plan.event(bound, bench.noise, {}).charged.noise_multiplier
-    update = bench.plan.update_std(bound) / bound.clip_norm
-    both = 1 / math.hypot(1 / update, INDICATOR_NORM / std)
-    detail = f"multiplier {charged:.6g} is charged, and update and count together have {both:.6g}"
-    return Finding("joint charge", charged <= both, detail)
 
 
 def _exact(

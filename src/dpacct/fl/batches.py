@@ -16,7 +16,6 @@ from torch import Tensor
 from dpacct.fl.local import SGD
 from dpacct.fl.tensors import truths
 
-
 # Narrower batches cost no less: what takes time there is not the arithmetic.
 _NARROW = 16
 

@@ -47,7 +47,8 @@ class Callback(Protocol):
     """Called by `Federation`; each method may be left as it is.
 
     A callback sees what the trusted server sees. What it shows to others is not covered by the
-    ledger, except for the model and the parts of a `Report` outside ``diagnostics``.
+    ledger, except for the model and what `dpacct.fl.reports.RELEASED` lists of a `Report`. When a
+    callback is called tells how long a round took, which is not covered either.
     """
 
     def start(self, run: RunView) -> None:

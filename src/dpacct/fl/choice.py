@@ -1,16 +1,18 @@
-"""Which way of local training: measured on the first cohort, limited by memory.
+"""Which way of local training: measured on made-up clients, limited by memory.
 
-Cohort-parallel training is taken where it gives what sequential training gives and is faster. What
-does not fit `torch.func` (data-dependent control flow, say) is trained sequentially.
+Cohort-parallel training is taken where it gives what sequential training gives, shows nothing of
+who is trained beside whom, and is faster. What does not fit `torch.func` (data-dependent control
+flow, say) is trained sequentially.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +20,11 @@ from torch import Tensor, nn
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.batches import Batch, BatchPlan
-from dpacct.fl.clients import ClientData
+from dpacct.fl.company import shows_company
+from dpacct.fl.doubled import doubled
+from dpacct.fl.footprint import client_bytes, default_memory_limit
 from dpacct.fl.groups import LANES, GroupTrainer
-from dpacct.fl.layout import Layout, Params
+from dpacct.fl.layout import Layout
 from dpacct.fl.local import SGD
 from dpacct.fl.losses import LocalLoss, LossFunction
 from dpacct.fl.methods.protocol import Method
@@ -35,10 +39,9 @@ _SIZES = (LANES, 2 * LANES, 4 * LANES)
 _COMPARED = 3
 # Seconds for measuring one way of training.
 _PATIENCE = 0.1
-# Copies of the parameters that a client in training needs: itself, gradient, momentum, update, and
-# what the arithmetic between them holds.
-_COPIES = 6
-_GIB = 1 << 30
+# Seconds for a few steps of the smallest group, one client after the other. On a CPU side by side
+# saves what surrounds the arithmetic, and where arithmetic takes that long there is little of it.
+_SLOW = 1.0
 # What a model raises that `torch.func` cannot batch.
 _UNBATCHABLE = (RuntimeError, ValueError, TypeError, NotImplementedError)
 
@@ -115,6 +118,16 @@ class TrainerChooser:
             found[SIDE_BY_SIDE] = GroupTrainer(self._vectorized)
         return found
 
+    @contextmanager
+    def still(self) -> Generator[None]:
+        """Inside, the model is without dropout, so that everybody sees the same function."""
+        training = self._model.training
+        self._model.eval()
+        try:
+            yield
+        finally:
+            self._model.train(training)
+
     def check_buffers(self) -> None:
         """Refuse a model that wrote to a buffer.
 
@@ -125,7 +138,7 @@ class TrainerChooser:
             loss.check_buffers()
 
     def choose(self, tasks: Sequence[Task], broadcast: Broadcast, cohort: int) -> Choice:
-        """Decide, from a few clients of the first cohort.
+        """Decide, from a few made-up clients.
 
         Args:
             tasks: clients with at least one local step.
@@ -136,7 +149,8 @@ class TrainerChooser:
         short = [replace(task, plan=_few_steps(task.plan)) for task in tasks]
         fitting = max(1, self._limit // self._client_bytes(short[0], broadcast))
         rows = max(1, self._limit // (16 * sum(v.numel() for v in broadcast.anchor.values())))
-        slow = replace(self.fallback(cohort), chunk=self._chunk or min(cohort, rows))
+        chunk = self._chunk or min(cohort, rows)
+        slow = Choice(self._sequential, chunk, "one client at a time")
         if self._vectorize is False:
             return slow
         if self._vectorize == "auto" and (cohort < 2 or self._chunk == 1):
@@ -144,16 +158,25 @@ class TrainerChooser:
         if self._vectorize == "auto" and fitting < LANES:
             return replace(slow, reason=f"one client at a time: memory has no room for {LANES}")
         complaint = self._compare(short[:_COMPARED], broadcast)
-        if complaint and self._vectorize is True:
-            raise Unsupported(f"vectorize=True, but {complaint}")
         if complaint:
-            return replace(slow, reason=f"one client at a time: {complaint}")
+            return self._refused(slow, complaint)
         widest = fitting * len(short[0].plan.indices[0])
         sizes = self._sizes(cohort, fitting)
         trainers = [GroupTrainer(self._vectorized, size, widest // size) for size in sizes]
         if self._vectorize is True:
-            return Choice(trainers[-1], trainers[-1].clients, "side by side, as asked")
-        return self._fastest(short, broadcast, trainers, slow, cohort)
+            best = Choice(trainers[-1], trainers[-1].clients, "side by side, as asked")
+        else:
+            best = self._fastest(short, broadcast, trainers, slow, cohort)
+        if best.trainer is self._sequential:
+            return best
+        with self.still():
+            complaint = shows_company(best.trainer, short, broadcast)
+        return self._refused(slow, complaint) if complaint else best
+
+    def _refused(self, slow: Choice, complaint: str) -> Choice:
+        if self._vectorize is True:
+            raise Unsupported(f"vectorize=True, but {complaint}")
+        return replace(slow, reason=f"one client at a time: {complaint}")
 
     def _sizes(self, cohort: int, fitting: int) -> list[int]:
         """How many clients may train side by side: multiples of `LANES`, ascending."""
@@ -164,10 +187,6 @@ class TrainerChooser:
             most = min(most, max(LANES, LANES * (fitting // LANES)), _SIZES[-1])
         return [most] if self._chunk else sorted({min(size, most) for size in _SIZES})
 
-    def fallback(self, cohort: int) -> Choice:
-        """For a cohort without examples."""
-        return Choice(self._sequential, self._chunk or min(cohort, 64), "one client at a time")
-
     def _fastest(
         self,
         tasks: Sequence[Task],
@@ -177,6 +196,11 @@ class TrainerChooser:
         cohort: int,
     ) -> Choice:
         alone = _seconds(self._sequential, tasks[:1], broadcast)
+        if alone * LANES > _SLOW and next(iter(broadcast.anchor.values())).is_cpu:
+            words = (
+                "one client at a time: a step takes long enough for nothing to be saved around it"
+            )
+            return replace(slow, reason=words)
         best, best_time, least = slow, alone, float("inf")
         for trainer in trainers:
             size = trainer.clients
@@ -195,19 +219,15 @@ class TrainerChooser:
 
     def _compare(self, tasks: Sequence[Task], broadcast: Broadcast) -> str:
         """What is wrong with training these clients side by side, or nothing."""
-        training = self._model.training
-        # Without dropout, so that both see the same function.
-        self._model.eval()
         try:
-            expected = self._sequential.train(tasks, broadcast)
-            found = self._vectorized.train(tasks, broadcast)
-            same = self._agree(expected, found, broadcast)
-            same = same or self._agree_in_double(tasks, broadcast)
+            with self.still():
+                expected = self._sequential.train(tasks, broadcast)
+                found = self._vectorized.train(tasks, broadcast)
+                same = self._agree(expected, found, broadcast)
+                same = same or self._agree_in_double(tasks, broadcast)
         except _UNBATCHABLE as error:
             line = str(error).strip().partition("\n")[0]
             return f"torch.func cannot batch this model or method ({line[:200]})"
-        finally:
-            self._model.train(training)
         if same:
             return ""
         return (
@@ -219,7 +239,7 @@ class TrainerChooser:
         """Whether rows are equal up to rounding, or none can be told from another."""
         gap = norm(found - expected, dim=1)
         scale = norm(expected, dim=1)
-        floor = 1e-6 * _length(broadcast.anchor)
+        floor = 1e-6 * float(norm(torch.stack([norm(v) for v in broadcast.anchor.values()])))
         near = bool((gap <= self._tolerance * scale + floor).all())
         return near or not bool(gap.isfinite().all())
 
@@ -231,19 +251,7 @@ class TrainerChooser:
         """
         if any(value.dtype != torch.float32 for value in broadcast.anchor.values()):
             return False
-        wide = replace(
-            broadcast,
-            anchor=_doubled(broadcast.anchor),
-            server_state=_doubled(broadcast.server_state),
-        )
-        same = [
-            replace(
-                task,
-                data=ClientData(_double(task.data.inputs), _double(task.data.targets)),
-                state=None if task.state is None else _doubled(task.state),
-            )
-            for task in tasks
-        ]
+        same, wide = doubled(tasks, broadcast)
         try:
             expected = self._sequential.train(same, wide)
             return self._agree(expected, self._vectorized.train(same, wide), wide)
@@ -255,59 +263,23 @@ class TrainerChooser:
         """Memory that one more client in a chunk takes, measured on one local step."""
         rows = task.plan.indices[0]
         batch = Batch(task.data.inputs[rows], task.data.targets[rows], None)
-        params = {name: value.unsqueeze(0) for name, value in broadcast.anchor.items()}
+        anchor = broadcast.anchor
+        params = {name: value.unsqueeze(0) for name, value in anchor.items()}
         inputs, targets = batch.inputs.unsqueeze(0), batch.targets.unsqueeze(0)
+        data = 2 * (task.data.inputs.nbytes + task.data.targets.nbytes)
         try:
             # As it is computed side by side: a model may save less where it is alone.
-            saved = _saved_bytes(
-                lambda: self._vectorized.plain_gradients(params, inputs, targets, None)
-            )
+            step = partial(self._vectorized.plain_gradients, params, inputs, targets, None)
+            return data + client_bytes(step, anchor, batch)[0]
         except _UNBATCHABLE:
-            saved = _saved_bytes(lambda: self._losses[0].gradient(broadcast.anchor, batch))
-        own = sum(v.numel() * v.element_size() for v in broadcast.anchor.values())
-        data = task.data.inputs.nbytes + task.data.targets.nbytes
-        return _COPIES * own + 2 * saved + 2 * data
-
-
-def _saved_bytes(gradient: Callable[[], Params]) -> int:
-    """Bytes that are kept for a backward pass."""
-    saved = 0
-
-    def count(tensor: Tensor) -> Tensor:
-        nonlocal saved
-        saved += tensor.numel() * tensor.element_size()
-        return tensor
-
-    hooks = torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor)
-    with cast("Any", hooks):
-        gradient()
-    return saved
-
-
-def default_memory_limit(device: torch.device) -> int:
-    """Bytes for the clients of one chunk: 1 GiB, or 40 % of what is free on a GPU."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return max(_GIB, int(0.4 * free))
-    return _GIB
+            step = partial(self._losses[0].gradient, anchor, batch)
+            return data + client_bytes(step, anchor, batch)[0]
 
 
 def _few_steps(plan: BatchPlan) -> BatchPlan:
     """Some steps, the one with the smallest batch among them: padding is what may go wrong."""
     chosen = sorted({*range(min(_PROBED_STEPS - 1, plan.steps)), int(plan.counts.argmin())})
     return BatchPlan(plan.indices[chosen], plan.counts[chosen])
-
-
-def _double(value: Tensor) -> Tensor:
-    return value.double() if value.is_floating_point() else value
-
-
-def _doubled(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: _double(value) for name, value in values.items()}
-
-
-def _length(params: Params) -> float:
-    return float(norm(torch.stack([norm(value) for value in params.values()])))
 
 
 def _seconds(trainer: Trainer, tasks: Sequence[Task], broadcast: Broadcast) -> float:

@@ -263,9 +263,7 @@ class Engine:
         if found.indicators is not None and isinstance(bound, AdaptiveClip):
             signs = torch.where(norms <= bound.clip_norm, INDICATOR_NORM, -INDICATOR_NORM)
             std = self.plan.indicator_std(bound) or 0.0
-            add_rows(
-                found.indicators, self.noise.encode(signs.unsqueeze(1), INDICATOR_LIMITS, std)
-            )
+            add_rows(found.indicators, self.noise.encode(signs.unsqueeze(1), INDICATOR_LIMITS, std))
         found.arrived += len(ours)
         found.norms.append(norms)
         found.dropped.append(bad.sum())
@@ -274,4 +272,3 @@ class Engine:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter() - since
-

@@ -14,6 +14,7 @@ from dpacct import validate
 from dpacct.accountant import spend
 from dpacct.budget import Budget, Spent
 from dpacct.errors import BudgetExceeded, InvalidParameter
+from dpacct.fl import settings
 from dpacct.fl.accounts import Account
 from dpacct.fl.bounds import Bound
 from dpacct.fl.callbacks import Callback
@@ -30,14 +31,6 @@ from dpacct.fl.noise import Noise
 from dpacct.fl.player import Player
 from dpacct.fl.randomness import SEEDED, expected_cohort, open_source
 from dpacct.fl.reports import Report
-from dpacct.fl.settings import (
-    choose_bound,
-    choose_delta,
-    choose_noise,
-    choose_noise_source,
-    choose_sampling,
-    refuse_weights,
-)
 from dpacct.ledger import Ledger
 from dpacct.ledger.terms import known_terms
 from dpacct.rounds import Adjacency, Poisson, Sampling
@@ -79,6 +72,8 @@ class Federation:
         callbacks: see `Callback`.
         checkpoint: file to write every ``checkpoint_every`` rounds and at the end.
         weights, denominator: "equal" and "planned"; anything else is refused, and says why.
+        preflight: check on made-up clients, before anything is charged, that bound, training, noise
+            and denominator of this very run are what is charged for (`dpacct.fl.preflight`).
 
     Attributes:
         model: with the latest parameters. noise_multiplier: calibrated or given.
@@ -91,7 +86,10 @@ class Federation:
     Raises:
         InvalidParameter, Unsupported: a setting that makes no sense, or is not private.
         BudgetExceeded: (when the first round starts) the plan does not fit into the ledger.
+        AuditFailed: (likewise) the preflight found something.
     """
+
+    noise_multiplier: float
 
     def __init__(
         self,
@@ -125,22 +123,23 @@ class Federation:
         checkpoint_every: int = 1,
         weights: str = "equal",
         denominator: str = "planned",
+        preflight: bool = True,
     ) -> None:
-        refuse_weights(weights, denominator)
+        settings.refuse_weights(weights, denominator)
         self._checkpoint = None if checkpoint is None else Path(checkpoint)
         if ledger is None and self._checkpoint is not None:
             ledger = self._checkpoint.with_name(f"{self._checkpoint.name}.ledger")
-        scheme = choose_sampling(Poisson(0.1) if sampling is None else sampling)
+        scheme = settings.choose_sampling(Poisson(0.1) if sampling is None else sampling)
         relation = Adjacency.parse(scheme.default_adjacency if adjacency is None else adjacency)
-        at = choose_delta(budget, delta, known_terms(ledger), relation)
+        at = settings.choose_delta(budget, delta, known_terms(ledger), relation)
         method = DPFedAvg() if method is None else method
         local = method.prepare(SGD() if local is None else local)
         self.rounds = validate.rounds(rounds)
         if not len(clients):
             raise InvalidParameter("clients", 0, "a population has at least one client")
-        noise = choose_noise_source(noise, secure=secure_noise)
+        noise = settings.choose_noise_source(noise, secure=secure_noise)
         noise.check(scheme, relation, len(clients))
-        first_bound = choose_bound(bound, clip_norm, method)
+        first_bound = settings.choose_bound(bound, clip_norm, method)
         place = next(model.parameters(), torch.empty(0)).device if device is None else device
         self.model = model.to(torch.device(place))
         params = {n: p.detach().clone() for n, p in trainable(model).items()}
@@ -150,7 +149,7 @@ class Federation:
         seeded = None if source.private else SEEDED
         self.not_private_because = method.not_private_because or seeded
         cohort = expected_cohort(scheme, len(clients))
-        self.noise_multiplier, self.budget = choose_noise(
+        self.noise_multiplier, self.budget = settings.choose_noise(
             scheme, relation, self.rounds, budget, noise_multiplier, at, accountant
         )
         plan = Plan(scheme, relation, self.noise_multiplier, cohort)
@@ -175,7 +174,7 @@ class Federation:
         )
         engine = Engine(clients, method, layout, local, plan, noise, source, self.device, rate)
         state = TrainingState(0, params, method.init(dict(params)), {}, first_bound, None)
-        self._player = Player(engine, chooser, account, state, model)
+        self._player = Player(engine, chooser, account, state, model, preflight=preflight)
         self._player.event()
         self._callbacks = tuple(callbacks)
         self.stopped_because: str | None = None

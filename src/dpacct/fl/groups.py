@@ -15,7 +15,7 @@ PyTorch's kernels. `dpacct.fl.preflight` tries it on the model itself before any
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -101,4 +101,4 @@ def _nobody(task: Task) -> Task:
     data = ClientData(task.data.inputs[:0], task.data.targets[:0])
     steps = BatchPlan(torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
     state = task.state and {name: torch.zeros_like(v) for name, v in task.state.items()}
-    return Task(data, steps, cast("State | None", state))
+    return Task(data, steps, state)

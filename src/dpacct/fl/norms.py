@@ -28,10 +28,13 @@ def row_norms(rows: Tensor) -> Tensor:
         2^-517 from underflow. NaN or infinite where the row is, and infinite where squares of
         float64 overflow (norms above 1e154).
     """
+    count, size = rows.shape
     parts: list[Tensor] = []
-    for columns in rows.split(_PIECE, dim=1):
+    for left in range(0, max(size, 1), _PIECE):
+        columns = rows[:, left : left + _PIECE]
         step = max(1, _PIECE // max(columns.shape[1], 1))
-        parts.append(torch.cat([norm(some.double(), dim=1) for some in columns.split(step)]))
+        slabs = [columns[top : top + step] for top in range(0, max(count, 1), step)]
+        parts.append(torch.cat([norm(slab.double(), dim=1) for slab in slabs]))
     return parts[0] if len(parts) == 1 else norm(torch.stack(parts, dim=1), dim=1)
 
 

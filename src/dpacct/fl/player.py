@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +19,15 @@ from dpacct.fl.checkpoint import read_checkpoint, write_checkpoint
 from dpacct.fl.choice import Choice, TrainerChooser
 from dpacct.fl.diagnosis import diagnose
 from dpacct.fl.engine import Collected, Engine, TrainingState
+from dpacct.fl.preflight import made_up, preflight
 from dpacct.fl.randomness import draw_cohort, torch_seed
 from dpacct.fl.reports import Report, Timing
 from dpacct.fl.snapshots import Expected, noise_of, pack, unpack
 from dpacct.fl.tensors import forked_generators, seed_generators
 from dpacct.ledger import Event
 
-_PROBED_CLIENTS = 8
+# Examples of a made-up client where a step takes all of them.
+_PROBED_EXAMPLES = 16
 
 
 class Player:
@@ -32,6 +36,7 @@ class Player:
     Args:
         engine: its fixed parts. chooser: of the way to train. account: its ledger.
         state: where it stands. model: receives each round's parameters.
+        preflight: whether the run is checked before it begins.
     """
 
     def __init__(
@@ -41,14 +46,17 @@ class Player:
         account: Account,
         state: TrainingState,
         model: nn.Module,
+        *,
+        preflight: bool = True,
     ) -> None:
-        self.engine = engine
+        self.engine: Engine = engine
         self.account = account
         self.state = state
         self.choice: Choice | None = None
         self._first_bound = state.bound
         self._chooser = chooser
         self._model = model
+        self._preflight = preflight
 
     def begin(self, name: str, rounds: int, limit: Budget | None) -> int:
         """Register the run in the ledger, with its plan, before anything is drawn.
@@ -60,12 +68,36 @@ class Player:
         Raises:
             BudgetExceeded: not one fits, or not the plan.
         """
+        if self.choice is None and self.state.round < rounds:
+            self.choice = self._rehearse()
         if self.account.begun or self.state.round >= rounds:
             return rounds
         event = self.event()
         rounds = self.account.affordable(event, rounds, limit)
         self.account.start(name, event, rounds, {"setting": self.setting()})
         return rounds
+
+    def _rehearse(self) -> Choice:
+        """Choose how clients are trained, and check the run, on made-up clients.
+
+        Raises:
+            AuditFailed: `preflight` found something.
+        """
+        engine, state = self.engine, self.state
+        make = made_up(engine.clients[0])
+        size = 2 * (engine.local.batch_size or _PROBED_EXAMPLES) - 1
+        tried = replace(engine, clients=[make(n, n) for n in (size, size // 2, 1)])
+        tasks = [tried.task(client, state, 0) for client in range(len(tried.clients))]
+        workers = (
+            len(engine.clients) if engine.method.everyone_computes else engine.plan.cohort_size
+        )
+        with self._settled(0):
+            choice = self._chooser.choose(tasks, engine.broadcast(state), max(1, round(workers)))
+            if self._preflight:
+                with self._chooser.still():
+                    preflight(engine, [choice.trainer], state, make).require()
+            self._chooser.check_buffers()
+        return choice
 
     def setting(self) -> str:
         """What must not change when a run goes on, in words."""
@@ -199,38 +231,28 @@ class Player:
                 own[name].copy_(value)
 
     def _collect(self, cohort: list[int]) -> Collected:
-        engine, state = self.engine, self.state
-        devices = [engine.device] if engine.device.type == "cuda" else []
+        engine = self.engine
+        choice = self.choice or self._rehearse()
+        with self._settled(torch_seed(engine.source)):
+            found = engine.collect(self.state, cohort, choice.trainer, choice.chunk)
+            self._chooser.check_buffers()
+        return found
+
+    @contextmanager
+    def _settled(self, seed: int) -> Generator[None]:
+        """Inside, the model is in training mode, in the precision and with the seed of a round."""
+        devices = [self.engine.device] if self.engine.device.type == "cuda" else []
         training = self._model.training
         tf32 = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
         # Dropout and the like draw from the global generators, which are given back as they were.
         with forked_generators(devices):
-            seed_generators(torch_seed(engine.source))
+            seed_generators(seed)
             self._model.train()
-            if engine.local.precision == "tf32":
+            if self.engine.local.precision == "tf32":
                 torch.backends.cuda.matmul.allow_tf32 = True
                 torch.backends.cudnn.allow_tf32 = True
             try:
-                choice = self._choose(cohort)
-                found = engine.collect(state, cohort, choice.trainer, choice.chunk)
-                self._chooser.check_buffers()
+                yield
             finally:
                 self._model.train(training)
                 torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
-        return found
-
-    def _choose(self, cohort: list[int]) -> Choice:
-        """The trainer of the run, decided when the first client with examples comes."""
-        if self.choice is not None:
-            return self.choice
-        engine, state = self.engine, self.state
-        workers = range(len(engine.clients)) if engine.method.everyone_computes else cohort
-        expected = len(workers) if engine.method.everyone_computes else engine.plan.cohort_size
-        # The probe has a seed of its own, so that it changes nothing that follows.
-        tasks = [engine.task(client, state, 0) for client in workers[:_PROBED_CLIENTS]]
-        tasks = [task for task in tasks if task.plan.steps]
-        broadcast = engine.broadcast(state)
-        if not tasks:
-            return self._chooser.fallback(max(1, round(expected)))
-        self.choice = self._chooser.choose(tasks, broadcast, max(1, round(expected)))
-        return self.choice

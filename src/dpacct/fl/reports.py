@@ -1,4 +1,10 @@
-"""What a run says about each of its rounds, and about itself at the end."""
+"""What a run says about each of its rounds, and which of it epsilon covers.
+
+Rule 1: `RELEASED` is the one list of what follows from the plan, the releases and public test data.
+Rule 2: everything else is not private, and where it leaves this process as a column of a file, as a
+curve or as text, its name begins with `UNPROTECTED`. How long a round took is of that kind: it
+grows with the cohort.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +13,26 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dpacct.budget import Spent
+
+UNPROTECTED = "unprotected_"
+# Fields of a `Report`, and columns of its files.
+RELEASED = frozenset(
+    {
+        "round",
+        "rounds",
+        "spent",
+        "epsilon_lower",
+        "epsilon_upper",
+        "delta",
+        "not_private_because",
+        "private",
+        "noise_multiplier",
+        "noise_std",
+        "clip_norm",
+        "released",
+        "test_accuracy",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +60,10 @@ class Diagnostics:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds: ``local`` training, ``privacy`` (bound, sum, noise, charge), ``total`` of it all."""
+    """Seconds: ``local`` training, ``privacy`` (bound, sum, noise, charge), ``total`` of it all.
+
+    **Not private**: they tell how many clients took part, and how much data these have.
+    """
 
     local: float
     privacy: float
@@ -54,8 +83,7 @@ class Report:
         noise_std: standard deviation of the noise on each coordinate of the sum of updates.
         clip_norm: norm bound of one update in this round (of the whole update).
         released: False where a round released nothing (too few noise shares arrived).
-        diagnostics: not private.
-        timing: seconds.
+        diagnostics, timing: not private, and left out of ``repr``.
     """
 
     round: int
@@ -66,8 +94,8 @@ class Report:
     noise_std: float
     clip_norm: float
     released: bool
-    diagnostics: Diagnostics
-    timing: Timing
+    diagnostics: Diagnostics = field(repr=False)
+    timing: Timing = field(repr=False)
 
     @property
     def epsilon(self) -> Spent:
@@ -89,7 +117,7 @@ class Report:
         return self.diagnostics.clipped_fraction
 
     def to_dict(self) -> dict[str, Any]:
-        """Flat dictionary for CSV and JSON; the names of diagnostics begin ``unprotected_``."""
+        """Flat dictionary for CSV and JSON: what is `RELEASED`, and the rest `UNPROTECTED`."""
         spent = self.epsilon
         row: dict[str, Any] = {
             "round": self.round,
@@ -103,6 +131,6 @@ class Report:
             "clip_norm": self.clip_norm,
             "released": self.released,
         }
-        row |= {f"unprotected_{key}": value for key, value in asdict(self.diagnostics).items()}
-        row |= {f"seconds_{key}": value for key, value in asdict(self.timing).items()}
-        return row
+        bare = asdict(self.diagnostics)
+        bare |= {f"seconds_{key}": value for key, value in asdict(self.timing).items()}
+        return row | {f"{UNPROTECTED}{key}": value for key, value in bare.items()}

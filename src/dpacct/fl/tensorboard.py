@@ -1,4 +1,8 @@
-"""Reports as scalars for TensorBoard, where it is installed."""
+"""Reports as scalars for TensorBoard, where it is installed.
+
+Tags that begin ``unprotected/`` are not private. Nor is the time at which a point was
+written, which each of them carries.
+"""
 
 from __future__ import annotations
 

@@ -141,6 +141,14 @@ class Run:
         return self._book.run_state(self.id).finished
 
     @property
+    def held(self) -> int:
+        """For how many rounds of its plan room is held."""
+        state = self._book.run_state(self.id)
+        if self._plan is None or not state.on_plan or state.finished:
+            return 0
+        return self._plan.rounds - state.cursor
+
+    @property
     def guarantee(self) -> Guarantee:
         """What kind of claim `epsilon` is."""
         return self._readings.now().run_guarantee(self.id)

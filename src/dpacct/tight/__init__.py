@@ -1,0 +1,1 @@
+"""Exact composition, with proven bounds."""

@@ -1,0 +1,1 @@
+"""The adaptive game of fixed-size sampling: every round is a triangle, chosen anew."""

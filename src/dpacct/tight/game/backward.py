@@ -1,0 +1,164 @@
+"""The game played backward: what an adversary still reaches, as a function of the loss so far.
+
+w_t(y) is by how much, over the P-probability of the past, P can still exceed Q with t rounds to
+come and a loss of y so far:
+
+    w_0(y) = max(0, 1 - e^-y),    w_{t+1}(y) = sup over triangles of E_P[w_t(y + L)].
+
+On a grid, with a law for each cell that dominates it, the largest of the sums over masses is above;
+with laws dominated by single strategies it is below. So that small values keep their digits, what
+is kept is w_t(y) e^{-tilt y}. Sums are taken by Fourier transforms, whose errors are added.
+
+Proof and error bound: docs/derivations/fixed-size-game.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpacct.errors import NotConverged
+from dpacct.rounding import UNIT, Array, ComplexArray
+from dpacct.tight.game.laws import Kernel
+
+# Assumption C of docs/derivations/rounding.md, for the three transforms of a sum.
+_PER_LEVEL, _ONCE = 24, 24
+_BLOCK = 8
+_LARGEST_EXPONENT = 500.0
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Losses that are looked at: (first + i) step + offset, 0 <= i < size; and the tilt."""
+
+    step: float
+    first: int
+    size: int
+    tilt: float
+    offset: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.tilt * self.step * (abs(self.first) + self.size) > _LARGEST_EXPONENT:
+            raise NotConverged("the game spans too many orders of magnitude")
+
+    def losses(self) -> Array:
+        """All of them; each off by a few roundings of the largest and of the offset."""
+        places = np.arange(self.size, dtype=np.float64)
+        return self.step * (self.first + places) + self.offset
+
+    def weights(self) -> Array:
+        """e^{-tilt loss}, the offset left aside."""
+        return np.exp(-self.tilt * self.step * (self.first + np.arange(self.size)))
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One kind of round: several laws, ready for sums over their masses.
+
+    Attributes:
+        spectra: transforms of the tilted masses, shape (k, n / 2 + 1).
+        length: n, a power of two.
+        norm: bound of the sum of tilted masses of any one law.
+        beyond: for the part of the laws that leaves the frame at the top, shape (size,). Upper
+            laws: tilted, the largest. Lower laws: relative to the value at the top, the least.
+        below: for the part of each upper law that leaves it at the bottom, relative to the
+            value there, shape (k, m) for the first m losses.
+        relative: bound of the relative error of all masses and weights.
+    """
+
+    spectra: ComplexArray
+    length: int
+    norm: float
+    beyond: Array
+    below: Array
+    relative: float
+
+
+def prepare(kernels: list[Kernel], frame: Frame, *, upper: bool) -> Stage:
+    """The laws of one kind of round in a frame."""
+    reach = max(max(-law.first, law.first + len(law.masses) - 1) for law in kernels)
+    length = 1 << (frame.size + reach).bit_length()
+    spectra = np.empty((len(kernels), length // 2 + 1), dtype=np.complex128)
+    rate, index = frame.tilt * frame.step, np.arange(frame.size)
+    exponent = rate * (reach + frame.size + abs(frame.first))
+    if exponent > _LARGEST_EXPONENT:
+        raise NotConverged("the game spans too many orders of magnitude")
+    norm, beyond = 0.0, np.zeros(frame.size)
+    depth = max(0, min(frame.size, max(-law.first for law in kernels))) if upper else 0
+    below = np.zeros((len(kernels), depth))
+    for row, law in enumerate(kernels):
+        places = law.first + np.arange(len(law.masses))
+        tilted = law.masses * np.exp(rate * places)
+        folded = np.zeros(length)
+        folded[(-places) % length] = tilted
+        spectra[row] = np.fft.rfft(folded)
+        norm = max(norm, float(tilted.sum()))
+        above = np.append(np.cumsum(law.masses[::-1])[::-1], 0.0) + law.infinite
+        start = np.clip(frame.size - index - law.first, 0, len(law.masses))
+        if upper:
+            beyond = np.maximum(beyond, above[start])
+            under = np.append(0.0, np.cumsum(law.masses))
+            end = np.clip(-index[:depth] - law.first, 0, len(law.masses))
+            below[row] = under[end] * np.exp(-rate * index[:depth])
+        else:
+            beyond = above[start] if row == 0 else np.minimum(beyond, above[start])
+    if upper:
+        beyond = beyond * frame.weights()
+    else:
+        # Relative to the value at the top, which losses further up exceed.
+        beyond = beyond * np.exp(rate * (frame.size - 1 - index))
+    relative = UNIT * (4 * exponent + 2 * len(beyond) + 4 * reach + 128)
+    return Stage(spectra, length, norm * (1 + 1e-9), beyond, below, relative)
+
+
+def play_upper(stages: list[tuple[Stage, int]], frame: Frame) -> Array:
+    """Upper bounds of w_T at the losses of the frame; ``stages`` in the order of the rounds."""
+    losses, weights = frame.losses(), frame.weights()
+    slack = 8 * UNIT * (float(np.max(np.abs(losses))) + 2 * abs(frame.offset))
+    start = -np.expm1(-np.maximum(losses + slack, 0.0)) * (1 + 64 * UNIT)
+    values = np.minimum(start, 1.0) * weights
+    for stage, count in reversed(stages):
+        cap = weights * (1 + stage.relative)
+        for _ in range(count):
+            sums, error = _sums(stage, values)
+            reached = sums + (error + stage.beyond)
+            values = np.minimum(reached * (1 + stage.relative), cap)
+    return np.minimum(values / weights * (1 + _slack(frame)), 1.0)
+
+
+def play_lower(stages: list[tuple[Stage, int]], frame: Frame) -> Array:
+    """Lower bounds of w_T at the losses of the frame, from laws that are dominated."""
+    losses, weights = frame.losses(), frame.weights()
+    slack = 8 * UNIT * (float(np.max(np.abs(losses))) + 2 * abs(frame.offset))
+    start = -np.expm1(-np.maximum(losses - slack, 0.0)) * (1 - 64 * UNIT)
+    values = start * weights * (1 - _slack(frame))
+    for stage, count in reversed(stages):
+        for _ in range(count):
+            sums, error = _sums(stage, values)
+            reached = sums - error + stage.beyond * values[-1]
+            values = np.maximum(reached * (1 - stage.relative), 0.0)
+    return values / weights * (1 - _slack(frame))
+
+
+def _slack(frame: Frame) -> float:
+    exponent = frame.tilt * frame.step * (abs(frame.first) + frame.size)
+    return UNIT * (8 * exponent + 64)
+
+
+def _sums(stage: Stage, values: Array) -> tuple[Array, float]:
+    """The largest of the sums of all laws, and a bound of their rounding errors."""
+    spectrum = np.fft.rfft(values, stage.length)
+    best: Array | None = None
+    for start in range(0, len(stage.spectra), _BLOCK):
+        product = stage.spectra[start : start + _BLOCK] * spectrum
+        each = np.fft.irfft(product, stage.length)[:, : len(values)]
+        if stage.below.size:
+            each[:, : stage.below.shape[1]] += stage.below[start : start + _BLOCK] * values[0]
+        sums = each.max(axis=0)
+        best = sums if best is None else np.maximum(best, sums, out=best)
+    if best is None:
+        raise NotConverged("there is no law to choose from")
+    levels = stage.length.bit_length() - 1
+    size = float(np.linalg.norm(values)) * stage.norm
+    return best, UNIT * (_PER_LEVEL * levels + _ONCE) * size * (1 + 1e-9)

@@ -1,0 +1,145 @@
+"""Where the game is looked at: the tilt, the step and the losses. Nothing here is proven.
+
+What is chosen here decides how close the bounds are and what they cost, never whether they hold.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dpacct.composition import Composition
+from dpacct.dominating import Direction, achieved_pair
+from dpacct.errors import NotConverged
+from dpacct.grid_plan import few_bits
+from dpacct.rounds import Schedule
+from dpacct.saddle import (
+    epsilon_estimate,
+    log_delta_estimate,
+    tilt_at_delta,
+    tilt_at_epsilon,
+)
+from dpacct.tight.game.backward import Frame
+from dpacct.tight.game.rounds import moment_on_grid
+
+# Share of epsilon that the grid may cost.
+_GRID_SHARE = 1e-3
+# What is left aside, relative to delta.
+_NEGLIGIBLE, _OUTSIDE = 1e-6, 1e-3
+_ATTEMPTS = 8
+_WORTH = 0.7
+# The lower bound's part of that share.
+_LOWER_SHARE = 0.5
+_FINER = 4
+_LEAST_EPSILON = 1e-3
+_SMALLEST_LOG_DELTA = -40.0
+MAX_POINTS = 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Frames for both bounds, and what of one round's loss may be left aside.
+
+    Attributes:
+        upper, lower: frames; the lower one is finer, since two strategies are cheap.
+        negligible: probability.
+        epsilon: about the answer.
+    """
+
+    upper: Frame
+    lower: Frame
+    negligible: float
+    epsilon: float
+
+
+def moved(frame: Frame, loss: float) -> Frame:
+    """The frame moved by less than a step, so that it holds this loss but for its rounding."""
+    offset = loss - math.floor(loss / frame.step) * frame.step
+    return Frame(frame.step, frame.first, frame.size, frame.tilt, offset)
+
+
+def plan_at_delta(schedule: Schedule, delta: float, share: float = _GRID_SHARE) -> Plan:
+    """A plan for eps(delta).
+
+    Raises:
+        NotConverged: delta is too small, or the grid would be too large.
+    """
+    log_delta = math.log(delta)
+    simple = Composition.of_schedule(schedule, achieved_pair, Direction.REMOVE)
+    tilt, at = tilt_at_delta(simple, log_delta)
+    epsilon = max(epsilon_estimate(tilt, at, log_delta), _LEAST_EPSILON)
+    return _plan(schedule, tilt, epsilon, log_delta, share)
+
+
+def plan_at_epsilon(schedule: Schedule, epsilon: float, share: float = _GRID_SHARE) -> Plan:
+    """A plan for delta(eps).
+
+    Raises:
+        NotConverged: delta is too small, or the grid would be too large.
+    """
+    simple = Composition.of_schedule(schedule, achieved_pair, Direction.REMOVE)
+    tilt, at = tilt_at_epsilon(simple, epsilon)
+    log_delta = min(log_delta_estimate(tilt, at, epsilon), -1e-3)
+    return _plan(schedule, tilt, max(epsilon, _LEAST_EPSILON), log_delta, share)
+
+
+def _plan(schedule: Schedule, tilt: float, epsilon: float, log_delta: float, share: float) -> Plan:
+    if log_delta < _SMALLEST_LOG_DELTA:
+        raise NotConverged(f"the game reaches down to delta {math.exp(_SMALLEST_LOG_DELTA):.1g}")
+    simple = Composition.of_schedule(schedule, achieved_pair, Direction.REMOVE)
+    far = log_delta + math.log(_OUTSIDE)
+    most = max(epsilon_estimate(*tilt_at_delta(simple, far), far), 1.02 * epsilon)
+    negligible = _NEGLIGIBLE * math.exp(log_delta) / schedule.rounds
+    frames: list[Frame] = []
+    for upper in (True, False):
+        part = share if upper else _LOWER_SHARE * share
+        step = _step(schedule, simple, tilt, epsilon, part, negligible, upper=upper)
+        if not upper:
+            # Two strategies are cheap, but not free.
+            least = min(frames[0].step / _FINER, _least_loss(schedule) / 4)
+            step = max(step, few_bits(least))
+        first, size = math.floor(-most / step) - 8, math.ceil((2 * most - epsilon) / step) + 16
+        if size > MAX_POINTS:
+            raise NotConverged(f"the game would need {size} losses, more than {MAX_POINTS}")
+        frames.append(Frame(step, first, size, tilt))
+    return Plan(frames[0], frames[1], negligible, epsilon)
+
+
+def _least_loss(schedule: Schedule) -> float:
+    """How far below zero the loss of remove lies at most, in the round where that is least."""
+    rates = [r.sampling_rate for r in schedule.distinct() if r.sampling_rate < 1.0]
+    return min((-math.log1p(-rate) for rate in rates), default=math.inf)
+
+
+def _step(
+    schedule: Schedule,
+    simple: Composition,
+    tilt: float,
+    epsilon: float,
+    share: float,
+    negligible: float,
+    *,
+    upper: bool,
+) -> float:
+    """The step with which M(tilt) on the grid is off by about the share of epsilon wanted."""
+    wanted = share * epsilon * tilt
+    exact = float(simple.log_moment(tilt).lower)
+    step = math.sqrt(8 * share * epsilon / (schedule.rounds * (1 + tilt)))
+    if not upper:
+        # A law below has no losses beyond the least loss of remove and the largest of add.
+        step = min(step, _least_loss(schedule) / 4)
+    before = math.inf
+    for _ in range(_ATTEMPTS):
+        step = few_bits(step)
+        lost = -exact
+        for round_, count in schedule.distinct().items():
+            lost += count * moment_on_grid(round_, tilt, step, negligible, upper=upper)
+        lost = lost if upper else -lost
+        if lost <= 1.2 * wanted:
+            return step
+        if lost > _WORTH * before:
+            # What is left comes from large losses, whose grid is coarser.
+            return 2 * step
+        before = lost
+        step *= min(max(math.sqrt(wanted / lost), 0.25), 0.5)
+    return few_bits(step)

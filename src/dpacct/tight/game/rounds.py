@@ -1,0 +1,121 @@
+"""Which rounds the game is about, and the laws of each kind of round in it.
+
+Rule 1: neighbors differ in one replaced client.
+Rule 2: a round is of fixed size, or takes everybody; what each client sends may depend on what was
+    released before and on fresh randomness, not on whether a client took part before.
+Rule 3: rates are rounded up for the upper bound, and down for the lower one.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dpacct.dominating import Direction, SampledGaussianPair, achieved_pair
+from dpacct.errors import Unsupported
+from dpacct.rounds import Adjacency, Round, Schedule, Uniform
+from dpacct.tight.game.cover import Cover
+from dpacct.tight.game.gaussian_profile import LARGEST_SHIFT
+from dpacct.tight.game.kernels import (
+    cell_kernel,
+    gaussian_above,
+    gaussian_below,
+    gaussian_reach,
+    reach_of,
+    remove_above,
+    strategy_kernels,
+)
+from dpacct.tight.game.laws import Kernel
+
+
+def is_game(round_: Round) -> bool:
+    """Whether the adversary has a choice of positions in this round."""
+    sampling = round_.sampling
+    return (
+        isinstance(sampling, Uniform)
+        and round_.adjacency is Adjacency.REPLACE_ONE
+        and sampling.cohort_size < sampling.num_clients
+    )
+
+
+def takes_everybody(round_: Round) -> bool:
+    """Whether it is a Gaussian with twice the clip norm as shift."""
+    return round_.adjacency is Adjacency.REPLACE_ONE and _pair(round_).sampling_rate == 1.0
+
+
+def is_played(schedule: Schedule) -> bool:
+    """Whether the game says more about a schedule than a fixed pair for each round.
+
+    A single round has no past to choose by: there the fixed pair is exact.
+    """
+    kinds = schedule.distinct()
+    return (
+        schedule.rounds > 1
+        and any(is_game(round_) for round_ in kinds)
+        and all(is_game(round_) or takes_everybody(round_) for round_ in kinds)
+        and all(LARGEST_SHIFT * round_.noise_multiplier >= 2.0 for round_ in kinds)
+    )
+
+
+def check_schedule(schedule: Schedule) -> None:
+    """Refuse schedules that the game is not about.
+
+    Raises:
+        Unsupported: says why, and what to use instead.
+    """
+    for round_ in schedule.distinct():
+        if not (is_game(round_) or takes_everybody(round_)):
+            raise Unsupported(
+                f"the game is about rounds of fixed size, or of everybody, in which one client is "
+                f"replaced; {round_!r} is another one: use the accountant 'tight'"
+            )
+        if LARGEST_SHIFT * round_.noise_multiplier < 2.0:
+            raise Unsupported(
+                f"the game needs a noise multiplier of at least {2 / LARGEST_SHIFT:.3f}, and "
+                f"{round_!r} has less: use the accountant 'tight'"
+            )
+
+
+def laws_above(round_: Round, cover: Cover, step: float, negligible: float) -> list[Kernel]:
+    """Laws of which one dominates, whatever the positions in this round."""
+    noise = round_.noise_multiplier
+    if not is_game(round_):
+        return [gaussian_above(noise, step, gaussian_reach(noise, step, negligible))]
+    rate = _rates(round_)[1]
+    reach = reach_of(rate, noise, step, negligible)
+    return [cell_kernel(rate, noise, cell, step, reach) for cell in cover]
+
+
+def laws_below(round_: Round, step: float, negligible: float) -> list[Kernel]:
+    """Laws below some positions in this round."""
+    noise = round_.noise_multiplier
+    if not is_game(round_):
+        return [gaussian_below(noise, step, gaussian_reach(noise, step, negligible))]
+    rate = _rates(round_)[0]
+    reach = reach_of(rate, noise, step, negligible)
+    return list(strategy_kernels(rate, noise, step, reach))
+
+
+def moment_on_grid(
+    round_: Round, tilt: float, step: float, negligible: float, *, upper: bool
+) -> float:
+    """log M(tilt) of the law above, or below, one round of remove; for plans."""
+    if upper and is_game(round_):
+        rate, noise = _pair(round_).sampling_rate, round_.noise_multiplier
+        law = remove_above(rate, noise, step, reach_of(rate, noise, step, negligible))
+    elif upper:
+        law = laws_above(round_, (), step, negligible)[0]
+    else:
+        law = laws_below(round_, step, negligible)[0]
+    places = law.first + np.arange(len(law.masses))
+    return math.log(float(law.masses @ np.exp(tilt * step * places)))
+
+
+def _rates(round_: Round) -> tuple[float, float]:
+    sampling = round_.sampling
+    return sampling.rate_bounds if isinstance(sampling, Uniform) else (1.0, 1.0)
+
+
+def _pair(round_: Round) -> SampledGaussianPair:
+    return achieved_pair(round_, Direction.REMOVE)

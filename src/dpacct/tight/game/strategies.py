@@ -1,0 +1,116 @@
+"""The two one-dimensional pairs of a round of fixed-size sampling, and what each surely costs.
+
+*remove*: crowd and replacement at -C, the client at +C; *add*: the same in the other order. Both
+have closed forms. With mu = 2/z and gamma = e^loss,
+
+    remove:  H = q Delta_mu(k),      e^k = 1 + (gamma - 1)/q,              -H' = Phi(-mu/2 - k/mu),
+    add:     H = q s Delta_mu(k),    s = 1 - (1-q)(gamma-1)/q,  e^k = gamma/s,
+             -H' = (1-q) Phi(mu/2 - k/mu) + q Phi(-mu/2 - k/mu).
+
+Each side of either pair becomes a law on a grid that is dominated by it: tangents at the middles of
+the intervals of the grid. Derivation: docs/derivations/fixed-size-game.md.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dpacct.rounding import UNIT, Array, Bounds
+from dpacct.tight.game.gaussian_profile import bounds, gaussian_profile
+from dpacct.tight.game.laws import (
+    Kernel,
+    Points,
+    Side,
+    dominated_kernel,
+    dominated_side,
+    line_ends,
+)
+
+
+def two_strategies(
+    rate: float, noise: float, step: float, rising: Points, falling: Points
+) -> tuple[Kernel, Kernel]:
+    """Laws below remove and below add; points for losses above zero and below it.
+
+    Args:
+        rate, noise: q in (0, 1), at most the true one, and z >= 2/7.
+        step: of the grid, with few bits.
+        rising, falling: points as from `laws.grid_points`.
+    """
+
+    def remove(points: Points) -> Side:
+        return touching_side(remove_pair(rate, noise, middles(points, step)), points, step)
+
+    def add(points: Points) -> Side:
+        return touching_side(add_pair(rate, noise, middles(points, step)), points, step)
+
+    return (
+        dominated_kernel(remove(rising), add(falling), step),
+        dominated_kernel(add(rising), remove(falling), step),
+    )
+
+
+def middles(points: Points, step: float) -> Array:
+    """The middles of the intervals between points, as losses."""
+    return np.asarray(0.5 * step * (points[:-1] + points[1:]), dtype=np.float64)
+
+
+def touching_side(touching: tuple[Bounds, Bounds], points: Points, step: float) -> Side:
+    """Masses below the profile, from bounds of it and of its slope at the middles."""
+    lines = line_ends(points, step, middles(points, step), *touching)
+    return dominated_side(points, step, lines.lower, lines.upper)
+
+
+def gaussian_pair(noise: float, losses: Array) -> tuple[Bounds, Bounds]:
+    """Bounds of H and of -H' where everybody takes part: H = Delta_mu(loss)."""
+    mu = 2 / noise
+    plain = gaussian_profile(losses, mu, np.zeros(losses.shape))
+    found = bounds(np.ones(losses.shape), plain, np.zeros(losses.shape))
+    return found, _spread(plain.far, _far_error(losses, mu, np.zeros(losses.shape)))
+
+
+def remove_pair(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
+    """Bounds of H and of -H' for the remove pair."""
+    mu = 2 / noise
+    k = np.log1p(np.expm1(losses) / rate)
+    plain = gaussian_profile(k, mu, 20 + 20 * losses)
+    found = bounds(np.full(losses.shape, rate), plain, np.zeros(losses.shape))
+    return found, _spread(plain.far, _far_error(k, mu, 20 + 20 * losses))
+
+
+def add_pair(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
+    """Bounds of H and of -H' for the add pair; nothing beyond its largest loss."""
+    mu = 2 / noise
+    missing = (1 - rate) / rate * np.expm1(losses)
+    kept = 1 - missing
+    inside = kept > 2.0**-20
+    kept = np.where(inside, kept, 1.0)
+    lost = 32 * (1 + missing) / kept
+    k = losses - np.log(kept)
+    plain = gaussian_profile(k, mu, lost + 20 * losses)
+    found = bounds(rate * kept, plain, lost)
+    error = _far_error(k, mu, lost + 20 * losses)
+    slope = (1 - rate) * plain.near + rate * plain.far
+    steep = _spread(slope, plain.relative + error)
+    most = np.where(inside, found.upper, rate * 2.0**-19)
+    return Bounds(found.lower * inside, most), Bounds(steep.lower * inside, steep.upper)
+
+
+def _far_error(k: Array, mu: float, error: Array) -> Array:
+    """Relative error of Phi(x), x = -mu/2 - k/mu, in units of roundoff."""
+    x = np.abs(mu / 2 + k / mu)
+    return (1 + x) * (26 * (mu + np.abs(k) / mu) + (error + 10 * np.abs(k)) / mu + 4 * x) + 96
+
+
+def _spread(value: Array, error: Array) -> Bounds:
+    off = 1.01 * UNIT * value * error + 1e-180
+    return Bounds(np.maximum(value - off, 0.0), value + off)
+
+
+def remove_tail(rate: float, noise: float, loss: float) -> float:
+    """About P(loss > this) of the remove pair, the largest of all pairs; not proven."""
+    mu = 2 / noise
+    k = math.log1p(math.expm1(min(loss, 700.0)) / rate)
+    return rate * 0.5 * math.erfc((k / mu - mu / 2) / math.sqrt(2))

@@ -1,0 +1,229 @@
+"""What a command suggests promises no less than what it has just said: every hint is followed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpacct import Budget, Ledger, Poisson, Round
+from dpacct_cli import mechanism
+
+SUGGESTED = re.compile(
+    r"dpacct ((?:epsilon|compare|ledger) .*?)(?= (?:shows|asks|lists|turns|writes)\b)"
+)
+
+
+class Peer:
+    """A stand-in for peers, which take long and promise nothing here."""
+
+    name = "peer"
+
+    def epsilon(self, *_: object) -> float:
+        return 1.0
+
+
+@pytest.fixture(autouse=True)
+def _one_quick_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpacct.interop.installed_peers", lambda: (Peer(),))
+
+
+def epsilon_of(data: dict[str, Any]) -> tuple[float, float]:
+    """(epsilon, delta) that an answer promises."""
+    if "results" in data:
+        ours = [row["epsilon"]["upper"] for row in data["results"]
+                if row["kind"] == "ours" and row["epsilon"]]  # fmt: skip
+        return min(ours), data["delta"]
+    if isinstance(data["delta"], dict):
+        return data["epsilon"], data["delta"]["upper"]
+    return data["epsilon"]["upper"], data["delta"]
+
+
+MECHANISM = "--rounds 30 --q 0.1"
+SETTINGS = [
+    f"calibrate --eps 2 {MECHANISM} --clip 0.5 --clients 5000",
+    f"calibrate --eps 2 {MECHANISM} --clip 0.5 --clients 5000 --delta 1e-7",
+    f"calibrate --eps 2 {MECHANISM} --clip 0.5 --clients 5000 --accountant rdp",
+    "calibrate --eps 2 --rounds 3 --clients 70 --sampling full --clip 1",
+    f"epsilon --noise 1.3 {MECHANISM}",
+    f"epsilon --noise 1.3 {MECHANISM} --clients 5000",
+    f"epsilon --noise 1.3 {MECHANISM} --clients 5000 --delta 1e-9",
+    f"epsilon --noise 1.3 {MECHANISM} --adjacency replace-one --accountant rdp",
+    "epsilon --noise 3 --rounds 5 --sampling full --clients 12",
+    f"delta --noise 1.3 {MECHANISM} --eps 1",
+    f"delta --noise 1.3 {MECHANISM} --eps 1 --clients 5000",
+    f"compare --noise 1.3 {MECHANISM}",
+    f"compare --noise 1.3 {MECHANISM} --clients 5000",
+    "compare --noise 4 --rounds 3 --sampling full --clients 900",
+]
+
+
+@pytest.mark.parametrize("words", SETTINGS)
+def test_a_suggested_command_promises_at_least_as_much(dpacct: Any, words: str) -> None:
+    ran = dpacct(words)
+    found = SUGGESTED.findall(ran.out)
+    assert len(found) == 1, ran.out
+    said = epsilon_of(dpacct(words, "--json").json)
+    followed = epsilon_of(dpacct(found[0], "--json").json)
+    assert followed[1] <= said[1]
+    assert followed[0] <= said[0] * (1 + 1e-9)
+    if not words.startswith("delta"):
+        assert "--delta" in found[0]
+
+
+@pytest.mark.parametrize(
+    "words", ["--eps 8 --rounds 300 --q 0.1", "--eps 2 --rounds 9 --q 0.1 --clients 40"]
+)
+def test_options_that_are_suggested_leave_the_noise_as_it_is(dpacct: Any, words: str) -> None:
+    """5000 clients alone moved delta from 1e-5 to 8.5e-5, and the noise from 1.286 to 1.189."""
+    text = dpacct("calibrate", words).out
+    [closing] = [line for line in text.splitlines() if line.startswith("  With --clip")]
+    again = " --clip 0.5" if "--clip" in closing else ""
+    if "--clients" in closing.partition(" I can say ")[0]:
+        again += " --clients 5000"
+        typed = re.search(r"add (--delta \S+), or --clients moves delta", closing)
+        assert typed is not None
+        again += f" {typed[1]}"
+    one, two = (dpacct("calibrate", w, "--json").json for w in (words, words + again))
+    assert one["noise_multiplier"] == two["noise_multiplier"]
+    assert one["delta"] == two["delta"]
+    assert "per coordinate" in dpacct("calibrate", words + again).out
+
+
+def test_a_delta_that_clients_have_moved_is_said_first(dpacct: Any) -> None:
+    for words in ("calibrate --eps 8 --rounds 30 --q 0.1", f"epsilon --noise 1.3 {MECHANISM}",
+                  f"compare --noise 1.3 {MECHANISM}"):  # fmt: skip
+        [row] = [x for x in dpacct(words, "--clients 5000").out.splitlines() if "epsilon  " in x][
+            :1
+        ]
+        assert "by --clients, not 1e-05: at delta 8.54e-05 (5000^-1.1)" in row
+        assert "--clients" not in dpacct(words).out.split("With --clip")[0].split("dpacct ")[0]
+        typed = dpacct(words, "--clients 5000 --delta 1e-6").out
+        assert "at delta 1e-06" in typed
+        assert "by --clients" not in typed
+
+
+@pytest.mark.parametrize("clients", [2, 7, 12, 50, 99, 100, 101, 5000, 10**9])
+def test_a_delta_that_was_computed_is_shown_from_above(clients: int) -> None:
+    """Who is told (8, 0.0135) must not have been given (8, 0.01353)."""
+    delta = float(clients) ** -1.1
+    shown = float(mechanism.shown_delta(delta))
+    assert delta <= shown < delta * 1.01
+
+
+# The note on a large delta: one rule for all.
+
+
+@pytest.mark.parametrize("clients", [1, 2, 3, 12, 99, 100, 101, 997, 1000, 20_000, 70_000, 10**9])
+def test_with_a_population_the_edge_is_a_tenth_of_a_client(clients: int) -> None:
+    edge = Fraction(1, 10 * clients)
+    at = float(f"{float(edge):.17g}")
+    below, above = float(edge) * (1 - 1e-12), float(edge) * (1 + 1e-12)
+    assert mechanism.delta_note(below, clients) == ""
+    assert mechanism.delta_note(above, clients) != ""
+    if Fraction(repr(at)) == edge:
+        assert mechanism.delta_note(at, clients) == ""
+
+
+@pytest.mark.parametrize("delta", [0.9, 0.1, 1e-3, 1e-4, 2.3e-7])
+@pytest.mark.parametrize("clients", [None, 1, 12, 100, 101, 5000, 10**6, 10**9])
+def test_what_is_recommended_is_smaller_and_needs_no_note(
+    delta: float, clients: int | None
+) -> None:
+    note = mechanism.delta_note(delta, clients)
+    if not note:
+        assert delta < 1e-3 if clients is None else delta * clients <= 0.1
+        return
+    found = re.search(r"say --delta (\S+)\.$", note)
+    assert found is not None
+    assert 0 < float(found[1]) < delta
+    assert mechanism.delta_note(float(found[1]), clients) == ""
+
+
+def test_few_clients_are_called_a_coarse_unit() -> None:
+    assert "a client is a coarse unit" in mechanism.delta_note(12**-1.1, 12)
+    assert "coarse" not in mechanism.delta_note(5000**-1.1, 5000)
+
+
+@pytest.mark.parametrize(
+    ("words", "noted"),
+    [
+        ("--delta 0.3", True),
+        ("--delta 1e-3", True),
+        ("--delta 9.99e-4", False),
+        ("", False),
+        ("--clients 12", True),
+        ("--clients 5000", True),
+        ("--clients 5000 --delta 2e-5", False),
+        ("--clients 5000 --delta 2.1e-5", True),
+        ("--clients 5000 --delta 1e-7", False),
+    ],
+)
+def test_every_command_has_the_same_rule(dpacct: Any, words: str, noted: bool) -> None:  # noqa: FBT001 - a column of the table
+    for command in (
+        f"epsilon --noise 2 {MECHANISM}",
+        f"calibrate --eps 2 {MECHANISM}",
+        f"compare --noise 2 {MECHANISM}",
+    ):
+        ran = dpacct(command, words)
+        assert ran.code == 0
+        assert ran.err.count("note: delta") == noted
+        if noted:
+            typed = re.search(r"say (--delta \S+)\.$", ran.err.strip())
+            assert typed is not None
+            first = dpacct(command, words, "--json").json
+            second = dpacct(
+                re.sub(r"--delta \S+", "", f"{command} {words}"), typed[1], "--json"
+            ).json
+            assert second["delta"] < first["delta"]
+
+
+# Refusals of a ledger.
+
+
+def test_what_a_refused_round_is_told_fits(tmp_path: Path) -> None:
+    from dpacct.ledger import RoundRefused
+
+    for noise, rate in ((0.4, 0.1), (0.6, 0.9)):
+        with Ledger.open(tmp_path / f"{noise}", Budget(3, 1e-5)) as ledger:
+            run = ledger.start_run("one")
+            run.reserve(Round(3.0, Poisson(0.1))).commit()
+            with pytest.raises(RoundRefused) as refused:
+                run.reserve(Round(noise, Poisson(rate)))
+            words = str(refused.value)
+            more = re.search(r"noise multiplier (\S+) at this rate", words)
+            less = re.search(r"sampling rate (\S+) at this noise", words)
+            assert more is not None
+            assert less is not None
+            assert float(more[1]) > noise
+            assert float(less[1]) < rate
+            for round_ in (
+                Round(float(more[1]), Poisson(rate)),
+                Round(noise, Poisson(float(less[1]))),
+            ):
+                assert ledger.remaining(round_) >= 1
+            run.reserve(Round(float(more[1]), Poisson(rate))).commit()
+            assert ledger.upper_epsilon() <= 3
+
+
+def test_commands_that_ledgers_suggest_read_the_same_epsilon(
+    dpacct: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = dpacct("ledger init 'a b.ledger' --eps 3").out
+    [words] = SUGGESTED.findall(made)
+    assert dpacct(words, "-q").out == "0.0\n"
+    charged = dpacct("ledger charge 'a b.ledger' --noise 3 --rounds 5 --q 0.1").out
+    [words] = SUGGESTED.findall(charged)
+    assert shlex.split(words)[:2] == ["ledger", "show"]
+    shown = dpacct(words)
+    upper = float(dpacct(words, "-q").out)
+    assert upper == pytest.approx(float(re.search(r"epsilon +(\S+) proven", charged)[1]), rel=1e-4)  # type: ignore[index]
+    [words] = SUGGESTED.findall(shown.out)
+    assert dpacct(words).code == 0
+    page = Path("report.html").read_text(encoding="utf-8")
+    assert f"{upper:.4f}"[:5] in page

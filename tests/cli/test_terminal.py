@@ -1,0 +1,227 @@
+"""Whatever the terminal: no traceback, the exit code of the reference, one line on stderr at most.
+
+Each case is a process of its own, so there is one for each kind of fault and few beyond.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpacct.ledger import Ledger
+from dpacct_cli import terminal
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="files are closed by a POSIX shell")
+
+CALIBRATE = "calibrate --eps 8 --rounds 30 --q 0.1"
+EPSILON = "epsilon --noise 1 --rounds 3 --q 0.1"
+NOTED = f"{EPSILON} --clients 50000 --delta 1e-5"
+CLOSED = "dpacct: the output cannot be written to stdout (it is closed).\n"
+FULL = "dpacct: the output cannot be written to stdout (No space left on device).\n"
+# An encoding that has next to nothing, as in a minimal container.
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+def run(
+    words: str,
+    folder: Path,
+    *,
+    below: str = 'exec "$@"',
+    env: Mapping[str, str] | None = None,
+    start: tuple[str, ...] = ("-m", "dpacct_cli"),
+    stdout: int = subprocess.PIPE,
+) -> Ended:
+    """What `dpacct` does below a shell line that sets up its terminal."""
+    inherited = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    done = subprocess.run(
+        ["/bin/sh", "-c", below, "sh", sys.executable, *start, *words.split()],
+        cwd=folder,
+        env=inherited | (env or {}),
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        check=False,
+        timeout=120,
+    )
+    return Ended(done.returncode, done.stdout or "", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("redirected", "words", "code", "err"),
+    [
+        (">&- <&-", CALIBRATE, 1, CLOSED),
+        (">/dev/full", "--help", 1, FULL),
+        (">/dev/full", NOTED, 1, FULL),
+        (">/dev/full 2>/dev/full", "--version", 1, ""),
+        ("2>&-", "epsilon --noise 0", 2, ""),
+        ("2>/dev/full", f"{NOTED} --json", 0, ""),
+    ],
+)
+def test_output_that_is_lost_is_said_once(
+    tmp_path: Path, redirected: str, words: str, code: int, err: str
+) -> None:
+    if "/dev/full" in redirected and not Path("/dev/full").exists():
+        pytest.skip("there is no device that is full")
+    ended = run(words, tmp_path, below=f'exec "$@" {redirected}')
+    assert (ended.code, ended.err) == (code, err)
+    assert ended.out.startswith("{") if code == 0 else ended.out == ""
+
+
+def test_a_ledger_is_never_given_the_number_of_a_screen(tmp_path: Path) -> None:
+    ended = run("ledger init é.ledger --eps 8", tmp_path, below='exec "$@" <&- >&- 2>&-')
+    # It was made, and nobody was told.
+    assert (ended.code, ended.out, ended.err) == (1, "", "")
+    with Ledger.open(tmp_path / "é.ledger", read_only=True) as ledger:
+        assert ledger.verify().sound
+
+
+def test_nobody_reads(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = run(EPSILON, tmp_path, stdout=writer)
+    os.close(writer)
+    assert (ended.code, ended.err) == (141, "")
+
+
+def test_what_a_screen_cannot_show_is_escaped(tmp_path: Path) -> None:
+    folder = tmp_path / "é"
+    folder.mkdir()
+    ended = run("ledger init é—.ledger --eps 8", folder, env=ASCII)
+    assert (ended.code, ended.err) == (0, "")
+    # Bytes, since the shell's locale does not know the letters either.
+    assert r"\udcc3\udca9\udce2\udc80\udc94.ledger" in ended.out
+    assert ended.out.isascii()
+    assert (folder / "é—.ledger").exists()
+
+
+def test_a_folder_that_was_deleted_is_no_obstacle(
+    tmp_path: Path, dpacct: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
+    ended = run(f"{CALIBRATE} -q", tmp_path, below=gone)
+    assert (ended.code, ended.out, ended.err) == (0, dpacct(f"{CALIBRATE} -q").text, "")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for words, line in (
+        ("epsilon --schedule a.toml", "--schedule is 'a.toml'; it cannot be read"),
+        ("ledger show a.ledger", "FILE is 'a.ledger'; there is no such file."),
+    ):
+        ran = dpacct(words)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+        assert line in ran.err
+
+
+def test_the_environment_changes_nothing(tmp_path: Path, dpacct: Any) -> None:
+    odd = {
+        "PYTHONWARNINGS": "error",
+        "TERM": "dumb",
+        "COLUMNS": "many",
+        "LINES": "-1",
+        "HOME": "/nowhere",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    ended = run(EPSILON, tmp_path, env=odd)
+    assert (ended.code, ended.out, ended.err) == (0, dpacct(EPSILON).text, "")
+
+
+# A module in the place of numpy, which is imported before all else: what it does, how that ends.
+IMPORTS = {
+    "interrupt": ("os.kill(os.getpid(), signal.SIGINT)", 130, "interrupted."),
+    "swallowed": (
+        "try: os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException: pass",
+        130,
+        "interrupted.",
+    ),
+    "missing": ("raise ImportError('no\\nnumpy\\nhere')", 1, "it cannot start: no"),
+    "memory": ("raise MemoryError", 1, "there is not enough memory for that."),
+    "disk": ("open('/nowhere/x')", 1, "No such file or directory: '/nowhere/x'."),
+}
+
+
+@pytest.mark.parametrize(("does", "code", "line"), IMPORTS.values(), ids=IMPORTS)
+def test_what_befalls_an_import_is_one_line(
+    tmp_path: Path, does: str, code: int, line: str
+) -> None:
+    (tmp_path / "numpy.py").write_text(f"import os, signal\n{does}\nraise SystemExit(3)\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    ended = run(CALIBRATE, tmp_path, env={"PYTHONPATH": path})
+    assert ended == Ended(code, "", f"dpacct: {line}\n")
+
+
+def test_an_interrupt_ends_whatever_is_computed(tmp_path: Path) -> None:
+    script = tmp_path / "start.py"
+    script.write_text(
+        "import os, signal, dpacct\n"
+        "def interrupted(*given, **named):\n"
+        "    try: os.kill(os.getpid(), signal.SIGINT)\n"
+        "    except BaseException: pass\n"
+        "    raise SystemExit(3)\n"
+        "dpacct.epsilon = interrupted\n"
+        "from dpacct_cli.__main__ import main\n"
+        "main()\n"
+    )
+    ended = run(EPSILON, tmp_path, start=(str(script),))
+    assert ended == Ended(130, "", "dpacct: interrupted.\n")
+
+
+def test_an_interrupt_is_raised_where_something_must_be_closed(
+    dpacct: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+
+    def interrupted(*_given: object, **_named: object) -> None:
+        with terminal.orderly_interrupts():
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            finally:
+                closed.append("file")
+
+    before = signal.signal(signal.SIGINT, terminal._end_at_once)
+    try:
+        monkeypatch.setattr("dpacct.epsilon", interrupted)
+        ran = dpacct(EPSILON)
+        assert signal.getsignal(signal.SIGINT) is terminal._end_at_once
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (ran.code, ran.out, ran.err) == (130, "", "dpacct: interrupted.\n")
+    assert closed == ["file"]
+
+
+def test_an_interrupt_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with terminal.orderly_interrupts():
+            os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_lost_output_fails_once() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    stream = io.TextIOWrapper(io.BufferedWriter(terminal._Output(writer, "w")), "utf-8")
+    stream.write("x")
+    with pytest.raises(terminal.OutputLost) as lost:
+        stream.flush()
+    assert lost.value.broken_pipe
+    stream.write("y")
+    stream.close()

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpacct.composition import Composition
+from dpacct.dominating import Direction, SymmetrizedPair, achieved_pair, proven_pair
+from dpacct.engines import find_engine
+from dpacct.errors import InvalidParameter, NotConverged, Unsupported
+from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform
+from dpacct.tight.game import game
+from dpacct.tight.game.game import game_delta, game_epsilon, two_strategies_delta
+from dpacct.tight.game.plan import plan_at_epsilon
+from tests.oracles.fixed_size_game import two_rounds
+from tests.strategies import log_uniform
+
+SVHN = 2000**-1.1
+ENGINE = find_engine("contour")
+
+
+def symmetrized(schedule: Schedule) -> Composition:
+    return Composition.of_schedule(schedule, proven_pair, Direction.REMOVE)
+
+
+def remove(schedule: Schedule) -> Composition:
+    return Composition.of_schedule(schedule, achieved_pair, Direction.REMOVE)
+
+
+@pytest.mark.parametrize(
+    ("noise", "uniform", "rounds", "delta", "achieved", "proven", "fixed"),
+    [
+        (2.4, Uniform(100, 2000), 200, SVHN, 2.6421, 2.6613, 3.0583),
+        (1.8, Uniform(100, 2000), 200, SVHN, 4.6396, 4.6611, 5.36),
+        (3.0, Uniform(10, 100), 300, 1e-5, 6.3074, 6.3762, 7.19),
+    ],
+)
+def test_the_bracket_closes_to_one_percent(
+    noise: float,
+    uniform: Uniform,
+    rounds: int,
+    delta: float,
+    achieved: float,
+    proven: float,
+    fixed: float,
+) -> None:
+    """Figures of an independent prototype; its achieved ones are on a grid, so a little lower."""
+    schedule = rounds * Round(noise, uniform)
+    found = game_epsilon(schedule, delta)
+    assert found.upper <= found.lower * 1.01
+    assert found.lower == pytest.approx(achieved, rel=4e-4)
+    assert found.lower < found.upper <= proven * 1.0012
+    assert found.upper < 0.9 * fixed
+
+
+@settings(max_examples=4, deadline=None)
+@given(
+    cohort=st.integers(5, 500),
+    noise=log_uniform(0.7, 8.0),
+    rounds=st.integers(1, 25),
+    budget=log_uniform(0.2, 4.0),
+)
+def test_the_chain_of_bounds(cohort: int, noise: float, rounds: int, budget: float) -> None:
+    """Remove alone <= two strategies <= all cells <= one cell, at any epsilon."""
+    schedule = rounds * Round(noise, Uniform(cohort, 1000))
+    epsilon = budget * math.sqrt(rounds) * cohort / 1000
+    try:
+        found = game_delta(schedule, epsilon)
+    except NotConverged:
+        return
+    fixed = ENGINE.delta(symmetrized(schedule), epsilon)
+    plain = ENGINE.delta(remove(schedule), epsilon)
+    assert plain.lower * (1 - 0.02) - 1e-16 <= found.lower <= found.upper
+    assert found.lower <= fixed.upper
+    assert found.upper <= fixed.upper * 1.05 + 1e-12
+    assert found.upper >= plain.lower
+
+
+@pytest.mark.parametrize(("rate", "noise"), [(0.05, 2.4), (0.3, 0.9), (0.01, 1.0)])
+def test_one_round_has_the_profile_of_the_fixed_pair(rate: float, noise: float) -> None:
+    schedule = 1 * Round(noise, Uniform(round(1000 * rate), 1000))
+    for budget in (0.0, 0.3 * rate, 3 * rate):
+        exact = find_engine("auto").delta(symmetrized(schedule), budget)
+        found = game_delta(schedule, budget)
+        assert found.lower <= exact.upper
+        assert exact.lower <= found.upper <= exact.upper * 1.01 + 1e-12
+        assert found.lower >= exact.lower * 0.99 - 1e-12
+
+
+@pytest.mark.parametrize(("rate", "noise", "budget"), [(0.05, 2.4, 0.0), (0.25, 1.0, 0.3)])
+def test_two_rounds_of_every_triangle(rate: float, noise: float, budget: float) -> None:
+    """Brute force in the plane; it exceeds two strategies, and is within the cells."""
+    schedule = 2 * Round(noise, Uniform(round(100 * rate), 100))
+    brute = two_rounds(rate, noise, budget, 6)
+    found = game_delta(schedule, budget)
+    assert found.lower <= brute * (1 + 1e-5)
+    assert brute * (1 - 1e-5) <= found.upper <= brute * 1.03
+    if budget == 0.0:
+        # Two strategies are not all that there is, however fine the grid.
+        assert brute == pytest.approx(0.025854, abs=1e-5)
+        assert found.lower < 0.02578
+
+
+def test_the_gap_of_the_grid_is_of_second_order() -> None:
+    schedule, epsilon = 50 * Round(2.0, Uniform(10, 100)), 1.5
+    errors: list[float] = []
+    reference = two_strategies_delta(schedule, epsilon)
+    for factor in (16.0, 4.0):
+        plan = plan_at_epsilon(schedule, epsilon, 1e-3 * factor)
+        errors.append(1 - game._lower_delta(schedule, plan, epsilon) / reference)
+    # A share four times as large doubles the step; the reference has a step four times smaller.
+    assert 3.0 < errors[0] / errors[1] < 8.0
+
+
+def test_epsilon_and_delta_agree() -> None:
+    schedule = 50 * Round(1.5, Uniform(10, 100))
+    spent = game_epsilon(schedule, 1e-4)
+    assert game_delta(schedule, spent.upper).upper == pytest.approx(1e-4, rel=0.02)
+    assert game_delta(schedule, spent.lower).lower == pytest.approx(1e-4, rel=0.02)
+    # What is proven for one cannot contradict what is achieved for the other.
+    assert game_delta(schedule, spent.upper).lower <= 1e-4
+    assert game_delta(schedule, spent.lower).upper >= 1e-4
+
+
+def test_a_narrower_gap_on_request() -> None:
+    schedule = 20 * Round(2.4, Uniform(20, 100))
+    plain, narrow = game_epsilon(schedule, 1e-3), game_epsilon(schedule, 1e-3, gap=0.002)
+    assert narrow.upper <= narrow.lower * 1.002
+    assert plain.lower <= narrow.upper <= plain.upper
+
+
+def test_rounds_of_everybody_stand_between() -> None:
+    """A Gaussian round between the two strategies; alone it is known exactly."""
+    gaussian = 3 * Round(20.0, Full(), "replace-one")
+    found = game_epsilon(gaussian, 1e-3)
+    exact = find_engine("auto").epsilon(symmetrized(gaussian), 1e-3)
+    assert found.lower <= exact.upper
+    assert exact.lower <= found.upper
+    assert found.upper == pytest.approx(found.lower, rel=3e-3)
+    mixed = 20 * Round(2.4, Uniform(5, 100)) + gaussian + 10 * Round(2.0, Uniform(10, 100))
+    spent = game_epsilon(mixed, 1e-3)
+    assert found.upper < spent.lower < spent.upper <= spent.lower * 1.012
+    fixed = find_engine("auto").epsilon(symmetrized(mixed), 1e-3)
+    assert spent.upper < fixed.upper
+
+
+def test_more_noise_fewer_clients_fewer_rounds_cost_less() -> None:
+    def upper(noise: float, cohort: int, rounds: int) -> float:
+        return game_epsilon(rounds * Round(noise, Uniform(cohort, 100)), 1e-4).upper
+
+    here = upper(2.0, 10, 30)
+    assert upper(2.2, 10, 30) < here
+    assert upper(2.0, 9, 30) < here
+    assert upper(2.0, 10, 27) < here
+
+
+def test_what_the_game_is_not_about_is_refused_in_words() -> None:
+    with pytest.raises(Unsupported, match="use the accountant"):
+        game_epsilon(10 * Round(1.0, Poisson(0.1)), 1e-5)
+    with pytest.raises(Unsupported, match="noise multiplier of at least"):
+        game_epsilon(10 * Round(0.1, Uniform(1, 10)), 1e-5)
+    schedule = 10 * Round(1.0, Uniform(1, 10))
+    for gap in (0.0, 1e-4, 0.9):
+        with pytest.raises(InvalidParameter, match="a relative gap lies in"):
+            game_epsilon(schedule, 1e-5, gap=gap)
+    with pytest.raises(NotConverged, match="delta"):
+        game_epsilon(schedule, 1e-30)
+    with pytest.raises(NotConverged, match=r"the game .*would need"):
+        game_epsilon(20_000 * Round(4.0, Uniform(1, 10)), 1e-5)
+    assert game_epsilon(Schedule(), 1e-5).upper == 0.0
+
+
+def test_an_affordable_delta_costs_nothing() -> None:
+    assert game_epsilon(1 * Round(5.0, Uniform(1, 100)), 0.5).upper == 0.0
+
+
+def test_the_fixed_pair_is_the_one_cell() -> None:
+    pair = proven_pair(Round(2.4, Uniform(1, 20)), Direction.REMOVE)
+    assert pair == SymmetrizedPair(0.05, 1.2)

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from dpacct.tight.game.cover import Cell
+from dpacct.tight.game.kernels import (
+    cell_kernel,
+    gaussian_above,
+    gaussian_below,
+    gaussian_reach,
+    reach_of,
+    strategy_kernels,
+)
+from dpacct.tight.game.laws import Kernel, grid_points
+from dpacct.tight.game.strategies import add_pair, gaussian_pair, remove_pair
+from dpacct.tight.game.triangles import Triangle, profile
+
+SETTINGS = [(0.05, 2.4, 2.0**-7), (0.3, 0.8, 2.0**-5), (0.01, 6.0, 2.0**-10), (0.5, 1.0, 0.5)]
+
+
+def own_profile(law: Kernel, step: float, losses: np.ndarray) -> np.ndarray:
+    """E_Q[(R - gamma)_+] of a law at any gamma = e^loss, in exact sums."""
+    places = step * (law.first + np.arange(len(law.masses)))
+    return np.array(
+        [
+            math.fsum(law.masses * np.maximum(-np.expm1(loss - places), 0.0)) + law.infinite
+            for loss in losses
+        ]
+    )
+
+
+def mirrored(law: Kernel, step: float, losses: np.ndarray) -> np.ndarray:
+    """E_Q[(1 - e^loss R)_+] of a law without mass at R = 0."""
+    places = step * (law.first + np.arange(len(law.masses)))
+    other = law.masses * np.exp(-places)
+    return np.array(
+        [math.fsum(other * np.maximum(-np.expm1(loss + places), 0.0)) for loss in losses]
+    )
+
+
+def between(step: float) -> np.ndarray:
+    return step * np.array([0.0, 0.3, 0.5, 1.0, 1.7, 4.5, 8.0, 40.2])
+
+
+@pytest.mark.parametrize(("rate", "noise", "step"), SETTINGS)
+@pytest.mark.parametrize("corner", [(0, 0, 0), (3, 1, 2), (8, 0, 1), (0, 5, 0)])
+def test_a_cell_lies_above_its_triangles(
+    rate: float, noise: float, step: float, corner: tuple[int, int, int]
+) -> None:
+    a, b, w = (Fraction(part, 9) for part in corner)
+    reach = reach_of(rate, noise, step, 1e-12)
+    law = cell_kernel(rate, noise, Cell(a, b, w), step, reach)
+    losses = between(step)
+    inner = float((1 - a - b - w) / 3)
+    own = Triangle(float(b) + inner, float(w) + inner)
+    above = own_profile(law, step, losses)
+    assert (above >= profile(rate, noise, own, losses).lower).all()
+    splice = profile(rate, noise, Triangle(float(b), float(w)), losses).lower
+    assert (above >= splice * (1 - 1e-11)).all()
+    assert above[0] <= splice[0] * (1 + 20 * step / rate)
+    below = profile(rate, noise, Triangle(float(a), float(w)), losses).lower
+    exact = -np.expm1(-losses) + np.exp(-losses) * below
+    assert (own_profile(law, step, -losses) >= exact * (1 - 1e-11)).all()
+    # Masses of both hypotheses: what the lemma asks for.
+    other = law.masses * np.exp(-step * (law.first + np.arange(len(law.masses))))
+    first = math.fsum(law.masses) + law.infinite
+    assert 1 <= first < 1 + 1e-9
+    assert math.fsum(other) <= first
+
+
+@pytest.mark.parametrize(("rate", "noise", "step"), SETTINGS)
+def test_the_strategies_lie_below_their_pairs(rate: float, noise: float, step: float) -> None:
+    reach, losses = reach_of(rate, noise, step, 1e-12), between(step)
+    laws = strategy_kernels(rate, noise, step, reach)
+    for law, pairs in zip(laws, ((remove_pair, add_pair), (add_pair, remove_pair)), strict=True):
+        for own, pair in zip((own_profile, mirrored), pairs, strict=True):
+            assert (own(law, step, losses) <= pair(rate, noise, losses)[0].upper).all()
+        other = law.masses * np.exp(-step * (law.first + np.arange(len(law.masses))))
+        assert math.fsum(law.masses) <= math.fsum(other) * (1 + 1e-15) <= 1 + 2e-15
+
+
+@pytest.mark.parametrize("noise", [0.5, 3.0, 40.0])
+def test_full_participation_is_enclosed(noise: float) -> None:
+    step = 2.0**-8
+    reach, losses = gaussian_reach(noise, step, 1e-12), between(step)
+    exact = gaussian_pair(noise, losses)[0]
+    assert (own_profile(gaussian_above(noise, step, reach), step, losses) >= exact.lower).all()
+    assert (own_profile(gaussian_below(noise, step, reach), step, losses) <= exact.upper).all()
+
+
+def test_points_lie_further_apart_further_out() -> None:
+    points = grid_points(1000, 32)
+    gaps = np.diff(points)
+    assert points[0] == 0
+    assert points[-1] >= 1000
+    assert gaps[0] == 1
+    assert (gaps <= np.maximum(1, points[:-1] // 32)).all()
+    assert len(points) < 200
