@@ -307,8 +307,11 @@ def _change(content: Any, dice: random.Random) -> None:
     found = list(places(content))
     if not found:
         return
-    # Totals are lists of many numbers; each key gets its chance.
-    place = dice.choice([p for p in found if len(p) <= 3 or dice.random() < 0.2] or found)
+    # Totals, orders and weights are lists of many numbers; each key gets its chance.
+    listed = {"spent", "held", "orders", "weights"}
+    place = dice.choice(
+        [p for p in found if not listed.intersection(p[:-1]) or dice.random() < 0.05] or found
+    )
     holder = content
     for key in place[:-1]:
         holder = holder[key]

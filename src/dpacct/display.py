@@ -15,12 +15,12 @@ MAX_SHOWN = 200
 
 
 def up(value: float | Decimal, digits: int = 5) -> str:
-    """``value`` with so many significant digits, never below it."""
+    """``value`` with so many significant digits, at most 15, never below it."""
     return _shortened(value, digits, ROUND_CEILING)
 
 
 def down(value: float | Decimal, digits: int = 5) -> str:
-    """``value`` with so many significant digits, never above it."""
+    """``value`` with so many significant digits, at most 15, never above it."""
     return _shortened(value, digits, ROUND_FLOOR)
 
 

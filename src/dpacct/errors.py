@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+_LONGEST = 200
+
 
 class DpacctError(Exception):
     """Base of all errors raised by dpacct."""
@@ -26,14 +28,23 @@ class InvalidParameter(DpacctError, ValueError):
 
     def describe(self, label: str) -> str:
         """The message with the parameter called ``label`` (the command line says ``--q``)."""
-        huge = isinstance(self.value, int) and abs(self.value) >= 10**100
-        # Python refuses to print integers of thousands of digits.
-        shown = "an integer of more than 100 digits" if huge else self.value
-        if not isinstance(self.value, int | float):
-            shown = repr(self.value[:200] if isinstance(self.value, str) else self.value)
-            shown = shown if len(shown) <= 200 else f"{shown[:200]}..."
+        shown = _shown(self.value)
         sentence = f"{label} is {shown}; {self.rule}."
         return f"{sentence} {self.hint}" if self.hint else sentence
+
+
+def _shown(value: object) -> str:
+    """A value as it is typed, cut where it is long."""
+    if isinstance(value, int) and abs(value) >= 10**100:
+        return "an integer of more than 100 digits"
+    if isinstance(value, int | float):
+        return str(value)
+    try:
+        shown = repr(value[:_LONGEST] if isinstance(value, str | bytes) else value)
+    except (ValueError, RecursionError):
+        # Python refuses to print integers of thousands of digits, and lists nested too deep.
+        return f"a {type(value).__name__}"
+    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
 
 
 class Unsupported(DpacctError):

@@ -150,8 +150,14 @@ def plan_room(mixture: Mixture, budget: Budget, plans: Iterable[Schedule]) -> Pl
     if not fits and bound > budget.delta:
         return PlanRoom(fits=False, delta=budget.delta, plan_delta=0.0)
     plan_delta = min(bound, budget.delta)
-    rest = math.nextafter(budget.delta - plan_delta, 0.0)
-    return PlanRoom(fits=True, delta=max(0.0, rest), plan_delta=plan_delta)
+    return PlanRoom(fits=True, delta=left_of(budget.delta, plan_delta), plan_delta=plan_delta)
+
+
+def left_of(delta: float, plan_delta: float) -> float:
+    """What is left of a budget's delta if so much is set aside; rounded down."""
+    if plan_delta == 0.0:
+        return delta
+    return max(0.0, math.nextafter(delta - plan_delta, 0.0))
 
 
 def most_planned_rounds(

@@ -1,23 +1,24 @@
 """Replaying a ledger: what each entry must have done to the totals.
 
 Rule 1: every number of an entry that is shown or used is computed again from the entries before it
-and from what the entry says was done. What cannot be is in `UNVERIFIED`.
-Rule 2: a round may have been charged more than it is now (another machine, an older bound), never
-less but for rounding (`COST_TOLERANCE`); everything that follows is compared exactly.
+and from what the entry says was done. What cannot be is in `verify.UNVERIFIED`.
+Rule 2: what a round costs is computed anew, by today's bound or by that of an `earlier` version,
+and may differ by rounding (`COST_TOLERANCE`). Everything that follows is compared exactly.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from operator import gt
 
 from dpacct.budget import Budget
 from dpacct.errors import LedgerError
 from dpacct.ledger.chain import Entry
+from dpacct.ledger.earlier import charged_then, planned_then
 from dpacct.ledger.entries import Opening, Reserve, Said, Settle, Start
 from dpacct.ledger.events import covers, joint_noise_multiplier
-from dpacct.ledger.plans import Plan, plan_room, schedule_cost
+from dpacct.ledger.plans import Plan, left_of, plan_room, schedule_cost
 from dpacct.ledger.state import (
     LedgerState,
     RunState,
@@ -29,18 +30,11 @@ from dpacct.ledger.state import (
     reserved,
     started_run,
 )
-from dpacct.odometer import Totals, add, subtract
+from dpacct.odometer import UNBOUNDED, Totals, add, subtract
 from dpacct.rounds import Round
 
 COST_TOLERANCE = 1e-9
 PLAN_TOLERANCE = 1e-6
-# What only whoever wrote it knows.
-UNVERIFIED = (
-    "the budget, the orders and their weights, and the unit of the first entry",
-    "names, details, reasons and sensitivities, as they were typed in",
-    "times and versions, as the clocks and programs said",
-    "that noise was secret where a run says so, and nothing drawn where a round was abandoned",
-)
 
 
 @dataclass(slots=True)
@@ -70,7 +64,7 @@ class Replay:
 
     Attributes:
         ledger: the totals of all runs behind the latest entry; None before the first.
-        dearer: the numbers of entries that charge more than is needed.
+        dearer: the numbers of entries that were charged by a larger bound than today's.
         elsewhere: runs that record what ran elsewhere, whether there was room for it or not.
     """
 
@@ -79,7 +73,8 @@ class Replay:
         self.budget = opening.budget
         self.ledger: LedgerState | None = None
         self.runs: dict[int, RunState] = {}
-        self.plans: dict[int, Plan] = {}
+        # As they are, and where an earlier version charged them otherwise, as it did.
+        self.plans: dict[int, tuple[Plan, ...]] = {}
         self.dearer: list[int] = []
         self._open: dict[int, _Open] = {}
         self._owed: dict[int, _Owed] = {}
@@ -146,9 +141,10 @@ class Replay:
         cost, room, adjacency = None, None, ledger.adjacency
         if said.plan is not None:
             plan = Plan(said.plan)
-            self.plans[run] = plan
-            owed = schedule_cost(self.mixture, plan.schedule)
-            cost = self._enough(owed, subtract(found.held, ledger.held))
+            then = planned_then(said.plan)
+            self.plans[run] = (plan,) if then is None else (plan, Plan(then))
+            costs = [schedule_cost(self.mixture, p.schedule) for p in self.plans[run]]
+            cost, owed = self._same(subtract(found.held, ledger.held), costs), costs[0]
             self._owed[run] = _Owed(owed, tuple(_slack(one) + 2 * plan.rounds for one in owed))
             adjacency = self._adjacency(ledger, plan.schedule.adjacency)
             if ledger.started:
@@ -166,26 +162,24 @@ class Replay:
 
     def _room(self, found: LedgerState, also: set[int]) -> LedgerState:
         """The stored division of delta, if it sets enough aside for the initial plans."""
+        delta = self.budget.delta
         runs = {n for n, state in self.runs.items() if state.initial and not state.finished} | also
-        budget = Budget(self.budget.epsilon * (1 + PLAN_TOLERANCE), self.budget.delta)
-        room = plan_room(self.mixture, budget, [self.plans[n].schedule for n in sorted(runs)])
+        budget = Budget(self.budget.epsilon * (1 + PLAN_TOLERANCE), delta)
+        room = plan_room(self.mixture, budget, [self.plans[n][0].schedule for n in sorted(runs)])
         enough = found.plan_delta >= room.plan_delta * (1 - PLAN_TOLERANCE)
-        shared = Fraction(found.delta) + Fraction(found.plan_delta) <= Fraction(self.budget.delta)
-        if not (room.fits and enough and shared):
+        if not (room.fits and enough and found.delta == left_of(delta, found.plan_delta)):
             raise LedgerError("its plans do not fit into the budget as it says")
         return found
 
-    def _enough(self, expected: Totals, found: Totals) -> Totals:
-        """The stored cost, if it is not below the recomputed one."""
-        for one, other in zip(expected, found, strict=True):
-            if other < one - _slack(one):
-                raise LedgerError("it charges less than its rounds cost")
-        self._note(any(f > e + _slack(e) for e, f in zip(expected, found, strict=True)))
-        return found
-
-    def _note(self, dearer: bool) -> None:  # noqa: FBT001 - what it is about
-        if dearer and self._number not in self.dearer[-1:]:
+    def _same(self, found: Totals, bounds: Sequence[Totals]) -> Totals:
+        """The stored cost, if it is that of today's bound, the first, or of an earlier one."""
+        if any(map(_is_below, found, bounds[0])):
+            raise LedgerError("it charges less than its rounds cost")
+        if not any(all(map(_is_near, found, bound)) for bound in bounds):
+            raise LedgerError("it charges more than its rounds cost: not what it says was done")
+        if any(map(_is_above, found, bounds[0])):
             self.dearer.append(self._number)
+        return found
 
     def _of_run(self, ledger: LedgerState, entry: Entry, said: Said, found: LedgerState) -> Found:
         state = self.runs.get(entry.run)
@@ -229,20 +223,23 @@ class Replay:
         adjacency = self._adjacency(ledger, said.charged.adjacency)
         if said.left != (said.slot is None and state.on_plan):
             raise LedgerError("it does not say rightly whether its run left the plan")
-        slot, skipped, freed = None, False, self.mixture.zero()
-        cost = self.mixture.cost(said.charged)
+        slot, skipped, owed = None, False, self.mixture.zero()
+        rounds = dict.fromkeys((said.charged, charged_then(said.charged)))
+        costs = [self.mixture.cost(round_) for round_ in rounds]
         if said.slot is None:
             self._unchecked |= entry.run not in self.elsewhere
         else:
-            plan, number = self._planned(entry.run, state, said.charged, said.slot)
+            plans, number = self._planned(entry.run, state, said.charged, said.slot)
             skipped = number > state.cursor
-            freed = plan.cost(self.mixture, state.cursor, number + 1)
-            slot = Slot(number, self._freed(freed, state, subtract(ledger.held, found.held)))
-            self._owed[entry.run].cost = subtract(self._owed[entry.run].cost, freed)
-            cost = tuple(map(min, cost, plan.cost(self.mixture, number, number + 1)))
-        cost = self._enough(cost, subtract(found.spent, ledger.spent))
+            freed = [plan.cost(self.mixture, state.cursor, number + 1) for plan in plans]
+            owed = freed[0]
+            slot = Slot(number, self._freed(subtract(ledger.held, found.held), state, freed))
+            self._owed[entry.run].cost = subtract(self._owed[entry.run].cost, owed)
+            places = [plan.cost(self.mixture, number, number + 1) for plan in plans]
+            costs = [tuple(map(min, *both)) for both in zip(costs, places, strict=False)]
+        cost = self._same(subtract(found.spent, ledger.spent), costs)
         changed = reserved(ledger, state, cost, slot, adjacency)
-        self._open[entry.number] = _Open(entry.run, cost, slot, skipped, freed)
+        self._open[entry.number] = _Open(entry.run, cost, slot, skipped, owed)
         return changed
 
     def _check_charge(self, said: Reserve) -> None:
@@ -250,11 +247,9 @@ class Replay:
         if said.noise_multiplier is None:
             return
         joint = joint_noise_multiplier(part.noise_multiplier for part in said.releases)
-        charged = said.charged.noise_multiplier
-        exact = sum(1 / Fraction(part.noise_multiplier) ** 2 for part in said.releases)
-        if charged > said.noise_multiplier or 1 / Fraction(charged) ** 2 < exact:
-            raise LedgerError("it charges less than all its releases together cost")
-        self._note(charged < min(joint, said.noise_multiplier))
+        least = min(joint, said.noise_multiplier)
+        if not least * (1 - COST_TOLERANCE) <= said.charged.noise_multiplier <= least:
+            raise LedgerError("what it charges is not what all its releases together cost")
 
     def _check_held(self, number: int, run: RunState) -> None:
         """Whether what is held for the rest of a run's plan is what that costs."""
@@ -264,22 +259,37 @@ class Replay:
         if any(map(gt, subtract(owed.cost, owed.slack), run.held)):
             raise LedgerError("it holds less than the rest of its plan costs")
 
-    def _freed(self, expected: Totals, state: RunState, found: Totals) -> Totals:
-        """The stored amount that is no longer held, if it was held and is not too much."""
-        for one, other, held in zip(expected, found, state.held, strict=True):
-            if other < 0 or other > held:
-                raise LedgerError("it frees more room than was held for it")
-            self._note(other > one + _slack(one))
+    def _freed(self, found: Totals, state: RunState, bounds: Sequence[Totals]) -> Totals:
+        """The stored amount that is no longer held, if it was held and is what that costs."""
+        most = [tuple(map(min, bound, state.held)) for bound in bounds]
+        inside = all(0 <= part <= held for part, held in zip(found, state.held, strict=True))
+        if not inside or not any(all(map(_is_near, found, bound)) for bound in most):
+            raise LedgerError("it frees another amount than was held for it")
         return found
 
-    def _planned(self, run: int, state: RunState, round_: Round, number: int) -> tuple[Plan, int]:
-        plan = self.plans.get(run)
-        planned = plan.round_at(number) if plan is not None and state.on_plan else None
-        if plan is None or planned is None or number < state.cursor or not covers(planned, round_):
+    def _planned(
+        self, run: int, state: RunState, round_: Round, number: int
+    ) -> tuple[tuple[Plan, ...], int]:
+        plans = self.plans.get(run, ())
+        planned = plans[0].round_at(number) if plans and state.on_plan else None
+        if planned is None or number < state.cursor or not covers(planned, round_):
             raise LedgerError("no round of the plan covers it")
-        return plan, number
+        return plans, number
 
 
 def _slack(cost: int) -> int:
     """What may be missing at a cost: `COST_TOLERANCE` of it, rounded up, and one unit."""
     return cost // int(1 / COST_TOLERANCE) + 2
+
+
+def _is_below(found: int, cost: int) -> bool:
+    return found < cost - _slack(cost)
+
+
+def _is_above(found: int, cost: int) -> bool:
+    return found > cost + _slack(cost)
+
+
+def _is_near(found: int, cost: int) -> bool:
+    """Equal but for rounding; what had no bound then may have one now."""
+    return not _is_below(found, cost) and (found >= UNBOUNDED or not _is_above(found, cost))

@@ -16,9 +16,16 @@ from dpacct.errors import DpacctError, LedgerError
 from dpacct.ledger.book import Book
 from dpacct.ledger.chain import GENESIS, Entry, canonical, link
 from dpacct.ledger.entries import Settle, read, read_state, read_time
-from dpacct.ledger.replay import UNVERIFIED, Replay
+from dpacct.ledger.replay import Replay
 
 MAX_PROBLEMS = 20
+# What only whoever wrote it knows.
+UNVERIFIED = (
+    "the budget, the orders and their weights, and the unit of the first entry",
+    "names, details, reasons and sensitivities, as they were typed in",
+    "times and versions, as the clocks and programs said",
+    "that noise was secret where a run says so, and nothing drawn where a round was abandoned",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +130,7 @@ class _Reading:
     def remarks(self) -> Iterator[str]:
         """What is odd but harmless."""
         if self.replay.dearer:
-            yield (
-                f"{_entries(self.replay.dearer)}: charged more than this version would, or than "
-                "what they say they are"
-            )
+            yield f"{_entries(self.replay.dearer)}: charged by a larger bound than today's"
         if self.replay.elsewhere:
             yield "rounds that had run elsewhere were recorded beyond the budget"
         for number in self._backwards:

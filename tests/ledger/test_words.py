@@ -1,0 +1,121 @@
+"""Names, units, reasons and details: refused at the door, harmless where an old file has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpacct import Budget, InvalidParameter, Ledger, Round
+from dpacct.display import escaped
+from forgeries import Row, read, write
+
+BUDGET = Budget(8, 1e-5)
+ROUND = Round(9.0)
+NO_LINES = [
+    "", " ", "a\nb", "a\rb", "\x1b[2J", "\x00", "\x7f", "\x9b31m", "\u202eevil", "\u2028", "\ud800",
+    "\udfff", "x" * 201, "y" * 10_000_000, 7, None, b"bytes", ["x"], [10**5000], [[]] * 10**6,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", NO_LINES, ids=range(len(NO_LINES)))
+def test_what_is_no_line_of_words_is_refused_by_its_name(ledger: Ledger, words: Any) -> None:
+    head = ledger.head
+    uses: dict[str, Callable[[], object]] = {
+        "name": lambda: ledger.start_run(words),
+        "unit": lambda: Ledger.open(ledger.path.with_name("new"), BUDGET, unit=words),
+    }
+    for name, use in uses.items():
+        with pytest.raises(InvalidParameter) as refused:
+            use()
+        assert refused.value.name == name
+        assert str(refused.value).isprintable()
+        assert len(str(refused.value)) < 500
+    assert ledger.head == head
+    assert not ledger.path.with_name("new").exists()
+
+
+@pytest.mark.parametrize("words", NO_LINES, ids=range(len(NO_LINES)))
+def test_a_reason_that_is_none_leaves_the_round_as_it_was(ledger: Ledger, words: Any) -> None:
+    ticket = ledger.start_run("one").reserve(ROUND)
+    with pytest.raises(InvalidParameter, match="reason"):
+        ticket.abandon(words)
+    assert ticket.state == "reserved"
+    ticket.abandon("no client answered: Größe 数")
+    assert ledger.rounds == 0
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        {"x": "\ud800"}, {"\udc00": 1}, {"x": "y" * 100_000}, {"x": [[[]] * 2] * 60_000},
+        {"x": 10**5000}, {"x": float("nan")},
+    ],
+)  # fmt: skip
+def test_details_that_no_reader_could_take_are_refused(ledger: Ledger, details: Any) -> None:
+    with pytest.raises(InvalidParameter) as refused:
+        ledger.start_run("one", details=details)
+    assert refused.value.name == "details"
+    assert len(str(refused.value)) < 500
+
+
+def deep(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def test_details_may_be_nested_but_not_without_end(ledger: Ledger) -> None:
+    run = ledger.start_run("one", details={"x": deep(49)})
+    assert run.details == {"x": deep(49)}
+    for levels in (50, 900, 100_000):
+        with pytest.raises(InvalidParameter, match="details"):
+            ledger.start_run("one", details={"x": deep(levels)})
+
+
+EVIL = "\x1b[31mred\x1b[0m\x07 \u202egnp.exe \ud800 \u2028 a\nb | **b** <script>x</script> `c`"
+
+
+@pytest.fixture
+def evil(path: Path) -> Path:
+    """A ledger whose words nobody would be allowed to type now."""
+    with Ledger.open(path, BUDGET) as ledger:
+        run = ledger.start_run("one", details={"key": "value"})
+        run.reserve(ROUND).abandon("reason")
+        run.reserve(ROUND).commit()
+    rows = [Row(json.loads(json.dumps(row.content)), row.closes) for row in read(path)]
+    for row in rows:
+        data = row.content["data"]
+        for key in {"name", "unit", "reason", "software"} & set(data):
+            data[key] = EVIL * (100 if key == "name" else 1)
+        if "details" in data:
+            data["details"] = {EVIL: EVIL}
+    write(path, rows)
+    return path
+
+
+def test_an_old_ledger_with_such_words_still_opens_and_verifies(evil: Path) -> None:
+    with Ledger.open(evil) as ledger:
+        assert ledger.verify().sound
+        assert ledger.unit == EVIL
+        assert ledger.runs[0].name == EVIL * 100
+        ledger.resume_run(1).reserve(ROUND).commit()
+        assert json.loads(json.dumps(ledger.report()))["runs"][0]["details"] == {EVIL: EVIL}
+
+
+def test_no_control_character_reaches_a_page(evil: Path) -> None:
+    with Ledger.open(evil, read_only=True) as ledger:
+        pages = (ledger.report_markdown(), ledger.report_html())
+    for page in pages:
+        assert all(letter.isprintable() or letter == "\n" for letter in page)
+        page.encode("utf-8")
+        # It is told, cut where it is long.
+        assert "x1b[31mred" in page.replace("\\", "")
+        assert "characters)" in page
+        assert len(page) < 40_000
+    assert "<script" not in pages[1]
+    assert escaped(EVIL).isprintable()
