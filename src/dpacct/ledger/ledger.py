@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from dpacct.budget import Budget, Interval
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.book import Book
-from dpacct.ledger.chain import new_entry
+from dpacct.ledger.creation import create, software
 from dpacct.ledger.events import Event, checked_details
 from dpacct.ledger.history import read_history
+from dpacct.ledger.place import locate, new_place
 from dpacct.ledger.plans import most_planned_rounds
 from dpacct.ledger.position import Position, require
 from dpacct.ledger.readings import Guarantee, Readings
@@ -22,11 +21,11 @@ from dpacct.ledger.report import compose
 from dpacct.ledger.report_html import to_html
 from dpacct.ledger.report_markdown import to_markdown
 from dpacct.ledger.run import Run
-from dpacct.ledger.state import empty_ledger, state_to_json
 from dpacct.ledger.store import Store
 from dpacct.ledger.summary import summarize, with_history
+from dpacct.ledger.sums import check_runs
 from dpacct.ledger.verify import Verification, verify
-from dpacct.odometer import count_fitting, design_mixture
+from dpacct.odometer import count_fitting
 from dpacct.rounds import Adjacency, Round, Schedule
 
 
@@ -75,15 +74,19 @@ class Ledger:
                 version, or it cannot be written.
             InvalidParameter: budget or adjacency contradict those of the file.
         """
-        file = Path(path)
         if budget is not None and not isinstance(budget, Budget):
             raise InvalidParameter("budget", budget, "a budget is Budget(epsilon, delta)")
         relation = "" if adjacency is None else str(Adjacency.parse(adjacency))
-        if budget is not None and not read_only and not file.exists():
-            _create(file, budget, relation, unit, typical)
-        store = Store.open(file, read_only=read_only)
+        place = locate(path)
+        if place is None:
+            place = new_place(path)
+            if budget is None or read_only:
+                raise LedgerError(f"{path}: no ledger can be opened: No such file or directory.")
+            create(place, budget, relation, unit, typical)
+        store = Store.open(place, read_only=read_only)
         try:
             ledger = cls(Book(store))
+            check_runs(ledger._book)
             ledger._agree(budget, relation)
         except BaseException:
             store.close()
@@ -271,30 +274,3 @@ class Ledger:
 
     def __repr__(self) -> str:
         return f"<Ledger {str(self.path)!r}, {self.budget!r}>"
-
-
-def software() -> str:
-    """The version that is installed."""
-    try:
-        return f"dpacct {version('dpacct')}"
-    except PackageNotFoundError:
-        return "dpacct, version unknown"
-
-
-def _create(
-    file: Path, budget: Budget, adjacency: str, unit: str, typical: Round | Schedule | None
-) -> None:
-    if not isinstance(unit, str) or not unit.strip():
-        raise InvalidParameter("unit", unit, "a unit of privacy is a word or a few")
-    if not file.parent.is_dir():
-        raise LedgerError(f"{file}: no ledger can be made: there is no folder {file.parent}.")
-    mixture = design_mixture(budget, typical)
-    data: dict[str, Any] = {
-        "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
-        "orders": list(mixture.orders),
-        "weights": list(mixture.weights),
-        "unit": unit,
-        "software": software(),
-    }
-    state = state_to_json(empty_ledger(mixture.zero(), budget.delta, adjacency), None)
-    Store.create(file, new_entry(None, "ledger", 0, data, state))

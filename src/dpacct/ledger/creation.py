@@ -1,0 +1,48 @@
+"""How a ledger comes into being: its first entry, which fixes what never changes."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from dpacct.budget import Budget
+from dpacct.errors import InvalidParameter
+from dpacct.ledger.chain import new_entry
+from dpacct.ledger.place import Place
+from dpacct.ledger.state import empty_ledger, state_to_json
+from dpacct.ledger.store import Store
+from dpacct.odometer import design_mixture
+from dpacct.rounds import Round, Schedule
+
+
+def software() -> str:
+    """The version that is installed."""
+    try:
+        return f"dpacct {version('dpacct')}"
+    except PackageNotFoundError:
+        return "dpacct, version unknown"
+
+
+def create(
+    place: Place, budget: Budget, adjacency: str, unit: str, typical: Round | Schedule | None
+) -> None:
+    """Make the file, if nobody else does at the same time.
+
+    Args:
+        place: where there is none yet.
+        budget, adjacency, unit, typical: as for `Ledger.open`; the adjacency as text, or empty.
+    Raises:
+        InvalidParameter: a unit without a word. LedgerError: the file cannot be made.
+    """
+    if not isinstance(unit, str) or not unit.strip():
+        raise InvalidParameter("unit", unit, "a unit of privacy is a word or a few")
+    mixture = design_mixture(budget, typical)
+    data: dict[str, Any] = {
+        "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
+        "orders": list(mixture.orders),
+        "weights": list(mixture.weights),
+        "unit": unit,
+        "software": software(),
+    }
+    state = state_to_json(empty_ledger(mixture.zero(), budget.delta, adjacency), None)
+    Store.create(place, new_entry(None, "ledger", 0, data, state))
