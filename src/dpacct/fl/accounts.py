@@ -167,5 +167,6 @@ class Account:
             None if exists else self._budget,
             adjacency=event.charged.adjacency,
             typical=event.charged,
+            passing=self._folder is not None,
         )
         return self._ledger

@@ -97,7 +97,11 @@ class Database:
                     self._lock.release()
                 return action()
             finally:
-                self.let_go(me)
+                try:
+                    self.let_go(me)
+                finally:
+                    # Again, should an interrupt have kept the first call from it.
+                    self.let_go(me)
 
     def begin(self, writer: object, frame: FrameType | None, *, joint: bool) -> bool:
         """Begin to write: a transaction that excludes all others, ended by `commit` or `let_go`.
@@ -202,7 +206,10 @@ class Database:
                 else:
                     self._prepare_to_write()
         finally:
-            self._undo()
+            try:
+                self._undo()
+            finally:
+                self._undo()
 
     def _prepare_to_write(self) -> None:
         for draft in drafts(self.place, os.fstat(self._lock.descriptor)):
@@ -228,9 +235,8 @@ class Database:
             self._connection = self._lock.keep(connect(self.place.file, "ro"))
             Rows(self.path, self._connection).check_header()
         else:
-            files, connection = copy_put_right(self.place)
-            self._check_copy(self._lock.keep(connection))
-            self._connection = connection
+            files, connection = copy_put_right(self.place, self._check)
+            self._connection = self._lock.keep(connection)
         self._copied = files
         return True
 
@@ -239,11 +245,7 @@ class Database:
         check_still_there(self.place, self._lock.descriptor)
         left = left_over(self.place, self._lock.descriptor)
         if left:
-            _, copy = copy_put_right(self.place)
-            try:
-                self._check_copy(self._lock.keep(copy))
-            finally:
-                self._lock.drop(copy)
+            copy_put_right(self.place, self._check)[1].close()
         if self._connection is None:
             self._connection = self._lock.keep(connect(self.place.file, "rw"))
         if left:
@@ -255,16 +257,6 @@ class Database:
                     f"{self.path}: what a crash left beside the ledger cannot be put right; is an "
                     f"older version of dpacct using it?"
                 )
-
-    def _check_copy(self, copy: sqlite3.Connection) -> None:
-        rows = Rows(self.path, copy)
-        rows.check_header()
-        if problems := rows.problems():
-            raise LedgerError(
-                f"{self.path}: a write was cut short, and what is left does not undo it: "
-                f"{problems[0]}. Restore a copy, and treat what is missing as spent."
-            )
-        self._check(rows)
 
 
 def open_database(place: Place, check: Callable[[Rows], None], *, read_only: bool) -> Database:

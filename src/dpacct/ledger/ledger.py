@@ -58,6 +58,7 @@ class Ledger:
         unit: str = "client",
         typical: Round | Schedule | None = None,
         read_only: bool = False,
+        passing: bool = False,
     ) -> Ledger:
         """Make a ledger, or open the one that is there.
 
@@ -69,6 +70,7 @@ class Ledger:
             typical: a round, or schedule, like those expected, for a new file. The orders of the
                 adaptive bound are chosen for it; only tightness depends on it.
             read_only: open an existing file for looking only.
+            passing: it will be deleted with its process, so that nothing is flushed to disk.
         Raises:
             LedgerError: the file is missing (without a budget), damaged, foreign or of a later
                 version, or it cannot be written.
@@ -84,6 +86,8 @@ class Ledger:
                 raise LedgerError(f"{path}: no ledger can be opened: No such file or directory.")
             create(place, budget, relation, unit, typical)
         store = Store.open(place, read_only=read_only)
+        if passing:
+            store.database.connection.execute("PRAGMA synchronous=OFF")
         try:
             ledger = cls(Book(store))
             check_runs(ledger._book)

@@ -13,10 +13,13 @@ import os
 import shutil
 import sqlite3
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from dpacct.errors import LedgerError
+from dpacct.ledger.log import is_damaged
 from dpacct.ledger.place import Place, reason_of
+from dpacct.ledger.rows import Rows
 
 # A copy is made again if somebody writes meanwhile; version 0.1 knew no lock of ours.
 _TRIES = 5
@@ -44,20 +47,28 @@ def files_of(place: Place) -> Files:
     return tuple(_state(file) for file in (place.file, place.journal, place.log))
 
 
-def copy_put_right(place: Place) -> tuple[Files, sqlite3.Connection]:
+def copy_put_right(place: Place, check: Callable[[Rows], None]) -> tuple[Files, sqlite3.Connection]:
     """A copy into which all that was left is played, with the state that it was made of.
 
+    Args:
+        place: of the file.
+        check: raises `LedgerError` if the copy holds less than it should.
     Raises:
-        LedgerError: it cannot be made. sqlite3.Error: the file is damaged.
+        LedgerError: it cannot be made, or is not whole. sqlite3.Error: the file is damaged.
     """
     for _ in range(_TRIES):
         files = files_of(place)
         try:
+            if is_damaged(place.log):
+                raise LedgerError(
+                    f"{place.path}: {place.log.name}, which holds the latest entries, is damaged. "
+                    f"Restore a copy of both, and treat what is missing as spent."
+                )
             folder = Path(tempfile.mkdtemp(prefix="dpacct-"))
             try:
                 copy = _copied(place, folder)
                 if files_of(place) == files:
-                    return files, _put_right(copy)
+                    return files, _put_right(place, copy, check)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
         except OSError as error:
@@ -77,17 +88,29 @@ def _copied(place: Place, folder: Path) -> Path:
     return copy
 
 
-def _put_right(copy: Path) -> sqlite3.Connection:
+def _put_right(place: Place, copy: Path, check: Callable[[Rows], None]) -> sqlite3.Connection:
     connection = connect(copy, "rw")
     try:
         # Reading undoes a write that was cut short; leaving its mode ends a log.
         connection.execute("SELECT 1 FROM sqlite_master").fetchone()
         connection.execute("PRAGMA journal_mode=DELETE").fetchone()
         connection.execute("PRAGMA query_only=1")
+        rows = Rows(place.path, connection)
+        _require_whole(rows)
+        check(rows)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _require_whole(rows: Rows) -> None:
+    rows.check_header()
+    if problems := rows.problems():
+        raise LedgerError(
+            f"{rows.path}: a write was cut short, and what is left does not undo it: "
+            f"{problems[0]}. Restore a copy, and treat what is missing as spent."
+        )
 
 
 def connect(file: Path, mode: str) -> sqlite3.Connection:

@@ -12,7 +12,7 @@ import os
 import stat
 import unicodedata
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpacct.errors import InvalidParameter, LedgerError
@@ -39,30 +39,24 @@ class Place:
     Attributes:
         path: as it was given, for messages.
         file: absolute, without symbolic links.
+        journal: what undoes a write that is cut short; it exists only during one.
+        log: where version 0.1 kept the latest entries.
+        witness: what is remembered of the ledger beside it.
+        folder: in which all of these stand.
     """
 
     path: Path
     file: Path
+    journal: Path = field(init=False)
+    log: Path = field(init=False)
+    witness: Path = field(init=False)
+    folder: Path = field(init=False)
 
-    @property
-    def journal(self) -> Path:
-        """What is undone if a write is cut short; it exists only during one."""
-        return self.file.with_name(f"{self.file.name}-journal")
-
-    @property
-    def log(self) -> Path:
-        """Where version 0.1 kept the latest entries."""
-        return self.file.with_name(f"{self.file.name}-wal")
-
-    @property
-    def witness(self) -> Path:
-        """What is remembered of the ledger beside it."""
-        return self.file.with_name(f"{self.file.name}.witness")
-
-    @property
-    def folder(self) -> Path:
-        """In which all of these stand."""
-        return self.file.parent
+    def __post_init__(self) -> None:
+        for name, ending in (("journal", "-journal"), ("log", "-wal"), ("witness", ".witness")):
+            beside = self.file.with_name(f"{self.file.name}{ending}")
+            object.__setattr__(self, name, beside)
+        object.__setattr__(self, "folder", self.file.parent)
 
 
 def locate(path: str | os.PathLike[str]) -> Place | None:
@@ -110,7 +104,8 @@ def new_place(path: str | os.PathLike[str]) -> Place:
     place = Place(given, folder / given.name)
     _check_length(name, place.file)
     for left in (place.journal, place.log, place.witness):
-        if os.path.lexists(left):
+        # In this order: another process makes the ledger first, then what belongs to it.
+        if os.path.lexists(left) and not os.path.lexists(place.file):
             raise LedgerError(
                 f"{name}: no ledger can be made: {left.name} stands there, of a ledger that was "
                 f"moved, deleted or renamed. Put that ledger back, and go on with it; a new one "

@@ -250,17 +250,19 @@ class Store:
 class Writing:
     """One ``with`` block of `Store.writing`."""
 
+    _mark: object = None
+
     def __init__(self, store: Store, *, joint: bool) -> None:
         self._store = store
         self._joint = joint
-        self._mark = object()
         self._known: Witness | None = None
+        self._mark = object()
 
     def __enter__(self) -> None:
         database = self._store.database
         try:
-            here = inspect.currentframe()
-            block = None if here is None else here.f_back
+            # The frame of the block; a name for this one would keep itself alive.
+            block = getattr(inspect.currentframe(), "f_back", None)
             if database.begin(self._mark, block, joint=self._joint):
                 self._known = self._store.agree()
         except BaseException:
@@ -279,8 +281,13 @@ class Writing:
                 if kind is None:
                     self._store.settle(self._known)
             finally:
-                self._store.database.let_go(self._mark)
+                try:
+                    self._store.database.let_go(self._mark)
+                finally:
+                    # Again, should an interrupt have kept the first call from it.
+                    self._store.database.let_go(self._mark)
 
     def __del__(self) -> None:
-        # An interrupt may have kept the end of the block from running.
-        self._store.database.let_go(self._mark)
+        # An interrupt may have kept the end of the block from running, or the beginning.
+        if self._mark is not None:
+            self._store.database.let_go(self._mark)

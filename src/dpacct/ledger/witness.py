@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,7 @@ def _rendered(witness: Witness) -> bytes:
     return f"{text}\n{check}".ljust(_SIZE - 1).encode() + b"\n"
 
 
+@lru_cache(maxsize=4)
 def _parsed(data: bytes) -> Witness | None:
     try:
         content: dict[str, Any] = json.loads(data.split(b"\n")[0])
