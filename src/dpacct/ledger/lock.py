@@ -133,7 +133,7 @@ class Lock:
             return
         if self._gate < 0:
             with suppress(OSError):
-                self._gate = os.open(self._gate_path, os.O_RDONLY)
+                self._gate = os.open(self._gate_path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         waiting = Waiting()
         try:
             if self._gate >= 0:

@@ -96,11 +96,11 @@ def new_place(path: str | os.PathLike[str]) -> Place:
     try:
         folder = Path(os.path.realpath(given.parent, strict=True))
     except FileNotFoundError:
-        raise _refused(name, "made", f"there is no folder {given.parent}") from None
+        raise _refused(name, "made", _no_folder(given)) from None
     except OSError as error:
         raise _refused(name, "made", reason_of(error)) from None
     if not folder.is_dir():
-        raise _refused(name, "made", f"there is no folder {given.parent}")
+        raise _refused(name, "made", _no_folder(given))
     place = Place(given, folder / given.name)
     _check_length(name, place.file)
     for left in (place.journal, place.log, place.witness):
@@ -226,12 +226,19 @@ def _check_length(name: str, file: Path) -> None:
         raise _refused(name, "opened", f"the name of a ledger {rule}")
 
 
+def _no_folder(file: Path) -> str:
+    return f"there is no folder {_shown(str(file.parent))}"
+
+
 def _refused(name: str, done: str, reason: str) -> LedgerError:
-    shown = name.encode("ascii", "backslashreplace").decode() if not name.isprintable() else name
-    shown = shown.encode("unicode_escape").decode() if not shown.isprintable() else shown
-    if len(shown) > 2 * _LONGEST_NAME:
-        shown = f"{shown[:_LONGEST_NAME]}...{shown[-20:]}"
-    return LedgerError(f"{shown}: no ledger can be {done}: {reason}.")
+    return LedgerError(f"{_shown(name)}: no ledger can be {done}: {reason}.")
+
+
+def _shown(name: str) -> str:
+    """A name as one line that is not too long."""
+    shown = name if name.isprintable() else name.encode("unicode_escape").decode()
+    cut = len(shown) > 2 * _LONGEST_NAME
+    return f"{shown[:_LONGEST_NAME]}...{shown[-20:]}" if cut else shown
 
 
 def _mount_of(file: Path) -> tuple[Path | None, str]:

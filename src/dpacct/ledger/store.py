@@ -204,11 +204,12 @@ class Store:
             LedgerError: it is, or the witness is damaged or cannot be written.
         """
         place, rows = self.database.place, self._rows()
-        self._check_seen(rows, rows.head())
-        witness = compare(place, rows)
-        if witness is None:
-            witness = first_witness(rows)
-            make_witness(place, witness)
+        with translated(self.path):
+            self._check_seen(rows, rows.head())
+            witness = compare(place, rows)
+            if witness is None:
+                witness = first_witness(rows)
+                make_witness(place, witness)
         return witness
 
     def settle(self, known: Witness) -> None:
@@ -220,8 +221,9 @@ class Store:
             LedgerError: one of both could not be written.
         """
         rows = self._rows()
-        head = rows.head()
-        now = next_witness(rows, known, head)
+        with translated(self.path):
+            head = rows.head()
+            now = next_witness(rows, known, head)
         self.database.commit()
         self._seen = head
         if now != known:
