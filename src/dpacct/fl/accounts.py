@@ -244,6 +244,7 @@ class Account:
                 None if Path(given).exists() else self._budget,
                 adjacency=event.charged.adjacency,
                 typical=event.charged,
+                passing=self._folder is not None,
             )
         try:
             # It may have come into being since the run was set up.
