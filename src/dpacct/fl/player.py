@@ -22,7 +22,7 @@ from dpacct.fl.engine import Collected, Engine, TrainingState
 from dpacct.fl.preflight import made_up, preflight
 from dpacct.fl.randomness import draw_cohort, torch_seed
 from dpacct.fl.reports import Report, Timing
-from dpacct.fl.snapshots import Expected, noise_of, pack, unpack
+from dpacct.fl.snapshots import Expected, noise_of, pack, saved_in, unpack
 from dpacct.fl.tensors import forked_generators, seed_generators
 from dpacct.ledger import Event
 
@@ -128,6 +128,10 @@ class Player:
             LedgerError: the ledger is not that of the checkpoint, or has lost rounds.
         """
         content = read_checkpoint(path, torch.device("cpu"))
+        holder = f"the checkpoint {path}"
+        saved = saved_in(content, str(path))
+        if saved is not None:
+            self.account.find(saved, holder)
         if calibrated:
             self._take_noise(noise_of(content))
         engine = self.engine
@@ -146,9 +150,8 @@ class Player:
         )
         engine.source.restore(found.randomness)
         note = None
-        if found.saved is not None:
-            holder = f"the checkpoint {path}"
-            note = self.account.resume(self.event(), found.saved, setting, holder)
+        if saved is not None:
+            note = self.account.resume(self.event(), saved, setting, holder)
         self.state = found.state
         self.write_model()
         return note
