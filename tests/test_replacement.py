@@ -1,4 +1,4 @@
-"""Replacing a client under Poisson sampling: one round, tilted losses, compositions, accountants."""
+"""Replacing a client under Poisson sampling: one round, tilted, composed, accounted."""
 
 from __future__ import annotations
 
@@ -50,9 +50,7 @@ def test_one_round_is_inside_its_bounds(epsilon: float, q: float, s: float) -> N
             assert found.upper - found.lower <= 1e-7 * truth
 
 
-@given(
-    epsilon=log_uniform(1e-300, 1e300), q=log_uniform(1e-150, 1.0), s=log_uniform(1e-3, 1e10)
-)
+@given(epsilon=log_uniform(1e-300, 1e300), q=log_uniform(1e-150, 1.0), s=log_uniform(1e-3, 1e10))
 def test_one_round_has_bounds_everywhere(epsilon: float, q: float, s: float) -> None:
     found = one_round_delta(epsilon, ReplacementPair(q, s))
     assert 0 <= found.lower <= found.upper <= q * (1 + 1e-9)

@@ -18,9 +18,7 @@ from tests.oracles import replacement
 from tests.strategies import log_uniform, orders, sampling_rates
 
 GRID = list(
-    itertools.product(
-        [1.0001, 2.0, 7.3, 60.0], [1e-7, 0.01, 0.5, 0.999999], [0.15, 1.3, 20.0]
-    )
+    itertools.product([1.0001, 2.0, 7.3, 60.0], [1e-7, 0.01, 0.5, 0.999999], [0.15, 1.3, 20.0])
 )
 noises = log_uniform(1e-3, 1e10)
 

@@ -30,8 +30,7 @@ def _log_term(x: np.ndarray, a: float, q: float, s: float) -> np.ndarray:
     """log of P^a Q^(1-a) without constants, in double precision."""
     log_rest = math.log1p(-q) if q < 1.0 else -math.inf
     logs = [
-        np.logaddexp(log_rest, math.log(q) + (2 * sign * x - 1) / (2 * s * s))
-        for sign in (1, -1)
+        np.logaddexp(log_rest, math.log(q) + (2 * sign * x - 1) / (2 * s * s)) for sign in (1, -1)
     ]
     return a * logs[0] + (1 - a) * logs[1] - (x / s) ** 2 / 2
 
@@ -77,9 +76,7 @@ def one_round(epsilon: float | mpf, q: float, s: float) -> mpf:
     """delta(eps) of one round, any real eps; absolute error about e^eps times the precision."""
     rate, std, at = mpf(q), mpf(s), threshold(mpf(epsilon), q, s)
     zero, plus, minus = (mp.erfc((at - m) / (std * mp.sqrt(2))) / 2 for m in (0, 1, -1))
-    return (
-        (1 - rate) * zero + rate * plus - mp.exp(epsilon) * ((1 - rate) * zero + rate * minus)
-    )
+    return (1 - rate) * zero + rate * plus - mp.exp(epsilon) * ((1 - rate) * zero + rate * minus)
 
 
 def two_rounds(epsilon: float, first: tuple[float, float], second: tuple[float, float]) -> mpf:
