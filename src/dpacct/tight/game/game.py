@@ -70,7 +70,11 @@ def game_upper_epsilon(schedule: Schedule, delta: float) -> float:
     check_schedule(schedule)
     if not schedule.rounds:
         return 0.0
-    plan, cover = _start(schedule, lambda share: plan_at_delta(schedule, delta, share), None)
+
+    def plan_with(share: float) -> Plan:
+        return plan_at_delta(schedule, delta, share, both=False)
+
+    plan, cover = _start(schedule, plan_with, None)
     return _upper_epsilon(schedule, plan, cover, delta)
 
 
