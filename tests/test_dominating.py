@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dpacct.dominating import (
     Direction,
+    DominatingPair,
+    ReplacementPair,
     SampledGaussianPair,
     SymmetrizedPair,
     achieved_pair,
@@ -22,7 +25,8 @@ from dpacct.moments import log_moment
 from dpacct.one_round import one_round_delta
 from dpacct.rdp import rdp
 from dpacct.rdp_uniform import symmetrized_log_moment
-from dpacct.rounding import Array
+from dpacct.replacement_moments import replacement_log_moment
+from dpacct.rounding import Array, Bounds
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Uniform
 from tests.strategies import log_uniform, noise_multipliers, orders, samplings, uniform_schemes
 
@@ -112,9 +116,9 @@ def test_no_data_sets_exceed_the_proven_pair(case: tuple[Round, list[float], lis
             # For eps >= 0 the pair of C_q has the delta of the remove pair.
             direction: one_round_delta(
                 epsilon,
-                pair
-                if isinstance(pair, SampledGaussianPair)
-                else SampledGaussianPair(pair.sampling_rate, pair.noise_std, Direction.REMOVE),
+                SampledGaussianPair(pair.sampling_rate, pair.noise_std, Direction.REMOVE)
+                if isinstance(pair, SymmetrizedPair)
+                else pair,
             ).upper
             for direction, pair in pairs.items()
         }
@@ -123,6 +127,17 @@ def test_no_data_sets_exceed_the_proven_pair(case: tuple[Round, list[float], lis
 
 
 CROWD = 3
+
+
+def pair_log_moment(pair: DominatingPair, direction: Direction, order: float) -> Bounds:
+    """log E_Q[(P/Q)^order]."""
+    match pair:
+        case SymmetrizedPair(q, s):
+            return symmetrized_log_moment(order, q, s)
+        case ReplacementPair(q, s):
+            return replacement_log_moment(order, q, s)
+        case SampledGaussianPair(q, s, _):
+            return log_moment(order if direction is Direction.REMOVE else 1 - order, q, s)
 
 
 def worst_known(round_: Round) -> tuple[list[float], list[float]]:
@@ -134,6 +149,8 @@ def worst_known(round_: Round) -> tuple[list[float], list[float]]:
             return [*crowd, 1.0], crowd
         case ((Uniform() | Full()), Adjacency.REPLACE_ONE):
             return [*crowd, 1.0], [*crowd, -1.0]
+        case Poisson(), Adjacency.REPLACE_ONE:
+            return [*([0.0] * CROWD), 1.0], [*([0.0] * CROWD), -1.0]
         case _, Adjacency.ADD_REMOVE:
             return [*([0.0] * CROWD), 1.0], [0.0] * CROWD
         case _:
@@ -155,11 +172,7 @@ def test_the_achieved_pair_is_reached_by_data_sets(
         for epsilon in EPSILONS:
             assert one_round_delta(epsilon, pair).lower <= hockey_stick(a, b, epsilon) + KINK
         for order in ORDERS:
-            claimed = log_moment(
-                order if direction is Direction.REMOVE else 1 - order,
-                pair.sampling_rate,
-                pair.noise_std,
-            )
+            claimed = pair_log_moment(pair, direction, order)
             assert claimed.lower / (order - 1) <= renyi(a, b, order) * (1 + 1e-9) + 1e-12
 
 
@@ -175,12 +188,8 @@ def test_proven_is_never_below_achieved(
     round_ = Round(noise, sampling, adjacency)
     for direction in Direction:
         proven, achieved = proven_pair(round_, direction), achieved_pair(round_, direction)
-        a = order if direction is Direction.REMOVE else 1 - order
-        if isinstance(proven, SymmetrizedPair):
-            upper = symmetrized_log_moment(order, proven.sampling_rate, proven.noise_std).upper
-        else:
-            upper = log_moment(a, proven.sampling_rate, proven.noise_std).upper
-        assert log_moment(a, achieved.sampling_rate, achieved.noise_std).lower <= upper
+        upper = pair_log_moment(proven, direction, order).upper
+        assert pair_log_moment(achieved, direction, order).lower <= upper
 
 
 # Which pair stands for which round.
@@ -238,7 +247,46 @@ def test_a_cohort_of_everybody_is_full_participation(scheme: Uniform, noise: flo
 
 
 @pytest.mark.parametrize("direction", list(Direction))
-def test_replacing_a_client_under_poisson_is_the_symmetrized_pair(direction: Direction) -> None:
+def test_replacing_a_client_under_poisson_is_one_pair_and_reached(direction: Direction) -> None:
     round_ = Round(3.0, Poisson(0.05), "replace-one")
-    assert proven_pair(round_, direction) == SymmetrizedPair(0.05, 1.5)
-    assert achieved_pair(round_, direction) == SampledGaussianPair(0.05, 3.0, direction)
+    assert proven_pair(round_, direction) == ReplacementPair(0.05, 3.0)
+    assert achieved_pair(round_, direction) == ReplacementPair(0.05, 3.0)
+
+
+def plane_densities(means: np.ndarray, weights: np.ndarray, noise: float, axis: Array) -> Array:
+    """Density of a mixture of Gaussians in the plane, on the product of ``axis`` with itself."""
+    x, y = (np.exp(-((axis[:, None] - m) ** 2) / (2 * noise**2)) for m in means.T)
+    return (x * weights) @ y.T / (2 * np.pi * noise**2)
+
+
+@settings(max_examples=40)
+@given(
+    q=log_uniform(0.01, 0.99),
+    noise=log_uniform(0.4, 3.0),
+    angles=st.tuples(st.floats(0.0, 2 * math.pi), st.floats(0.0, 2 * math.pi)),
+    lengths=st.tuples(*[st.sampled_from([1.0, 1.0, 0.7, 0.2])] * 3),
+    epsilon=st.sampled_from([-2.0, -0.3, *EPSILONS]),
+)
+def test_no_directions_in_the_plane_exceed_the_pair_of_opposites(
+    q: float,
+    noise: float,
+    angles: tuple[float, float],
+    lengths: tuple[float, ...],
+    epsilon: float,
+) -> None:
+    """One more client besides the one that is replaced; contributions of any direction."""
+    other, first, second = (
+        r * np.array([math.cos(t), math.sin(t)])
+        for r, t in zip(lengths, (0.0, *angles), strict=True)
+    )
+    axis = np.linspace(-2.0 - 7 * noise, 2.0 + 7 * noise, 301)
+    weights = np.array([(1 - q) ** 2, q * (1 - q), (1 - q) * q, q * q])
+    p, r = (
+        plane_densities(np.array([0 * other, other, own, other + own]), weights, noise, axis)
+        for own in (first, second)
+    )
+    found = np.maximum(p - math.exp(epsilon) * r, 0.0).sum() * (axis[1] - axis[0]) ** 2
+    allowed = one_round_delta(abs(epsilon), ReplacementPair(q, noise)).upper
+    if epsilon < 0:
+        allowed = -math.expm1(epsilon) + math.exp(epsilon) * allowed
+    assert found <= allowed + 1e-4

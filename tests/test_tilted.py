@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -14,6 +16,7 @@ from dpacct.dominating import Direction
 from dpacct.errors import NotConverged
 from dpacct.rounding import FUNCTION_ERROR, Array, ComplexArray
 from dpacct.tilted import TiltedLosses
+from dpacct.tilted_nodes import SampledNodes
 from tests.oracles import contour
 from tests.strategies import log_uniform
 
@@ -37,7 +40,9 @@ def losses(
     rates, noise, counts = (
         np.array(column, dtype=np.float64) for column in zip(*rounds, strict=True)
     )
-    return TiltedLosses(rates, noise, counts, direction, tilt, frequency)
+    accuracy = 44.0 + math.log(float(counts.sum()))
+    nodes = SampledNodes(rates, noise, direction, tilt, accuracy, frequency, 1_000_000)
+    return TiltedLosses(nodes, noise, counts)
 
 
 def check(

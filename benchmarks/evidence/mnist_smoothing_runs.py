@@ -166,7 +166,7 @@ def people(folder: str, sampling: str, run: int, inputs: str) -> list[fl.ClientD
 
 def start(inputs: str, run: int) -> nn.Module:
     """Zero weights, or those that PyTorch draws with the run's number as seed."""
-    seed_generators(run)
+    seed_generators(run, torch.device("cpu"))
     model = nn.Linear(784, 10)
     if inputs == "unit":
         nn.init.zeros_(model.weight)

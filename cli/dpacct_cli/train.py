@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -153,13 +154,8 @@ def refuse_contradictions(
 def _moved(saved: Settings, typed: Settings) -> Settings:
     """The settings of a run, on the device and with the data folder of today."""
     changed = {key: typed.values[key] for key in FREE if key in typed.chosen}
-    return Settings(
-        saved.method,
-        {**saved.values, **changed},
-        frozenset(saved.values),
-        saved.method_options,
-        saved.data_options,
-    )
+    # What was a default when the run began is one still: nothing counts as chosen.
+    return replace(saved, values={**saved.values, **changed}, chosen=frozenset())
 
 
 def _run(settings: Settings, files: RunFiles, style: Style, *, resume: bool) -> None:

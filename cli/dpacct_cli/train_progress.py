@@ -1,7 +1,7 @@
 """The progress bar of a run, with its budget in it; nothing where nobody watches.
 
-Rule: only what is released is shown, and accuracy on public test data. Whoever looks over a shoulder
-learns neither norms nor the size of a cohort, nor to a fraction of a second how long a round took.
+Rule: only what is released is shown, and accuracy on public test data. Whoever looks over a
+shoulder learns neither norms nor the size of a cohort, nor exactly how long a round took.
 """
 
 from __future__ import annotations

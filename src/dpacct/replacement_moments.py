@@ -2,7 +2,7 @@
 
     I(a) = E_Q[(P/Q)^a] = integral of phi r(x)^a r(-x)^(1-a)
 
-for P = (1-q) N(0) + q N(1) and Q = (1-q) N(0) + q N(-1), phi and r as in `moments`. I(a) = I(1 - a).
+for P = (1-q) N(0) + q N(1) and Q = (1-q) N(0) + q N(-1), phi and r as in `moments`. I(a) = I(1-a).
 The integral is `trapezoid`; where it would need too many nodes, the moments of `moments` times
 (1-q)^(1-a) are as tight as double precision. Derivation: docs/derivations/replacement.md.
 """

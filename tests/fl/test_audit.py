@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dpacct import fl
-from dpacct.errors import InvalidParameter
+from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.bounds import clip_rows
 from dpacct.fl.charge import Plan
 from dpacct.fl.methods.protocol import Method
@@ -237,6 +237,12 @@ class Smuggler(Method):
         return moved, {"direction": self.aside[-1]}
 
 
+def test_a_raw_update_that_is_kept_aside_is_refused():
+    with pytest.raises(Unsupported, match=r"Smuggler\.aside"):
+        fl.audit(Smuggler())
+
+
+@pytest.mark.usefixtures("unwatched")
 def test_a_raw_update_in_the_server_state_is_caught():
     assert "release" in faults(method=Smuggler())
 
@@ -253,8 +259,14 @@ class InPlace(Method):
         return delta
 
 
-def test_a_broadcast_state_that_is_written_to_is_caught():
-    assert "release" in faults(method=InPlace())
+def test_a_broadcast_state_that_is_written_to_is_refused():
+    with pytest.raises(Unsupported, match="InPlace writes to its server state 'last'"):
+        fl.audit(InPlace())
+
+
+@pytest.mark.usefixtures("unwatched")
+def test_a_broadcast_state_that_is_written_to_is_not_the_released_one():
+    assert fl.audit(InPlace(), draws=4).passed
 
 
 @dataclass(frozen=True)
@@ -273,6 +285,7 @@ class RealizedDenominator(Method):
         return noised.map(lambda vector: vector * noised.cohort_size / max(came, 1))
 
 
+@pytest.mark.usefixtures("unwatched")
 def test_a_realized_denominator_is_caught():
     assert "release" in faults(method=RealizedDenominator())
 
@@ -285,7 +298,9 @@ class NoisyMemory(Method):
         return {"v": torch.zeros(sum(value.numel() for value in params.values()))}
 
     def local_update(self, delta, client_state, context):
-        return delta + client_state["v"] + 0.1 * torch.randn(delta.shape)
+        own = torch.Generator()
+        own.seed()
+        return delta + client_state["v"] + 0.1 * torch.randn(delta.shape, generator=own)
 
     def client_state(self, client_state, bounded, context):
         return {"v": bounded.clone()}

@@ -143,7 +143,7 @@ def test_training_that_shows_company_is_done_one_by_one(monkeypatch):
         return descend(self, params, tasks, replace(broadcast, local=local))
 
     monkeypatch.setattr(VectorizedTrainer, "_descend", hurried)
-    monkeypatch.setattr("dpacct.fl.choice._seconds", lambda *_: 1e-3)
+    monkeypatch.setattr("dpacct.fl.choice.seconds", lambda *_: 1e-3)
     run = begun(vectorize="auto", clients=make_clients([6] * 40))
     assert "the last bits of a client's update" in run.training_path
 

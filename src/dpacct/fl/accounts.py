@@ -154,17 +154,14 @@ class Account:
         self._run = ledger.start_run(name, plan=plan, private=self._private, details=details)
         self.begun = True
 
-    def resume(self, event: Event, saved: Saved, setting: str, holder: str) -> str | None:
-        """Go on with the run of a checkpoint.
+    def find(self, saved: Saved, holder: str) -> None:
+        """Open the ledger of a checkpoint, without a word to it yet.
 
         Args:
-            event: the run's next round. saved: what the checkpoint knows of the ledger.
-            setting: of the run, as the ledger has it. holder: the checkpoint, in words.
-        Returns:
-            What is worth a note, or None.
+            saved: what the checkpoint knows of the ledger. holder: the checkpoint, in words.
         Raises:
-            LedgerError: it is another ledger, one that has lost rounds, or the run is finished or
-                another one. InvalidParameter: the ledger was not kept, or has another delta.
+            LedgerError: it is missing, another one, or has lost rounds.
+            InvalidParameter: it was not kept, or has another delta.
         """
         if self._ledger is None and self._given is None:
             rule = "its rounds were charged to a ledger that was not kept, so that nobody can tell "
@@ -173,6 +170,21 @@ class Account:
             raise InvalidParameter("checkpoint", holder, rule, hint)
         if self._ledger is None and self.path is not None and not self.path.exists():
             raise LedgerError(f"{self.path}: there is no such ledger, and {holder} belongs to one.")
+        ledger = self._open(None)
+        if saved.position is not None:
+            ledger.require(saved.position, holder)
+
+    def resume(self, event: Event, saved: Saved, setting: str, holder: str) -> str | None:
+        """Go on with the run of a checkpoint, in the ledger that `find` opened.
+
+        Args:
+            event: the run's next round.
+            setting: of the run, as the ledger has it. saved, holder: as for `find`.
+        Returns:
+            What is worth a note, or None.
+        Raises:
+            LedgerError: the run is finished, or another one.
+        """
         ledger = self._open(event)
         note = check_run(ledger, saved, setting, holder)
         run = next(run for run in ledger.runs if run.id == saved.run)
@@ -228,11 +240,12 @@ class Account:
         if self._closed:
             raise LedgerError("the run is closed; another one may go on from its checkpoint")
 
-    def _open(self, event: Event) -> Ledger:
+    def _open(self, event: Event | None) -> Ledger:
+        """The ledger; one that is there where ``event``, for which it would be made, is None."""
         self._check_open()
         if self._ledger is not None:
             return self._ledger
-        given = self._given
+        given, adjacency = self._given, None if event is None else event.charged.adjacency
         if isinstance(given, Ledger):
             ledger = given
         else:
@@ -241,13 +254,14 @@ class Account:
                 given = Path(self._folder) / "passing.ledger"
             ledger = Ledger.open(
                 given,
-                None if Path(given).exists() else self._budget,
-                adjacency=event.charged.adjacency,
-                typical=event.charged,
+                None if event is None or Path(given).exists() else self._budget,
+                adjacency=adjacency,
+                typical=None if event is None else event.charged,
+                passing=self._folder is not None,
             )
         try:
             # It may have come into being since the run was set up.
-            Terms.of(ledger).check(self.delta, event.charged.adjacency)
+            Terms.of(ledger).check(self.delta, adjacency)
         except InvalidParameter:
             if ledger is not self._given:
                 ledger.close()

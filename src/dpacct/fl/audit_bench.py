@@ -25,8 +25,8 @@ from dpacct.fl.local import SGD
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.noise import GaussianNoise, Noise
 from dpacct.fl.randomness import Seeded
+from dpacct.fl.tasks import Trainer
 from dpacct.fl.tensors import norm
-from dpacct.fl.training import Trainer
 from dpacct.rounds import Adjacency
 
 CHUNK = 3

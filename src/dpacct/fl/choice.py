@@ -2,13 +2,12 @@
 
 Cohort-parallel training is taken where it gives what sequential training gives, shows nothing of
 who is trained beside whom, and is faster. What does not fit `torch.func` (data-dependent control
-flow, say) is trained sequentially.
+flow, say) is trained sequentially. No client's data have a say in it.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,38 +18,44 @@ from torch import Tensor, nn
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.batches import Batch, BatchPlan
+from dpacct.fl.batches import Batch
 from dpacct.fl.company import shows_company
 from dpacct.fl.doubled import doubled
+from dpacct.fl.examples import Kind, Maker, made_up_task
 from dpacct.fl.footprint import client_bytes, default_memory_limit
 from dpacct.fl.groups import LANES, GroupTrainer
-from dpacct.fl.layout import Layout
+from dpacct.fl.labels import Labels
+from dpacct.fl.layout import Layout, copies
 from dpacct.fl.local import SGD
 from dpacct.fl.losses import LocalLoss, LossFunction
 from dpacct.fl.methods.protocol import Method
+from dpacct.fl.replica import separate
+from dpacct.fl.stopwatch import seconds
+from dpacct.fl.tasks import Broadcast, Task, Trainer
 from dpacct.fl.tensors import norm
-from dpacct.fl.training import Broadcast, SequentialTrainer, Task, Trainer
+from dpacct.fl.tolerant import TolerantTrainer
+from dpacct.fl.training import SequentialTrainer
 from dpacct.fl.vectorized import VectorizedTrainer
 
 ONE_BY_ONE = "one by one"
 SIDE_BY_SIDE = "side by side"
-_PROBED_STEPS = 3
 _SIZES = (LANES, 2 * LANES, 4 * LANES)
-_COMPARED = 3
-# Seconds for measuring one way of training.
-_PATIENCE = 0.1
+# Examples of a made-up step, at most: how many a client has is not known.
+_STEP = 32
+# What share of the memory the clients' data may take.
+_DATA_SHARE = 0.25
 # Seconds for a few steps of the smallest group, one client after the other. On a CPU side by side
 # saves what surrounds the arithmetic, and where arithmetic takes that long there is little of it.
 _SLOW = 1.0
 # What a model raises that `torch.func` cannot batch.
-_UNBATCHABLE = (RuntimeError, ValueError, TypeError, NotImplementedError)
+_UNBATCHABLE = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
     """The trainer, how many clients it gets at a time, and why, in words."""
 
-    trainer: Trainer
+    trainer: TolerantTrainer
     chunk: int
     reason: str
 
@@ -64,8 +69,11 @@ class TrainerChooser:
         chunk: clients at a time, None for as many as fit.
         memory_limit: bytes for the clients of one chunk; None for `default_memory_limit`.
 
+    Attributes:
+        model: the copy that clients train. loss: with it. alone: trains one after the other.
+
     Raises:
-        InvalidParameter: one of the last three makes no sense.
+        InvalidParameter: one of the last three makes no sense. Unsupported: no copy can be made.
     """
 
     def __init__(
@@ -89,13 +97,14 @@ class TrainerChooser:
             memory_limit = default_memory_limit(next(model.parameters()).device)
         limit = validate.count("memory_limit", memory_limit, "a memory limit in bytes")
 
-        def local_loss(*, functional: bool) -> LocalLoss:
-            return LocalLoss(model, loss, layout.names, local.precision, functional=functional)
-
-        self._model = model
-        self._losses = (local_loss(functional=False), local_loss(functional=True))
-        self._sequential = SequentialTrainer(method, self._losses[0], layout)
-        self._vectorized = VectorizedTrainer(method, self._losses[1], layout)
+        self.model, objective = separate(model, loss)
+        names, precision = layout.names, local.precision
+        self.loss = LocalLoss(self.model, objective, names, precision, functional=False)
+        self.alone = SequentialTrainer(method, self.loss, layout)
+        self._vectorized = VectorizedTrainer(method, self.loss.batched(), layout)
+        self._method = method
+        self._layout = layout
+        self._local = local
         self._vectorize = vectorize
         self._chunk = chunk
         self._limit = limit
@@ -107,7 +116,7 @@ class TrainerChooser:
         Raises:
             Unsupported: vectorize=True, and this model or method cannot be.
         """
-        found: dict[str, Trainer] = {ONE_BY_ONE: self._sequential}
+        found: dict[str, Trainer] = {ONE_BY_ONE: self.alone}
         tasks = [task for task in tasks if task.plan.steps]
         if self._vectorize is False or not tasks:
             return found
@@ -121,62 +130,69 @@ class TrainerChooser:
     @contextmanager
     def still(self) -> Generator[None]:
         """Inside, the model is without dropout, so that everybody sees the same function."""
-        training = self._model.training
-        self._model.eval()
+        training = self.model.training
+        self.model.eval()
         try:
             yield
         finally:
-            self._model.train(training)
+            self.model.train(training)
 
-    def check_buffers(self) -> None:
-        """Refuse a model that wrote to a buffer.
-
-        Raises:
-            Unsupported: it did.
-        """
-        for loss in self._losses:
-            loss.check_buffers()
-
-    def choose(self, tasks: Sequence[Task], broadcast: Broadcast, cohort: int) -> Choice:
+    def choose(
+        self, make: Maker, kind: Kind, labels: Labels | None, broadcast: Broadcast, cohort: int
+    ) -> Choice:
         """Decide, from a few made-up clients.
 
         Args:
-            tasks: clients with at least one local step.
+            make: makes them. kind, labels: of the examples of real ones.
             broadcast: of the round. cohort: planned number of workers in a round.
         Raises:
             Unsupported: vectorize=True, and this model or method cannot be.
         """
-        short = [replace(task, plan=_few_steps(task.plan)) for task in tasks]
-        fitting = max(1, self._limit // self._client_bytes(short[0], broadcast))
-        rows = max(1, self._limit // (16 * sum(v.numel() for v in broadcast.anchor.values())))
-        chunk = self._chunk or min(cohort, rows)
-        slow = Choice(self._sequential, chunk, "one client at a time")
-        if self._vectorize is False:
+        rows = max(1, self._limit // (16 * max(self._layout.size, 1)))
+        one_by_one = TolerantTrainer(self._layout, self.alone, None, kind, labels, None)
+        slow = Choice(one_by_one, self._chunk or min(cohort, rows), "one client at a time")
+        few = self._vectorize == "auto" and (cohort < 2 or self._chunk == 1)
+        if self._vectorize is False or few:
             return slow
-        if self._vectorize == "auto" and (cohort < 2 or self._chunk == 1):
-            return slow
-        if self._vectorize == "auto" and fitting < LANES:
-            return replace(slow, reason=f"one client at a time: memory has no room for {LANES}")
-        complaint = self._compare(short[:_COMPARED], broadcast)
-        if complaint:
-            return self._refused(slow, complaint)
-        widest = fitting * len(short[0].plan.indices[0])
-        sizes = self._sizes(cohort, fitting)
-        trainers = [GroupTrainer(self._vectorized, size, widest // size) for size in sizes]
-        if self._vectorize is True:
-            best = Choice(trainers[-1], trainers[-1].clients, "side by side, as asked")
-        else:
-            best = self._fastest(short, broadcast, trainers, slow, cohort)
-        if best.trainer is self._sequential:
-            return best
-        with self.still():
-            complaint = shows_company(best.trainer, short, broadcast)
-        return self._refused(slow, complaint) if complaint else best
+        together, words = self._together(make, broadcast, cohort)
+        if together is None:
+            if self._vectorize is True:
+                raise Unsupported(f"vectorize=True, but {words}")
+            return replace(slow, reason=f"one client at a time{words}")
+        # A client with more data than its share would break the limit: it is trained alone.
+        share = None if self._chunk else int(_DATA_SHARE * self._limit) // (2 * together.clients)
+        return Choice(replace(one_by_one, together=together, room=share), together.clients, words)
 
-    def _refused(self, slow: Choice, complaint: str) -> Choice:
-        if self._vectorize is True:
-            raise Unsupported(f"vectorize=True, but {complaint}")
-        return replace(slow, reason=f"one client at a time: {complaint}")
+    def _together(
+        self, make: Maker, broadcast: Broadcast, cohort: int
+    ) -> tuple[GroupTrainer | None, str]:
+        """The best way side by side, None where it is none; and why."""
+        width = min(self._local.batch_size or _STEP, _STEP)
+        # Two batches, of which the second is not full where it need not be; one; a narrow one.
+        sizes = (2 * width - width // 3, width, min(width, 2))
+        people = [make(size, seed) for seed, size in enumerate(sizes)]
+        tasks = [made_up_task(data, self._method, broadcast) for data in people]
+        fitting = int((1 - _DATA_SHARE) * self._limit) // self._client_bytes(tasks[0], broadcast)
+        if self._vectorize == "auto" and fitting < LANES:
+            return None, f": memory has no room for {LANES}"
+        complaint = self._compare(tasks, broadcast)
+        if complaint:
+            return self._refused(complaint)
+        trainers = [
+            GroupTrainer(self._vectorized, size, max(fitting, 1) * width // size)
+            for size in self._sizes(cohort, fitting)
+        ]
+        best: GroupTrainer | None = trainers[-1]
+        words = "side by side, as asked"
+        if self._vectorize == "auto":
+            best, words = self._fastest(tasks, broadcast, trainers, cohort)
+        if best is not None:
+            with self.still():
+                complaint = shows_company(best, tasks, broadcast)
+        return self._refused(complaint) if complaint else (best, words)
+
+    def _refused(self, complaint: str) -> tuple[None, str]:
+        return None, complaint if self._vectorize is True else f": {complaint}"
 
     def _sizes(self, cohort: int, fitting: int) -> list[int]:
         """How many clients may train side by side: multiples of `LANES`, ascending."""
@@ -192,36 +208,33 @@ class TrainerChooser:
         tasks: Sequence[Task],
         broadcast: Broadcast,
         trainers: Sequence[GroupTrainer],
-        slow: Choice,
         cohort: int,
-    ) -> Choice:
-        alone = _seconds(self._sequential, tasks[:1], broadcast)
+    ) -> tuple[GroupTrainer | None, str]:
+        """The trainer that is fastest, None for one client at a time; and what was measured."""
+        alone = seconds(self.alone, tasks[:1], broadcast)
         if alone * LANES > _SLOW and next(iter(broadcast.anchor.values())).is_cpu:
-            words = (
-                "one client at a time: a step takes long enough for nothing to be saved around it"
-            )
-            return replace(slow, reason=words)
-        best, best_time, least = slow, alone, float("inf")
+            return None, ": a step takes long enough for nothing to be saved around it"
+        best, best_time, least = None, alone, float("inf")
+        words = ""
         for trainer in trainers:
             size = trainer.clients
             many = [tasks[place % len(tasks)] for place in range(size)]
             # Whoever does not come takes as long as somebody who does.
-            each = _seconds(trainer, many, broadcast) * math.ceil(cohort / size) / cohort
+            each = seconds(trainer, many, broadcast) * math.ceil(cohort / size) / cohort
             least = min(least, each)
             # Timing is noisy, and fewer chunks have less around them: more clients win a near tie.
-            if each < (best_time if best is slow else 1.1 * best_time):
+            if each < (best_time if best is None else 1.1 * best_time):
                 words = f"{size} side by side, {alone / each:.1f} times as fast as one at a time"
-                best, best_time = Choice(trainer, size, words), each
-        if best is slow:
-            words = f"one client at a time, {least / alone:.1f} times as fast as side by side"
-            return replace(slow, reason=words)
-        return best
+                best, best_time = trainer, each
+        if best is None:
+            words = f", {least / alone:.1f} times as fast as side by side"
+        return best, words
 
     def _compare(self, tasks: Sequence[Task], broadcast: Broadcast) -> str:
         """What is wrong with training these clients side by side, or nothing."""
         try:
             with self.still():
-                expected = self._sequential.train(tasks, broadcast)
+                expected = self.alone.train(tasks, broadcast)
                 found = self._vectorized.train(tasks, broadcast)
                 same = self._agree(expected, found, broadcast)
                 same = same or self._agree_in_double(tasks, broadcast)
@@ -253,46 +266,23 @@ class TrainerChooser:
             return False
         same, wide = doubled(tasks, broadcast)
         try:
-            expected = self._sequential.train(same, wide)
+            expected = self.alone.train(same, wide)
             return self._agree(expected, self._vectorized.train(same, wide), wide)
         except _UNBATCHABLE:
             # A model that holds constants in float32, say.
             return False
 
     def _client_bytes(self, task: Task, broadcast: Broadcast) -> int:
-        """Memory that one more client in a chunk takes, measured on one local step."""
+        """Memory that one more client in a chunk takes beside its data, measured on one step."""
         rows = task.plan.indices[0]
         batch = Batch(task.data.inputs[rows], task.data.targets[rows], None)
-        anchor = broadcast.anchor
+        anchor = copies(broadcast.anchor)
         params = {name: value.unsqueeze(0) for name, value in anchor.items()}
         inputs, targets = batch.inputs.unsqueeze(0), batch.targets.unsqueeze(0)
-        data = 2 * (task.data.inputs.nbytes + task.data.targets.nbytes)
         try:
             # As it is computed side by side: a model may save less where it is alone.
             step = partial(self._vectorized.plain_gradients, params, inputs, targets, None)
-            return data + client_bytes(step, anchor, batch)[0]
+            return client_bytes(step, anchor, batch)[0]
         except _UNBATCHABLE:
-            step = partial(self._losses[0].gradient, anchor, batch)
-            return data + client_bytes(step, anchor, batch)[0]
-
-
-def _few_steps(plan: BatchPlan) -> BatchPlan:
-    """Some steps, the one with the smallest batch among them: padding is what may go wrong."""
-    chosen = sorted({*range(min(_PROBED_STEPS - 1, plan.steps)), int(plan.counts.argmin())})
-    return BatchPlan(plan.indices[chosen], plan.counts[chosen])
-
-
-def _seconds(trainer: Trainer, tasks: Sequence[Task], broadcast: Broadcast) -> float:
-    """Least time of one training of the tasks, in as many tries as fit into the patience."""
-    device = next(iter(broadcast.anchor.values())).device
-    best = float("inf")
-    began = time.perf_counter()
-    while time.perf_counter() - began < _PATIENCE or best == float("inf"):
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        started = time.perf_counter()
-        trainer.train(tasks, broadcast)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        best = min(best, time.perf_counter() - started)
-    return best
+            step = partial(self.loss.gradient, anchor, batch)
+            return client_bytes(step, anchor, batch)[0]

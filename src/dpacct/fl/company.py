@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from dpacct.fl.training import Broadcast, Task, Trainer
+from dpacct.fl.tasks import Broadcast, Task, Trainer
 
 
 def shows_company(trainer: Trainer, tasks: Sequence[Task], broadcast: Broadcast) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from dpacct.fl.clients import ClientData
-from dpacct.fl.training import Broadcast, Task
+from dpacct.fl.tasks import Broadcast, Task
 
 
 def doubled(tasks: Sequence[Task], broadcast: Broadcast) -> tuple[list[Task], Broadcast]:

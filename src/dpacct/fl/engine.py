@@ -16,19 +16,20 @@ import torch
 from torch import Tensor
 
 from dpacct.fl.adaptive_clip import INDICATOR_NORM, AdaptiveClip
-from dpacct.fl.batches import chunks, plan_batches
+from dpacct.fl.batches import chunks
 from dpacct.fl.bounds import Bound
 from dpacct.fl.charge import Plan
-from dpacct.fl.clients import ClientData, Population
-from dpacct.fl.layout import Layout, Params, State
+from dpacct.fl.clients import Population
+from dpacct.fl.layout import Layout, Params, State, copies
 from dpacct.fl.local import SGD
-from dpacct.fl.methods.protocol import Method
+from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.noise import Noise
 from dpacct.fl.randomness import Randomness, torch_seed
 from dpacct.fl.reproduction import check_noise, published_sum, reproduces
 from dpacct.fl.stages import Bounded, Noised, bounded, noised, scatter
 from dpacct.fl.sums import add_rows, contribute
-from dpacct.fl.training import Broadcast, Task, Trainer
+from dpacct.fl.tasks import Broadcast, Task, Trainer, join
+from dpacct.fl.tensors import forked_generators
 
 # Spreads the seeds of a round's clients.
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -105,8 +106,10 @@ class Engine:
     source: Randomness
     device: torch.device
     server_lr: float
+    num_clients: int = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "num_clients", len(self.clients))
         check_noise(self.method, self.noise)
 
     def broadcast(self, state: TrainingState) -> Broadcast:
@@ -114,6 +117,7 @@ class Engine:
         params, server, norm = dict(state.params), dict(state.server_state), state.bound.clip_norm
         return Broadcast(state.round + 1, params, server, self.local, norm)
 
+    @forked_generators()
     def collect(
         self, state: TrainingState, cohort: Sequence[int], trainer: Trainer, chunk: int
     ) -> Collected:
@@ -123,7 +127,8 @@ class Engine:
             state: the run so far, unchanged. cohort: whose contributions are summed.
             trainer: runs local training. chunk: clients held in memory at a time.
         """
-        kept = self.method.mask.select(self.layout, state.round + 1, state.released)
+        released = None if state.released is None else state.released.clone()
+        kept = self.method.mask.select(self.layout, state.round + 1, released)
         kept = None if kept is None else kept.to(self.device)
         layout = self.layout if kept is None else self.layout.restrict(kept)
         bound = state.bound
@@ -137,11 +142,11 @@ class Engine:
         broadcast = self.broadcast(state)
         order = torch_seed(self.source)
         members = set(cohort)
-        workers = range(len(self.clients)) if self.method.everyone_computes else cohort
+        workers = range(self.num_clients) if self.method.everyone_computes else cohort
         for part in chunks(workers, chunk):
             self._clock(started := time.perf_counter())
-            tasks = [self.task(client, state, order) for client in part]
-            rows = trainer.train(tasks, broadcast).detach()
+            tasks = [self.task(client, state, order, trainer) for client in part]
+            rows = trainer.train(tasks, broadcast)
             found.local_seconds += self._clock(started)
             started = time.perf_counter()
             ours = [place for place, client in enumerate(part) if client in members]
@@ -153,7 +158,7 @@ class Engine:
             if tasks[0].state is not None:
                 full = scatter(bounded_rows.rows, kept, self.layout.size)
                 memories = trainer.remember(tasks, full, broadcast) or []
-                found.memories.update(zip(part, memories, strict=True))
+                found.memories.update(zip(part, map(copies, memories), strict=True))
         return found
 
     def release(self, state: TrainingState, found: Collected) -> Release | None:
@@ -200,40 +205,38 @@ class Engine:
         )
 
     def apply(self, state: TrainingState, release: Release) -> TrainingState:
-        """The next state, from the release and public state alone."""
-        noised_mean = self.method.post(release.mean, dict(state.server_state))
+        """The next state, from the release and public state; the method has copies alone."""
+        mean = release.mean.map(torch.clone)
+        noised_mean = self.method.post(mean, copies(state.server_state))
         params, server_state = self.method.server(
-            dict(state.params), noised_mean, dict(state.server_state)
+            copies(state.params), noised_mean, copies(state.server_state)
         )
         bound = state.bound
         if isinstance(bound, AdaptiveClip) and release.indicator_sum is not None:
             bound = bound.adapt(release.indicator_sum, self.plan.cohort_size)
         return TrainingState(
             state.round + 1,
-            {name: params[name].detach() for name in self.layout.names},
-            {name: value.detach() for name, value in server_state.items()},
+            copies({name: params[name] for name in self.layout.names}),
+            copies(server_state),
             state.client_states,
             bound,
             release.mean.vector,
         )
 
-    def task(self, client: int, state: TrainingState, order: int) -> Task:
+    def task(
+        self, client: int, state: TrainingState, order: int, trainer: Trainer | None = None
+    ) -> Task:
         """A client with its batches and its memory, on the device.
 
         Args:
-            client: its number. state: the run so far.
+            client: its number. state: the run so far. trainer: judges its data.
             order: seed of the round's batches. Those of a client do not depend on who else came.
         """
-        data = self.clients[client]
         own = state.client_states.get(client)
-        if own is None:
-            own = self.method.init_client(state.params)
-        if own is not None:
-            own = {name: value.to(self.device) for name, value in own.items()}
-        generator = torch.Generator().manual_seed((order + client * _GOLDEN) % 2**63)
-        plan = plan_batches(len(data), self.local, generator)
-        moved = ClientData(data.inputs.to(self.device), data.targets.to(self.device))
-        return Task(moved, plan, own)
+        if own is None and overrides(self.method, "init_client"):
+            own = self.method.init_client(copies(state.params))
+        seed = (order + client * _GOLDEN) % 2**63
+        return join(lambda: self.clients[client], self.local, own, seed, self.device, trainer)
 
     def _bound(
         self, rows: Tensor, kept: Tensor | None, layout: Layout, bound: Bound

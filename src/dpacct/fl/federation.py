@@ -20,9 +20,9 @@ from dpacct.fl.bounds import Bound
 from dpacct.fl.callbacks import Callback
 from dpacct.fl.charge import Plan
 from dpacct.fl.choice import TrainerChooser
-from dpacct.fl.clients import Population
+from dpacct.fl.clients import ClientData, Population, check_population
 from dpacct.fl.engine import Engine, TrainingState
-from dpacct.fl.layout import Layout, trainable
+from dpacct.fl.layout import Layout, copies, trainable
 from dpacct.fl.local import SGD
 from dpacct.fl.losses import LossFunction
 from dpacct.fl.methods.dp_fedavg import DPFedAvg
@@ -56,8 +56,7 @@ class Federation:
         delta: at which epsilon is reported, where there is no budget. A ledger that is there has
             one, which is the default and the only one allowed; else the default is 1e-5.
         rounds: planned number of rounds.
-        local: local training, default ``SGD()``.
-        server_lr: factor on the noisy mean.
+        local: local training, default ``SGD()``. server_lr: factor on the noisy mean.
         noise: where the noise comes from; default `GaussianNoise`, added by a trusted server.
             ``secure_noise`` is short for ``noise=SecureGaussianNoise()``.
         ledger: an open `Ledger`, or the path of one. None: beside the checkpoint if there is one
@@ -74,6 +73,7 @@ class Federation:
         weights, denominator: "equal" and "planned"; anything else is refused, and says why.
         preflight: check on made-up clients, before anything is charged, that bound, training, noise
             and denominator of this very run are what is charged for (`dpacct.fl.preflight`).
+        example: a made-up client to try all settings on; default random (`dpacct.fl.rehearsal`).
 
     Attributes:
         model: with the latest parameters. noise_multiplier: calibrated or given.
@@ -124,6 +124,7 @@ class Federation:
         weights: str = "equal",
         denominator: str = "planned",
         preflight: bool = True,
+        example: ClientData | None = None,
     ) -> None:
         settings.refuse_weights(weights, denominator)
         self._checkpoint = None if checkpoint is None else Path(checkpoint)
@@ -135,14 +136,13 @@ class Federation:
         method = DPFedAvg() if method is None else method
         local = method.prepare(SGD() if local is None else local)
         self.rounds = validate.rounds(rounds)
-        if not len(clients):
-            raise InvalidParameter("clients", 0, "a population has at least one client")
+        check_population(clients, len(clients))
         noise = settings.choose_noise_source(noise, secure=secure_noise)
         noise.check(scheme, relation, len(clients))
         first_bound = settings.choose_bound(bound, clip_norm, method)
         place = next(model.parameters(), torch.empty(0)).device if device is None else device
         self.model = model.to(torch.device(place))
-        params = {n: p.detach().clone() for n, p in trainable(model).items()}
+        params = copies(trainable(model))
         layout = Layout.of(params)
         first_bound.limits(layout)
         source = open_source(seed)
@@ -173,8 +173,8 @@ class Federation:
             memory_limit=memory_limit,
         )
         engine = Engine(clients, method, layout, local, plan, noise, source, self.device, rate)
-        state = TrainingState(0, params, method.init(dict(params)), {}, first_bound, None)
-        self._player = Player(engine, chooser, account, state, model, preflight=preflight)
+        state = TrainingState(0, params, copies(method.init(copies(params))), {}, first_bound, None)
+        self._player = Player(engine, chooser, account, state, model, preflight, example)
         self._player.event()
         self._callbacks = tuple(callbacks)
         self.stopped_because: str | None = None

@@ -17,15 +17,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from dpacct.fl.batches import BatchPlan, padded_width
+from dpacct.fl.batches import padded_width
 from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import State
 from dpacct.fl.local import SGD
+from dpacct.fl.tasks import NO_STEPS, Broadcast, Task, Trainer
 from dpacct.fl.tensors import one_thread
-from dpacct.fl.training import Broadcast, Task, Trainer
 
 # Clients side by side are a multiple of this: vector loops over them then have no tail of single
 # elements, in which some functions round otherwise.
@@ -52,6 +51,10 @@ class GroupTrainer:
         self.clients = clients
         self._trainer = trainer
         self._widest = widest
+
+    def admit(self, data: ClientData) -> bool:
+        """See `Trainer`."""
+        return self._trainer.admit(data)
 
     def train(self, tasks: Sequence[Task], broadcast: Broadcast) -> Tensor:
         """See `Trainer`."""
@@ -99,6 +102,5 @@ class GroupTrainer:
 def _nobody(task: Task) -> Task:
     """A client like this one without examples, and with an empty memory."""
     data = ClientData(task.data.inputs[:0], task.data.targets[:0])
-    steps = BatchPlan(torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
-    state = task.state and {name: torch.zeros_like(v) for name, v in task.state.items()}
-    return Task(data, steps, state)
+    state = task.state and {name: v.new_zeros(v.shape) for name, v in task.state.items()}
+    return Task(data, NO_STEPS, state)

@@ -71,6 +71,11 @@ class Layout:
         }
 
 
+def copies(tensors: Mapping[str, Tensor]) -> Params:
+    """The same values in storage of their own."""
+    return {name: value.detach().clone() for name, value in tensors.items()}
+
+
 def trainable(model: nn.Module) -> Params:
     """The tensors that are trained: those that require a gradient.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, cast
@@ -11,10 +12,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.errors import InvalidParameter
 from dpacct.fl.batches import Batch
 from dpacct.fl.layout import Params
 from dpacct.fl.local import Precision
+from dpacct.fl.replica import Replica
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
@@ -38,6 +40,10 @@ class LocalLoss:
         model: the module. loss: mean loss of (outputs, targets).
         names: of the trained tensors.
         functional: differentiate with `torch.func` (inside vmap) instead of autograd.
+
+    Attributes:
+        model, function, functional: as they were given.
+        replica: what of the model must stay as it is while clients train.
     """
 
     def __init__(
@@ -49,19 +55,22 @@ class LocalLoss:
         *,
         functional: bool,
     ) -> None:
-        self._model = model
-        self._loss = loss
+        self.model = model
+        self.function = loss
         self._precision: Precision = precision
-        self._functional = functional
-        fixed = {n: p.detach() for n, p in model.named_parameters() if n not in names}
-        self._buffers = {name: value.detach().clone() for name, value in model.named_buffers()}
-        self._versions = {name: value._version for name, value in self._buffers.items()}  # noqa: SLF001 - the one way to see a write
-        self._fixed = fixed | self._buffers
+        self.functional = functional
+        self.replica = Replica(model, loss, names)
+
+    def batched(self) -> LocalLoss:
+        """The same objective, differentiated with `torch.func`."""
+        twin = copy.copy(self)
+        twin.functional = True
+        return twin
 
     @property
     def is_cross_entropy(self) -> bool:
         """Whether it is the mean cross entropy with torch's defaults."""
-        loss = self._loss
+        loss = self.function
         if isinstance(loss, nn.CrossEntropyLoss):
             plain = loss.weight is None and loss.reduction == "mean"
             return plain and loss.ignore_index < 0 and not loss.label_smoothing
@@ -70,19 +79,20 @@ class LocalLoss:
     @property
     def ignored_target(self) -> int:
         """The class that a cross entropy leaves out."""
-        return self._loss.ignore_index if isinstance(self._loss, nn.CrossEntropyLoss) else -100
+        loss = self.function
+        return loss.ignore_index if isinstance(loss, nn.CrossEntropyLoss) else -100
 
     def outputs(self, params: Params, inputs: Tensor) -> Tensor:
         """What the model says."""
         with self._reduced_precision(inputs.device.type):
-            return functional_call(self._model, (params, self._fixed), (inputs,))
+            return functional_call(self.model, (params, self.replica.constants), (inputs,))
 
     def __call__(self, params: Params, batch: Batch) -> Tensor:
         """Mean loss of the batch."""
         with self._reduced_precision(batch.inputs.device.type):
-            outputs = functional_call(self._model, (params, self._fixed), (batch.inputs,))
+            outputs = functional_call(self.model, (params, self.replica.constants), (batch.inputs,))
             if batch.weights is None:
-                value = self._loss(outputs, batch.targets)
+                value = self.function(outputs, batch.targets)
             else:
                 each = vmap(self._one)(outputs, batch.targets)
                 value = torch.where(batch.weights > 0, each, 0.0).mul(batch.weights).sum()
@@ -93,7 +103,7 @@ class LocalLoss:
 
     def gradient(self, params: Params, batch: Batch) -> Params:
         """Gradient of the mean loss."""
-        if self._functional:
+        if self.functional:
             return cast("Params", grad(self.__call__)(params, batch))
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
         value = self(leaves, batch)
@@ -102,21 +112,8 @@ class LocalLoss:
         grads = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True)
         return dict(zip(leaves, grads, strict=True))
 
-    def check_buffers(self) -> None:
-        """Refuse a model that writes to its buffers while it trains.
-
-        Raises:
-            Unsupported: one was written to.
-        """
-        for name, value in self._buffers.items():
-            if value._version != self._versions[name]:  # noqa: SLF001 - as above
-                raise Unsupported(
-                    f"the model changes its buffer {name} while it trains; such a value is neither "
-                    "bounded nor noised. Make it a parameter, or constant"
-                )
-
     def _one(self, output: Tensor, target: Tensor) -> Tensor:
-        return self._loss(output.unsqueeze(0), target.unsqueeze(0))
+        return self.function(output.unsqueeze(0), target.unsqueeze(0))
 
     def _reduced_precision(self, device: str) -> AbstractContextManager[object]:
         if self._precision == "bfloat16":

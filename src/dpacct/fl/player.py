@@ -14,20 +14,23 @@ import torch
 from torch import nn
 
 from dpacct.budget import Budget
+from dpacct.errors import Unsupported
 from dpacct.fl.accounts import Account
 from dpacct.fl.checkpoint import read_checkpoint, write_checkpoint
 from dpacct.fl.choice import Choice, TrainerChooser
+from dpacct.fl.clients import ClientData, check_population
 from dpacct.fl.diagnosis import diagnose
 from dpacct.fl.engine import Collected, Engine, TrainingState
-from dpacct.fl.preflight import made_up, preflight
+from dpacct.fl.layout import copies
+from dpacct.fl.precision import reduced_precision
+from dpacct.fl.preflight import preflight
 from dpacct.fl.randomness import draw_cohort, torch_seed
+from dpacct.fl.rehearsal import Rehearsal
 from dpacct.fl.reports import Report, Timing
-from dpacct.fl.snapshots import Expected, noise_of, pack, unpack
+from dpacct.fl.seals import Seal
+from dpacct.fl.snapshots import Expected, noise_of, pack, saved_in, unpack
 from dpacct.fl.tensors import forked_generators, seed_generators
 from dpacct.ledger import Event
-
-# Examples of a made-up client where a step takes all of them.
-_PROBED_EXAMPLES = 16
 
 
 class Player:
@@ -36,7 +39,8 @@ class Player:
     Args:
         engine: its fixed parts. chooser: of the way to train. account: its ledger.
         state: where it stands. model: receives each round's parameters.
-        preflight: whether the run is checked before it begins.
+        preflight: whether the run is audited before it begins.
+        example: a made-up client, see `dpacct.fl.rehearsal`.
     """
 
     def __init__(
@@ -46,8 +50,8 @@ class Player:
         account: Account,
         state: TrainingState,
         model: nn.Module,
-        *,
-        preflight: bool = True,
+        preflight: bool,  # noqa: FBT001 - built in one place
+        example: ClientData | None,
     ) -> None:
         self.engine: Engine = engine
         self.account = account
@@ -57,9 +61,10 @@ class Player:
         self._chooser = chooser
         self._model = model
         self._preflight = preflight
+        self._example = example
 
     def begin(self, name: str, rounds: int, limit: Budget | None) -> int:
-        """Register the run in the ledger, with its plan, before anything is drawn.
+        """Try all of it on made-up clients, then register the run in the ledger with its plan.
 
         Args:
             name: of the run. rounds: planned. limit: the budget that noise was given beside.
@@ -67,7 +72,9 @@ class Player:
             The rounds that the budget has room for, at most those planned.
         Raises:
             BudgetExceeded: not one fits, or not the plan.
+            Anything that `dpacct.fl.rehearsal.Rehearsal` raises.
         """
+        self._check_population()
         if self.choice is None and self.state.round < rounds:
             self.choice = self._rehearse()
         if self.account.begun or self.state.round >= rounds:
@@ -78,33 +85,30 @@ class Player:
         return rounds
 
     def _rehearse(self) -> Choice:
-        """Choose how clients are trained, and check the run, on made-up clients.
+        """Try everything on made-up clients, choose how clients are trained, and audit the run.
 
         Raises:
-            AuditFailed: `preflight` found something.
+            AuditFailed: `preflight` found something. Anything that the rehearsal raises.
         """
         engine, state = self.engine, self.state
-        make = made_up(engine.clients[0])
-        size = 2 * (engine.local.batch_size or _PROBED_EXAMPLES) - 1
-        tried = replace(engine, clients=[make(n, n) for n in (size, size // 2, 1)])
-        tasks = [tried.task(client, state, 0) for client in range(len(tried.clients))]
-        workers = (
-            len(engine.clients) if engine.method.everyone_computes else engine.plan.cohort_size
-        )
-        with self._settled(0):
-            choice = self._chooser.choose(tasks, engine.broadcast(state), max(1, round(workers)))
+        with forked_generators(), self._settled(0):
+            rehearsal = Rehearsal(engine, self._chooser, state, self._example)
+            choice = rehearsal.run()
             if self._preflight:
+                strict = choice.trainer.together or choice.trainer.alone
                 with self._chooser.still():
-                    preflight(engine, [choice.trainer], state, make).require()
-            self._chooser.check_buffers()
+                    preflight(engine, [strict], state, rehearsal.make).require()
         return choice
+
+    def _check_population(self) -> None:
+        check_population(self.engine.clients, self.engine.num_clients)
 
     def setting(self) -> str:
         """What must not change when a run goes on, in words."""
         engine = self.engine
         return (
             f"{engine.method!r}, {engine.local!r}, {engine.plan!r}, {type(engine.noise).__name__}, "
-            f"{len(engine.clients)} clients, {engine.layout.size} parameters, "
+            f"{engine.num_clients} clients, {engine.layout.size} parameters, "
             f"server_lr={engine.server_lr!r}"
         )
 
@@ -127,7 +131,12 @@ class Player:
             InvalidParameter: missing, damaged, or of another setting.
             LedgerError: the ledger is not that of the checkpoint, or has lost rounds.
         """
+        self._check_population()
         content = read_checkpoint(path, torch.device("cpu"))
+        holder = f"the checkpoint {path}"
+        saved = saved_in(content, str(path))
+        if saved is not None:
+            self.account.find(saved, holder)
         if calibrated:
             self._take_noise(noise_of(content))
         engine = self.engine
@@ -140,15 +149,14 @@ class Player:
                 engine.layout,
                 self._first_bound,
                 engine.device,
-                len(engine.clients),
-                engine.method.init_client(self.state.params),
+                engine.num_clients,
+                engine.method.init_client(copies(self.state.params)),
             ),
         )
         engine.source.restore(found.randomness)
         note = None
-        if found.saved is not None:
-            holder = f"the checkpoint {path}"
-            note = self.account.resume(self.event(), found.saved, setting, holder)
+        if saved is not None:
+            note = self.account.resume(self.event(), saved, setting, holder)
         self.state = found.state
         self.write_model()
         return note
@@ -180,15 +188,17 @@ class Player:
             rounds: planned, for the report. reason: why the run is not private, or None.
         Raises:
             BudgetExceeded: it does not fit; nothing was drawn.
+            InvalidParameter: the population has changed; nothing is charged.
         """
         began = time.perf_counter()
         engine, state = self.engine, self.state
+        self._check_population()
         event = self.event()
         ticket = self.account.reserve(event)
         charging = time.perf_counter() - began
         # From here on randomness is drawn: the round stays spent, whatever happens.
         ticket.draw()
-        cohort = draw_cohort(engine.plan.sampling, len(engine.clients), engine.source)
+        cohort = draw_cohort(engine.plan.sampling, engine.num_clients, engine.source)
         arrived = engine.noise.arrivals(cohort, engine.source)
         found = self._collect(arrived)
         resumed = time.perf_counter()
@@ -233,26 +243,29 @@ class Player:
     def _collect(self, cohort: list[int]) -> Collected:
         engine = self.engine
         choice = self.choice or self._rehearse()
-        with self._settled(torch_seed(engine.source)):
-            found = engine.collect(self.state, cohort, choice.trainer, choice.chunk)
-            self._chooser.check_buffers()
-        return found
+        with forked_generators(), self._settled(torch_seed(engine.source)):
+            return engine.collect(self.state, cohort, choice.trainer, choice.chunk)
 
     @contextmanager
     def _settled(self, seed: int) -> Generator[None]:
-        """Inside, the model is in training mode, in the precision and with the seed of a round."""
-        devices = [self.engine.device] if self.engine.device.type == "cuda" else []
-        training = self._model.training
-        tf32 = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-        # Dropout and the like draw from the global generators, which are given back as they were.
-        with forked_generators(devices):
-            seed_generators(seed)
-            self._model.train()
-            if self.engine.local.precision == "tf32":
-                torch.backends.cuda.matmul.allow_tf32 = True
-                torch.backends.cudnn.allow_tf32 = True
-            try:
+        """Inside, clients may train: in training mode, in the precision and the seed of a round.
+
+        Raises:
+            Unsupported: something inside wrote to the user's model, which is as it was again.
+        """
+        model = self._model
+        released = Seal(dict(model.named_parameters()) | dict(model.named_buffers()))
+        seed_generators(seed, self.engine.device)
+        try:
+            with reduced_precision(self.engine.local.precision):
+                self._chooser.model.train()
                 yield
-            finally:
-                self._model.train(training)
-                torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
+        finally:
+            name = released.broken()
+            if name is not None:
+                released.restore()
+        if name is not None:
+            raise Unsupported(
+                f"the model's {name} was written to while clients trained, by the method or the "
+                "loss; it would be released past the bound"
+            )

@@ -8,22 +8,20 @@ or local steps. `dpacct.fl.audit` looks longer, at neighboring sets of clients.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from dpacct.fl.audit_bound import check_bound, check_charge, check_joint_charge
 from dpacct.fl.audit_noise import Draws, repeated, wrong_mean, wrong_shape, wrong_std
-from dpacct.fl.clients import ClientData
 from dpacct.fl.company import shows_company
 from dpacct.fl.engine import Collected, Engine, TrainingState
+from dpacct.fl.examples import Maker
 from dpacct.fl.findings import Audit, Finding
 from dpacct.fl.randomness import Seeded
 from dpacct.fl.reproduction import reproduces
-from dpacct.fl.training import Task, Trainer
+from dpacct.fl.tasks import Task, Trainer
 
 # Coordinates of a bound's updates in all, and at least so many updates.
 _COORDINATES, _LEAST = 1 << 21, 2
@@ -32,8 +30,6 @@ _SHORT, _DRAWS = 4096, 3
 _COUNTS = 256
 _STEPS = 2
 _BATCH = 32
-
-Maker = Callable[[int, int], ClientData]
 
 
 def preflight(
@@ -67,29 +63,12 @@ def preflight(
     )
 
 
-def made_up(data: ClientData) -> Maker:
-    """Made-up clients with the shapes of one, and nothing else of it."""
-
-    def drawn(like: Tensor, count: int, generator: torch.Generator) -> Tensor:
-        shape = (count, *like.shape[1:])
-        if like.is_floating_point():
-            return torch.randn(shape, generator=generator).to(like)
-        # The first two of any set of classes or characters.
-        return torch.randint(2, shape, generator=generator).to(like)
-
-    def make(count: int, seed: int) -> ClientData:
-        generator = torch.Generator().manual_seed(seed)
-        return ClientData(*(drawn(part, count, generator) for part in (data.inputs, data.targets)))
-
-    return make
-
-
 def _alone(
     engine: Engine, trainers: Sequence[Trainer], state: TrainingState, make: Maker
 ) -> Finding:
     """A client's update is the same bit by bit whoever else is trained."""
     full = min(engine.local.batch_size or _BATCH, _BATCH)
-    people = [make(size, seed) for seed, size in enumerate((full + 1, 1, 0, full))]
+    people = [make(size, seed) for seed, size in enumerate((full + 2, 2, 0, full))]
     tried = replace(engine, clients=people)
     tasks = [_shortened(tried.task(client, state, 0)) for client in range(len(people))]
     for trainer in trainers:

@@ -130,6 +130,8 @@ def draw_cohort(sampling: Sampling, num_clients: int, source: Randomness) -> lis
         case Full():
             return list(range(num_clients))
         case Uniform(cohort_size=cohort):
+            # Refuses a population that is not the one of the scheme.
+            expected_cohort(sampling, num_clients)
             return sorted(_Sampler(source).sample(range(num_clients), cohort))
         case Poisson(sampling_rate=rate):
             return draw_below(num_clients, rate, source)

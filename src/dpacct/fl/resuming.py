@@ -34,15 +34,14 @@ def check_run(ledger: Ledger, saved: Saved, setting: str, holder: str) -> str | 
     """Refuse a ledger whose run is not that of the checkpoint.
 
     Args:
-        ledger: an open one. saved: what the checkpoint knows.
+        ledger: an open one, which is the one that the checkpoint knows, if it knows one.
+        saved: what the checkpoint knows.
         setting: of the run that goes on. holder: the checkpoint, in words.
     Returns:
         What is worth a note, or None.
     Raises:
         LedgerError: they do not belong together, or the ledger has lost rounds.
     """
-    if saved.position is not None:
-        ledger.require(saved.position, holder)
     runs = ledger.runs
     if saved.run > len(runs):
         raise LedgerError(

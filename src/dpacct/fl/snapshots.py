@@ -51,12 +51,10 @@ class Snapshot:
 
     Attributes:
         state: of the training.
-        saved: where the run stood in its ledger; None before it was started.
         randomness: of a seeded run's generator.
     """
 
     state: TrainingState
-    saved: Saved | None
     randomness: str | None
 
 
@@ -95,48 +93,51 @@ def noise_of(content: dict[str, Any]) -> float | None:
         return None
 
 
+def saved_in(content: dict[str, Any], path: str) -> Saved | None:
+    """Where the run of a checkpoint stood in its ledger; None before it was started.
+
+    Raises:
+        InvalidParameter: the checkpoint does not say so.
+    """
+    return _Reader(content, path).saved()
+
+
 def unpack(content: dict[str, Any], expected: Expected) -> Snapshot:
     """What `pack` wrote, checked against the run that goes on.
 
     Raises:
         InvalidParameter: it belongs to another setting, or something in it is not what it says.
     """
-    reader = _Reader(content, expected)
-    reader.setting()
-    round_ = reader.count("round")
-    saved = reader.saved(round_)
+    reader = _Reader(content, expected.path)
+    reader.setting(expected.setting)
     layout, device = expected.layout, expected.device
     params = reader.tensors("params", dict(zip(layout.names, layout.shapes, strict=True)))
-    released = reader.released()
-    bound = reader.bound()
+    released = reader.released(layout.size)
     state = TrainingState(
-        round_,
+        reader.count("round"),
         {name: params[name].to(device) for name in layout.names},
         {name: value.to(device) for name, value in reader.tensors("server_state", None).items()},
         # Memories may be many; they come to the device with their client.
-        reader.memories(),
-        bound,
+        reader.memories(expected.clients, expected.memory),
+        reader.bound(expected.bound),
         None if released is None else released.to(device),
     )
-    randomness = content.get("randomness")
-    if randomness is not None and not isinstance(randomness, str):
-        reader.refuse("its randomness is no text")
-    return Snapshot(state, saved, randomness)
+    return Snapshot(state, reader.randomness())
 
 
 class _Reader:
     """Takes a checkpoint apart; whatever does not fit is refused with the file's name."""
 
-    def __init__(self, content: dict[str, Any], expected: Expected) -> None:
+    def __init__(self, content: dict[str, Any], path: str) -> None:
         self._content = content
-        self._expected = expected
+        self._path = path
 
     def refuse(self, rule: str) -> NoReturn:
         """The file's name and what is wrong with it."""
-        raise InvalidParameter("checkpoint", self._expected.path, rule)
+        raise InvalidParameter("checkpoint", self._path, rule)
 
-    def setting(self) -> None:
-        theirs, ours = self._content.get("setting"), self._expected.setting
+    def setting(self, ours: str) -> None:
+        theirs = self._content.get("setting")
         if theirs != ours:
             shown = theirs if isinstance(theirs, str) else type(theirs).__name__
             self.refuse(f"it was written by a run of another setting ({shown}, and this is {ours})")
@@ -147,8 +148,9 @@ class _Reader:
             self.refuse(f"its {key} is {_shown(value)}, and is a whole number of {least} or more")
         return value
 
-    def saved(self, round_: int) -> Saved | None:
+    def saved(self) -> Saved | None:
         """Where the run stood in its ledger."""
+        round_ = self.count("round")
         if self._content.get("run") is None:
             if round_:
                 self.refuse(f"it holds {round_} rounds, and no run of a ledger that charged them")
@@ -169,30 +171,36 @@ class _Reader:
         """A dictionary of tensors, of these shapes where they are known."""
         return self._state(self._content.get(key), f"its {key}", shapes)
 
-    def released(self) -> Tensor | None:
+    def released(self, size: int) -> Tensor | None:
         value = self._content.get("released")
         if value is None:
             return None
-        shape = torch.Size([self._expected.layout.size])
+        shape = torch.Size([size])
         return self._state({"vector": value}, "its latest release", {"vector": shape})["vector"]
 
-    def memories(self) -> dict[int, State]:
-        found, memory = self._content.get("client_states"), self._expected.memory
+    def randomness(self) -> str | None:
+        found = self._content.get("randomness")
+        if found is not None and not isinstance(found, str):
+            self.refuse("its randomness is no text")
+        return found
+
+    def memories(self, clients: int, memory: State | None) -> dict[int, State]:
+        found = self._content.get("client_states")
         if not isinstance(found, dict) or (found and memory is None):
             self.refuse("its client_states are not those of the method")
         shapes = None if memory is None else {name: value.shape for name, value in memory.items()}
         memories: dict[int, State] = {}
         for client, value in cast("dict[Any, Any]", found).items():
-            if type(client) is not int or not 0 <= client < self._expected.clients:
+            if type(client) is not int or not 0 <= client < clients:
                 self.refuse(
                     f"it has a client {_shown(client)}, and clients are numbered from 0 to "
-                    f"{self._expected.clients - 1}"
+                    f"{clients - 1}"
                 )
             memories[client] = self._state(value, f"the state of client {client}", shapes)
         return memories
 
-    def bound(self) -> Bound:
-        bound, norm = self._expected.bound, self._content.get("clip_norm")
+    def bound(self, bound: Bound) -> Bound:
+        norm = self._content.get("clip_norm")
         if not isinstance(bound, AdaptiveClip):
             return bound
         try:

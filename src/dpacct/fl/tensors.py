@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -43,14 +45,27 @@ def unfold_first(values: Tensor, sizes: tuple[int, ...]) -> Tensor:
     return values.reshape(*sizes, *values.shape[1:])
 
 
-def forked_generators(devices: list[torch.device]) -> AbstractContextManager[None]:
-    """A context that gives torch's global generators back as they were."""
-    return cast("AbstractContextManager[None]", _torch.random.fork_rng(devices=devices))
+@contextmanager
+def forked_generators() -> Generator[None]:
+    """Give the global generators of torch, numpy and Python back as they were."""
+    plain, wide = random.getstate(), np.random.get_state()  # noqa: NPY002 - the global one
+    devices = range(_torch.cuda.device_count()) if _torch.cuda.is_initialized() else ()
+    fork = cast("AbstractContextManager[None]", _torch.random.fork_rng(devices=list(devices)))
+    try:
+        with fork:
+            yield
+    finally:
+        random.setstate(plain)
+        np.random.set_state(wide)  # noqa: NPY002 - the global one
 
 
-def seed_generators(seed: int) -> None:
-    """Seed torch's global generators."""
-    _torch.manual_seed(seed)
+def seed_generators(seed: int, device: torch.device) -> None:
+    """Seed the global generators: torch's of the CPU and the device, numpy's and Python's."""
+    _torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        _torch.cuda.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - the global one, for models that draw from it
 
 
 @contextmanager

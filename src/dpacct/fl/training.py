@@ -1,66 +1,22 @@
-"""Local training of a chunk of clients: one after the other, or side by side."""
+"""Local training of a chunk of clients one after the other, by autograd."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from dpacct.fl.batches import Batch, BatchPlan
+from dpacct.fl.batches import Batch
 from dpacct.fl.clients import ClientData
+from dpacct.fl.isolation import Isolation
 from dpacct.fl.layout import Layout, Params, State
-from dpacct.fl.local import SGD
 from dpacct.fl.losses import LocalLoss
 from dpacct.fl.methods.protocol import Context, Method, overrides
-from dpacct.fl.tensors import integers
+from dpacct.fl.tasks import Broadcast, Task, Trainer
+from dpacct.fl.tensors import integers, seed_generators
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Task:
-    """A client with what it needs for one round, on the device."""
-
-    data: ClientData
-    plan: BatchPlan
-    state: State | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Broadcast:
-    """What all clients of a round are told."""
-
-    round: int
-    anchor: Params
-    server_state: State
-    local: SGD
-    clip_norm: float = math.inf
-
-    def context(self, lr: float | Tensor, steps: int | Tensor) -> Context:
-        """The context of a client that takes so many steps at this rate."""
-        state, local = self.server_state, self.local
-        return Context(self.round, self.anchor, state, local, lr, steps, self.clip_norm)
-
-    def step_size(self, steps: int) -> float:
-        """Learning rate of each of a client's steps."""
-        rate = self.local.learning_rate(self.round)
-        return rate / max(steps, 1) if self.local.total_lr else rate
-
-
-class Trainer(Protocol):
-    """Turns a chunk of clients into their updates."""
-
-    def train(self, tasks: Sequence[Task], broadcast: Broadcast) -> Tensor:
-        """Updates [c, d] as `Method.local_update` returns them, in the dtype of the parameters."""
-        ...
-
-    def remember(
-        self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast
-    ) -> list[State] | None:
-        """New client states from the bounded rows [c, d]; None for clients without memory."""
-        ...
+__all__ = ["Broadcast", "SequentialTrainer", "Task", "Trainer"]
 
 
 class SequentialTrainer:
@@ -72,28 +28,55 @@ class SequentialTrainer:
         self._layout = layout
         self._projects = overrides(method, "after_step")
 
+    def admit(self, data: ClientData) -> bool:
+        """See `Trainer`: nobody is beside another."""
+        del data
+        return True
+
+    def isolate(self, broadcast: Broadcast) -> Isolation:
+        """What the clients of a chunk are shown."""
+        return Isolation(broadcast, self._loss, self._method)
+
     def train(self, tasks: Sequence[Task], broadcast: Broadcast) -> Tensor:
         """See `Trainer`."""
+        isolation = self.isolate(broadcast)
         start = self._layout.flatten(broadcast.anchor)
         rows = torch.empty(len(tasks), self._layout.size, dtype=start.dtype, device=start.device)
         for row, task in zip(rows, tasks, strict=True):
-            steps = task.plan.steps
-            context = broadcast.context(broadcast.step_size(steps), steps)
-            end = self._layout.flatten(self._descend(task, context))
-            row.copy_(self._method.local_update(end - start, task.state, context))
+            with isolation:
+                row.copy_(self.update(task, start, isolation))
         return rows
+
+    def update(self, task: Task, start: Tensor, isolation: Isolation) -> Tensor:
+        """What one client sends [d]; what it has changed is not looked at yet.
+
+        Args:
+            task: the client. start: released parameters [d]. isolation: of its chunk.
+        """
+        if task.failed:
+            return torch.full_like(start, torch.nan)
+        if task.seed is not None:
+            seed_generators(task.seed, start.device)
+        steps = task.plan.steps
+        shown = isolation.shown
+        context = shown.context(shown.step_size(steps), steps)
+        end = self._layout.flatten(self._descend(task, context))
+        return self._method.local_update(end - start, task.state, context).detach()
 
     def remember(
         self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast
     ) -> list[State] | None:
         """See `Trainer`."""
+        if any(task.state is None for task in tasks):
+            return None
+        isolation = self.isolate(broadcast)
         states: list[State] = []
         for row, task in zip(rows, tasks, strict=True):
-            if task.state is None:
-                return None
             steps = task.plan.steps
-            context = broadcast.context(broadcast.step_size(steps), steps)
-            states.append(self._method.client_state(task.state, row, context))
+            context = isolation.shown.context(broadcast.step_size(steps), steps)
+            with isolation:
+                # In storage of its own: a row of a matrix leads to all others.
+                states.append(self._method.client_state(task.state or {}, row.clone(), context))
         return states
 
     def _descend(self, task: Task, context: Context) -> Params:

@@ -21,12 +21,13 @@ from torch.nn import functional
 
 from dpacct.fl.batches import Batch, BatchPlan, Steps, align, padded_width
 from dpacct.fl.clients import ClientData
+from dpacct.fl.isolation import Isolation
 from dpacct.fl.layout import Layout, Params, State
 from dpacct.fl.linear_layers import WeightMajorLinear
 from dpacct.fl.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method, overrides
-from dpacct.fl.tensors import unfold_first
-from dpacct.fl.training import Broadcast, Task
+from dpacct.fl.tasks import Broadcast, Task
+from dpacct.fl.tensors import seed_generators, unfold_first
 
 
 class VectorizedTrainer:
@@ -40,22 +41,32 @@ class VectorizedTrainer:
         self._transforms = overrides(method, "local_update")
         self._steers = overrides(method, "gradient")
 
+    def admit(self, data: ClientData) -> bool:
+        """See `Trainer`: everybody, whose data then have to be of one kind."""
+        del data
+        return True
+
     def train(self, tasks: Sequence[Task], broadcast: Broadcast) -> Tensor:
         """See `Trainer`."""
         start = self._layout.flatten(broadcast.anchor)
+        if tasks[0].seed is not None:
+            seed_generators(tasks[0].seed, start.device)
         params = {
             name: value.unsqueeze(0).repeat(len(tasks), *([1] * value.ndim))
             for name, value in broadcast.anchor.items()
         }
-        if any(task.plan.steps for task in tasks):
-            params = self._descend(params, tasks, broadcast)
-        deltas = self._layout.flatten(params).sub_(start)
-        if not self._transforms:
-            return deltas
-        update = self._method.local_update
-        rows = self._map_rows(update, tasks, deltas, broadcast, delta_first=True)
-        # An update that is the same for all comes as one row seen several times.
-        return cast("Tensor", rows).contiguous()
+        with Isolation(broadcast, self._loss, self._method) as shown:
+            if any(task.plan.steps for task in tasks):
+                params = self._descend(params, tasks, shown)
+            rows = self._layout.flatten(params).sub_(start)
+            if self._transforms:
+                update = self._method.local_update
+                found = self._map_rows(update, tasks, rows, shown, delta_first=True)
+                # An update that is the same for all comes as one row seen several times.
+                rows = cast("Tensor", found).contiguous()
+        rows = rows.detach()
+        rows[torch.tensor([task.failed for task in tasks])] = torch.nan
+        return rows
 
     def remember(
         self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast
@@ -63,10 +74,9 @@ class VectorizedTrainer:
         """See `Trainer`."""
         if tasks[0].state is None:
             return None
-        states = cast(
-            "State",
-            self._map_rows(self._method.client_state, tasks, rows, broadcast, delta_first=False),
-        )
+        change = self._method.client_state
+        with Isolation(broadcast, self._loss, self._method) as shown:
+            states = cast("State", self._map_rows(change, tasks, rows, shown, delta_first=False))
         return [{name: value[i] for name, value in states.items()} for i in range(len(tasks))]
 
     def _map_rows(

@@ -18,6 +18,7 @@ from dpacct.ledger.events import schedule_to_json
 from dpacct.ledger.fields import MAX_WHOLE
 from dpacct.ledger.initial import room_with, room_without
 from dpacct.ledger.plans import Plan, schedule_cost
+from dpacct.ledger.position import Position
 from dpacct.ledger.standing import Standing
 from dpacct.ledger.state import (
     LedgerState,
@@ -88,6 +89,13 @@ class Book:
     def state(self) -> LedgerState:
         """The totals of all runs, as of the latest entry."""
         return self.totals(self.store.head())[0]
+
+    def position(self) -> Position:
+        """How far the ledger has come; its cost grows with the number of runs, not of rounds."""
+        now = self.as_of()
+        head = now.store.head()
+        committed = sum(now.run_state(n).committed for n in range(1, now.state().runs + 1))
+        return Position(now.store.entry(1).hash.hex(), head.number, head.hash.hex(), committed)
 
     def run_state(self, run: int) -> RunState:
         """The totals of one run.

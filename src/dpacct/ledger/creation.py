@@ -1,15 +1,14 @@
-"""Making the file of a new ledger, with its first entry."""
+"""How a ledger comes into being: its first entry, which fixes what never changes."""
 
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from dpacct import validate
 from dpacct.budget import Budget
-from dpacct.errors import LedgerError
 from dpacct.ledger.chain import new_entry
+from dpacct.ledger.place import Place
 from dpacct.ledger.state import empty_ledger
 from dpacct.ledger.state_json import state_to_json
 from dpacct.ledger.store import Store
@@ -26,16 +25,17 @@ def software() -> str:
 
 
 def create(
-    file: Path, budget: Budget, adjacency: str, unit: str, typical: Round | Schedule | None
+    place: Place, budget: Budget, adjacency: str, unit: str, typical: Round | Schedule | None
 ) -> None:
-    """Make a ledger; arguments as for `Ledger.open`.
+    """Make the file, if nobody else does at the same time.
 
+    Args:
+        place: where there is none yet.
+        budget, adjacency, unit, typical: as for `Ledger.open`; the adjacency as text, or empty.
     Raises:
-        InvalidParameter: the unit is no word. LedgerError: no file can be made there.
+        InvalidParameter: the unit is no word. LedgerError: the file cannot be made.
     """
     validate.line("unit", unit, "a unit of privacy")
-    if not file.parent.is_dir():
-        raise LedgerError(f"{file}: no ledger can be made: there is no folder {file.parent}.")
     mixture = design_mixture(budget, typical)
     data: dict[str, Any] = {
         "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
@@ -45,4 +45,4 @@ def create(
         "software": software(),
     }
     state = state_to_json(empty_ledger(mixture.zero(), budget.delta, adjacency), None)
-    Store.create(file, new_entry(None, "ledger", 0, data, state))
+    Store.create(place, new_entry(None, "ledger", 0, data, state))

@@ -61,7 +61,7 @@ def record(
             over_budget=plan is None,
         )
 
-    with book.store.writing():
+    with book.store.writing(joint=True):
         try:
             run = start(rounds)
         except BudgetExceeded:

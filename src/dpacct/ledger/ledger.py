@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from dpacct import validate
 from dpacct.budget import Budget, Spent
-from dpacct.errors import InvalidParameter
+from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.book import Book
 from dpacct.ledger.creation import create
 from dpacct.ledger.elsewhere import record
 from dpacct.ledger.entries import content_of
 from dpacct.ledger.events import Event, checked_details
-from dpacct.ledger.position import Position, position_of, require
+from dpacct.ledger.place import locate, new_place
+from dpacct.ledger.position import Position, require
 from dpacct.ledger.readings import Guarantee, Reader
 from dpacct.ledger.remaining import rounds_left, rounds_left_as_plan
 from dpacct.ledger.report import verified_report
@@ -25,6 +25,7 @@ from dpacct.ledger.report_markdown import to_markdown
 from dpacct.ledger.run import Run
 from dpacct.ledger.store import Store
 from dpacct.ledger.summary import report_of, summarize
+from dpacct.ledger.sums import check_runs
 from dpacct.ledger.verify import Verification, verify
 from dpacct.rounds import Adjacency, Round, Schedule
 
@@ -58,6 +59,7 @@ class Ledger:
         unit: str = "client",
         typical: Round | Schedule | None = None,
         read_only: bool = False,
+        passing: bool = False,
     ) -> Ledger:
         """Make a ledger, or open the one that is there.
 
@@ -66,23 +68,30 @@ class Ledger:
             budget: needed for a new file; for an existing one it must be equal, or None.
             adjacency: of all rounds; default that of the first one.
             unit: of privacy, for a new file: whose data one neighbor lacks.
-            typical: a round, or schedule, like those expected, for a new file. The orders of the
-                adaptive bound are chosen for it; only tightness depends on it.
+            typical: for a new file: a round, or schedule, like those expected. It chooses the
+                orders of the adaptive bound; only tightness depends on it.
             read_only: open an existing file for looking only.
+            passing: it will be deleted with its process, so that nothing is flushed to disk.
         Raises:
             LedgerError: the file is missing (without a budget), damaged, foreign or of a later
                 version, or it cannot be written.
             InvalidParameter: budget or adjacency contradict those of the file.
         """
-        file = Path(path)
         if budget is not None and not isinstance(budget, Budget):
             raise InvalidParameter("budget", budget, "a budget is Budget(epsilon, delta)")
         relation = "" if adjacency is None else str(Adjacency.parse(adjacency))
-        if budget is not None and not read_only and not file.exists():
-            create(file, budget, relation, unit, typical)
-        store = Store.open(file, read_only=read_only)
+        place = locate(path)
+        if place is None:
+            place = new_place(path)
+            if budget is None or read_only:
+                raise LedgerError(f"{path}: no ledger can be opened: No such file or directory.")
+            create(place, budget, relation, unit, typical)
+        store = Store.open(place, read_only=read_only)
+        if passing:
+            store.database.connection.execute("PRAGMA synchronous=OFF")
         try:
             ledger = cls(Book(store))
+            check_runs(ledger._book)
             ledger._agree(budget, relation)
         except BaseException:
             store.close()
@@ -126,8 +135,8 @@ class Ledger:
     @property
     def runs(self) -> tuple[Run, ...]:
         """All runs, in the order in which they were started."""
-        numbers = range(1, self._book.state().runs + 1)
-        return tuple(Run(self._book, self._readings, number) for number in numbers)
+        count = self._book.state().runs
+        return tuple(Run(self._book, self._readings, n) for n in range(1, count + 1))
 
     @property
     def head(self) -> str:
@@ -137,17 +146,15 @@ class Ledger:
     @property
     def position(self) -> Position:
         """How far the ledger has come; `require` compares it later, in this file or a copy."""
-        return position_of(self._book)
+        return self._book.position()
 
     def require(self, position: Position, holder: str) -> None:
         """Refuse to go on where the ledger has lost what a `position` of it says it had.
 
         Args:
-            position: kept elsewhere, e.g. in a checkpoint.
-            holder: who kept it, for the message, e.g. ``the checkpoint run.ckpt``.
+            position, holder: what was kept, and where; e.g. in ``the checkpoint run.ckpt``.
         Raises:
-            LedgerError: the file is another ledger, ends before that entry, or has another one in
-                its place.
+            LedgerError: it is another ledger, ends before that entry, or has another one there.
         """
         require(self._book.store, position, holder)
 
@@ -259,12 +266,7 @@ class Ledger:
         return rounds_left_as_plan(self._book.as_of(), _charged(round_))
 
     def verify(self, head: str | None = None) -> Verification:
-        """Recompute the chain, every cost and every total, from the entries alone.
-
-        Args:
-            head: a `head` that was kept elsewhere. Without one, entries that somebody dropped from
-                the end of the file leave no trace.
-        """
+        """Recompute all from the entries alone; ``head``: a `head` that was kept elsewhere."""
         return verify(self._book.as_of(), head)
 
     def summary(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dpacct.errors import InvalidParameter
-from dpacct.ledger.store import APPLICATION_ID
+from dpacct.ledger.rows import APPLICATION_ID
 
 _SQLITE = b"SQLite format 3\x00"
 # Where the head of an SQLite file says whose it is.

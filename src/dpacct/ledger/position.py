@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from dpacct.errors import InvalidParameter, LedgerError
-from dpacct.ledger.book import Book
-from dpacct.ledger.store import Store
+from dpacct.ledger.chain import Entry
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 
@@ -47,38 +48,47 @@ class Position:
                 raise InvalidParameter(name, value, f"a count of {least} or more")
 
 
-def position_of(book: Book) -> Position:
-    """How far a ledger has come; the cost grows with the number of runs, not of rounds."""
-    now = book.as_of()
-    head = now.store.head()
-    committed = sum(now.run_state(n).committed for n in range(1, now.state().runs + 1))
-    return Position(now.store.entry(1).hash.hex(), head.number, head.hash.hex(), committed)
+class Chain(Protocol):
+    """Entries that can be read one by one."""
+
+    @property
+    def path(self) -> Path:
+        """Of the ledger, for messages."""
+        ...
+
+    def head(self) -> Entry:
+        """The latest entry."""
+        ...
+
+    def entry(self, number: int) -> Entry:
+        """One entry."""
+        ...
 
 
-def require(store: Store, position: Position, holder: str) -> None:
+def require(chain: Chain, position: Position, holder: str) -> None:
     """Refuse a ledger that has lost what a position says it had.
 
     Args:
-        store: an open ledger.
+        chain: the ledger.
         position: how far it had come.
         holder: who remembers it, e.g. ``the checkpoint run.ckpt``; the sentence begins with it.
     Raises:
         LedgerError: it is another ledger, or its entries up to the position are not all there.
     """
-    if store.entry(1).hash.hex() != position.identity:
+    if chain.entry(1).hash.hex() != position.identity:
         raise LedgerError(
-            f"{store.path}: {holder} belongs to another ledger, whose first entry has the hash "
+            f"{chain.path}: {holder} belongs to another ledger, whose first entry has the hash "
             f"{position.identity[:12]}... Use that ledger."
         )
-    latest = store.head()
+    latest = chain.head()
     known = f"entry {position.entry}, with {position.committed} released rounds"
     if latest.number < position.entry:
         raise LedgerError(
-            f"{store.path}: the ledger has lost entries: {holder} knows {known}, and the file ends "
+            f"{chain.path}: the ledger has lost entries: {holder} knows {known}, and the file ends "
             f"at entry {latest.number}. It is an older copy, or was damaged; restore the newer one."
         )
-    if store.entry(position.entry).hash.hex() != position.head:
+    if chain.entry(position.entry).hash.hex() != position.head:
         raise LedgerError(
-            f"{store.path}: the ledger was changed: {holder} knows another {known}. The file is a "
+            f"{chain.path}: the ledger was changed: {holder} knows another {known}. The file is a "
             f"copy that went its own way; restore the one that {holder} belongs to."
         )

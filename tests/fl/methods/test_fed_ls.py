@@ -31,6 +31,7 @@ def steps(states):
     return [vector(b.params) - vector(a.params) for a, b in itertools.pairwise(states)]
 
 
+@pytest.mark.usefixtures("unwatched")
 def test_every_local_iterate_stays_in_the_ball():
     seen: list[float] = []
 

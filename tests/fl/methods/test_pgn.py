@@ -164,6 +164,7 @@ def test_the_noise_in_the_state_settles_where_the_derivation_says():
     assert settled == pytest.approx(1.40 * fresh, rel=5e-3)
 
 
+@pytest.mark.usefixtures("unwatched")
 def test_one_gradient_per_local_step():
     class Counted(DPFedPGN):
         calls = 0

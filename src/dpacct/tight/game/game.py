@@ -25,9 +25,11 @@ from dpacct.tight.game.refine import gains
 from dpacct.tight.game.rounds import check_schedule, is_game, laws_above, laws_below
 
 SMALLEST_GAP, LARGEST_GAP = 1e-3, 0.5
-# Losses times laws times rounds: about two, four, fifteen and forty seconds.
-_QUICK, _SLOW, MOST_EFFORT, _MOST_REFINED = 3e8, 6e8, 2e9, 6e9
+# Losses times laws times rounds: about two, four and forty seconds.
+_QUICK, MOST_EFFORT, _MOST_REFINED = 3e8, 6e8, 6e9
 _DEFAULT_SHARE, _COARSE_SHARE = 1e-3, 4e-3
+# Two laws, each worth a few of those next to each other in memory.
+_STRATEGIES = 8
 _MOST_CELLS = 400
 # One cell in so many is split at once.
 _PART = 12
@@ -52,7 +54,7 @@ def game_epsilon(schedule: Schedule, delta: float, gap: float | None = None) -> 
     if not schedule.rounds:
         return Interval(0.0, 0.0)
     plan, cover = _start(schedule, lambda share: plan_at_delta(schedule, delta, share), gap)
-    lower = _lower_epsilon(schedule, plan, delta)
+    lower = _lower_epsilon(schedule, plan, delta) if _cheap(schedule, plan.lower) else 0.0
     upper = _upper_epsilon(schedule, plan, cover, delta)
     coarse: Plan | None = None
     while gap is not None and upper > lower * (1 + gap):
@@ -68,7 +70,11 @@ def game_upper_epsilon(schedule: Schedule, delta: float) -> float:
     check_schedule(schedule)
     if not schedule.rounds:
         return 0.0
-    plan, cover = _start(schedule, lambda share: plan_at_delta(schedule, delta, share), None)
+
+    def plan_with(share: float) -> Plan:
+        return plan_at_delta(schedule, delta, share, both=False)
+
+    plan, cover = _start(schedule, plan_with, None)
     return _upper_epsilon(schedule, plan, cover, delta)
 
 
@@ -78,7 +84,7 @@ def game_delta(schedule: Schedule, epsilon: float) -> Interval:
     if not schedule.rounds:
         return Interval(0.0, 0.0)
     plan, cover = _start(schedule, lambda share: plan_at_epsilon(schedule, epsilon, share), None)
-    lower = _lower_delta(schedule, plan, epsilon)
+    lower = _lower_delta(schedule, plan, epsilon) if _cheap(schedule, plan.lower) else 0.0
     return Interval.bracket(lower, _upper_delta(schedule, plan, cover, epsilon))
 
 
@@ -95,7 +101,7 @@ def _start(
     effort = math.inf
     for share, cover, most in (
         (_DEFAULT_SHARE, default_cover(), _QUICK),
-        (_COARSE_SHARE, default_cover(), _SLOW),
+        (_COARSE_SHARE, default_cover(), _QUICK),
         (_COARSE_SHARE, small_cover(), MOST_EFFORT),
     ):
         plan = plan_with(share)
@@ -106,6 +112,11 @@ def _start(
         f"the game of {schedule.rounds} rounds would need {effort:.2g} steps, more than "
         f"{MOST_EFFORT:.2g}"
     )
+
+
+def _cheap(schedule: Schedule, frame: Frame) -> bool:
+    """Whether two strategies are worth their time; remove alone is known otherwise."""
+    return _STRATEGIES * schedule.rounds * frame.size <= MOST_EFFORT
 
 
 def _effort(schedule: Schedule, frame: Frame, cover: Cover) -> float:

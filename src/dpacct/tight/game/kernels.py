@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from dpacct.errors import NotConverged
 from dpacct.rounding import Array
 from dpacct.tight.game.cover import Cell
 from dpacct.tight.game.laws import (
@@ -31,6 +32,7 @@ from dpacct.tight.game.triangles import Triangle, profile
 
 # Neighboring grid points of one round's law lie up to this share of the loss apart.
 _SPREAD, _FINE = 32, 128
+MAX_REACH = 1 << 17
 
 
 @lru_cache(maxsize=4096)
@@ -91,21 +93,31 @@ def remove_above(rate: float, noise: float, step: float, reach: tuple[int, int])
 
 
 def reach_of(rate: float, noise: float, step: float, negligible: float) -> tuple[int, int]:
-    """Points beyond which one round's loss lies with about this probability."""
+    """Points beyond which one round's loss lies with about this probability.
+
+    Raises:
+        NotConverged: more than `MAX_REACH`.
+    """
     losses = np.geomspace(step, 600.0, 400)
     tails = np.array([remove_tail(rate, noise, float(loss)) for loss in losses])
     ends: list[int] = []
     for weight in (tails, tails * np.exp(-losses)):
         far = losses[min(int(np.argmax(weight <= negligible)), 399)]
-        ends.append(max(4, int(np.ceil(far / step))))
+        ends.append(max(4, _counted(float(far), step)))
     return ends[0], ends[1]
+
+
+def _counted(loss: float, step: float) -> int:
+    if loss > MAX_REACH * step:
+        raise NotConverged(f"the loss of one round needs more than {MAX_REACH} points of the grid")
+    return math.ceil(loss / step)
 
 
 def gaussian_reach(noise: float, step: float, negligible: float) -> tuple[int, int]:
     """The same where everybody takes part."""
     mu = 2 / noise
     far = mu * (mu / 2 + math.sqrt(max(0.0, -2 * math.log(negligible))))
-    points = max(4, math.ceil(far / step))
+    points = max(4, _counted(far, step))
     return points, points
 
 

@@ -58,8 +58,10 @@ def moved(frame: Frame, loss: float) -> Frame:
     return Frame(frame.step, frame.first, frame.size, frame.tilt, offset)
 
 
-def plan_at_delta(schedule: Schedule, delta: float, share: float = _GRID_SHARE) -> Plan:
-    """A plan for eps(delta).
+def plan_at_delta(
+    schedule: Schedule, delta: float, share: float = _GRID_SHARE, *, both: bool = True
+) -> Plan:
+    """A plan for eps(delta); unless for ``both`` bounds, the lower frame is that of the upper.
 
     Raises:
         NotConverged: delta is too small, or the grid would be too large.
@@ -68,7 +70,7 @@ def plan_at_delta(schedule: Schedule, delta: float, share: float = _GRID_SHARE) 
     simple = Composition.of_schedule(schedule, achieved_pair, Direction.REMOVE)
     tilt, at = tilt_at_delta(simple, log_delta)
     epsilon = max(epsilon_estimate(tilt, at, log_delta), _LEAST_EPSILON)
-    return _plan(schedule, tilt, epsilon, log_delta, share)
+    return _plan(schedule, tilt, epsilon, log_delta, share, both=both)
 
 
 def plan_at_epsilon(schedule: Schedule, epsilon: float, share: float = _GRID_SHARE) -> Plan:
@@ -80,10 +82,18 @@ def plan_at_epsilon(schedule: Schedule, epsilon: float, share: float = _GRID_SHA
     simple = Composition.of_schedule(schedule, achieved_pair, Direction.REMOVE)
     tilt, at = tilt_at_epsilon(simple, epsilon)
     log_delta = min(log_delta_estimate(tilt, at, epsilon), -1e-3)
-    return _plan(schedule, tilt, max(epsilon, _LEAST_EPSILON), log_delta, share)
+    return _plan(schedule, tilt, max(epsilon, _LEAST_EPSILON), log_delta, share, both=True)
 
 
-def _plan(schedule: Schedule, tilt: float, epsilon: float, log_delta: float, share: float) -> Plan:
+def _plan(
+    schedule: Schedule,
+    tilt: float,
+    epsilon: float,
+    log_delta: float,
+    share: float,
+    *,
+    both: bool,
+) -> Plan:
     if log_delta < _SMALLEST_LOG_DELTA:
         raise NotConverged(f"the game reaches down to delta {math.exp(_SMALLEST_LOG_DELTA):.1g}")
     simple = Composition.of_schedule(schedule, achieved_pair, Direction.REMOVE)
@@ -91,7 +101,7 @@ def _plan(schedule: Schedule, tilt: float, epsilon: float, log_delta: float, sha
     most = max(epsilon_estimate(*tilt_at_delta(simple, far), far), 1.02 * epsilon)
     negligible = _NEGLIGIBLE * math.exp(log_delta) / schedule.rounds
     frames: list[Frame] = []
-    for upper in (True, False):
+    for upper in (True, False) if both else (True,):
         part = share if upper else _LOWER_SHARE * share
         step = _step(schedule, simple, tilt, epsilon, part, negligible, upper=upper)
         if not upper:
@@ -102,7 +112,7 @@ def _plan(schedule: Schedule, tilt: float, epsilon: float, log_delta: float, sha
         if size > MAX_POINTS:
             raise NotConverged(f"the game would need {size} losses, more than {MAX_POINTS}")
         frames.append(Frame(step, first, size, tilt))
-    return Plan(frames[0], frames[1], negligible, epsilon)
+    return Plan(frames[0], frames[-1], negligible, epsilon)
 
 
 def _least_loss(schedule: Schedule) -> float:

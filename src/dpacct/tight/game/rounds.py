@@ -12,7 +12,6 @@ import math
 
 import numpy as np
 
-from dpacct.dominating import Direction, SampledGaussianPair, achieved_pair
 from dpacct.errors import Unsupported
 from dpacct.rounds import Adjacency, Round, Schedule, Uniform
 from dpacct.tight.game.cover import Cover
@@ -41,7 +40,7 @@ def is_game(round_: Round) -> bool:
 
 def takes_everybody(round_: Round) -> bool:
     """Whether it is a Gaussian with twice the clip norm as shift."""
-    return round_.adjacency is Adjacency.REPLACE_ONE and _pair(round_).sampling_rate == 1.0
+    return round_.adjacency is Adjacency.REPLACE_ONE and round_.sampling_rate == 1.0
 
 
 def is_played(schedule: Schedule) -> bool:
@@ -102,7 +101,7 @@ def moment_on_grid(
 ) -> float:
     """log M(tilt) of the law above, or below, one round of remove; for plans."""
     if upper and is_game(round_):
-        rate, noise = _pair(round_).sampling_rate, round_.noise_multiplier
+        rate, noise = _rates(round_)[1], round_.noise_multiplier
         law = remove_above(rate, noise, step, reach_of(rate, noise, step, negligible))
     elif upper:
         law = laws_above(round_, (), step, negligible)[0]
@@ -115,7 +114,3 @@ def moment_on_grid(
 def _rates(round_: Round) -> tuple[float, float]:
     sampling = round_.sampling
     return sampling.rate_bounds if isinstance(sampling, Uniform) else (1.0, 1.0)
-
-
-def _pair(round_: Round) -> SampledGaussianPair:
-    return achieved_pair(round_, Direction.REMOVE)

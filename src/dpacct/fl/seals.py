@@ -1,0 +1,108 @@
+"""Tensors that must keep their values, beside what they were.
+
+Rule 1: what a tensor was is kept in storage that nobody else holds. Rule 2: a write is seen
+whichever way it came: by torch (which counts it), or past its counter (through ``.data``, numpy, a
+storage, `torch.utils.swap_tensors`), which the bytes show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from operator import is_
+
+import torch
+from torch import Tensor
+
+_WHOLE_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_WORD = 8
+
+
+class Seal:
+    """Tensors as they are now.
+
+    Args:
+        tensors: by name; others may hold and write to them.
+        masters: what they are, by name, in storage of our own; default copies made here.
+    """
+
+    def __init__(
+        self, tensors: Mapping[str, Tensor], masters: Mapping[str, Tensor] | None = None
+    ) -> None:
+        if masters is None:
+            masters = {name: value.detach().clone() for name, value in tensors.items()}
+        self._sealed = [(name, _Sealed(tensors[name], masters[name])) for name in tensors]
+
+    def broken(self) -> str | None:
+        """Name of a tensor that is no longer what it was; None where all are."""
+        for name, sealed in self._sealed:
+            if not sealed.whole():
+                return name
+        return None
+
+    def restore(self) -> None:
+        """Give the tensors the values that they had."""
+        for _, sealed in self._sealed:
+            sealed.tensor.data = sealed.master.clone()
+
+
+class _Sealed:
+    """One tensor, beside what it was."""
+
+    __slots__ = ("_face", "_grad", "_notes", "_same", "master", "tensor")
+
+    def __init__(self, tensor: Tensor, master: Tensor) -> None:
+        self.tensor, self.master = tensor, master
+        self._face = _face(tensor)
+        self._grad = tensor.grad if tensor.is_leaf else None
+        self._notes = list(vars(tensor).values())
+        self._same = _comparison(tensor, master)
+
+    def whole(self) -> bool:
+        tensor = self.tensor
+        if _face(tensor) != self._face or (tensor.is_leaf and tensor.grad is not self._grad):
+            return False
+        notes = vars(tensor)
+        if len(notes) != len(self._notes) or not all(map(is_, notes.values(), self._notes)):
+            return False
+        return self._same()
+
+
+def _face(tensor: Tensor) -> tuple[object, ...]:
+    """What can be told of a tensor without reading it."""
+    return (
+        tensor.data_ptr(),
+        tensor._version,  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - torch's count of writes
+        tensor.shape,
+        tensor.stride(),
+        tensor.dtype,
+        tensor.requires_grad,
+    )
+
+
+def _comparison(tensor: Tensor, master: Tensor) -> Callable[[], bool]:
+    """A function that says whether the bytes are still those of the master."""
+    pair = tensor.detach(), master.detach()
+    # Eight bytes at a time are compared in a fraction of the time.
+    now, then = map(_words if all(map(_is_in_words, pair)) else _bits, pair)
+    if tensor.device.type != "cpu":
+        return lambda: torch.equal(now, then)
+    # The face has shown that the tensor lies where it lay: the array still shares its memory.
+    ours, theirs = now.numpy(), then.numpy()
+    return lambda: not (ours != theirs).any()
+
+
+def _is_in_words(tensor: Tensor) -> bool:
+    offset = int(tensor.storage_offset()) * tensor.element_size()
+    whole = tensor.nbytes % _WORD == offset % _WORD == 0
+    return whole and tensor.nbytes > 0 and tensor.is_contiguous()
+
+
+def _words(tensor: Tensor) -> Tensor:
+    bare = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return bare.reshape(-1).view(torch.int64)
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """The same memory as whole numbers, which equal themselves even where they stand for NaN."""
+    bare = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return bare.view(_WHOLE_NUMBERS[bare.element_size()])

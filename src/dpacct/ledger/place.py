@@ -1,0 +1,270 @@
+"""Where a ledger may be: one regular file, under one name, on a disk of this machine.
+
+Rule 1: symbolic links are followed once; journal and witness stand beside the real file.
+Rule 2: a file with a second name is refused: a journal beside one name is not found by the other.
+Rule 3: a file system that other machines write to is not written to: its locks do not reach them.
+Rule 4: whatever a name may be, what is wrong with it is one `LedgerError` of one line.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import unicodedata
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dpacct.errors import InvalidParameter, LedgerError
+
+# SQLite's own limit is 512 bytes, with the longest suffix; that of a name is most often 255.
+_LONGEST_PATH = 480
+_LONGEST_NAME = 200
+_COMPANIONS = ("-journal", "-wal", "-shm", ".witness")
+_NETWORKS = frozenset(
+    {
+        "nfs", "nfs3", "nfs4", "cifs", "smb2", "smb3", "smbfs", "ncpfs", "afs", "coda", "davfs",
+        "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.goofys", "fuse.mountpoint-s3",
+        "fuse.rclone", "fuse.davfs2", "fuse.curlftpfs", "fuse.blobfuse", "fuse.blobfuse2",
+        "fuse.glusterfs", "fuse.smbnetfs", "fuse.nfs",
+    }
+)  # fmt: skip
+_MOUNTS = Path("/proc/self/mountinfo")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A ledger's file.
+
+    Attributes:
+        path: as it was given, for messages.
+        file: absolute, without symbolic links.
+        journal: what undoes a write that is cut short; it exists only during one.
+        log: where version 0.1 kept the latest entries.
+        witness: what is remembered of the ledger beside it.
+        folder: in which all of these stand.
+    """
+
+    path: Path
+    file: Path
+    journal: Path = field(init=False)
+    log: Path = field(init=False)
+    witness: Path = field(init=False)
+    folder: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name, ending in (("journal", "-journal"), ("log", "-wal"), ("witness", ".witness")):
+            beside = self.file.with_name(f"{self.file.name}{ending}")
+            object.__setattr__(self, name, beside)
+        object.__setattr__(self, "folder", self.file.parent)
+
+
+def locate(path: str | os.PathLike[str]) -> Place | None:
+    """The place of an existing file, or None where there is nothing under that name.
+
+    Raises:
+        LedgerError: the name is none for a ledger, or leads to something that is no file.
+    """
+    name = _checked_name(path)
+    try:
+        file = Path(os.path.realpath(name, strict=True))
+        kind = file.stat().st_mode
+    except FileNotFoundError:
+        if os.path.lexists(name):
+            raise _refused(name, "opened", "it is a symbolic link to nothing") from None
+        return None
+    except OSError as error:
+        raise _refused(name, "opened", reason_of(error)) from None
+    if not stat.S_ISREG(kind):
+        raise _refused(name, "opened", "it is not a file")
+    _check_length(name, file)
+    return Place(Path(name), file)
+
+
+def new_place(path: str | os.PathLike[str]) -> Place:
+    """The place of a file that is to be made.
+
+    Raises:
+        LedgerError: there is no such folder, or the name is none for a ledger, or it is where
+            another ledger keeps something.
+    """
+    name = _checked_name(path)
+    given = Path(name)
+    if given.name.endswith(_COMPANIONS):
+        ending = next(end for end in _COMPANIONS if given.name.endswith(end))
+        raise _refused(name, "made", f"names that end in {ending} are kept for what belongs to one")
+    try:
+        folder = Path(os.path.realpath(given.parent, strict=True))
+    except FileNotFoundError:
+        raise _refused(name, "made", _no_folder(given)) from None
+    except OSError as error:
+        raise _refused(name, "made", reason_of(error)) from None
+    if not folder.is_dir():
+        raise _refused(name, "made", _no_folder(given))
+    place = Place(given, folder / given.name)
+    _check_length(name, place.file)
+    for left in (place.journal, place.log, place.witness):
+        # In this order: another process makes the ledger first, then what belongs to it.
+        if os.path.lexists(left) and not os.path.lexists(place.file):
+            raise LedgerError(
+                f"{name}: no ledger can be made: {left.name} stands there, of a ledger that was "
+                f"moved, deleted or renamed. Put that ledger back, and go on with it; a new one "
+                f"needs another name, or a folder without {left.name}."
+            )
+    return place
+
+
+def check_mount(place: Place, *, writing: bool) -> None:
+    """Refuse a file that is mounted by itself, and to write where other machines do (Rule 3).
+
+    Raises:
+        LedgerError: either; what cannot be found out is allowed.
+    """
+    point, system = _mount_of(place.file)
+    if point == place.file:
+        raise LedgerError(
+            f"{place.path}: the file is mounted by itself, and what belongs to it stays beside the "
+            f"original. Mount its folder instead."
+        )
+    if writing and system in _NETWORKS:
+        raise LedgerError(
+            f"{place.path}: {point} is a network file system ({system}), whose locks cannot be "
+            f"relied on; a ledger needs a local disk. Such a place is only good to read one."
+        )
+
+
+def check_usable(place: Place, size: int, *, writing: bool) -> None:
+    """Refuse a file in which no ledger can be, or that cannot be written to.
+
+    Raises:
+        LedgerError: either.
+    """
+    if size == 0:
+        raise LedgerError(
+            f"{place.path}: the file is empty, and a ledger never is. If nothing was ever "
+            f"released under it, delete it; else restore a copy."
+        )
+    if writing and not os.access(place.folder, os.W_OK | os.X_OK):
+        raise LedgerError(f"{place.path}: the folder of the ledger cannot be written to.")
+
+
+def check_still_there(place: Place, descriptor: int) -> None:
+    """Refuse to go on with a file that is no longer the one under its name, or has two (Rule 2).
+
+    Args:
+        place: where it was found.
+        descriptor: of the open file.
+    Raises:
+        LedgerError: it was moved, replaced or deleted, or linked.
+    """
+    opened = os.fstat(descriptor)
+    try:
+        found = place.file.stat(follow_symlinks=False)
+    except OSError:
+        found = None
+    if found is None or (found.st_dev, found.st_ino) != (opened.st_dev, opened.st_ino):
+        raise LedgerError(
+            f"{place.path}: the file was moved, replaced or deleted while it was open. Nothing "
+            f"may be released; put it back, or open it under its new name."
+        )
+    if opened.st_nlink > 1 + len(drafts(place, opened)):
+        raise LedgerError(
+            f"{place.path}: the file has a second name (a hard link). Under two names a ledger can "
+            f"lose rounds; delete one of them, and make a copy instead."
+        )
+
+
+def drafts(place: Place, of: os.stat_result) -> list[Path]:
+    """Names that a process left which was killed while it made this very file."""
+    found: list[Path] = []
+    if of.st_nlink > 1:
+        with suppress(OSError):
+            for file in place.folder.glob(f".{_escaped(place.file.name)}.draft-*"):
+                with suppress(OSError):
+                    other = file.stat(follow_symlinks=False)
+                    if (other.st_dev, other.st_ino) == (of.st_dev, of.st_ino):
+                        found.append(file)
+    return found
+
+
+def draft_of(place: Place, mark: str) -> Path:
+    """Where a new file is made before it gets its name."""
+    return place.file.with_name(f".{place.file.name}.draft-{mark}")
+
+
+def sync_folder(folder: Path) -> None:
+    """Names in a folder are on disk when this returns, where the system can do that."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def reason_of(error: OSError) -> str:
+    """Why the system refused, as a clause."""
+    return error.strerror or type(error).__name__
+
+
+def _checked_name(path: str | os.PathLike[str]) -> str:
+    try:
+        name = os.fspath(path)
+    except TypeError:
+        name = None
+    if not isinstance(name, str):
+        raise InvalidParameter("path", path, "the name of a ledger is a text or a Path")
+    # Control characters, line separators, and what stands for bytes that are no text.
+    if any(unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"} for character in name):
+        raise _refused(name, "opened", "a name is text of one line, without control characters")
+    return name
+
+
+def _check_length(name: str, file: Path) -> None:
+    if len(os.fsencode(file)) > _LONGEST_PATH or len(os.fsencode(file.name)) > _LONGEST_NAME:
+        rule = f"has at most {_LONGEST_NAME} bytes, and its whole path at most {_LONGEST_PATH}"
+        raise _refused(name, "opened", f"the name of a ledger {rule}")
+
+
+def _no_folder(file: Path) -> str:
+    return f"there is no folder {_shown(str(file.parent))}"
+
+
+def _refused(name: str, done: str, reason: str) -> LedgerError:
+    return LedgerError(f"{_shown(name)}: no ledger can be {done}: {reason}.")
+
+
+def _shown(name: str) -> str:
+    """A name as one line that is not too long."""
+    shown = name if name.isprintable() else name.encode("unicode_escape").decode()
+    cut = len(shown) > 2 * _LONGEST_NAME
+    return f"{shown[:_LONGEST_NAME]}...{shown[-20:]}" if cut else shown
+
+
+def _mount_of(file: Path) -> tuple[Path | None, str]:
+    """The mount point that a file belongs to and its kind of file system, where that is known."""
+    try:
+        lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return None, ""
+    best, system = None, ""
+    for line in lines:
+        before, _, behind = line.partition(" - ")
+        fields, kind = before.split(" "), behind.split(" ")[0]
+        if len(fields) < 5:
+            continue
+        point = Path(_unescaped(fields[4]))
+        # Of two mounts at one point the later one is seen.
+        if file.is_relative_to(point) and (best is None or point.is_relative_to(best)):
+            best, system = point, kind
+    return best, system
+
+
+def _unescaped(text: str) -> str:
+    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(code, character)
+    return text
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
