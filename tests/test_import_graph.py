@@ -209,7 +209,7 @@ def loaded_by(code: str) -> set[str]:
 
 CALIBRATE = """
 sys.argv = ["dpacct", "calibrate", "--eps", "8", "--rounds", "300", "--q", "0.1"]
-from dpacct_cli.app import main
+from dpacct_cli.__main__ import main
 try:
     main()
 except SystemExit as end:

@@ -86,10 +86,3 @@ ledger_group = typer.Typer(
 for _name, _command in ledger.COMMANDS.items():
     ledger_group.command(_name, cls=TextCommand)(_command)
 app.add_typer(ledger_group, name="ledger")
-
-
-def main() -> None:
-    """As `dpacct_cli.__main__.main`, for installations of before that start here."""
-    from dpacct_cli import __main__
-
-    __main__.main()

@@ -8,7 +8,7 @@ from dpacct.accountant import find_accountant
 from dpacct.budget import Spent
 from dpacct.renyi_accountant import RenyiAccountant
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule, Uniform
-from dpacct_cli.render import Row, bracket, down, noise, plain, rate, up
+from dpacct_cli.render import Row, bracket, down, noise, plain, rate, shown_delta, up
 
 MAX_PHASES_SHOWN = 6
 
@@ -160,11 +160,6 @@ def epsilon_row(spent: Spent, origin: str = "", *, lead: str = "", proven: str =
     return Row("epsilon", value, f"  {by}{lead}at delta {shown_delta(spent.delta)} ({origin})")
 
 
-def shown_delta(delta: float) -> str:
-    """A delta that was computed, with at most three digits, never below it."""
-    return f"{float(up(Decimal(repr(delta)), 3)):.3g}"
-
-
 # Without a population nobody can say what delta is small enough, but this is not.
 LARGE_DELTA = 1e-3
 SMALL_DELTA = 1e-5
@@ -186,7 +181,7 @@ def delta_note(delta: float, clients: int | None) -> str:
         )
     if 10 * exact * clients <= 1:
         return ""
-    share = f"{float(exact * clients):.3g}"
+    share = shown_delta(float(exact * clients))
     words = f"delta {shown_delta(delta)} with {clients:,} clients is {share} / clients; "
     most = float(down(1 / Decimal(10 * clients), 2))
     if most < LARGE_DELTA:

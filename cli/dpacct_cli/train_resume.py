@@ -47,12 +47,11 @@ class Begun:
             return False
 
     def _number(self) -> int | None:
-        import torch
-
         from dpacct.fl.checkpoint import read_checkpoint
+        from dpacct.fl.devices import choose_device
 
         try:
-            found = read_checkpoint(self.files.checkpoint, torch.device("cpu")).get("run")
+            found = read_checkpoint(self.files.checkpoint, choose_device("cpu")).get("run")
         except InvalidParameter:
             return None
         return found if isinstance(found, int) else None

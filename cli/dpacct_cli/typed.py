@@ -26,7 +26,7 @@ from dpacct.rounds import (
 from dpacct.schedules import load_schedule
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import SCHEMES, number
-from dpacct_cli.render import plain, shown_delta
+from dpacct_cli.render import plain
 from dpacct_cli.words import pasted
 
 DEFAULT_DELTA = 1e-5
@@ -55,13 +55,6 @@ class ReadDelta:
     def chosen(self) -> bool:
         """It was typed, so it is not the default."""
         return self.typed is not None
-
-    @property
-    def in_words(self) -> str:
-        """Delta, and the rule that it follows where it was not typed."""
-        if not self.origin:
-            return f"delta {plain(self.value)}"
-        return f"delta {shown_delta(self.value)} ({self.origin})"
 
     @property
     def lead(self) -> str:

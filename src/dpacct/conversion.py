@@ -23,8 +23,9 @@ from dpacct.search import minimize_unimodal
 
 Conversion = Callable[[float, float, float], float]
 
-# Orders outside are never better by more than rounding: b in [e^-13, e^16] = [2e-6, 9e6].
-_LOG_RANGE = (-13.0, 16.0)
+# b in [e^-34, e^16] = [2e-15, 9e6]: below, 1 + b loses its digits; above, only where epsilon is
+# next to nothing.
+_LOG_RANGE = (-34.0, 16.0)
 _LOG_TOLERANCE = 2e-6
 
 

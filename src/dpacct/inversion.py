@@ -32,7 +32,8 @@ _FAR_OFF = 0.7
 _SHARES = (1.0, 0.85, 0.7, 0.55, 0.4)
 _TINY = 1e-320
 _NEWTON_STEPS, _FARTHEST = 30, 1e9
-_LEAST_GUESS = 1e-5
+# The least epsilon that is guessed, in units of 1 / c.
+_LEAST_GUESS = 1e-4
 # The share of delta that a truncation may lose.
 _LOST = 1e-8
 
@@ -123,7 +124,7 @@ def inversion_epsilon(composition: Composition, delta: float) -> Interval:
     try:
         log_delta = math.log(delta)
         tilt, at = tilt_at_delta(composition, log_delta)
-        guess = max(epsilon_estimate(tilt, at, log_delta), _LEAST_GUESS)
+        guess = max(epsilon_estimate(tilt, at, log_delta), _LEAST_GUESS / tilt)
         contour = Contour(composition, tilt, guess, log_delta, 0.0, at.variance)
         best = _crossing(contour, guess, log_delta, log_delta)
         if best.width <= _WIDE * best.upper:
@@ -164,7 +165,7 @@ def _refine_epsilon(
     # Rounded down: what the contour may still have.
     log_rest = math.log(delta - lost) - 4 * UNIT
     saddle, at = tilt_at_delta(composition, log_delta)
-    guess = max(epsilon_estimate(saddle, at, log_delta), _LEAST_GUESS)
+    guess = max(epsilon_estimate(saddle, at, log_delta), _LEAST_GUESS / saddle)
     tilt = cheapest = cheapest_tilt(composition, saddle, guess, log_delta)
     # Coarse first: it says where epsilon is.
     width = _COARSE * guess

@@ -14,6 +14,8 @@ from dpacct.trapezoid import trapezoid_log_moment
 
 # Of orders below 0 the integral needs about 15 (-a)^(1/2) / sigma nodes.
 _MANY_NODES = 2e4
+# And between 0 and 1 about 40 / sigma^2.
+_LITTLE_NOISE = 0.02
 
 
 def log_moment(order: object, sampling_rate: object, noise_std: object) -> Bounds:
@@ -45,6 +47,7 @@ def log_moment(order: object, sampling_rate: object, noise_std: object) -> Bound
         (_dominated, 1.0, np.inf),
         (_separated, 1.0, 2.0),
         (_absent, -np.inf, 0.0),
+        (_subadditive, 0.0, 1.0),
         (_swapped, -np.inf, 0.0),
         (trapezoid_log_moment, -np.inf, np.inf),
     ):
@@ -119,6 +122,21 @@ def _absent(a: Array, q: Array, sigma: Array) -> Bounds:
     return Bounds(
         np.where(applies, value - slack - 2 * rest, np.nan),
         np.where(applies, value + slack, np.nan),
+    )
+
+
+def _subadditive(a: Array, q: Array, sigma: Array) -> Bounds:
+    """0 < a < 1 and so little noise that the integral has many nodes; NaN elsewhere.
+
+    A^a <= (A + B)^a <= A^a + B^a with A = 1 - q, B = q e^u; the mean of e^{a u} is that of a
+    Gaussian. And no affinity exceeds 1.
+    """
+    log_rest, log_hit = a * np.log1p(-q), a * np.log(q) - a * (1 - a) / (2 * sigma**2)
+    upper = np.logaddexp(log_rest, log_hit)
+    slack = 4 * FUNCTION_ERROR * (np.abs(log_rest) + np.abs(upper)) + 2.0**-1000
+    few = sigma < _LITTLE_NOISE
+    return Bounds(
+        np.where(few, log_rest - slack, np.nan), np.where(few, np.minimum(upper + slack, 0), np.nan)
     )
 
 

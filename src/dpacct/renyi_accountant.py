@@ -37,13 +37,17 @@ class RenyiAccountant:
 
     def delta(self, schedule: Schedule, epsilon: float) -> Interval:
         """See `Accountant`."""
+        upper = self.upper_delta(schedule, epsilon)
+        return Interval.bracket(achieved_delta(schedule, epsilon), upper)
+
+    def upper_delta(self, schedule: Schedule, epsilon: float) -> float:
+        """Proven upper bound of delta at a valid epsilon."""
         if not schedule.rounds:
-            return Interval(0.0, 0.0)
+            return 0.0
         curve = RenyiCurve(schedule)
         start = _gaussian_order(curve.search(2.0) / 2, 1 + epsilon)
         order = best_delta(curve.search, epsilon, start).order
-        upper = improved_delta(order, curve.upper(order), epsilon)
-        return Interval.bracket(achieved_delta(schedule, epsilon), upper)
+        return improved_delta(order, curve.upper(order), epsilon)
 
     @staticmethod
     def _best(curve: RenyiCurve, delta: float) -> AtOrder:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from dpacct.cumulants import Cumulants, Tiltable
 
-# Tolerance of log c, which stays in [e^-14, e^14].
+# Tolerance of log c, which stays within 14 of 0 or of where a Gaussian loss would have it.
 _TOLERANCE, _RANGE = 1e-3, 14.0
 _STEPS = 60
 
@@ -59,8 +59,9 @@ def _solve(
     composition: Tiltable, excess: Callable[[float, Cumulants], tuple[float, float]]
 ) -> tuple[float, Cumulants]:
     """Root in log c of an increasing function with its derivative: Newton, kept in a bracket."""
-    low, high = -_RANGE, _RANGE
-    t = _start(composition)
+    likely = _start(composition)
+    low, high = min(0.0, likely) - _RANGE, max(0.0, likely) + _RANGE
+    t = min(max(likely, low + 1), 3.0)
     at = composition.cumulants(math.exp(t))
     for _ in range(_STEPS):
         value, slope = excess(math.exp(t), at)
@@ -79,5 +80,4 @@ def _solve(
 
 def _start(composition: Tiltable) -> float:
     """log of a tilt for about a thousandth of probability, as if the loss were Gaussian."""
-    variance = composition.cumulants(0.5).variance
-    return min(max(math.log(3.5) - 0.5 * math.log(variance), -_RANGE + 1), 3.0)
+    return math.log(3.5) - 0.5 * math.log(composition.cumulants(0.5).variance)

@@ -1,8 +1,8 @@
 """The accountant `tight`: exact composition, both directions, proven and achieved pairs.
 
 Each direction composes with itself, and the worse result counts. Where an engine does not reach,
-the upper side falls back on Renyi moments and the lower side on single rounds: a wide bracket,
-but a proven one.
+or hardly, Renyi moments bound from above and `achieved` from below: a wide bracket, but a proven
+one.
 
 Rounds of fixed size in which one client is replaced have no pair that closes the bracket. There an
 adaptive game is played as well (`dpacct.tight.game`), and what both prove is intersected.
@@ -10,12 +10,11 @@ adaptive game is played as well (`dpacct.tight.game`), and what both prove is in
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from dpacct.achieved import achieved_delta, achieved_epsilon
+from dpacct.achieved import achieved_delta, achieved_epsilon, certain_delta
 from dpacct.budget import Interval
 from dpacct.composition import Composition, PairOf
 from dpacct.dominating import (
@@ -35,6 +34,8 @@ from dpacct.tight.game.rounds import is_played
 Covers = Callable[[Composition, float], bool]
 
 _FALLBACK = RenyiAccountant()
+# Below this ratio of the bounds quick ones are worth a look. From this delta on it is taken as one.
+_WIDE, _CERTAIN = 1 - 1e-3, 1 - 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,7 @@ class TightAccountant:
 
     def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
         """See `Accountant`."""
-        upper = self._epsilon(proven_pair, schedule, delta).upper
-        if math.isinf(upper):
-            upper = _FALLBACK.upper_epsilon(schedule, delta)
+        upper = self._upper_epsilon(self._epsilon(proven_pair, schedule, delta), schedule, delta)
         if self._plays(schedule):
             with suppress(NotConverged):
                 upper = min(upper, game_upper_epsilon(schedule, delta))
@@ -66,15 +65,13 @@ class TightAccountant:
     def epsilon(self, schedule: Schedule, delta: float) -> Interval:
         """See `Accountant`."""
         proven = self._epsilon(proven_pair, schedule, delta)
-        upper = proven.upper
-        if math.isinf(upper):
-            upper = _FALLBACK.upper_epsilon(schedule, delta)
+        upper = self._upper_epsilon(proven, schedule, delta)
         if _achieves_what_is_proven(schedule):
             lower = proven.lower
         else:
             lower = self._epsilon(achieved_pair, schedule, delta).lower
-        if lower <= 0.0 < upper:
-            lower = achieved_epsilon(schedule, delta)
+        if lower < _WIDE * upper:
+            lower = max(lower, achieved_epsilon(schedule, delta))
         if self._plays(schedule):
             with suppress(NotConverged):
                 played = game_epsilon(schedule, delta, self.gap)
@@ -83,21 +80,31 @@ class TightAccountant:
 
     def delta(self, schedule: Schedule, epsilon: float) -> Interval:
         """See `Accountant`."""
+        certain = certain_delta(schedule, epsilon)
+        if certain >= _CERTAIN:
+            return Interval(certain, 1.0)
         proven = self._delta(proven_pair, schedule, epsilon)
         upper = proven.upper
-        if upper >= 1.0:
-            upper = _FALLBACK.delta(schedule, epsilon).upper
+        if upper >= 1.0 or proven.lower < _WIDE * upper:
+            upper = min(upper, _FALLBACK.upper_delta(schedule, epsilon))
         if _achieves_what_is_proven(schedule):
             lower = proven.lower
         else:
             lower = self._delta(achieved_pair, schedule, epsilon).lower
-        if lower <= 0.0 < upper:
-            lower = achieved_delta(schedule, epsilon)
+        if lower < _WIDE * upper:
+            lower = max(lower, achieved_delta(schedule, epsilon))
         if self._plays(schedule):
             with suppress(NotConverged):
                 played = game_delta(schedule, epsilon)
                 lower, upper = max(lower, played.lower), min(upper, played.upper)
         return Interval.bracket(lower, upper)
+
+    @staticmethod
+    def _upper_epsilon(proven: Interval, schedule: Schedule, delta: float) -> float:
+        """The proven bound, or that of Renyi moments where the engine's is wide and larger."""
+        if proven.lower >= _WIDE * proven.upper:
+            return proven.upper
+        return min(proven.upper, _FALLBACK.upper_epsilon(schedule, delta))
 
     def _epsilon(self, pair_of: PairOf, schedule: Schedule, delta: float) -> Interval:
         solve = find_engine(self.engine).epsilon

@@ -289,7 +289,7 @@ def test_nothing_is_overwritten_without_force_and_a_ledger_never(dpacct: Any, fi
         ("ledger charge census.ledger --noise 1 --q 1", 2, ("--rounds is missing",)),
         ("ledger charge census.ledger --noise 1 --rounds 1", 2, ("--q is missing",)),
         ("ledger charge census.ledger --noise 9 --rounds 1e6 --q 0.1", 2,
-         ("--rounds is 1000000", "100000 rounds", "several calls")),
+         ("--rounds is 1e6", "100000 rounds", "several calls")),
         ("ledger charge census.ledger --noise 9 --rounds 1 --q 0.1 --name ' '", 2,
          ("--name is ' '",)),
         ("ledger charge census.ledger --noise 9 --rounds 1 --q 0.1 --adjacency replace-one", 2,

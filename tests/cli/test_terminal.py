@@ -175,11 +175,11 @@ def test_an_interrupt_ends_whatever_is_computed(tmp_path: Path) -> None:
         "    try: os.kill(os.getpid(), signal.SIGINT)\n"
         "    except BaseException: pass\n"
         "    raise SystemExit(3)\n"
-        "dpacct.epsilon = interrupted\n"
+        "dpacct.calibrate = interrupted\n"
         "from dpacct_cli.__main__ import main\n"
         "main()\n"
     )
-    ended = run(EPSILON, tmp_path, start=(str(script),))
+    ended = run(CALIBRATE, tmp_path, start=(str(script),))
     assert ended == Ended(130, "", "dpacct: interrupted.\n")
 
 
@@ -197,8 +197,8 @@ def test_an_interrupt_is_raised_where_something_must_be_closed(
 
     before = signal.signal(signal.SIGINT, terminal._end_at_once)
     try:
-        monkeypatch.setattr("dpacct.epsilon", interrupted)
-        ran = dpacct(EPSILON)
+        monkeypatch.setattr("dpacct.calibrate", interrupted)
+        ran = dpacct(CALIBRATE)
         assert signal.getsignal(signal.SIGINT) is terminal._end_at_once
     finally:
         signal.signal(signal.SIGINT, before)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from dpacct import fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.labels import Labels
+from dpacct.fl.losses import LocalLoss
 from dpacct.fl.tasks import NO_DATA
 from dpacct.ledger import Ledger
 from tests.fl.problems import cross_entropy, federation, flat, linear, make_clients, perceptron
@@ -197,12 +198,16 @@ def test_labels_that_a_loss_ignores_are_labels(vectorize):
 
 
 def test_the_labels_of_a_loss_are_read_from_it():
-    outputs, targets = torch.zeros(2, 4), torch.tensor([0, 3])
-    assert Labels.of(cross_entropy, outputs, targets) == Labels(4, -100)
-    assert Labels.of(nn.CrossEntropyLoss(ignore_index=2), outputs, targets) == Labels(4, 2)
-    assert Labels.of(nn.functional.nll_loss, outputs, targets) == Labels(4, -100)
-    assert Labels.of(cross_entropy, outputs, torch.zeros(2, 4)) is None
-    assert Labels.of(nn.functional.mse_loss, outputs, targets) is None
+    def labels(loss: Any, targets: Tensor) -> Labels | None:
+        objective = LocalLoss(linear(), loss, (), "float32", functional=False)
+        return Labels.of(objective, torch.zeros(2, 4), targets)
+
+    classes = torch.tensor([0, 3])
+    assert labels(cross_entropy, classes) == Labels(4, -100, padded=True)
+    assert labels(nn.CrossEntropyLoss(ignore_index=2), classes) == Labels(4, 2)
+    assert labels(nn.functional.nll_loss, classes) == Labels(4, -100)
+    assert labels(cross_entropy, torch.zeros(2, 4)) is None
+    assert labels(nn.functional.mse_loss, classes) is None
     assert not Labels(4, -100).check(torch.tensor([0, 3, -100]))
     assert not Labels(4, 2).check(torch.tensor([0, 2]))
     assert Labels(4, 2).check(torch.tensor([0, 3]))

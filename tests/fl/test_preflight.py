@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dpacct import fl
+from dpacct.errors import Unsupported
 from dpacct.fl.charge import Plan
 from dpacct.fl.engine import Engine
 from dpacct.fl.methods.protocol import Method
@@ -148,15 +149,26 @@ def test_training_that_shows_company_is_done_one_by_one(monkeypatch):
     assert "the last bits of a client's update" in run.training_path
 
 
+@dataclass(frozen=True)
+class Remembers(Method):
+    """Another update, in its last bits, for whoever is not the first of a chunk."""
+
+    shown: list[torch.Tensor] = field(default_factory=list)
+
+    def local_update(self, delta, client_state, context):
+        anchor = next(iter(context.anchor.values()))
+        later = bool(self.shown) and self.shown[0] is anchor
+        self.shown[:] = [anchor]
+        return delta * (1 + 1e-6 * later)
+
+
+def test_one_by_one_too_it_is_refused():
+    with pytest.raises(Unsupported, match=r"Remembers\.shown"):
+        begun(method=Remembers())
+
+
+@pytest.mark.usefixtures("unwatched")
 def test_one_by_one_too_it_is_caught():
-    @dataclass(frozen=True)
-    class Remembers(Method):
-        seen: list[int] = field(default_factory=lambda: [0])
-
-        def local_update(self, delta, client_state, context):
-            self.seen[0] += len(delta)
-            return delta * (1 + 1e-6 * (self.seen[0] > 3 * len(delta)))
-
     with pytest.raises(fl.AuditFailed, match="alone: the last bits"):
         begun(method=Remembers())
 

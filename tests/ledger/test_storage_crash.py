@@ -44,12 +44,15 @@ def facts(ledger: Ledger) -> dict[str, Any]:
 
 
 def read(path: Path, *, read_only: bool) -> dict[str, Any] | None:
-    """What a ledger says; None where it is refused."""
+    """What a ledger says; None where it is refused, in one line."""
+    refusal = ""
     try:
         with Ledger.open(path, read_only=read_only) as ledger:
             return facts(ledger)
-    except LedgerError:
-        return None
+    except LedgerError as error:
+        refusal = str(error)
+    assert refusal.isprintable()
+    return None
 
 
 def contents(folder: Path) -> dict[str, bytes]:

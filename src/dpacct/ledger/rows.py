@@ -108,7 +108,8 @@ class Rows:
     def problems(self) -> list[str]:
         """What SQLite finds wrong with the file, and what is wrong with its tables."""
         rows = self._connection.execute(f"PRAGMA integrity_check({_MOST_PROBLEMS})").fetchall()
-        problems = [str(row[0]) for row in rows if row[0] != "ok"]
+        # SQLite puts several lines into one.
+        problems = [" ".join(str(row[0]).split()) for row in rows if row[0] != "ok"]
         query = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"
         if {str(row[0]) for row in self._connection.execute(query)} != set(SCHEMA):
             problems.append("the tables are not those of a ledger")
