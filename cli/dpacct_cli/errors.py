@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import typer
 
+from dpacct.display import escaped
 from dpacct.errors import DpacctError, InvalidParameter
 from dpacct_cli import suggestions, words
 
@@ -196,6 +197,6 @@ def _elsewhere(context: Any) -> dict[str, list[str]]:
 
 def print_line(message: str) -> None:
     """Write one line to stderr, whatever the message contains."""
-    whole = words.printable(" ".join(message.split()))
+    whole = escaped(" ".join(message.split()))
     shown = re.sub(rf"\S{{{LONGEST_WORD},}}", lambda word: words.shortened(word[0]), whole)
     print(f"{PROGRAM}: {shown}", file=sys.stderr)

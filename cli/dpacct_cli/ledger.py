@@ -72,8 +72,10 @@ def show_ledger(file: File, as_json: options.AsJson = False, quiet: options.Quie
     """
     style = options.read_style(as_json, quiet)
     with opened(file) as ledger:
-        summary, reading = ledger.summary(), ledger.epsilon()
-    show(Answer(summary, repr(reading.upper), lambda: ledger_pages.spent(summary, reading)), style)
+        summary = ledger.summary()
+    reading, promise = ledger_pages.reading(summary), summary["epsilon_any_stop"]
+    number = "inf" if promise is None else repr(promise)
+    show(Answer(summary, number, lambda: ledger_pages.spent(summary, reading)), style)
 
 
 def verify(
@@ -101,6 +103,7 @@ def verify(
         "head_found": found.head_found,
         "problems": list(found.problems),
         "remarks": list(found.remarks),
+        "unverified": list(found.unverified),
     }
     show(Answer(data, found.head, lambda: ledger_pages.verified(found)), style)
     if not found.sound:
@@ -154,7 +157,8 @@ def remaining(
             typed.read_noise(), typed.read_sampling(), typed.relation or ledger.adjacency
         )
         chosen, planned = ledger.remaining(round_), ledger.remaining_as_plan(round_)
-        summary, reading = ledger.summary(), ledger.epsilon()
+        summary = ledger.summary()
+    reading = ledger_pages.reading(summary)
     data: dict[str, object] = {
         "remaining": chosen,
         "remaining_as_plan": planned,

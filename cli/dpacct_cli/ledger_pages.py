@@ -7,9 +7,10 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from dpacct.budget import Spent
+from dpacct.display import line
 from dpacct.rounds import Schedule
 from dpacct_cli import mechanism
-from dpacct_cli.render import Grid, Page, Row, plain, up
+from dpacct_cli.render import Grid, Page, Row, bracket, plain, up
 
 if TYPE_CHECKING:
     from dpacct.ledger import Run
@@ -23,14 +24,26 @@ CLAIMS = {
 }
 
 
-def _spent_row(spent: Spent, budget: float) -> list[Row]:
-    """What all runs spent; where nothing is promised, that."""
+def _spent_rows(summary: dict[str, Any], spent: Spent) -> list[Row]:
+    """What all runs spent; the figure that holds whatever decided when to stop comes first."""
     if not math.isfinite(spent.upper):
         return [Row("epsilon", "none", "  whatever the delta")]
     rows = [mechanism.epsilon_row(spent)]
-    if spent.upper > budget:
+    if summary["part_of_plan"]:
+        whole = Spent(spent.lower, summary["epsilon_any_stop"], spent.delta)
+        rows = [
+            mechanism.epsilon_row(whole, lead="whatever decided when to stop, "),
+            Row("", bracket(spent.interval), "  only if it was settled in advance to stop here"),
+        ]
+    if spent.upper > summary["budget"]["epsilon"]:
         rows.append(Row("", "more than the budget: no further round is admitted"))
     return rows
+
+
+def reading(summary: dict[str, Any]) -> Spent:
+    """What a summary says was spent, as of its entry."""
+    lower, upper = summary["epsilon"]["lower"], summary["epsilon"]["upper"]
+    return Spent(lower or 0.0, math.inf if upper is None else upper, summary["delta"])
 
 
 def _budget_row(summary: dict[str, Any]) -> Row:
@@ -40,7 +53,7 @@ def _budget_row(summary: dict[str, Any]) -> Row:
 
 def _privacy_row(summary: dict[str, Any]) -> Row:
     relation = summary["adjacency"] or "adjacency of the first round"
-    return Row("unit", f"one {summary['unit']}, {relation}")
+    return Row("unit", f"one {line(summary['unit'], 40)}, {relation}")
 
 
 def made(summary: dict[str, Any]) -> Page:
@@ -55,11 +68,11 @@ def spent(summary: dict[str, Any], reading: Spent) -> Page:
     """What was spent; the reading is that of the summary."""
     count = summary["rounds"]
     rows = [
-        *_spent_row(reading, summary["budget"]["epsilon"]),
+        *_spent_rows(summary, reading),
         _budget_row(summary),
         _privacy_row(summary),
         Row("rounds", str(count), f"charged, in {len(summary['runs'])} runs"),
-        Row("claim", CLAIMS[summary["guarantee"]] if summary["rounds"] else "nothing ran yet"),
+        Row("claim", _words(summary)),
     ]
     if summary["plan_delta"]:
         share = summary["adaptive_delta"] / summary["delta"]
@@ -67,11 +80,11 @@ def spent(summary: dict[str, Any], reading: Spent) -> Page:
     lines = [
         [
             str(run["run"]),
-            run["name"],
+            line(run["name"], 40),
             f"{run['committed']}",
             str(run["uncommitted"]),
             "-" if run["planned_rounds"] is None else str(run["planned_rounds"]),
-            "none" if run["epsilon"]["upper"] is None else up(run["epsilon"]["upper"]),
+            "none" if run["epsilon_any_stop"] is None else up(run["epsilon_any_stop"]),
             _claim(run),
         ]
         for run in summary["runs"]
@@ -82,9 +95,24 @@ def spent(summary: dict[str, Any], reading: Spent) -> Page:
     return Page(rows, Grid(header, lines) if lines else None, closing=closing)
 
 
+def _words(summary: dict[str, Any]) -> str:
+    if not summary["rounds"]:
+        return "nothing ran yet"
+    if summary["part_of_plan"]:
+        slots = summary["slots"]
+        return (
+            f"{slots['used']} of {slots['planned']} planned rounds are charged; where results "
+            f"decide, the whole plan counts"
+        )
+    return CLAIMS[summary["guarantee"]]
+
+
 def _claim(run: dict[str, Any]) -> str:
     if not run["private"]:
         return "none, not private"
+    if run["part_of_plan"]:
+        part = f"{up(run['epsilon']['upper'])} if settled in advance"
+        return f"planned{', finished' if run['finished'] else ''}, {part}"
     if run["left_plan"]:
         return f"{run['guarantee']}, left its plan"
     return f"{run['guarantee']}{', finished' if run['finished'] else ''}"
@@ -111,7 +139,7 @@ def charged(schedule: Schedule, run: int, summary: dict[str, Any], reading: Spen
     rows = [
         Row("charged", str(schedule.rounds), f"rounds that ran elsewhere, as run {run}"),
         *mechanism.rows(schedule),
-        *_spent_row(reading, summary["budget"]["epsilon"]),
+        *_spent_rows(summary, reading),
         _budget_row(summary),
     ]
     file = shlex.quote(summary["path"])
@@ -123,7 +151,7 @@ def finished(run: Run, freed: int, summary: dict[str, Any]) -> Page:
     file = shlex.quote(summary["path"])
     lost = run.rounds - run.committed
     rows = [
-        Row("finished", f"run {run.id}", run.name),
+        Row("finished", f"run {run.id}", line(run.name, 40)),
         Row("free again", str(freed), "rounds of its plan that were still to come"),
         Row("spent", str(run.rounds), "rounds, which stay spent"
             + (f"; {lost} of them reserved and never released" if lost else "")),
@@ -139,7 +167,7 @@ def left(
     if planned > chosen:
         rows.append(Row("", str(planned), "if they are registered as a plan before anything runs"))
     rows += mechanism.rows(schedule)
-    rows += [*_spent_row(reading, summary["budget"]["epsilon"]), _budget_row(summary)]
+    rows += [*_spent_rows(summary, reading), _budget_row(summary)]
     if summary["held"]:
         rows.append(Row("", "what is held for plans is not available"))
     return Page(rows)

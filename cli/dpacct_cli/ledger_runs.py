@@ -82,11 +82,12 @@ def charge(
         except BudgetExceeded as refusal:
             way = "If they have happened, --over-budget records them."
             raise BudgetExceeded(f"{refusal} {way}") from None
-        summary, reading = ledger.summary(), ledger.epsilon()
+        summary = ledger.summary()
         data = {"run": run.id, "charged": plan.rounds, **mechanism.keys(plan)}
     data |= {key: summary[key] for key in ("epsilon", "delta", "budget", "guarantee", "path")}
+    reading, promise = ledger_pages.reading(summary), summary["epsilon_any_stop"]
     page = ledger_pages.charged(plan, run.id, summary, reading)
-    show(Answer(data, repr(reading.upper), lambda: page), style)
+    show(Answer(data, "inf" if promise is None else repr(promise), lambda: page), style)
 
 
 def finish(

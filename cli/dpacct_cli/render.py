@@ -13,12 +13,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from textwrap import wrap
 
 from dpacct.budget import Interval
+from dpacct.display import chosen, down, escaped, up
 from dpacct_cli.options import Style
-from dpacct_cli.words import printable
 
 LABEL_WIDTH = 17
 WIDTH = 100
@@ -27,40 +26,19 @@ STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m"}
 RESET = "\x1b[0m"
 
 
-def _rounded(value: float | Decimal, digits: int, rounding: str) -> str:
-    short = Context(prec=digits, rounding=rounding).create_decimal(Decimal(value))
-    return f"{float(short):#.{digits}g}".removesuffix(".") if value else "0"
-
-
-def up(value: float | Decimal, digits: int = 5) -> str:
-    """``value`` with so many significant digits, never below it."""
-    return _rounded(value, digits, ROUND_CEILING)
-
-
-def down(value: float | Decimal, digits: int = 5) -> str:
-    """``value`` with so many significant digits, never above it."""
-    return _rounded(value, digits, ROUND_FLOOR)
-
-
-def _trimmed(text: str) -> str:
-    """A number without zeros that say nothing."""
-    digits, e, exponent = text.partition("e")
-    return (digits.rstrip("0").removesuffix(".") if "." in digits else digits) + e + exponent
-
-
 def noise(value: float) -> str:
     """A noise multiplier with at most seven digits, never below the shortest decimal that is it."""
-    return _trimmed(up(Decimal(repr(value)), 7))
+    return chosen(value)
 
 
 def rate(value: float) -> str:
     """A sampling rate with at most seven digits, never above the shortest decimal that is it."""
-    return _trimmed(down(Decimal(repr(value)), 7))
+    return chosen(value, least=True)
 
 
 def shown_delta(value: float) -> str:
     """A delta that was computed, with at most three digits, never below it."""
-    return _trimmed(up(Decimal(repr(value)), 3))
+    return chosen(value, 3)
 
 
 def seconds(value: float) -> str:
@@ -132,7 +110,7 @@ def show(answer: Answer, style: Style) -> None:
         if page.note:
             # What follows on stderr comes behind it, or not at all if it is lost.
             sys.stdout.flush()
-            print(f"note: {printable(page.note)}", file=sys.stderr)
+            print(f"note: {escaped(page.note)}", file=sys.stderr)
 
 
 def _print_page(page: Page) -> None:
@@ -163,7 +141,7 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def _emit(*parts: tuple[str, str]) -> None:
     """Print one line of (text, style); styles reach terminals that know them only."""
-    shown = [(printable(text), style) for text, style in parts]
+    shown = [(escaped(text), style) for text, style in parts]
     if not _has_styles():
         print("".join(text for text, _ in shown).rstrip())
         return

@@ -125,14 +125,6 @@ def number(text: str | None) -> int | float | str | None:
     return text
 
 
-def printable(text: str) -> str:
-    """``text`` with escapes for what moves a cursor, changes a color or is no character at all."""
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
-        for letter in text
-    )
-
-
 def shortened(text: str, most: int = SHOWN) -> str:
     """``text``, or its beginning and how long it is."""
     return text if len(text) <= most else f"{text[: most // 2]}... ({len(text)} characters)"
