@@ -18,7 +18,7 @@ from typing import Any
 from dpacct import Budget, Ledger, Poisson, Round, Uniform
 from dpacct.errors import DpacctError
 from dpacct.ledger import Event, Release, chain
-from dpacct.ledger.store import APPLICATION_ID, SCHEMA, SCHEMA_VERSION
+from dpacct.ledger.rows import APPLICATION_ID, SCHEMA, SCHEMA_VERSION
 
 ROUND = Round(1.3, Poisson(0.1))
 BUDGET = Budget(8, 1e-5)
@@ -181,6 +181,8 @@ def text_of(content: Any) -> str:
 def write(path: Path, rows: list[Row]) -> None:
     """A ledger file of these lines, every hash as it must be."""
     path.unlink(missing_ok=True)
+    # Who can write to the ledger can write to what stands beside it.
+    path.with_name(f"{path.name}.witness").unlink(missing_ok=True)
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode=OFF")
     connection.execute("PRAGMA synchronous=OFF")

@@ -159,7 +159,8 @@ class Store:
 
         def newest(rows: Rows) -> Entry:
             head = rows.head()
-            if self._limit == NO_LIMIT:
+            # What is being written may yet be undone, and was compared when that began.
+            if self._limit == NO_LIMIT and not self.database.is_written:
                 self._check_seen(rows, head)
             return head
 
