@@ -1,7 +1,7 @@
 """Where a ledger stands when it says no: what it reads, and who holds what is left.
 
-Rule 1: a refusal states the reading that `Ledger.epsilon` gives. Where another bound decides, it
-says which, and why.
+Rule 1: a refusal states the reading that `dpacct ledger show` tells first, which holds whatever
+decided how many rounds ran. Where another bound decides, it says which, and why.
 Rule 2: room that a run holds is named with the run, and with the ways to free it.
 """
 
@@ -33,7 +33,7 @@ class Standing:
     Attributes:
         path: of the ledger.
         budget: of the ledger.
-        upper: proven epsilon of all runs, as the ledger reads it.
+        upper: proven epsilon of all runs, whatever decided how many rounds ran.
         holders: runs that hold room.
     """
 
