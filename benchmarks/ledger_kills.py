@@ -1,10 +1,13 @@
 """A writer that is killed at random points, again and again: nothing released may be missing.
 
-``python -m benchmarks.ledger_kills`` does 10,000 kills; the tests do several hundred.
+``python -m benchmarks.ledger_kills`` does 10,000 kills, and ``... 10000 crowd`` as many of crowds;
+the tests do a hundred.
 
 A nursery process imports everything once and forks writers, so that a writer lives from its first
 system call in milliseconds. A writer resumes the run, and prints the number of every round after
-its commit, as if that were its release. The killer sends SIGKILL after a random time.
+its commit, as if that were its release. The killer sends SIGKILL after a random time. In a crowd
+the writer forks two more, which open the ledger themselves, one closes and opens it all the time,
+and threads of all of them copy the file; they are killed together.
 """
 
 from __future__ import annotations
@@ -12,17 +15,20 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpacct import Budget, Ledger, Poisson, Round
-from dpacct.errors import BudgetExceeded
+from dpacct.errors import BudgetExceeded, LedgerError
 
 KILLS = 10_000
 LONGEST_LIFE = 0.08
@@ -59,12 +65,10 @@ def _say(text: str) -> None:
     os.write(1, f"{text}\n".encode())
 
 
-def _write_rounds(path: str) -> None:
+def _write_rounds(path: str, most: int = 10**9) -> None:
     with Ledger.open(path) as ledger:
         run = ledger.resume_run(1)
-        turn = 0
-        while True:
-            turn += 1
+        for turn in range(1, most + 1):
             ticket = run.reserve(ROUND if turn % 3 else OTHER)
             if turn % 7 == 0:
                 ticket.abandon("to have some of these too")
@@ -72,6 +76,26 @@ def _write_rounds(path: str) -> None:
             ticket.draw()
             ticket.commit()
             _say(str(ticket.number))
+
+
+def _write_in_a_crowd(path: str) -> None:
+    if os.fork() == 0:
+        while True:
+            _write_rounds(path, 2)
+    with Ledger.open(path) as ledger:
+        inherited = ledger.resume_run(1)
+        if os.fork() == 0:
+            with suppress(LedgerError):
+                _say(str(inherited.reserve(ROUND)))
+        threading.Thread(target=_copy_all_the_time, args=(path,), daemon=True).start()
+        _write_rounds(path)
+
+
+def _copy_all_the_time(path: str) -> None:
+    while True:
+        # What opens and closes the file drops the locks that SQLite has in this process.
+        shutil.copy(path, f"{path}.copy-{os.getpid()}")
+        time.sleep(0.002)
 
 
 def _create(path: str) -> None:
@@ -89,18 +113,25 @@ def _nursery() -> None:
         run = ledger.start_run("warm")
         run.reserve(ROUND).commit()
         run.reserve(OTHER).commit()
+    tasks = {"create": _create, "write": _write_rounds, "crowd": _write_in_a_crowd}
     for line in sys.stdin:
         task, path = line.split()
+        alive, end = os.pipe()
         child = os.fork()
         if not child:
+            os.setpgid(0, 0)
             _say(f"pid {os.getpid()}")
             try:
-                (_create if task == "create" else _write_rounds)(path)
+                tasks[task](path)
             except BudgetExceeded:
                 _say("budget")
             finally:
                 os._exit(1)
+        os.close(end)
         _, status = os.waitpid(child, 0)
+        # Ends when the last of a crowd has died.
+        os.read(alive, 1)
+        os.close(alive)
         _say(f"dead {os.waitstatus_to_exitcode(status)}")
 
 
@@ -112,7 +143,7 @@ def _one_life(nursery: subprocess.Popen[str], task: str, path: Path, life: float
     nursery.stdin.flush()
     pid = int(nursery.stdout.readline().split()[1])
     time.sleep(life)
-    os.kill(pid, signal.SIGKILL)
+    os.killpg(pid, signal.SIGKILL)
     lines: list[str] = []
     while not lines or not lines[-1].startswith("dead"):
         lines.append(nursery.stdout.readline().strip())
@@ -120,7 +151,12 @@ def _one_life(nursery: subprocess.Popen[str], task: str, path: Path, life: float
 
 
 def kill_writers(
-    folder: Path, kills: int, seed: int, progress: Callable[[int], None] = lambda _: None
+    folder: Path,
+    kills: int,
+    seed: int,
+    progress: Callable[[int], None] = lambda _: None,
+    *,
+    crowd: bool = False,
 ) -> Killed:
     """Kill so many writers, and check the ledger after each.
 
@@ -129,6 +165,7 @@ def kill_writers(
         kills: how many.
         seed: of the times at which they die.
         progress: called with the number of kills so far.
+        crowd: several writers at once, as above.
     """
     times = random.Random(seed)  # noqa: S311 - not for privacy
     path = folder / "killed.ledger"
@@ -151,7 +188,8 @@ def kill_writers(
                 _kill_a_creation(nursery, folder, times, found)
             # On a disk so slow that nobody gets to a release, writers live longer.
             longest = LONGEST_LIFE if released or found.kills < 20 else 10 * LONGEST_LIFE
-            lines = _one_life(nursery, "write", path, times.uniform(0.0, longest))
+            task, longest = ("crowd", 3 * longest) if crowd else ("write", longest)
+            lines = _one_life(nursery, task, path, times.uniform(0.0, longest))
             if lines[-1] != "dead -9":
                 found.problems.append(f"a writer ended by itself: {lines}")
                 break
@@ -206,6 +244,7 @@ def main() -> None:
     if sys.argv[1:] == ["nursery"]:
         _nursery()
         return
+    crowd = "crowd" in sys.argv
     kills = int(sys.argv[1]) if len(sys.argv) > 1 else KILLS
     start = time.perf_counter()
 
@@ -214,7 +253,7 @@ def main() -> None:
             print(f"{count} kills, {time.perf_counter() - start:.0f} s", flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
-        found = kill_writers(Path(folder), kills, seed=1, progress=progress)
+        found = kill_writers(Path(folder), kills, 1, progress, crowd=crowd)
     print(json.dumps(found.__dict__, indent=2))
     if found.problems:
         sys.exit(1)
