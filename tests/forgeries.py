@@ -18,7 +18,7 @@ from typing import Any
 from dpacct import Budget, Ledger, Poisson, Round, Uniform
 from dpacct.errors import DpacctError
 from dpacct.ledger import Event, Release, chain
-from dpacct.ledger.store import APPLICATION_ID, SCHEMA, SCHEMA_VERSION
+from dpacct.ledger.rows import APPLICATION_ID, SCHEMA, SCHEMA_VERSION
 
 ROUND = Round(1.3, Poisson(0.1))
 BUDGET = Budget(8, 1e-5)
@@ -178,9 +178,16 @@ def text_of(content: Any) -> str:
     return text
 
 
+def put(path: Path, data: bytes) -> None:
+    """A file with these bytes, and nothing beside it that remembers another one."""
+    for beside in path.parent.glob(f"{path.name}*"):
+        beside.unlink()
+    path.write_bytes(data)
+
+
 def write(path: Path, rows: list[Row]) -> None:
     """A ledger file of these lines, every hash as it must be."""
-    path.unlink(missing_ok=True)
+    put(path, b"")
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode=OFF")
     connection.execute("PRAGMA synchronous=OFF")

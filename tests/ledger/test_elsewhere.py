@@ -83,7 +83,7 @@ def test_what_has_happened_is_recorded_beyond_the_budget(ledger: Ledger, before:
 def test_only_what_was_said_to_be_over_the_budget_may_be(path: Path) -> None:
     """The same entries without the flag are not sound."""
     with Ledger.open(path, BUDGET) as ledger:
-        with ledger._book.store.writing():
+        with ledger._book.store.writing(joint=True):
             run = ledger._book.start_run(
                 "x", None, private=True, details={}, standing=ledger._readings.standing
             )

@@ -54,7 +54,7 @@ class Store:
         self.path = database.path
         self.database = database
         self._limit = limit
-        self._seen: Entry | None = None
+        self.seen: Entry | None = None
 
     @classmethod
     def create(cls, place: Place, first: Entry) -> bool:
@@ -225,7 +225,7 @@ class Store:
             head = rows.head()
             now = next_witness(rows, known, head)
         self.database.commit()
-        self._seen = head
+        self.seen = head
         if now != known:
             update_witness(self.database.place, now)
 
@@ -237,16 +237,16 @@ class Store:
 
     def _check_seen(self, rows: Rows, head: Entry) -> None:
         """Refuse a file whose content was replaced by an older one while it was open."""
-        seen = self._seen
+        seen = self.seen
         if seen is None or head == seen:
-            self._seen = head
+            self.seen = head
             return
         if head.number < seen.number or rows.entry(seen.number).hash != seen.hash:
             raise LedgerError(
                 f"{self.path}: the file was overwritten while it was open: entry {seen.number} is "
                 f"not the one that was read before. Restore the newer copy."
             )
-        self._seen = head
+        self.seen = head
 
 
 class Writing:
@@ -258,6 +258,7 @@ class Writing:
         self._store = store
         self._joint = joint
         self._known: Witness | None = None
+        self._before: Entry | None = None
         self._mark = object()
 
     def __enter__(self) -> None:
@@ -267,6 +268,7 @@ class Writing:
             block = getattr(inspect.currentframe(), "f_back", None)
             if database.begin(self._mark, block, joint=self._joint):
                 self._known = self._store.agree()
+                self._before = self._store.seen
         except BaseException:
             database.let_go(self._mark)
             raise
@@ -280,6 +282,8 @@ class Writing:
         # Otherwise it is part of another block, with which it ends.
         if self._known is not None:
             try:
+                # What was read inside and is undone now was never there.
+                self._store.seen = self._before
                 if kind is None:
                     self._store.settle(self._known)
             finally:
