@@ -2,10 +2,18 @@
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 
-.PHONY: test lint bench docs
+.PHONY: test thorough explore lint bench docs
 
 test: | $(PYTHON)
 	$(PYTHON) -m pytest -n auto
+
+# The properties again, on five times as many examples.
+thorough: | $(PYTHON)
+	DPACCT_TESTS=thorough $(PYTHON) -m pytest -n auto -m hypothesis
+
+# New examples each time; what fails is printed with the line that repeats it.
+explore: | $(PYTHON)
+	DPACCT_TESTS=explore $(PYTHON) -m pytest -n auto -m hypothesis
 
 lint: | $(PYTHON)
 	$(PYTHON) -m ruff check .

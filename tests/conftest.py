@@ -12,18 +12,18 @@ from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 
-settings.register_profile("dev", max_examples=25, deadline=None)
-settings.register_profile(
-    "ci",
-    max_examples=100,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    print_blob=True,
-    # A busy machine is not a failure of the code under test.
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile("ci" if os.environ.get("CI") else "dev")
+# A busy machine is not a failure of the code under test.
+SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+# What everybody runs is the same everywhere, every time; exploration is asked for.
+settings.register_profile("quick", max_examples=20, derandomize=True, database=None, **SLOW)
+settings.register_profile("thorough", max_examples=100, derandomize=True, database=None, **SLOW)
+settings.register_profile("explore", max_examples=200, print_blob=True, **SLOW)
+settings.load_profile(os.environ.get("DPACCT_TESTS", "quick"))
+
+# A ledger flushes every round to disk. In memory that costs nothing, and nobody pulls a plug here.
+MEMORY = Path("/dev/shm")  # noqa: S108 - a folder that the system keeps for this
+if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 @pytest.fixture(scope="session")

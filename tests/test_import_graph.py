@@ -22,7 +22,7 @@ LAYERS = [
     {"rounds", "budget"},
     {
         "schedules", "schedule_files", "arguments", "dominating", "quadrature", "half_line",
-        "trapezoid_grid", "trapezoid", "moments", "binomial",
+        "trapezoid_grid", "trapezoid", "moments", "replacement_moments", "binomial",
         "exponential_sums", "decay",
     },
     {

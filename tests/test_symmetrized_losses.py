@@ -12,7 +12,6 @@ from dpacct.errors import NotConverged
 from dpacct.inversion import inversion_delta, inversion_epsilon
 from dpacct.one_round import one_round_delta
 from dpacct.symmetrized_losses import SymmetrizedLosses
-from dpacct.tight_accountant import TightAccountant
 from tests.oracles.symmetrized_composition import delta_bounds
 
 
@@ -58,9 +57,9 @@ def test_known_upper_ends(
     assert found.width <= 1e-6 * found.upper
 
 
-def test_it_is_what_the_contour_composes() -> None:
+def test_it_is_part_of_the_accountant_tight() -> None:
     plan = 200 * Round(2.4, Uniform(100, 2000))
-    found = TightAccountant(engine="contour").epsilon(plan, 2000**-1.1)
+    found = dpacct.epsilon(plan, delta=2000**-1.1, accountant="tight")
     assert found.upper == pytest.approx(3.0583, abs=1e-4)
     assert found.lower == pytest.approx(2.6259, abs=1e-4)
     renyi = dpacct.epsilon(plan, delta=2000**-1.1, accountant="rdp")

@@ -85,7 +85,7 @@ def test_cohorts_of_fixed_size() -> None:
     schedule = Schedule([Phase(Round(0.95, Uniform(50, 501), Adjacency.ADD_REMOVE), 300)])
     assert f"{TIGHT.epsilon(schedule, 1 / 500).upper:.1f}" == "48.4"
     schedule = Schedule([Phase(Round(2.4, Uniform(100, 2000)), 200)])
-    found = TightAccountant(engine="contour").epsilon(schedule, SVHN)
+    found = TIGHT.epsilon(schedule, SVHN)
     assert f"{found.lower:.3f}" == "2.626"
     # The pair of C_q by another program.
     assert found.upper == pytest.approx(3.0597, abs=2e-3)

@@ -19,7 +19,6 @@ from dpacct.errors import DpacctError, InvalidParameter
 from dpacct_cli import suggestions, words
 
 PROGRAM = "dpacct"
-LONGEST_WORD = 300
 
 LABELS = {
     "epsilon": "--eps",
@@ -59,6 +58,7 @@ LABELS = {
     "ledger": "--ledger",
     "resume": "--resume",
     "run": "--run",
+    "unit": "--unit",
     "name": "--name",
     "checkpoint": "--resume",
     "device": "--device",
@@ -198,5 +198,5 @@ def _elsewhere(context: Any) -> dict[str, list[str]]:
 def print_line(message: str) -> None:
     """Write one line to stderr, whatever the message contains."""
     whole = escaped(" ".join(message.split()))
-    shown = re.sub(rf"\S{{{LONGEST_WORD},}}", lambda word: words.shortened(word[0]), whole)
+    shown = re.sub(rf"\S{{{words.LONGEST},}}", lambda word: words.shortened(word[0]), whole)
     print(f"{PROGRAM}: {shown}", file=sys.stderr)

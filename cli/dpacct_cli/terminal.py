@@ -139,7 +139,7 @@ def run(start: Callable[[], None]) -> int:
     except ImportError as error:
         code = _say(f"it cannot start: {_first_line(error)}", FAILED)
     except OSError as error:
-        where = "" if error.filename is None else f": {os.fsdecode(error.filename)!r}"
+        where = "" if error.filename is None else f": {_quoted(error.filename)}"
         code = _say(f"{error.strerror or error}{where}.", FAILED)
     try:
         sys.stdout.flush()
@@ -164,6 +164,12 @@ def _lost(error: OutputLost) -> int:
 
 def _first_line(error: Exception) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), repr(error))
+
+
+def _quoted(file: str | bytes | int) -> str:
+    from dpacct_cli.words import LONGEST, quoted
+
+    return quoted(str(file) if isinstance(file, int) else os.fsdecode(file), LONGEST)
 
 
 def _say(message: str, code: int) -> int:

@@ -13,7 +13,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+# Letters of a value, and of a name.
 SHOWN = 40
+LONGEST = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +132,11 @@ def shortened(text: str, most: int = SHOWN) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}... ({len(text)} characters)"
 
 
-def quoted(text: str) -> str:
+def quoted(text: str, most: int = SHOWN) -> str:
     """A text that is no number, so that one sees where it begins and ends."""
-    shown = repr(text[: SHOWN // 2])
-    return repr(text) if len(text) <= SHOWN else f"{shown}... ({len(text)} characters)"
+    if len(text) <= most:
+        return repr(text)
+    return f"{text[: most // 2]!r}... ({len(text)} characters)"
 
 
 def pasted(text: str) -> str:

@@ -101,6 +101,43 @@ class Composition:
             pairs[pair] = pairs.get(pair, 0) + count
         return cls.of(pairs, direction)
 
+    def without_least(self, mass: float) -> tuple[Composition, float]:
+        """The composition without what hardly matters, and how much delta(eps) loses by that.
+
+        A round that is left out costs no delta(eps) more than its total variation distance, of which
+        the sum stays below ``mass``: q times that of the unsampled Gaussians, at most
+        0.4 shift / sigma.
+        """
+        symmetrized = [(p.sampling_rate, p.noise_std, float(n)) for p, n in self.symmetrized]
+        kinds = [
+            (1.0, self.rates, self.noise, self.counts),
+            (1.0, *np.array(symmetrized).reshape(-1, 3).T),
+            (2.0, *self.replaced),
+        ]
+        sizes = [n * q * np.minimum(1.0, 0.4 * shift / z) for shift, q, z, n in kinds]
+        full = 0.4 * math.sqrt(self.precision)
+        every = np.concatenate([*sizes, [full]])
+        if not every.size or not np.min(every) <= mass:
+            return self, 0.0
+        # The least first, as long as their sum is small.
+        order = np.argsort(every, kind="stable")
+        dropped = np.zeros(len(every), dtype=bool)
+        dropped[order] = np.cumsum(every[order]) <= mass
+        lost = float(every[dropped].sum()) * (1 + UNIT * (2 * len(every) + 8))
+        kept = np.split(~dropped, np.cumsum([len(part) for part in sizes]))
+        plain, symmetric, opposed, gaussian = kept
+        rest = Composition(
+            self.rates[plain],
+            self.noise[plain],
+            self.counts[plain],
+            self.precision if gaussian[0] else 0.0,
+            self.direction,
+            tuple(pair for pair, keep in zip(self.symmetrized, symmetric, strict=True) if keep),
+            Rows(*(part[opposed] for part in self.replaced)),
+            self.kinds,
+        )
+        return rest, lost
+
     @property
     def is_symmetric(self) -> bool:
         """Whether rounds are there, besides full participation, whose two directions are equal."""

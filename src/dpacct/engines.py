@@ -35,6 +35,10 @@ Solver = Callable[[Composition, float], Interval]
 # Relative width at which the contour's answer is taken: below, the grid hardly ever does better.
 _NARROW = 1e-3
 _TOLERANCE = 1e-11
+# The share of delta that rounds have to matter for.
+_NEGLIGIBLE = 1e-13
+# Of so many kinds of rounds some bound delta from below.
+_SOME_KINDS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,14 @@ def find_engine(name: str) -> Engine:
 
 
 def _auto_delta(composition: Composition, epsilon: float) -> Interval:
+    # Any one round bounds delta from below.
+    least = max((one_round_delta(epsilon, p).lower for p in _some_pairs(composition)), default=0.0)
+    rest, lost = composition.without_least(_NEGLIGIBLE * least)
+    found = _delta_of_rest(rest, epsilon)
+    return Interval(found.lower, min(1.0, (found.upper + lost) * (1 + 2 * UNIT)))
+
+
+def _delta_of_rest(composition: Composition, epsilon: float) -> Interval:
     alone = _alone(composition)
     if alone is not None:
         return _tail_bounded(one_round_delta(epsilon, alone), composition, epsilon)
@@ -75,6 +87,15 @@ def _auto_delta(composition: Composition, epsilon: float) -> Interval:
 def _auto_epsilon(composition: Composition, delta: float) -> Interval:
     if _costs_nothing(composition, delta):
         return Interval(0.0, 0.0)
+    rest, lost = composition.without_least(_NEGLIGIBLE * delta)
+    found = _epsilon_of_rest(rest, delta)
+    if not lost:
+        return found
+    left = math.nextafter(delta - lost, 0.0)
+    return Interval(found.lower, max(found.upper, _epsilon_of_rest(rest, left).upper))
+
+
+def _epsilon_of_rest(composition: Composition, delta: float) -> Interval:
     alone = _alone(composition)
     if alone is not None:
         return _alone_epsilon(alone, delta)
@@ -113,6 +134,11 @@ def _alone(composition: Composition) -> AchievedPair | None:
     if composition.precision or composition.sampled_rounds != 1.0:
         return None
     return _pairs(composition)[0][0]
+
+
+def _some_pairs(composition: Composition) -> list[AchievedPair]:
+    pairs = _pairs(composition) if composition.kinds <= _SOME_KINDS else []
+    return [pair for pair, _ in pairs]
 
 
 def _pairs(composition: Composition) -> list[tuple[AchievedPair, float]]:

@@ -4,8 +4,9 @@ Each direction composes with itself, and the worse result counts. Where an engin
 or hardly, Renyi moments bound from above and `achieved` from below: a wide bracket, but a proven
 one.
 
-Rounds of fixed size in which one client is replaced have no pair that closes the bracket. There an
-adaptive game is played as well (`dpacct.tight.game`), and what both prove is intersected.
+Rounds of fixed size in which one client is replaced have no pair that closes the bracket. There the
+engine "game" plays an adaptive game as well (`dpacct.tight.game`), and what both prove is
+intersected. It must be asked for: it assumes that no client remembers whether it took part.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dpacct.dominating import (
     achieved_pair,
     proven_pair,
 )
-from dpacct.engines import Solver, find_engine
+from dpacct.engines import Engine, Solver, find_engine
 from dpacct.errors import NotConverged
 from dpacct.inversion import chernoff_delta
 from dpacct.renyi_accountant import RenyiAccountant
@@ -43,7 +44,8 @@ class TightAccountant:
     """Exact composition by one of `engines.ENGINES`.
 
     Args:
-        engine: "auto", "contour" or "grid"; with the last two no game is played.
+        engine: "auto", "contour", "grid", or "game": "auto", and the game where it applies, for
+            runs in which no client remembers whether it took part before.
         gap: where a game is played, the relative width of epsilon wanted; see `game_epsilon`.
     """
 
@@ -52,7 +54,11 @@ class TightAccountant:
     gap: float | None = None
 
     def _plays(self, schedule: Schedule) -> bool:
-        return self.engine == "auto" and is_played(schedule)
+        return self.engine == "game" and is_played(schedule)
+
+    @property
+    def _of_pairs(self) -> Engine:
+        return find_engine("auto" if self.engine == "game" else self.engine)
 
     def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
         """See `Accountant`."""
@@ -107,7 +113,7 @@ class TightAccountant:
         return min(proven.upper, _FALLBACK.upper_epsilon(schedule, delta))
 
     def _epsilon(self, pair_of: PairOf, schedule: Schedule, delta: float) -> Interval:
-        solve = find_engine(self.engine).epsilon
+        solve = self._of_pairs.epsilon
 
         def covers(other: Composition, upper: float) -> bool:
             return other.largest_loss <= upper or chernoff_delta(other, upper) <= delta
@@ -115,7 +121,7 @@ class TightAccountant:
         return _worse_direction(pair_of, schedule, solve, delta, covers, _largest_loss)
 
     def _delta(self, pair_of: PairOf, schedule: Schedule, epsilon: float) -> Interval:
-        solve = find_engine(self.engine).delta
+        solve = self._of_pairs.delta
 
         def covers(other: Composition, upper: float) -> bool:
             return chernoff_delta(other, epsilon) <= upper

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dpacct import Budget, Ledger, Poisson, Round
-from dpacct_cli import mechanism
+from dpacct_cli import mechanism, render
 
 SUGGESTED = re.compile(
     r"dpacct ((?:epsilon|compare|ledger) .*?)(?= (?:shows|asks|lists|turns|writes)\b)"
@@ -111,7 +111,7 @@ def test_a_delta_that_clients_have_moved_is_said_first(dpacct: Any) -> None:
 def test_a_delta_that_was_computed_is_shown_from_above(clients: int) -> None:
     """Who is told (8, 0.0135) must not have been given (8, 0.01353)."""
     delta = float(clients) ** -1.1
-    shown = float(mechanism.shown_delta(delta))
+    shown = float(render.shown_delta(delta))
     assert delta <= shown < delta * 1.01
 
 

@@ -108,6 +108,22 @@ def test_show_of_a_seeded_run_promises_nothing(dpacct: Any, file: str) -> None:
     assert "none, not private" in text
 
 
+def test_show_tells_the_whole_plan_first_while_part_of_it_ran(dpacct: Any, tmp_path: Path) -> None:
+    book = str(tmp_path / "part.ledger")
+    with Ledger.open(book, Budget(8, 1e-5)) as ledger:
+        run = ledger.start_run("x", 20 * ROUND)
+        for _ in range(5):
+            run.reserve(ROUND).commit()
+        whole, part = ledger.epsilon_any_stop(), ledger.upper_epsilon()
+    assert whole > part
+    assert dpacct("ledger show", book, "-q").text == f"{whole!r}\n"
+    first, second = dpacct("ledger show", book).text.splitlines()[1:3]
+    assert whole <= float(first.split()[1]) <= whole * (1 + 1e-4)
+    assert "whatever decided when to stop, at delta 1e-05" in first
+    assert "only if it was settled in advance to stop here" in second
+    assert part <= float(second.split()[0]) <= part * (1 + 1e-4)
+
+
 def test_verify(dpacct: Any, file: str) -> None:
     data = dpacct("ledger verify", file, "--json").json
     assert data["sound"] is True

@@ -165,7 +165,7 @@ def test_a_typed_delta_that_is_not_the_ledgers_is_refused_first(dpacct: Any, fol
     for words in ("--data mnist", f"{TINY} --eps 4", f"{TINY} --noise 1"):
         ran = dpacct("train dp-fedavg --ledger loose --delta 1e-5", words)
         assert (ran.code, ran.out) == (2, "")
-        assert ran.err.startswith("dpacct: --delta is 1e-05; the ledger loose has delta 0.05")
+        assert ran.err.startswith("dpacct: --delta is 1e-5; the ledger loose has delta 0.05")
         assert "give 0.05, or charge another ledger" in ran.err
         assert ran.err.count("\n") == 1
     assert (folder / "loose").read_bytes() == before

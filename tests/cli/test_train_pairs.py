@@ -130,7 +130,7 @@ def refused(row: Row) -> str:
             "other adjacency": "--adjacency is 'add-remove'",
         }.get(row.ledger, "")
     return {
-        "other delta": "--delta is 0.001; the ledger digits.ledger has delta 0.05" * row.typed,
+        "other delta": "--delta is 1e-3; the ledger digits.ledger has delta 0.05" * row.typed,
         "other adjacency": "--adjacency is 'add-remove'",
         "spent": "does not fit",
         "dead run": "held by run 1 ('dead'",

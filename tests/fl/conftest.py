@@ -6,6 +6,12 @@ torch = pytest.importorskip("torch")
 
 
 @pytest.fixture
+def uncounted(monkeypatch):
+    """Reports do not say what was spent, which takes longer than small rounds."""
+    monkeypatch.setattr("dpacct.fl.accounts.Account.spent_so_far", lambda _: float)
+
+
+@pytest.fixture
 def unwatched(monkeypatch):
     """Methods may keep notes, for tests that look over their shoulder."""
     monkeypatch.setattr("dpacct.fl.isolation.Isolation.check", lambda _: None)

@@ -224,7 +224,8 @@ KILLED = """
 def test_kill_9_loses_no_charge(tmp_path):
     path = tmp_path / "run.pt"
     command = [sys.executable, "-c", textwrap.dedent(KILLED), str(path)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     first = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     with first:
         for line in first.stdout:

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import dpacct
 from dpacct import fl
 from dpacct.errors import DpacctError, Unsupported
 from dpacct.fl.methods import METHODS as SHIPPED_METHODS
@@ -59,11 +58,13 @@ class FirstIsSilent:
         return rows
 
 
+pytestmark = pytest.mark.usefixtures("uncounted")
+
+
 @pytest.fixture(autouse=True)
 def _no_race(monkeypatch):
-    """Of two runs both are trained in the same way; what they cost is looked at elsewhere."""
+    """Of two runs both are trained in the same way."""
     monkeypatch.setattr("dpacct.fl.choice.seconds", lambda *_: 1.0)
-    monkeypatch.setattr("dpacct.fl.accounts.Account.spent_so_far", lambda _: dpacct.Interval)
 
 
 def people(first: int, *, words: bool = False) -> list[fl.ClientData]:

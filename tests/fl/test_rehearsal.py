@@ -16,6 +16,7 @@ from dpacct.fl.examples import Kind, usual_kind
 from dpacct.fl.methods.protocol import Method
 from tests.fl.problems import cross_entropy, federation, flat, linear, make_clients, perceptron
 
+pytestmark = pytest.mark.usefixtures("uncounted")
 TRAINERS = pytest.mark.parametrize("vectorize", [False, True], ids=["alone", "together"])
 
 

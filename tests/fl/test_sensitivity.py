@@ -30,7 +30,7 @@ BOUNDS = [
     fl.PerLayerClip((0.1, 0.7, 0.02)),
     fl.PerLayerClip((1e-8, 1.0, 1e12)),
     fl.SmoothedNormalization(0.01),
-    fl.SmoothedNormalization(1e-8),
+    fl.SmoothedNormalization(1e-12),
     fl.SmoothedNormalization(1e12),
     fl.AdaptiveClip(0.3, indicator_noise=5.0),
     *(method.bound for method in (fl.FedAlphaNormEC(), fl.FedAvgSmoothed())),

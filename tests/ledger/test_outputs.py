@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,8 @@ def test_a_ledger_is_never_replaced_whatever_leads_to_it(book: Path) -> None:
             with pytest.raises(InvalidParameter, match="never replaced"):
                 check_place(alias, "output", replace=replace)
     assert book.read_bytes() == before
+    # A ledger with a second name is not opened.
+    (book.parent / "hard.txt").unlink()
     with Ledger.open(book) as ledger:
         assert ledger.verify().sound
 
@@ -125,21 +128,17 @@ def test_what_stands_beside_a_ledger_is_not_written_over_nor_made(book: Path) ->
         assert not beside.exists()
 
 
-def test_an_open_ledgers_journal_is_known_by_its_content(book: Path) -> None:
-    with Ledger.open(book) as ledger:
-        ledger.start_run("one")
-        log = book.with_name("a.ledger-wal")
-        if not log.exists():
-            pytest.skip("this ledger keeps no write-ahead log")
-        os.link(log, book.with_name("log.txt"))
-        with pytest.raises(InvalidParameter, match="journal of a database"):
-            write(book.with_name("log.txt"), replace=True)
-        assert ledger.verify().sound
+def test_the_journal_of_a_database_is_known_by_its_content(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "other", isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("CREATE TABLE more (x)")
+    os.link(tmp_path / "other-wal", tmp_path / "log.txt")
+    with pytest.raises(InvalidParameter, match="journal of a database"):
+        write(tmp_path / "log.txt", replace=True)
+    connection.close()
 
 
 def test_other_databases_and_texts_are_none(tmp_path: Path) -> None:
-    import sqlite3
-
     other = tmp_path / "other.db"
     connection = sqlite3.connect(other)
     connection.execute("CREATE TABLE t (x)")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.layout import Layout, trainable
-from dpacct.fl.norms import CLIP_NORM_RANGE, at_least_single, row_norms
+from dpacct.fl.norms import ALPHA_RANGE, CLIP_NORM_RANGE, at_least_single, row_norms
 from dpacct.rounds import Adjacency
 
 _SMALLEST_FACTOR = 2.0**-60
@@ -82,13 +82,13 @@ def check_limits(bound: Bound, layout: Layout) -> None:
         raise InvalidParameter("bound", name, rule)
 
 
-def in_norm_range(value: object, name: str, noun: str) -> float:
-    """A number in the range in which products of norms neither over- nor underflow.
+def _within(ends: tuple[float, float], value: object, name: str, noun: str) -> float:
+    """A number between two ends.
 
     Raises:
         InvalidParameter: out of range.
     """
-    low, high = CLIP_NORM_RANGE
+    low, high = ends
     rule = f"{noun} lies in [{low:g}, {high:g}]"
     number = validate.real(name, value, rule)
     if not low <= number <= high:
@@ -108,7 +108,7 @@ def clip_norm(value: object, name: str = "clip_norm") -> float:
             f"{name} is a constant. A median or any other rule on the clients' norms would release "
             "private values without noise; AdaptiveClip finds a quantile with noise, and is charged"
         )
-    return in_norm_range(value, name, "a clip norm")
+    return _within(CLIP_NORM_RANGE, value, name, "a clip norm")
 
 
 def clip_rows(rows: Tensor, norms: Tensor, limit: float) -> Tensor:
@@ -230,7 +230,7 @@ class SmoothedNormalization:
     """v / (alpha + |v|): every contribution is shorter than 1, and none is clipped.
 
     Args:
-        alpha: in [1e-8, 1e12].
+        alpha: in [1e-12, 1e12].
 
     Raises:
         InvalidParameter: alpha out of range.
@@ -241,7 +241,7 @@ class SmoothedNormalization:
     alpha: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "alpha", in_norm_range(self.alpha, "alpha", "alpha"))
+        object.__setattr__(self, "alpha", _within(ALPHA_RANGE, self.alpha, "alpha", "alpha"))
 
     @property
     def clip_norm(self) -> float:

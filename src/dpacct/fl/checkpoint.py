@@ -50,7 +50,7 @@ def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
     write_file(path, lambda stream: torch.save(whole, stream), name="checkpoint", replace=True)
 
 
-def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
+def read_checkpoint(path: Path, device: torch.device | str) -> dict[str, Any]:
     """What `write_checkpoint` wrote, with its tensors on the device.
 
     Raises:

@@ -70,7 +70,8 @@ class TrainerChooser:
         memory_limit: bytes for the clients of one chunk; None for `default_memory_limit`.
 
     Attributes:
-        model: the copy that clients train. loss: with it. alone: trains one after the other.
+        model: the copy that clients train. loss: with it.
+        alone: trains one after the other. vectorized: trains all at once.
 
     Raises:
         InvalidParameter: one of the last three makes no sense. Unsupported: no copy can be made.
@@ -101,7 +102,7 @@ class TrainerChooser:
         names, precision = layout.names, local.precision
         self.loss = LocalLoss(self.model, objective, names, precision, functional=False)
         self.alone = SequentialTrainer(method, self.loss, layout)
-        self._vectorized = VectorizedTrainer(method, self.loss.batched(), layout)
+        self.vectorized = VectorizedTrainer(method, self.loss.batched(), layout)
         self._method = method
         self._layout = layout
         self._local = local
@@ -124,7 +125,7 @@ class TrainerChooser:
         if complaint and self._vectorize is True:
             raise Unsupported(f"vectorize=True, but {complaint}")
         if not complaint:
-            found[SIDE_BY_SIDE] = GroupTrainer(self._vectorized)
+            found[SIDE_BY_SIDE] = GroupTrainer(self.vectorized)
         return found
 
     @contextmanager
@@ -179,7 +180,7 @@ class TrainerChooser:
         if complaint:
             return self._refused(complaint)
         trainers = [
-            GroupTrainer(self._vectorized, size, max(fitting, 1) * width // size)
+            GroupTrainer(self.vectorized, size, max(fitting, 1) * width // size)
             for size in self._sizes(cohort, fitting)
         ]
         best: GroupTrainer | None = trainers[-1]
@@ -235,7 +236,7 @@ class TrainerChooser:
         try:
             with self.still():
                 expected = self.alone.train(tasks, broadcast)
-                found = self._vectorized.train(tasks, broadcast)
+                found = self.vectorized.train(tasks, broadcast)
                 same = self._agree(expected, found, broadcast)
                 same = same or self._agree_in_double(tasks, broadcast)
         except _UNBATCHABLE as error:
@@ -267,7 +268,7 @@ class TrainerChooser:
         same, wide = doubled(tasks, broadcast)
         try:
             expected = self.alone.train(same, wide)
-            return self._agree(expected, self._vectorized.train(same, wide), wide)
+            return self._agree(expected, self.vectorized.train(same, wide), wide)
         except _UNBATCHABLE:
             # A model that holds constants in float32, say.
             return False
@@ -281,7 +282,7 @@ class TrainerChooser:
         inputs, targets = batch.inputs.unsqueeze(0), batch.targets.unsqueeze(0)
         try:
             # As it is computed side by side: a model may save less where it is alone.
-            step = partial(self._vectorized.plain_gradients, params, inputs, targets, None)
+            step = partial(self.vectorized.plain_gradients, params, inputs, targets, None)
             return client_bytes(step, anchor, batch)[0]
         except _UNBATCHABLE:
             step = partial(self.loss.gradient, anchor, batch)

@@ -17,6 +17,8 @@ _PIECE = 1 << 16
 MARGIN = 2.0**-20
 # Float32 products stay far from underflow, and sums far from overflow.
 CLIP_NORM_RANGE = (1e-8, 1e12)
+# Factors up to 1 / alpha stay far from overflow, too.
+ALPHA_RANGE = (1e-12, 1e12)
 
 
 def row_norms(rows: Tensor) -> Tensor:

@@ -82,9 +82,12 @@ class Rehearsal:
             workers = engine.num_clients if everyone else engine.plan.cohort_size
             planned, broadcast = max(1, round(workers)), engine.broadcast(self._state)
             choice = chooser.choose(self.make, self._kind, self._labels, broadcast, planned)
-            if choice.trainer.together is not None:
-                worlds.check_alone(choice.trainer.together)
-            worlds.check_rounds(choice.trainer.together or chooser.alone)
+            if choice.trainer.together is None:
+                worlds.check_rounds(chooser.alone)
+            else:
+                # Two clients, without those that fill up a group.
+                worlds.check_alone(chooser.vectorized)
+                worlds.check_rounds(chooser.vectorized)
         return choice
 
     def _try_model(self) -> None:

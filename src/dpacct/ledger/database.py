@@ -60,6 +60,8 @@ class Database:
         # Who uses it: a mark, and the frame in which it does.
         self._user: tuple[object, FrameType | None] | None = None
         self._joint = False
+        # Whether a write is under way, so that what is read may yet be undone.
+        self.is_written = False
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -122,7 +124,7 @@ class Database:
             )
         if self._is_inside(joint=self._joint):
             return False
-        self._joint = joint
+        self._joint, self.is_written = joint, True
         self._user = writer, frame
         with translated(self.path):
             self._lock.take(exclusive=True)
@@ -147,7 +149,7 @@ class Database:
         """End what ``user`` began, if it is under way; what was not committed is undone."""
         if self._user is not None and self._user[0] is user and self._lock.owned:
             self._undo()
-            self._user, self._joint = None, False
+            self._user, self._joint, self.is_written = None, False, False
 
     def _undo(self) -> None:
         try:

@@ -193,7 +193,7 @@ class Readings:
             found, plan = book.run_state(run), book.plan(run)
             if any(found.held) and plan is not None:
                 holders.append(Holder(run, book.start(run).name, plan.rounds - found.cursor))
-        return Standing(book.store.path, book.budget, self.ledger_upper(), tuple(holders))
+        return Standing(book.store.path, book.budget, self.ledger_any_stop(), tuple(holders))
 
     def _so_far(self, run: int) -> Schedule:
         """The part of a run's plan that it has used."""

@@ -1,7 +1,7 @@
 """Where a ledger stands when it says no: what it reads, and who holds what is left.
 
-Rule 1: a refusal states the reading that `Ledger.epsilon` gives. Where another bound decides, it
-says which, and why.
+Rule 1: a refusal states the reading that `dpacct ledger show` tells first, which holds whatever
+decided how many rounds ran. Where another bound decides, it says which, and why.
 Rule 2: room that a run holds is named with the run, and with the ways to free it.
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dpacct.budget import Budget
+from dpacct.display import line
 from dpacct.ledger.figures import above, told
 
 _NAMED = 3
@@ -33,7 +34,7 @@ class Standing:
     Attributes:
         path: of the ledger.
         budget: of the ledger.
-        upper: proven epsilon of all runs, as the ledger reads it.
+        upper: proven epsilon of all runs, whatever decided how many rounds ran.
         holders: runs that hold room.
     """
 
@@ -58,7 +59,7 @@ class Standing:
         """
         if not self.holders:
             return ""
-        named = [f"run {h.run} ({h.name!r}, {h.rounds} rounds)" for h in self.holders[:_NAMED]]
+        named = [f"run {h.run} ({line(h.name)!r}, {h.rounds} rounds)" for h in self.holders[:_NAMED]]
         if len(self.holders) > _NAMED:
             named.append(f"{len(self.holders) - _NAMED} more")
         file = shlex.quote(str(self.path))

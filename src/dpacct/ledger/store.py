@@ -54,7 +54,7 @@ class Store:
         self.path = database.path
         self.database = database
         self._limit = limit
-        self.seen: Entry | None = None
+        self._seen: Entry | None = None
 
     @classmethod
     def create(cls, place: Place, first: Entry) -> bool:
@@ -159,7 +159,8 @@ class Store:
 
         def newest(rows: Rows) -> Entry:
             head = rows.head()
-            if self._limit == NO_LIMIT:
+            # What is being written may yet be undone, and was compared when that began.
+            if self._limit == NO_LIMIT and not self.database.is_written:
                 self._check_seen(rows, head)
             return head
 
@@ -225,7 +226,7 @@ class Store:
             head = rows.head()
             now = next_witness(rows, known, head)
         self.database.commit()
-        self.seen = head
+        self._seen = head
         if now != known:
             update_witness(self.database.place, now)
 
@@ -237,16 +238,16 @@ class Store:
 
     def _check_seen(self, rows: Rows, head: Entry) -> None:
         """Refuse a file whose content was replaced by an older one while it was open."""
-        seen = self.seen
+        seen = self._seen
         if seen is None or head == seen:
-            self.seen = head
+            self._seen = head
             return
         if head.number < seen.number or rows.entry(seen.number).hash != seen.hash:
             raise LedgerError(
                 f"{self.path}: the file was overwritten while it was open: entry {seen.number} is "
                 f"not the one that was read before. Restore the newer copy."
             )
-        self.seen = head
+        self._seen = head
 
 
 class Writing:
@@ -258,7 +259,6 @@ class Writing:
         self._store = store
         self._joint = joint
         self._known: Witness | None = None
-        self._before: Entry | None = None
         self._mark = object()
 
     def __enter__(self) -> None:
@@ -268,7 +268,6 @@ class Writing:
             block = getattr(inspect.currentframe(), "f_back", None)
             if database.begin(self._mark, block, joint=self._joint):
                 self._known = self._store.agree()
-                self._before = self._store.seen
         except BaseException:
             database.let_go(self._mark)
             raise
@@ -282,8 +281,6 @@ class Writing:
         # Otherwise it is part of another block, with which it ends.
         if self._known is not None:
             try:
-                # What was read inside and is undone now was never there.
-                self._store.seen = self._before
                 if kind is None:
                     self._store.settle(self._known)
             finally:

@@ -45,7 +45,7 @@ class FedAlphaNormEC(Method):
     As printed the noise is added by those who take part. Here it is added once to the sum.
 
     Args:
-        alpha: of the normalization, above 0; published 0.01.
+        alpha: of the normalization, in [1e-12, 1e12]; published 0.01.
         beta: of the memory, above 0; published 0.01 as the best of 0.001, 0.01, 0.1.
         server_normalization: divide the server's step by |vhat|; off in the published runs.
         operator: ``"gradient"``: the run's own local steps. ``"incremental"``: one pass, example by

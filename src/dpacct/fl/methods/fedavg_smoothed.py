@@ -24,7 +24,7 @@ class FedAvgSmoothed(Method):
     not the optimum. The run takes no clip norm.
 
     Args:
-        alpha: of the normalization, above 0; published 0.01.
+        alpha: of the normalization, in [1e-12, 1e12]; published 0.01.
         beta: above 0; published 0.1 as the best of 0.001, 0.01, 0.1 (how it enters is not printed,
             and this is the one consistent reading).
 
