@@ -178,11 +178,16 @@ def text_of(content: Any) -> str:
     return text
 
 
+def put(path: Path, data: bytes) -> None:
+    """A file with these bytes, and nothing beside it that remembers another one."""
+    for beside in path.parent.glob(f"{path.name}*"):
+        beside.unlink()
+    path.write_bytes(data)
+
+
 def write(path: Path, rows: list[Row]) -> None:
     """A ledger file of these lines, every hash as it must be."""
-    path.unlink(missing_ok=True)
-    # Who can write to the ledger can write to what stands beside it.
-    path.with_name(f"{path.name}.witness").unlink(missing_ok=True)
+    put(path, b"")
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode=OFF")
     connection.execute("PRAGMA synchronous=OFF")

@@ -75,7 +75,7 @@ def test_no_forgery_gives_a_traceback_and_none_that_is_sound_spends_less(
         data, said = path.read_bytes(), {}
         for name, use in uses(path):
             if name in forgeries.WRITING:
-                path.write_bytes(data)
+                forgeries.put(path, data)
             said[name], line = outcome(use)
             refused += bool(line)
             assert not line or is_one_line(line), (name, line)
@@ -274,6 +274,14 @@ def test_an_entry_has_one_form(path: Path, originals: list[list[Row]], text: str
         assert f"entry {number}: " in ledger.verify().problems[0]
         line = outcome(lambda: list(ledger.export()))[1]
     assert not line or is_one_line(line)
+
+
+def test_an_entry_before_the_first_is_found(path: Path, originals: list[list[Row]]) -> None:
+    rows = [Row(json.loads(json.dumps(row.content)), row.closes) for row in originals[1]]
+    rows[-1].content["number"] = -13
+    write(path, rows)
+    with Ledger.open(path, read_only=True) as ledger:
+        assert ledger.verify().problems == ("1 entries are numbered below 1",)
 
 
 # What SQLite gives back of values that somebody put into its columns.

@@ -113,6 +113,12 @@ class Rows:
         query = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"
         if {str(row[0]) for row in self._connection.execute(query)} != set(SCHEMA):
             problems.append("the tables are not those of a ledger")
+        # They would be read as entries of runs, but not as part of the chain.
+        (odd,) = self._connection.execute(
+            "SELECT count(*) FROM entries WHERE number < 1"
+        ).fetchone()
+        if odd:
+            problems.append(f"{odd} entries are numbered below 1")
         return problems
 
     def check_header(self) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dpacct.budget import Budget
+from dpacct.display import line
 from dpacct.ledger.figures import above, told
 
 _NAMED = 3
@@ -58,7 +59,7 @@ class Standing:
         """
         if not self.holders:
             return ""
-        named = [f"run {h.run} ({h.name!r}, {h.rounds} rounds)" for h in self.holders[:_NAMED]]
+        named = [f"run {h.run} ({line(h.name)!r}, {h.rounds} rounds)" for h in self.holders[:_NAMED]]
         if len(self.holders) > _NAMED:
             named.append(f"{len(self.holders) - _NAMED} more")
         file = shlex.quote(str(self.path))

@@ -3,7 +3,8 @@
 Rule 1: what is checked is recomputed from the entries alone, by the functions that wrote them.
 Rule 2: every number that is shown or used is checked; what cannot be is listed as unverified.
 Rule 3: whoever can write to the file can drop its newest entries, or write another file. Only a
-head hash that was kept elsewhere shows that; without one this is said.
+head hash that was kept elsewhere shows that, or the witness beside the file as far back as it goes;
+where there is none, this is said.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dpacct.ledger.book import Book
 from dpacct.ledger.chain import GENESIS, Entry, canonical, link
 from dpacct.ledger.entries import Settle, read, read_state, read_time
 from dpacct.ledger.replay import Replay
+from dpacct.ledger.witness import Witness
 
 MAX_PROBLEMS = 20
 # What only whoever wrote it knows.
@@ -75,6 +77,11 @@ def verify(book: Book, head: str | None = None) -> Verification:
         problems.append(f"{reading.place}: {' '.join(str(error).split())}")
     if not reading.count and not problems:
         problems.append("there are no entries")
+    remarks = [*reading.remarks()]
+    try:
+        remarks += _of_witness(book.store.witness())
+    except LedgerError as error:
+        problems.append(str(error))
     if head is not None and not reading.head_found:
         shown = line(head, 80)
         problems.append(f"the head {shown} is not in the chain: entries are missing, or changed")
@@ -85,8 +92,17 @@ def verify(book: Book, head: str | None = None) -> Verification:
         reading.latest.hex(),
         None if head is None else reading.head_found,
         tuple(problems[:MAX_PROBLEMS]),
-        tuple(reading.remarks())[:MAX_PROBLEMS],
+        tuple(remarks[:MAX_PROBLEMS]),
     )
+
+
+def _of_witness(witness: Witness | None) -> list[str]:
+    """What the witness beside the file cannot show."""
+    if witness is None:
+        return ["there is no witness beside the file: entries dropped from its end leave no trace"]
+    if witness.since > 1:
+        return [f"its witness was made at entry {witness.since}: of losses before it knows nothing"]
+    return []
 
 
 class _Reading:
@@ -99,7 +115,7 @@ class _Reading:
         self.count = 0
         self.head_found = False
         self.place = "entry 1"
-        self._head = head
+        self._head = None if head is None else head.strip().lower()
         self._time = ""
         self._backwards: list[int] = []
 
