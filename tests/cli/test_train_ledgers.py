@@ -296,7 +296,8 @@ def test_a_run_with_the_ledger_of_another_is_refused(
 ) -> None:
     stopped(dpacct, monkeypatch, f"train dp-fedavg {TINY} --ledger a.ledger")
     stopped(dpacct, monkeypatch, f"train dp-fedavg {TINY} --ledger b.ledger")
-    shutil.copy("b.ledger", "a.ledger")
+    for name in ("ledger", "ledger.witness"):
+        shutil.copy(f"b.{name}", f"a.{name}")
     ran = dpacct("train --resume --run a")
     assert (ran.code, ran.out) == (1, "")
     assert "the checkpoint a.checkpoint belongs to another ledger" in ran.err
