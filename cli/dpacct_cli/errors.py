@@ -8,6 +8,7 @@ Rule 3: a text that is no number is called that, before any range is spoken of.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from typing import Any, cast
@@ -107,7 +108,7 @@ def line(error: DpacctError) -> str:
         shown = _not_a_number(label, value)
         hint = _meant(error.name, value, words.text_of(label)) or hint
     elif isinstance(value, int | float) and typed is not None:
-        shown = words.shortened(typed)
+        shown = f"{words.shortened(typed)}{_beyond(typed, value)}"
     else:
         return error.describe(label)
     sentence = f"{label} is {shown}; {error.rule}."
@@ -122,6 +123,15 @@ def _typed(label: str, value: object) -> str | None:
     parts = [part.strip() for part in (text, *text.split(","))]
     same = (part for part in parts if _same(words.number(part), value))
     return next(same, None)
+
+
+def _beyond(text: str, value: float) -> str:
+    """What became of a number that no floating-point number is near."""
+    if value == 0 and re.search("[1-9]", re.split("[eE]", text)[0]):
+        return ", which is so small that it is read as 0"
+    if math.isinf(value) and "inf" not in text.lower():
+        return ", which is so large that it is read as infinite"
+    return ""
 
 
 def _not_a_number(label: str, value: str) -> str:
@@ -198,5 +208,5 @@ def _elsewhere(context: Any) -> dict[str, list[str]]:
 def print_line(message: str) -> None:
     """Write one line to stderr, whatever the message contains."""
     whole = escaped(" ".join(message.split()))
-    shown = re.sub(rf"\S{{{words.LONGEST},}}", lambda word: words.shortened(word[0]), whole)
+    shown = re.sub(rf"[^\s;']{{{words.LONGEST},}}", lambda word: words.shortened(word[0]), whole)
     print(f"{PROGRAM}: {shown}", file=sys.stderr)

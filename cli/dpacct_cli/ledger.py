@@ -1,6 +1,7 @@
 """`dpacct ledger ...`: what was spent on a data set, and whether the record of it is sound."""
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -93,6 +94,8 @@ def verify(
       dpacct ledger verify census.ledger
     """
     style = options.read_style(as_json, quiet)
+    if head is not None and re.fullmatch("[0-9a-f]{64}", head) is None:
+        raise InvalidParameter("--head", head, "a head is 64 hexadecimal digits, 0 to 9 and a to f")
     with opened(file) as ledger:
         found = ledger.verify(head)
     data: dict[str, object] = {

@@ -36,7 +36,7 @@ RunNumber = Annotated[
 def given(file: str | None) -> str:
     """The file that was named."""
     # Conversions are off, and with them the parser's own check.
-    if file is None:
+    if not file:
         raise InvalidParameter("FILE", None, "name the ledger of a data set")
     return file
 

@@ -139,14 +139,14 @@ def run(start: Callable[[], None]) -> int:
     except ImportError as error:
         code = _say(f"it cannot start: {_first_line(error)}", FAILED)
     except OSError as error:
-        where = "" if error.filename is None else f": {_quoted(error.filename)}"
-        code = _say(f"{error.strerror or error}{where}.", FAILED)
+        code = _say(_refusal(error), FAILED)
     try:
         sys.stdout.flush()
     except OutputLost as error:
         code = _lost(error)
-    # All is done and said; what the interpreter still has to do takes a moment.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if signal.getsignal(signal.SIGINT) is _end_at_once:
+        # All is done and said; what the interpreter still has to do takes a moment.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     return code
 
 
@@ -164,6 +164,16 @@ def _lost(error: OutputLost) -> int:
 
 def _first_line(error: Exception) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), repr(error))
+
+
+def _refusal(error: OSError) -> str:
+    if error.filename is not None:
+        return f"{error.strerror or error}: {_quoted(error.filename)}."
+    try:
+        os.getcwd()  # noqa: PTH109 - pathlib takes long to import
+    except OSError:
+        return "the folder in which it was started does not exist any more."
+    return f"{error.strerror or error}."
 
 
 def _quoted(file: str | bytes | int) -> str:

@@ -54,7 +54,7 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("epsilon --noise -1 --rounds 3 --q 0.1", ("--noise is -1;", "lies in [")),
     ("epsilon --noise nan --rounds 3 --q 0.1", ("--noise is nan;", "lies in [")),
     ("epsilon --noise 1e-300 --rounds 3 --q 0.1", ("--noise is 1e-300;", "lies in [")),
-    ("epsilon --noise 1e999 --rounds 3 --q 0.1", ("--noise is 1e999;", "lies in [")),
+    ("epsilon --noise 1e999 --rounds 3 --q 0.1", ("--noise is 1e999, which", "lies in [")),
     ("epsilon --rounds 3 --q 0.1", ("--noise is missing;", "lies in [")),
     ("epsilon --noise 1 --q 0.1", ("--rounds is missing;", "whole number")),
     ("epsilon --noise 1 --rounds 3 --q 0.1 --sampling full", ("--q 0.1", "--sampling full")),
@@ -141,7 +141,10 @@ NO_NUMBERS = [
     ("--noise", "nan", "nan;", "[0.001, 1e+10]."),
     ("--noise", "Infinity", "Infinity;", "[0.001, 1e+10]."),
     ("--q", "٣", "٣;", "Did you mean 0.03 (3 %)?"),
-    ("--rounds", 10**5 * "9", "99999999999999999999... (100000 characters);", "to 1e+12."),
+    ("--rounds", 10**5 * "9", "99999999999999999999... (100000 characters), which", "to 1e+12."),
+    ("--noise", "1e999", "1e999, which is so large that it is read as infinite;", "1e+10]."),
+    ("--q", "1e-400", "1e-400, which is so small that it is read as 0;", "(0, 1]."),
+    ("--q", "0e5", "0e5;", "(0, 1]."),
 ]
 
 

@@ -111,7 +111,10 @@ def test_what_a_screen_cannot_show_is_escaped(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_was_deleted_is_no_obstacle(
-    tmp_path: Path, dpacct: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    dpacct: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     gone = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
     ended = run(f"{CALIBRATE} -q", tmp_path, below=gone)
@@ -119,6 +122,12 @@ def test_a_folder_that_was_deleted_is_no_obstacle(
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
+    with pytest.raises(OSError, match="No such file"):
+        Path.cwd()
+    assert terminal.run(os.getcwd) == 1
+    assert capsys.readouterr().err == (
+        "dpacct: the folder in which it was started does not exist any more.\n"
+    )
     for words, line in (
         ("epsilon --schedule a.toml", "--schedule is 'a.toml'; it cannot be read"),
         ("ledger show a.ledger", "FILE is 'a.ledger'; there is no such file."),
