@@ -104,8 +104,8 @@ class Composition:
     def without_least(self, mass: float) -> tuple[Composition, float]:
         """The composition without what hardly matters, and how much delta(eps) loses by that.
 
-        A round that is left out costs no delta(eps) more than its total variation distance, of which
-        the sum stays below ``mass``: q times that of the unsampled Gaussians, at most
+        A round that is left out costs no delta(eps) more than its total variation distance, whose
+        sum stays below ``mass``: q times that of the unsampled Gaussians, at most
         0.4 shift / sigma.
         """
         symmetrized = [(p.sampling_rate, p.noise_std, float(n)) for p, n in self.symmetrized]
