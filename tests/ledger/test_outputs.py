@@ -128,6 +128,22 @@ def test_what_stands_beside_a_ledger_is_not_written_over_nor_made(book: Path) ->
         assert not beside.exists()
 
 
+def test_a_witness_is_known_by_its_content_when_its_ledger_is_gone(book: Path) -> None:
+    witness = book.with_name("a.ledger.witness")
+    if not witness.exists():
+        with Ledger.open(book) as ledger:
+            ledger.start_run("one")
+    witness.rename(book.with_name("kept.txt"))
+    book.unlink()
+    before = book.with_name("kept.txt").read_bytes()
+    with pytest.raises(InvalidParameter, match="it is the witness of a ledger"):
+        write(book.with_name("kept.txt"), replace=True)
+    assert book.with_name("kept.txt").read_bytes() == before
+    # A text of the same size is none.
+    book.with_name("text").write_bytes(b" " * 512)
+    write(book.with_name("text"), replace=True)
+
+
 def test_the_journal_of_a_database_is_known_by_its_content(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "other", isolation_level=None)
     connection.execute("PRAGMA journal_mode=WAL")

@@ -48,7 +48,7 @@ def record(
         LedgerError: the file cannot be written; nothing of it counts then.
     """
     if not 1 <= rounds.rounds <= MOST_ROUNDS:
-        rule = f"one call records from 1 to {MOST_ROUNDS} rounds, at about 2 kB each"
+        rule = f"one call records from 1 to {MOST_ROUNDS} rounds, at about 2.8 kB each"
         raise InvalidParameter("rounds", rounds.rounds, rule, "Record more in several calls.")
 
     def start(plan: Schedule | None) -> int:

@@ -217,7 +217,7 @@ class Ledger:
         """Record rounds that ran elsewhere as a finished run: all of them at once, or none.
 
         Args:
-            rounds: what ran, at most 100,000 (each takes about 2 kB and 0.4 ms). If their number
+            rounds: what ran, at most 100,000 (each takes about 2.8 kB and 0.5 ms). If their number
                 depends on what they released, give what was planned.
             over_budget: record them even if they do not fit; the ledger then admits nothing more.
             name, private, details: as for `start_run`.

@@ -17,11 +17,13 @@ from typing import BinaryIO
 
 from dpacct.errors import InvalidParameter
 from dpacct.ledger.rows import APPLICATION_ID
+from dpacct.ledger.witness import is_witness
 
 _SQLITE = b"SQLite format 3\x00"
 # Where the head of an SQLite file says whose it is.
 _APPLICATION = slice(68, 72)
-_HEAD = 100
+# One byte more than a witness has.
+_HEAD = 513
 _WRITE_AHEAD = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 _ROLLBACK = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
 _BESIDE = {
@@ -51,6 +53,8 @@ def protected(path: Path) -> str:
             return f"it is {what}"
     if is_ledger(real):
         return "it is a ledger"
+    if is_witness(_head(real)):
+        return "it is the witness of a ledger"
     if _head(real).startswith((*_WRITE_AHEAD, _ROLLBACK)):
         return "it is the journal of a database, which may be a ledger"
     if real.exists() and not os.access(real, os.R_OK):

@@ -71,6 +71,11 @@ def read_witness(place: Place) -> Witness | None:
     return found
 
 
+def is_witness(data: bytes) -> bool:
+    """Whether the content of a file is that of a witness; its first 513 bytes are enough."""
+    return _parsed(data) is not None
+
+
 def make_witness(place: Place, witness: Witness) -> None:
     """Write a first one; it is there as a whole, or not at all.
 
