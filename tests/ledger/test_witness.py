@@ -102,6 +102,7 @@ def spend(path: Path, rounds: int) -> Position:
 def test_every_entry_is_witnessed_when_the_call_that_wrote_it_returns(path: Path) -> None:
     with Ledger.open(path, BUDGET) as ledger:
         assert said(ledger) == Witness(ledger.position, since=1)
+        assert ledger.verify().remarks == ()
         run = ledger.start_run("one", 2 * ROUND)
         steps = [lambda: run.reserve(ROUND).commit(), lambda: run.reserve(ROUND).abandon("x"),
                  lambda: run.reserve(ROUND), lambda: ledger.resume_run(1), run.finish]  # fmt: skip
@@ -189,9 +190,13 @@ def test_a_missing_witness_is_made_by_writers_alone_and_says_since_when(path: Pa
     beside(path).unlink()
     with Ledger.open(path, read_only=True) as ledger:
         assert ledger._book.store.witness() is None
+        assert ledger.verify().sound
+        assert "there is no witness beside the file" in ledger.verify().remarks[0]
     assert not beside(path).exists()
     with Ledger.open(path) as ledger:
         assert said(ledger) == Witness(ledger.position, since=6)
+        assert ledger.verify().sound
+        assert "its witness was made at entry 6" in ledger.verify().remarks[0]
         # Somebody deletes it while the ledger is open.
         beside(path).unlink()
         ledger.resume_run(1)
