@@ -59,7 +59,9 @@ class Standing:
         """
         if not self.holders:
             return ""
-        named = [f"run {h.run} ({line(h.name)!r}, {h.rounds} rounds)" for h in self.holders[:_NAMED]]
+        named = [
+            f"run {h.run} ({line(h.name)!r}, {h.rounds} rounds)" for h in self.holders[:_NAMED]
+        ]
         if len(self.holders) > _NAMED:
             named.append(f"{len(self.holders) - _NAMED} more")
         file = shlex.quote(str(self.path))
