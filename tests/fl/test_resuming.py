@@ -203,6 +203,31 @@ def test_a_run_without_a_ledger_of_its_own_goes_on_in_its_process_alone(tmp_path
         run.resume(path)
 
 
+def test_rounds_that_released_nothing_are_no_lost_rounds(tmp_path):
+    """Too few noise shares: the round is charged and over, and there are fewer released ones."""
+    path = tmp_path / "run.pt"
+    options = {
+        "noise_multiplier": 2.0,
+        "budget": None,
+        "sampling": fl.Full(),
+        "adjacency": "replace-one",
+        "noise": fl.NoiseShares(8, dropout_rate=0.9),
+        "checkpoint": path,
+    }
+    with planned(**options) as run:
+        for report in run:
+            assert not report.released
+            if report.round == 3:
+                break
+    content = read_checkpoint(path, CPU)
+    assert (content["round"], content["charged"], content["committed"]) == (3, 3, 0)
+    with planned(**options).resume() as run:
+        assert run.round == 3
+        assert run.run().round == 5
+        plan = 5 * dpacct.Round(2.0, fl.Full(), "replace-one")
+        assert run.epsilon.upper == pytest.approx(dpacct.epsilon(plan, delta=1e-5).upper, rel=1e-6)
+
+
 def test_noise_in_other_last_digits_is_taken_from_the_checkpoint(tmp_path, monkeypatch):
     path = play(tmp_path / "run.pt", 2)
     from dpacct.fl import settings

@@ -43,5 +43,6 @@ def diagnose(
         norm_median=float(norms.median()),
         norm_max=float(norms.max()),
         dropped_updates=dropped,
-        signal_to_noise=signal / noise,
+        # A round that releases nothing has no noise to compare with.
+        signal_to_noise=signal / noise if noise else math.nan,
     )

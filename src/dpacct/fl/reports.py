@@ -46,7 +46,8 @@ class Diagnostics:
         clipped_fraction: share of them whose update was longer than the bound (NaN if none came).
         norm_mean, norm_median, norm_max: of the raw updates, before bounding (NaN if none came).
         dropped_updates: updates that held NaN or infinity, or could not be computed; set to zero.
-        signal_to_noise: norm of the sum of bounded updates / expected norm of the noise.
+        signal_to_noise: norm of the sum of bounded updates / expected norm of the noise (NaN where
+            nothing was released).
     """
 
     cohort_size: int
