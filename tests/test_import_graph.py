@@ -30,7 +30,7 @@ LAYERS = [
         "achieved", "tilted", "symmetrized_losses", "inversion", "loss_pieces", "loss_cells",
         "grid_masses", "loss_grid", "grid_plan", "grid_transform", "grid_engine",
         "cumulants", "saddle", "composition", "truncated_losses", "truncated_composition",
-        "contour", "engines", "first_guess", "tight",
+        "contour", "engines", "first_guess", "tight", "tilted_nodes",
     },
     {"renyi_accountant", "closed_form_accountant", "gaussian_accountant", "tight_accountant"},
     {"accountant"},
