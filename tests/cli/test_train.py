@@ -231,7 +231,7 @@ BAD = [
     ("dp-fedavg --eps 8 --noise 1", ("--eps 8 contradicts --noise 1",)),
     ("dp-fedavg --noise 0", ("--noise is 0",)),
     ("dp-fedavg --delta 1", ("--delta is 1",)),
-    ("dp-fedavg --clip-norm 0", ("--clip is 0", "above 0")),
+    ("dp-fedavg --clip-norm 0", ("--clip-norm is 0", "above 0")),
     ("dp-fedavg --local-lr 0", ("--local-lr is 0",)),
     ("dp-fedavg --local-lr fast", ("--local-lr is 'fast'",)),
     ("dp-fedavg --local-epochs 0", ("--local-epochs is 0",)),
@@ -259,7 +259,7 @@ BAD = [
     ("dp-fedavg --new-ledger --ledger x", ("--new-ledger contradicts --ledger x",)),
     ("dp-fedavg --ledger x.ledger --resume", ("--ledger is 'x.ledger'", "no run to resume")),
     ("dp-fedavg --label y", ("--label contradicts --data digits",)),
-    ("dp-fedavg --json -q", ("--quiet contradicts --json",)),
+    ("dp-fedavg --json -q", ("-q contradicts --json",)),
 ]
 
 
