@@ -94,9 +94,9 @@ class TrainerChooser:
             raise InvalidParameter("vectorize", vectorize, rule)
         if chunk is not None:
             chunk = validate.count("chunk_size", chunk, "the chunk size")
-        if memory_limit is None:
-            memory_limit = default_memory_limit(next(model.parameters()).device)
-        limit = validate.count("memory_limit", memory_limit, "a memory limit in bytes")
+        limit = default_memory_limit(next(model.parameters()).device)
+        if memory_limit is not None:
+            limit = validate.count("memory_limit", memory_limit, "a memory limit in bytes")
 
         self.model, objective = separate(model, loss)
         names, precision = layout.names, local.precision
@@ -109,6 +109,8 @@ class TrainerChooser:
         self._vectorize = vectorize
         self._chunk = chunk
         self._limit = limit
+        # Asked for side by side and nothing else, clients get the memory that they need.
+        self._limited = vectorize == "auto" or memory_limit is not None
         self._tolerance = 5e-2 if local.precision == "bfloat16" else 2e-3
 
     def trainers(self, tasks: Sequence[Task], broadcast: Broadcast) -> dict[str, Trainer]:
@@ -174,8 +176,8 @@ class TrainerChooser:
         people = [make(size, seed) for seed, size in enumerate(sizes)]
         tasks = [made_up_task(data, self._method, broadcast) for data in people]
         fitting = int((1 - _DATA_SHARE) * self._limit) // self._client_bytes(tasks[0], broadcast)
-        if self._vectorize == "auto" and fitting < LANES:
-            return None, f": memory has no room for {LANES}"
+        if self._limited and fitting < LANES:
+            return self._refused(f"memory has no room for {LANES}")
         complaint = self._compare(tasks, broadcast)
         if complaint:
             return self._refused(complaint)
