@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
-from difflib import get_close_matches
 
 NEAR = 0.75
 QUOTES = "'\"`\u2018\u2019\u201c\u201d\u00ab\u00bb"
@@ -85,7 +84,7 @@ def meant_option(name: str, known: Iterable[str]) -> str | None:
     bare = _bare(name)
     same = [option for option in names if option.startswith("--") and _bare(option) == bare]
     same += [option for option, words in MEANINGS.items() if bare in words.split()]
-    near = get_close_matches(name.lower(), names, n=1, cutoff=NEAR)
+    near = _near(name, names)
     return next((option for option in (*same, *near) if option in names), None)
 
 
@@ -96,8 +95,13 @@ def meant_command(name: str, known: Iterable[str]) -> str | None:
     for command in names:
         if bare == command or bare in COMMANDS.get(command, "").split():
             return command
-    near = get_close_matches(name.lower(), names, n=1, cutoff=NEAR)
-    return near[0] if near else None
+    return next(iter(_near(name, names)), None)
+
+
+def _near(name: str, names: Sequence[str]) -> list[str]:
+    from difflib import get_close_matches
+
+    return get_close_matches(name.lower(), names, n=1, cutoff=NEAR)
 
 
 def unknown_option(

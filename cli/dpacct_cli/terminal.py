@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import select
 import signal
 import sys
 from collections.abc import Callable, Generator
@@ -54,7 +55,7 @@ class _Output(io.FileIO):
         if self._lost:
             return data.nbytes
         try:
-            return super().write(data)
+            return _written(super().write, data, self.fileno())
         except OSError as error:
             # The rest goes nowhere: the interpreter writes what is left when it ends.
             self._lost = True
@@ -69,8 +70,15 @@ class _Errors(io.FileIO):
         waiting.end()
         data = memoryview(b)  # pyright: ignore[reportArgumentType]
         with suppress(OSError):
-            return super().write(data)
+            return _written(super().write, data, self.fileno())
         return data.nbytes
+
+
+def _written(write: Callable[[memoryview], int | None], data: memoryview, file: int) -> int:
+    while (written := write(data)) is None:
+        # Whoever shares the file made it one that does not wait.
+        select.select([], [file], [])
+    return written
 
 
 def prepare() -> None:
@@ -79,8 +87,9 @@ def prepare() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end_at_once)
     _open_what_is_closed()
-    sys.stdout = _as_text(_Output(1, "w", closefd=False), sys.stdout)
-    sys.stderr = _as_text(_Errors(2, "w", closefd=False), sys.stderr)
+    output, errors = _Output(1, "w", closefd=False), _Errors(2, "w", closefd=False)
+    sys.stdout = _as_text(output, sys.stdout, by_line=output.isatty())
+    sys.stderr = _as_text(errors, sys.stderr, by_line=True)
     if any("error" in option for option in sys.warnoptions):
         import warnings
 
@@ -98,10 +107,10 @@ def _open_what_is_closed() -> None:
             os.open(os.devnull, mode)
 
 
-def _as_text(raw: io.FileIO, before: TextIO | None) -> io.TextIOWrapper:
+def _as_text(raw: io.FileIO, before: TextIO | None, *, by_line: bool) -> io.TextIOWrapper:
     encoding = getattr(before, "encoding", None) or "utf-8"
     return io.TextIOWrapper(
-        io.BufferedWriter(raw), encoding, "backslashreplace", line_buffering=raw.isatty()
+        io.BufferedWriter(raw), encoding, "backslashreplace", line_buffering=by_line
     )
 
 

@@ -8,7 +8,6 @@ Rule 3: help fits the terminal, and breaks no name of an option or a method.
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +43,8 @@ class HelpFormatter(_Formatter):
     """Help as wide as the terminal, within reason."""
 
     def __init__(self, **_settings: object) -> None:
+        import shutil
+
         columns = shutil.get_terminal_size().columns
         super().__init__(width=max(min(columns, WIDEST) - 2, NARROWEST))
 

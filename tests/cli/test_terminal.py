@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,6 +222,35 @@ def test_an_interrupt_that_is_ignored_stays_so() -> None:
             os.kill(os.getpid(), signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("kind", [terminal._Output, terminal._Errors])
+def test_a_file_that_does_not_wait_gets_all(kind: type[io.FileIO]) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    found: list[bytes] = []
+
+    def read() -> None:
+        while chunk := os.read(reader, 4096):
+            found.append(chunk)
+
+    thread = threading.Thread(target=read)
+    with io.BufferedWriter(kind(writer, "w")) as stream:
+        # More than a pipe holds, before anybody reads.
+        threading.Timer(0.05, thread.start).start()
+        stream.write(10**6 * b"x")
+    thread.join()
+    os.close(reader)
+    assert sum(map(len, found)) == 10**6
+
+
+def test_what_is_said_is_said_at_once(tmp_path: Path) -> None:
+    script = tmp_path / "start.py"
+    script.write_text(
+        "import os, sys\nfrom dpacct_cli import terminal\nterminal.prepare()\n"
+        "print('one', file=sys.stderr)\nos._exit(0)\n"
+    )
+    assert run("", tmp_path, start=(str(script),)).err == "one\n"
 
 
 def test_lost_output_fails_once() -> None:
