@@ -45,7 +45,7 @@ NO_ROWS = Rows(np.empty(0), np.empty(0), np.empty(0))
 PairOf = Callable[[Round, Direction], DominatingPair]
 # Rounds whose nodes are kept in the same arrays.
 _ROWS = 500
-_ACCURACY, _MAX_NODES = 44.0, 1_000_000
+_ACCURACY, _MAX_NODES = 44.0, 500_000
 Law = TiltedLosses | SymmetrizedLosses
 
 

@@ -11,8 +11,9 @@ from dpacct.rounding import Array
 from dpacct.tilted_nodes import TiltedNodes
 
 # Accuracy e^-20 of the sums of nodes, and how many there may be: a search takes some dozens.
-ACCURACY, MAX_NODES = 20.0, 2_000_000
-_NODES = 1500
+ACCURACY, MAX_NODES = 20.0, 200_000
+# Of the midpoint rule, and how far it goes into the tails of a Gaussian.
+_NODES, _REACH = 1500, 8.0
 
 
 class Cumulants(NamedTuple):
@@ -46,12 +47,24 @@ def nodes_cumulants(nodes: TiltedNodes, noise: Array, counts: Array) -> Cumulant
     return Cumulants(float(counts @ log_moment), float(counts @ first), float(counts @ second))
 
 
-def symmetrized_cumulants(q: float, sigma: float, tilt: float) -> Cumulants:
-    """The same for one pair of C_q, by the midpoint rule in u > 0."""
-    end = (1 + tilt) / sigma**2 + 8.0 / sigma
-    u = end * (np.arange(_NODES) + 0.5) / _NODES
-    loss = np.log1p(q * np.expm1(np.minimum(u, 700.0))) + np.maximum(u - 700.0, 0.0)
-    scale = math.log(sigma * end / (_NODES * math.sqrt(2 * math.pi)))
+def truncated_cumulants(q: float, sigma: float, tilt: float, end: float) -> Cumulants:
+    """The same for one remove pair with u = (2x - 1) / (2 sigma^2) up to ``end``."""
+    start = -_REACH / sigma - 0.5 / sigma**2
+    u, scale = _midpoints(sigma, start, max(end, start / 2))
+    loss = _log_ratio(q, u)
+    exponent = scale - (sigma * u + 0.5 / sigma) ** 2 / 2 + (1 + tilt) * loss
+    top = float(exponent.max())
+    weights = np.exp(exponent - top)
+    total = float(weights.sum())
+    mean = float(weights @ loss) / total
+    second = float(weights @ (loss * loss)) / total
+    return Cumulants(top + math.log(total), mean, second - mean**2)
+
+
+def symmetrized_cumulants(q: float, sigma: float, tilt: float, end: float = math.inf) -> Cumulants:
+    """The same for one pair of C_q, with losses up to that of u = ``end`` in size."""
+    u, scale = _midpoints(sigma, 0.0, min(end, (1 + tilt) / sigma**2 + _REACH / sigma))
+    loss = _log_ratio(q, u)
     gaussian = scale - (sigma * u + 0.5 / sigma) ** 2 / 2
     exponents = np.stack([gaussian + (1 + tilt) * loss, gaussian - tilt * loss])
     atom = (1 - q) * (1 - math.erfc(1 / (sigma * math.sqrt(8))))
@@ -61,3 +74,14 @@ def symmetrized_cumulants(q: float, sigma: float, tilt: float) -> Cumulants:
     mean = float((rising - falling) @ loss) / total
     second = float((rising + falling) @ (loss * loss)) / total
     return Cumulants(top + math.log(total), mean, second - mean**2)
+
+
+def _midpoints(sigma: float, start: float, end: float) -> tuple[Array, float]:
+    """Points u of the midpoint rule, and log of the weight of each against N(0, sigma^2) in x."""
+    width = (end - start) / _NODES
+    u = start + width * (np.arange(_NODES) + 0.5)
+    return u, math.log(sigma * width / math.sqrt(2 * math.pi))
+
+
+def _log_ratio(q: float, u: Array) -> Array:
+    return np.log1p(q * np.expm1(np.minimum(u, 700.0))) + np.maximum(u - 700.0, 0.0)

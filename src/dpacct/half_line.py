@@ -15,33 +15,51 @@ from dpacct.quadrature import IMAGINARY_AXIS, REAL_AXIS, RULE_ERROR
 from dpacct.rounding import UNIT, Array
 
 MAX_PANELS = 40_000
+_SAMPLES = 400
+# Phase of e^{it log r} on one panel: the bound of the rule grows by its exponential.
+_WAVE = 12.0
 
 
-def panel_edges(a: float, q: float, sigma: float, end: float, frequency: float = 0.0) -> Array:
-    """Panels from 0 to ``end``, small against all scales of the integrand.
+def panel_edges(
+    a: float,
+    q: float,
+    sigma: float,
+    end: float,
+    frequency: float = 0.0,
+    start: float = 0.0,
+) -> Array:
+    """Panels from ``start`` to ``end``, small against all scales of the integrand.
 
-    These are the boundary layer at 0, the curvature of the exponent of phi r^a, the distance of
-    the zeros of r, and the waves of e^{it log r}. They influence the cost only.
+    These are the boundary layer at 0 if they begin there, the curvature of the exponent of phi r^a,
+    the distance of the zeros of r, and the waves of e^{it log r}. They influence the cost only.
+
+    Raises:
+        NotConverged: more than `MAX_PANELS` would be needed.
     """
-    edges = [0.0]
-    first = min(0.5, 0.5 / ((a - 1) * q + 1e-300))
-    while edges[-1] < end:
-        left = edges[-1]
-        # Curvature of a log r in u is a p (1 - p), p taken where it is steepest in reach.
-        p = 1 / (1 + (1 - q) / q * math.exp(-min(left + 1.0, 700.0)))
-        steepest = p >= 0.5 and left < math.log(1 / q) + 1
-        spread = 0.25 if steepest else p * (1 - p)
-        width = min(
-            first + left / 2,
-            1.0,
-            1.4 / sigma,
-            2 / math.sqrt(1 + a * spread + sigma**2),
-            6.0 / (frequency * p + 1e-300),
-        )
-        edges.append(left + width)
-        if len(edges) > MAX_PANELS:
-            raise NotConverged(f"the half-line needs more than {MAX_PANELS} panels")
-    return np.array(edges)
+    layer = min(0.5, 0.5 / ((a - 1) * q + 1e-300)) if start == 0.0 else math.inf
+    u = np.linspace(start, end, _SAMPLES)
+    if start == 0.0:
+        # The layer may be far thinner than the distance of the samples.
+        u = np.union1d(u, np.geomspace(1e-6 * min(layer, end), end, _SAMPLES))
+    log_odds = math.log1p(-q) - math.log(q)
+    # Curvature of a log r in u is a p (1 - p), p taken where it is steepest within a unit.
+    p = 1 / (1 + np.exp(np.clip(log_odds - u - 1.0, -700.0, 700.0)))
+    steepest = (p >= 0.5) & (u < log_odds + 1.0)
+    far = 1 / (1 + np.exp(np.clip(log_odds - u, -700.0, 700.0)))
+    spread = np.where(steepest, 0.25, np.where(p < 0.5, p * (1 - p), far * (1 - far)))
+    width = np.minimum(
+        np.minimum(min(1.0, 1.4 / sigma), 2 / np.sqrt(1 + a * spread + sigma**2)),
+        np.minimum(_WAVE / (frequency * p + 1e-300), layer + (u - start) / 2),
+    )
+    # How many panels lie left of each sample; the edges are where that is a whole number.
+    density = np.maximum(1 / width[:-1], 1 / width[1:])
+    count = np.concatenate([[0.0], np.cumsum(density * np.diff(u))])
+    number = math.ceil(min(float(count[-1]), 1e9))
+    if number > MAX_PANELS:
+        raise NotConverged(f"the half-line needs {number} panels, more than {MAX_PANELS}")
+    edges = np.interp(np.linspace(0.0, float(count[-1]), max(number, 1) + 1), count, u)
+    edges[0], edges[-1] = start, end
+    return edges
 
 
 def node_errors(

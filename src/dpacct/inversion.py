@@ -22,10 +22,12 @@ from dpacct.truncated_composition import TruncatedComposition
 
 # What a blur may add to epsilon, and the width that sends for a finer one; both relative.
 _BLUR, _WIDE = 4e-7, 1e-6
-_ATTEMPTS = 5
+_ATTEMPTS, _FAILURES = 4, 8
+# A contour that leaves more of the width than this was the last.
+_WORTH = 0.7
 _COARSE = 1e-3
-# What a tilt is multiplied by where it was too much.
-_LESS = 0.7
+# What a tilt or a width is multiplied by where it was too much or too little.
+_LESS, _MORE = 0.7, 2.5
 # A guess of epsilon that was this much too large chose the tilt badly.
 _FAR_OFF = 0.7
 # Shares of the saddle point's tilt that are tried for a blurred contour.
@@ -72,43 +74,63 @@ def inversion_delta(composition: Composition, epsilon: float) -> Interval:
     if not TruncatedComposition.applies(composition):
         return _refine_delta(composition, 0.0, epsilon, best)
     best = Interval(best.lower, min(best.upper, chernoff_delta(composition, epsilon)))
-    for _ in range(_ATTEMPTS):
-        # What is lost depends on what is left, which is known only afterwards.
-        aim = max(best.lower, 1e-3 * best.upper)
+    for attempts in (1, _ATTEMPTS):
+        # What may be lost depends on what is left: a first, coarse contour tells that.
+        aim = best.lower if best.lower > 0.0 else 1e-5 * best.upper
         rest = TruncatedComposition.losing(composition, _LOST * aim)
-        best = _refine_delta(rest, rest.lost, epsilon, best)
-        if rest.lost <= 2 * _LOST * best.upper:
-            break
+        best = _refine_delta(rest, rest.lost, epsilon, best, attempts)
     return best
 
 
-def _refine_delta(composition: Composed, lost: float, epsilon: float, best: Interval) -> Interval:
+def _refine_delta(
+    composition: Composed,
+    lost: float,
+    epsilon: float,
+    best: Interval,
+    attempts: int = _ATTEMPTS,
+) -> Interval:
     """Ever less blurred contours, intersected; ``lost`` belongs to delta, not to the contour."""
-    saddle, at = tilt_at_epsilon(composition, epsilon)
-    log_delta = min(0.0, log_delta_estimate(saddle, at, epsilon))
-    tilt = cheapest_tilt(composition, saddle, epsilon, log_delta)
-    width = _BLUR * max(epsilon, 1 / tilt)
-    for _ in range(_ATTEMPTS):
+    try:
+        saddle, at = tilt_at_epsilon(composition, epsilon)
+        log_delta = min(0.0, log_delta_estimate(saddle, at, epsilon))
+        tilt = cheapest_tilt(composition, saddle, epsilon, log_delta)
+    except NotConverged:
+        return _known(best)
+    # Coarse first: it says where delta is.
+    width, before, failed = _COARSE * max(epsilon, 1 / tilt), math.inf, 0
+    while attempts > 0 and failed < _FAILURES:
         try:
             contour = Contour(composition, tilt, epsilon, log_delta, width, at.variance)
             found = contour.delta(epsilon)
         except NotConverged:
-            tilt *= _LESS
+            failed += 1
+            tilt, width = _easier(tilt, width, before)
             continue
+        attempts -= 1
         upper = min(1.0, (found.upper + lost) * (1 + 4 * UNIT))
         best = Interval.bracket(max(best.lower, found.lower), min(best.upper, upper))
-        gap = best.upper - best.lower
+        gap = best.width
         if gap <= _WIDE * best.upper or (not contour.blur and tilt == saddle):
             break
         log_delta = math.log(max(best.upper, _TINY))
+        worth, before = gap <= _WORTH * before, gap
         if contour.rounding_dominates:
             # Nearer to the saddle point less is lost against M(c) e^{-c eps}.
             tilt = min(saddle, tilt / _LESS)
             continue
-        if contour.blur > 1.01 * width / (1 + tilt):
+        if contour.blur > 1.01 * width / (1 + tilt) or not worth:
             # As fine as it can be.
             break
-        width *= 0.5 * _WIDE * best.upper / gap
+        width = min(width * 0.5 * _WIDE * best.upper / gap, _BLUR * max(epsilon, 1 / tilt))
+    return _known(best)
+
+
+def _easier(tilt: float, width: float, before: float) -> tuple[float, float]:
+    """What to try where a contour failed: a smaller tilt, or a wider blur once one was found."""
+    return (_LESS * tilt, width) if math.isinf(before) else (tilt, _MORE * width)
+
+
+def _known(best: Interval) -> Interval:
     if best.upper >= 1.0:
         raise NotConverged("no contour reaches delta")
     return best
@@ -168,14 +190,16 @@ def _refine_epsilon(
     guess = max(epsilon_estimate(saddle, at, log_delta), _LEAST_GUESS / saddle)
     tilt = cheapest = cheapest_tilt(composition, saddle, guess, log_delta)
     # Coarse first: it says where epsilon is.
-    width = _COARSE * guess
-    for _ in range(attempts):
+    width, before, failed = _COARSE * guess, math.inf, 0
+    while attempts > 0 and failed < _FAILURES:
         try:
             contour = Contour(composition, tilt, guess, log_delta, width, at.variance)
             found = _crossing(contour, guess, log_rest, log_delta)
         except NotConverged:
-            tilt *= _LESS
+            failed += 1
+            tilt, width = _easier(tilt, width, before)
             continue
+        attempts -= 1
         best = Interval.bracket(max(best.lower, found.lower), min(best.upper, found.upper))
         gap = best.upper - best.lower
         if gap <= _WIDE * best.upper or (not contour.blur and tilt == saddle):
@@ -183,11 +207,12 @@ def _refine_epsilon(
         if best.upper < _FAR_OFF * guess:
             tilt = cheapest = cheapest_tilt(composition, saddle, best.upper, log_delta)
         guess = best.upper
+        worth, before = gap <= _WORTH * before, gap
         if contour.rounding_dominates:
             # Nearer to the saddle point less is lost against M(c) e^{-c eps}.
             tilt = min(saddle, tilt / _LESS)
             continue
-        if contour.blur > 1.01 * width / (1 + tilt):
+        if contour.blur > 1.01 * width / (1 + tilt) or not worth:
             if tilt <= cheapest:
                 # As fine as it can be.
                 break

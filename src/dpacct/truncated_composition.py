@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpacct.composition import Composition
-from dpacct.cumulants import Cumulants
+from dpacct.cumulants import Cumulants, symmetrized_cumulants, truncated_cumulants
 from dpacct.dominating import Direction
 from dpacct.rounding import UNIT, Array, Bounds
 from dpacct.symmetrized_losses import SymmetrizedLosses
@@ -100,10 +100,13 @@ class TruncatedComposition:
         """See `Composition`."""
         value = self.precision * tilt * (1 + tilt) / 2
         mean, variance = self.precision * (0.5 + tilt), self.precision
-        for (_, _, count, _), law in zip(_kinds(self.whole), self.laws(tilt, 0.0), strict=True):
-            first, second = law.mean_and_variance
-            value += count * float(law.log_moment.upper)
-            mean, variance = mean + count * first, variance + count * second
+        sampled = len(self.whole.rates)
+        kinds = zip(_kinds(self.whole), self.ends, strict=True)
+        for k, ((rate, noise, count, _), end) in enumerate(kinds):
+            cumulants = truncated_cumulants if k < sampled else symmetrized_cumulants
+            part = cumulants(rate, noise, tilt, end)
+            value += count * part.log_moment
+            mean, variance = mean + count * part.mean, variance + count * part.variance
         return Cumulants(value, mean, max(variance, 1e-300))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from dpacct.decay import log_decay, log_of_power
 from dpacct.errors import NotConverged
 from dpacct.exponential_sums import Weighted, characteristic_shift
-from dpacct.half_line import MAX_PANELS, PanelBounds, node_errors, suprema_beyond
+from dpacct.half_line import PanelBounds, node_errors, panel_edges, suprema_beyond
 from dpacct.quadrature import ERROR_FACTOR, panel_nodes
 from dpacct.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
 
@@ -76,7 +76,8 @@ class TruncatedLosses:
             raise NotConverged("the losses of so little noise are too large")
         self._count = count
         reach = math.sqrt(2 * (_ACCURACY + math.log(count)))
-        edges = _edges(a, q, sigma, -reach / sigma - 0.5 / sigma**2, end, frequency)
+        start = -reach / sigma - 0.5 / sigma**2
+        edges = panel_edges(a, q, sigma, end, frequency, start)
         u, weights = panel_nodes(edges)
         loss = np.log1p(q * np.expm1(u))
         exponent = a * loss - (sigma * u + 0.5 / sigma) ** 2 / 2
@@ -142,24 +143,3 @@ class TruncatedLosses:
         return log_of_power(
             shift, error + frequencies * self._phase_error + self._quadrature, self._count
         )
-
-
-def _edges(a: float, q: float, sigma: float, start: float, end: float, frequency: float) -> Array:
-    """Panels from ``start`` to ``end``, small against all scales; they influence the cost only."""
-    edges = [start]
-    while edges[-1] < end:
-        left = edges[-1]
-        # The probability p of the client at the panel's far side, and the curvature p (1 - p).
-        p = 1 / (1 + (1 - q) / q * math.exp(min(max(-left - 1.0, -700.0), 700.0)))
-        steepest = p >= 0.5 and left < math.log(1 / q) + 1
-        spread = 0.25 if steepest else p * (1 - p)
-        width = min(
-            1.0,
-            1.4 / sigma,
-            2 / math.sqrt(1 + a * spread + sigma**2),
-            6.0 / (frequency * p + 1e-300),
-        )
-        edges.append(min(left + width, end))
-        if len(edges) > MAX_PANELS:
-            raise NotConverged(f"the tail needs more than {MAX_PANELS} panels")
-    return np.array(edges)
