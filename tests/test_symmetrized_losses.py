@@ -110,7 +110,7 @@ def test_a_single_round_is_the_remove_pair(rate: float, noise_std: float, delta:
 
 
 def test_so_little_noise_is_refused() -> None:
-    with pytest.raises(NotConverged, match="atom"):
+    with pytest.raises(NotConverged, match="no contour"):
         inversion_epsilon(composition(0.001, 0.03, 10), 1e-5)
 
 

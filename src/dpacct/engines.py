@@ -69,6 +69,8 @@ def _auto_delta(composition: Composition, epsilon: float) -> Interval:
     least = max((one_round_delta(epsilon, p).lower for p in _some_pairs(composition)), default=0.0)
     rest, lost = composition.without_least(_NEGLIGIBLE * least)
     found = _delta_of_rest(rest, epsilon)
+    if not lost:
+        return found
     return Interval(found.lower, min(1.0, (found.upper + lost) * (1 + 2 * UNIT)))
 
 

@@ -34,6 +34,8 @@ _ATTEMPTS = 4
 _WORTH = 0.7
 # What is left out is about e^-32 of delta.
 _ACCURACY = 32.0
+# Beyond such a tilt one cell already holds too many factors e^{cL}; every tilt proves something.
+_LARGEST_TILT = math.exp(14.0)
 # Terms further out than this in c (l - eps) are bounded by their masses.
 _DECAY = 45.0
 # Smaller tilts, and tilts whose Chernoff bounds say how far the total loss reaches.
@@ -164,7 +166,7 @@ def _narrower_tilt(composition: Composition, tilt: float, epsilon: float) -> flo
     try:
         log_moment = composition.log_moment(tilts).upper
     except NotConverged:
-        return tilt
+        return min(tilt, _LARGEST_TILT)
     bound = log_moment + np.array([log_chernoff_factor(float(c)) for c in tilts]) - tilts * epsilon
     candidates: list[tuple[float, float]] = []
     for k in range(len(_LESS) + 1):
@@ -172,7 +174,8 @@ def _narrower_tilt(composition: Composition, tilt: float, epsilon: float) -> flo
             far = (log_moment[k + 1 :] - log_moment[k] + _ACCURACY) / (tilts[k + 1 :] - tilts[k])
             candidates.append((float(np.min(far)) - epsilon, float(tilts[k])))
     nearest = min((reach for reach, _ in candidates), default=0.0)
-    return max((c for reach, c in candidates if reach <= 1.5 * nearest), default=tilt)
+    near = max((c for reach, c in candidates if reach <= 1.5 * nearest), default=tilt)
+    return min(near, _LARGEST_TILT)
 
 
 def _loose(composition: Composition, tilt: float, epsilon: float, log_delta: float) -> float:

@@ -33,7 +33,12 @@ from dpacct_cli.options import Style
 from dpacct_cli.train_progress import bar, describe
 from dpacct_cli.train_settings import Settings
 
-SMALL = "train dp-fedavg --rounds 3 --clients 20 --q 0.5 --local-epochs 1"
+
+def small(rounds: int) -> str:
+    return f"train dp-fedavg --rounds {rounds} --clients 20 --q 0.5 --local-epochs 1"
+
+
+SMALL = small(rounds=3)
 KEYS = [
     "method",
     "data",
@@ -129,7 +134,7 @@ def test_a_person_reads_accuracy_budget_and_files(dpacct: Any) -> None:
     for name in ("  digits.ledger", "dp-fedavg-digits.model.pt", ".report.jsonl"):
         assert name in ran.text
     assert "round 3" not in ran.err
-    assert ran.err.startswith("note: delta 0.0371 with 20 clients is 0.741 / clients;")
+    assert ran.err.startswith("note: delta 0.0371 with 20 clients is 0.742 / clients;")
 
 
 def test_the_number_alone(dpacct: Any) -> None:
@@ -365,7 +370,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(
 ) -> None:
     with monkeypatch.context() as patch:
         stop_after(patch, 2, times)
-        ran = dpacct(SMALL, "--rounds 5 --ledger run.ledger")
+        ran = dpacct(small(rounds=5), "--ledger run.ledger")
     assert (ran.code, ran.out) == (130, "")
     assert ran.err.startswith("dpacct: stopped after round 2 of 5; saved in run.checkpoint. ")
     found = re.search(r"dpacct (train .* --resume) goes on\.$", ran.err)
@@ -381,7 +386,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(
 def test_a_stopped_seeded_run_ends_where_an_unstopped_one_does(
     dpacct: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = f"{SMALL} --rounds 4 --seed 3"
+    words = f"{small(rounds=4)} --seed 3"
     whole = dpacct(words, "--ledger whole.ledger --json").json
     with monkeypatch.context() as patch:
         stop_after(patch, 1)
