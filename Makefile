@@ -24,7 +24,7 @@ bench: | $(PYTHON)
 	$(PYTHON) -m benchmarks
 
 docs: | $(PYTHON)
-	$(PYTHON) -m pytest tests/test_docs_examples.py
+	$(PYTHON) -m pytest tests/project/test_docs_examples.py
 
 $(PYTHON):
 	python3 -m venv $(VENV)

@@ -14,7 +14,7 @@ from dpacct import Poisson, Round, Schedule
 from dpacct.budget import Budget
 from dpacct.interop import DpAccountingPld, DpAccountingRdp, OpacusPrv, OpacusRdp, installed_peers
 from dpacct.rounds import Phase
-from dpacct.schedules import linear
+from dpacct.schedules.shapes import linear
 
 ROUNDS, RATE = 300, 0.1
 BUDGET = Budget(epsilon=8, delta=1e-5)

@@ -16,8 +16,8 @@ from torch import nn
 from benchmarks.federated_jobs import cross_entropy
 from dpacct import Budget, fl
 from dpacct.fl.data import Examples, PartitionedClients, load_cifar10
+from dpacct.fl.data.partitions import iid
 from dpacct.fl.models import ConvNet, resnet18
-from dpacct.fl.partitions import iid
 
 CLIENTS, COHORT, IMAGES = 1000, 50, 50_000
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from dpacct import fl
 from dpacct.fl.data import Examples, PartitionedClients, Scaling, load_mnist
-from dpacct.fl.partitions import iid
+from dpacct.fl.data.partitions import iid
 
 # A folder with mnist.npz, or with the original idx files. Without it images are made up, of the
 # same shape: they take the same time, and teach nothing.

@@ -17,7 +17,7 @@ import dpacct
 from benchmarks.measure import table
 from dpacct import Budget, Ledger, Poisson, Round, Uniform
 from dpacct.ledger.run import Run
-from dpacct.odometer import Odometer
+from dpacct.renyi.odometer import Odometer
 
 SAMPLES = 200
 ROUND = Round(60.0, Poisson(0.003))

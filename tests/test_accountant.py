@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 import dpacct
 from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT, find_accountant
-from dpacct.arguments import build_schedule, find_sampling
 from dpacct.budget import Interval
-from dpacct.conversion import improved_epsilon
 from dpacct.errors import InvalidParameter
-from dpacct.rdp import rdp
-from dpacct.renyi_accountant import RenyiAccountant
+from dpacct.renyi.accountant import RenyiAccountant
+from dpacct.renyi.conversion import improved_epsilon
+from dpacct.renyi.curve import rdp
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule, Uniform
+from dpacct.schedules.build import build_schedule, find_sampling
 from tests.oracles import conversions, sampled_gaussian
 from tests.strategies import log_uniform, noise_multipliers, sampling_rates, uniform_schemes
 

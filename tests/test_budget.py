@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dpacct.accountant import epsilon, spend
 from dpacct.budget import Budget, Interval, Spent
-from dpacct.calibrate import calibrate
+from dpacct.calibration.calibrate import calibrate
 from dpacct.errors import InvalidParameter
 from dpacct.rounds import Poisson, Round
 

@@ -8,8 +8,12 @@ import typer
 
 import dpacct
 from dpacct.errors import DpacctError
-from dpacct_cli import calibrate, compare, delta, epsilon, errors, ledger, rdp, risk, train, words
+from dpacct_cli import errors, words
+from dpacct_cli.commands import calibrate, compare, delta, rdp, risk
+from dpacct_cli.commands import spend as epsilon
+from dpacct_cli.ledger import command as ledger
 from dpacct_cli.text_commands import TextCommand, TextGroup
+from dpacct_cli.train import command as train
 
 
 class OneLineGroup(TextGroup):

@@ -12,11 +12,11 @@ from contextlib import suppress
 import dpacct
 from dpacct.accountant import DEFAULT_ACCOUNTANT
 from dpacct.budget import Interval
-from dpacct.conversion import best_epsilon
-from dpacct.dominating import Direction, achieved_pair, proven_pair
 from dpacct.errors import NotConverged, Unsupported
-from dpacct.rdp import RenyiCurve
-from dpacct.renyi_accountant import RenyiAccountant
+from dpacct.pairs.dominating import Direction, achieved_pair, proven_pair
+from dpacct.renyi.accountant import RenyiAccountant
+from dpacct.renyi.conversion import best_epsilon
+from dpacct.renyi.curve import RenyiCurve
 from dpacct.rounds import Adjacency, Poisson, Round, Schedule, Uniform
 from dpacct_cli import mechanism
 from dpacct_cli.render import Row, up

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from dpacct.accountant import find_accountant
 from dpacct.budget import Spent
-from dpacct.renyi_accountant import RenyiAccountant
+from dpacct.renyi.accountant import RenyiAccountant
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule, Uniform
 from dpacct_cli.render import Row, bracket, down, noise, plain, rate, shown_delta, up
 

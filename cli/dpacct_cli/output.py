@@ -30,7 +30,7 @@ def read_output(output: str | None, *, force: bool) -> Path | None:
     """
     if output is None or output == "/dev/stdout":
         return None
-    from dpacct.ledger.outputs import check_place
+    from dpacct.ledger.disk.outputs import check_place
 
     check_place(Path(output), LABEL, replace=force)
     return Path(output)
@@ -60,7 +60,7 @@ def write_new(text: str, file: Path, name: str, *, replace: bool = False) -> Non
         InvalidParameter: as for `write_output`.
     """
     # With the ledger comes SQLite, which most commands never need.
-    from dpacct.ledger.outputs import write_file
+    from dpacct.ledger.disk.outputs import write_file
 
     content = text.encode("utf-8", "surrogateescape")
     try:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from dpacct.accountant import delta, epsilon
 from dpacct.budget import Budget, Interval, Spent
-from dpacct.calibrate import calibrate
-from dpacct.calibration import Calibration
+from dpacct.calibration.answer import Calibration
+from dpacct.calibration.calibrate import calibrate
 from dpacct.errors import (
     BudgetExceeded,
     DpacctError,
@@ -16,9 +16,9 @@ from dpacct.errors import (
     NotConverged,
     Unsupported,
 )
-from dpacct.rdp import rdp
+from dpacct.renyi.curve import rdp
+from dpacct.risk.tradeoff import tradeoff
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
-from dpacct.tradeoff import tradeoff
 
 if TYPE_CHECKING:
     from dpacct.ledger import Ledger

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Protocol
 
 from dpacct import validate
-from dpacct.arguments import build_schedule
 from dpacct.budget import Interval, Spent
-from dpacct.closed_form_accountant import ClosedFormAccountant
 from dpacct.errors import InvalidParameter
-from dpacct.gaussian_accountant import GaussianAccountant
-from dpacct.renyi_accountant import RenyiAccountant
+from dpacct.renyi.accountant import RenyiAccountant
+from dpacct.renyi.closed_form_accountant import ClosedFormAccountant
 from dpacct.rounds import Adjacency, Round, Sampling, Schedule
-from dpacct.tight_accountant import TightAccountant
+from dpacct.schedules.build import build_schedule
+from dpacct.tight.accountant import TightAccountant
+from dpacct.tight.gdp import GaussianAccountant
 
 
 class Accountant(Protocol):

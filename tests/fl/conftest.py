@@ -8,13 +8,13 @@ torch = pytest.importorskip("torch")
 @pytest.fixture
 def uncounted(monkeypatch):
     """Reports do not say what was spent, which takes longer than small rounds."""
-    monkeypatch.setattr("dpacct.fl.accounts.Account.spent_so_far", lambda _: float)
+    monkeypatch.setattr("dpacct.fl.privacy.account.Account.spent_so_far", lambda _: float)
 
 
 @pytest.fixture
 def unwatched(monkeypatch):
     """Methods may keep notes, for tests that look over their shoulder."""
-    monkeypatch.setattr("dpacct.fl.isolation.Isolation.check", lambda _: None)
+    monkeypatch.setattr("dpacct.fl.trainers.isolation.Isolation.check", lambda _: None)
 
 
 @pytest.fixture(autouse=True, scope="session")

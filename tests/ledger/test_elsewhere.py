@@ -10,10 +10,10 @@ import dpacct
 from dpacct import Budget, Ledger, Poisson, Round, Uniform
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
 from dpacct.ledger import Guarantee
+from dpacct.ledger.disk.store import Store
 from dpacct.ledger.elsewhere import MOST_ROUNDS
 from dpacct.ledger.reservation import commit, reserve
-from dpacct.ledger.store import Store
-from dpacct.odometer import Odometer
+from dpacct.renyi.odometer import Odometer
 
 ROUND = Round(1.3, Poisson(0.1))
 BUDGET = Budget(8, 1e-5)

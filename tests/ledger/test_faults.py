@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from dpacct import Budget, Ledger, LedgerError, Poisson, Round
-from dpacct.ledger import chain
-from dpacct.ledger.rows import APPLICATION_ID, SCHEMA_VERSION
+from dpacct.ledger.disk.rows import APPLICATION_ID, SCHEMA_VERSION
+from dpacct.ledger.record import chain
 
 BUDGET = Budget(8, 1e-5)
 ROUND = Round(1.3, Poisson(0.1))
@@ -527,7 +527,7 @@ def test_readers_see_whole_rounds_while_a_writer_commits(path: Path) -> None:
 
 
 def test_a_locked_file_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpacct.ledger.failures.BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("dpacct.ledger.disk.failures.BUSY_SECONDS", 0.05)
     fill(path)
     with Ledger.open(path) as ledger:
         blocker = sqlite3.connect(path, isolation_level=None)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dpacct
-import dpacct.schedules
+import dpacct.schedules.shapes
 from dpacct import (
     Adjacency,
     Budget,
@@ -23,7 +23,7 @@ from dpacct import (
     Uniform,
 )
 from dpacct.ledger import Event, Guarantee, Release, RoundRefused
-from dpacct.odometer import Odometer, add, as_float
+from dpacct.renyi.odometer import Odometer, add, as_float
 
 BUDGET = Budget(8, 1e-5)
 ROUND = Round(1.3, Poisson(0.1))
@@ -436,7 +436,7 @@ def test_remaining_as_plan_is_what_a_plan_may_have(ledger: Ledger) -> None:
 
 
 def test_a_plan_of_many_different_rounds(ledger: Ledger) -> None:
-    plan = dpacct.schedules.linear(200, 3.0, 2.0, Poisson(0.05))
+    plan = dpacct.schedules.shapes.linear(200, 3.0, 2.0, Poisson(0.05))
     run = ledger.start_run("decay", plan)
     for round_, count in plan:
         spend(run, round_, count)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dpacct import Budget, Ledger, Round
+from dpacct.ledger.disk.store import Store
 from dpacct.ledger.readings import Committed, Readings
-from dpacct.ledger.store import Store
-from dpacct.ledger.summary import report_of, summarize
+from dpacct.ledger.report.summary import report_of, summarize
 
 BUDGET = Budget(8, 1e-5)
 ROUND = Round(30.0)

@@ -1,16 +1,9 @@
 """Federated training under client-level differential privacy, charged for what really ran."""
 
-from dpacct.fl.adaptive_clip import AdaptiveClip
-from dpacct.fl.aggregate import AggregationPlan, privatize
-from dpacct.fl.audit import audit
-from dpacct.fl.bounds import Bound, Clip, PerLayerClip, SmoothedNormalization
-from dpacct.fl.callbacks import Callback, CSVWriter, JSONLinesWriter, RunView
+from dpacct.fl.auditing.audit import audit
 from dpacct.fl.clients import ClientData, Population
-from dpacct.fl.evaluation import Evaluation, evaluate
 from dpacct.fl.federation import Federation
-from dpacct.fl.findings import Audit, AuditFailed, Finding
-from dpacct.fl.local import SGD
-from dpacct.fl.masks import Dense, Mask, PublicTopK, RandomK
+from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods import (
     BLUR,
     BLURS,
@@ -28,10 +21,17 @@ from dpacct.fl.methods import (
     FedSMPTopK,
 )
 from dpacct.fl.methods.protocol import Context, Method
-from dpacct.fl.noise import GaussianNoise, Noise, NoiseShares
-from dpacct.fl.reports import Diagnostics, Report, Timing
-from dpacct.fl.secure_noise import SecureGaussianNoise
-from dpacct.fl.stages import Bounded, Noised
+from dpacct.fl.privacy.adaptive_clip import AdaptiveClip
+from dpacct.fl.privacy.bounds import Bound, Clip, PerLayerClip, SmoothedNormalization
+from dpacct.fl.privacy.findings import Audit, AuditFailed, Finding
+from dpacct.fl.privacy.markers import Bounded, Noised
+from dpacct.fl.privacy.masks import Dense, Mask, PublicTopK, RandomK
+from dpacct.fl.privacy.noise import GaussianNoise, Noise, NoiseShares
+from dpacct.fl.privacy.secure_noise import SecureGaussianNoise
+from dpacct.fl.privatize import AggregationPlan, privatize
+from dpacct.fl.report.callbacks import Callback, CSVWriter, JSONLinesWriter, RunView
+from dpacct.fl.report.evaluation import Evaluation, evaluate
+from dpacct.fl.report.reports import Diagnostics, Report, Timing
 from dpacct.rounds import Full, Poisson, Uniform
 
 __all__ = [

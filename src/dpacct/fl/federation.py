@@ -14,23 +14,23 @@ from dpacct import validate
 from dpacct.accountant import spend
 from dpacct.budget import Budget, Spent
 from dpacct.errors import BudgetExceeded, InvalidParameter
-from dpacct.fl import settings
-from dpacct.fl.accounts import Account
-from dpacct.fl.bounds import Bound
-from dpacct.fl.callbacks import Callback
-from dpacct.fl.charge import Plan
-from dpacct.fl.choice import TrainerChooser
 from dpacct.fl.clients import ClientData, Population, check_population
-from dpacct.fl.engine import Engine, TrainingState
+from dpacct.fl.engine import checks as settings
+from dpacct.fl.engine.engine import Engine, TrainingState
+from dpacct.fl.engine.loop import Player
 from dpacct.fl.layout import Layout, copies, trainable
-from dpacct.fl.local import SGD
-from dpacct.fl.losses import LossFunction
+from dpacct.fl.local.losses import LossFunction
+from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.dp_fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.noise import Noise
-from dpacct.fl.player import Player
-from dpacct.fl.randomness import SEEDED, expected_cohort, open_source
-from dpacct.fl.reports import Report
+from dpacct.fl.privacy.account import Account
+from dpacct.fl.privacy.bounds import Bound
+from dpacct.fl.privacy.charge import Plan
+from dpacct.fl.privacy.noise import Noise
+from dpacct.fl.privacy.randomness import SEEDED, expected_cohort, open_source
+from dpacct.fl.report.callbacks import Callback
+from dpacct.fl.report.reports import Report
+from dpacct.fl.trainers.chooser import TrainerChooser
 from dpacct.ledger import Ledger
 from dpacct.ledger.terms import known_terms
 from dpacct.rounds import Adjacency, Poisson, Sampling
@@ -72,8 +72,8 @@ class Federation:
         checkpoint: file to write every ``checkpoint_every`` rounds and at the end.
         weights, denominator: "equal" and "planned"; anything else is refused, and says why.
         preflight: check on made-up clients, before anything is charged, that bound, training, noise
-            and denominator of this very run are what is charged for (`dpacct.fl.preflight`).
-        example: a made-up client to try all settings on; default random (`dpacct.fl.rehearsal`).
+            and denominator of this very run are what is charged for (`dpacct.fl.engine.preflight`).
+        example: a made-up client to try all settings on; by default random (`engine.rehearsal`).
 
     Attributes:
         model: with the latest parameters. noise_multiplier: calibrated or given.

@@ -1,10 +1,10 @@
 """The ledger: what was spent on a data set, on disk, by all runs, and what may still be spent."""
 
-from dpacct.ledger.events import Event, Release, joint_noise_multiplier
 from dpacct.ledger.ledger import Ledger
-from dpacct.ledger.position import Position
 from dpacct.ledger.readings import Guarantee
-from dpacct.ledger.refusal import Refusal, RoundRefused
+from dpacct.ledger.record.events import Event, Release, joint_noise_multiplier
+from dpacct.ledger.record.position import Position
+from dpacct.ledger.record.refusal import Refusal, RoundRefused
 from dpacct.ledger.run import Run, Ticket
 
 __all__ = [

@@ -11,23 +11,18 @@ from functools import partial
 from typing import Any, TypeVar
 
 from dpacct.errors import InvalidParameter, LedgerError
-from dpacct.ledger.admission import admit_plan
-from dpacct.ledger.chain import Entry, new_entry
-from dpacct.ledger.entries import Said, Start, read, read_opening, read_state
-from dpacct.ledger.events import schedule_to_json
-from dpacct.ledger.fields import MAX_WHOLE
-from dpacct.ledger.initial import room_with, room_without
-from dpacct.ledger.plans import Plan, schedule_cost
-from dpacct.ledger.position import Position
-from dpacct.ledger.standing import Standing
-from dpacct.ledger.state import (
-    LedgerState,
-    RunState,
-    finished,
-    started_run,
-)
-from dpacct.ledger.state_json import state_to_json
-from dpacct.ledger.store import Store
+from dpacct.ledger.disk.store import Store
+from dpacct.ledger.record.admission import admit_plan
+from dpacct.ledger.record.chain import Entry, new_entry
+from dpacct.ledger.record.entries import Said, Start, read, read_opening, read_state
+from dpacct.ledger.record.events import schedule_to_json
+from dpacct.ledger.record.fields import MAX_WHOLE
+from dpacct.ledger.record.initial import room_with, room_without
+from dpacct.ledger.record.plans import Plan, schedule_cost
+from dpacct.ledger.record.position import Position
+from dpacct.ledger.record.standing import Standing
+from dpacct.ledger.record.state import LedgerState, RunState, finished, started_run
+from dpacct.ledger.record.state_json import state_to_json
 from dpacct.rounds import Adjacency, Schedule
 
 T = TypeVar("T")

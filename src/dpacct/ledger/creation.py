@@ -7,12 +7,12 @@ from typing import Any
 
 from dpacct import validate
 from dpacct.budget import Budget
-from dpacct.ledger.chain import new_entry
-from dpacct.ledger.place import Place
-from dpacct.ledger.state import empty_ledger
-from dpacct.ledger.state_json import state_to_json
-from dpacct.ledger.store import Store
-from dpacct.odometer import design_mixture
+from dpacct.ledger.disk.place import Place
+from dpacct.ledger.disk.store import Store
+from dpacct.ledger.record.chain import new_entry
+from dpacct.ledger.record.state import empty_ledger
+from dpacct.ledger.record.state_json import state_to_json
+from dpacct.renyi.odometer import design_mixture
 from dpacct.rounds import Round, Schedule
 
 

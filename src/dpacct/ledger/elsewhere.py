@@ -14,9 +14,9 @@ from typing import Any
 
 from dpacct.errors import BudgetExceeded, InvalidParameter
 from dpacct.ledger.book import Book
-from dpacct.ledger.events import Event
+from dpacct.ledger.record.events import Event
+from dpacct.ledger.record.standing import Standing
 from dpacct.ledger.reservation import commit, reserve
-from dpacct.ledger.standing import Standing
 from dpacct.rounds import Schedule
 
 MOST_ROUNDS = 100_000

@@ -12,19 +12,19 @@ from dpacct.budget import Budget, Spent
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.book import Book
 from dpacct.ledger.creation import create
+from dpacct.ledger.disk.place import locate, new_place
+from dpacct.ledger.disk.store import Store
 from dpacct.ledger.elsewhere import record
-from dpacct.ledger.entries import content_of
-from dpacct.ledger.events import Event, checked_details
-from dpacct.ledger.place import locate, new_place
-from dpacct.ledger.position import Position, require
 from dpacct.ledger.readings import Guarantee, Reader
+from dpacct.ledger.record.entries import content_of
+from dpacct.ledger.record.events import Event, checked_details
+from dpacct.ledger.record.position import Position, require
 from dpacct.ledger.remaining import rounds_left, rounds_left_as_plan
-from dpacct.ledger.report import verified_report
-from dpacct.ledger.report_html import to_html
-from dpacct.ledger.report_markdown import to_markdown
+from dpacct.ledger.report.compose import verified_report
+from dpacct.ledger.report.html import to_html
+from dpacct.ledger.report.markdown import to_markdown
+from dpacct.ledger.report.summary import report_of, summarize
 from dpacct.ledger.run import Run
-from dpacct.ledger.store import Store
-from dpacct.ledger.summary import report_of, summarize
 from dpacct.ledger.sums import check_runs
 from dpacct.ledger.verify import Verification, verify
 from dpacct.rounds import Adjacency, Round, Schedule

@@ -13,11 +13,11 @@ from enum import StrEnum
 
 from dpacct.budget import Interval, Spent
 from dpacct.ledger.book import Book
-from dpacct.ledger.entries import Reserve
-from dpacct.ledger.initial import initial_plans, standing_plans
-from dpacct.ledger.plans import achieved_epsilon, join, proven_epsilon
-from dpacct.ledger.standing import Holder, Standing
-from dpacct.odometer import Totals
+from dpacct.ledger.record.entries import Reserve
+from dpacct.ledger.record.initial import initial_plans, standing_plans
+from dpacct.ledger.record.plans import achieved_epsilon, join, proven_epsilon
+from dpacct.ledger.record.standing import Holder, Standing
+from dpacct.renyi.odometer import Totals
 from dpacct.rounds import Phase, Round, Schedule
 
 # So many different rounds are looked at for the achieved side; more change it little.

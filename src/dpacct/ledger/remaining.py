@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dpacct.ledger.book import Book
-from dpacct.ledger.initial import initial_plans
-from dpacct.ledger.plans import most_planned_rounds
-from dpacct.odometer import count_fitting
+from dpacct.ledger.record.initial import initial_plans
+from dpacct.ledger.record.plans import most_planned_rounds
+from dpacct.renyi.odometer import count_fitting
 from dpacct.rounds import Round
 
 

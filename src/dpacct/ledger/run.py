@@ -11,8 +11,8 @@ from dpacct import validate
 from dpacct.budget import Spent
 from dpacct.errors import LedgerError
 from dpacct.ledger.book import Book
-from dpacct.ledger.events import Event, checked_details
 from dpacct.ledger.readings import Guarantee, Reader
+from dpacct.ledger.record.events import Event, checked_details
 from dpacct.ledger.reservation import Reservation, abandon, commit, reserve
 from dpacct.rounds import Round, Schedule
 

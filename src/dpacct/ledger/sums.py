@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dpacct.errors import LedgerError
 from dpacct.ledger.book import Book
-from dpacct.odometer import add
+from dpacct.renyi.odometer import add
 
 
 def check_runs(book: Book) -> None:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from dpacct.display import line
 from dpacct.errors import DpacctError, LedgerError
 from dpacct.ledger.book import Book
-from dpacct.ledger.chain import GENESIS, Entry, canonical, link
-from dpacct.ledger.entries import Settle, read, read_state, read_time
-from dpacct.ledger.replay import Replay
-from dpacct.ledger.witness import Witness
+from dpacct.ledger.disk.witness import Witness
+from dpacct.ledger.record.chain import GENESIS, Entry, canonical, link
+from dpacct.ledger.record.entries import Settle, read, read_state, read_time
+from dpacct.ledger.record.replay import Replay
 
 MAX_PROBLEMS = 20
 # What only whoever wrote it knows.

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from dpacct import fl
-from dpacct.fl.charge import Plan
-from dpacct.fl.engine import Engine, TrainingState
+from dpacct.fl.engine.checks import choose_bound
+from dpacct.fl.engine.engine import Engine, TrainingState
 from dpacct.fl.layout import Layout, trainable
-from dpacct.fl.losses import LocalLoss
+from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.noise import Noise
-from dpacct.fl.randomness import Seeded, expected_cohort
-from dpacct.fl.settings import choose_bound
-from dpacct.fl.training import SequentialTrainer
-from dpacct.fl.vectorized import VectorizedTrainer
+from dpacct.fl.privacy.charge import Plan
+from dpacct.fl.privacy.noise import Noise
+from dpacct.fl.privacy.randomness import Seeded, expected_cohort
+from dpacct.fl.trainers.sequential import SequentialTrainer
+from dpacct.fl.trainers.vectorized import VectorizedTrainer
 from dpacct.rounds import Adjacency
 
 

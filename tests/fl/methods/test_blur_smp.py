@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from dpacct import fl
-from dpacct.fl.batches import Batch
 from dpacct.fl.layout import Layout
-from dpacct.fl.masks import RandomK
+from dpacct.fl.local.batches import Batch
 from dpacct.fl.methods import BLUR, BLURS, DPFedAvg, FedSMPRandK, FedSMPTopK
 from dpacct.fl.methods.protocol import Context
+from dpacct.fl.privacy.masks import RandomK
 from tests.fl.methods.stage import points, quadratics, simulate, vector
 from tests.fl.problems import cross_entropy, make_clients, perceptron
 

@@ -16,7 +16,7 @@ from dpacct import Budget, fl
 from dpacct.errors import InvalidParameter
 from dpacct.fl.methods import METHODS
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.norms import MARGIN
+from dpacct.fl.privacy.norms import MARGIN
 from tests.fl.methods import references as oracle
 from tests.fl.methods.stage import Curved, Silent, half_square, quadratics, simulate, vector
 from tests.fl.problems import cross_entropy, flat, make_clients, perceptron

@@ -10,12 +10,12 @@ import torch
 
 from dpacct import fl
 from dpacct.errors import InvalidParameter
-from dpacct.fl.batches import plan_batches
 from dpacct.fl.layout import Layout, trainable
-from dpacct.fl.losses import LocalLoss
+from dpacct.fl.local.batches import plan_batches
+from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods import DPFedAvg, DPFedPGN, DPFedPGNLS
-from dpacct.fl.training import Broadcast, SequentialTrainer, Task
-from dpacct.fl.vectorized import VectorizedTrainer
+from dpacct.fl.trainers.sequential import Broadcast, SequentialTrainer, Task
+from dpacct.fl.trainers.vectorized import VectorizedTrainer
 from tests.fl.methods.stage import (
     half_square,
     points,

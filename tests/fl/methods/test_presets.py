@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dpacct.fl.methods import METHODS
-from dpacct_cli.train_presets import PRESETS
+from dpacct_cli.train.presets import PRESETS
 
 CHOSEN = [(preset, method) for preset, content in PRESETS.items() for method in content.methods]
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpacct.composition import Composition
-from dpacct.dominating import Direction, SymmetrizedPair, achieved_pair, proven_pair
-from dpacct.engines import find_engine
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
+from dpacct.pairs.dominating import Direction, SymmetrizedPair, achieved_pair, proven_pair
 from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform
+from dpacct.tight.composition import Composition
+from dpacct.tight.engines import find_engine
 from dpacct.tight.game import game
 from dpacct.tight.game.game import game_delta, game_epsilon, two_strategies_delta
 from dpacct.tight.game.plan import plan_at_epsilon

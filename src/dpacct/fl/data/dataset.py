@@ -21,7 +21,7 @@ from torch import Tensor
 from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import ClientData
-from dpacct.fl.partitions import Indices, Partition
+from dpacct.fl.data.partitions import Indices, Partition
 
 
 def tensor_of(array: NDArray[Any]) -> Tensor:

@@ -23,7 +23,7 @@ from dpacct.errors import InvalidParameter
 from dpacct.fl.data.dataset import Dataset, Examples, tensor_of
 from dpacct.fl.data.files import first_existing, folder_of, invalid, missing, read_text
 from dpacct.fl.data.mnist import Folder
-from dpacct.fl.partitions import Indices
+from dpacct.fl.data.partitions import Indices
 
 ALPHABET = 97
 WINDOW = 80

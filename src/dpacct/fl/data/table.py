@@ -24,7 +24,7 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.fl.data.dataset import Dataset, Examples, tensor_of
 from dpacct.fl.data.files import read_text
-from dpacct.fl.partitions import Indices
+from dpacct.fl.data.partitions import Indices
 
 SPLIT_COLUMN = "split"
 _SPLITS = ("train", "test")

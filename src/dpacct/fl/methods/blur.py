@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dpacct.fl.batches import Batch
 from dpacct.fl.layout import Layout, Params, State
-from dpacct.fl.losses import Loss
-from dpacct.fl.masks import fraction_kept
+from dpacct.fl.local.batches import Batch
+from dpacct.fl.local.losses import Loss
 from dpacct.fl.methods.parameters import above_zero, at_least_zero, whole_norm
 from dpacct.fl.methods.protocol import Context, Method
 from dpacct.fl.postprocess.sparsity import keep_largest
+from dpacct.fl.privacy.masks import fraction_kept
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from dpacct.errors import InvalidParameter
-from dpacct.fl.batches import Batch
 from dpacct.fl.layout import Params, State
-from dpacct.fl.local import SGD
-from dpacct.fl.losses import Loss
+from dpacct.fl.local.batches import Batch
+from dpacct.fl.local.losses import Loss
+from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.parameters import (
     at_least_zero,
     flag,
@@ -21,9 +21,9 @@ from dpacct.fl.methods.parameters import (
     unit_interval,
 )
 from dpacct.fl.methods.protocol import Context, Method
+from dpacct.fl.methods.published import PublishedRound, median_clipped_sum
 from dpacct.fl.postprocess.laplacian import check_strength, smooth
-from dpacct.fl.published import PublishedRound, median_clipped_sum
-from dpacct.fl.stages import Noised
+from dpacct.fl.privacy.markers import Noised
 
 MEDIAN_CLIPPING = (
     "updates are clipped to the median norm of the cohort (paper_mode), which is private, is not "

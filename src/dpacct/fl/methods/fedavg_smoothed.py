@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dpacct.fl.bounds import Bound, SmoothedNormalization
 from dpacct.fl.layout import State
 from dpacct.fl.methods.parameters import above_zero
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.stages import Noised
+from dpacct.fl.privacy.bounds import Bound, SmoothedNormalization
+from dpacct.fl.privacy.markers import Noised
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,14 @@ from typing import Protocol
 
 from torch import Tensor
 
-from dpacct.fl.batches import Batch
-from dpacct.fl.bounds import Bound
 from dpacct.fl.layout import Params, State
-from dpacct.fl.local import SGD
-from dpacct.fl.losses import Loss
-from dpacct.fl.masks import Dense, Mask
-from dpacct.fl.published import PublishedRound
-from dpacct.fl.stages import Noised
+from dpacct.fl.local.batches import Batch
+from dpacct.fl.local.losses import Loss
+from dpacct.fl.local.sgd import SGD
+from dpacct.fl.methods.published import PublishedRound
+from dpacct.fl.privacy.bounds import Bound
+from dpacct.fl.privacy.markers import Noised
+from dpacct.fl.privacy.masks import Dense, Mask
 
 
 @dataclass(frozen=True, slots=True, eq=False)

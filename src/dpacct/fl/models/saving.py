@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from dpacct.ledger.outputs import write_file
+from dpacct.ledger.disk.outputs import write_file
 
 
 def save_parameters(model: nn.Module, path: str | os.PathLike[str]) -> None:

@@ -8,10 +8,10 @@ from typing import Protocol
 
 from torch import Tensor
 
-from dpacct.fl.masks import fraction_kept
 from dpacct.fl.postprocess.laplacian import AXES, check_order, check_strength, smooth
 from dpacct.fl.postprocess.shrinkage import james_stein, soft_threshold
 from dpacct.fl.postprocess.sparsity import keep_largest
+from dpacct.fl.privacy.masks import fraction_kept
 
 
 class Denoiser(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dpacct.fl.masks import kept
+from dpacct.fl.privacy.masks import kept
 
 
 def keep_largest(vector: Tensor, sizes: Sequence[int], fraction: float) -> Tensor:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpacct.errors import NotConverged
-from dpacct.rounding import UNIT, Array, ComplexArray
+from dpacct.numerics.rounding import UNIT, Array, ComplexArray
 from dpacct.tight.game.laws import Kernel
 
 # Assumption C of docs/derivations/rounding.md, for the three transforms of a sum.

@@ -16,7 +16,7 @@ import numpy as np
 
 from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter, NotConverged
-from dpacct.rounding import UNIT, Array
+from dpacct.numerics.rounding import UNIT, Array
 from dpacct.rounds import Round, Schedule
 from dpacct.tight.game.backward import Frame, Stage, play_lower, play_upper, prepare
 from dpacct.tight.game.cover import Cover, default_cover, small_cover, split

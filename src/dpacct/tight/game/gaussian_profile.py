@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpacct.rounding import UNIT, Array, Bounds
+from dpacct.numerics.rounding import UNIT, Array, Bounds
 
 # Absolute error from underflow where mu <= LARGEST_SHIFT.
 UNDERFLOW = 1e-180

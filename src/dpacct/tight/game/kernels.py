@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from dpacct.errors import NotConverged
-from dpacct.rounding import Array
+from dpacct.numerics.rounding import Array
 from dpacct.tight.game.cover import Cell
 from dpacct.tight.game.laws import (
     Kernel,

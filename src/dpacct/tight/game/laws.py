@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpacct.rounding import FUNCTION_ERROR, UNIT, Array, Bounds
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds
 
 Points = NDArray[np.int64]
 

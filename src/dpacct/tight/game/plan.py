@@ -8,19 +8,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dpacct.composition import Composition
-from dpacct.dominating import Direction, achieved_pair
 from dpacct.errors import NotConverged
-from dpacct.grid_plan import few_bits
+from dpacct.pairs.dominating import Direction, achieved_pair
 from dpacct.rounds import Schedule
-from dpacct.saddle import (
-    epsilon_estimate,
-    log_delta_estimate,
-    tilt_at_delta,
-    tilt_at_epsilon,
-)
+from dpacct.tight.composition import Composition
 from dpacct.tight.game.backward import Frame
 from dpacct.tight.game.rounds import moment_on_grid
+from dpacct.tight.grid.plan import few_bits
+from dpacct.tight.saddle import epsilon_estimate, log_delta_estimate, tilt_at_delta, tilt_at_epsilon
 
 # Share of epsilon that the grid may cost.
 _GRID_SHARE = 1e-3

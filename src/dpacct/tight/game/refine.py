@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dpacct.rounding import Array, ComplexArray
+from dpacct.numerics.rounding import Array, ComplexArray
 from dpacct.tight.game.backward import Frame, Stage
 
 Choices = NDArray[np.int16]

@@ -17,7 +17,7 @@ import math
 
 import numpy as np
 
-from dpacct.rounding import UNIT, Array, Bounds
+from dpacct.numerics.rounding import UNIT, Array, Bounds
 from dpacct.tight.game.gaussian_profile import bounds, gaussian_profile
 from dpacct.tight.game.laws import (
     Kernel,

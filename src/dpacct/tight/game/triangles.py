@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpacct.errors import NotConverged
-from dpacct.rounding import UNIT, Array, Bounds
+from dpacct.numerics.rounding import UNIT, Array, Bounds
 from dpacct.tight.game.gaussian_profile import (
     LARGEST_SHIFT,
     UNDERFLOW,

@@ -1,0 +1,284 @@
+"""`dpacct calibrate`: the noise, rounds or sampling rate for a budget or a limit of risk."""
+
+from collections.abc import Callable
+from typing import Annotated, TypedDict, cast
+
+import typer
+
+import dpacct
+from dpacct import validate
+from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
+from dpacct.errors import InvalidParameter
+from dpacct.rounds import Full, Poisson, Uniform
+from dpacct.schedules.shapes import load_schedule
+from dpacct_cli import comparisons, mechanism, options
+from dpacct_cli.errors import OptionConflict, conflict
+from dpacct_cli.mechanism_options import MechanismOptions, ReadDelta, read_clip_norm
+from dpacct_cli.render import Answer, Page, Row, bracket, down, plain, show, up
+
+# What --solve says, and the library's word for it.
+SOLVABLE = {"noise": "noise", "rounds": "rounds", "q": "sampling_rate"}
+
+Solve = Annotated[
+    str,
+    typer.Option(
+        "--solve",
+        metavar="|".join(SOLVABLE),
+        help="What to find, the rest being given; default noise.",
+        show_default=False,
+    ),
+]
+
+
+class Limit(TypedDict):
+    """What may not be exceeded, as the library takes it."""
+
+    epsilon: float | None
+    advantage: float | None
+    tpr: float | None
+    fpr: float | None
+
+
+Advantage = Annotated[
+    str | None,
+    typer.Option(
+        "--advantage",
+        metavar="A",
+        help="Instead of --eps: the largest TPR - FPR that any attack may reach, e.g. 0.1.",
+    ),
+]
+TruePositives = Annotated[
+    str | None,
+    typer.Option(
+        "--tpr",
+        metavar="B",
+        help="Instead of --eps, with --fpr: the largest true positive rate of any attack.",
+    ),
+]
+FalsePositives = Annotated[
+    str | None,
+    typer.Option("--fpr", metavar="A", help="The false positive rate at which --tpr holds."),
+]
+
+
+def calibrate(
+    eps: options.Eps = None,
+    rounds: options.Rounds = None,
+    q: options.Rate = None,
+    delta: options.Delta = None,
+    advantage: Advantage = None,
+    tpr: TruePositives = None,
+    fpr: FalsePositives = None,
+    solve: Solve = "noise",
+    noise: options.Noise = None,
+    schedule: options.ScheduleFile = None,
+    sampling: options.SamplingName = None,
+    cohort: options.Cohort = None,
+    clients: options.Clients = None,
+    adjacency: options.AdjacencyName = None,
+    accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
+    clip: options.Clip = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """The noise for a budget or a limit of risk; or the rounds, or the rate.
+
+    Examples:
+      dpacct calibrate --eps 8 --rounds 300 --q 0.1
+      dpacct calibrate --eps 8 --rounds 300 --cohort 100 --clients 1000 --clip 0.5
+      dpacct calibrate --eps 8 --noise 1.5 --q 0.1 --solve rounds
+      dpacct calibrate --eps 8 --schedule rounds.toml --json
+      dpacct calibrate --advantage 0.1 --rounds 300 --q 0.1
+      dpacct calibrate --tpr 0.1 --fpr 0.01 --rounds 300 --q 0.1
+    """
+    style = options.read_style(as_json, quiet)
+    typed = MechanismOptions(noise, rounds, q, schedule, sampling, cohort, clients, adjacency)
+    _refuse_what_is_solved(typed, solve)
+    limit = _read_limit(eps, advantage, tpr, fpr)
+    engine = find_accountant(accountant)
+    clip_norm = read_clip_norm(clip)
+    at = typed.read_delta(delta)
+    found = _solve(typed, solve, limit, at.value, engine.name)
+
+    def page() -> Page:
+        plan = found.schedule
+        rows = [
+            _first_row(found, solve),
+            *_risk_rows(found),
+            mechanism.epsilon_row(found.spent, at.origin, lead=at.lead),
+            *mechanism.rows(plan, ratio_only=typed.ratio_only),
+            *mechanism.noise_rows(plan, clients=typed.num_clients, clip_norm=clip_norm),
+            mechanism.accountant_row(plan, at.value, accountant),
+            *_instead(found, solve, lambda name: _solve(typed, solve, limit, at.value, name)),
+        ]
+        note = mechanism.delta_note(at.value, typed.num_clients)
+        note = note or comparisons.wide_bracket_note(plan, found.epsilon, accountant)
+        return Page(rows, closing=_closing(typed, found, at, clip_norm), note=note)
+
+    show(Answer(_data(found), repr(_number(found, solve)), page), style)
+
+
+def _read_limit(eps: str | None, advantage: str | None, tpr: str | None, fpr: str | None) -> Limit:
+    """What was typed; the library judges whether it is in range, epsilon before all else."""
+    if eps is not None:
+        validate.target_epsilon(options.number(eps))
+    limits = {"--eps": eps, "--advantage": advantage, "--tpr": tpr}
+    given = [f"{option} {text}" for option, text in limits.items() if text is not None]
+    if len(given) > 1:
+        raise conflict(given[1], given[0], "a calibration has one target")
+    if fpr is not None and tpr is None:
+        raise OptionConflict(
+            f"--fpr {fpr} needs --tpr, the true positive rate that is allowed there."
+        )
+    typed = {"epsilon": eps, "advantage": advantage, "tpr": tpr, "fpr": fpr}
+    return cast("Limit", {name: options.number(text) for name, text in typed.items()})
+
+
+def _refuse_what_is_solved(typed: MechanismOptions, solve: str) -> None:
+    if solve not in SOLVABLE:
+        raise InvalidParameter("solve", solve, "it is one of " + ", ".join(SOLVABLE))
+    if typed.schedule is not None:
+        if solve != "noise":
+            why = "a schedule file says it; only its noise can be scaled"
+            raise conflict(f"--solve {solve}", f"--schedule {typed.schedule}", why)
+        typed.refuse_beside_schedule()
+    given = {
+        "noise": {"--noise": typed.noise},
+        "rounds": {"--rounds": typed.rounds},
+        "q": {"--q": typed.rate, "--cohort": typed.cohort},
+    }
+    for option, text in given[solve].items():
+        if text is not None:
+            raise conflict(f"{option} {text}", f"--solve {solve}", "it is what is solved for")
+
+
+def _solve(
+    typed: MechanismOptions, solve: str, limit: Limit, delta: float, accountant: str
+) -> dpacct.Calibration:
+    if typed.schedule is not None:
+        plan = load_schedule(typed.schedule)
+        return dpacct.calibrate(delta=delta, schedule=plan, accountant=accountant, **limit)
+    return dpacct.calibrate(
+        **limit,
+        delta=delta,
+        noise_multiplier=None if solve == "noise" else typed.read_noise(),
+        rounds=None if solve == "rounds" else typed.read_rounds(),
+        sampling=_scheme_to_solve(typed) if solve == "q" else typed.read_sampling(),
+        adjacency=typed.relation,
+        accountant=accountant,
+        solve=SOLVABLE[solve],
+    )
+
+
+def _scheme_to_solve(typed: MechanismOptions) -> Uniform | None:
+    """The scheme whose rate is solved for: None for Poisson, else cohorts of any size."""
+    clients = typed.num_clients
+    if typed.scheme == Full.name:
+        raise conflict("--solve q", "--sampling full", "every client takes part in every round")
+    if typed.scheme == Poisson.name:
+        return None
+    if clients is None:
+        raise OptionConflict(
+            "--solve q with --sampling uniform needs --clients, the population from which "
+            "whole cohorts are drawn."
+        )
+    return Uniform(1, clients)
+
+
+def _number(found: dpacct.Calibration, solve: str) -> float:
+    if solve == "rounds":
+        return found.rounds
+    if solve == "q":
+        return found.sampling_rate
+    only = mechanism.single_round(found.schedule)
+    return found.noise_scale if only is None else only.noise_multiplier
+
+
+def _shown(number: float, solve: str) -> str:
+    """A number that was solved for, shortened to its safe side."""
+    if solve == "rounds":
+        return str(number)
+    return down(number, 7) if solve == "q" else up(number, 7)
+
+
+def _first_row(found: dpacct.Calibration, solve: str) -> Row:
+    number = _shown(_number(found, solve), solve)
+    within = f"within {found.goal} {plain(found.target or 0.0)}"
+    if solve == "rounds":
+        return Row("rounds", number, f"the most that stay {within}")
+    if solve == "q":
+        meaning = f"the highest that stays {within}"
+        sampling = found.schedule.phases[0].round.sampling
+        if isinstance(sampling, Uniform):
+            meaning = f"{sampling.cohort_size} of {sampling.num_clients} clients, {meaning}"
+        return Row("sampling rate", number, meaning)
+    if mechanism.single_round(found.schedule) is None:
+        return Row("noise scale", number, "x the noise multiplier of every round in the file")
+    return Row("noise multiplier", number, "std of the noise on the sum / clip norm")
+
+
+def _instead(
+    found: dpacct.Calibration, solve: str, again: Callable[[str], dpacct.Calibration]
+) -> list[Row]:
+    """What the same question would cost by Renyi."""
+    renyi = comparisons.renyi_calibration(found, again)
+    if renyi is None:
+        return []
+    number = _number(renyi, solve)
+    words = comparisons.excess_in_words(_number(found, solve), number, found.solved_for)
+    return [Row("instead of", _shown(number, solve), f"by Renyi, {words}")] if words else []
+
+
+def _risk_rows(found: dpacct.Calibration) -> list[Row]:
+    if found.risk is None:
+        return []
+    return [Row(found.goal, bracket(found.risk), "  of any attack")]
+
+
+def _closing(
+    typed: MechanismOptions, found: dpacct.Calibration, at: ReadDelta, clip_norm: float | None
+) -> str:
+    only = mechanism.single_round(found.schedule)
+    if only is None:
+        return "--json lists every phase with its noise, to the last digit."
+    missing = [
+        option
+        for option, known in (("--clip", clip_norm), ("--clients", typed.num_clients))
+        if known is None
+    ]
+    if missing:
+        moved = typed.num_clients is None and not at.chosen
+        kept = f"; add{at.retyped}, or --clients moves delta" if moved else ""
+        words = f"With {' and '.join(missing)} I can say what that is per coordinate of the mean"
+        return f"{words}{kept}."
+    if typed.schedule is not None or typed.noise is not None:
+        return ""
+    again = typed.retyped(noise=up(only.noise_multiplier, 7))
+    return f"dpacct compare {again}{at.retyped} shows other accountants beside it."
+
+
+def _risk_data(found: dpacct.Calibration) -> dict[str, object]:
+    if found.risk is None:
+        return {}
+    reached = {"lower": found.risk.lower, "upper": found.risk.upper, "target": found.target}
+    return {"risk": {"name": found.goal, **reached}}
+
+
+def _data(found: dpacct.Calibration) -> dict[str, object]:
+    plan = found.schedule
+    data: dict[str, object] = {
+        "solved_for": found.solved_for,
+        **mechanism.keys(plan),
+        "accountant": found.accountant,
+        "delta": found.delta,
+        "epsilon": {
+            "lower": found.epsilon.lower,
+            "upper": found.epsilon.upper,
+            "target": found.target if found.risk is None else None,
+        },
+        **_risk_data(found),
+        **mechanism.phase_list(plan),
+    }
+    if "phases" in data:
+        data["noise_scale"] = found.noise_scale
+    return data

@@ -1,0 +1,225 @@
+"""What was typed about the mechanism, turned into a delta, a sampling scheme and a schedule.
+
+Rule 1: what was typed reaches the library's own checks; nothing is corrected on the way.
+Rule 2: options that contradict each other are refused, even where one could win.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NoReturn
+
+from dpacct import validate
+from dpacct.errors import InvalidParameter
+from dpacct.rounds import (
+    MAX_CLIENTS,
+    Adjacency,
+    Full,
+    Phase,
+    Poisson,
+    Round,
+    Sampling,
+    Schedule,
+    Uniform,
+)
+from dpacct.schedules.shapes import load_schedule
+from dpacct_cli.errors import OptionConflict, conflict
+from dpacct_cli.options import SCHEMES, number
+from dpacct_cli.render import plain
+from dpacct_cli.words import pasted
+
+DEFAULT_DELTA = 1e-5
+
+
+def read_clip_norm(text: str | None) -> float | None:
+    """The clip norm, if one was given."""
+    if text is None:
+        return None
+    rule = "a clip norm is a finite number above 0"
+    value = validate.real("clip_norm", number(text), rule)
+    if value <= 0.0:
+        raise InvalidParameter("clip_norm", number(text), rule)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDelta:
+    """A delta, and where it comes from."""
+
+    value: float
+    origin: str
+    typed: str | None
+
+    @property
+    def chosen(self) -> bool:
+        """It was typed, so it is not the default."""
+        return self.typed is not None
+
+    @property
+    def lead(self) -> str:
+        """What is said first where another option than --delta moved it."""
+        return f"by --clients, not {plain(DEFAULT_DELTA)}: " if self.origin else ""
+
+    @property
+    def retyped(self) -> str:
+        """The option, for a command that a person can paste; never left to another default."""
+        text = repr(self.value) if self.typed is None else self.typed.strip()
+        return f" --delta {pasted(text)}"
+
+
+@dataclass(frozen=True, slots=True)
+class MechanismOptions:
+    """The options that say what runs, as typed, in the order in which every command lists them."""
+
+    noise: str | None = None
+    rounds: str | None = None
+    rate: str | None = None
+    schedule: str | None = None
+    sampling: str | None = None
+    cohort: str | None = None
+    clients: str | None = None
+    adjacency: str | None = None
+
+    @property
+    def num_clients(self) -> int | None:
+        """The population, if it was given."""
+        if self.clients is None:
+            return None
+        return validate.count(
+            "num_clients", number(self.clients), "the number of clients", MAX_CLIENTS
+        )
+
+    @property
+    def relation(self) -> Adjacency | None:
+        """The adjacency, if one was given."""
+        return None if self.adjacency is None else Adjacency.parse(self.adjacency)
+
+    @property
+    def ratio_only(self) -> bool:
+        """Only the share of a cohort is known, neither its size nor the population."""
+        return self.schedule is None and self.clients is None
+
+    @property
+    def scheme(self) -> str:
+        """The name of the sampling scheme."""
+        name = Poisson.name if self.sampling is None else self.sampling
+        if name not in SCHEMES:
+            rule = "a sampling scheme is one of " + ", ".join(SCHEMES)
+            raise InvalidParameter("sampling", name, rule)
+        return name
+
+    def read_delta(self, typed: str | None) -> ReadDelta:
+        """The delta that was typed, or the default that fits the population."""
+        if typed is not None:
+            return ReadDelta(validate.delta(number(typed)), "", typed)
+        clients = self.num_clients
+        if clients is None:
+            return ReadDelta(DEFAULT_DELTA, "", None)
+        if clients == 1:
+            raise OptionConflict("--delta is missing; the default for --clients 1 would be 1.")
+        return ReadDelta(float(clients) ** -1.1, f"{clients}^-1.1", None)
+
+    def read_rounds(self) -> int:
+        """The number of rounds."""
+        return validate.rounds(number(self.rounds))
+
+    def read_noise(self) -> float:
+        """The noise multiplier."""
+        return validate.noise_multiplier(number(self.noise))
+
+    def read_sampling(self) -> Sampling:
+        """Who takes part in a round."""
+        scheme = self.scheme
+        rate = None if self.rate is None else validate.sampling_rate(number(self.rate))
+        clients = self.num_clients
+        cohort = None if self.cohort is None else self._read_cohort(clients)
+        if scheme == Full.name:
+            return self._full(rate, cohort, clients)
+        if rate is not None and cohort is not None:
+            raise conflict(f"--q {self.rate}", f"--cohort {self.cohort}", "both set the rate")
+        if cohort is not None and clients is not None:
+            uniform = Uniform(cohort, clients)
+            return uniform if scheme == Uniform.name else Poisson(uniform.sampling_rate)
+        if rate is None:
+            self._refuse_without_rate(scheme)
+        if scheme == Poisson.name:
+            return Poisson(rate)
+        return Uniform.at_rate(rate) if clients is None else self._exact_cohort(rate, clients)
+
+    def read_schedule(self) -> Schedule:
+        """What runs: the file, or the same round again and again."""
+        if self.schedule is not None:
+            self.refuse_beside_schedule()
+            return load_schedule(self.schedule)
+        # Checked in the order in which a person would read them back.
+        noise = self.read_noise()
+        count = self.read_rounds()
+        return Schedule([Phase(Round(noise, self.read_sampling(), self.relation), count)])
+
+    def refuse_beside_schedule(self) -> None:
+        """Refuse each option that a schedule file answers by itself."""
+        beside = {
+            "--rounds": self.rounds,
+            "--q": self.rate,
+            "--noise": self.noise,
+            "--sampling": self.sampling,
+            "--cohort": self.cohort,
+            "--adjacency": self.adjacency,
+        }
+        for option, typed in beside.items():
+            if typed is not None:
+                why = "the file says it"
+                raise conflict(f"{option} {typed}", f"--schedule {self.schedule}", why)
+
+    def retyped(self, *, noise: str | None = None, rounds: str | None = None) -> str:
+        """The same options once more, for a command that a person can paste."""
+        words = {
+            "--schedule": self.schedule,
+            "--noise": self.noise if noise is None else noise,
+            "--rounds": self.rounds if rounds is None else rounds,
+            "--q": self.rate,
+            "--sampling": self.sampling,
+            "--cohort": self.cohort,
+            "--clients": self.clients,
+            "--adjacency": self.adjacency,
+        }
+        return " ".join(
+            f"{option} {pasted(word if option == '--schedule' else word.strip())}"
+            for option, word in words.items()
+            if word is not None
+        )
+
+    def _read_cohort(self, clients: int | None) -> int:
+        cohort = validate.count("cohort_size", number(self.cohort), "the cohort size", MAX_CLIENTS)
+        if clients is None:
+            raise OptionConflict(
+                f"--cohort {self.cohort} needs --clients, the population that it is drawn from."
+            )
+        return Uniform(cohort, clients).cohort_size
+
+    def _full(self, rate: float | None, cohort: int | None, clients: int | None) -> Full:
+        why = "every client takes part in every round"
+        if rate is not None and rate != 1.0:
+            raise conflict(f"--q {self.rate}", "--sampling full", why)
+        if cohort != clients and cohort is not None:
+            raise conflict(f"--cohort {self.cohort}", "--sampling full", why)
+        return Full()
+
+    def _exact_cohort(self, rate: float, clients: int) -> Uniform:
+        cohort = rate * clients
+        whole = max(round(cohort), 1)
+        if not math.isclose(whole, cohort, rel_tol=1e-9):
+            raise OptionConflict(
+                f"--q {self.rate} of --clients {self.clients} is a cohort of {cohort:.6g}, and "
+                f"uniform sampling draws whole clients. "
+                f"Give --cohort {math.ceil(cohort)} instead of --q."
+            )
+        return Uniform(whole, clients)
+
+    def _refuse_without_rate(self, scheme: str) -> NoReturn:
+        message = "--q is missing; a sampling rate lies in (0, 1]."
+        ways = "--cohort with --clients"
+        if scheme == Poisson.name:
+            ways += " or --sampling full"
+        raise OptionConflict(f"{message} Give it, or {ways} instead.")

@@ -1,0 +1,208 @@
+"""`dpacct train`: a federated run on real data, charged for what ran."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from dpacct import validate
+from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
+from dpacct_cli import errors, options
+from dpacct_cli.errors import OptionConflict, conflict
+from dpacct_cli.options import Style, number
+from dpacct_cli.render import Answer, plain, show
+from dpacct_cli.terminal import orderly_interrupts
+from dpacct_cli.train import options as own
+from dpacct_cli.train import page as train_page
+from dpacct_cli.train.files import RunFiles, begin
+from dpacct_cli.train.resume import go_on, others_of
+from dpacct_cli.train.settings import FREE, Settings, combine, refuse_changes
+
+INTERRUPTED = 130
+
+
+def train(
+    method: own.MethodName = None,
+    data: own.Data = None,
+    data_dir: own.DataDir = None,
+    label: own.Label = None,
+    clients: options.Clients = None,
+    partition: own.Partition = None,
+    model: own.Model = None,
+    preset: own.Preset = None,
+    config: own.Config = None,
+    rounds: options.Rounds = None,
+    q: options.Rate = None,
+    cohort: options.Cohort = None,
+    sampling: options.SamplingName = None,
+    adjacency: options.AdjacencyName = None,
+    eps: options.Eps = None,
+    noise: options.Noise = None,
+    delta: own.Delta = None,
+    clip_norm: Annotated[
+        str | None,
+        typer.Option("--clip-norm", "--clip", metavar="C", help="Bound on a client's update."),
+    ] = None,
+    local_lr: own.LocalLr = None,
+    local_epochs: own.LocalEpochs = None,
+    local_steps: own.LocalSteps = None,
+    batch_size: own.BatchSize = None,
+    momentum: own.Momentum = None,
+    weight_decay: own.WeightDecay = None,
+    lr_decay: own.LrDecay = None,
+    server_lr: own.ServerLr = None,
+    assignments: own.Assignments = None,
+    ledger: own.LedgerFile = None,
+    new_ledger: own.NewLedger = False,
+    resume: own.Resume = False,
+    run: own.RunName = None,
+    eval_every: own.EvalEvery = None,
+    device: own.Device = None,
+    seed: own.Seed = None,
+    public_seed: own.PublicSeed = None,
+    secure_noise: own.SecureNoise = False,
+    vectorize: own.Vectorize = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """A federated run on real data: clients train, the noisy mean of their updates is released.
+
+    What is not said is chosen to suit the data. -q prints the test accuracy alone.
+
+    Examples:
+      dpacct train dp-fedavg
+      dpacct train dp-fedavg --data mnist --data-dir data --eps 6 --ledger mnist.ledger
+      dpacct train dp-fedavg --data cifar10 --partition dirichlet:0.1 --rounds 200
+      dpacct train dp-fedavg --preset mnist-logistic --eps 7
+      dpacct train dp-fedpgn --set rho=0.1 --set beta=0.5
+      dpacct train dp-fedavg --config run.toml --json
+      dpacct train --ledger mnist.ledger --resume
+    """
+    style = options.read_style(as_json, quiet)
+    typed = {
+        "data": data,
+        "data_dir": data_dir,
+        "label": label,
+        "clients": clients,
+        "partition": partition,
+        "model": model,
+        "rounds": rounds,
+        "q": q,
+        "cohort": cohort,
+        "sampling": sampling,
+        "adjacency": adjacency,
+        "eps": eps,
+        "noise": noise,
+        "delta": delta,
+        "clip_norm": clip_norm,
+        "local_lr": local_lr,
+        "local_epochs": local_epochs,
+        "local_steps": local_steps,
+        "batch_size": batch_size,
+        "momentum": momentum,
+        "weight_decay": weight_decay,
+        "lr_decay": lr_decay,
+        "server_lr": server_lr,
+        "eval_every": eval_every,
+        "device": device,
+        "seed": seed,
+        "public_seed": public_seed,
+        "secure_noise": "yes" if secure_noise else None,
+        "vectorize": vectorize,
+    }
+    refuse_contradictions(ledger, run, new_ledger=new_ledger, resume=resume)
+    if method is None and not resume:
+        raise InvalidParameter("method", None, f"a method is one of {', '.join(own.METHODS)}")
+    layers = (typed, tuple(assignments or ()), preset, config)
+    # What contradicts itself is refused before anything is looked for.
+    settings = combine(method or own.METHODS[0], *layers)
+    if find_spec("torch") is None:
+        raise Unsupported(
+            "training needs PyTorch, which is not installed: pip install 'dpacct[fl]'"
+        )
+    if resume:
+        begun = go_on(ledger, run, method, data)
+        settings = combine(method or begun.settings.method, *layers)
+        refuse_changes(begun.settings, settings)
+        _run(_moved(begun.settings, settings), begun.files, style, resume=True)
+    else:
+        files = begin(ledger, settings.method, settings.values["data"], new_ledger=new_ledger)
+        _run(settings, files, style, resume=False)
+
+
+def refuse_contradictions(
+    ledger: str | None, run: str | None, *, new_ledger: bool, resume: bool
+) -> None:
+    """Options that say where a run is recorded, and contradict each other.
+
+    Raises:
+        OptionConflict: they do.
+    """
+    if new_ledger and ledger is not None:
+        why = "a ledger that is named is used, or made"
+        raise conflict("--new-ledger", f"--ledger {ledger}", why)
+    if new_ledger and resume:
+        raise conflict("--new-ledger", "--resume", "a run goes on in its own ledger")
+    if run is not None and not resume:
+        raise OptionConflict(f"--run {run} needs --resume; a new run finds a name by itself.")
+
+
+def _moved(saved: Settings, typed: Settings) -> Settings:
+    """The settings of a run, on the device and with the data folder of today."""
+    changed = {key: typed.values[key] for key in FREE if key in typed.chosen}
+    # What was a default when the run began is one still: nothing counts as chosen.
+    return replace(saved, values={**saved.values, **changed}, chosen=frozenset())
+
+
+def _run(settings: Settings, files: RunFiles, style: Style, *, resume: bool) -> None:
+    # PyTorch is imported here, once everything that can be checked without it has been.
+    from dpacct.ledger.terms import known_terms
+    from dpacct_cli.train.job import build_job
+    from dpacct_cli.train.run import open_run, train
+
+    every = settings.get("eval_every")
+    looks = (
+        None
+        if every is None
+        else validate.count("eval_every", number(every), "the rounds between looks")
+    )
+    terms = known_terms(files.ledger)
+    job = build_job(settings, terms)
+    others = others_of(files, settings.values["data"])
+    notes = [train_page.two_budgets(files.ledger, others)] if others else []
+    if job.delta.origin.startswith("that of"):
+        own = f"delta is {plain(job.delta.value)}, {job.delta.origin}"
+        notes.append(f"{own}; --delta was not given.")
+    with orderly_interrupts(), open_run(job, files, settings, resume=resume) as run:
+        _say(style, *notes, run.resumed_with)
+        try:
+            outcome = train(run, job, files, style, looks or max(1, run.rounds // 10))
+        except BudgetExceeded as refusal:
+            raise BudgetExceeded(f"{refusal} {train_page.ways_out(files.ledger)}") from None
+    if outcome.interrupted:
+        again = f"dpacct train {settings.method} --ledger {shlex.quote(str(files.ledger))} "
+        again += f"--run {shlex.quote(files.stem)} --resume"
+        errors.print_line(
+            f"stopped after round {outcome.rounds} of {outcome.planned}; saved in "
+            f"{files.checkpoint}. {again} goes on."
+        )
+        raise typer.Exit(INTERRUPTED)
+    answer = Answer(
+        train_page.data(settings, job, outcome, files),
+        repr(outcome.accuracy),
+        lambda: train_page.page(settings, job, outcome, files),
+    )
+    show(answer, style)
+
+
+def _say(style: Style, *notes: str | None) -> None:
+    """What a person should know before rounds are charged."""
+    if style is Style.HUMAN:
+        for note in notes:
+            if note is not None:
+                print(f"note: {note}", file=sys.stderr, flush=True)

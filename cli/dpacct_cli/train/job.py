@@ -1,0 +1,281 @@
+"""From settings to what is trained: data, clients, model, method. Brings PyTorch with it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from dpacct import validate
+from dpacct.budget import Budget
+from dpacct.errors import InvalidParameter
+from dpacct.fl.clients import ClientData
+from dpacct.fl.data import DATASETS, Dataset, PartitionedClients, TableSchema, load, load_table
+from dpacct.fl.data.partitions import Partition, dirichlet, iid, natural
+from dpacct.fl.devices import Device, choose_device
+from dpacct.fl.local.sgd import SGD
+from dpacct.fl.methods import METHODS
+from dpacct.fl.methods.protocol import Method
+from dpacct.fl.models import Model, build_model
+from dpacct.ledger.terms import Terms
+from dpacct.rounds import Sampling, Uniform
+from dpacct_cli.errors import OptionConflict, conflict
+from dpacct_cli.mechanism_options import MechanismOptions, ReadDelta
+from dpacct_cli.options import number
+from dpacct_cli.train.settings import Settings, is_table, option
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """All that a run is made of, checked.
+
+    Attributes:
+        dataset, clients, model, method, local: what is trained, and how.
+        tested: the examples for testing, on the device.
+        sampling, adjacency: who takes part.
+        budget: or ``noise_multiplier`` is set, with ``delta``.
+        clip_norm: None where the method bounds updates itself.
+    """
+
+    dataset: Dataset
+    clients: PartitionedClients
+    tested: ClientData
+    model: Model
+    method: Method
+    local: SGD
+    sampling: Sampling
+    adjacency: str | None
+    budget: Budget | None
+    noise_multiplier: float | None
+    delta: ReadDelta
+    clip_norm: float | None
+    server_lr: float
+    rounds: int
+    device: Device
+    seed: int | None
+    vectorize: bool | Literal["auto"]
+    secure_noise: bool
+
+
+def build_job(settings: Settings, terms: Terms | None = None) -> Job:
+    """Read the data, deal them out, build model and method.
+
+    Args:
+        settings: what was asked for.
+        terms: of the ledger that the run is charged to, if it exists.
+    Raises:
+        DpacctError: something that was asked for does not exist, or is out of range.
+    """
+    # What costs nothing to check comes before what takes time to read.
+    if terms is not None and settings.get("delta") is not None:
+        terms.check(validate.delta(number(settings.get("delta"))))
+    method = build_method(settings.method, settings.method_options)
+    local = _local(settings)
+    device = choose_device(settings.get("device") or "auto")
+    rounds = validate.rounds(number(settings.get("rounds")))
+    seed = _seed(settings, "seed")
+    vectorize = _vectorize(settings, repeatable=seed is not None)
+    public_seed = _seed(settings, "public_seed") or 0
+    dataset = read_data(settings)
+    partition = _partition(settings, dataset, public_seed)
+    sampling, delta, adjacency = _mechanism(settings, len(partition), terms)
+    eps, noise = settings.get("eps"), settings.get("noise")
+    budget = None if eps is None else Budget(cast("float", number(eps)), delta.value)
+    model = build_model(settings.values["model"], dataset, seed=public_seed)
+    inputs, targets = dataset.test.batch(slice(None))
+    return Job(
+        dataset=dataset,
+        clients=PartitionedClients(dataset.train, partition, device),
+        tested=ClientData(inputs.to(device), targets.to(device)),
+        model=model.to(device),
+        method=method,
+        local=local,
+        sampling=sampling,
+        adjacency=adjacency,
+        budget=budget,
+        noise_multiplier=None if noise is None else validate.noise_multiplier(number(noise)),
+        delta=delta,
+        clip_norm=_clip_norm(settings, method),
+        server_lr=_positive(settings, "server_lr"),
+        rounds=rounds,
+        device=device,
+        seed=seed,
+        vectorize=vectorize,
+        secure_noise=settings.get("secure_noise") is not None,
+    )
+
+
+def build_method(name: str, options: Mapping[str, Any]) -> Method:
+    """The method called ``name``.
+
+    Raises:
+        InvalidParameter: there is none, or an option is out of range.
+        OptionConflict: it has no such option.
+    """
+    if name not in METHODS:
+        raise InvalidParameter("method", name, f"a method is one of {', '.join(METHODS)}")
+    build = METHODS[name]
+    known = list(inspect.signature(build).parameters)
+    for key in options:
+        if key not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise OptionConflict(f"--set {key} is no option of {name}; {has}.")
+    return build(**options)
+
+
+def read_data(settings: Settings) -> Dataset:
+    """The data set that the settings name.
+
+    Raises:
+        InvalidParameter: it does not exist, or an option of its reader.
+    """
+    name = settings.values["data"]
+    options = dict(settings.data_options)
+    first = options.pop("num_train", None)
+    if is_table(name):
+        dataset = load_table(name, _schema(settings, options))
+    else:
+        if settings.get("label") is not None:
+            raise conflict("--label", f"--data {name}", "its labels are known")
+        if name in DATASETS:
+            known = [key for key in inspect.signature(DATASETS[name]).parameters if key != "folder"]
+            _check_data_options(options, known, name)
+        else:
+            _check_data_options(options, [], name)
+        dataset = load(name, settings.get("data_dir"), **options)
+    return dataset if first is None else dataset.first(first)
+
+
+def _schema(settings: Settings, options: dict[str, Any]) -> TableSchema:
+    known = [item.name for item in fields(TableSchema)]
+    _check_data_options(options, known, Path(settings.values["data"]).name)
+    if settings.get("label") is not None:
+        options["label"] = settings.get("label")
+    for key in ("numeric", "categorical"):
+        if not isinstance(options.get(key, {}), dict):
+            raise InvalidParameter("data_options", key, "it is a table from column to values")
+    ranges = cast("dict[str, Any]", options.get("numeric", {}))
+    for column, bounds in ranges.items():
+        if not isinstance(bounds, list) or len(cast("list[Any]", bounds)) != 2:
+            rule = f"the range of column {column} is [low, high]"
+            raise InvalidParameter("numeric", repr(cast("object", bounds)), rule)
+    return TableSchema(**options)
+
+
+def _check_data_options(options: Mapping[str, Any], known: list[str], name: str) -> None:
+    for key in options:
+        if key not in known:
+            listed = ", ".join([*known, "num_train"])
+            rule = f"{name} can be read with {listed}"
+            raise InvalidParameter("data_options", key, rule)
+
+
+def _partition(settings: Settings, dataset: Dataset, seed: int) -> Partition:
+    text = settings.values["partition"]
+    kind, colon, strength = text.partition(":")
+    if kind == "natural" and not colon:
+        if dataset.owners is None:
+            rule = f"nobody owns the examples of {dataset.name} by nature"
+            raise InvalidParameter("partition", text, rule, "Try iid or dirichlet:0.5.")
+        partition = natural(dataset.owners)
+        clients = settings.get("clients")
+        if clients is not None and number(clients) != len(partition):
+            why = f"{dataset.name} has {len(partition)} owners"
+            raise conflict(f"--clients {clients}", "--partition natural", why)
+        return partition
+    clients = validate.count(
+        "num_clients", number(settings.get("clients")), "the number of clients"
+    )
+    if kind == "iid" and not colon:
+        return iid(len(dataset.train), clients, seed=seed)
+    if kind != "dirichlet" or not strength:
+        rule = "a partition is iid, dirichlet:A with a number A, or natural"
+        raise InvalidParameter("partition", text, rule)
+    return dirichlet(dataset.labels(), clients, cast("float", number(strength)), seed=seed)
+
+
+def _mechanism(
+    settings: Settings, clients: int, terms: Terms | None
+) -> tuple[Sampling, ReadDelta, str | None]:
+    rate, cohort = settings.get("q"), settings.get("cohort")
+    if settings.get("sampling") == Uniform.name and rate is not None and "q" not in settings.chosen:
+        share = number(rate)
+        if isinstance(share, int | float):
+            # A default, which knows nothing of this population.
+            rate, cohort = None, str(max(1, round(share * clients)))
+    typed = MechanismOptions(
+        rate=rate,
+        sampling=settings.get("sampling"),
+        cohort=cohort,
+        clients=str(clients),
+        adjacency=settings.get("adjacency"),
+    )
+    relation = typed.relation
+    sampling = typed.read_sampling()
+    return sampling, _delta(settings, typed, terms), relation and str(relation)
+
+
+def _delta(settings: Settings, typed: MechanismOptions, terms: Terms | None) -> ReadDelta:
+    """The delta that was typed, that of the ledger, or the default for so many clients."""
+    text = settings.get("delta")
+    if terms is None or text is not None:
+        return typed.read_delta(text)
+    own = terms.check(None)
+    usual = typed.num_clients not in (None, 1) and typed.read_delta(None)
+    if usual and usual.value == own:
+        return usual
+    return ReadDelta(own, f"that of {terms.path}", None)
+
+
+def _local(settings: Settings) -> SGD:
+    batch = settings.get("batch_size")
+    given: dict[str, Any] = {
+        "lr": number(settings.get("local_lr")),
+        "batch_size": None if batch == "all" else number(batch),
+    }
+    names = {
+        "local_epochs": "epochs",
+        "local_steps": "steps",
+        "momentum": "momentum",
+        "weight_decay": "weight_decay",
+        "lr_decay": "lr_decay",
+    }
+    for key, name in names.items():
+        if settings.get(key) is not None:
+            given[name] = number(settings.get(key))
+    return SGD(**given)
+
+
+def _clip_norm(settings: Settings, method: Method) -> float | None:
+    if method.bound is not None and "clip_norm" not in settings.chosen:
+        return None
+    return _positive(settings, "clip_norm")
+
+
+def _positive(settings: Settings, key: str) -> float:
+    rule = f"{option(key)[2:].replace('-', ' ')} is a finite number above 0"
+    value = validate.real(key, number(settings.get(key)), rule)
+    if value <= 0:
+        raise InvalidParameter(key, value, rule)
+    return value
+
+
+def _seed(settings: Settings, key: str) -> int | None:
+    text = settings.get(key)
+    if text is None:
+        return None
+    value = number(text)
+    if not isinstance(value, int) or not 0 <= value < 2**63:
+        raise InvalidParameter(key, value, "a seed is a whole number from 0 to 2^63 - 1")
+    return value
+
+
+def _vectorize(settings: Settings, *, repeatable: bool) -> bool | Literal["auto"]:
+    text = settings.get("vectorize")
+    if text == "auto" or (text is None and not repeatable):
+        return "auto"
+    if text not in (None, "yes", "no"):
+        raise InvalidParameter("vectorize", text, "it is auto, yes or no")
+    return text != "no"

@@ -1,0 +1,102 @@
+"""What `dpacct train` answers: keys for machines, rows for people, and what is said before it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpacct.rounds import Round
+from dpacct_cli import mechanism
+from dpacct_cli.render import Page, Row, down, noise, plain, seconds
+from dpacct_cli.train.files import RunFiles
+from dpacct_cli.train.settings import Settings
+
+if TYPE_CHECKING:
+    from dpacct_cli.train.job import Job
+    from dpacct_cli.train.run import Outcome
+
+
+def data(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> dict[str, Any]:
+    """The keys of --json."""
+    spent = outcome.epsilon
+    private = outcome.not_private_because is None
+    return {
+        "method": settings.method,
+        "data": job.dataset.name,
+        "model": settings.values["model"],
+        "rounds": outcome.rounds,
+        "epsilon": {
+            # JSON has no infinity: null where nothing is promised.
+            "lower": spent.lower if private else None,
+            "upper": spent.upper if private else None,
+            "target": None if job.budget is None else job.budget.epsilon,
+        },
+        "delta": spent.delta,
+        "noise_multiplier": outcome.noise_multiplier,
+        "clip_norm": outcome.clip_norm,
+        "sampling": job.sampling.name,
+        "sampling_rate": job.sampling.sampling_rate,
+        "adjacency": job.adjacency or str(job.sampling.default_adjacency),
+        "test_accuracy": outcome.accuracy,
+        "seconds": outcome.seconds,
+        "ledger": str(files.ledger),
+        "private": private,
+        "not_private_because": outcome.not_private_because,
+        "stopped_because": outcome.stopped_because,
+        "clients": len(job.clients),
+        "partition": settings.values["partition"],
+        "model_file": str(files.model),
+        "report": str(files.report),
+        "checkpoint": str(files.checkpoint),
+    }
+
+
+def page(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> Page:
+    """The rows for people."""
+    if outcome.not_private_because is None:
+        spent = mechanism.epsilon_row(outcome.epsilon, job.delta.origin)
+    else:
+        spent = Row("epsilon", "infinite", outcome.not_private_because)
+    plan = max(outcome.rounds, 1) * Round(outcome.noise_multiplier, job.sampling, job.adjacency)
+    z = noise(outcome.noise_multiplier)
+    rows = [
+        Row(
+            "test accuracy",
+            down(outcome.accuracy, 4),
+            f"of {len(job.tested):,} examples that no client holds",
+        ),
+        spent,
+        *mechanism.rows(plan),
+        Row("noise multiplier", z, f"std of the noise on the sum / clip norm "
+            f"{plain(outcome.clip_norm)}"),
+        Row("training", f"{settings.values['model']} on {job.dataset.name}, {len(job.clients):,} "
+            f"clients ({settings.values['partition']}), {seconds(outcome.seconds)}"),
+        Row("ledger", str(files.ledger)),
+        Row("model", str(files.model)),
+        Row("report", str(files.report), "  one line a round; unprotected_... in it: not private"),
+    ]  # fmt: skip
+    if outcome.stopped_because is not None:
+        rows.insert(2, Row("stopped early", outcome.stopped_because))
+    note = mechanism.delta_note(outcome.epsilon.delta, len(job.clients))
+    closing = f"dpacct ledger show {shlex.quote(str(files.ledger))} lists what was spent."
+    return Page(rows, closing=closing, note=note)
+
+
+def two_budgets(ledger: Path, others: list[Path]) -> str:
+    """Why a ledger beside others of the same data is no way to a smaller epsilon."""
+    known = ", ".join(str(path) for path in others)
+    return (
+        f"{ledger} and {known} are budgets of their own for the same clients. Whoever sees models "
+        f"of both learns what both epsilons allow together: they add up, and so do the deltas. "
+        f"Neither ledger counts that."
+    )
+
+
+def ways_out(ledger: Path) -> str:
+    """What is left to do where a ledger has no room for a run."""
+    file = shlex.quote(str(ledger))
+    return (
+        f"dpacct ledger show {file} lists what was spent. --new-ledger begins a second budget for "
+        f"the same clients, whose epsilon adds up with this one."
+    )

@@ -1,0 +1,1 @@
+"""Evidence: a folder a page, each with prose, runs, pictures and the code that plays them."""

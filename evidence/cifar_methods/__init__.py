@@ -1,0 +1,1 @@
+"""Evidence: every method on CIFAR-10 at one epsilon."""

@@ -1,0 +1,139 @@
+"""What `cifar_methods` plays: the grid of each method, what it chose, and the runs made with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from evidence.records import Record, Records, Setting
+
+CONCENTRATIONS = (0.1, 0.6)
+SMALLER = (2.0, 4.0)
+BUDGETED = ("dp-fedavg", "dp-fed-ls", "dp-fedsam", "dp-fedpgn")
+START: dict[str, Any] = {
+    "epsilon": 8.0,
+    "rounds": 40,
+    "clip_norm": 0.2,
+    "lr": 0.1,
+    "server_lr": 1.0,
+    "options": "",
+}
+BY_NORM = ("fed-alpha-normec", "alpha-normec", "fedavg-smoothed")
+PICTURED = ("dp-fedavg", "dp-fedsam", "dp-fedpgn", "dp-fedpgn-ls")
+
+# Changes to what DP-FedAvg was found to want; clip_factor multiplies its clip norm.
+GRID: dict[str, list[dict[str, Any]]] = {
+    "dp-fedavg": [
+        {"lr": lr, "clip_norm": clip}
+        for lr, clips in (
+            (0.05, (0.1, 0.2, 0.4)),
+            (0.1, (0.1, 0.2, 0.4)),
+            (0.2, (0.4, 0.8)),
+            (0.3, (1.2,)),
+        )
+        for clip in clips
+    ],
+    "blur": [{"options": "penalty=1"}, {"options": "penalty=4"}],
+    "blurs": [{"options": "penalty=1, fraction=0.4"}],
+    "fed-smp-randk": [{"options": "fraction=0.4", "clip_factor": 0.632}],
+    "fed-smp-topk": [{"options": "fraction=0.4", "clip_factor": 0.632}],
+    "dp-fedsam": [{"options": "rho=0.5"}, {"options": "rho=0.05"}],
+    "dp-fedsam-topk": [{"options": "rho=0.05, fraction=0.4"}],
+    "dp-fedpgn": [
+        {"options": "rho=0.2, beta=0.3", "clip_factor": 0.3},
+        {"options": "rho=0.05, beta=0.5", "clip_factor": 0.5},
+    ],
+    "dp-fedpgn-ls": [
+        {"options": "rho=0.05, beta=0.5, smoothing=0.01", "clip_factor": 0.5},
+        {"options": "rho=0.05, beta=0.5, smoothing=1", "clip_factor": 0.5},
+    ],
+    "dp-fed-ls": [{"options": "smoothing=0.5"}, {"options": "smoothing=2"}],
+    "fed-alpha-normec": [
+        {"options": "beta=0.1", "server_lr": 0.2},
+        {"options": "beta=0.1", "server_lr": 0.5},
+    ],
+    "alpha-normec": [
+        {"options": "beta=0.1", "server_lr": 6.0, "rounds": 6},
+        {"options": "beta=1", "server_lr": 0.6, "rounds": 6},
+    ],
+    "fedavg-smoothed": [{"options": "beta=0.8"}],
+}
+
+
+def best(records: Records, method: str) -> Record | None:
+    """The most accurate run of a method's grid, the first of equals."""
+    found = [record for record in records if record.matches(role="grid", method=method)]
+    return max(found, key=lambda record: record.result["accuracy"], default=None)
+
+
+def tuned(records: Records, method: str) -> dict[str, Any]:
+    """What the grid chose for a method; where there is one setting only, that one.
+
+    Raises:
+        SystemExit: its grid has not been played.
+    """
+    found = best(records, method)
+    if found is not None:
+        return {name: found.setting[name] for name in START}
+    if len(GRID[method]) > 1:
+        raise SystemExit(f"the grid of {method} comes first")
+    return changed_from(tuned(records, "dp-fedavg"), GRID[method][0])
+
+
+def changed_from(base: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
+    """A setting of the grid, in which the clip factor has become a clip norm."""
+    clip = round(changed.get("clip_factor", 1.0) * base["clip_norm"], 4)
+    own = {name: value for name, value in changed.items() if name != "clip_factor"}
+    return {**base, "clip_norm": clip, **own}
+
+
+def grid(records: Records) -> list[Setting]:
+    """Tuning: DP-FedAvg alone first, then the others with its rates, where there is a choice."""
+    first = best(records, "dp-fedavg")
+    base = START if first is None else {name: first.setting[name] for name in START}
+    where = {"concentration": 0.6, "run": 100}
+    return [
+        {"role": "grid", "method": method, **where, **changed_from(base, changed)}
+        for method, changes in GRID.items()
+        for changed in changes
+        if len(changes) > 1
+    ]
+
+
+def main_runs(records: Records, run: int) -> list[Setting]:
+    """All methods in both partitions, with what the grid chose; those in the pictures first."""
+    others = tuple(method for method in GRID if method not in PICTURED)
+    return [
+        {"role": "main", "method": m, "concentration": c, "run": run, **tuned(records, m)}
+        for methods in (PICTURED, others)
+        for c in CONCENTRATIONS
+        for m in methods
+    ]
+
+
+def ablation_runs(records: Records) -> list[Setting]:
+    """DP-FedPGN without its perturbation: what its averaging of pseudo-gradients does alone."""
+    found = tuned(records, "dp-fedpgn")
+    _, beta = str(found["options"]).split(", ")
+    changed = {**found, "options": f"rho=0, {beta}"}
+    return [
+        {"role": "ablation", "method": "dp-fedpgn", "concentration": c, "run": 0, **changed}
+        for c in CONCENTRATIONS
+    ]
+
+
+def budget_runs(records: Records) -> list[Setting]:
+    """Smaller epsilons at 0.6, with what the grid chose at epsilon 8."""
+    return [
+        {
+            "role": "budget",
+            "method": m,
+            "concentration": 0.6,
+            "run": run,
+            **tuned(records, m),
+            "epsilon": epsilon,
+        }
+        for run in range(2)
+        for epsilon in SMALLER
+        for m in BUDGETED
+    ]

@@ -1,0 +1,1 @@
+"""Evidence: Laplacian smoothing on MNIST."""

@@ -1,0 +1,1 @@
+"""Evidence: FEMNIST and Shakespeare."""

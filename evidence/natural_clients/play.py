@@ -1,0 +1,178 @@
+"""Clients as they are by nature: FEMNIST by writer and Shakespeare by speaking role.
+
+``python -m evidence.natural_clients.play FOLDER [--part I/N] [--only STAGE]`` with
+``femnist_writers.npz`` and ``shakespeare_roles.json`` in the folder. Client-level privacy,
+add-remove a client, Poisson cohorts, delta = N^-1.1; noise calibrated to the same proven epsilon
+for every method of a row (no seed: each run is private, and none of them repeats). Starting
+weights depend on the number of the run alone, so methods are paired.
+
+The settings of a data set are the values of `TASKS` in natural_clients_runs.py. Rate and clip norm
+of DP-FedAvg come from the grids there, on the test set of data that anybody may download; the other
+methods use the same, DP-FedPGN-LS with beta times the clip norm, since it sends beta times the
+update.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+from typing import Any
+
+from evidence.natural_clients.runs import METHODS, TASKS, Task, comparison, play, tuning
+from evidence.pages import EVIDENCE, markdown, put_tables
+from evidence.records import Records, spread
+
+PAGE, RUNS = "natural_clients/README.md", "natural_clients/runs.jsonl"
+PICTURE = "natural_clients/picture.png"
+
+
+def tables(records: Records) -> dict[str, str]:
+    """The tables of the page, from the recorded runs alone."""
+    found: dict[str, str] = {}
+    for name, task in TASKS.items():
+        found[f"{name} accuracy"] = _accuracy_table(records, name, task)
+        found[f"{name} tuning"] = _tuning_table(records, name)
+    found["femnist new writers"] = _new_writers_table(records)
+    return found
+
+
+def _accuracy_table(records: Records, name: str, task: Task) -> str:
+    header = ["epsilon", "noise multiplier"]
+    header += [f"{METHODS[method][0]}" for method in task.methods]
+    header += [f"{METHODS[method][0]} - DP-FedAvg" for method in task.methods[1:]]
+    rows: list[list[str]] = []
+    for epsilon in (*task.epsilons, None):
+        wanted = {"stage": "comparison", "data": name, "epsilon": epsilon}
+        noise = records.values("noise_multiplier", **wanted)
+        row = [str(epsilon) if epsilon else "almost no noise"]
+        row += [f"{statistics.mean(noise):.3f}" if noise else "-"]
+        row += [
+            spread(records.values("accuracy", **wanted, method=method)) for method in task.methods
+        ]
+        for method in task.methods[1:]:
+            row.append(difference(_by_run(records, wanted, method), _by_run(records, wanted)))
+        rows.append(row)
+    return markdown(header, rows)
+
+
+def _by_run(
+    records: Records, wanted: dict[str, Any], method: str = "dp-fedavg"
+) -> dict[int, float]:
+    chosen = [record for record in records if record.matches(**wanted, method=method)]
+    return {record.setting["run"]: record.result["accuracy"] for record in chosen}
+
+
+def difference(ours: dict[int, float], theirs: dict[int, float]) -> str:
+    """Mean over the runs that both have, and its standard error where there are two or more."""
+    gaps = [ours[run] - theirs[run] for run in sorted(ours.keys() & theirs.keys())]
+    if not gaps:
+        return "-"
+    mean = f"{statistics.mean(gaps):+.2f}"
+    return mean if len(gaps) == 1 else f"{mean} ({statistics.stdev(gaps) / len(gaps) ** 0.5:.2f})"
+
+
+def _tuning_table(records: Records, name: str) -> str:
+    rows: list[list[str]] = []
+    for record in records:
+        if record.matches(stage="tuning", data=name):
+            told, result = record.setting, record.result
+            last = result["history"][-1]
+            rows.append(
+                [
+                    METHODS[told["method"]][0],
+                    told["model"],
+                    str(told["epsilon"] or "almost no noise"),
+                    *(f"{told[key]:g}" for key in ("lr", "clip_norm", "epochs", "batch_size")),
+                    f"{last['norm_median']:.2f}",
+                    f"{result['accuracy']:.2f}",
+                ]
+            )
+    header = ["method", "model", "epsilon", "rate", "clip norm", "epochs", "batch size"]
+    return markdown([*header, "median norm", "accuracy"], rows)
+
+
+def _new_writers_table(records: Records) -> str:
+    task = TASKS["femnist"]
+    rows: list[list[str]] = []
+    for epsilon in (*task.epsilons, None):
+        wanted = {"stage": "comparison", "data": "femnist", "epsilon": epsilon}
+        row = [str(epsilon) if epsilon else "almost no noise"]
+        row += [
+            spread(records.values("accuracy_new", **wanted, method=method))
+            for method in task.methods
+        ]
+        rows.append(row)
+    return markdown(["epsilon", *(METHODS[method][0] for method in task.methods)], rows)
+
+
+def draw(records: Records, file: Path) -> None:
+    """Accuracy over the epsilon that the last round of each run had spent."""
+    from matplotlib import pyplot as plt  # noqa: PLC0415 - tables need no pictures
+
+    figure, panels = plt.subplots(1, len(TASKS), figsize=(10, 4.2))
+    for panel, (name, task) in zip(panels, TASKS.items(), strict=True):
+        for place, method in enumerate(task.methods):
+            color = f"C{place}"
+            for epsilon in task.epsilons:
+                wanted = {"stage": "comparison", "data": name, "epsilon": epsilon}
+                curve = _mean_history(records, **wanted, method=method)
+                style: dict[str, Any] = {"color": color, "linewidth": 1, "alpha": 0.45}
+                panel.plot([x for x, _ in curve], [y for _, y in curve], **style)
+            ends = [
+                (epsilon, statistics.mean(values), min(values), max(values))
+                for epsilon in task.epsilons
+                if (values := records.values(
+                    "accuracy", stage="comparison", data=name, epsilon=epsilon, method=method
+                ))
+            ]  # fmt: skip
+            label = METHODS[method][0]
+            panel.plot(
+                [x for x, *_ in ends], [y for _, y, *_ in ends], "o-", color=color, label=label
+            )
+            panel.vlines(
+                [x for x, *_ in ends], [r[2] for r in ends], [r[3] for r in ends], color=color
+            )
+        ceiling = records.values(
+            "accuracy", stage="comparison", data=name, epsilon=None, method="dp-fedavg"
+        )
+        if ceiling:
+            style = {"color": "C0", "linestyle": ":", "label": "DP-FedAvg, almost no noise"}
+            panel.axhline(statistics.mean(ceiling), **style)
+        panel.set(xscale="log", xlabel="epsilon spent (proven)", title=task.title)
+        panel.set_xticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
+        panel.grid(alpha=0.3)
+    panels[0].set_ylabel("test accuracy in percent")
+    panels[0].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(file, dpi=110)  # pyright: ignore[reportUnknownMemberType]
+    plt.close(figure)
+
+
+def _mean_history(records: Records, **wanted: Any) -> list[tuple[float, float]]:
+    histories = [record.result["history"] for record in records if record.matches(**wanted)]
+    return [
+        (points[0]["epsilon"], statistics.mean(point["accuracy"] for point in points))
+        for points in zip(*histories, strict=True)
+    ]
+
+
+def main() -> None:
+    """Play what is missing, then write the tables and the picture."""
+    reading = argparse.ArgumentParser(description=__doc__)
+    reading.add_argument("folder", type=Path)
+    reading.add_argument("--part", default="1/1", help="I/N: every N-th run, from the I-th on")
+    reading.add_argument("--only", choices=("tuning", "comparison"))
+    told = reading.parse_args()
+    index, count = (int(word) for word in told.part.split("/"))
+    records = Records(EVIDENCE / RUNS, (index - 1, count))
+    if told.only != "comparison":
+        records.need(tuning(), lambda setting: play(setting, told.folder))
+    if told.only != "tuning":
+        records.need(comparison(), lambda setting: play(setting, told.folder))
+    put_tables(EVIDENCE / PAGE, tables(records))
+    draw(records, EVIDENCE / PICTURE)
+
+
+if __name__ == "__main__":
+    main()

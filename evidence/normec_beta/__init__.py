@@ -1,0 +1,1 @@
+"""Evidence: NormEC over beta."""

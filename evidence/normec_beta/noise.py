@@ -1,0 +1,147 @@
+"""The noise that Fed-alpha-NormEC's paper prints, in its readings, and what each one costs.
+
+With S = sqrt(T ln(1/delta)) / epsilon at T = 300, delta = 1e-5, epsilon = 8, and p the rate at
+which clients take part, the theory gives each participant a standard deviation of p S on every
+coordinate of its normalized contribution D_i, and the experiments name a "variance p beta S". Noise
+from participants only is not private under sampling, so here the sum over the cohort gets the
+planned amount once: a standard deviation per client of s becomes z = s sqrt(p N).
+"""
+
+from __future__ import annotations
+
+import math
+
+from dpacct import Full, Interval, Poisson, calibrate, epsilon
+from dpacct.rounds import Sampling
+from evidence.pages import markdown
+
+CLIENTS, ROUNDS, DELTA, TARGET = 20, 300, 1e-5, 8.0
+RATES = (1.0, 0.5, 0.25)
+SCALE = math.sqrt(ROUNDS * math.log(1 / DELTA)) / TARGET
+# As good as no noise, for runs that are to show a method without it. The least that the library
+# takes is 0.001; with sampling, bounds on such epsilons take seconds, and the runs ask often.
+LEAST, LEAST_SAMPLED = 1e-3, 1e-2
+SMALL_CNN, RESNET20 = 3962, 272_474
+
+
+def per_client(noise: str, *, sampling_rate: float, beta: float) -> float:
+    """Standard deviation on D_i, per coordinate and client, of a reading."""
+    printed = sampling_rate * SCALE
+    return {
+        "printed": printed,
+        "std on beta D": printed / beta,
+        "variance on beta D": math.sqrt(printed * beta) / beta,
+        "variance on D": math.sqrt(printed * beta),
+        "std on D": printed * beta,
+    }[noise]
+
+
+def multiplier(noise: str, *, sampling_rate: float, beta: float, clients: int) -> float | None:
+    """Noise multiplier on the sum over the cohort; None where a budget decides."""
+    if noise == "epsilon 8":
+        return None
+    if noise == "none":
+        return LEAST if sampling_rate == 1 else LEAST_SAMPLED
+    reading = noise.removesuffix(", louder")
+    deviation = per_client(reading, sampling_rate=sampling_rate, beta=beta)
+    if reading != noise:
+        # As long a vector of noise in the small CNN as the reading gives ResNet-20.
+        deviation *= math.sqrt(RESNET20 / SMALL_CNN)
+    return deviation * math.sqrt(sampling_rate * clients)
+
+
+def sampling_of(rate: float) -> Sampling:
+    """Everybody, or Poisson cohorts."""
+    return Full() if rate == 1 else Poisson(rate)
+
+
+def cost(noise_multiplier: float, rate: float, adjacency: str = "add-remove") -> Interval:
+    """Achieved and proven epsilon of 300 rounds."""
+    return epsilon(
+        noise_multiplier=noise_multiplier,
+        rounds=ROUNDS,
+        sampling=sampling_of(rate),
+        delta=DELTA,
+        adjacency=adjacency,
+    )
+
+
+def needed(rate: float, adjacency: str) -> float:
+    """Noise multiplier on the sum that epsilon 8 takes."""
+    found = calibrate(
+        epsilon=TARGET,
+        delta=DELTA,
+        rounds=ROUNDS,
+        sampling=sampling_of(rate),
+        adjacency=adjacency,
+    )
+    return found.noise_multiplier or math.inf
+
+
+def _bracket(spent: Interval) -> str:
+    return f"[{spent.lower:.2f}, {spent.upper:.2f}]"
+
+
+def noise_tables() -> dict[str, str]:
+    """What the printed noise and its readings cost, and what path they leave to the signal."""
+    printed: list[list[str]] = []
+    for rate in RATES:
+        deviation = per_client("printed", sampling_rate=rate, beta=1.0)
+        total = deviation * math.sqrt(rate * CLIENTS)
+        row = [f"{rate:g}", f"{deviation:.3f}", f"{total:.2f}"]
+        for adjacency in ("add-remove", "replace-one"):
+            row += [_bracket(cost(z, rate, adjacency)) for z in (total, deviation)]
+        for adjacency in ("add-remove", "replace-one"):
+            need = needed(rate, adjacency)
+            row.append(f"{need:.2f} ({need / total:.2f}, {need / deviation:.2f})")
+        printed.append(row)
+    readings: list[list[str]] = []
+    titles = {
+        "printed": "std p S on D (theory)",
+        "std on beta D": "std p S on beta D",
+        "variance on beta D": "variance p beta S on beta D",
+        "variance on D": "variance p beta S on D",
+        "std on D": "std p beta S on D",
+    }
+    for noise, title in titles.items():
+        row = [title]
+        for beta in (0.001, 0.01, 0.1):
+            z = multiplier(noise, sampling_rate=1.0, beta=beta, clients=CLIENTS) or 0.0
+            row += [f"{z:.4g}", f"{cost(z, 1.0).upper:.4g}"]
+        readings.append(row)
+    paths: list[list[str]] = []
+    for size, model in ((SMALL_CNN, "small CNN"), (7850, "logistic"), (RESNET20, "ResNet-20")):
+        row = [f"{model}, {size}"]
+        # The printed sum has more noise with more clients, that for epsilon 8 has not.
+        for z, growth in ((SCALE * math.sqrt(CLIENTS), 0.5), (needed(1.0, "add-remove"), 1.0)):
+            ratio = path_ratio(CLIENTS, z, size)
+            row += [f"{ratio:.4f}", f"{math.ceil(CLIENTS * ratio ** (-1 / growth))}"]
+        for beta in (0.1, 0.01, 0.001):
+            z = multiplier("std on D", sampling_rate=1.0, beta=beta, clients=CLIENTS) or 0.0
+            row.append(f"{path_ratio(CLIENTS, z, size):.2f}")
+        paths.append(row)
+    header = ["p", "std a client", "z on the sum", "add-remove, sum", "add-remove, once"]
+    header += ["replace-one, sum", "replace-one, once", "z for 8, add-remove"]
+    header.append("z for 8, replace-one")
+    by_beta = ["reading"]
+    for beta in (0.001, 0.01, 0.1):
+        by_beta += [f"z, beta {beta:g}", "epsilon"]
+    ratios = ["model, weights", "printed", "clients for 1", "epsilon 8", "clients for 1"]
+    ratios += ["std on D, beta 0.1", "beta 0.01", "beta 0.001"]
+    return {
+        "printed noise": markdown(header, printed),
+        "readings": markdown(by_beta, readings),
+        "paths": markdown(ratios, paths),
+    }
+
+
+def path_ratio(clients: int, noise_multiplier: float, size: int) -> float:
+    """Longest path that the contributions can push a model / expected length of the noise's.
+
+    Of NormEC after T rounds with everybody, while memories are far from full: all N clients push in
+    one direction by at most eta beta T (T + 1) / 2, and the noise of round t is repeated T - t + 1
+    times, so that its path has the length eta beta (z / N) sqrt(d T (T + 1) (2 T + 1) / 6).
+    """
+    pushed = ROUNDS * (ROUNDS + 1) / 2
+    repeated = math.sqrt(size * ROUNDS * (ROUNDS + 1) * (2 * ROUNDS + 1) / 6)
+    return clients * pushed / (noise_multiplier * repeated)

@@ -1,0 +1,152 @@
+"""Fed-alpha-NormEC beside FedAvg with smoothed normalization, over beta, with true epsilons.
+
+``python -m evidence.normec_beta.play FOLDER [--part I/N]``. Published setting: 20 clients
+with equal shuffled shares, one local step on a batch of 32, 300 rounds, alpha 0.01, no server
+normalization, server rate = local rate = gamma, beta and gamma in {0.001, 0.01, 0.1}, delta 1e-5;
+gamma is chosen for every beta (and here for every noise). Instead of ResNet-20 on CIFAR-10:
+
+- ``cifar``: CIFAR-10 averaged to 16 x 16 pixels, two 3 x 3 convolutions of 8 and 16 channels and a
+  linear layer, 3962 weights, 50000 images, accuracy on the first 5000 test images;
+- ``mnist``: logistic regression, 7850 weights, 50000 images, 10000 test images; 20 and 100 clients.
+
+Noises are those of `evidence.normec_beta.noise`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpacct import Budget, fl
+from dpacct.fl.data import Dataset, load_cifar10, load_mnist
+from dpacct.fl.data.partitions import iid
+from dpacct.fl.models import ConvNet, LogisticRegression, cross_entropy
+from evidence.normec_beta.grid import (
+    FEDAVG,
+    GRIDS,
+    NORMEC,
+    best_table,
+    grid_settings,
+    grid_table,
+    partial_settings,
+    partial_table,
+    repeated_settings,
+)
+from evidence.normec_beta.noise import DELTA, ROUNDS, multiplier, noise_tables
+from evidence.normec_beta.picture import draw_methods, draw_noises
+from evidence.pages import EVIDENCE, put_tables
+from evidence.records import Records, Setting, trained
+
+PAGE, RUNS = "normec_beta/README.md", "normec_beta/runs.jsonl"
+METHODS = {NORMEC: fl.FedAlphaNormEC, FEDAVG: fl.FedAvgSmoothed}
+
+
+@dataclass(frozen=True)
+class Task:
+    """Clients' images, held-out images, and the model for them."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    test: fl.ClientData
+    model: Callable[[], nn.Module]
+
+    def clients(self, count: int, run: int) -> list[fl.ClientData]:
+        """Equal shares, shuffled by the number of the run."""
+        parts = iid(len(self.labels), count, seed=run)
+        rows = [torch.tensor(part.tolist()) for part in parts]
+        return [fl.ClientData(self.images[part], self.labels[part]) for part in rows]
+
+
+@cache
+def task(name: str, folder: str) -> Task:
+    """The data of a setting."""
+    data: Dataset = load_cifar10(folder) if name == "cifar" else load_mnist(folder)
+    images, labels = data.train.batch(slice(0, 50_000))
+    seen, truth = data.test.batch(slice(0, 5_000 if name == "cifar" else 10_000))
+    if name == "mnist":
+        test = fl.ClientData(seen, truth)
+        return Task(images, labels, test, lambda: LogisticRegression(784, 10))
+    # A quarter of the work: the grids have hundreds of runs.
+    half = nn.functional.avg_pool2d
+    test = fl.ClientData(half(seen, 2), truth)
+    build = lambda: ConvNet((3, 16, 16), 10, channels=(8, 16), kernel=3, hidden=())  # noqa: E731
+    return Task(half(images, 2), labels, test, build)
+
+
+def play(setting: Setting, folder: str) -> dict[str, Any]:
+    """One training run, with fresh noise and cohorts."""
+    job = task(str(setting["data"]), folder)
+    clients, rate = int(setting["clients"] or 0), float(setting["sampling_rate"] or 0)
+    beta, gamma, run = (float(setting[name] or 0) for name in ("beta", "gamma", "run"))
+    noise = multiplier(str(setting["noise"]), sampling_rate=rate, beta=beta, clients=clients)
+    torch.manual_seed(int(run))  # pyright: ignore[reportUnknownMemberType]
+    model = job.model()
+    with fl.Federation(
+        model,
+        cross_entropy,
+        job.clients(clients, int(run)),
+        method=METHODS[str(setting["method"])](alpha=0.01, beta=beta),
+        sampling=fl.Full() if rate == 1 else fl.Poisson(rate),
+        noise_multiplier=noise,
+        budget=Budget(8.0, DELTA) if noise is None else None,
+        delta=DELTA if noise is not None else None,
+        rounds=ROUNDS,
+        local=fl.SGD(lr=gamma, steps=1, batch_size=32),
+        server_lr=gamma,
+        # Side by side is no faster where a client has many images and takes few of them.
+        vectorize="auto" if clients > 100 else False,
+    ) as federation:
+        result = trained(
+            federation,
+            lambda: 100 * fl.evaluate(model, cross_entropy, job.test).accuracy,
+            every=10,
+        )
+    history = [
+        {
+            "round": row["round"],
+            "accuracy": round(row["accuracy"], 2),
+            "signal_to_noise": float(f"{row['signal_to_noise']:.3g}"),
+        }
+        for row in result["history"]
+    ]
+    size = math.sqrt(sum(float(p.detach().square().sum()) for p in model.parameters()))
+    final = {name: value for name, value in result.items() if name != "history"}
+    final |= {"accuracy": round(result["accuracy"], 2), "norm": float(f"{size:.4g}")}
+    final["seconds_per_round"] = round(result["seconds_per_round"], 4)
+    return {**final, "history": history}
+
+
+def tables(records: Records) -> dict[str, str]:
+    """The page's tables."""
+    grids = {
+        f"{data} {clients} {noise}": grid_table(records, data, clients, noise)
+        for data, clients, noise, _ in GRIDS
+    }
+    found = {"best": best_table(records), "partial": partial_table(records)}
+    return {**noise_tables(), **found, **grids}
+
+
+def main() -> None:
+    """Play what is missing, and write the page's tables and pictures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder")
+    parser.add_argument("--part", default="0/1", help="I/N: every N-th setting from the I-th")
+    given = parser.parse_args()
+    index, parts = (int(word) for word in given.part.split("/"))
+    records = Records(EVIDENCE / RUNS, (index, parts))
+    for wanted in (grid_settings, partial_settings, repeated_settings):
+        records.need(wanted(records), lambda one: play(one, given.folder))
+    put_tables(EVIDENCE / PAGE, tables(records))
+    draw_methods(records, EVIDENCE / "normec_beta/picture.png")
+    draw_noises(records, EVIDENCE / "normec_beta/noise.png")
+
+
+if __name__ == "__main__":
+    main()

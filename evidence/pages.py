@@ -1,0 +1,40 @@
+"""Tables in pages: Markdown between two comments, written by a script and checked by a test."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+EVIDENCE = Path(__file__).parent
+_PLACE = re.compile(r"<!-- table: (?P<name>.+?) -->\n(?P<table>.*?)<!-- end -->", flags=re.DOTALL)
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def tables_of(page: Path) -> dict[str, str]:
+    """The tables that a page holds, by name."""
+    places = _PLACE.finditer(page.read_text(encoding="utf-8"))
+    return {place["name"]: place["table"].rstrip("\n") for place in places}
+
+
+def put_tables(page: Path, tables: Mapping[str, str]) -> None:
+    """Replace the tables of a page, which must have a place for each.
+
+    Raises:
+        SystemExit: it has none.
+    """
+    missing = tables.keys() - tables_of(page).keys()
+    if missing:
+        raise SystemExit(f"{page} has no place for the table {', '.join(sorted(missing))}")
+
+    def filled(place: re.Match[str]) -> str:
+        name = place["name"]
+        table = tables.get(name, place["table"].rstrip("\n"))
+        return f"<!-- table: {name} -->\n{table}\n<!-- end -->"
+
+    page.write_text(_PLACE.sub(filled, page.read_text(encoding="utf-8")), encoding="utf-8")

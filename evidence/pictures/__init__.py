@@ -1,0 +1,1 @@
+"""Evidence: norms and landscapes."""

@@ -1,0 +1,1 @@
+"""Evidence: published settings and what is proven of them."""

@@ -1,0 +1,1 @@
+"""Calibration: the noise, rounds or rate that meet a goal."""

@@ -1,0 +1,273 @@
+"""Solve for the noise, the rounds, the rate, epsilon or delta of a schedule, on the safe side.
+
+The proven epsilon falls with the noise and rises with rounds and rate. The solver brackets the
+target by itself and returns the end of the bracket at which the *upper* bound meets it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+
+from dpacct import validate
+from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
+from dpacct.budget import Interval
+from dpacct.calibration.answer import Calibration
+from dpacct.calibration.goals import EpsilonGoal, Goal, excess
+from dpacct.calibration.risk_target import find_goal, refuse_risk, reported_delta
+from dpacct.errors import InvalidParameter, NotConverged, Unsupported
+from dpacct.numerics.search import bracket_root
+from dpacct.rounds import Adjacency, Poisson, Round, Sampling, Schedule, Uniform
+from dpacct.schedules.build import Setting, build_schedule, find_sampling
+
+SOLVE_FOR = ("noise", "rounds", "sampling_rate", "epsilon", "delta")
+
+# Relative width of the final bracket of noise multiplier and rate.
+_TOLERANCE = 2e-7
+_GUESS_TOLERANCE = 1e-6
+_SMALLEST_RATE = 1e-12
+
+
+def calibrate(
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    schedule: Schedule | None = None,
+    noise_multiplier: float | None = None,
+    rounds: int | None = None,
+    sampling_rate: float | None = None,
+    sampling: Sampling | None = None,
+    adjacency: Adjacency | str | None = None,
+    accountant: str = DEFAULT_ACCOUNTANT,
+    solve: str = "noise",
+    advantage: float | None = None,
+    tpr: float | None = None,
+    fpr: float | None = None,
+) -> Calibration:
+    """Find what is missing so that a schedule meets a budget, or a limit of attack risk.
+
+    Args:
+        epsilon: the target; not with solve="epsilon"; where delta is solved for, the epsilon at
+            which it is asked.
+        delta: in (0, 1); not with solve="delta". Beside a limit of risk it only says where
+            epsilon is told, and is 1e-5 by default.
+        schedule: a schedule whose noise is scaled by one factor; instead of the parts below.
+        noise_multiplier, rounds, sampling_rate, sampling, adjacency: the parts of a constant
+            schedule, all but the one solved for. For solve="sampling_rate", ``sampling`` may be a
+            `Uniform` scheme: its cohort is solved for, among its clients; default Poisson.
+        accountant: name of the accountant whose upper bound must meet the target.
+        solve: "noise", "rounds", "sampling_rate", "epsilon" or "delta".
+        advantage: instead of epsilon, the largest TPR - FPR that an attack may reach, in (0, 1).
+        tpr, fpr: instead of epsilon, the largest true positive rate that an attack with this false
+            positive rate may reach, 0 < fpr < tpr < 1.
+    Returns:
+        The calibration. Noise and rate are within 1e-6 (relative) of the accountant's optimum, on
+        the safe side; rounds and cohort size are the largest possible.
+    Raises:
+        InvalidParameter: an argument is missing, contradicts another or is out of range.
+        NotConverged: no value in range meets the target.
+        Unsupported: the accountant knows no bound for such rounds.
+    """
+    if solve not in SOLVE_FOR:
+        raise InvalidParameter("solve", solve, f"solve is one of {', '.join(SOLVE_FOR)}")
+    judge = find_accountant(accountant)
+    unknown = "noise_multiplier" if solve == "noise" else solve
+    given = {
+        "noise_multiplier": noise_multiplier,
+        "rounds": rounds,
+        "sampling_rate": sampling_rate,
+        "epsilon": epsilon,
+        "delta": delta,
+    }
+    if given[unknown] is not None:
+        hint = "Drop it, or solve for something else."
+        raise InvalidParameter(unknown, given[unknown], "it is what is solved for", hint)
+    parts: Setting = {
+        "noise_multiplier": noise_multiplier,
+        "rounds": rounds,
+        "sampling_rate": sampling_rate,
+        "sampling": sampling,
+        "adjacency": adjacency,
+    }
+    if solve in ("epsilon", "delta"):
+        refuse_risk(solve, advantage=advantage, tpr=tpr, fpr=fpr)
+    if solve == "epsilon":
+        plan, at = build_schedule(schedule, **parts), validate.delta(delta)
+        return Calibration(solve, plan, accountant, at, judge.epsilon(plan, at), None)
+    if solve == "delta":
+        plan, budget = build_schedule(schedule, **parts), validate.epsilon(epsilon)
+        spent = judge.delta(plan, budget).upper
+        return Calibration(solve, plan, accountant, spent, Interval(0.0, budget), None)
+
+    goal = find_goal(judge, epsilon=epsilon, delta=delta, advantage=advantage, tpr=tpr, fpr=fpr)
+    at = goal.delta if isinstance(goal, EpsilonGoal) else reported_delta(delta)
+    factor = 1.0
+    if solve == "noise":
+        plan, factor = _solve_noise(goal, schedule, parts)
+    elif schedule is not None:
+        rule = "a schedule fixes rounds and rate; only its noise can be solved for"
+        raise InvalidParameter("solve", solve, rule)
+    elif solve == "rounds":
+        scheme = find_sampling(sampling_rate, sampling)
+        round_ = Round(validate.noise_multiplier(noise_multiplier), scheme, adjacency)
+        plan = _solve_rounds(goal, round_) * round_
+    else:
+        plan = _solve_sampling(goal, parts)
+    reached = goal.measure(plan)
+    if isinstance(goal, EpsilonGoal):
+        return Calibration(solve, plan, accountant, at, reached, goal.target, factor)
+    spent = judge.epsilon(plan, at)
+    return Calibration(solve, plan, accountant, at, spent, goal.target, factor, goal.name, reached)
+
+
+def _solve_noise(goal: Goal, schedule: Schedule | None, parts: Setting) -> tuple[Schedule, float]:
+    """The schedule with the least noise that meets the target, and the factor on a given one."""
+    if schedule is None:
+        parts["noise_multiplier"] = 1.0
+        unit = build_schedule(**parts)
+    else:
+        unit = build_schedule(schedule, **parts)
+    if not unit.rounds:
+        rule = "a schedule with at least one round is needed to solve for noise"
+        raise InvalidParameter("schedule", "empty", rule)
+    factor = _noise_factor(goal, unit)
+    return unit.scale_noise(factor), 1.0 if schedule is None else factor
+
+
+def _noise_factor(goal: Goal, unit: Schedule) -> float:
+    """The smallest factor on the noise of a schedule that meets the target."""
+    noises = [round_.noise_multiplier for round_ in unit.distinct()]
+    low, high = validate.NOISE_MULTIPLIER_RANGE
+    ends = (math.log(low / min(noises)) + 1e-12, math.log(high / max(noises)) - 1e-12)
+
+    @cache
+    def excess_at(log_factor: float) -> float:
+        try:
+            return excess(goal, unit.scale_noise(math.exp(log_factor)))
+        except Unsupported:
+            # Closed forms hold only from some noise on: treat less noise as too little.
+            if log_factor >= ends[1] - 1.0:
+                raise
+            return math.inf
+
+    rate = max(round_.sampling_rate for round_ in unit.distinct())
+    spread = sum(
+        count * (round_.sampling_rate / round_.noise_multiplier) ** 2
+        for round_, count in unit.distinct().items()
+    )
+    guess = max(
+        # Many rounds: one Gaussian with the variance divided by q^2.
+        0.5 * math.log(max(spread, 1e-300)) + goal.log_noise(1.0),
+        # Few rounds: one of them alone.
+        goal.log_noise(rate) - math.log(max(noises)),
+    )
+    guess = _refine(goal, unit, guess, ends)
+    # epsilon falls about as 1 / noise: the step reaches the other side of the root.
+    step = min(max(2 * abs(excess_at(guess)), 2 * _TOLERANCE), 0.5)
+    bad, good = bracket_root(excess_at, guess, ends, _TOLERANCE, step)
+    if math.isinf(excess_at(bad)):
+        # No bound holds for a little less noise, but one may for still less.
+        below = (bad - 0.05 * k for k in range(1, 80))
+        island = next((t for t in below if t > ends[0] and excess_at(t) <= 0), None)
+        if island is not None:
+            good = bracket_root(excess_at, island, (ends[0], island), _TOLERANCE)[1]
+    if excess_at(good) > 0:
+        least = goal.cost(unit.scale_noise(math.exp(good)))
+        raise NotConverged(
+            f"no noise multiplier up to {high:g} gives {goal.name} {goal.target:g} "
+            f"({high:g} gives {least:.4g}); fewer rounds or a lower rate would"
+        )
+    return math.exp(good)
+
+
+def _refine(goal: Goal, unit: Schedule, guess: float, ends: tuple[float, float]) -> float:
+    """Where the goal's quick estimate is on target; ``guess`` where it has none."""
+
+    def estimate(log_factor: float) -> float:
+        cost = goal.estimate(unit.scale_noise(math.exp(log_factor)))
+        return math.log(cost / goal.target)
+
+    start = min(max(guess, ends[0]), ends[1])
+    if math.isnan(estimate(start)):
+        return start
+    refined = bracket_root(estimate, start, ends, _GUESS_TOLERANCE)[1]
+    return refined if math.isfinite(estimate(refined)) else start
+
+
+def _solve_rounds(goal: Goal, round_: Round) -> int:
+    """The largest number of equal rounds that meets the target."""
+    if excess(goal, 1 * round_) > 0:
+        alone = goal.cost(1 * round_)
+        raise NotConverged(
+            f"one round alone costs {goal.name} {alone:.6g}, more than {goal.target:g}"
+        )
+    return _largest(lambda rounds: excess(goal, rounds * round_), validate.MAX_ROUNDS)
+
+
+def _solve_sampling(goal: Goal, parts: Setting) -> Schedule:
+    """The schedule with the largest rate, or the largest cohort of a `Uniform` scheme."""
+    noise = validate.noise_multiplier(parts.get("noise_multiplier"))
+    rounds = validate.rounds(parts.get("rounds"))
+    sampling, adjacency = parts.get("sampling"), parts.get("adjacency")
+
+    def at_scheme(scheme: Sampling) -> Schedule:
+        return rounds * Round(noise, scheme, adjacency)
+
+    if isinstance(sampling, Uniform):
+        return _solve_cohort(goal, at_scheme, sampling.num_clients)
+    if sampling is None or isinstance(sampling, Poisson):
+        return _solve_rate(goal, at_scheme)
+    raise InvalidParameter("sampling", sampling, "full participation has no rate to solve for")
+
+
+def _solve_cohort(
+    goal: Goal, at_scheme: Callable[[Sampling], Schedule], num_clients: int
+) -> Schedule:
+    """The schedule with the largest cohort that meets the target."""
+
+    def excess_at(cohort: int) -> float:
+        return excess(goal, at_scheme(Uniform(cohort, num_clients)))
+
+    if excess_at(1) > 0:
+        raise NotConverged(
+            f"even one of {num_clients} clients a round costs {goal.name} above {goal.target:g}"
+        )
+    return at_scheme(Uniform(_largest(excess_at, num_clients), num_clients))
+
+
+def _largest(excess_at: Callable[[int], float], most: int) -> int:
+    """The largest whole number at which an increasing function is still <= 0; it is at 1."""
+    excess_at = cache(excess_at)
+    # Minus the function falls in log n; the bracket is re-read as whole numbers.
+    low, high = bracket_root(
+        lambda t: -excess_at(max(1, round(math.exp(t)))), 2.0, (0.0, math.log(most)), 1e-3, step=2.0
+    )
+    good, bad = max(1, math.floor(math.exp(low))), min(most, math.ceil(math.exp(high)))
+    while good > 1 and excess_at(good) > 0:
+        good //= 2
+    while bad < most and excess_at(bad) <= 0:
+        good, bad = bad, min(most, 2 * bad)
+    if excess_at(bad) <= 0:
+        return bad
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if excess_at(middle) <= 0 else (good, middle)
+    return good
+
+
+def _solve_rate(goal: Goal, at_scheme: Callable[[Sampling], Schedule]) -> Schedule:
+    """The schedule with the largest Poisson rate that meets the target."""
+
+    def excess_at(log_inverse: float) -> float:
+        return excess(goal, at_scheme(Poisson(math.exp(-log_inverse))))
+
+    if excess_at(0.0) <= 0:
+        return at_scheme(Poisson(1.0))
+    ends = (0.0, -math.log(_SMALLEST_RATE))
+    _, good = bracket_root(excess_at, 2.0, ends, _TOLERANCE)
+    if excess_at(good) > 0:
+        raise NotConverged(
+            f"no sampling rate down to {_SMALLEST_RATE:g} gives {goal.name} {goal.target:g}"
+        )
+    return at_scheme(Poisson(math.exp(-good)))

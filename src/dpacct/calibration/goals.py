@@ -1,0 +1,90 @@
+"""What a calibration aims at: a cost that falls with the noise, and the value it may reach.
+
+The solver of `calibrate` knows goals only through `Goal`; `EpsilonGoal` is the usual one, the
+attack risks are in `risk_target`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from dpacct.accountant import Accountant
+from dpacct.budget import Interval
+from dpacct.rounds import Schedule
+from dpacct.tight.first_guess import estimate_epsilon
+
+
+class Goal(Protocol):
+    """A quantity that may not exceed ``target``."""
+
+    @property
+    def name(self) -> str:
+        """What the quantity is called in a sentence: ``epsilon``."""
+        ...
+
+    @property
+    def target(self) -> float:
+        """The largest value allowed, above 0."""
+        ...
+
+    def cost(self, schedule: Schedule) -> float:
+        """The proven upper bound of the quantity for a schedule; falls as its noise grows.
+
+        Raises:
+            Unsupported: no bound is known for such rounds.
+        """
+        ...
+
+    def measure(self, schedule: Schedule) -> Interval:
+        """Achieved and proven value of the quantity."""
+        ...
+
+    def log_noise(self, rate: float) -> float:
+        """log of the noise multiplier at which one round at this rate is about on target."""
+        ...
+
+    def estimate(self, schedule: Schedule) -> float:
+        """About the cost, quickly; NaN where there is no quick way."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EpsilonGoal:
+    """The proven epsilon at ``delta`` may not exceed ``target``."""
+
+    judge: Accountant
+    target: float
+    delta: float
+    name: str = "epsilon"
+
+    def cost(self, schedule: Schedule) -> float:
+        """See `Goal`."""
+        return self.judge.upper_epsilon(schedule, self.delta)
+
+    def measure(self, schedule: Schedule) -> Interval:
+        """See `Goal`."""
+        return self.judge.epsilon(schedule, self.delta)
+
+    def log_noise(self, rate: float) -> float:
+        """See `Goal`; one unsampled round at the epsilon that sampling amplifies to the target.
+
+        epsilon = rho + 2 sqrt(rho log(1 / delta)) with rho = 1 / (2 z^2) (zCDP), solved for z.
+        """
+        cost = -math.log(self.delta)
+        epsilon = max(self.target, math.log1p(math.expm1(min(self.target, 700.0)) / rate))
+        return -math.log(math.sqrt(2) * epsilon / (math.sqrt(cost + epsilon) + math.sqrt(cost)))
+
+    def estimate(self, schedule: Schedule) -> float:
+        """See `Goal`."""
+        return estimate_epsilon(schedule, self.delta)
+
+
+def excess(goal: Goal, schedule: Schedule) -> float:
+    """log of (cost / target): positive exactly where the goal is missed."""
+    cost = goal.cost(schedule)
+    if cost <= goal.target:
+        # Exactly on target must count as met, whatever the logarithms round to.
+        return min(0.0, math.log(max(cost, 1e-300)) - math.log(goal.target))
+    return max(math.log(cost) - math.log(goal.target), 1e-300)

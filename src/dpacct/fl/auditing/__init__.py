@@ -1,0 +1,1 @@
+"""Audits of the engine with planted neighbors."""

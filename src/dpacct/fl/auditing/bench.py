@@ -1,0 +1,241 @@
+"""The checks of `audit`: an engine whose randomness can be replayed, and what it must not do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpacct.fl.auditing.problem import Problem
+from dpacct.fl.clients import ClientData
+from dpacct.fl.engine.engine import Engine, Release, TrainingState
+from dpacct.fl.layout import Layout, trainable
+from dpacct.fl.local.sgd import SGD
+from dpacct.fl.methods.protocol import Method
+from dpacct.fl.privacy.adaptive_clip import AdaptiveClip
+from dpacct.fl.privacy.bound_checks import check_bound
+from dpacct.fl.privacy.bounds import Bound
+from dpacct.fl.privacy.charge import Plan
+from dpacct.fl.privacy.findings import Finding
+from dpacct.fl.privacy.noise import GaussianNoise, Noise
+from dpacct.fl.privacy.noise_checks import repeated, wrong_mean, wrong_shape, wrong_std
+from dpacct.fl.privacy.randomness import Seeded
+from dpacct.fl.tensors import norm
+from dpacct.fl.trainers.chooser import ONE_BY_ONE, TrainerChooser
+from dpacct.fl.trainers.tasks import Trainer
+from dpacct.rounds import Adjacency
+
+CHUNK = 3
+
+
+class Bench:
+    """The engine of a run with randomness that can be replayed."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        method: Method,
+        bound: Bound,
+        noise: Noise,
+        plan: Plan,
+        local: SGD,
+        *,
+        vectorize: bool | str,
+    ) -> None:
+        params = {n: p.detach().clone() for n, p in trainable(problem.model).items()}
+        self.layout = Layout.of(params)
+        self.source = Seeded(20)
+        self.method, self.bound, self.noise, self.plan = method, bound, noise, plan
+        chooser = TrainerChooser(
+            problem.model,
+            problem.loss,
+            method,
+            self.layout,
+            local,
+            vectorize=vectorize,
+            chunk=None,
+            memory_limit=None,
+        )
+        device = next(iter(params.values())).device
+        self.engine = Engine(
+            problem.clients, method, self.layout, local, plan, noise, self.source, device, 1.0
+        )
+        self.problem = problem
+        self.params = params
+        self.everybody = list(range(len(problem.clients)))
+        tasks = [self.engine.task(client, self.state(), 0) for client in self.everybody[:3]]
+        self.trainers = chooser.trainers(tasks, self.engine.broadcast(self.state()))
+        self.trainer = self.trainers[ONE_BY_ONE]
+
+    def state(self) -> TrainingState:
+        """A fresh state; nothing in it is shared with another one."""
+        params = {name: value.clone() for name, value in self.params.items()}
+        server = {n: v.clone() for n, v in self.method.init(dict(params)).items()}
+        return TrainingState(0, params, server, {}, self.bound, None)
+
+    def exact(
+        self,
+        cohort: Sequence[int],
+        clients: Sequence[ClientData] | None = None,
+        trainer: Trainer | None = None,
+    ) -> Tensor:
+        """Noiseless sum of the bounded updates of a cohort, float64 [k]."""
+        plain = replace(self.engine, noise=GaussianNoise(), clients=clients or self.problem.clients)
+        self.replay()
+        return plain.collect(self.state(), cohort, trainer or self.trainer, CHUNK).total
+
+    def replay(self) -> None:
+        """Make the next round draw the batches that the last one drew."""
+        self.source = Seeded(20)
+        self.engine = replace(self.engine, source=self.source)
+
+    def check_bound(self) -> Finding:
+        """Bound hand-made rows of any length and direction."""
+        like = next(iter(self.params.values()))
+        return check_bound(self.bound, self.layout, self.plan.contributions, like)
+
+    def check_alone(self) -> Finding:
+        """A client's contribution is the same, to the last bit, whoever else is in the cohort."""
+        for way, trainer in self.trainers.items():
+            whole = self.exact(self.everybody, trainer=trainer)
+            for client in self.everybody:
+                whole -= self.exact([client], trainer=trainer)
+            if bool(whole.any()):
+                gap = float(norm(whole))
+                detail = f"{way}, the sum differs from that of the clients alone by {gap:.3g}"
+                return Finding("alone", passed=False, detail=detail)
+        ways = " and ".join(self.trainers)
+        detail = f"trained {ways}, contributions are the same bit by bit whoever else comes"
+        return Finding("alone", passed=True, detail=detail)
+
+    def check_sensitivity(self) -> Finding:
+        """How far the sum moves between neighbors."""
+        claimed = self.bound.sensitivity(self.plan.adjacency)
+        worst = 0.0
+        for trainer in self.trainers.values():
+            base = self.exact(self.everybody, trainer=trainer)
+            # Where contributions are the same bits either way, one client's neighbors will do.
+            for client in self.everybody if trainer is self.trainer else self.everybody[:1]:
+                for clients, cohort in self.neighbors(client):
+                    moved = self.exact(cohort, clients, trainer) - base
+                    worst = max(worst, float(norm(moved)))
+        return Finding(
+            "sensitivity",
+            worst <= claimed * (1 + 1e-12),
+            f"the sum moved by up to {worst:.6g} between neighbors, and {claimed:.6g} is claimed",
+        )
+
+    def neighbors(self, client: int) -> list[tuple[list[ClientData], list[int]]]:
+        """Neighboring populations with their cohorts."""
+        clients = list(self.problem.clients)
+        if self.plan.adjacency is not Adjacency.REPLACE_ONE:
+            return [(clients, [other for other in self.everybody if other != client])]
+        return [
+            ([*clients[:client], other, *clients[client + 1 :]], self.everybody)
+            for other in self.problem.extremes(clients[client])
+        ]
+
+    def check_noise(self, draws: int) -> list[Finding]:
+        """Spread, law and freshness of the noise, with everybody and with nobody."""
+        findings: list[Finding] = []
+        whole = self.residuals(self.everybody, draws)
+        least = getattr(self.noise, "minimum", 0)
+        cohorts = [("noise", self.everybody, whole)]
+        if not least:
+            cohorts.append(("empty cohort", [], self.residuals([], draws)))
+        for name, cohort, found in cohorts:
+            std = self.noise.actual_std(self.plan.update_std(self.bound), len(cohort))
+            if std is None or not np.isfinite(found).all():
+                findings.append(Finding(name, passed=False, detail="nothing was released"))
+                continue
+            wrong = wrong_std(found, std) or wrong_mean(found, std) or wrong_shape(found, std)
+            detail = wrong or f"standard deviation {std:.6g} over {found.size} values, as charged"
+            findings.append(Finding(name, not wrong, detail))
+        again = repeated(whole)
+        findings.append(Finding("fresh", not again, again or "no noise came twice"))
+        return findings
+
+    def residuals(self, cohort: Sequence[int], draws: int) -> np.ndarray:
+        """Release minus exact sum, float64 [draws, k]; NaN where nothing was released."""
+        exact = self.exact(cohort)
+        rows: list[np.ndarray] = []
+        fresh = Seeded(21)
+        for _ in range(draws):
+            self.replay()
+            state = self.state()
+            found = self.engine.collect(state, cohort, self.trainer, CHUNK)
+            # Batches are replayed, noise is not.
+            engine = replace(self.engine, source=fresh)
+            release = engine.release(state, found)
+            if release is None:
+                rows.append(np.full(len(exact), math.nan))
+                continue
+            vector = release.mean.vector.double() * self.plan.cohort_size
+            kept = vector if found.kept is None else vector[found.kept]
+            rows.append((kept - exact).numpy())
+        return np.stack(rows)
+
+    def check_release(self) -> Finding:
+        """With the release given, what follows must not depend on the clients."""
+        self.replay()
+        state = self.state()
+        found = self.engine.collect(state, self.everybody, self.trainer, CHUNK)
+        release = self.engine.release(state, found)
+        if release is None:
+            return Finding("release", passed=True, detail="nothing was released")
+        worlds = [
+            (self.problem.clients, self.everybody),
+            (self.problem.strangers(), self.everybody[: len(self.everybody) // 2]),
+        ]
+        after = [self.after(release, clients, cohort) for clients, cohort in worlds]
+        same = _equal(after[0], after[1])
+        detail = (
+            "the new model and server state follow from the release alone"
+            if same
+            else "the new model or server state depends on the clients beside the noisy release"
+        )
+        return Finding("release", same, detail)
+
+    def after(
+        self, release: Release, clients: Sequence[ClientData], cohort: Sequence[int]
+    ) -> TrainingState:
+        """The state after a round on these clients whose release was forced to be this one."""
+        self.replay()
+        engine = replace(self.engine, clients=clients)
+        state = self.state()
+        engine.collect(state, cohort, self.trainer, CHUNK)
+        return engine.apply(state, release)
+
+    def check_memory(self) -> Finding:
+        """A client's memory must not depend on who else took part."""
+        detail = "clients keep none"
+        for trainer in self.trainers.values():
+            one, two = (self.memories(trainer, n) for n in (len(self.everybody), 1))
+            for client in one.keys() & two.keys():
+                detail = "depend on data and broadcasts alone"
+                if any(not torch.equal(one[client][n], two[client][n]) for n in one[client]):
+                    fault = "they depend on the cohort or on noise"
+                    return Finding("memory", passed=False, detail=fault)
+        return Finding("memory", passed=True, detail=detail)
+
+    def memories(self, trainer: Trainer, first: int) -> dict[int, dict[str, Tensor]]:
+        """What clients keep of a round of the first so many."""
+        self.replay()
+        return self.engine.collect(self.state(), self.everybody[:first], trainer, CHUNK).memories
+
+
+def _equal(one: TrainingState, two: TrainingState) -> bool:
+    tensors = [
+        (one.params, two.params),
+        (one.server_state, two.server_state),
+    ]
+    if isinstance(one.bound, AdaptiveClip) and one.bound != two.bound:
+        return False
+    return all(
+        a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+        for a, b in tensors
+    )

@@ -1,0 +1,1 @@
+"""The engine: rounds in the one order that keeps every promise."""

@@ -1,0 +1,148 @@
+"""Checks of what a `Federation` is given: refused before anything is computed or spent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpacct import validate
+from dpacct.accountant import epsilon
+from dpacct.budget import Budget
+from dpacct.calibration.calibrate import calibrate
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl.methods.protocol import Method
+from dpacct.fl.privacy.bounds import Bound, Clip
+from dpacct.fl.privacy.noise import GaussianNoise, Noise
+from dpacct.fl.privacy.secure_noise import SecureGaussianNoise
+from dpacct.ledger.terms import Terms
+from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Uniform
+
+DEFAULT_DELTA = 1e-5
+
+
+def choose_sampling(sampling: Any) -> Sampling:
+    """A sampling scheme that the accountant knows.
+
+    Raises:
+        Unsupported: cohorts by a public rule. InvalidParameter: no sampling scheme.
+    """
+    if isinstance(sampling, Poisson | Uniform | Full):
+        return sampling
+    rule = "a sampling scheme is Poisson(rate), Uniform(cohort_size, num_clients) or Full()"
+    if isinstance(sampling, int | float) or sampling is None:
+        raise InvalidParameter("sampling", sampling, rule)
+    raise Unsupported(
+        f"sampling by {sampling!r}: cohorts that follow a public rule (a list, a cycle, a seed) "
+        f"are not secret, so sampling does not amplify privacy. {rule[0].upper()}{rule[1:]}, drawn "
+        "from the operating system's randomness; without amplification use Full()"
+    )
+
+
+def choose_bound(bound: Any, clip_norm: Any, method: Method) -> Bound:
+    """The bound of the run: the user's, the method's, or `Clip` at the clip norm.
+
+    Raises:
+        InvalidParameter: none, or more than one. Unsupported: a clip norm from private values.
+    """
+    chosen: Any = method.bound if bound is None else bound
+    if chosen is None:
+        if clip_norm is None:
+            rule = "a bound on each update is needed: clip_norm, or bound"
+            raise InvalidParameter("clip_norm", None, rule)
+        return Clip(clip_norm)
+    if clip_norm is not None:
+        rule = f"{type(chosen).__name__} bounds the updates already"
+        raise InvalidParameter("clip_norm", clip_norm, rule, "Drop one of them.")
+    if not all(hasattr(chosen, name) for name in ("sensitivity", "apply", "limits", "clip_norm")):
+        rule = "a bound is Clip, PerLayerClip, SmoothedNormalization, AdaptiveClip or one like them"
+        raise InvalidParameter("bound", type(chosen).__name__, rule)
+    return chosen
+
+
+def choose_noise_source(noise: Noise | None, *, secure: bool) -> Noise:
+    """The noise that was given, the secure one, or the plain one.
+
+    Raises:
+        InvalidParameter: secure noise is asked for beside another one.
+    """
+    if noise is None:
+        return SecureGaussianNoise() if secure else GaussianNoise()
+    if secure:
+        rule = f"the noise is {noise.name} already"
+        raise InvalidParameter("secure_noise", secure, rule, "Drop one of them.")
+    return noise
+
+
+def refuse_weights(weights: Any, denominator: Any) -> None:
+    """All clients count the same, and the sum is divided by the planned cohort size.
+
+    Raises:
+        Unsupported: anything else is asked for.
+    """
+    if weights != "equal":
+        raise Unsupported(
+            f"weights={weights!r}: weights by data size release the sizes, which are private, and "
+            "give large clients a larger sensitivity. All clients weigh the same"
+        )
+    if denominator != "planned":
+        raise Unsupported(
+            f"denominator={denominator!r}: dividing by who really came reveals the cohort's size, "
+            "which the noise does not cover. The planned cohort size is public"
+        )
+
+
+def choose_delta(
+    budget: Budget | None, delta: float | None, terms: Terms | None, adjacency: Adjacency
+) -> float:
+    """The one delta of a run: that of its ledger, which its budget and its own may only repeat.
+
+    Raises:
+        InvalidParameter: two of them differ, one is out of range, or the ledger has another
+            adjacency.
+    """
+    own = None if delta is None else validate.delta(delta)
+    if budget is not None:
+        if own not in (None, budget.delta):
+            rule = f"the budget has a delta of its own ({budget.delta:g})"
+            raise InvalidParameter("delta", delta, rule, "Drop one of them.")
+        own = budget.delta
+    if terms is not None:
+        return terms.check(own, adjacency)
+    return DEFAULT_DELTA if own is None else own
+
+
+def choose_noise(
+    sampling: Sampling,
+    adjacency: Adjacency,
+    rounds: int,
+    budget: Budget | None,
+    noise_multiplier: float | None,
+    delta: float,
+    accountant: str,
+) -> tuple[float, Budget]:
+    """The noise multiplier, and the budget of a new ledger.
+
+    Returns:
+        A given multiplier with the budget, or with one that does not limit the plan; else the
+        multiplier whose proven epsilon meets the budget.
+    Raises:
+        InvalidParameter: neither budget nor noise.
+    """
+    if noise_multiplier is None:
+        if budget is None:
+            rule = "a budget is needed to choose the noise, or a noise_multiplier"
+            raise InvalidParameter("budget", None, rule)
+        found = calibrate(
+            epsilon=budget.epsilon,
+            delta=delta,
+            rounds=rounds,
+            sampling=sampling,
+            adjacency=adjacency,
+            accountant=accountant,
+        )
+        return found.noise_multiplier, budget
+    multiplier = validate.noise_multiplier(noise_multiplier)
+    if budget is not None:
+        return multiplier, budget
+    plan = rounds * Round(multiplier, sampling, adjacency)
+    # No limit was asked for: one that the plan stays below by any accountant, quickly computed.
+    return multiplier, Budget(2 * epsilon(plan, delta=delta, accountant="rdp").upper + 1, delta)

@@ -1,0 +1,230 @@
+"""Everything that a run will do, tried on made-up clients before anything is charged.
+
+Rule 1: an error of the model, the loss, the method or a setting surfaces here, as what it is, and
+costs nothing. Rule 2: what a client sends must not depend on who was there before it, nor the next
+state on anything but the release: both are compared between two made-up worlds. This also finds
+what `dpacct.fl.guards.watch` cannot follow. Rule 3: no example of a client is used.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import TracebackType
+
+from torch import Tensor
+
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl.clients import ClientData
+from dpacct.fl.engine.engine import Engine, TrainingState
+from dpacct.fl.local.batches import Batch
+from dpacct.fl.local.sgd import SGD
+from dpacct.fl.privacy.randomness import Seeded
+from dpacct.fl.tensors import norm, seed_generators
+from dpacct.fl.trainers.chooser import Choice, TrainerChooser
+from dpacct.fl.trainers.examples import Kind, Maker, made_up, usual_kind
+from dpacct.fl.trainers.isolation import Isolation
+from dpacct.fl.trainers.tasks import Trainer
+
+# Examples of the two made-up clients: two batches and one, of which one is not full. None holds a
+# single example, which not every model takes.
+_SIZES = (5, 3)
+_BATCH = 3
+# Where a machine does not repeat its own sums, as much of the norm may differ.
+_NOISE = 1e-3
+_NOTE = (
+    "This was raised while the settings were tried on made-up clients; nothing is charged. Where "
+    "made-up values are the reason, give Federation(example=...) a made-up client that will do."
+)
+
+
+class Rehearsal:
+    """Every part of a round on made-up clients.
+
+    Args:
+        engine: of the run. chooser: of its trainers. state: where it stands; unchanged.
+        example: a made-up client whose examples are used; None for random values in the dtypes and
+            shapes of most clients.
+
+    Attributes:
+        make: makes clients of (number of examples, seed).
+
+    Raises:
+        Anything that the model or the loss raises.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        chooser: TrainerChooser,
+        state: TrainingState,
+        example: ClientData | None,
+    ) -> None:
+        self._engine, self._chooser, self._state = engine, chooser, state
+        with _Noted():
+            self._kind = usual_kind(engine.clients) if example is None else Kind.of(example)
+            self.make, self._labels = made_up(self._kind, example, chooser.loss, state.params)
+
+    def run(self) -> Choice:
+        """Try a round, and choose how clients are trained.
+
+        Raises:
+            Unsupported: something would reach a release beside the bounded updates.
+            InvalidParameter: a method returns something else than it was given.
+            Anything that the model, the loss, the method, the bound or the noise raises.
+        """
+        engine, chooser = self._engine, self._chooser
+        with _Noted():
+            self._try_model()
+            worlds = _Worlds(engine, self._state, self.make)
+            worlds.check_alone(chooser.alone)
+            everyone = engine.method.everyone_computes
+            workers = engine.num_clients if everyone else engine.plan.cohort_size
+            planned, broadcast = max(1, round(workers)), engine.broadcast(self._state)
+            choice = chooser.choose(self.make, self._kind, self._labels, broadcast, planned)
+            if choice.trainer.together is None:
+                worlds.check_rounds(chooser.alone)
+            else:
+                # Two clients, without those that fill up a group.
+                worlds.check_alone(chooser.vectorized)
+                worlds.check_rounds(chooser.vectorized)
+        return choice
+
+    def _try_model(self) -> None:
+        """One gradient without the method: what is wrong there is the model's or the loss's."""
+        engine, loss = self._engine, self._chooser.loss
+        data = self.make(_BATCH, 0)
+        batch = Batch(data.inputs.to(engine.device), data.targets.to(engine.device), None)
+        broadcast = engine.broadcast(self._state)
+        # What a layer prepares when it is first called (a table of positions) is there after it.
+        loss.gradient(Isolation(broadcast, loss, None).shown.anchor, batch)
+        with Isolation(broadcast, loss, None) as shown:
+            loss.gradient(shown.anchor, batch)
+
+
+class _Worlds:
+    """Two populations of two clients, of which the second one is the same."""
+
+    def __init__(self, engine: Engine, state: TrainingState, make: Maker) -> None:
+        first, second = (make(size, seed) for seed, size in enumerate(_SIZES, start=1))
+        other = make(_SIZES[0], 3)
+        self._state = replace(state, client_states={})
+        self._engines = [
+            replace(engine, clients=clients, local=_short(engine.local), source=Seeded(0))
+            for clients in ([first, second], [other, second])
+        ]
+
+    def check_alone(self, trainer: Trainer) -> None:
+        """Refuse what sends something else for one client because another one is different.
+
+        Raises:
+            Unsupported: it does, or does not send the same twice.
+        """
+        before = self._rows(0, trainer)
+        again = self._rows(0, trainer)
+        if not _near(before, again):
+            raise Unsupported(
+                "the same client sends another update when it is trained again: the model, the "
+                "loss or the method keeps something between clients, or has random numbers of its "
+                "own. Draw them from the global generators, which are seeded for each client"
+            )
+        beside = self._rows(1, trainer)[1]
+        exact = _equal(before, again)
+        if not (_equal if exact else _near)(before[1], beside):
+            raise Unsupported(
+                "a client sends another update when the client before it is another one: the "
+                "model, the loss or the method keeps something between clients, or mixes them, and "
+                "no bound on one client's update covers that"
+            )
+
+    def check_rounds(self, trainer: Trainer) -> None:
+        """Play two rounds, up to the new model and server state.
+
+        Raises:
+            Unsupported: they depend on more than the release.
+            InvalidParameter: they are no parameters of this model.
+        """
+        engine, state = self._engines[0], self._state
+        for _ in range(2):
+            found = engine.collect(state, self._cohort(engine), trainer, len(_SIZES))
+            # As many as are planned, so that shares of the noise suffice.
+            found.arrived = max(found.arrived, math.ceil(engine.plan.cohort_size))
+            release = engine.release(state, found)
+            if release is None:
+                return
+            seed_generators(0, engine.device)
+            after = engine.apply(state, release)
+            other = self._engines[1]
+            other.collect(state, self._cohort(other), trainer, len(_SIZES))
+            seed_generators(0, engine.device)
+            strange = other.apply(state, release)
+            _check_same(after, strange)
+            _check_kind(after, state)
+            after.client_states = state.client_states | found.memories
+            state = after
+
+    def _cohort(self, engine: Engine) -> list[int]:
+        return engine.noise.arrivals(list(range(len(_SIZES))), engine.source)
+
+    def _rows(self, world: int, trainer: Trainer) -> Tensor:
+        engine = self._engines[world]
+        tasks = [engine.task(client, self._state, 0) for client in range(len(_SIZES))]
+        return trainer.train(tasks, engine.broadcast(self._state))
+
+
+def _short(local: SGD) -> SGD:
+    """The same training in few and small steps."""
+    size = local.batch_size and min(local.batch_size, _BATCH)
+    if local.steps is None:
+        return replace(local, epochs=1, batch_size=size)
+    return replace(local, steps=min(local.steps, 2), batch_size=size)
+
+
+def _check_same(state: TrainingState, other: TrainingState) -> None:
+    for what, ours, theirs in (
+        ("the new parameters", state.params, other.params),
+        ("the new server state", state.server_state, other.server_state),
+    ):
+        same = ours.keys() == theirs.keys()
+        if not same or not all(_equal(ours[name], theirs[name]) for name in ours):
+            raise Unsupported(
+                f"{what} differ between clients whose release is the same: the method keeps "
+                "something of their data beside it"
+            )
+
+
+def _check_kind(after: TrainingState, before: TrainingState) -> None:
+    for name, value in after.params.items():
+        was = before.params[name]
+        if value.shape != was.shape or value.dtype != was.dtype:
+            rule = f"{name} is {was.dtype} of shape {tuple(was.shape)}"
+            raise InvalidParameter("server", (value.dtype, tuple(value.shape)), rule)
+
+
+def _equal(ours: Tensor, theirs: Tensor) -> bool:
+    """Equal, NaN to NaN."""
+    if ours.shape != theirs.shape:
+        return False
+    return bool(((ours == theirs) | ((ours != ours) & (theirs != theirs))).all())  # noqa: PLR0124 - NaN
+
+
+def _near(ours: Tensor, theirs: Tensor) -> bool:
+    if _equal(ours, theirs):
+        return True
+    return bool(norm(ours - theirs) <= _NOISE * norm(ours))
+
+
+class _Noted:
+    """Says in a note to an error where it was raised."""
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, Exception):
+            error.add_note(_NOTE)

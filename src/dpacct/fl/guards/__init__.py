@@ -1,0 +1,1 @@
+"""What must stay as it was, and how a write to it is seen."""

@@ -1,0 +1,76 @@
+"""The model that clients train: a copy, whose own tensors and attributes must stay as they are."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from dpacct.errors import Unsupported
+from dpacct.fl.guards.seals import Seal
+
+
+class Replica:
+    """What clients see of a model beside the parameters that they train.
+
+    Args:
+        model: as they call it. loss: what they minimize.
+        names: of the parameters that are trained, which are passed in with each call.
+
+    Attributes:
+        constants: frozen parameters and buffers, in copies, by name.
+        objects: layers and loss, by what an error calls them.
+    """
+
+    def __init__(self, model: nn.Module, loss: object, names: tuple[str, ...]) -> None:
+        frozen = {n: p for n, p in model.named_parameters() if n not in names}
+        buffers = dict(model.named_buffers())
+        self.constants = {n: v.detach().clone() for n, v in (frozen | buffers).items()}
+        self._layers = cast("dict[str, nn.Module]", dict(cast("Any", model).named_modules()))
+        self.objects: dict[str, object] = {_title(n, m): m for n, m in self._layers.items()}
+        self.objects["the loss"] = loss
+        self.tensors: dict[str, Tensor] = {
+            f"frozen parameter {name}" if name in frozen else f"buffer {name}": value
+            for name, value in self.constants.items()
+        }
+        # What a layer may still hold by another name.
+        self.tensors |= {f"own parameter {n}": p for n, p in model.named_parameters()}
+        self.tensors |= {f"own buffer {n}": b for n, b in buffers.items()}
+        self._seal: Seal | None = None
+
+    def seal(self) -> Seal:
+        """Of all its tensors, as they were when this was first asked for."""
+        if self._seal is None:
+            self._seal = Seal(self.tensors)
+        return self._seal
+
+    def owner(self, name: str) -> str:
+        """The layer of a tensor, whose name may have words before it."""
+        layer = name.rpartition(" ")[2].rpartition(".")[0]
+        return _title(layer, self._layers[layer])
+
+
+def _title(name: str, layer: nn.Module) -> str:
+    kind = type(layer).__name__
+    return f"the layer {name} ({kind})" if name else f"the model ({kind})"
+
+
+def separate(model: nn.Module, loss: Any) -> tuple[nn.Module, Any]:
+    """A copy of a model, and of a loss that is a module, for clients to train.
+
+    Raises:
+        Unsupported: the model cannot be copied.
+    """
+    try:
+        own = copy.deepcopy(model)
+        objective = copy.deepcopy(loss) if isinstance(loss, nn.Module) else loss
+    except (RuntimeError, TypeError, copy.Error) as error:
+        line = str(error).strip().partition("\n")[0]
+        raise Unsupported(
+            f"the model cannot be copied ({line[:200]}); clients train on a copy, so that nothing "
+            "that they write reaches the released one"
+        ) from error
+    for value in own.parameters():
+        value.grad = None
+    return own, objective

@@ -1,0 +1,57 @@
+"""Class labels: which whole numbers they may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dpacct.errors import InvalidParameter
+from dpacct.fl.local.losses import LocalLoss
+
+_DEFAULT_IGNORED = -100
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """0 .. count - 1, and one value that a loss passes over.
+
+    Attributes:
+        padded: whether padded batches leave out what is passed over, as the loss does.
+    """
+
+    count: int
+    ignored: int
+    padded: bool = False
+
+    @classmethod
+    def of(cls, loss: LocalLoss, outputs: Tensor, targets: Tensor) -> Labels | None:
+        """The labels of torch's losses of classes; None for other losses, or probabilities."""
+        function = loss.function
+        classes = isinstance(function, nn.CrossEntropyLoss | nn.NLLLoss)
+        plain = function is functional.cross_entropy or function is functional.nll_loss
+        if not (classes or plain) or outputs.ndim < 2 or targets.is_floating_point():
+            return None
+        ignored = getattr(function, "ignore_index", _DEFAULT_IGNORED)
+        return cls(outputs.shape[1], ignored, loss.is_cross_entropy)
+
+    def check(self, targets: Tensor) -> bool:
+        """Refuse labels out of range, on which a GPU would break off all that runs there.
+
+        Returns:
+            Whether batches of them may be padded.
+        Raises:
+            InvalidParameter: one is out of range.
+        """
+        if not targets.numel():
+            return True
+        low, high = (int(value) for value in torch.aminmax(targets))
+        if low >= 0 and high < self.count:
+            return self.padded or not bool((targets == self.ignored).any())
+        inside = (targets >= 0) & (targets < self.count) | (targets == self.ignored)
+        if not bool(inside.all()):
+            rule = f"labels lie in 0..{self.count - 1}"
+            raise InvalidParameter("targets", low if low < 0 else high, rule)
+        return self.padded

@@ -1,0 +1,55 @@
+"""What printed procedures share, where no finite epsilon covers what is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from dpacct.fl.layout import Layout
+from dpacct.fl.privacy.norms import row_norms
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PublishedRound:
+    """All that a printed procedure may look at: more than a private one may.
+
+    Attributes:
+        rows: raw masked updates [m, k] of those who came, m = 0 included.
+        layout: of the k coordinates.
+        noise_multiplier: z.
+        clip_norm: C of the bound that was asked for.
+        cohort_size: planned.
+        bound: bounds a copy of rows [m, k].
+        normals: fresh standard normal variates, float64 [m, k], of any shape.
+    """
+
+    rows: Tensor
+    layout: Layout
+    noise_multiplier: float
+    clip_norm: float
+    cohort_size: float
+    bound: Callable[[Tensor], Tensor]
+    normals: Callable[[int, int], Tensor]
+
+
+def participants_noise(cohort: PublishedRound, std: float) -> Tensor:
+    """Bounded rows [m, k] to each of which its client added N(0, std^2) on every coordinate."""
+    rows = cohort.bound(cohort.rows).double()
+    return rows + std * cohort.normals(*rows.shape)
+
+
+def median_clipped_sum(cohort: PublishedRound) -> Tensor:
+    """Sum of updates clipped to the cohort's median norm C, with noise of std z C.
+
+    Both depend on private norms without protection. An empty cohort releases zero.
+    """
+    rows = cohort.rows.double()
+    if not len(rows):
+        return rows.sum(dim=0)
+    norms = row_norms(cohort.rows)
+    limit = float(norms.median())
+    scale = (limit / norms).clamp(max=1.0).nan_to_num(nan=0.0).unsqueeze(1)
+    noise = cohort.normals(1, rows.shape[1]).squeeze(0)
+    return (rows * scale).sum(dim=0) + cohort.noise_multiplier * limit * noise

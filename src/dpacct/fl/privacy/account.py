@@ -1,0 +1,270 @@
+"""The ledger's side of a run: opening it, going on with it, and where a missing one is kept.
+
+Rule 1: a run has one delta, that of its ledger; another one is refused before anything is charged.
+Rule 2: what a run has spent is never forgotten: a closed account reads what it read last, and takes
+no more rounds.
+Rule 3: a run goes on only in the ledger that its checkpoint knows, or that has grown from it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from dpacct.accountant import epsilon
+from dpacct.budget import Budget, Interval, Spent
+from dpacct.calibration.calibrate import calibrate
+from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, NotConverged
+from dpacct.fl.privacy.resuming import Saved, check_run
+from dpacct.ledger import Event, Ledger, Run, Ticket
+from dpacct.ledger.terms import Terms
+from dpacct.rounds import Schedule
+
+
+class Account:
+    """A run of a ledger. Every round goes through `reserve`; nothing is charged elsewhere.
+
+    Args:
+        ledger: an open ledger, the path of one, or None for one that lives as long as this object.
+        budget: of a new ledger. Its delta is the run's.
+        private: whether noise and cohorts are secret.
+
+    Attributes:
+        begun: whether the ledger has a run of this account.
+    """
+
+    def __init__(
+        self, ledger: Ledger | str | Path | None, budget: Budget, *, private: bool
+    ) -> None:
+        self._given = ledger
+        self._budget = budget
+        self._private = private
+        self._folder: str | None = None
+        self._ledger: Ledger | None = None
+        self._run: Run | None = None
+        self._last: Saved | None = None
+        self._reading: Callable[[], Spent] | None = None
+        self._closed = False
+        self.begun = False
+
+    @property
+    def path(self) -> Path | None:
+        """Of the ledger, None where it is a passing one."""
+        if self._given is None:
+            return None
+        return Path(self._given.path if isinstance(self._given, Ledger) else self._given)
+
+    @property
+    def delta(self) -> float:
+        """The delta at which epsilon is read."""
+        return self._budget.delta
+
+    def saved(self) -> Saved | None:
+        """Where the run stands in its ledger; None before it is started.
+
+        Raises:
+            LedgerError: the ledger was closed before the account was.
+        """
+        if self._run is None or self._ledger is None:
+            return self._last
+        run = self._run
+        return Saved(run.id, run.rounds, run.committed, self._ledger.position)
+
+    def epsilon(self) -> Spent:
+        """Epsilon of what the run has released; infinite where it is not private.
+
+        Raises:
+            LedgerError: the ledger was closed before the account was, and nobody read it then.
+        """
+        if self._run is not None:
+            return self._run.epsilon()
+        if self._reading is not None:
+            return self._reading()
+        if self._closed and self.begun:
+            raise LedgerError("the ledger was closed before the run; open it to see what was spent")
+        return Spent(0.0, 0.0, self.delta)
+
+    def spent_so_far(self) -> Callable[[], Spent]:
+        """A function that gives `epsilon` as of now, whenever it is called; computed once."""
+        run = self._run
+        if run is None or not (run.on_plan and run.private):
+            now = self.epsilon()
+            return lambda: now
+        charged, released = run.rounds, run.committed
+        plan, delta = run.plan or Schedule(), self.delta
+
+        @cache
+        def read() -> Spent:
+            if self._run is run and (run.rounds, run.committed) == (charged, released):
+                return run.epsilon()
+            # More has run since. The rounds of a plan made here are equal.
+            [round_] = plan.distinct()
+            upper, lower = 0.0, 0.0
+            if charged:
+                upper = epsilon(charged * round_, delta=delta, accountant="tight").upper
+            if released:
+                lower = epsilon(released * round_, delta=delta, accountant="tight").lower
+            return Spent.at(delta, Interval.bracket(lower, upper))
+
+        return read
+
+    def affordable(self, event: Event, rounds: int, budget: Budget | None) -> int:
+        """How many of the planned rounds fit: into the ledger, and into the run's own budget.
+
+        All of them where there is no budget beside the noise.
+        """
+        if budget is None:
+            return rounds
+        ledger = self._open(event)
+        room = min(rounds, ledger.remaining_as_plan(event))
+        if room < 1 or ledger.budget.epsilon <= budget.epsilon:
+            return room
+        round_ = event.charged
+        try:
+            most = calibrate(
+                epsilon=budget.epsilon,
+                delta=self.delta,
+                noise_multiplier=round_.noise_multiplier,
+                sampling=round_.sampling,
+                adjacency=round_.adjacency,
+                solve="rounds",
+            ).rounds
+        except NotConverged:
+            return 0
+        return min(room, most)
+
+    def start(self, name: str, event: Event, rounds: int, details: dict[str, Any]) -> None:
+        """Register the run with its plan.
+
+        Raises:
+            BudgetExceeded: the plan does not fit. InvalidParameter: the ledger has another delta.
+        """
+        ledger = self._open(event)
+        if rounds < 1:
+            raise BudgetExceeded(
+                f"not one round of noise multiplier {event.charged.noise_multiplier:.6g} fits into "
+                f"what is left of the budget ({ledger.budget})"
+            )
+        plan: Schedule = rounds * event.charged
+        self._run = ledger.start_run(name, plan=plan, private=self._private, details=details)
+        self.begun = True
+
+    def find(self, saved: Saved, holder: str) -> None:
+        """Open the ledger of a checkpoint, without a word to it yet.
+
+        Args:
+            saved: what the checkpoint knows of the ledger. holder: the checkpoint, in words.
+        Raises:
+            LedgerError: it is missing, another one, or has lost rounds.
+            InvalidParameter: it was not kept, or has another delta.
+        """
+        if self._ledger is None and self._given is None:
+            rule = "its rounds were charged to a ledger that was not kept, so that nobody can tell "
+            rule += "what they cost together with further ones"
+            hint = "Start another run, with a ledger; `dpacct ledger charge` adds rounds to one."
+            raise InvalidParameter("checkpoint", holder, rule, hint)
+        if self._ledger is None and self.path is not None and not self.path.exists():
+            raise LedgerError(f"{self.path}: there is no such ledger, and {holder} belongs to one.")
+        ledger = self._open(None)
+        if saved.position is not None:
+            ledger.require(saved.position, holder)
+
+    def resume(self, event: Event, saved: Saved, setting: str, holder: str) -> str | None:
+        """Go on with the run of a checkpoint, in the ledger that `find` opened.
+
+        Args:
+            event: the run's next round.
+            setting: of the run, as the ledger has it. saved, holder: as for `find`.
+        Returns:
+            What is worth a note, or None.
+        Raises:
+            LedgerError: the run is finished, or another one.
+        """
+        ledger = self._open(event)
+        note = check_run(ledger, saved, setting, holder)
+        run = next(run for run in ledger.runs if run.id == saved.run)
+        if run.private is not self._private:
+            rule = f"run {run.id} of the ledger was started with private={run.private}"
+            raise InvalidParameter("seed", "given" if run.private else None, rule)
+        self._run = ledger.resume_run(run.id)
+        self.begun = True
+        return note
+
+    def reserve(self, event: Event) -> Ticket:
+        """Charge a round.
+
+        Raises:
+            BudgetExceeded: the plan is used up, or the round does not fit.
+            LedgerError: the account is closed.
+        """
+        self._check_open()
+        run = self._run
+        if run is None:
+            raise BudgetExceeded("no run of the ledger was started")
+        if run.plan is not None and run.on_plan and run.rounds >= run.plan.rounds:
+            raise BudgetExceeded(
+                f"all {run.plan.rounds} rounds of the plan are charged, those that a crash "
+                "lost among them"
+            )
+        return run.reserve(event)
+
+    def finish(self) -> None:
+        """The run takes no more rounds."""
+        if self._run is not None and not self._run.finished:
+            self._run.finish()
+
+    def close(self) -> None:
+        """Close a ledger that was opened here; a passing one is deleted. Spent stays spent."""
+        if self._closed:
+            return
+        self._closed = True
+        # The ledger may have been closed by whoever opened it.
+        with suppress(LedgerError):
+            if self._run is not None:
+                self._last = self.saved()
+                self._reading = self.spent_so_far()
+        if self._ledger is not None and not isinstance(self._given, Ledger):
+            self._ledger.close()
+        self._ledger = None
+        self._run = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LedgerError("the run is closed; another one may go on from its checkpoint")
+
+    def _open(self, event: Event | None) -> Ledger:
+        """The ledger; one that is there where ``event``, for which it would be made, is None."""
+        self._check_open()
+        if self._ledger is not None:
+            return self._ledger
+        given, adjacency = self._given, None if event is None else event.charged.adjacency
+        if isinstance(given, Ledger):
+            ledger = given
+        else:
+            if given is None:
+                self._folder = tempfile.mkdtemp(prefix="dpacct-")
+                given = Path(self._folder) / "passing.ledger"
+            ledger = Ledger.open(
+                given,
+                None if event is None or Path(given).exists() else self._budget,
+                adjacency=adjacency,
+                typical=None if event is None else event.charged,
+                passing=self._folder is not None,
+            )
+        try:
+            # It may have come into being since the run was set up.
+            Terms.of(ledger).check(self.delta, adjacency)
+        except InvalidParameter:
+            if ledger is not self._given:
+                ledger.close()
+            raise
+        self._ledger = ledger
+        return ledger

@@ -1,0 +1,263 @@
+"""Bounds: what limits one client's contribution to the sum, and by how much.
+
+Rule 1: the sensitivity is that of the whole update, all tensors together. Rule 2: a bound treats
+each client by itself; nothing it does may depend on another client of the cohort. Rule 3: what is
+bounded is float32 at least: rounding to half precision would lengthen it again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from dpacct import validate
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl.layout import Layout, trainable
+from dpacct.fl.privacy.norms import ALPHA_RANGE, CLIP_NORM_RANGE, at_least_single, row_norms
+from dpacct.rounds import Adjacency
+
+_SMALLEST_FACTOR = 2.0**-60
+
+
+class Bound(Protocol):
+    """A map of each update into a ball whose radius is public."""
+
+    @property
+    def clip_norm(self) -> float:
+        """C: the largest norm of one whole contribution, at this round."""
+        ...
+
+    def sensitivity(self, adjacency: Adjacency) -> float:
+        """How far the sum moves between neighbors, at most: C, or 2C under replace-one."""
+        ...
+
+    def limits(self, layout: Layout) -> Sequence[tuple[int, int, float]]:
+        """Norm limits (start, stop, limit) on slices of the vector; together they imply C."""
+        ...
+
+    def apply(self, rows: Tensor, norms: Tensor, layout: Layout, margin: float) -> Tensor:
+        """Bound each row of [c, k], in place where possible.
+
+        Args:
+            rows: finite updates. norms: of the rows, float64 [c], by
+                `dpacct.fl.privacy.norms.row_norms`.
+            layout: of the k coordinates.
+            margin: share of each limit to stay below, see `dpacct.fl.privacy.norms`.
+        Returns:
+            Float32 or float64 [c, k]. What is too long all the same is shortened behind it.
+        """
+        ...
+
+
+def ball_sensitivity(radius: float, adjacency: Adjacency) -> float:
+    """Sensitivity of a sum of contributions from a ball around zero.
+
+    Adding, removing or zeroing a client moves the sum by at most the radius, replacing it by at
+    most twice that.
+    """
+    return 2 * radius if adjacency is Adjacency.REPLACE_ONE else radius
+
+
+def check_limits(bound: Bound, layout: Layout) -> None:
+    """The limits of a bound cover every coordinate once, and imply the sensitivity it claims.
+
+    Raises:
+        InvalidParameter: they do not.
+    """
+    limits = sorted(bound.limits(layout))
+    ends = [0, *(stop for _, stop, _ in limits)]
+    starts = [*(start for start, _, _ in limits), layout.size]
+    name = type(bound).__name__
+    if starts != ends:
+        rule = f"its limits cover each of the {layout.size} coordinates once"
+        raise InvalidParameter("bound", name, rule)
+    whole = math.hypot(*(limit for _, _, limit in limits))
+    claimed = bound.sensitivity(Adjacency.ADD_REMOVE)
+    if whole > claimed * (1 + 2.0**-49):
+        rule = f"its limits allow a norm of {whole:g}, and it claims a sensitivity of {claimed:g}"
+        raise InvalidParameter("bound", name, rule)
+
+
+def _within(ends: tuple[float, float], value: object, name: str, noun: str) -> float:
+    """A number between two ends.
+
+    Raises:
+        InvalidParameter: out of range.
+    """
+    low, high = ends
+    rule = f"{noun} lies in [{low:g}, {high:g}]"
+    number = validate.real(name, value, rule)
+    if not low <= number <= high:
+        raise InvalidParameter(name, value, rule)
+    return number
+
+
+def clip_norm(value: object, name: str = "clip_norm") -> float:
+    """A clip norm.
+
+    Raises:
+        InvalidParameter: out of range.
+        Unsupported: a rule that would compute it from private values.
+    """
+    if callable(value) or isinstance(value, str | Tensor):
+        raise Unsupported(
+            f"{name} is a constant. A median or any other rule on the clients' norms would release "
+            "private values without noise; AdaptiveClip finds a quantile with noise, and is charged"
+        )
+    return _within(CLIP_NORM_RANGE, value, name, "a clip norm")
+
+
+def clip_rows(rows: Tensor, norms: Tensor, limit: float) -> Tensor:
+    """Rows scaled down in place to norms of at most ``limit``; shorter ones are untouched."""
+    return scale_rows(rows, (limit / norms).clamp(max=1.0))
+
+
+def scale_rows(rows: Tensor, scale: Tensor) -> Tensor:
+    """Each row of [c, k] times its factor, float64 [c], in place.
+
+    Error: two roundings of the rows' type, whatever the factor.
+    """
+    # As float32 such a factor would have few bits left, or none.
+    tiny = scale < _SMALLEST_FACTOR
+    if bool(tiny.any()):
+        rows[tiny] = (rows[tiny].double() * scale[tiny].unsqueeze(1)).to(rows.dtype)
+        scale = torch.where(tiny, 1.0, scale)
+    return rows.mul_(scale.to(rows.dtype).unsqueeze(1))
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """v min(1, C / |v|) with |v| the Euclidean norm of the whole update.
+
+    Raises:
+        InvalidParameter: the norm is out of range. Unsupported: it is not a constant.
+    """
+
+    clip_norm: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "clip_norm", clip_norm(self.clip_norm))
+
+    def sensitivity(self, adjacency: Adjacency) -> float:
+        """C or 2C."""
+        return ball_sensitivity(self.clip_norm, adjacency)
+
+    def limits(self, layout: Layout) -> Sequence[tuple[int, int, float]]:
+        """One limit on everything."""
+        return [(0, layout.size, self.clip_norm)]
+
+    def apply(self, rows: Tensor, norms: Tensor, layout: Layout, margin: float) -> Tensor:
+        """Clip whole rows."""
+        del layout
+        return clip_rows(at_least_single(rows), norms, self.clip_norm * (1 - margin))
+
+
+@dataclass(frozen=True, slots=True)
+class PerLayerClip:
+    """Each tensor l clipped to its own C_l; the whole update then has norm sqrt(sum of C_l^2).
+
+    Args:
+        clip_norms: one per trained tensor, in the model's order.
+
+    Raises:
+        InvalidParameter: none given, or one out of range.
+    """
+
+    clip_norms: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        norms = tuple(clip_norm(value, "clip_norms") for value in self.clip_norms)
+        if not norms:
+            raise InvalidParameter("clip_norms", "empty", "each trained tensor has a clip norm")
+        object.__setattr__(self, "clip_norms", norms)
+
+    @classmethod
+    def named(cls, model: nn.Module, clip_norms: Mapping[str, float]) -> PerLayerClip:
+        """Norms by parameter name.
+
+        Raises:
+            InvalidParameter: the names are not those of the model's trained parameters.
+        """
+        names = list(trainable(model))
+        if set(names) != set(clip_norms):
+            rule = f"the trained tensors are {', '.join(names)}"
+            raise InvalidParameter("clip_norms", ", ".join(clip_norms), rule)
+        return cls(tuple(clip_norms[name] for name in names))
+
+    @classmethod
+    def evenly(cls, model: nn.Module, total: float) -> PerLayerClip:
+        """Equal norms whose whole is ``total``."""
+        count = len(trainable(model))
+        return cls((clip_norm(total) / math.sqrt(count),) * count)
+
+    @property
+    def clip_norm(self) -> float:
+        """sqrt(sum of C_l^2), rounded up."""
+        return math.hypot(*self.clip_norms) * (1 + 2.0**-50)
+
+    def sensitivity(self, adjacency: Adjacency) -> float:
+        """sqrt(sum of C_l^2), or twice that."""
+        return ball_sensitivity(self.clip_norm, adjacency)
+
+    def limits(self, layout: Layout) -> Sequence[tuple[int, int, float]]:
+        """One limit a tensor.
+
+        Raises:
+            InvalidParameter: the model has another number of tensors.
+        """
+        if len(layout.segments) != len(self.clip_norms):
+            rule = f"the model trains {len(layout.segments)} tensors, and each has a clip norm"
+            raise InvalidParameter("clip_norms", len(self.clip_norms), rule)
+        parts = zip(layout.segments, self.clip_norms, strict=True)
+        return [(start, stop, limit) for (start, stop), limit in parts]
+
+    def apply(self, rows: Tensor, norms: Tensor, layout: Layout, margin: float) -> Tensor:
+        """Clip each tensor of each row."""
+        del norms
+        rows = at_least_single(rows)
+        for start, stop, limit in self.limits(layout):
+            part = rows[:, start:stop]
+            clip_rows(part, row_norms(part), limit * (1 - margin))
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class SmoothedNormalization:
+    """v / (alpha + |v|): every contribution is shorter than 1, and none is clipped.
+
+    Args:
+        alpha: in [1e-12, 1e12].
+
+    Raises:
+        InvalidParameter: alpha out of range.
+
+    Source: the normalization of Fed-alpha-NormEC.
+    """
+
+    alpha: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "alpha", _within(ALPHA_RANGE, self.alpha, "alpha", "alpha"))
+
+    @property
+    def clip_norm(self) -> float:
+        """1."""
+        return 1.0
+
+    def sensitivity(self, adjacency: Adjacency) -> float:
+        """1 or 2."""
+        return ball_sensitivity(1.0, adjacency)
+
+    def limits(self, layout: Layout) -> Sequence[tuple[int, int, float]]:
+        """One limit on everything."""
+        return [(0, layout.size, 1.0)]
+
+    def apply(self, rows: Tensor, norms: Tensor, layout: Layout, margin: float) -> Tensor:
+        """Normalize whole rows."""
+        del layout
+        return scale_rows(at_least_single(rows), (1 - margin) / (self.alpha + norms))

@@ -1,0 +1,99 @@
+"""From the objects that run to the event that is charged: nobody types a multiplier.
+
+Rule 1: the round's noise multiplier is read from the bound and the standard deviation of the noise.
+Rule 2: rounding goes down: the charge assumes at most the noise that is drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from dpacct.errors import InvalidParameter
+from dpacct.fl.privacy.adaptive_clip import INDICATOR_NORM, AdaptiveClip
+from dpacct.fl.privacy.bounds import Bound
+from dpacct.fl.privacy.noise import STD_MARGIN, Noise
+from dpacct.fl.privacy.sums import MAX_CONTRIBUTIONS
+from dpacct.ledger import Event, Release
+from dpacct.rounds import Adjacency, Poisson, Round, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much noise one round gets, and what that costs.
+
+    Attributes:
+        sampling, adjacency: of the round.
+        noise_multiplier: z asked for; the charge is never for more.
+        cohort_size: planned.
+    """
+
+    sampling: Sampling
+    adjacency: Adjacency
+    noise_multiplier: float
+    cohort_size: float
+
+    def __post_init__(self) -> None:
+        if self.contributions > MAX_CONTRIBUTIONS:
+            rule = (
+                f"a round has room for at most {MAX_CONTRIBUTIONS} contributions: beyond, no sum "
+                "in double precision would be exact enough for its sensitivity to be proven"
+            )
+            raise InvalidParameter("num_clients", self.contributions, rule)
+
+    @property
+    def contributions(self) -> int:
+        """The most that a round can hold: the planned population, or the planned cohort."""
+        match self.sampling:
+            case Poisson(sampling_rate=rate):
+                return math.ceil(self.cohort_size / rate)
+            case _:
+                return math.ceil(self.cohort_size)
+
+    def update_std(self, bound: Bound) -> float:
+        """Standard deviation of the noise on each coordinate of the sum of updates."""
+        multiplier = self.noise_multiplier
+        if isinstance(bound, AdaptiveClip):
+            multiplier = bound.update_multiplier(multiplier, self.cohort_size)
+        return multiplier * bound.sensitivity(Adjacency.ADD_REMOVE) * (1 + STD_MARGIN)
+
+    def indicator_std(self, bound: Bound) -> float | None:
+        """Standard deviation of the noise on the sum of the indicators, None without them."""
+        if not isinstance(bound, AdaptiveClip):
+            return None
+        return bound.indicator_std(self.cohort_size) * (1 + STD_MARGIN)
+
+    def event(self, bound: Bound, noise: Noise, details: dict[str, Any]) -> Event:
+        """The round as the ledger charges it, derived from bound and noise.
+
+        Raises:
+            InvalidParameter: the bound's sensitivities contradict each other.
+        """
+        radius = bound.sensitivity(Adjacency.ADD_REMOVE)
+        moved = bound.sensitivity(self.adjacency)
+        replaced = self.adjacency is Adjacency.REPLACE_ONE
+        # The accountant takes z as noise / norm of one contribution, and doubles the shift itself
+        # where a client is replaced. A bound that moves the sum further is charged for it.
+        unit = max(moved / 2 if replaced else moved, radius)
+        update = self.update_std(bound) / unit * (1 - STD_MARGIN / 2)
+        releases = [Release("update", update, unit)]
+        indicator = self.indicator_std(bound)
+        if indicator is None:
+            charged = min(update, self.noise_multiplier)
+            releases = [Release("update", charged, unit)]
+        else:
+            own = indicator / INDICATOR_NORM * (1 - STD_MARGIN / 2)
+            releases.append(Release("indicator", own, INDICATOR_NORM))
+            charged = min(update, self.noise_multiplier)
+        record = {"noise": noise.name, "noise_std": self.update_std(bound)} | details
+        event = Event(
+            Round(charged, self.sampling, self.adjacency), tuple(releases), details=record
+        )
+        if event.charged.noise_multiplier < self.noise_multiplier * (1 - 1e-9):
+            rule = (
+                f"with it one contribution may have norm {unit:g}, more than the {radius:g} that "
+                "the noise was chosen for"
+            )
+            raise InvalidParameter("bound", type(bound).__name__, rule)
+        return event

@@ -1,0 +1,169 @@
+"""Integers distributed exactly as a real Gaussian variate rounded to the nearest integer.
+
+The variate is sigma X with X standard normal and sigma rational. Uniform bits decide X by
+inversion. Floating point proposes the integer; wherever its error could matter, the comparison is
+repeated in decimal arithmetic with as many further random bits as it takes. Proof:
+docs/derivations/federated.md.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+from decimal import Decimal
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri  # pyright: ignore[reportMissingTypeStubs]
+
+from dpacct.fl.privacy.randomness import Randomness
+
+# |float result - sigma X| <= sigma GUARD (|X| + 4): many times what is observed for scipy's ndtri,
+# and the rounding of the uniform. tests/fl/privacy/test_exact_gaussian.py holds ndtri against
+# mpmath.
+GUARD = 2.0**-44
+# Fewer leading bits than this do not pin down X well enough for GUARD.
+_FEW = 1 << 44
+_BLOCK = 1 << 18
+MAX_SIGMA = 2.0**40
+
+
+def rounded_gaussian(size: int, sigma: Fraction, source: Randomness) -> NDArray[np.int64]:
+    """Independent draws of round(sigma X), X standard normal, int64 [size].
+
+    Args:
+        size: how many.
+        sigma: in (0, 2^40]; it should be well above 1 for speed alone.
+        source: of the random bits; its bits are all that is random.
+    Error: none; the law is exact if the bits are uniform and scipy's ndtri meets `GUARD`.
+    """
+    values = np.empty(size, dtype=np.int64)
+    for start in range(0, size, _BLOCK):
+        stop = min(start + _BLOCK, size)
+        values[start:stop] = _block(stop - start, sigma, source)
+    return values
+
+
+def _block(size: int, sigma: Fraction, source: Randomness) -> NDArray[np.int64]:
+    bits = np.frombuffer(source.take(8 * size), dtype="<u8")
+    negative = (bits & np.uint64(1)).astype(bool)
+    # The upper tail's probability lies in [leading, leading + 1] / 2^64, leading < 2^63.
+    leading = bits >> np.uint64(1)
+    scale = float(sigma)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        magnitude = -ndtri(np.ldexp(leading.astype(np.float64), -64))
+        guess = np.rint(scale * magnitude)
+        distance = np.abs(np.abs(scale * magnitude - guess) - 0.5)
+        doubtful = ~(distance > scale * GUARD * (magnitude + 4)) | (leading < _FEW)
+    sure = np.where(doubtful, 0.0, guess).astype(np.int64)
+    for place in np.flatnonzero(doubtful):
+        sure[place] = decide(int(leading[place]), sigma, source)
+    return np.where(negative, -sure, sure)
+
+
+def decide(leading: int, sigma: Fraction, source: Randomness) -> int:
+    """The integer k >= 0 to which sigma Q^-1(p) rounds, Q the upper tail of the standard normal.
+
+    Args:
+        leading: the first 64 bits of p < 1/2, as a whole number below 2^63; further ones are drawn.
+        sigma: above 0. source: of further bits.
+    """
+    tail = _LazyUniform(leading, source)
+    # k is the smallest integer with Q((k + 1/2) / sigma) < p.
+    low, high = -1, 1 << 20
+    while not tail.exceeds_tail(_boundary(high, sigma)):
+        low, high = high, 2 * high
+    guess = float(sigma) * float(-ndtri(max(leading, 1) * 2.0**-64))
+    reach = 1
+    while math.isfinite(guess):
+        # A narrow bracket around the guess, widened until it holds.
+        below, above = max(low, int(guess) - reach), min(high, int(guess) + reach)
+        if below > low and tail.exceeds_tail(_boundary(below, sigma)):
+            high, reach = below, 4 * reach
+            continue
+        if above < high and not tail.exceeds_tail(_boundary(above, sigma)):
+            low, reach = above, 4 * reach
+            continue
+        low, high = max(low, below), min(high, above)
+        break
+    while high - low > 1:
+        middle = (low + high) // 2
+        if tail.exceeds_tail(_boundary(middle, sigma)):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _boundary(k: int, sigma: Fraction) -> Fraction:
+    return (k + Fraction(1, 2)) / sigma
+
+
+class _LazyUniform:
+    """A uniform number of which as many bits are drawn as comparisons need."""
+
+    def __init__(self, leading: int, source: Randomness) -> None:
+        self._leading = leading
+        self._bits = 64
+        self._source = source
+
+    def exceeds_tail(self, x: Fraction) -> bool:
+        """Whether p > Q(x) for x > 0; an event of probability zero decides ties."""
+        while True:
+            digits = 30 + self._bits // 3
+            value, error = upper_tail(x, digits)
+            with decimal.localcontext(decimal.Context(prec=2 * digits + 20)):
+                width = Decimal(2) ** -self._bits
+                lower = Decimal(self._leading) * width
+                if lower >= value + error:
+                    return True
+                if lower + width <= value - error:
+                    return False
+            self._leading = (self._leading << 64) | int.from_bytes(self._source.take(8), "little")
+            self._bits += 64
+
+
+def upper_tail(x: Fraction, digits: int) -> tuple[Decimal, Decimal]:
+    """Q(x) = 1/2 - phi(x) (x + x^3/3 + x^5/(3 5) + ...) for 0 <= x, with a bound of its error.
+
+    Args:
+        x: at least 0. digits: number of digits behind the point that count.
+    Returns:
+        The value, and an absolute error bound of 10^-digits.
+    """
+    if x * x > 5 * digits + 50:
+        # Q(x) < exp(-x^2 / 2) < 10^-digits.
+        return Decimal(0), Decimal(10) ** -digits
+    with decimal.localcontext(decimal.Context(prec=digits + 30, Emin=-(10**9), Emax=10**9)):
+        point = Decimal(x.numerator) / Decimal(x.denominator)
+        square = point * point
+        term, total, odd = point, point, 1
+        # All terms are positive; phi(x) times their sum is below 1/2. Where the ratio of terms is
+        # below 1/2 the rest of the series is below the last term.
+        while 2 * square > odd + 2 or term > Decimal(10) ** -(digits + 5):
+            odd += 2
+            term = term * square / odd
+            total += term
+        density = (-square / 2).exp() / (2 * _pi(digits + 30)).sqrt()
+        return Decimal("0.5") - density * total, Decimal(10) ** -digits
+
+
+@cache
+def _pi(digits: int) -> Decimal:
+    """Pi by Machin's formula in whole numbers, all ``digits`` of them right."""
+    unit = 10 ** (digits + 10)
+
+    def arctan_inverse(n: int) -> int:
+        total = term = unit // n
+        odd, sign = 3, -1
+        while term:
+            term //= n * n
+            total += sign * (term // odd)
+            odd, sign = odd + 2, -sign
+        return total
+
+    value = 4 * (4 * arctan_inverse(5) - arctan_inverse(239))
+    with decimal.localcontext(decimal.Context(prec=digits + 12)):
+        return Decimal(value) / Decimal(unit)

@@ -1,0 +1,91 @@
+"""Sums that move by exactly one contribution: bounded rows on a grid, added without rounding.
+
+Rule 1: what is summed is within its norm limits, whatever the bound did: a row is measured again
+behind it, shortened where it is too long, and zero where it is not finite. Rule 2: every row is
+rounded toward zero to whole multiples of a power of two, so that it does not grow. Rule 3: that
+unit leaves room for the whole population: sums of so many rows in float64 are exact, in any order
+and on any device.
+
+So neighbors' sums differ by one contribution (two where a client is replaced), and rounding has no
+share in it. Proof: docs/derivations/federated.md.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from dpacct.fl.layout import Layout
+from dpacct.fl.privacy.bounds import Bound, clip_rows
+from dpacct.fl.privacy.norms import MARGIN, at_least_single, row_norms
+
+_MANTISSA = 53
+# More than there are people. The grid of float64 sums, and of the whole numbers of secure noise,
+# is finer than 2^-18 of the norm limit up to here.
+MAX_CONTRIBUTIONS = 2**33
+
+
+def unit(limit: float, contributions: int) -> float:
+    """The grid of coordinates up to ``limit``, so many of which are added exactly in float64.
+
+    Args:
+        limit: of one row's norm, hence of each coordinate. contributions: at most 2^33.
+    Returns:
+        A power of two, at least ``limit * contributions / 2^53`` and less than four times that.
+    """
+    return 2.0 ** (math.frexp(limit)[1] + contributions.bit_length() - _MANTISSA)
+
+
+def contribute(
+    rows: Tensor, bound: Bound, layout: Layout, contributions: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows as they are summed: bounded, and on their grid.
+
+    Args:
+        rows: raw updates [c, k] of any floating-point type; changed in place where possible.
+        bound: of the round. layout: of the k coordinates.
+        contributions: the most that one round can hold, a public number.
+    Returns:
+        The contributions [c, k], float32 or float64; the raw norms [c], zero for rows that were
+        not finite; and which those were [c]. They contribute zero.
+    """
+    rows = at_least_single(rows)
+    norms = row_norms(rows)
+    bad = ~torch.isfinite(norms)
+    if bool(bad.any()):
+        rows = torch.where(bad.unsqueeze(1), 0.0, rows)
+        norms = torch.where(bad, 0.0, norms)
+    inside = at_least_single(bound.apply(rows, norms, layout, MARGIN)).contiguous()
+    for start, stop, limit in bound.limits(layout):
+        part = inside[:, start:stop]
+        _hold(part, limit)
+        grid = unit(limit, contributions)
+        part.mul_(1 / grid).trunc_().mul_(grid)
+    return inside, norms, bad
+
+
+def _hold(part: Tensor, limit: float) -> None:
+    """Shorten what is longer than the limit, in place; a bound that keeps its word has none."""
+    norms = row_norms(part)
+    long = ~(norms <= limit * (1 - MARGIN / 2))
+    if not bool(long.any()):
+        return
+    found, lengths = part[long], norms[long]
+    finite = torch.isfinite(lengths)
+    found = torch.where(finite.unsqueeze(1), found, 0.0)
+    lengths = torch.where(finite, lengths, 0.0)
+    part[long] = clip_rows(found, lengths, limit * (1 - MARGIN))
+
+
+def add_rows(total: Tensor, rows: Tensor) -> None:
+    """total += sum of rows, in the precision of total.
+
+    Row by row on the CPU, where a reduction with a wider type first copies all rows.
+    """
+    if total.device.type == "cpu":
+        for row in rows:
+            total.add_(row)
+    else:
+        total.add_(rows.sum(dim=0, dtype=total.dtype))

@@ -1,0 +1,214 @@
+"""`privatize`: the private aggregate of one round, for users with a training loop of their own.
+
+The caller trains, samples and sends; here updates are bounded, summed, noised, divided and charged.
+What cannot be checked here is the caller's promise: that the cohort was drawn in secret as the plan
+says, and that the rows are all who came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast, overload
+
+import torch
+from torch import Tensor
+
+from dpacct import validate
+from dpacct.errors import InvalidParameter
+from dpacct.fl.engine.checks import choose_sampling
+from dpacct.fl.layout import Layout, Params, check_tensors
+from dpacct.fl.privacy.adaptive_clip import AdaptiveClip
+from dpacct.fl.privacy.bounds import Bound, Clip, check_limits
+from dpacct.fl.privacy.charge import Plan
+from dpacct.fl.privacy.noise import GaussianNoise, Noise
+from dpacct.fl.privacy.norms import at_least_single
+from dpacct.fl.privacy.randomness import OperatingSystem, expected_cohort
+from dpacct.fl.privacy.sums import add_rows, contribute
+from dpacct.ledger import Ledger, Run
+from dpacct.rounds import Adjacency, Full, Sampling, Uniform
+
+Tensors = Mapping[str, Tensor]
+
+# Coordinates that are bounded at a time.
+_SLAB = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class AggregationPlan:
+    """How the updates of a round are made private.
+
+    Args:
+        noise_multiplier: std of the noise on the sum / clip norm.
+        clip_norm: norm bound of one whole update; short for ``bound=Clip(...)``.
+        sampling: how the caller draws cohorts: in secret, afresh in each round.
+        num_clients: in the population; for `Uniform` it may be left out.
+        adjacency: default that of the sampling.
+        bound: another bound than `Clip`; adaptive ones belong to `Federation`.
+        noise: where the noise comes from.
+
+    Raises:
+        InvalidParameter, Unsupported: a value out of range, or a setting that is not private.
+    """
+
+    noise_multiplier: float
+    clip_norm: float | None = None
+    sampling: Sampling = field(default_factory=Full)
+    num_clients: int | None = None
+    adjacency: Adjacency | str | None = None
+    bound: Bound | None = None
+    noise: Noise = field(default_factory=GaussianNoise)
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "noise_multiplier", validate.noise_multiplier(self.noise_multiplier))
+        put(self, "sampling", choose_sampling(self.sampling))
+        clients = self.num_clients
+        if clients is None:
+            clients = getattr(self.sampling, "num_clients", None)
+        put(self, "num_clients", validate.count("num_clients", clients, "the population"))
+        relation = self.sampling.default_adjacency if self.adjacency is None else self.adjacency
+        put(self, "adjacency", Adjacency.parse(relation))
+        if (self.bound is None) == (self.clip_norm is None):
+            rule = "one of clip_norm and bound is given"
+            raise InvalidParameter("clip_norm", self.clip_norm, rule)
+        if isinstance(self.bound, AdaptiveClip):
+            rule = "an adaptive norm changes from round to round, which a plan does not"
+            raise InvalidParameter("bound", "AdaptiveClip", rule, "Use Federation.")
+        if self.clip_norm is not None:
+            put(self, "bound", Clip(self.clip_norm))
+        self.noise.check(self.sampling, Adjacency(relation), cast("int", self.num_clients))
+        _ = self.charge
+
+    @property
+    def charge(self) -> Plan:
+        """The plan as the engine knows it."""
+        clients = cast("int", self.num_clients)
+        return Plan(
+            self.sampling,
+            Adjacency(cast("str", self.adjacency)),
+            self.noise_multiplier,
+            expected_cohort(self.sampling, clients),
+        )
+
+
+@overload
+def privatize(deltas: Tensor, plan: AggregationPlan, ledger: Run | Ledger) -> Tensor: ...
+
+
+@overload
+def privatize(
+    deltas: Sequence[Tensors],
+    plan: AggregationPlan,
+    ledger: Run | Ledger,
+    *,
+    like: Tensors | None = None,
+) -> Params: ...
+
+
+def privatize(
+    deltas: Tensor | Sequence[Tensors],
+    plan: AggregationPlan,
+    ledger: Run | Ledger,
+    *,
+    like: Tensors | None = None,
+) -> Tensor | Params:
+    """Bound, sum, noise and charge the updates of one round.
+
+    Updates are bounded a few at a time: beside what is given it takes about 24 bytes for each of
+    the d coordinates, and a few MiB.
+
+    Args:
+        deltas: tensor [m, d], one update a row (m may be 0), or m dictionaries of floating-point
+            tensors of one layout. Rows that hold NaN or infinity count as zero.
+        plan: of the round.
+        ledger: the run of a ledger that is charged; given a ledger, its run "privatize" that was
+            started last, or a new one.
+        like: tensors of the layout of an update (the model's parameters, say); needed for the empty
+            list of a cohort to which nobody came.
+    Returns:
+        The noisy sum / planned cohort size, [d] or a dictionary, float32 (float64 for float64).
+        The ledger has committed the round when this returns.
+    Raises:
+        InvalidParameter: shapes that do not fit, or more rows than the plan allows.
+        Unsupported: integer tensors, or too few noise shares.
+        BudgetExceeded: the round does not fit; nothing was drawn.
+    """
+    template, layout = _template(deltas, like)
+    _check_count(len(deltas), plan)
+    bound, charge = cast("Bound", plan.bound), plan.charge
+    check_limits(bound, layout)
+    limits = bound.limits(layout)
+    std = plan.noise.actual_std(charge.update_std(bound), len(deltas))
+    if std is None:
+        rule = "fewer noise shares than the plan's minimum arrived, so nothing may be released"
+        raise InvalidParameter("deltas", len(deltas), rule)
+    total = plan.noise.zeros(layout.size, template.device)
+    run = _find_run(ledger)
+    ticket = run.reserve(charge.event(bound, plan.noise, {"clip_norm": bound.clip_norm}))
+    ticket.draw()
+    for rows in _slabs(deltas, layout, template.dtype):
+        inside, _, _ = contribute(rows, bound, layout, charge.contributions)
+        add_rows(total, plan.noise.encode(inside, limits, std))
+    noisy = plan.noise.add(total, limits, std, OperatingSystem())
+    del total
+    mean = noisy.div_(charge.cohort_size).to(template.dtype)
+    ticket.commit()
+    return mean if isinstance(deltas, Tensor) else layout.unflatten(mean)
+
+
+def _template(deltas: Tensor | Sequence[Tensors], like: Tensors | None) -> tuple[Tensor, Layout]:
+    """No rows of the type in which updates are bounded, and their layout."""
+    if isinstance(deltas, Tensor):
+        if like is not None:
+            raise InvalidParameter("like", "given", "a tensor of updates has a layout of its own")
+        if deltas.ndim != 2 or not deltas.shape[1]:
+            rule = "updates are a tensor [m, d], one update a row"
+            raise InvalidParameter("deltas", tuple(deltas.shape), rule)
+        size = deltas.shape[1]
+        layout = Layout(("delta",), (torch.Size([size]),), (size,))
+        check_tensors({"delta": deltas[:0].sum(dim=0)}, layout, "deltas")
+        return at_least_single(deltas[:0].detach()), layout
+    if not len(deltas) and like is None:
+        rule = "an empty list has no shape; say like=..., or give a tensor [0, d]"
+        raise InvalidParameter("deltas", 0, rule)
+    first = deltas[0] if like is None else like
+    layout = Layout.of(first)
+    for tensors in (first, *deltas):
+        check_tensors(tensors, layout, "deltas")
+    if not layout.size:
+        raise InvalidParameter("deltas", 0, "an update has at least one coordinate")
+    return at_least_single(layout.flatten(first).detach().new_empty(0, layout.size)), layout
+
+
+def _slabs(
+    deltas: Tensor | Sequence[Tensors], layout: Layout, dtype: torch.dtype
+) -> Iterator[Tensor]:
+    """The updates a few at a time, as matrices of our own."""
+    step = max(1, _SLAB // layout.size)
+    for start in range(0, len(deltas), step):
+        part = deltas[start : start + step]
+        if isinstance(part, Tensor):
+            yield part.detach().to(dtype, copy=True)
+        else:
+            yield torch.stack([layout.flatten(tensors).detach().to(dtype) for tensors in part])
+
+
+def _check_count(count: int, plan: AggregationPlan) -> None:
+    clients = cast("int", plan.num_clients)
+    most = plan.sampling.cohort_size if isinstance(plan.sampling, Uniform) else clients
+    if count > most:
+        rule = f"at most {most} clients take part in a round of the plan"
+        raise InvalidParameter("deltas", count, rule)
+
+
+def _find_run(ledger: Run | Ledger) -> Run:
+    if isinstance(ledger, Run):
+        return ledger
+    if not isinstance(ledger, Ledger):
+        rule = "what is charged is a Ledger or one of its runs"
+        raise InvalidParameter("ledger", type(ledger).__name__, rule)
+    for run in reversed(ledger.runs):
+        if run.name == "privatize" and not run.finished and run.private:
+            return run
+    return ledger.start_run("privatize")

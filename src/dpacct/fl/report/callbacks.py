@@ -1,0 +1,99 @@
+"""What may listen to a run: one protocol, and writers of CSV and JSON lines."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import nn
+
+from dpacct.budget import Spent
+from dpacct.fl.report.reports import Report
+
+
+class RunView(Protocol):
+    """What a callback knows of a `Federation`, whose attributes these are."""
+
+    model: nn.Module
+    rounds: int
+    noise_multiplier: float
+    not_private_because: str | None
+    stopped_because: str | None
+
+    @property
+    def round(self) -> int:
+        """Rounds done."""
+        ...
+
+    @property
+    def epsilon(self) -> Spent:
+        """Of what was released."""
+        ...
+
+    @property
+    def training_path(self) -> str:
+        """How clients are trained, and why."""
+        ...
+
+    def save(self, path: str | Path | None = None) -> Path:
+        """Write a checkpoint."""
+        ...
+
+
+class Callback(Protocol):
+    """Called by `Federation`; each method may be left as it is.
+
+    A callback sees what the trusted server sees. What it shows to others is not covered by the
+    ledger, except for the model and what `dpacct.fl.report.reports.RELEASED` lists of a `Report`.
+    When a callback is called tells how long a round took, which is not covered either.
+    """
+
+    def start(self, run: RunView) -> None:
+        """Before the first round (again after a resume)."""
+
+    def report(self, run: RunView, report: Report) -> None:
+        """After each round; ``run.model`` holds the new parameters."""
+
+    def finish(self, run: RunView) -> None:
+        """After the last round, or when the iteration is left early."""
+
+
+class JSONLinesWriter(Callback):
+    """Appends one JSON object a round to a file. NaN and infinities become null and strings."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+
+    def report(self, run: RunView, report: Report) -> None:
+        """Write one line."""
+        del run
+        row = {key: _plain(value) for key, value in report.to_dict().items()}
+        with self._path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(row, allow_nan=False) + "\n")
+
+
+class CSVWriter(Callback):
+    """Appends one row a round to a file; the header is written where the file is new."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+
+    def report(self, run: RunView, report: Report) -> None:
+        """Write one row."""
+        del run
+        row = report.to_dict()
+        fresh = not self._path.exists() or self._path.stat().st_size == 0
+        with self._path.open("a", encoding="utf-8", newline="") as stream:
+            writer = csv.DictWriter(stream, fieldnames=list(row))
+            if fresh:
+                writer.writeheader()
+            writer.writerow(row)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    return value

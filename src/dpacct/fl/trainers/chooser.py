@@ -1,0 +1,291 @@
+"""Which way of local training: measured on made-up clients, limited by memory.
+
+Cohort-parallel training is taken where it gives what sequential training gives, shows nothing of
+who is trained beside whom, and is faster. What does not fit `torch.func` (data-dependent control
+flow, say) is trained sequentially. No client's data have a say in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from dpacct import validate
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl.guards.replica import separate
+from dpacct.fl.layout import Layout, copies
+from dpacct.fl.local.batches import Batch
+from dpacct.fl.local.labels import Labels
+from dpacct.fl.local.losses import LocalLoss, LossFunction
+from dpacct.fl.local.sgd import SGD
+from dpacct.fl.methods.protocol import Method
+from dpacct.fl.tensors import norm
+from dpacct.fl.trainers.company import shows_company
+from dpacct.fl.trainers.doubled import doubled
+from dpacct.fl.trainers.examples import Kind, Maker, made_up_task
+from dpacct.fl.trainers.footprint import client_bytes, default_memory_limit
+from dpacct.fl.trainers.groups import LANES, GroupTrainer
+from dpacct.fl.trainers.sequential import SequentialTrainer
+from dpacct.fl.trainers.stopwatch import seconds
+from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer
+from dpacct.fl.trainers.tolerant import TolerantTrainer
+from dpacct.fl.trainers.vectorized import VectorizedTrainer
+
+ONE_BY_ONE = "one by one"
+SIDE_BY_SIDE = "side by side"
+_SIZES = (LANES, 2 * LANES, 4 * LANES)
+# Examples of a made-up step, at most: how many a client has is not known.
+_STEP = 32
+# What share of the memory the clients' data may take.
+_DATA_SHARE = 0.25
+# Seconds for a few steps of the smallest group, one client after the other. On a CPU side by side
+# saves what surrounds the arithmetic, and where arithmetic takes that long there is little of it.
+_SLOW = 1.0
+# What a model raises that `torch.func` cannot batch.
+_UNBATCHABLE = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """The trainer, how many clients it gets at a time, and why, in words."""
+
+    trainer: TolerantTrainer
+    chunk: int
+    reason: str
+
+
+class TrainerChooser:
+    """Builds both trainers of a run and picks one.
+
+    Args:
+        model, loss, method, layout, local: of the run.
+        vectorize: "auto", True or False.
+        chunk: clients at a time, None for as many as fit.
+        memory_limit: bytes for the clients of one chunk; None for `default_memory_limit`.
+
+    Attributes:
+        model: the copy that clients train. loss: with it.
+        alone: trains one after the other. vectorized: trains all at once.
+
+    Raises:
+        InvalidParameter: one of the last three makes no sense. Unsupported: no copy can be made.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: LossFunction,
+        method: Method,
+        layout: Layout,
+        local: SGD,
+        *,
+        vectorize: bool | str,
+        chunk: int | None,
+        memory_limit: int | None,
+    ) -> None:
+        if vectorize not in ("auto", True, False):
+            rule = 'vectorize is "auto", True or False'
+            raise InvalidParameter("vectorize", vectorize, rule)
+        if chunk is not None:
+            chunk = validate.count("chunk_size", chunk, "the chunk size")
+        limit = default_memory_limit(next(model.parameters()).device)
+        if memory_limit is not None:
+            limit = validate.count("memory_limit", memory_limit, "a memory limit in bytes")
+
+        self.model, objective = separate(model, loss)
+        names, precision = layout.names, local.precision
+        self.loss = LocalLoss(self.model, objective, names, precision, functional=False)
+        self.alone = SequentialTrainer(method, self.loss, layout)
+        self.vectorized = VectorizedTrainer(method, self.loss.batched(), layout)
+        self._method = method
+        self._layout = layout
+        self._local = local
+        self._vectorize = vectorize
+        self._chunk = chunk
+        self._limit = limit
+        # Asked for side by side and nothing else, clients get the memory that they need.
+        self._limited = vectorize == "auto" or memory_limit is not None
+        self._tolerance = 5e-2 if local.precision == "bfloat16" else 2e-3
+
+    def trainers(self, tasks: Sequence[Task], broadcast: Broadcast) -> dict[str, Trainer]:
+        """The ways in which these clients can be trained, as far as ``vectorize`` allows.
+
+        Raises:
+            Unsupported: vectorize=True, and this model or method cannot be.
+        """
+        found: dict[str, Trainer] = {ONE_BY_ONE: self.alone}
+        tasks = [task for task in tasks if task.plan.steps]
+        if self._vectorize is False or not tasks:
+            return found
+        complaint = self._compare(tasks, broadcast)
+        if complaint and self._vectorize is True:
+            raise Unsupported(f"vectorize=True, but {complaint}")
+        if not complaint:
+            found[SIDE_BY_SIDE] = GroupTrainer(self.vectorized)
+        return found
+
+    @contextmanager
+    def still(self) -> Generator[None]:
+        """Inside, the model is without dropout, so that everybody sees the same function."""
+        training = self.model.training
+        self.model.eval()
+        try:
+            yield
+        finally:
+            self.model.train(training)
+
+    def choose(
+        self, make: Maker, kind: Kind, labels: Labels | None, broadcast: Broadcast, cohort: int
+    ) -> Choice:
+        """Decide, from a few made-up clients.
+
+        Args:
+            make: makes them. kind, labels: of the examples of real ones.
+            broadcast: of the round. cohort: planned number of workers in a round.
+        Raises:
+            Unsupported: vectorize=True, and this model or method cannot be.
+        """
+        rows = max(1, self._limit // (16 * max(self._layout.size, 1)))
+        one_by_one = TolerantTrainer(self._layout, self.alone, None, kind, labels, None)
+        slow = Choice(one_by_one, self._chunk or min(cohort, rows), "one client at a time")
+        few = self._vectorize == "auto" and (cohort < 2 or self._chunk == 1)
+        if self._vectorize is False or few:
+            return slow
+        together, words = self._together(make, broadcast, cohort)
+        if together is None:
+            if self._vectorize is True:
+                raise Unsupported(f"vectorize=True, but {words}")
+            return replace(slow, reason=f"one client at a time{words}")
+        # A client with more data than its share would break the limit: it is trained alone.
+        share = None if self._chunk else int(_DATA_SHARE * self._limit) // (2 * together.clients)
+        return Choice(replace(one_by_one, together=together, room=share), together.clients, words)
+
+    def _together(
+        self, make: Maker, broadcast: Broadcast, cohort: int
+    ) -> tuple[GroupTrainer | None, str]:
+        """The best way side by side, None where it is none; and why."""
+        width = min(self._local.batch_size or _STEP, _STEP)
+        # Two batches, of which the second is not full where it need not be; one; a narrow one.
+        sizes = (2 * width - width // 3, width, min(width, 2))
+        people = [make(size, seed) for seed, size in enumerate(sizes)]
+        tasks = [made_up_task(data, self._method, broadcast) for data in people]
+        fitting = int((1 - _DATA_SHARE) * self._limit) // self._client_bytes(tasks[0], broadcast)
+        if self._limited and fitting < LANES:
+            return self._refused(f"memory has no room for {LANES}")
+        complaint = self._compare(tasks, broadcast)
+        if complaint:
+            return self._refused(complaint)
+        trainers = [
+            GroupTrainer(self.vectorized, size, max(fitting, 1) * width // size)
+            for size in self._sizes(cohort, fitting)
+        ]
+        best: GroupTrainer | None = trainers[-1]
+        words = "side by side, as asked"
+        if self._vectorize == "auto":
+            best, words = self._fastest(tasks, broadcast, trainers, cohort)
+        if best is not None:
+            with self.still():
+                complaint = shows_company(best, tasks, broadcast)
+        return self._refused(complaint) if complaint else (best, words)
+
+    def _refused(self, complaint: str) -> tuple[None, str]:
+        return None, complaint if self._vectorize is True else f": {complaint}"
+
+    def _sizes(self, cohort: int, fitting: int) -> list[int]:
+        """How many clients may train side by side: multiples of `LANES`, ascending."""
+        # A Poisson cohort is larger than planned half of the time: leave most of them whole.
+        asked = self._chunk or math.ceil(cohort + 2 * math.sqrt(cohort))
+        most = LANES * math.ceil(asked / LANES)
+        if not self._chunk:
+            most = min(most, max(LANES, LANES * (fitting // LANES)), _SIZES[-1])
+        return [most] if self._chunk else sorted({min(size, most) for size in _SIZES})
+
+    def _fastest(
+        self,
+        tasks: Sequence[Task],
+        broadcast: Broadcast,
+        trainers: Sequence[GroupTrainer],
+        cohort: int,
+    ) -> tuple[GroupTrainer | None, str]:
+        """The trainer that is fastest, None for one client at a time; and what was measured."""
+        alone = seconds(self.alone, tasks[:1], broadcast)
+        if alone * LANES > _SLOW and next(iter(broadcast.anchor.values())).is_cpu:
+            return None, ": a step takes long enough for nothing to be saved around it"
+        best, best_time, least = None, alone, float("inf")
+        words = ""
+        for trainer in trainers:
+            size = trainer.clients
+            many = [tasks[place % len(tasks)] for place in range(size)]
+            # Whoever does not come takes as long as somebody who does.
+            each = seconds(trainer, many, broadcast) * math.ceil(cohort / size) / cohort
+            least = min(least, each)
+            # Timing is noisy, and fewer chunks have less around them: more clients win a near tie.
+            if each < (best_time if best is None else 1.1 * best_time):
+                words = f"{size} side by side, {alone / each:.1f} times as fast as one at a time"
+                best, best_time = trainer, each
+        if best is None:
+            words = f", {least / alone:.1f} times as fast as side by side"
+        return best, words
+
+    def _compare(self, tasks: Sequence[Task], broadcast: Broadcast) -> str:
+        """What is wrong with training these clients side by side, or nothing."""
+        try:
+            with self.still():
+                expected = self.alone.train(tasks, broadcast)
+                found = self.vectorized.train(tasks, broadcast)
+                same = self._agree(expected, found, broadcast)
+                same = same or self._agree_in_double(tasks, broadcast)
+        except _UNBATCHABLE as error:
+            line = str(error).strip().partition("\n")[0]
+            return f"torch.func cannot batch this model or method ({line[:200]})"
+        if same:
+            return ""
+        return (
+            "side by side this model or loss gives another result: a loss must be the mean over "
+            "the examples of a batch, and a method must treat each client by itself"
+        )
+
+    def _agree(self, expected: Tensor, found: Tensor, broadcast: Broadcast) -> bool:
+        """Whether rows are equal up to rounding, or none can be told from another."""
+        gap = norm(found - expected, dim=1)
+        scale = norm(expected, dim=1)
+        floor = 1e-6 * float(norm(torch.stack([norm(v) for v in broadcast.anchor.values()])))
+        near = bool((gap <= self._tolerance * scale + floor).all())
+        return near or not bool(gap.isfinite().all())
+
+    def _agree_in_double(self, tasks: Sequence[Task], broadcast: Broadcast) -> bool:
+        """The same comparison with twice the digits.
+
+        Rounding may decide on which side of its kink an activation lies, and then two correct
+        results differ visibly; with 53 bits that hardly happens twice.
+        """
+        if any(value.dtype != torch.float32 for value in broadcast.anchor.values()):
+            return False
+        same, wide = doubled(tasks, broadcast)
+        try:
+            expected = self.alone.train(same, wide)
+            return self._agree(expected, self.vectorized.train(same, wide), wide)
+        except _UNBATCHABLE:
+            # A model that holds constants in float32, say.
+            return False
+
+    def _client_bytes(self, task: Task, broadcast: Broadcast) -> int:
+        """Memory that one more client in a chunk takes beside its data, measured on one step."""
+        rows = task.plan.indices[0]
+        batch = Batch(task.data.inputs[rows], task.data.targets[rows], None)
+        anchor = copies(broadcast.anchor)
+        params = {name: value.unsqueeze(0) for name, value in anchor.items()}
+        inputs, targets = batch.inputs.unsqueeze(0), batch.targets.unsqueeze(0)
+        try:
+            # As it is computed side by side: a model may save less where it is alone.
+            step = partial(self.vectorized.plain_gradients, params, inputs, targets, None)
+            return client_bytes(step, anchor, batch)[0]
+        except _UNBATCHABLE:
+            step = partial(self.loss.gradient, anchor, batch)
+            return client_bytes(step, anchor, batch)[0]

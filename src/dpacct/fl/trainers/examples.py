@@ -1,0 +1,175 @@
+"""What one example looks like: dtypes and shapes, which are public, and made-up clients of them.
+
+Rule 1: dtypes and shapes are declared by a made-up client, or are those of most of the first few
+clients: one client changes them no more than it changes a vote that is not close. Rule 2: nothing
+else of the clients is looked at before a round is charged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from dpacct.errors import InvalidParameter
+from dpacct.fl.clients import ClientData, Population, checked
+from dpacct.fl.layout import Params, copies
+from dpacct.fl.local.batches import Batch, BatchPlan, plan_batches
+from dpacct.fl.local.labels import Labels
+from dpacct.fl.local.losses import LocalLoss
+from dpacct.fl.methods.protocol import Method
+from dpacct.fl.trainers.failures import Trial
+from dpacct.fl.trainers.tasks import Broadcast, Task
+
+_VOTERS = 5
+_ASKED = 32
+_TRIED = 2
+_STEPS = 3
+# Where a model holds no embedding, whole numbers are most likely flags or bytes.
+_FEW = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """dtype and shape of one example's input and of its target."""
+
+    input_dtype: torch.dtype
+    input_shape: tuple[int, ...]
+    target_dtype: torch.dtype
+    target_shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, data: ClientData) -> Kind:
+        """The kind of a client's examples."""
+        x, y = data.inputs, data.targets
+        return cls(x.dtype, tuple(x.shape[1:]), y.dtype, tuple(y.shape[1:]))
+
+
+def usual_kind(clients: Population) -> Kind:
+    """The kind of most of the first few clients that can be read; of several, the first one.
+
+    Raises:
+        InvalidParameter: what a population holds is no `ClientData`.
+    """
+    votes: Counter[Kind] = Counter()
+    first: Exception | None = None
+    for client in range(min(len(clients), _ASKED)):
+        with Trial() as trial:
+            votes[Kind.of(checked(clients[client]))] += 1
+        first = first or trial.error
+        if votes.total() == _VOTERS:
+            break
+    if not votes and first is not None:
+        # All of them: that is no matter of a client.
+        raise first
+    return votes.most_common(1)[0][0]
+
+
+Maker = Callable[[int, int], ClientData]
+
+
+def made_up(
+    kind: Kind, example: ClientData | None, loss: LocalLoss, params: Params
+) -> tuple[Maker, Labels | None]:
+    """A function of (number of examples, seed) that makes clients, and what their labels may be.
+
+    Values are random where the model and the loss take them (reals in [0, 1), whole numbers below
+    the smallest embedding, labels below the number of outputs), else zero.
+
+    Args:
+        kind: of the examples. example: a client whose examples are taken instead.
+        loss: with the model. params: to call it with.
+    Raises:
+        Anything that the model or the loss raises on zeros, or on the example.
+    """
+    if example is not None:
+        if not len(example):
+            raise InvalidParameter("example", 0, "a made-up client has at least one example")
+        make = _resampled(example)
+        return make, _try(make, loss, params)
+    sizes = [
+        layer.num_embeddings
+        for layer in loss.model.modules()
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag)
+    ]
+    tokens = min(sizes, default=_FEW)
+    with Trial():
+        inputs = _varied(kind, tokens, 1)(_TRIED, 0).inputs.to(_device(params))
+        outputs = loss.outputs(copies(params), inputs)
+        many = outputs.ndim == len(kind.target_shape) + 2
+        make = _varied(kind, tokens, outputs.shape[1] if many else 1)
+        return make, _try(make, loss, params)
+    make = _zeros(kind)
+    return make, _try(make, loss, params)
+
+
+def made_up_task(data: ClientData, method: Method, broadcast: Broadcast) -> Task:
+    """A made-up client in a round, with a few steps of its local training."""
+    device = _device(broadcast.anchor)
+    seed = len(data)
+    plan = plan_batches(len(data), broadcast.local, torch.Generator().manual_seed(seed))
+    # The one with the smallest batch among them: padding is what may go wrong.
+    chosen = sorted({*range(min(_STEPS - 1, plan.steps)), int(plan.counts.argmin())})
+    state = method.init_client(copies(broadcast.anchor))
+    return Task(
+        ClientData(data.inputs.to(device), data.targets.to(device)),
+        BatchPlan(plan.indices[chosen], plan.counts[chosen]),
+        None if state is None else copies(state),
+        seed,
+    )
+
+
+def _try(make: Maker, loss: LocalLoss, params: Params) -> Labels | None:
+    """One forward pass, and the labels that its loss takes."""
+    data, device = make(_TRIED, 0), _device(params)
+    inputs, targets = data.inputs.to(device), data.targets.to(device)
+    outputs = loss.outputs(copies(params), inputs)
+    loss(copies(params), Batch(inputs, targets, None))
+    return Labels.of(loss, outputs, targets)
+
+
+def _device(params: Params) -> torch.device:
+    return next(iter(params.values())).device
+
+
+def _varied(kind: Kind, tokens: int, classes: int) -> Maker:
+    """Random values; whole numbers below the last two."""
+
+    def make(count: int, seed: int) -> ClientData:
+        generator = torch.Generator().manual_seed(seed)
+        inputs = _random((count, *kind.input_shape), kind.input_dtype, tokens, generator)
+        targets = _random((count, *kind.target_shape), kind.target_dtype, classes, generator)
+        return ClientData(inputs, targets)
+
+    return make
+
+
+def _zeros(kind: Kind) -> Maker:
+    def make(count: int, seed: int) -> ClientData:
+        del seed
+        inputs = torch.zeros((count, *kind.input_shape), dtype=kind.input_dtype)
+        return ClientData(inputs, torch.zeros((count, *kind.target_shape), dtype=kind.target_dtype))
+
+    return make
+
+
+def _resampled(example: ClientData) -> Maker:
+    def make(count: int, seed: int) -> ClientData:
+        generator = torch.Generator().manual_seed(seed)
+        rows = torch.randint(len(example), (count,), generator=generator)
+        return ClientData(example.inputs.cpu()[rows], example.targets.cpu()[rows])
+
+    return make
+
+
+def _random(
+    shape: tuple[int, ...], dtype: torch.dtype, below: int, generator: torch.Generator
+) -> Tensor:
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.rand(shape, generator=generator).to(dtype)
+    if dtype == torch.bool:
+        return torch.rand(shape, generator=generator) < 0.5
+    return torch.randint(below, shape, generator=generator).to(dtype)

@@ -1,0 +1,89 @@
+"""What clients are shown, and what each of them must leave as it was.
+
+Rule 1: clients are shown copies. What is released lies in storage that none of them can reach.
+Rule 2: what one client leaves behind, the next one would train on, and so would send more than its
+own bounded contribution. After each client (side by side: each chunk) all that it was shown is
+compared with what it was, and a change is refused before anything is released.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dpacct.errors import Unsupported
+from dpacct.fl.guards.seals import Seal
+from dpacct.fl.guards.watch import Watch
+from dpacct.fl.layout import copies
+from dpacct.fl.local.losses import LocalLoss
+from dpacct.fl.methods.protocol import Method, overrides
+from dpacct.fl.trainers.tasks import Broadcast
+
+_ON_CLIENTS = ("gradient", "after_step", "local_update", "client_state")
+_REASON = "it would reach the next client, or the release, past the bound"
+
+
+class Isolation:
+    """One chunk of clients, and what they are shown; as a context it ends with a check.
+
+    Args:
+        broadcast: of the round; no client gets to see its own tensors.
+        loss: with the model. method: None where the model is looked at by itself.
+
+    Attributes:
+        shown: the broadcast in copies, for clients.
+    """
+
+    def __init__(self, broadcast: Broadcast, loss: LocalLoss, method: Method | None) -> None:
+        anchor, server = copies(broadcast.anchor), copies(broadcast.server_state)
+        self.shown = replace(broadcast, anchor=anchor, server_state=server)
+        self._replica = loss.replica
+        self._anchor = Seal(anchor, broadcast.anchor)
+        self._server = Seal(server, broadcast.server_state)
+        self._model = loss.replica.seal()
+        self._method = (
+            "" if method is None else f"the method {method.name or type(method).__name__}"
+        )
+        hooked = method is not None and any(overrides(method, name) for name in _ON_CLIENTS)
+        self._suspect = f"{self._method}, or " if hooked else ""
+        objects = dict(loss.replica.objects)
+        if method is not None:
+            objects[self._method] = method
+        known = [*loss.replica.tensors.values(), *anchor.values(), *server.values()]
+        self._watch = Watch(objects, known)
+
+    def __enter__(self) -> Broadcast:
+        return self.shown
+
+    def __exit__(self, *reason: object) -> None:
+        """Check, whatever happened inside."""
+        self.check()
+
+    def check(self) -> None:
+        """Refuse a client that changed what it was shown.
+
+        Raises:
+            Unsupported: the layer, the loss or the method, and what it changed.
+        """
+        name = self._anchor.broken()
+        if name is not None:
+            raise Unsupported(
+                f"{self._suspect}{self._replica.owner(name)} writes to the parameter {name} in "
+                f"place while a client trains; {_REASON}"
+            )
+        name = self._server.broken()
+        if name is not None:
+            raise Unsupported(
+                f"{self._method} writes to its server state {name!r} in place while a client "
+                f"trains; {_REASON}"
+            )
+        name = self._model.broken()
+        if name is not None:
+            raise Unsupported(
+                f"{self._suspect}{self._replica.owner(name)} changes its {name} while a client "
+                f"trains; such a value is neither bounded nor noised, and {_REASON}"
+            )
+        name = self._watch.changed()
+        if name is not None:
+            raise Unsupported(
+                f"{name} changes while a client trains; {_REASON}. Keep nothing between calls"
+            )

@@ -1,0 +1,119 @@
+"""What a trainer is given, and what it gives back; and how a client's data get there.
+
+Rule 1: what goes wrong with one client's data is that client's failure alone. Rule 2: its batches
+and its randomness follow from the round's seed and its number, not from who else came.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dpacct.fl.clients import ClientData, checked
+from dpacct.fl.layout import Params, State, copies
+from dpacct.fl.local.batches import BatchPlan, plan_batches
+from dpacct.fl.local.sgd import SGD
+from dpacct.fl.methods.protocol import Context
+from dpacct.fl.trainers.failures import Trial
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """A client with what it needs for one round, on the device.
+
+    Attributes:
+        data: its examples. plan: its batches. state: its memory, in storage of its own.
+        seed: of the global generators while it trains; None leaves them alone.
+        alone: it must not be trained beside others.
+        failed: its data could not be read, and count as an update that is not finite.
+    """
+
+    data: ClientData
+    plan: BatchPlan
+    state: State | None
+    seed: int | None = None
+    alone: bool = False
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Broadcast:
+    """What all clients of a round are told."""
+
+    round: int
+    anchor: Params
+    server_state: State
+    local: SGD
+    clip_norm: float = math.inf
+
+    def context(self, lr: float | Tensor, steps: int | Tensor) -> Context:
+        """The context of a client that takes so many steps at this rate."""
+        # Dictionaries of its own: one client's entries are not the next one's.
+        anchor, state = dict(self.anchor), dict(self.server_state)
+        return Context(self.round, anchor, state, self.local, lr, steps, self.clip_norm)
+
+    def step_size(self, steps: int) -> float:
+        """Learning rate of each of a client's steps."""
+        rate = self.local.learning_rate(self.round)
+        return rate / max(steps, 1) if self.local.total_lr else rate
+
+
+class Trainer(Protocol):
+    """Turns a chunk of clients into their updates."""
+
+    def admit(self, data: ClientData) -> bool:
+        """Whether a client may be trained beside others, judged by its own data alone.
+
+        Raises:
+            InvalidParameter: it cannot be trained at all.
+        """
+        ...
+
+    def train(self, tasks: Sequence[Task], broadcast: Broadcast) -> Tensor:
+        """Updates [c, d] as `Method.local_update` returns them, in the dtype of the parameters.
+
+        Raises:
+            Unsupported: a client changed what another one, or the release, depends on.
+        """
+        ...
+
+    def remember(
+        self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast
+    ) -> list[State] | None:
+        """New client states from the bounded rows [c, d]; None for clients without memory."""
+        ...
+
+
+NO_DATA = ClientData(torch.zeros(0), torch.zeros(0))
+NO_STEPS = BatchPlan(torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+
+
+def join(
+    read: Callable[[], object],
+    local: SGD,
+    memory: State | None,
+    seed: int,
+    device: torch.device,
+    trainer: Trainer | None,
+) -> Task:
+    """A client with its batches and its memory, on the device.
+
+    Args:
+        read: its data. local: training. memory: copied here.
+        seed: of its batches, and of the global generators while it trains.
+        trainer: judges its data; None takes everybody.
+    """
+    if memory is not None:
+        memory = {name: value.to(device) for name, value in copies(memory).items()}
+    with Trial():
+        data = checked(read())
+        beside = trainer is None or trainer.admit(data)
+        plan = plan_batches(len(data), local, torch.Generator().manual_seed(seed))
+        moved = ClientData(data.inputs.to(device), data.targets.to(device))
+        return Task(moved, plan, memory, seed, alone=not beside)
+    return Task(NO_DATA, NO_STEPS, memory, seed, failed=True)

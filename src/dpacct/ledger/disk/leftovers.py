@@ -1,0 +1,145 @@
+"""What a write that was cut short leaves beside a ledger, and how it is put right in a copy.
+
+Rule 1: a rollback journal, or a write-ahead log of version 0.1, belongs to the file; without it the
+file may be half written, or hold less than was spent. A journal that begins with a zero was not
+completed, and the file was not written to yet.
+Rule 2: a copy is made of all of them as they were at one time; its names are gone as soon as it is
+open, so that nothing is left of it, whatever happens.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from dpacct.errors import LedgerError
+from dpacct.ledger.disk.log import is_damaged
+from dpacct.ledger.disk.place import Place, reason_of
+from dpacct.ledger.disk.rows import Rows
+
+# A copy is made again if somebody writes meanwhile; version 0.1 knew no lock of ours.
+_TRIES = 5
+
+# Of the file, its journal and its log: which file it is, how long, and when it was changed.
+Files = tuple[tuple[int, int, int] | None, ...]
+
+
+def left_over(place: Place, descriptor: int) -> bool:
+    """Whether there is a journal or a log beside the file, or the file says that it has one.
+
+    Args:
+        place: of the file.
+        descriptor: of the open file.
+    """
+    if _begins(place.journal) > 0 or _begins(place.log) >= 0:
+        return True
+    os.lseek(descriptor, 18, os.SEEK_SET)
+    # SQLite's file format, section 1.3.3: 2 stands for a write-ahead log.
+    return 2 in os.read(descriptor, 2)
+
+
+def files_of(place: Place) -> Files:
+    """In what state the file is, with all that belongs to it."""
+    return tuple(_state(file) for file in (place.file, place.journal, place.log))
+
+
+def copy_put_right(place: Place, check: Callable[[Rows], None]) -> tuple[Files, sqlite3.Connection]:
+    """A copy into which all that was left is played, with the state that it was made of.
+
+    Args:
+        place: of the file.
+        check: raises `LedgerError` if the copy holds less than it should.
+    Raises:
+        LedgerError: it cannot be made, or is not whole. sqlite3.Error: the file is damaged.
+    """
+    for _ in range(_TRIES):
+        files = files_of(place)
+        try:
+            if is_damaged(place.log):
+                raise LedgerError(
+                    f"{place.path}: {place.log.name}, which holds the latest entries, is damaged. "
+                    f"Restore a copy of both, and treat what is missing as spent."
+                )
+            folder = Path(tempfile.mkdtemp(prefix="dpacct-"))
+            try:
+                copy = _copied(place, folder)
+                if files_of(place) == files:
+                    return files, _put_right(place, copy, check)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError as error:
+            raise LedgerError(
+                f"{place.path}: a write was cut short, and the copy in which to undo it cannot be "
+                f"made: {reason_of(error)}."
+            ) from None
+    raise LedgerError(f"{place.path}: an older version of dpacct is writing to it; stop that.")
+
+
+def _copied(place: Place, folder: Path) -> Path:
+    copy = folder / "ledger"
+    shutil.copyfile(place.file, copy)
+    for left, ending in ((place.journal, "-journal"), (place.log, "-wal")):
+        if _begins(left) >= 0:
+            shutil.copyfile(left, folder / f"ledger{ending}")
+    return copy
+
+
+def _put_right(place: Place, copy: Path, check: Callable[[Rows], None]) -> sqlite3.Connection:
+    connection = connect(copy, "rw")
+    try:
+        # Reading undoes a write that was cut short; leaving its mode ends a log.
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+        connection.execute("PRAGMA journal_mode=DELETE").fetchone()
+        connection.execute("PRAGMA query_only=1")
+        rows = Rows(place.path, connection)
+        _require_whole(rows)
+        check(rows)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _require_whole(rows: Rows) -> None:
+    rows.check_header()
+    if problems := rows.problems():
+        raise LedgerError(
+            f"{rows.path}: a write was cut short, and what is left does not undo it: "
+            f"{problems[0]}. Restore a copy, and treat what is missing as spent."
+        )
+
+
+def connect(file: Path, mode: str) -> sqlite3.Connection:
+    """A connection in our way of writing, which never waits; a mode as in SQLite's URIs."""
+    uri = f"{file.as_uri()}?mode={mode}"
+    connection = sqlite3.connect(uri, timeout=0, isolation_level=None, uri=True)
+    # EXTRA: a journal that is deleted stays deleted, whatever happens to the power.
+    connection.execute("PRAGMA synchronous=EXTRA")
+    # Where a plain sync leaves data in the disk's cache (macOS); elsewhere nothing.
+    connection.execute("PRAGMA fullfsync=1")
+    connection.execute("PRAGMA cell_size_check=1")
+    return connection
+
+
+def _begins(file: Path) -> int:
+    """The first byte of a file; -1 if it is empty, or not there."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except FileNotFoundError:
+        return -1
+    try:
+        return next(iter(os.read(descriptor, 1)), -1)
+    finally:
+        os.close(descriptor)
+
+
+def _state(file: Path) -> tuple[int, int, int] | None:
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

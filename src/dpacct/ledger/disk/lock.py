@@ -1,0 +1,224 @@
+"""Who may touch a ledger's file: many readers, or one writer; and what a forked process may not.
+
+SQLite's own locks belong to a process and a file: they are gone as soon as anything in the process
+opens and closes the file, be it to copy it. A lock of ours (flock) belongs to one open descriptor,
+so that nothing else in the process can drop it.
+
+Rule 1: whoever reads holds the shared lock, whoever changes anything the exclusive one; nothing is
+ever changed under a shared lock.
+Rule 2: waiting can be interrupted and ends after `failures.BUSY_SECONDS`.
+Rule 3: whoever waits is next: before the lock, everybody takes a gate, and keeps it while waiting.
+Without it, a writer that comes back at once would keep everybody out.
+Rule 4: no process forks while a ledger is touched. What a child inherits is neither used, nor ever
+closed: closing it would undo what its parent is about to write.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from contextlib import suppress
+from pathlib import Path
+
+from dpacct.errors import LedgerError
+from dpacct.ledger.disk import failures
+
+try:
+    import fcntl
+except ImportError:  # Windows, where SQLite's own locks belong to a handle
+    fcntl = None
+
+_FIRST_PAUSE = 0.0002
+_LONGEST_PAUSE = 0.01
+
+
+class Lock:
+    """The lock of one open ledger, and all that has to be closed with it.
+
+    Args:
+        path: for messages.
+        descriptor: of its file, opened for this and owned from now on.
+        gate: another file of this ledger, which need not exist. Only fairness depends on it.
+    """
+
+    def __init__(self, path: Path, descriptor: int, gate: Path) -> None:
+        self._path = path
+        self._gate_path = gate
+        self._gate = -1
+        self._owner = (os.getpid(), threading.get_ident())
+        self._kept: list[sqlite3.Connection] = []
+        self._held = False
+        self.descriptor = descriptor
+        _OPEN.add(self)
+
+    def keep(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        """Close a connection with the lock, and never in a child; returns it."""
+        self._kept.append(connection)
+        return connection
+
+    def drop(self, connection: sqlite3.Connection) -> None:
+        """Close a connection that was kept."""
+        self._kept.remove(connection)
+        with suppress(sqlite3.Error):
+            connection.close()
+
+    def close(self) -> None:
+        """Close the file; calling it twice, or in a child, does nothing.
+
+        Raises:
+            LedgerError: another thread, or a call that this one interrupted, is using it.
+        """
+        if os.getpid() == self._owner[0] and self.descriptor >= 0:
+            if self._held:
+                raise LedgerError(f"{self._path}: the ledger is in use and cannot be closed.")
+            for connection in list(self._kept):
+                self.drop(connection)
+            self._close_descriptors()
+
+    def __del__(self) -> None:
+        self.close()
+
+    @property
+    def owned(self) -> bool:
+        """Whether this is the process and the thread that opened it."""
+        return self._owner == (os.getpid(), threading.get_ident())
+
+    def take(self, *, exclusive: bool) -> None:
+        """Wait for the lock; `release` it, whether this returns or is interrupted.
+
+        Raises:
+            LedgerError: others kept it too long; the ledger was closed, or belongs to another
+                process or thread.
+        """
+        self.check_owner()
+        self._acquire(exclusive=exclusive)
+        self._held = True
+        _TOUCHED.acquire()
+
+    def release(self) -> None:
+        """Let others in; does nothing where nothing is held."""
+        if self._held:
+            self._held = False
+            # An interrupt may have kept it from being taken.
+            with suppress(RuntimeError):
+                _TOUCHED.release()
+        # Without having it, too: an interrupt may have come just behind the call that took it.
+        if fcntl is not None and self.descriptor >= 0:
+            fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+
+    def check_owner(self) -> None:
+        """Refuse to be used by anybody but the process and the thread that opened it.
+
+        Raises:
+            LedgerError: it is, or it was closed.
+        """
+        process, thread = self._owner
+        if os.getpid() != process:
+            raise LedgerError(
+                f"{self._path}: the ledger was opened by another process; open it in this one."
+            )
+        if threading.get_ident() != thread:
+            raise LedgerError(
+                f"{self._path}: the ledger was opened by another thread; open it in this one."
+            )
+        if self.descriptor < 0:
+            raise LedgerError(f"{self._path}: the ledger was closed.")
+
+    def _acquire(self, *, exclusive: bool) -> None:
+        if fcntl is None:
+            return
+        if self._gate < 0:
+            with suppress(OSError):
+                self._gate = os.open(self._gate_path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        waiting = Waiting()
+        try:
+            if self._gate >= 0:
+                self._take(self._gate, fcntl.LOCK_EX, waiting)
+            self._take(self.descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH, waiting)
+        finally:
+            if self._gate >= 0:
+                fcntl.flock(self._gate, fcntl.LOCK_UN)
+
+    def _take(self, descriptor: int, kind: int, waiting: Waiting) -> None:
+        if fcntl is None:
+            return
+        while True:
+            try:
+                fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not waiting.pause():
+                    raise LedgerError(f"{self._path}: {failures.too_long()}.") from None
+            except OSError as error:
+                reason = error.strerror or "unknown reason"
+                raise LedgerError(f"{self._path}: the file cannot be locked: {reason}.") from None
+            else:
+                return
+
+    def _close_descriptors(self) -> None:
+        for descriptor in (self.descriptor, self._gate):
+            if descriptor >= 0:
+                with suppress(OSError):
+                    os.close(descriptor)
+        self.descriptor = self._gate = -1
+
+    def forget(self) -> None:
+        """In a child: give up what was inherited, without a trace in the parent."""
+        for connection in self._kept:
+            # One reference more than there are: it is never finalized, not even at exit.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+        self._close_descriptors()
+
+
+class Waiting:
+    """Ever longer pauses, until `failures.BUSY_SECONDS` are over."""
+
+    def __init__(self) -> None:
+        self._until = time.monotonic() + failures.BUSY_SECONDS
+        self._pause = _FIRST_PAUSE
+
+    def pause(self) -> bool:
+        """Wait a little; False if it was long enough."""
+        if time.monotonic() >= self._until:
+            return False
+        time.sleep(self._pause)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        return True
+
+
+def patiently(connection: sqlite3.Connection, statement: str) -> None:
+    """Execute what fails while a program that is not ours locks the file, until it succeeds.
+
+    Raises:
+        sqlite3.Error: what it fails with otherwise, or in the end.
+    """
+    waiting = Waiting()
+    while True:
+        try:
+            connection.execute(statement).fetchone()
+        except sqlite3.OperationalError as error:
+            if not failures.is_busy(error) or not waiting.pause():
+                raise
+        else:
+            return
+
+
+_OPEN: weakref.WeakSet[Lock] = weakref.WeakSet()
+# Held while SQLite is at work: a child must not inherit what it remembers of locks at such a time.
+_TOUCHED = threading.RLock()
+
+
+def _in_child() -> None:
+    for lock in list(_OPEN):
+        lock.forget()
+    _OPEN.clear()
+    _TOUCHED.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_TOUCHED.acquire, after_in_parent=_TOUCHED.release, after_in_child=_in_child
+    )

@@ -1,0 +1,142 @@
+"""Writing a file that a user named: whole or not at all, and never over what must stay.
+
+Rule 1: what is there is replaced only where that is asked for.
+Rule 2: a ledger is never replaced, nor its journal or its witness, whatever it is called and
+through whatever link: it is known by its content, and what stands beside it by its name as well.
+Rule 3: a file under its final name is complete: it is written beside its place, flushed to disk,
+and renamed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from dpacct.errors import InvalidParameter
+from dpacct.ledger.disk.rows import APPLICATION_ID
+from dpacct.ledger.disk.witness import is_witness
+
+_SQLITE = b"SQLite format 3\x00"
+# Where the head of an SQLite file says whose it is.
+_APPLICATION = slice(68, 72)
+# One byte more than a witness has.
+_HEAD = 513
+_WRITE_AHEAD = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
+_ROLLBACK = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
+_BESIDE = {
+    "-wal": "the journal of a ledger",
+    "-shm": "the journal of a ledger",
+    "-journal": "the journal of a ledger",
+    ".witness": "the witness of a ledger",
+}
+
+
+def is_ledger(path: Path) -> bool:
+    """Whether a file is a ledger, by its content."""
+    head = _head(path)
+    return head.startswith(_SQLITE) and head[_APPLICATION] == APPLICATION_ID.to_bytes(4)
+
+
+def protected(path: Path) -> str:
+    """What no output may replace or come to stand for, in words; empty for all else.
+
+    Args:
+        path: of a file that may exist or not, links followed.
+    """
+    real = path.resolve()
+    for suffix, what in _BESIDE.items():
+        base = real.name.removesuffix(suffix)
+        if base not in ("", real.name) and is_ledger(real.with_name(base)):
+            return f"it is {what}"
+    if is_ledger(real):
+        return "it is a ledger"
+    if is_witness(_head(real)):
+        return "it is the witness of a ledger"
+    if _head(real).startswith((*_WRITE_AHEAD, _ROLLBACK)):
+        return "it is the journal of a database, which may be a ledger"
+    if real.exists() and not os.access(real, os.R_OK):
+        return "it cannot be read, so that nobody knows whether it is a ledger"
+    return ""
+
+
+def write_file(
+    path: Path, write: Callable[[BinaryIO], object], *, name: str, replace: bool
+) -> None:
+    """Write a file.
+
+    Args:
+        path: where; links are followed. What is no plain file (a pipe, a terminal) is written to.
+        write: puts the content into a stream.
+        name: what the path is called, for the message.
+        replace: whether a file that is there may be replaced.
+    Raises:
+        InvalidParameter: something is there that may not be replaced.
+        OSError: it cannot be written; what was there is untouched.
+    """
+    real = path.resolve()
+    if real.exists() and not real.is_file() and not real.is_dir():
+        with real.open("wb") as stream:
+            write(stream)
+        return
+    check_place(path, name, replace=replace)
+    temporary = real.with_name(f".{real.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as stream:
+            write(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if replace:
+            temporary.replace(real)
+        else:
+            _give_name(temporary, real)
+    except FileExistsError:
+        check_place(path, name, replace=False)
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+    if hasattr(os, "O_DIRECTORY"):
+        folder = os.open(real.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def check_place(path: Path, name: str, *, replace: bool) -> None:
+    """Refuse a place where `write_file` would refuse to write; arguments as there.
+
+    Raises:
+        InvalidParameter: something is there that may not be replaced.
+    """
+    real = path.resolve()
+    if real.is_dir():
+        raise InvalidParameter(name, str(path), "it is a folder, and a file is written")
+    what = protected(real)
+    if what:
+        raise InvalidParameter(name, str(path), f"{what}, and is never replaced")
+    if real.is_file() and not replace:
+        raise InvalidParameter(name, str(path), "it exists already", "--force replaces it.")
+
+
+def _give_name(temporary: Path, real: Path) -> None:
+    """The final name, if nobody has taken it meanwhile."""
+    try:
+        # A link fails where the name exists already.
+        os.link(temporary, real)
+    except FileExistsError:
+        raise
+    except OSError:
+        # Not every file system has links.
+        with real.open("xb") as stream:
+            stream.write(temporary.read_bytes())
+            stream.flush()
+            os.fsync(stream.fileno())
+
+
+def _head(path: Path) -> bytes:
+    with suppress(OSError), path.open("rb") as stream:
+        return stream.read(_HEAD)
+    return b""

@@ -1,0 +1,186 @@
+"""The witness: a small file beside a ledger that remembers how far the ledger had come.
+
+Rule 1: it is never ahead of the ledger: it is written when the entry is on disk, and before what
+the entry allows may leave. After a crash it may be behind.
+Rule 2: a ledger that is behind its witness, or another one, is neither read nor written.
+Rule 3: it says one thing or nothing: it has one form, with a checksum, of one disk sector, which is
+written at once; a witness in any other form is refused. A missing one is made anew, and says since
+when it exists. Deleting it is how a loss is accepted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from dpacct.errors import InvalidParameter, LedgerError
+from dpacct.ledger.disk.place import Place, reason_of, sync_folder
+from dpacct.ledger.disk.rows import Rows
+from dpacct.ledger.record.chain import Entry, canonical
+from dpacct.ledger.record.position import Position, require
+
+_VERSION = 1
+_SIZE = 512
+# A witness may be any kind of file by now; opening it must neither wait nor follow.
+_PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """What it says.
+
+    Attributes:
+        position: how far the ledger had come.
+        since: the number of the latest entry when the witness was made: 1 if it is as old as the
+            ledger. Whether entries were lost before, it cannot know.
+    """
+
+    position: Position
+    since: int
+
+
+def read_witness(place: Place) -> Witness | None:
+    """What the witness of a ledger says; None if there is none.
+
+    Raises:
+        LedgerError: it is damaged, or cannot be read.
+    """
+    try:
+        descriptor = os.open(place.witness, os.O_RDONLY | _PLAIN)
+        try:
+            data = os.read(descriptor, _SIZE + 1)
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LedgerError(
+            f"{place.path}: its witness {place.witness.name} cannot be read: {reason_of(error)}."
+        ) from None
+    found = _parsed(data)
+    if found is None:
+        raise LedgerError(
+            f"{place.path}: its witness {place.witness.name} is damaged. Restore it with the "
+            f"ledger; or, if you know that the ledger is whole, delete the witness."
+        )
+    return found
+
+
+def is_witness(data: bytes) -> bool:
+    """Whether the content of a file is that of a witness; its first 513 bytes are enough."""
+    return _parsed(data) is not None
+
+
+def make_witness(place: Place, witness: Witness) -> None:
+    """Write a first one; it is there as a whole, or not at all.
+
+    Raises:
+        LedgerError: it cannot be written.
+    """
+    draft = place.witness.with_name(f"{place.witness.name}-new")
+    try:
+        draft.unlink(missing_ok=True)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN, 0o600)
+        try:
+            _belong_to_whom_the_ledger_does(place.file, descriptor)
+            os.write(descriptor, _rendered(witness))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        draft.replace(place.witness)
+        sync_folder(place.folder)
+    except OSError as error:
+        raise _not_written(place, error) from None
+
+
+def update_witness(place: Place, witness: Witness) -> None:
+    """Write the next one over it: a whole sector, so that no crash leaves half of it.
+
+    It is not flushed: losing it with the power leaves it behind the ledger (Rule 1).
+
+    Raises:
+        LedgerError: it cannot be written.
+    """
+    try:
+        descriptor = os.open(place.witness, os.O_WRONLY | _PLAIN)
+        try:
+            os.write(descriptor, _rendered(witness))
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise _not_written(place, error) from None
+
+
+def compare(place: Place, rows: Rows) -> Witness | None:
+    """What the witness says, if the ledger has come at least as far.
+
+    Raises:
+        LedgerError: it has not, or the witness is damaged.
+    """
+    witness = read_witness(place)
+    if witness is not None:
+        require(rows, witness.position, f"its witness {place.witness.name}")
+    return witness
+
+
+def first_witness(rows: Rows) -> Witness:
+    """The witness of a ledger that has none; reads all entries."""
+    head = rows.head()
+    position = Position(
+        rows.entry(1).hash.hex(), head.number, head.hash.hex(), rows.commits_behind(0)
+    )
+    return Witness(position, since=head.number)
+
+
+def next_witness(rows: Rows, witness: Witness, head: Entry) -> Witness:
+    """What a witness is to say when ``head`` is on disk."""
+    before = witness.position
+    position = replace(
+        before,
+        entry=head.number,
+        head=head.hash.hex(),
+        committed=before.committed + rows.commits_behind(before.entry),
+    )
+    return replace(witness, position=position)
+
+
+def _rendered(witness: Witness) -> bytes:
+    content = {"version": _VERSION, "since": witness.since} | asdict(witness.position)
+    text = canonical(content)
+    check = hashlib.sha256(text.encode()).hexdigest()
+    return f"{text}\n{check}".ljust(_SIZE - 1).encode() + b"\n"
+
+
+@lru_cache(maxsize=4)
+def _parsed(data: bytes) -> Witness | None:
+    try:
+        content: dict[str, Any] = json.loads(data.split(b"\n")[0])
+        names = ("identity", "entry", "head", "committed")
+        position = Position(**{name: content[name] for name in names})
+        found = Witness(position, content["since"])
+    except (ValueError, KeyError, TypeError, InvalidParameter):
+        return None
+    valid = type(found.since) is int and 1 <= found.since <= position.entry
+    # Checksum, version, and that there is nothing else, at once.
+    return found if valid and _rendered(found) == data else None
+
+
+def _belong_to_whom_the_ledger_does(ledger: Path, descriptor: int) -> None:
+    """Whoever may write to the ledger may write to its witness."""
+    owner = ledger.stat()
+    if hasattr(os, "fchmod"):
+        os.fchmod(descriptor, owner.st_mode & 0o666)
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
+
+
+def _not_written(place: Place, error: OSError) -> LedgerError:
+    return LedgerError(
+        f"{place.path}: its witness {place.witness.name} cannot be written: {reason_of(error)}. "
+        f"Nothing may be released."
+    )

@@ -1,0 +1,1 @@
+"""The record: what entries say, what they come to, and the rules they keep."""

@@ -1,0 +1,178 @@
+"""Plans: schedules registered before they run, what they cost, and how far a run has come.
+
+Plans that are registered before the ledger's first round compose tightly. They are admitted where
+the proven epsilon of all of them together meets the budget; `PlanRoom` says what remains for
+anything else. Why this is valid: docs/derivations/adaptive.md, "Plans and a budget".
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import accumulate
+from typing import NamedTuple
+
+from dpacct.accountant import ACCOUNTANTS
+from dpacct.budget import Budget
+from dpacct.errors import NotConverged, Unsupported
+from dpacct.ledger.record.events import covers
+from dpacct.pairs import achieved
+from dpacct.renyi.curve import RenyiCurve
+from dpacct.renyi.odometer import Mixture, Totals, add, fixed_point, times
+from dpacct.rounds import Phase, Round, Schedule
+from dpacct.validate import MAX_ROUNDS
+
+# In the order in which they are asked; each upper bound is proven.
+_ACCOUNTANTS = ("tight", "rdp", "closed-form", "gdp")
+# So many phases of a plan are searched for one that covers a round.
+_LOOK_AHEAD = 1000
+# Up to so many different rounds are summed one by one.
+_FEW = 64
+# So many answers are remembered: a report asks for the same schedule several times.
+_KEPT = 256
+
+
+class Plan:
+    """A schedule that knows its rounds by their number."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self._ends = list(accumulate(count for _, count in schedule))
+
+    @property
+    def rounds(self) -> int:
+        """How many there are."""
+        return self._ends[-1] if self._ends else 0
+
+    def round_at(self, number: int) -> Round | None:
+        """The round with a number from 0; None past the end."""
+        if number >= self.rounds:
+            return None
+        return self.schedule.phases[bisect_right(self._ends, number)].round
+
+    def covering(self, round_: Round, start: int) -> int | None:
+        """The number of the first round, from ``start`` on, that covers the given one."""
+        phase = bisect_right(self._ends, start)
+        for index in range(phase, min(len(self._ends), phase + _LOOK_AHEAD)):
+            if covers(self.schedule.phases[index].round, round_):
+                return max(start, self._ends[index] - self.schedule.phases[index].rounds)
+        return None
+
+    def cost(self, mixture: Mixture, start: int, end: int) -> Totals:
+        """The Renyi total of the rounds with numbers from ``start`` to ``end - 1``."""
+        total, position = mixture.zero(), start
+        while position < end:
+            index = bisect_right(self._ends, position)
+            count = min(self._ends[index], end) - position
+            total = add(total, times(count, mixture.cost(self.schedule.phases[index].round)))
+            position += count
+        return total
+
+    def first(self, rounds: int) -> Schedule:
+        """The first so many rounds."""
+        phases: list[Phase] = []
+        for round_, count in self.schedule:
+            if rounds <= 0:
+                break
+            phases.append(Phase(round_, min(count, rounds)))
+            rounds -= count
+        return Schedule(phases)
+
+
+class PlanRoom(NamedTuple):
+    """How the budget's delta is divided before the first round.
+
+    Attributes:
+        fits: the plans meet the budget.
+        delta: what the adaptive bound may use.
+        plan_delta: what is set aside for the plans; 0 where the adaptive bound covers them too.
+    """
+
+    fits: bool
+    delta: float
+    plan_delta: float
+
+
+def join(schedules: Iterable[Schedule]) -> Schedule:
+    """All rounds of several schedules."""
+    return Schedule(phase for schedule in schedules for phase in schedule)
+
+
+def schedule_cost(mixture: Mixture, schedule: Schedule) -> Totals:
+    """The Renyi total of a schedule; of one with many different rounds a little above their sum."""
+    distinct = schedule.distinct()
+    if len(distinct) <= _FEW:
+        parts = [times(count, mixture.cost(r)) for r, count in distinct.items()]
+        return add(mixture.zero(), *parts)
+    # All at once is much faster; what is held has to be enough for the rounds one by one.
+    curve = RenyiCurve(schedule)
+    return tuple(fixed_point(curve.upper(order) * (1 + 1e-9)) for order in mixture.orders)
+
+
+@lru_cache(maxsize=_KEPT)
+def proven_epsilon(schedule: Schedule, delta: float, target: float = 0.0) -> float:
+    """The smallest proven epsilon of all accountants; the first that meets the target ends it."""
+    best = math.inf
+    for name in _ACCOUNTANTS:
+        try:
+            best = min(best, ACCOUNTANTS[name].upper_epsilon(schedule, delta))
+        except (Unsupported, NotConverged):
+            continue
+        if best <= target:
+            break
+    return best
+
+
+@lru_cache(maxsize=_KEPT)
+def achieved_epsilon(schedule: Schedule, delta: float) -> float:
+    """The achieved epsilon of a schedule that was fixed in advance."""
+    try:
+        return ACCOUNTANTS["tight"].epsilon(schedule, delta).lower
+    except (Unsupported, NotConverged):
+        return achieved.achieved_epsilon(schedule, delta)
+
+
+def plan_room(mixture: Mixture, budget: Budget, plans: Iterable[Schedule]) -> PlanRoom:
+    """Whether the plans fit into the budget together, and what they leave.
+
+    Args:
+        mixture: the orders of the adaptive bound.
+        budget: of the ledger.
+        plans: all that were registered before the first round and are not finished.
+    """
+    whole = join(plans)
+    if mixture.epsilon(schedule_cost(mixture, whole), budget.delta) <= budget.epsilon:
+        return PlanRoom(fits=True, delta=budget.delta, plan_delta=0.0)
+    fits = proven_epsilon(whole, budget.delta, budget.epsilon) <= budget.epsilon
+    bound = ACCOUNTANTS["tight"].delta(whole, budget.epsilon).upper
+    if not fits and bound > budget.delta:
+        return PlanRoom(fits=False, delta=budget.delta, plan_delta=0.0)
+    plan_delta = min(bound, budget.delta)
+    return PlanRoom(fits=True, delta=left_of(budget.delta, plan_delta), plan_delta=plan_delta)
+
+
+def left_of(delta: float, plan_delta: float) -> float:
+    """What is left of a budget's delta if so much is set aside; rounded down."""
+    if plan_delta == 0.0:
+        return delta
+    return max(0.0, math.nextafter(delta - plan_delta, 0.0))
+
+
+def most_planned_rounds(
+    mixture: Mixture, budget: Budget, plans: list[Schedule], round_: Round, fewest: int
+) -> int:
+    """How many equal rounds a further initial plan may have; at least ``fewest``, which fit."""
+
+    def fits(count: int) -> bool:
+        return plan_room(mixture, budget, [*plans, count * round_]).fits
+
+    low, high = fewest, max(1, 2 * fewest)
+    while high <= MAX_ROUNDS and fits(high):
+        low, high = high, 2 * high
+    high = min(high, MAX_ROUNDS + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

@@ -1,0 +1,247 @@
+"""What happened, read from all entries once: phases, releases, losses, epsilon over the rounds."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+from dpacct.errors import LedgerError
+from dpacct.ledger.readings import Guarantee, Readings, adaptive_reading
+from dpacct.ledger.record.chain import Entry
+from dpacct.ledger.record.entries import Opening, Part, Reserve, Settle, Start, read_time
+from dpacct.ledger.record.plans import Plan, achieved_epsilon, join, proven_epsilon
+from dpacct.ledger.record.state import LedgerState
+from dpacct.rounds import Phase, Round, Schedule
+
+# The picture's points; with many different rounds each takes longer.
+_POINTS = 24
+_FEW_POINTS = 6
+_MANY_KINDS = 12
+MAX_EVENTS = 200
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Equal rounds one after the other, as they ran."""
+
+    round: Round
+    releases: tuple[Part, ...]
+    planned: bool
+    rounds: int = 0
+
+
+@dataclass(slots=True)
+class RunHistory:
+    """One run.
+
+    Attributes:
+        started, ended: times of its first and last entry, as the clocks said.
+        stretches: the charged rounds, run-length encoded; at most `MAX_EVENTS`, then the last ones
+            are added up in ``more_rounds``.
+        open: rounds that were reserved and not settled.
+        abandoned: (round of the ledger, reason), at most `MAX_EVENTS`.
+        abandonments: how many.
+        resumed: how often another process went on with it.
+        left_at: the round of the ledger at which it left its plan, 0 if it did not.
+    """
+
+    started: str = ""
+    ended: str = ""
+    stretches: list[Stretch] = field(default_factory=list[Stretch])
+    more_rounds: int = 0
+    open: int = 0
+    abandoned: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    abandonments: int = 0
+    resumed: int = 0
+    left_at: int = 0
+
+    def add(self, said: Reserve) -> None:
+        """A round is charged."""
+        planned = said.slot is not None
+        last = self.stretches[-1] if self.stretches else None
+        same = last is not None and (last.round, last.releases, last.planned) == (
+            said.charged,
+            said.releases,
+            planned,
+        )
+        if last is None or (not same and len(self.stretches) < MAX_EVENTS):
+            self.stretches.append(Stretch(said.charged, said.releases, planned, 1))
+        elif same:
+            last.rounds += 1
+        else:
+            self.more_rounds += 1
+
+    def take_back(self, round_: Round, said: Settle) -> None:
+        """A round that was charged is given back."""
+        self.abandonments += 1
+        if len(self.abandoned) < MAX_EVENTS:
+            self.abandoned.append((said.round, said.reason))
+        for stretch in reversed(self.stretches):
+            if stretch.round == round_ and stretch.rounds:
+                stretch.rounds -= 1
+                break
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Epsilon after so many rounds; ``lower`` is None where it was not computed."""
+
+    round: int
+    upper: float
+    lower: float | None
+    planned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something worth a mark in the picture."""
+
+    round: int
+    words: str
+
+
+@dataclass(slots=True)
+class History:
+    """All of a ledger."""
+
+    created: str = ""
+    software: str = ""
+    latest: str = ""
+    entries: int = 0
+    runs: dict[int, RunHistory] = field(default_factory=dict[int, RunHistory])
+    points: list[Point] = field(default_factory=list[Point])
+    marks: list[Mark] = field(default_factory=list[Mark])
+    released: Counter[Round] = field(default_factory=Counter[Round])
+
+
+class _Reader:
+    """Builds a history entry by entry."""
+
+    def __init__(self, readings: Readings) -> None:
+        self.book = readings.book
+        self.readings = readings
+        self.history = History()
+        self.open: dict[int, tuple[Round, int]] = {}
+        self.plans: dict[int, Plan] = {}
+        self.cursors: dict[int, int] = {}
+        self.total = self.book.state().rounds
+        self.due = _due(self.total, _POINTS)
+        self.charged = 0
+
+    def step(self, entry: Entry) -> None:
+        """One entry."""
+        said, time, number = self.book.said(entry), self.book.named(read_time, entry), entry.run
+        ledger, state = self.book.totals(entry)
+        self.charged = ledger.rounds
+        history = self.history
+        history.entries += 1
+        history.latest = time
+        if isinstance(said, Opening):
+            history.created, history.software = time, said.software
+            return
+        run = history.runs.setdefault(number, RunHistory(started=time))
+        run.ended = time
+        if state is not None and state.initial:
+            self.cursors[number] = state.cursor
+        if isinstance(said, Start):
+            if said.plan is not None:
+                self.plans[number] = Plan(said.plan)
+            self._mark(f"run {number} starts")
+        elif isinstance(said, Reserve):
+            self._reserve(entry, said, run, ledger)
+        elif isinstance(said, Settle):
+            self._settle(entry, said, run)
+        elif entry.kind == "resume":
+            run.resumed += 1
+            lost = sum(owner == number for _, owner in self.open.values())
+            self._mark(f"run {number} resumes" + (f", {lost} lost" if lost else ""))
+
+    def finish(self) -> None:
+        """The last point: what the ledger reads now."""
+        history = self.history
+        for _, number in self.open.values():
+            history.runs[number].open += 1
+        if not self.charged:
+            return
+        planned = self.readings.ledger_guarantee() is Guarantee.PLANNED
+        spent = self.readings.ledger_interval()
+        self._forget(self.charged)
+        lower = spent.lower if self._few() else None
+        history.points.append(Point(self.charged, spent.upper, lower, planned))
+
+    def _mark(self, words: str) -> None:
+        self.history.marks.append(Mark(self.charged, words))
+
+    def _forget(self, rounds: int) -> None:
+        """Drop points of so many rounds, or more: some of those were given back."""
+        points = self.history.points
+        while points and points[-1].round >= rounds:
+            points.pop()
+
+    def _reserve(self, entry: Entry, said: Reserve, run: RunHistory, ledger: LedgerState) -> None:
+        self.open[entry.number] = (said.charged, entry.run)
+        if said.left:
+            run.left_at = self.charged
+            self._mark(f"run {entry.run} leaves its plan")
+        run.add(said)
+        points = self.history.points
+        turned = bool(points) and points[-1].planned and ledger.loose
+        if turned or self.charged in self.due:
+            self._forget(self.charged)
+            points.append(self._point(ledger))
+
+    def _settle(self, entry: Entry, said: Settle, run: RunHistory) -> None:
+        found = self.open.pop(said.round, None)
+        if found is None or found[1] != entry.run:
+            raise LedgerError(
+                f"{self.book.store.path}: entry {entry.number} settles a round that is not open."
+            )
+        if entry.kind == "commit":
+            self.history.released[found[0]] += 1
+            return
+        self._forget(self.charged + 1)
+        run.take_back(found[0], said)
+
+    def _point(self, ledger: LedgerState) -> Point:
+        # The round of this entry is reserved, not released, so the counts differ by one.
+        if ledger.loose or ledger.exposed:
+            upper = adaptive_reading(self.book, ledger.spent, ledger.delta)
+            upper = math.inf if ledger.exposed else upper
+            return Point(self.charged, upper, self._lower(), planned=False)
+        so_far = join(plan.first(self.cursors.get(n, 0)) for n, plan in self.plans.items())
+        upper = proven_epsilon(so_far, self.book.budget.delta, math.inf)
+        return Point(self.charged, upper, self._lower(), planned=True)
+
+    def _few(self) -> bool:
+        """Whether there are few enough kinds of rounds for an achieved side here."""
+        few = len(self.history.released) <= _MANY_KINDS
+        return few or self.charged in _due(self.total, _FEW_POINTS)
+
+    def _lower(self) -> float | None:
+        if not self._few() or not self.history.released:
+            return None
+        schedule = Schedule(Phase(r, n) for r, n in self.history.released.items())
+        return achieved_epsilon(schedule, self.book.budget.delta)
+
+
+def _due(total: int, points: int) -> set[int]:
+    """The rounds at which a point is drawn; every reservation counts, abandoned ones too."""
+    if total <= 0:
+        return set()
+    return {max(1, round(total * k / points)) for k in range(points + 1)}
+
+
+def read_history(readings: Readings) -> History:
+    """All of a ledger, in one pass over its entries.
+
+    Args:
+        readings: as of an entry.
+    Raises:
+        LedgerError: an entry is damaged.
+    """
+    reader = _Reader(readings)
+    for entry, _ in readings.book.store.entries():
+        reader.step(entry)
+    reader.finish()
+    return reader.history

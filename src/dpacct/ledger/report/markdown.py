@@ -1,0 +1,56 @@
+"""The report as Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from dpacct.display import escaped
+from dpacct.ledger.report.chart import bars
+from dpacct.ledger.report.document import (
+    Block,
+    Bullets,
+    Heading,
+    Paragraph,
+    Picture,
+    Table,
+    column_is_number,
+)
+
+# What would be markup or HTML in the words of others (names, reasons, details).
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#])")
+
+
+def to_markdown(blocks: Iterable[Block]) -> str:
+    """The page."""
+    return "\n\n".join(filter(None, map(_block, blocks))) + "\n"
+
+
+def _block(block: Block) -> str:
+    match block:
+        case Heading(level, words):
+            return f"{'#' * level} {_safe(words)}"
+        case Paragraph(words, strong):
+            return f"**{_safe(words)}**" if strong else _safe(words)
+        case Bullets(items):
+            return "\n".join(f"- {_safe(item)}" for item in items)
+        case Table(header, rows):
+            return _table(header, rows)
+        case Picture(report):
+            drawn = bars(report)
+            return f"```\n{drawn}\n```" if drawn else ""
+
+
+def _table(header: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> str:
+    rule = ["---:" if column_is_number(rows, n) else "---" for n in range(len(header))]
+    lines = [header, rule, *rows]
+    cells = [[_safe(cell) if n != 1 else cell for cell in line] for n, line in enumerate(lines)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def _safe(words: str) -> str:
+    """Words as they are: code between backticks of ours stays, markup of others does not work."""
+    pieces = re.split(r"(`dpacct [^`]*`|`export`)", escaped(" ".join(words.split())))
+    return "".join(
+        piece if n % 2 else _SPECIAL.sub(r"\\\1", piece) for n, piece in enumerate(pieces)
+    )

@@ -1,0 +1,206 @@
+"""Characteristic functions at equally spaced frequencies: sums of w (e^{i t l} - 1) over nodes.
+
+Few frequencies or nodes: e^{i t l} is a product of two entries of small tables, so that the sums
+are one matrix product. Many of both: the nodes are moved to a grid in l, the rest of each phase is
+expanded in powers, and each power costs one fast Fourier transform.
+
+Derivation of both error bounds: docs/derivations/inversion.md. The second one uses
+
+Assumption C: each output of numpy's real FFT of length n = 2^k is within
+`FFT_ERROR` * k of the exact transform, relative to the sum of the inputs' absolute values.
+`tests/numerics/test_fourier.py` guards it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpacct.errors import NotConverged
+from dpacct.numerics.rounding import UNIT, Array, ComplexArray
+
+FFT_ERROR = 8 * UNIT
+# Above this many (frequency, node) pairs the transform is the cheaper route.
+_TABLE_CELLS = 4_000_000
+_TABLE_BLOCK = 1_000_000
+MAX_FREQUENCIES = 2**17
+
+
+class Weighted(NamedTuple):
+    """Nodes of a law: at ``losses`` the mass ``rising``, at minus them ``falling`` or nothing.
+
+    ``error`` bounds the absolute error of the mass at each node and its mirror image. All shapes
+    are (n,).
+    """
+
+    losses: Array
+    rising: Array
+    falling: Array | None
+    error: Array
+
+
+class Rows(NamedTuple):
+    """The nodes of several laws, laid end to end; all but the last two of shape (n,).
+
+    ``starts`` and ``counts``, shape (m,), say where each law begins and how many nodes it has.
+    """
+
+    losses: Array
+    weights: Array
+    error: Array
+    starts: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+
+def characteristic_shifts(
+    step: float, number: int, laws: Rows
+) -> Iterator[tuple[NDArray[np.int64], ComplexArray, Array]]:
+    """`characteristic_shift` of several laws: rows (b,), values (b, number), errors (b, number)."""
+    small = laws.counts * number <= _TABLE_CELLS
+    for row in np.flatnonzero(~small):
+        part = slice(laws.starts[row], laws.starts[row] + laws.counts[row])
+        law = Weighted(laws.losses[part], laws.weights[part], None, laws.error[part])
+        shift, error = characteristic_shift(step, number, law)
+        yield np.array([row]), shift[None, :], error[None, :]
+    order = np.flatnonzero(small)
+    order = order[np.argsort(laws.counts[order], kind="stable")]
+    width = 2 * math.isqrt(number) + 2
+    while order.size:
+        # Rows of about the same length, filled up with nodes of weight zero.
+        cells = np.arange(1, order.size + 1) * laws.counts[order] * width
+        taken = max(1, int(np.searchsorted(cells, _TABLE_BLOCK)))
+        rows, order = order[:taken], order[taken:]
+        counts = laws.counts[rows]
+        column = np.arange(int(counts[-1]))
+        inside = column < counts[:, None]
+        index = laws.starts[rows, None] + np.minimum(column, counts[:, None] - 1)
+        losses = laws.losses[index]
+        weights = np.where(inside, laws.weights[index], 0.0)
+        spread = np.where(inside, laws.error[index], 0.0)
+        spread += UNIT * (4 * column.size + 128) * weights
+        total, moment = spread.sum(axis=1), (spread * np.abs(losses)).sum(axis=1)
+        frequencies = step * np.arange(float(number))
+        size = np.minimum(4 * total[:, None], frequencies * moment[:, None])
+        yield rows, _by_tables(step, number, losses, weights), size * (1 + 1e-9)
+
+
+def characteristic_shift(step: float, number: int, law: Weighted) -> tuple[ComplexArray, Array]:
+    """phi(t) - phi(0) at t = k step, and a bound of the absolute error of its weights and sums.
+
+    Args:
+        step: distance of the frequencies.
+        number: how many there are: k = 0 ... number - 1.
+        law: the nodes.
+    Returns:
+        Complex array (number,), and array (number,). The error of the phases t l is the caller's.
+    Raises:
+        NotConverged: more frequencies than `MAX_FREQUENCIES`.
+    """
+    if number > MAX_FREQUENCIES:
+        raise NotConverged(f"the contour needs {number} frequencies, more than {MAX_FREQUENCIES}")
+    mass = law.rising if law.falling is None else law.rising + law.falling
+    losses = law.losses
+    frequencies = step * np.arange(float(number))
+    if number * len(mass) <= _TABLE_CELLS:
+        error = law.error + UNIT * (4 * len(mass) + 128) * mass
+        # |e^{itl} - 1| <= min(2, |t l|); the tables split it in two.
+        size = np.minimum(4 * float(error.sum()), frequencies * float(error @ np.abs(losses)))
+        shift = _by_tables(step, number, losses, law.rising)
+        if law.falling is not None:
+            shift += np.conj(_by_tables(step, number, losses, law.falling))
+        return shift, size
+    size = np.minimum(2 * float(law.error.sum()), frequencies * float(law.error @ np.abs(losses)))
+    weights = law.rising
+    if law.falling is not None:
+        losses = np.concatenate([losses, -losses])
+        weights = np.concatenate([weights, law.falling])
+    shift, rounding = _by_transform(step, number, losses, weights)
+    return shift, size + rounding
+
+
+def _by_tables(step: float, number: int, losses: Array, weights: Array) -> ComplexArray:
+    """Sums of w (e^{itl} - 1) without cancellation: AB - 1 = (A - 1) B + (B - 1).
+
+    The nodes are the last axis of both arrays, and the frequencies that of the result.
+    """
+    width = max(1, math.isqrt(number))
+    rows = -(-number // width)
+    shift = np.zeros((*losses.shape[:-1], rows, width), dtype=np.complex128)
+    block = max(1, _TABLE_BLOCK * losses.shape[-1] // (losses.size * (rows + width)))
+    for start in range(0, losses.shape[-1], block):
+        some = (..., None, slice(start, start + block))
+        part, mass = losses[some], weights[some]
+        fine = _minus_one(step * np.arange(float(width))[:, None] * part)
+        coarse = _minus_one(step * width * np.arange(float(rows))[:, None] * part) * mass
+        shift += coarse @ np.swapaxes(1 + fine, -1, -2) + np.swapaxes(
+            fine @ np.swapaxes(mass, -1, -2), -1, -2
+        )
+    return shift.reshape(*losses.shape[:-1], -1)[..., :number]
+
+
+def _minus_one(phase: Array) -> ComplexArray:
+    """e^{i phase} - 1, each part to full relative accuracy."""
+    half = np.sin(phase / 2)
+    value = np.empty(phase.shape, dtype=np.complex128)
+    value.real = -2 * half * half
+    value.imag = np.sin(phase)
+    return value
+
+
+def _by_transform(
+    step: float, number: int, losses: Array, weights: Array
+) -> tuple[ComplexArray, float]:
+    """Sums of w (e^{itl} - 1), and a bound of their error apart from that of the phases."""
+    length = 1 << (4 * number - 1).bit_length()
+    # Grid points are 2 pi / (length step) apart: t_k times the j-th one is 2 pi j k / length.
+    position = losses * (length * step / (2 * math.pi))
+    nearest = np.rint(position)
+    offset = 2 * (position - nearest)
+    gather = _Gather(np.mod(nearest, float(length)).astype(np.int64), length)
+    angle = math.pi * number / length
+    power = 1j * math.pi / length * np.arange(float(number))
+    value = np.zeros(number, dtype=np.complex128)
+    factor = np.ones(number, dtype=np.complex128)
+    mass = weights
+    # At the grid point 0 no transform is needed, and the zeroth power is no part of the shift.
+    central = nearest == 0.0
+    growth = np.expm1(angle * np.abs(offset))
+    near = float(weights[central] @ growth[central])
+    far = float(weights[~central] @ (1 + growth[~central]))
+    remainder, order = 1.0, 0
+    while remainder > UNIT:
+        gathered = gather.sum(mass)
+        center, gathered[0] = float(gathered[0]), 0.0
+        transformed = np.conj(np.fft.rfft(gathered)[:number])
+        value += factor * (
+            transformed - transformed[0].real if order == 0 else transformed + center
+        )
+        order += 1
+        factor = factor * power / order
+        mass = mass * offset
+        remainder *= angle / order
+    each = 2 * FFT_ERROR * math.log2(length) + 2 * gather.rounding + 64 * UNIT
+    error = each * far + (gather.rounding + 64 * UNIT) * near
+    error += 2 * remainder * float(weights @ np.abs(offset))
+    return value, error * (1 + 1e-9)
+
+
+class _Gather:
+    """Sums over the nodes of each bin, in two stages so that few roundings follow each other."""
+
+    def __init__(self, bins: NDArray[np.int64], length: int) -> None:
+        block = max(1, math.isqrt(len(bins)))
+        turns = np.flatnonzero(np.diff(bins)) + 1
+        self._starts = np.union1d(turns, np.arange(0, len(bins), block))
+        self._bins, self._length = bins[self._starts], length
+        per_bin = int(np.bincount(self._bins).max())
+        self.rounding = UNIT * (block + per_bin)
+
+    def sum(self, mass: Array) -> Array:
+        """Array (length,); each sum is off by at most ``rounding`` times that of |mass|."""
+        sums = np.add.reduceat(mass, self._starts)
+        return np.asarray(np.bincount(self._bins, sums, self._length), dtype=np.float64)

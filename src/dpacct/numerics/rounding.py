@@ -1,0 +1,76 @@
+"""The accuracy that is assumed of floating point, stated once, and bounds carried as pairs.
+
+Assumption A: IEEE double precision with round to nearest for + - * / sqrt.
+Assumption B: numpy's and Python's exp, expm1, log, log1p, numpy's logaddexp, sin and arctan2, and
+math.erfc are within `FUNCTION_ULPS` units in the last place. `tests/numerics/test_rounding.py`
+compares them with 50-digit values on a dense sample.
+
+Assumption C, of fast Fourier transforms, is stated in `exponential_sums`. Everything that is proven
+in this package is proven under these.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+ComplexArray = NDArray[np.complex128]
+
+UNIT = 2.0**-53
+FUNCTION_ULPS = 4
+# An ulp is at most 2 UNIT relative.
+FUNCTION_ERROR = 2 * FUNCTION_ULPS * UNIT
+
+
+class Bounds(NamedTuple):
+    """A quantity, or an array of them, between ``lower`` and ``upper``."""
+
+    lower: Array
+    upper: Array
+
+
+def widen(lower: Array, upper: Array, slack: Array) -> Bounds:
+    """Bounds moved apart by ``slack`` >= 0, and by one more ulp for the rounding of doing so."""
+    return Bounds(
+        np.nextafter(lower - slack, -np.inf),
+        np.nextafter(upper + slack, np.inf),
+    )
+
+
+def weighted_sum(bounds: Bounds, weights: Array) -> Bounds:
+    """Bounds of sum_i weights_i x_i for weights >= 0; the sum runs over the first axis.
+
+    Error: n + 2 roundings, each at most `UNIT` of the sum of absolute values.
+    """
+    columns = weights.reshape((-1,) + (1,) * (bounds.lower.ndim - 1))
+    low, high = columns * bounds.lower, columns * bounds.upper
+    slack = (len(weights) + 2) * UNIT
+    return widen(
+        low.sum(axis=0) - slack * np.abs(low).sum(axis=0),
+        high.sum(axis=0) + slack * np.abs(high).sum(axis=0),
+        np.zeros(bounds.lower.shape[1:]),
+    )
+
+
+def positive_sum(terms: Array) -> tuple[float, float]:
+    """Sum of terms >= 0, shape (n,), and a bound of its relative error, about 2 sqrt(n) roundings.
+
+    The terms are summed in blocks, so that few roundings follow each other in any order.
+    """
+    block = max(1, math.isqrt(len(terms)))
+    parts = np.add.reduceat(terms, np.arange(0, len(terms), block))
+    return float(parts.sum()), UNIT * (block + len(parts) + 2)
+
+
+def above(value: float, *terms: float) -> float:
+    """``value``, computed from ``terms`` by a few operations and functions, rounded up safely."""
+    return math.nextafter(value + 4 * FUNCTION_ERROR * sum(map(abs, terms)), math.inf)
+
+
+def below(value: float, *terms: float) -> float:
+    """``value``, computed from ``terms`` by a few operations and functions, rounded down safely."""
+    return math.nextafter(value - 4 * FUNCTION_ERROR * sum(map(abs, terms)), -math.inf)

@@ -1,0 +1,1 @@
+"""Dominating pairs of one round, and the integrals over them."""

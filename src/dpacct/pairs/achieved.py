@@ -1,0 +1,135 @@
+"""What a schedule surely costs: epsilon and delta that explicit data sets reach, quickly.
+
+Three bounds from below, of which the largest counts. Composition never lowers delta(eps), so what
+some of the rounds cost bounds what all do:
+
+* rounds of full participation compose exactly to one Gaussian;
+* a sampled round alone has a closed form;
+* min(p, e^eps q) <= p^(1-s) (e^eps q)^s for each s in (0, 1), so of all rounds together
+      delta(eps) >= 1 - e^{s eps + K},    eps(delta) >= (log(1 - delta) - K) / s,
+  K the sum of log integral P^(1-s) Q^s: the Renyi divergence of the order 1 - s, less what delta
+  excuses.
+
+The first two are loose for many sampled rounds, the last one for a small delta.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from heapq import nlargest
+
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT
+from dpacct.numerics.search import bisect, minimize_unimodal
+from dpacct.pairs.dominating import AchievedPair, Direction, SampledGaussianPair, achieved_pair
+from dpacct.pairs.one_round import one_round_delta
+from dpacct.rounds import Schedule
+from dpacct.tight.composition import Composition
+
+_TOLERANCE = 1e-10
+# Of more kinds of rounds than this only those that cost most are looked at.
+_MAX_KINDS = 50
+# log s, where the search for it begins, and its tolerance.
+_SHARES, _FIRST_SHARE, _SHARE_TOLERANCE = (-20.0, math.log(0.999)), math.log(0.05), 0.02
+
+
+def _pairs(schedule: Schedule, direction: Direction) -> dict[AchievedPair, int]:
+    """The pairs of the rounds that matter most, with multiplicities."""
+    counts = schedule.distinct()
+    if len(counts) > _MAX_KINDS:
+        weights = {
+            kind: count * (kind.sampling_rate / kind.noise_multiplier) ** 2
+            for kind, count in counts.items()
+        }
+        counts = {
+            kind: counts[kind] for kind in nlargest(_MAX_KINDS, weights, key=weights.__getitem__)
+        }
+    pairs: dict[AchievedPair, int] = {}
+    for round_, count in counts.items():
+        pair = achieved_pair(round_, direction)
+        pairs[pair] = pairs.get(pair, 0) + count
+    return pairs
+
+
+def _candidates(schedule: Schedule) -> list[AchievedPair]:
+    """Pairs that are surely contained: all full rounds as one, and each sampled one."""
+    found: list[AchievedPair] = []
+    for direction in Direction:
+        pairs = _pairs(schedule, direction)
+        mu_squared = sum(n / p.noise_std**2 for p, n in pairs.items() if p.sampling_rate == 1.0)
+        if mu_squared > 0:
+            # Rounded towards more noise, so that the bound stays below.
+            noise = (1 + 4 * UNIT * (len(pairs) + 4)) / math.sqrt(mu_squared)
+            found.append(SampledGaussianPair(1.0, noise, direction))
+        found += [pair for pair in pairs if pair.sampling_rate < 1.0]
+    return list(dict.fromkeys(found))
+
+
+def achieved_delta(schedule: Schedule, epsilon: float) -> float:
+    """A lower bound of delta(eps), reached by explicit neighboring data sets."""
+    pairs = _candidates(schedule)
+    alone = max((one_round_delta(epsilon, pair).lower for pair in pairs), default=0.0)
+    return max([alone, *(_delta_of_all(every, epsilon) for every in _compositions(schedule))])
+
+
+def achieved_epsilon(schedule: Schedule, delta: float) -> float:
+    """A lower bound of eps(delta), reached by explicit neighboring data sets."""
+    pairs = _candidates(schedule)
+
+    def exceeds(epsilon: float) -> bool:
+        return any(one_round_delta(epsilon, pair).lower > delta for pair in pairs)
+
+    alone = bisect(exceeds, 1.0, _TOLERANCE)[0] if exceeds(0.0) else 0.0
+    return max([alone, *(_epsilon_of_all(every, delta) for every in _compositions(schedule))])
+
+
+def _compositions(schedule: Schedule) -> list[Composition]:
+    """All rounds together, in each direction, unless there is one alone."""
+    found: list[Composition] = []
+    for direction in Direction:
+        composition = Composition.of({**_pairs(schedule, direction)}, direction)
+        if composition.sampled_rounds + (composition.precision > 0) > 1.0:
+            found.append(composition)
+        if not composition.rates.size:
+            # Then both directions are the same.
+            break
+    return found
+
+
+def certain_delta(schedule: Schedule, epsilon: float) -> float:
+    """What `achieved_delta` has for s = 1/2: for schedules of which it is hardly below 1."""
+    return max((_delta_at(every, epsilon, 0.5) for every in _compositions(schedule)[:1]), default=0)
+
+
+def _delta_at(composition: Composition, epsilon: float, share: float) -> float:
+    rest = min(_log_rest(composition, epsilon, share), 0.0)
+    return max(0.0, -math.expm1(rest) * (1 - 2 * FUNCTION_ERROR))
+
+
+def _log_rest(composition: Composition, epsilon: float, share: float) -> float:
+    size = share * epsilon
+    return size + composition.log_affinity(share) + 4 * FUNCTION_ERROR * size
+
+
+def _delta_of_all(composition: Composition, epsilon: float) -> float:
+    best = _best_share(lambda t: _log_rest(composition, epsilon, _share(t)))
+    return _delta_at(composition, epsilon, _share(best))
+
+
+def _epsilon_of_all(composition: Composition, delta: float) -> float:
+    excused = math.log1p(-delta) * (1 + FUNCTION_ERROR)
+
+    def cost(log_share: float) -> float:
+        share = _share(log_share)
+        return (composition.log_affinity(share) - excused) / share
+
+    return max(0.0, -cost(_best_share(cost))) * (1 - 4 * FUNCTION_ERROR)
+
+
+def _share(logarithm: float) -> float:
+    """s, such that 1 - s is exact."""
+    return 1 - (1 - math.exp(logarithm))
+
+
+def _best_share(function: Callable[[float], float]) -> float:
+    return minimize_unimodal(function, _FIRST_SHARE, _SHARES, _SHARE_TOLERANCE)

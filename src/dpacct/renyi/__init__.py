@@ -1,0 +1,1 @@
+"""Renyi divergences: curves, conversion, the accountants built on them, the odometer."""

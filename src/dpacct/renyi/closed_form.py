@@ -1,0 +1,144 @@
+"""Closed-form Renyi bounds of one sampled round, each with its conditions.
+
+With nu the noise std per unit of shift, all are of the form R(alpha) <= c q^2 alpha / nu^2:
+
+    DP-Fed-LS lemma 4, Poisson              c = 2     nu^2 >= 5/9, condition (S)
+    DP-Fed-LS lemma 3, fixed size           c = 3.5   nu^2 >= 2/3, condition (S)
+    Mironov et al. 2019, thm 11, Poisson    c = 2     q <= 1/5, nu >= 4, condition (M)
+    Bun et al. 2018, thm 12, fixed size     c = 6.5   q <= 1/10, nu^2 >= 5, condition (B)
+
+Lemmas 3 and 4 are proven for integer orders only. Between two of them (alpha - 1) R(alpha) is
+convex, and it is 0 at order 1: the chord is a bound. Proofs, and what was wrong in print, are in
+docs/derivations/closed-forms.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dpacct.errors import Unsupported
+from dpacct.numerics.rounding import FUNCTION_ERROR
+from dpacct.pairs.dominating import Direction, ReplacementPair, SymmetrizedPair, proven_pair
+from dpacct.rounds import Round
+
+# (order, q, nu) -> the conditions that fail, in words.
+Conditions = Callable[[float, float, float], tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedForm:
+    """R(alpha) <= coefficient q^2 alpha / nu^2 where ``violations(alpha, q, nu)`` is empty."""
+
+    name: str
+    coefficient: float
+    violations: Conditions
+
+    def renyi(self, order: float, sampling_rate: float, noise_std: float) -> float:
+        """The bound, rounded up; meaningful only where nothing is violated."""
+        value = self.coefficient * sampling_rate**2 * order / noise_std**2
+        return value * (1 + FUNCTION_ERROR)
+
+
+def _at_least(name: str, value: float, least: float) -> tuple[str, ...]:
+    return () if value >= least else (f"{name} is {value:.6g} and must be at least {least:.6g}",)
+
+
+def _at_most(name: str, value: float, most: float) -> tuple[str, ...]:
+    return () if value <= most else (f"{name} is {value:.6g} and must be at most {most:.6g}",)
+
+
+def order_limit(order: float, sampling_rate: float, noise_std: float) -> float:
+    """Condition (S): alpha - 1 is at most (2 nu^2 / 3) log(1 / (q alpha (1 + nu^2)))."""
+    variance = noise_std**2
+    return -2 * variance / 3 * math.log(sampling_rate * order * (1 + variance))
+
+
+def _lemma_conditions(least_variance: float) -> Conditions:
+    def violations(order: float, q: float, nu: float) -> tuple[str, ...]:
+        limit = order_limit(order, q, nu)
+        return _at_least("nu^2", nu * nu, least_variance) + _at_most("order - 1", order - 1, limit)
+
+    return violations
+
+
+def _mironov_conditions(order: float, q: float, nu: float) -> tuple[str, ...]:
+    variance, log_nu = nu * nu, math.log(nu)
+    length = math.log1p(1 / (q * (order - 1)))
+    numerator = variance * length**2 / 2 - math.log(5.0) - 2 * log_nu
+    denominator = length + math.log(q * order) + 1 / (2 * variance)
+    # The denominator is positive: length > -log(q (order - 1)).
+    limit = min(variance * length / 2 - 2 * log_nu, numerator / denominator)
+    return _at_most("q", q, 0.2) + _at_least("nu", nu, 4.0) + _at_most("order", order, limit)
+
+
+def _bun_conditions(order: float, q: float, nu: float) -> tuple[str, ...]:
+    rho, log_rate = 1 / (2 * nu * nu), -math.log(q)
+    return (
+        _at_most("q", q, 0.1)
+        + _at_most("rho = 1/(2 nu^2)", rho, 0.1)
+        + _at_least(
+            "log(1/q)",
+            log_rate,
+            max(3 * rho * (2 - math.log2(rho)), 6 * rho - 4 * rho * math.log2(rho)),
+        )
+        + _at_most("order", order, log_rate / (4 * rho))
+    )
+
+
+LEMMA_3 = ClosedForm("DP-Fed-LS lemma 3", 3.5, _lemma_conditions(2 / 3))
+LEMMA_4 = ClosedForm("DP-Fed-LS lemma 4", 2.0, _lemma_conditions(5 / 9))
+MIRONOV = ClosedForm("Mironov et al. 2019", 2.0, _mironov_conditions)
+BUN = ClosedForm("Bun et al. 2018", 6.5, _bun_conditions)
+
+
+def forms_for(round_: Round) -> tuple[tuple[ClosedForm, ...], float]:
+    """The closed forms that speak about a round, and the nu to put into them.
+
+    Raises:
+        Unsupported: none does.
+    """
+    pair = proven_pair(round_, Direction.REMOVE)
+    if isinstance(pair, ReplacementPair):
+        reason = "no closed form is proven for Poisson sampling with replace-one adjacency"
+        raise Unsupported(f"{reason}; the accountant rdp covers it")
+    forms = (LEMMA_3, BUN) if isinstance(pair, SymmetrizedPair) else (LEMMA_4, MIRONOV)
+    return forms, pair.noise_std
+
+
+def closed_form_renyi(order: int, round_: Round) -> tuple[float, tuple[str, ...]]:
+    """The smallest applicable closed-form bound of one round at an integer order >= 2.
+
+    Returns:
+        (bound rounded up, ()), or (infinity, what is violated in each form).
+    Raises:
+        Unsupported: no closed form speaks about such a round.
+    """
+    q = round_.sampling_rate
+    if q == 1.0:
+        nu = proven_pair(round_, Direction.REMOVE).noise_std
+        return order / (2 * nu * nu) * (1 + FUNCTION_ERROR), ()
+    forms, nu = forms_for(round_)
+    failed = {form: form.violations(order, q, nu) for form in forms}
+    holding = [form.renyi(order, q, nu) for form in forms if not failed[form]]
+    if holding:
+        return min(holding), ()
+    return math.inf, tuple(f"{form.name}: {'; '.join(failed[form])}" for form in forms)
+
+
+def interpolated_renyi(order: float, round_: Round) -> float:
+    """Bound at any real order > 1 by the chord between the neighboring integers, or infinity.
+
+    Source: convexity of (alpha - 1) R(alpha): van Erven, Harremoes 2014, corollary 2.
+    """
+    below = math.floor(order)
+    at_below = closed_form_renyi(below, round_)[0] if below >= 2 else 0.0
+    if order == below:
+        return at_below
+    at_above = closed_form_renyi(below + 1, round_)[0]
+    if math.isinf(at_above):
+        return math.inf
+    share = order - below
+    moment = (1 - share) * (below - 1) * at_below + share * below * at_above
+    return moment / (order - 1) * (1 + FUNCTION_ERROR)

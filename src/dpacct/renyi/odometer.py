@@ -1,0 +1,276 @@
+"""The running total of rounds that are chosen as results come in: a Renyi odometer and filter.
+
+For fixed orders alpha_i = 1 + b_i and weights w_i > 0 with sum at most 1, both chosen before the
+first round, let S_i be the sum of the Renyi divergences of the rounds at order alpha_i. Then for
+every probability vector p, however it was found, with b = sum p_i b_i,
+
+    epsilon = (sum p_i b_i S_i + KL(p || w) + log(1/delta) + b log b - (1 + b) log(1 + b)) / b
+
+holds at delta, whatever the rule by which rounds were chosen and by which the process stopped.
+With one order this is the Renyi filter of Feldman and Zrnic 2021 (arXiv:2008.11193); the mixture
+lets the best order be picked afterwards. Theorem, conditions, proof: docs/derivations/adaptive.md.
+
+Sums are exact: costs are rounded up to multiples of 2^-64 and added as whole numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from dpacct import validate
+from dpacct.budget import Budget
+from dpacct.numerics.rounding import FUNCTION_ERROR
+from dpacct.numerics.search import bracket_root, minimize_unimodal
+from dpacct.renyi.curve import RenyiCurve
+from dpacct.rounds import Round, Schedule
+from dpacct.schedules.build import as_schedule
+
+Totals = tuple[int, ...]
+
+SCALE = 1 << 64
+# What has no finite bound; a sum that holds it stays above it.
+UNBOUNDED = 1 << 200
+# Distance of each order from 1 relative to the design order's, and its weight in 256ths. The
+# weights add up to exactly one. The design order serves a budget that is spent to the end; larger
+# ones serve the first rounds, smaller ones serve rounds with little noise.
+_PATTERN: tuple[tuple[float, int], ...] = (
+    (0.125, 4), (0.25, 8), (0.5, 24), (0.7, 40), (1.0, 76), (1.4, 40),
+    (2.0, 24), (4.0, 16), (8.0, 12), (16.0, 8), (32.0, 4),
+)  # fmt: skip
+_LOG_RANGE = (-11.0, 15.0)
+_GRID = [_LOG_RANGE[0] + 0.25 * k for k in range(105)]
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Renyi orders and their weights, fixed before the first round.
+
+    Attributes:
+        orders: above 1.
+        weights: positive, adding up to at most 1.
+    """
+
+    orders: tuple[float, ...]
+    weights: tuple[float, ...]
+
+    def cost(self, round_: Round) -> Totals:
+        """Proven Renyi divergence of one round at each order, in units of 2^-64, rounded up."""
+        return _cost(self.orders, round_)
+
+    def zero(self) -> Totals:
+        """The total of no rounds."""
+        return (0,) * len(self.orders)
+
+    def epsilon(self, totals: Totals, delta: float) -> float:
+        """The epsilon that holds at ``delta`` for rounds with these totals.
+
+        Error: never below the formula of the module's head for the vector p that was found;
+            relative rounding error about 1e-13.
+        """
+        if not any(totals):
+            return 0.0
+        if delta <= 0.0:
+            return math.inf
+        live = [
+            Order(order - 1.0, math.log(weight), as_float(total))
+            for order, weight, total in zip(self.orders, self.weights, totals, strict=True)
+            if total < UNBOUNDED
+        ]
+        return _least_epsilon(live, -math.log(delta)) if live else math.inf
+
+
+class Order(NamedTuple):
+    """One order of a mixture: b = alpha - 1, log w, and the total S of the rounds so far."""
+
+    gap: float
+    log_weight: float
+    total: float
+
+
+def fixed_point(value: float) -> int:
+    """``value`` in units of 2^-64, rounded up; what is no finite number at least 0 is unbounded."""
+    if not 0.0 <= value < math.inf:
+        return UNBOUNDED
+    numerator, denominator = value.as_integer_ratio()
+    return -(-numerator * SCALE // denominator)
+
+
+def as_float(total: int) -> float:
+    """A total as a float, rounded up."""
+    return math.nextafter(total / SCALE, math.inf) if total else 0.0
+
+
+def add(*parts: Sequence[int]) -> Totals:
+    """Exact sum of totals."""
+    return tuple(map(sum, zip(*parts, strict=True)))
+
+
+def subtract(whole: Sequence[int], part: Sequence[int]) -> Totals:
+    """Exact difference of totals."""
+    return tuple(a - b for a, b in zip(whole, part, strict=True))
+
+
+def times(count: int, part: Sequence[int]) -> Totals:
+    """Exact multiple of totals."""
+    return tuple(count * a for a in part)
+
+
+@lru_cache(maxsize=4096)
+def _cost(orders: tuple[float, ...], round_: Round) -> Totals:
+    curve = RenyiCurve(1 * round_)
+    return tuple(fixed_point(curve.upper(order)) for order in orders)
+
+
+class _Share(NamedTuple):
+    """One order's part in the vector p, with its logarithm: p itself may underflow to zero."""
+
+    p: float
+    log_p: float
+    order: Order
+
+
+def _least_epsilon(live: Sequence[Order], log_cost: float) -> float:
+    """Minimum over p.
+
+    The best p at a loss y is proportional to w_i e^{b_i (y - S_i)}. With its mean b(y) the bound
+    touches where log sum w_i e^{b_i (y - S_i)} + log(1 + b(y)) = log(1/delta), whose left side
+    increases in y. Whatever root is found, the p that goes with it gives a valid bound.
+    """
+    shares: list[_Share] = []
+
+    def short_of_touching(loss: float) -> float:
+        nonlocal shares
+        logs = [order.log_weight + order.gap * (loss - order.total) for order in live]
+        top = max(logs)
+        log_norm = math.log(sum(math.exp(value - top) for value in logs))
+        relative = [value - top - log_norm for value in logs]
+        shares = [_Share(math.exp(v), v, order) for v, order in zip(relative, live, strict=True)]
+        mean = sum(share.p * share.order.gap for share in shares)
+        return log_cost - top - log_norm - math.log1p(mean)
+
+    # With y at most the first the left side is at most log(1/delta), with y at least the second
+    # one of its terms alone reaches that.
+    widest = math.log1p(max(order.gap for order in live))
+    low = min(order.total + (log_cost - widest) / order.gap for order in live)
+    high = min(
+        order.total + (log_cost - order.log_weight - math.log1p(order.gap)) / order.gap
+        for order in live
+    )
+    step = max((high - low) / 8, 4 * math.ulp(high))
+    root, _ = bracket_root(short_of_touching, high, (low - step, high + step), 0.0, step)
+    short_of_touching(root)
+    alone = min(_at([_Share(1.0, 0.0, order)], log_cost) for order in live)
+    return min(alone, _at(shares, log_cost))
+
+
+def _at(shares: Sequence[_Share], log_cost: float) -> float:
+    """Epsilon for one vector p, rounded up and at least 0.
+
+    Error: p adds up to one and b is exact up to 2^-48 relative, and so is every term; the slack
+        is ten times that of the sum of absolute values.
+    """
+    mean = sum(share.p * share.order.gap for share in shares)
+    renyi = sum(share.p * share.order.gap * share.order.total for share in shares)
+    logs = [(share.p * share.log_p, share.p * share.order.log_weight) for share in shares]
+    low, high = mean * math.log(mean), (1 + mean) * math.log1p(mean)
+    value = renyi + sum(a - b for a, b in logs) + log_cost + low - high
+    size = renyi + sum(abs(a) + abs(b) for a, b in logs) + abs(log_cost) + abs(low) + high + 1.0
+    epsilon = (value + 64 * FUNCTION_ERROR * size) / mean
+    return math.inf if math.isnan(epsilon) else max(0.0, epsilon * (1 + 4 * FUNCTION_ERROR))
+
+
+def design_mixture(budget: Budget, typical: Round | Schedule | None = None) -> Mixture:
+    """The orders and weights for a budget.
+
+    Args:
+        budget: what may be spent.
+        typical: a round, or a schedule, like those that will run; only tightness depends on it.
+            Default: rounds whose Renyi curve is a line, as with full participation.
+    Returns:
+        A pattern of orders around the one at which the most typical rounds fit.
+    """
+    gap = _best_gap(budget, lambda order: order)
+    if typical is not None:
+        curve = RenyiCurve(as_schedule(typical))
+        gap = _best_gap(budget, curve.upper, [math.log(gap)])
+    gaps = [min(max(gap * factor, 1e-5), validate.MAX_ORDER - 1) for factor, _ in _PATTERN]
+    return Mixture(
+        tuple(float(f"{1 + value:.8g}") for value in gaps),
+        tuple(weight / 256 for _, weight in _PATTERN),
+    )
+
+
+def _best_gap(
+    budget: Budget, renyi: Callable[[float], float], starts: Sequence[float] = _GRID
+) -> float:
+    """The distance from 1 of the order at which a curve fits into the budget most often."""
+
+    def share(t: float) -> float:
+        b = math.exp(t)
+        room = budget.epsilon - t + math.log1p(b) + (math.log(budget.delta) + math.log1p(b)) / b
+        return renyi(1 + b) / room if room > 0 else math.inf
+
+    begin = min(starts, key=share)
+    return math.exp(minimize_unimodal(share, begin, _LOG_RANGE, 1e-3))
+
+
+class Odometer:
+    """The running total of a process in memory; a `Ledger` keeps one on disk.
+
+    Args:
+        budget: what may be spent.
+        typical: as for `design_mixture`.
+    """
+
+    def __init__(self, budget: Budget, typical: Round | Schedule | None = None) -> None:
+        self.budget = budget
+        self.mixture = design_mixture(budget, typical)
+        self.rounds = 0
+        self._totals = self.mixture.zero()
+
+    def add(self, round_: Round, rounds: int = 1) -> None:
+        """Charge a round, or several like it; what is charged is not checked against the budget.
+
+        Raises:
+            InvalidParameter: the count is not a whole number of at least one.
+        """
+        count = validate.rounds(rounds)
+        self._totals = add(self._totals, times(count, self.mixture.cost(round_)))
+        self.rounds += count
+
+    @property
+    def epsilon(self) -> float:
+        """The epsilon so far at the budget's delta: proven, for rounds chosen in any way."""
+        return self.mixture.epsilon(self._totals, self.budget.delta)
+
+    def remaining(self, round_: Round) -> int:
+        """How many more such rounds fit into the budget."""
+        return count_fitting(
+            self.mixture, self._totals, self.mixture.cost(round_), self.budget, self.budget.delta
+        )
+
+
+def count_fitting(
+    mixture: Mixture, totals: Totals, cost: Totals, budget: Budget, delta: float
+) -> int:
+    """How many rounds of a cost fit on top of totals, at most `validate.MAX_ROUNDS`."""
+
+    def fits(count: int) -> bool:
+        return mixture.epsilon(add(totals, times(count, cost)), delta) <= budget.epsilon
+
+    low, high = 0, 1
+    while high <= validate.MAX_ROUNDS and fits(high):
+        low, high = high, 2 * high
+    if high > validate.MAX_ROUNDS:
+        high = validate.MAX_ROUNDS + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,167 @@
+"""Shapes of schedules: how the noise multiplier develops over the rounds.
+
+Every shape is an ordinary `Schedule`; nothing remembers which function built it. Shapes whose
+noise changes in each round hold one phase per round, so they end at `MAX_PHASES` rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from dpacct import validate
+from dpacct.errors import InvalidParameter
+from dpacct.rounds import MAX_PHASES, Adjacency, Phase, Round, Sampling, Schedule
+from dpacct.schedules.files import dump_schedule, load_schedule
+
+__all__ = [
+    "constant",
+    "dump_schedule",
+    "geometric",
+    "linear",
+    "load_schedule",
+    "steps",
+    "warm_up",
+]
+
+Step = tuple[int, float] | tuple[int, float, Sampling]
+
+
+def constant(
+    rounds: int,
+    noise_multiplier: float,
+    sampling: Sampling | None = None,
+    adjacency: Adjacency | str | None = None,
+) -> Schedule:
+    """The same round ``rounds`` times.
+
+    Raises:
+        InvalidParameter: a value out of range.
+    """
+    return Schedule([Phase(Round(noise_multiplier, sampling, adjacency), rounds)])
+
+
+def steps(phases: Iterable[Step], adjacency: Adjacency | str | None = None) -> Schedule:
+    """Constant stretches one after the other.
+
+    Args:
+        phases: ``(rounds, noise_multiplier)`` or ``(rounds, noise_multiplier, sampling)`` each.
+        adjacency: the neighboring relation of all rounds; default that of each sampling scheme.
+
+    Raises:
+        InvalidParameter: a value out of range, or stretches of different adjacency.
+    """
+    rule = "a step is (rounds, noise_multiplier) or (rounds, noise_multiplier, sampling)"
+    built: list[Phase] = []
+    for step in phases:
+        if len(step) == 2:
+            rounds, noise_multiplier = step
+            sampling = None
+        elif len(step) == 3:
+            rounds, noise_multiplier, sampling = step
+        else:
+            raise InvalidParameter("phases", step, rule)
+        built.append(Phase(Round(noise_multiplier, sampling, adjacency), rounds))
+    return Schedule(built)
+
+
+def linear(
+    rounds: int,
+    start: float,
+    end: float,
+    sampling: Sampling | None = None,
+    adjacency: Adjacency | str | None = None,
+) -> Schedule:
+    """The noise multiplier goes from ``start`` in the first round to ``end`` in the last.
+
+    Raises:
+        InvalidParameter: a value out of range.
+    """
+    first, last = _ends(start, end)
+    return _trajectory(
+        rounds, first, last, sampling, adjacency, lambda u: first + (last - first) * u
+    )
+
+
+def geometric(
+    rounds: int,
+    start: float,
+    end: float,
+    sampling: Sampling | None = None,
+    adjacency: Adjacency | str | None = None,
+) -> Schedule:
+    """The noise multiplier changes by the same factor from each round to the next.
+
+    The first round has ``start``, the last has ``end``; ``end`` below ``start`` is a decay.
+
+    Raises:
+        InvalidParameter: a value out of range.
+    """
+    first, last = _ends(start, end)
+    return _trajectory(
+        rounds, first, last, sampling, adjacency, lambda u: first * (last / first) ** u
+    )
+
+
+def warm_up(
+    rounds: int,
+    warm_up_rounds: int,
+    start: float,
+    noise_multiplier: float,
+    sampling: Sampling | None = None,
+    adjacency: Adjacency | str | None = None,
+) -> Schedule:
+    """The noise multiplier goes from ``start`` to its final value and stays there.
+
+    Round t (from 0) has ``start + (noise_multiplier - start) * t / warm_up_rounds`` while
+    t < warm_up_rounds, and ``noise_multiplier`` afterwards.
+
+    Raises:
+        InvalidParameter: a value out of range, or a warm-up longer than the schedule.
+    """
+    total = validate.rounds(rounds)
+    ramp = validate.count("warm_up_rounds", warm_up_rounds, "the number of warm-up rounds")
+    if ramp > total:
+        rule = f"a warm-up lasts at most as long as the schedule ({total} rounds)"
+        raise InvalidParameter("warm_up_rounds", ramp, rule)
+    first = validate.noise_multiplier(start, "start")
+    final = validate.noise_multiplier(noise_multiplier)
+    _at_most_one_phase_per_round("warm_up_rounds", ramp)
+    rising = (_between(first, final, first + (final - first) * (t / ramp)) for t in range(ramp))
+    phases = [Phase(Round(noise, sampling, adjacency), 1) for noise in rising]
+    if total > ramp:
+        phases.append(Phase(Round(final, sampling, adjacency), total - ramp))
+    return Schedule(phases)
+
+
+def _ends(start: float, end: float) -> tuple[float, float]:
+    return validate.noise_multiplier(start, "start"), validate.noise_multiplier(end, "end")
+
+
+def _trajectory(
+    rounds: int,
+    first: float,
+    last: float,
+    sampling: Sampling | None,
+    adjacency: Adjacency | str | None,
+    noise_at: Callable[[float], float],
+) -> Schedule:
+    """One round per point u = 0, ..., 1; both ends exactly as given."""
+    total = validate.rounds(rounds)
+    if first == last:
+        return constant(total, first, sampling, adjacency)
+    _at_most_one_phase_per_round("rounds", total)
+    noises = [_between(first, last, noise_at(t / max(total - 1, 1))) for t in range(total)]
+    if total > 1:
+        noises[-1] = last
+    return Schedule(Phase(Round(noise, sampling, adjacency), 1) for noise in noises)
+
+
+def _between(first: float, last: float, noise: float) -> float:
+    # Rounding must not carry a noise multiplier past the ends that were checked.
+    return min(max(noise, min(first, last)), max(first, last))
+
+
+def _at_most_one_phase_per_round(name: str, rounds: int) -> None:
+    if rounds > MAX_PHASES:
+        rule = f"noise that changes in each round does so for at most {MAX_PHASES} rounds"
+        raise InvalidParameter(name, rounds, rule)

@@ -1,0 +1,1 @@
+"""The certified grid engine."""

@@ -1,0 +1,1 @@
+"""Laws of the privacy loss of one round, tilted."""

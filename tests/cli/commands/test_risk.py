@@ -1,0 +1,116 @@
+"""`dpacct risk`, and `dpacct calibrate` to a limit of risk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import dpacct as library
+from dpacct import risk
+from dpacct.rounds import Poisson, Round
+from dpacct.schedules.shapes import load_schedule
+
+RISK = "risk --noise 1 --rounds 300 --q 0.1"
+PLAN = 300 * Round(1.0, Poisson(0.1))
+
+
+def both(value: library.Interval) -> dict[str, float]:
+    return {"lower": value.lower, "upper": value.upper}
+
+
+def close(shown: dict[str, float], value: library.Interval) -> bool:
+    return shown == pytest.approx(both(value), rel=1e-7)
+
+
+def test_json(dpacct: Any) -> None:
+    data = dpacct(RISK, "--fpr 0.01,0.5 --prior 0.1 --json").json
+    assert set(data) == {
+        "advantage", "prior", "best_guess", "rates", "accountant",
+        "rounds", "sampling", "sampling_rate", "adjacency", "noise_multiplier",
+    }  # fmt: skip
+    assert close(data["advantage"], risk.advantage(PLAN))
+    assert close(data["best_guess"], risk.best_guess(PLAN, prior=0.1))
+    assert [row["fpr"] for row in data["rates"]] == [0.01, 0.5]
+    for row in data["rates"]:
+        fpr = row["fpr"]
+        assert set(row) == {"fpr", "tpr", "posterior"}
+        assert close(row["tpr"], risk.true_positive_rate(PLAN, fpr=fpr))
+        assert close(row["posterior"], risk.posterior(PLAN, prior=0.1, fpr=fpr))
+    assert (data["prior"], data["accountant"], data["adjacency"]) == (0.1, "tight", "add-remove")
+
+
+def test_quiet_prints_the_advantage(dpacct: Any) -> None:
+    assert float(dpacct(RISK, "-q").text) == risk.advantage(PLAN).upper
+
+
+def test_a_person_reads_who_attacks_and_what_is_proven(dpacct: Any) -> None:
+    text = dpacct(RISK).text
+    assert "advantage          0.68675 proven    0.68674 achieved" in text
+    assert "Poisson sampling at rate 0.1, add-remove a client" in text
+    assert "whether one client was there" in " ".join(text.split())
+    # Three rates by default, proven rounded up and achieved rounded down.
+    assert "0.01   0.41007     0.41006" in text
+    uniform = dpacct("risk --noise 9 --rounds 100 --sampling uniform --q 0.1 --fpr 0.1").text
+    assert "which of two clients" in " ".join(uniform.split())
+
+
+def test_a_schedule_file(dpacct: Any, schedule_file: str) -> None:
+    data = dpacct(f"risk --schedule {schedule_file} --fpr 0.1 --json").json
+    assert close(data["advantage"], risk.advantage(load_schedule(schedule_file)))
+    assert len(data["phases"]) == 2
+
+
+def test_calibrate_to_an_advantage(dpacct: Any) -> None:
+    words = "calibrate --advantage 0.1 --rounds 300 --q 0.1 --accountant tight"
+    data = dpacct(words, "--json").json
+    found = library.calibrate(advantage=0.1, rounds=300, sampling_rate=0.1, accountant="tight")
+    assert data["noise_multiplier"] == found.noise_multiplier
+    assert found.risk is not None
+    assert data["risk"] == {"name": "advantage", **both(found.risk), "target": 0.1}
+    assert data["epsilon"] == {**both(found.epsilon), "target": None}
+    assert data["delta"] == 1e-5
+    lines = dpacct(words).text.splitlines()
+    assert lines[1].startswith("  noise multiplier   6.9175")
+    assert lines[2].startswith("  advantage          0.10000 proven")
+    assert lines[3].startswith("  epsilon  ")
+
+
+def test_calibrate_to_a_tpr(dpacct: Any) -> None:
+    words = "calibrate --tpr 0.1 --fpr 0.01 --rounds 300 --q 0.1 --accountant tight"
+    data = dpacct(words, "--json").json
+    assert data["risk"]["name"] == "TPR at FPR 0.01"
+    assert data["risk"]["upper"] <= 0.1
+    assert 1.798 < data["noise_multiplier"] < 1.799
+    assert float(dpacct(words, "-q").text) == data["noise_multiplier"]
+    solved = "calibrate --tpr 0.1 --fpr 0.01 --noise 2 --q 0.1 --solve rounds --accountant tight"
+    assert "the most that stay within TPR at FPR 0.01 0.1" in dpacct(solved).text
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (f"{RISK} --fpr 0", ("--fpr is 0;", "(0, 1)")),
+        (f"{RISK} --fpr 0.1,,0.2", ("--fpr is '0.1,,0.2', where a number is missing;", "(0, 1)")),
+        (f"{RISK} --fpr half", ("--fpr is 'half', which is not a number;", "(0, 1)")),
+        (f"{RISK} --prior 1", ("--prior is 1;", "(0, 1)")),
+        (f"{RISK} --accountant x", ("--accountant is 'x';",)),
+        ("risk --rounds 3 --q 0.1", ("--noise is missing;",)),
+        ("calibrate --advantage 2 --rounds 3 --q 0.1", ("--advantage is 2;", "(0, 1)")),
+        ("calibrate --tpr 0.1 --rounds 3 --q 0.1", ("--fpr is missing;", "(0, 1)")),
+        ("calibrate --fpr 0.1 --rounds 3 --q 0.1", ("--fpr 0.1 needs --tpr",)),
+        ("calibrate --tpr 0.1 --fpr 0.2 --rounds 3 --q 0.1", ("--tpr is 0.1;", "(0.2, 1)")),
+        (
+            "calibrate --eps 8 --advantage 0.1 --rounds 3 --q 0.1",
+            ("--advantage 0.1 contradicts --eps 8", "one target"),
+        ),
+    ],
+)
+def test_bad_input(dpacct: Any, words: str, parts: tuple[str, ...]) -> None:
+    ran = dpacct(words)
+    assert ran.code == 2
+    assert ran.out == ""
+    assert ran.err.startswith("dpacct: ")
+    assert len(ran.err.splitlines()) == 1
+    for part in parts:
+        assert part in ran.err

@@ -1,0 +1,345 @@
+"""`dpacct ledger ...`: every command, for people and as JSON, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+import dpacct as library
+from dpacct import Budget, Ledger, Poisson, Round
+from dpacct.schedules.shapes import load_schedule
+from dpacct_cli.app import app
+
+COMMANDS = ["init", "show", "verify", "report", "remaining", "charge", "finish", "export"]
+ROUND = Round(1.3, Poisson(0.1))
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    with Ledger.open("census.ledger", Budget(8, 1e-5)) as ledger:
+        run = ledger.start_run("training")
+        for _ in range(5):
+            run.reserve(ROUND).commit()
+        run.reserve(ROUND)
+    return "census.ledger"
+
+
+def assert_refused(result: Any, code: int, *parts: str) -> None:
+    assert result.code == code, result.out + result.err
+    assert result.err.startswith("dpacct: ")
+    assert result.err.count("\n") == 1
+    for part in parts:
+        assert part in result.err
+
+
+def test_the_commands_are_those_documented(dpacct: Any) -> None:
+    group: Any = typer.main.get_command(app)
+    assert list(group.commands["ledger"].commands) == COMMANDS
+    text = dpacct("ledger --help").text
+    for command in COMMANDS:
+        assert re.search(rf"^  {command} +\S", text, flags=re.MULTILINE)
+    reference = Path(__file__).parents[3] / "docs" / "reference" / "command-line.md"
+    for command in COMMANDS:
+        assert f"`dpacct ledger {command}" in reference.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_explains_every_option_and_its_examples_run(
+    dpacct: Any, command: str, file: str
+) -> None:
+    group: Any = typer.main.get_command(app)
+    text = dpacct("ledger", command, "--help").text
+    for param in group.commands["ledger"].commands[command].params:
+        assert param.help
+        for option in param.opts:
+            assert option in text or param.param_type_name == "argument"
+    assert "--json" in text
+    assert "\\" not in text
+    found = re.findall(r"^\s+dpacct (ledger .*)$", text, flags=re.MULTILINE)
+    assert found
+    if command == "init":
+        for path in Path().glob(f"{file}*"):
+            path.unlink()
+    for example in found:
+        assert example.startswith(f"ledger {command} ")
+        assert dpacct(example).code == 0
+
+
+@pytest.mark.usefixtures("file")
+def test_init(dpacct: Any) -> None:
+    words = "ledger init new.ledger --eps 3 --delta 1e-6 --adjacency replace-one --unit writer"
+    data = dpacct(words, "--json").json
+    assert data["budget"] == {"epsilon": 3.0, "delta": 1e-6}
+    assert (data["unit"], data["adjacency"]) == ("writer", "replace-one")
+    with Ledger.open("new.ledger") as ledger:
+        assert ledger.budget == Budget(3, 1e-6)
+    assert_refused(dpacct(words), 2, "FILE is 'new.ledger'", "ever replaced")
+    assert "budget" in dpacct("ledger init other.ledger --eps 3").text
+    assert dpacct("ledger init third.ledger --eps 3 -q").text == "third.ledger\n"
+
+
+def test_show(dpacct: Any, file: str) -> None:
+    with Ledger.open(file) as ledger:
+        upper = ledger.upper_epsilon()
+    data = dpacct("ledger show", file, "--json").json
+    assert data["epsilon"]["upper"] == upper
+    assert (data["rounds"], data["guarantee"], data["delta"]) == (6, "adaptive", 1e-5)
+    (run,) = data["runs"]
+    assert (run["name"], run["committed"], run["uncommitted"]) == ("training", 5, 1)
+    assert dpacct("ledger show", file, "-q").text == f"{upper!r}\n"
+    text = dpacct("ledger show", file).text
+    for word in ("epsilon", "proven", "achieved", "budget", "one client, add-remove", "training"):
+        assert word in text
+
+
+def test_show_of_a_seeded_run_promises_nothing(dpacct: Any, file: str) -> None:
+    with Ledger.open(file) as ledger:
+        ledger.start_run("seeded", private=False).reserve(ROUND).commit()
+    assert dpacct("ledger show", file, "-q").text == "inf\n"
+    assert dpacct("ledger show", file, "--json").json["epsilon"]["upper"] is None
+    text = dpacct("ledger show", file).text
+    assert "none" in text.splitlines()[1]
+    assert "none, not private" in text
+
+
+def test_show_tells_the_whole_plan_first_while_part_of_it_ran(dpacct: Any, tmp_path: Path) -> None:
+    book = str(tmp_path / "part.ledger")
+    with Ledger.open(book, Budget(8, 1e-5)) as ledger:
+        run = ledger.start_run("x", 20 * ROUND)
+        for _ in range(5):
+            run.reserve(ROUND).commit()
+        whole, part = ledger.epsilon_any_stop(), ledger.upper_epsilon()
+    assert whole > part
+    assert dpacct("ledger show", book, "-q").text == f"{whole!r}\n"
+    first, second = dpacct("ledger show", book).text.splitlines()[1:3]
+    assert whole <= float(first.split()[1]) <= whole * (1 + 1e-4)
+    assert "whatever decided when to stop, at delta 1e-05" in first
+    assert "only if it was settled in advance to stop here" in second
+    assert part <= float(second.split()[0]) <= part * (1 + 1e-4)
+
+
+def test_verify(dpacct: Any, file: str) -> None:
+    data = dpacct("ledger verify", file, "--json").json
+    assert data["sound"] is True
+    assert (data["rounds"], data["entries"], data["head_found"]) == (6, 13, None)
+    head = dpacct("ledger verify", file, "-q").text.strip()
+    assert head == data["head"]
+    assert "the head you kept is in the chain" in dpacct("ledger verify", file, "--head", head).text
+    connection = sqlite3.connect(file, isolation_level=None)
+    connection.execute("DROP TRIGGER entries_stay")
+    connection.execute("DELETE FROM entries WHERE number = 13")
+    connection.close()
+    # Beside the file is a witness of what was dropped; who drops entries may drop that as well.
+    assert_refused(dpacct("ledger verify", file), 1, "entr")
+    Path(f"{file}.witness").unlink()
+    result = dpacct("ledger verify", file, "--head", head, "--json")
+    assert_refused(result, 1, "damaged")
+    shown = json.loads(result.out)
+    assert (shown["sound"], shown["head_found"]) == (False, False)
+    human = dpacct("ledger verify", file)
+    assert_refused(human, 1, "the tables are not those of a ledger")
+    assert "damaged" in human.out
+
+
+def test_report(dpacct: Any, file: str) -> None:
+    text = dpacct("ledger report", file).text
+    assert text.startswith("# Privacy report: census.ledger\n")
+    assert dpacct("ledger report", file, "-o page.html").text == ""
+    assert Path("page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert dpacct("ledger report", file, "-o page.md").text == ""
+    assert Path("page.md").read_text(encoding="utf-8").splitlines()[0] == text.splitlines()[0]
+    data = dpacct("ledger report", file, "--json").json
+    assert data["runs"][0]["phases"][0]["rounds"] == 6
+    assert data["points"][-1]["upper"] == data["epsilon"]["upper"]
+
+
+def test_remaining(dpacct: Any, file: str) -> None:
+    words = f"ledger remaining {file} --noise 1.3 --q 0.1"
+    with Ledger.open(file) as ledger:
+        expected = ledger.remaining(ROUND)
+    assert dpacct(words, "-q").text == f"{expected}\n"
+    data = dpacct(words, "--json").json
+    assert (data["remaining"], data["remaining_as_plan"]) == (expected, expected)
+    assert "more such rounds" in dpacct(words).text
+    dpacct("ledger init fresh.ledger --eps 8")
+    fresh = dpacct("ledger remaining fresh.ledger --noise 1.3 --q 0.1").text
+    assert "registered as a plan" in fresh
+    uniform = "ledger remaining fresh.ledger --noise 4 --sampling uniform --cohort 10 --clients 999"
+    assert dpacct(uniform, "--json").json["remaining"] > 1
+
+
+@pytest.mark.usefixtures("file")
+def test_charge_records_rounds_that_ran_elsewhere(dpacct: Any) -> None:
+    dpacct("ledger init new.ledger --eps 8")
+    words = "ledger charge new.ledger --noise 1.3 --rounds 40 --q 0.1 --name notebook"
+    data = dpacct(words, "--json").json
+    spent = library.epsilon(40 * ROUND, delta=1e-5)
+    assert data["epsilon"]["upper"] == pytest.approx(spent.upper, rel=1e-6)
+    assert (data["run"], data["charged"], data["delta"]) == (1, 40, 1e-5)
+    assert (data["adjacency"], data["sampling_rate"]) == ("add-remove", 0.1)
+    text = dpacct(words).text
+    assert re.search(r"charged +40 +rounds that ran elsewhere, as run 2", text)
+    shown = dpacct("ledger show new.ledger --json").json
+    assert [run["name"] for run in shown["runs"]] == ["notebook", "notebook"]
+    assert all(run["finished"] for run in shown["runs"])
+    number = dpacct("ledger charge new.ledger --noise 9 --rounds 1 --q 0.1 -q").text
+    assert float(number) == dpacct("ledger show new.ledger --json").json["epsilon"]["upper"]
+
+
+@pytest.mark.usefixtures("file")
+def test_charge_beyond_the_budget_needs_to_be_said(dpacct: Any) -> None:
+    words = "ledger charge census.ledger --noise 0.5 --rounds 99 --q 0.1"
+    with Ledger.open("census.ledger") as ledger:
+        before = ledger.head
+        assert_refused(dpacct(words), 1, "does not fit", "--over-budget records them")
+        assert ledger.head == before
+    text = dpacct(words, "--over-budget").text
+    assert "more than the budget: no further round is admitted" in text
+    shown = dpacct("ledger show census.ledger").text
+    assert "more than the budget" in shown
+    assert "recorded beyond the budget" in dpacct("ledger verify census.ledger").text
+    again = dpacct("ledger charge census.ledger --noise 1e3 --rounds 1 --q 0.1")
+    assert_refused(again, 1, "does not fit")
+
+
+def test_charge_takes_a_schedule_file(dpacct: Any, schedule_file: str) -> None:
+    book = str(Path(schedule_file).with_name("new.ledger"))
+    dpacct("ledger init --eps 20", book)
+    data = dpacct("ledger charge", book, "--schedule", schedule_file, "--json").json
+    plan = load_schedule(schedule_file)
+    spent = library.epsilon(plan, delta=1e-5)
+    assert data["charged"] == 300
+    assert data["epsilon"]["upper"] == pytest.approx(spent.upper, rel=1e-6)
+
+
+@pytest.mark.usefixtures("file")
+def test_finish_frees_what_a_dead_run_holds(dpacct: Any) -> None:
+    dpacct("ledger init new.ledger --eps 8")
+    with Ledger.open("new.ledger") as ledger:
+        run = ledger.start_run("dead", 150 * ROUND)
+        run.reserve(ROUND).commit()
+        run.reserve(ROUND)
+    words = "ledger charge new.ledger --noise 1.3 --rounds 150 --q 0.1"
+    refused = dpacct(words)
+    assert_refused(refused, 1, "run 1 ('dead', 148 rounds)")
+    found = re.search(r"`dpacct (ledger finish \S+ --run 1)` frees it, and", refused.err)
+    assert found is not None
+    text = dpacct(found[1]).text
+    assert re.search(r"free again +148 +rounds", text)
+    assert "1 of them reserved and never released" in text
+    assert dpacct(words).code == 0
+    assert_refused(dpacct(found[1]), 1, "run 1 is finished")
+    with Ledger.open("new.ledger") as ledger:
+        assert ledger.rounds == 152
+        ledger.start_run("other", 3 * Round(9.0, Poisson(0.1)))
+    data = dpacct("ledger finish new.ledger --run 3 --json").json
+    assert (data["freed"], data["run"], data["finished"]) == (3, 3, True)
+
+
+@pytest.mark.usefixtures("file")
+def test_a_new_ledger_with_a_large_delta_is_worth_a_note(dpacct: Any) -> None:
+    loose = dpacct("ledger init loose --eps 30 --delta 0.05")
+    assert loose.err.count("note: delta 0.05") == loose.err.count("\n") == 1
+    assert dpacct("ledger init tight --eps 30").err == ""
+
+
+def test_export(dpacct: Any, file: str) -> None:
+    lines = dpacct("ledger export", file).text.splitlines()
+    entries = [json.loads(line) for line in lines]
+    assert [entry["number"] for entry in entries] == list(range(1, 14))
+    assert dpacct("ledger export", file, "--json").json["entries"] == entries
+    assert dpacct("ledger export", file, "-o all.jsonl").text == ""
+    assert Path("all.jsonl").read_text(encoding="utf-8").splitlines() == lines
+
+
+def test_nothing_is_overwritten_without_force_and_a_ledger_never(dpacct: Any, file: str) -> None:
+    Path("page.md").write_text("mine\n", encoding="utf-8")
+    for words in ("ledger report census.ledger", "ledger export census.ledger"):
+        assert_refused(dpacct(words, "-o page.md"), 2, "'page.md'; it exists already", "--force")
+        assert Path("page.md").read_text(encoding="utf-8") == "mine\n"
+        assert dpacct(words, "-o page.md --force").text == ""
+        assert Path("page.md").read_text(encoding="utf-8") != "mine\n"
+        Path("page.md").write_text("mine\n", encoding="utf-8")
+    before = Path(file).read_bytes()
+    Path("link.md").symlink_to(file)
+    Path("hard.md").hardlink_to(file)
+    for target in ("link.md", "hard.md", "./link.md"):
+        for words in ("ledger report census.ledger", "ledger export census.ledger"):
+            refused = dpacct(words, f"-o {target} --force")
+            assert_refused(refused, 2, "it is a ledger, and is never replaced")
+    for target in (file, f"./{file}", str(Path(file).absolute()), f"{file}-wal", f"{file}.witness"):
+        refused = dpacct("ledger export census.ledger --force -o", target)
+        assert_refused(refused, 2, "and is never replaced")
+    assert Path(file).read_bytes() == before
+    Path("hard.md").unlink()
+    assert dpacct("ledger verify", file, "--json").json["sound"] is True
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "parts"),
+    [
+        ("ledger", 2, ("dpacct ledger --help",)),
+        ("ledger shw census.ledger", 2, ("shw", "show")),
+        ("ledger show", 2, ("FILE is missing",)),
+        ("ledger init --eps 3", 2, ("FILE is missing",)),
+        ("ledger show nowhere", 2, ("FILE is 'nowhere'", "no such file")),
+        ("ledger show text.md", 1, ("text.md", "not a ledger")),
+        ("ledger init x --eps 0", 2, ("--eps is 0", "above 0")),
+        ("ledger init x", 2, ("--eps is missing",)),
+        ("ledger init x --eps 1 --delta 2", 2, ("--delta is 2", "(0, 1)")),
+        ("ledger init x --eps 1 --adjacency y", 2, ("--adjacency is 'y'", "replace-one")),
+        ("ledger init nowhere/x --eps 1", 2, ("nowhere", "no such folder")),
+        ("ledger report census.ledger -o page.pdf", 2, ("-o is 'page.pdf'", ".html")),
+        ("ledger report census.ledger -o nowhere/page.md", 2, ("-o is", "written")),
+        ("ledger remaining census.ledger --q 0.1", 2, ("--noise is missing",)),
+        ("ledger remaining census.ledger --noise 1", 2, ("--q is missing",)),
+        ("ledger remaining census.ledger --noise 1 --q 7", 2, ("--q is 7",)),
+        ("ledger remaining census.ledger --noise 1 --q 0.1 --adjacency replace-one", 2,
+         ("--adjacency is 'replace-one'", "add-remove")),
+        ("ledger verify census.ledger --head 00", 2, ("--head is '00';", "64 hexadecimal digits")),
+        (f"ledger verify census.ledger --head {64 * '0'}", 1, ("0 is not in the chain",)),
+        ("ledger init '' --eps 3", 2, ("FILE is missing;",)),
+        ("ledger show census.ledger --json -q", 2, ("-q", "--json")),
+        ("ledger charge nowhere --noise 1 --rounds 1 --q 1", 2, ("FILE is 'nowhere'",)),
+        ("ledger charge census.ledger --rounds 1 --q 1", 2, ("--noise is missing",)),
+        ("ledger charge census.ledger --noise 1 --q 1", 2, ("--rounds is missing",)),
+        ("ledger charge census.ledger --noise 1 --rounds 1", 2, ("--q is missing",)),
+        ("ledger charge census.ledger --noise 9 --rounds 1e6 --q 0.1", 2,
+         ("--rounds is 1e6", "100000 rounds", "several calls")),
+        ("ledger charge census.ledger --noise 9 --rounds 1 --q 0.1 --name ' '", 2,
+         ("--name is ' '",)),
+        ("ledger charge census.ledger --noise 9 --rounds 1 --q 0.1 --adjacency replace-one", 2,
+         ("--adjacency is 'replace-one'", "add-remove")),
+        ("ledger finish census.ledger", 2, ("--run is missing",)),
+        ("ledger finish census.ledger --run 0", 2, ("--run is 0",)),
+        ("ledger finish census.ledger --run 2", 2, ("--run is 2", "runs are 1 to 1")),
+        ("ledger finish nowhere --run 1", 2, ("FILE is 'nowhere'",)),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("file")
+def test_what_is_refused_is_refused_in_one_line(
+    dpacct: Any, words: str, code: int, parts: tuple[str, ...]
+) -> None:
+    Path("text.md").write_text("# a text\n", encoding="utf-8")
+    assert_refused(dpacct(words), code, *parts)
+
+
+def test_asking_for_help_does_not_load_sqlite() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys\nfrom dpacct_cli.app import app\n"
+        "try:\n    app(['ledger', '--help'])\nexcept SystemExit: pass\n"
+        "print('sqlite3' in sys.modules, file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stderr == "False\n"
+    assert library.Ledger is Ledger

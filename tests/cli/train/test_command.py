@@ -1,0 +1,454 @@
+"""`dpacct train`: runs that are charged, files that hold what they say, stops that can go on."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from rich.console import Console
+
+import dpacct as library
+from dpacct.fl import ClientData, Diagnostics, Report, Timing, evaluate
+from dpacct.fl.data import load_digits
+from dpacct.fl.models import build_model
+from dpacct.fl.report.reports import RELEASED, UNPROTECTED
+from dpacct.ledger import Ledger
+from dpacct_cli.options import Style
+from dpacct_cli.train import command
+from dpacct_cli.train import run as train_run
+from dpacct_cli.train.progress import bar, describe
+from dpacct_cli.train.settings import Settings
+
+
+def small(rounds: int) -> str:
+    return f"train dp-fedavg --rounds {rounds} --clients 20 --q 0.5 --local-epochs 1"
+
+
+SMALL = small(rounds=3)
+KEYS = [
+    "method",
+    "data",
+    "model",
+    "rounds",
+    "epsilon",
+    "delta",
+    "noise_multiplier",
+    "clip_norm",
+    "sampling",
+    "sampling_rate",
+    "adjacency",
+    "test_accuracy",
+    "seconds",
+    "ledger",
+]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Models this small wait for threads longer than they compute."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DPACCT_DATA", raising=False)
+    return tmp_path
+
+
+def report(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(name).read_text(encoding="utf-8").splitlines()]
+
+
+def test_the_summary_is_one_object_with_the_promised_keys(dpacct: Any) -> None:
+    data = dpacct(SMALL, "--json").json
+    assert list(data)[: len(KEYS)] == KEYS
+    assert (data["method"], data["data"], data["model"]) == ("dp-fedavg", "digits", "logistic")
+    assert (data["rounds"], data["clients"], data["sampling_rate"]) == (3, 20, 0.5)
+    assert (data["sampling"], data["adjacency"]) == ("poisson", "add-remove")
+    assert data["delta"] == pytest.approx(20**-1.1)
+    assert data["private"] is True
+    assert set(data["epsilon"]) == {"lower", "upper", "target"}
+
+
+def test_what_is_printed_is_what_was_charged(dpacct: Any) -> None:
+    data = dpacct(SMALL, "--eps 5 --delta 1e-3 --json").json
+    plan = 3 * library.Round(data["noise_multiplier"], library.Poisson(0.5))
+    spent = library.epsilon(plan, delta=1e-3, accountant="tight")
+    assert data["epsilon"]["target"] == 5
+    assert data["epsilon"]["upper"] <= 5
+    assert data["epsilon"]["upper"] == pytest.approx(spent.upper, rel=1e-6)
+    with Ledger.open(data["ledger"], read_only=True) as ledger:
+        (run,) = ledger.runs
+        assert (run.committed, run.private, run.finished) == (3, True, True)
+        assert run.epsilon().upper == data["epsilon"]["upper"]
+
+
+def test_files_hold_what_the_summary_says(dpacct: Any) -> None:
+    data = dpacct(SMALL, "--eval-every 2 --json").json
+    digits = load_digits()
+    model = build_model("logistic", digits)
+    model.load_state_dict(torch.load(data["model_file"], weights_only=True))
+    tested = ClientData(*digits.test.batch(slice(None)))
+    found = evaluate(model, torch.nn.functional.cross_entropy, tested).accuracy
+    assert found == data["test_accuracy"]
+    rows = report(data["report"])
+    assert [row["round"] for row in rows] == [1, 2, 3]
+    assert rows[0]["test_accuracy"] is None
+    assert rows[2]["test_accuracy"] == data["test_accuracy"]
+    assert rows[1]["epsilon_upper"] < rows[2]["epsilon_upper"]
+    assert all(name in RELEASED or name.startswith(UNPROTECTED) for row in rows for name in row)
+
+
+def test_a_run_without_typed_options_learns(dpacct: Any) -> None:
+    data = dpacct("train dp-fedavg --json").json
+    assert data["epsilon"]["upper"] <= data["epsilon"]["target"] == 8
+    assert data["clients"] == 100
+    # Guessing gives 0.1; twenty runs of these defaults gave 0.84 to 0.90.
+    assert data["test_accuracy"] > 0.75
+
+
+def test_a_person_reads_accuracy_budget_and_files(dpacct: Any) -> None:
+    ran = dpacct(SMALL)
+    lines = [line for line in ran.text.splitlines() if line.strip()]
+    assert re.match(r"  test accuracy +0\.\d+ +of 360 examples that no client holds$", lines[0])
+    assert re.match(r"  epsilon .*proven .*achieved +at delta 0\.0371 \(20\^-1\.1\)$", lines[1])
+    assert "3 rounds, Poisson sampling at rate 0.5, add-remove a client" in lines[2]
+    for name in ("  digits.ledger", "dp-fedavg-digits.model.pt", ".report.jsonl"):
+        assert name in ran.text
+    assert "round 3" not in ran.err
+    assert ran.err.startswith("note: delta 0.0371 with 20 clients is 0.742 / clients;")
+
+
+def test_the_number_alone(dpacct: Any) -> None:
+    assert 0.0 <= float(dpacct(SMALL, "-q").text) <= 1.0
+
+
+def test_a_seed_repeats_the_run_and_takes_its_privacy(dpacct: Any) -> None:
+    one, two = (dpacct(SMALL, "--seed 5 --new-ledger --json").json for _ in range(2))
+    assert one["test_accuracy"] == two["test_accuracy"]
+    weights = [torch.load(run["model_file"], weights_only=True) for run in (one, two)]
+    assert torch.equal(weights[0]["linear.weight"], weights[1]["linear.weight"])
+    assert one["private"] is False
+    assert "seed" in one["not_private_because"]
+    assert one["epsilon"]["upper"] is None
+    text = dpacct(SMALL, "--seed 5 --new-ledger").text
+    assert re.search(r"epsilon +infinite +a seed was given", text)
+    with Ledger.open(one["ledger"], read_only=True) as ledger:
+        assert ledger.runs[0].private is False
+
+
+def test_a_public_seed_does_not(dpacct: Any) -> None:
+    assert dpacct(SMALL, "--public-seed 3 --json").json["private"] is True
+
+
+def test_given_noise_is_taken_and_charged(dpacct: Any) -> None:
+    data = dpacct(SMALL, "--noise 2 --json").json
+    assert data["noise_multiplier"] == 2
+    assert data["epsilon"]["target"] is None
+    expected = library.epsilon(
+        3 * library.Round(2.0, library.Poisson(0.5)), delta=data["delta"], accountant="tight"
+    )
+    assert data["epsilon"]["upper"] == pytest.approx(expected.upper, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "sampling", "rate", "adjacency"),
+    [
+        ("--sampling uniform", "uniform", 0.3, "replace-one"),
+        ("--sampling full", "full", 1.0, "add-remove"),
+        ("--cohort 4", "poisson", 0.2, "add-remove"),
+        ("--q 0.25 --adjacency replace-one", "poisson", 0.25, "replace-one"),
+    ],
+)
+def test_who_takes_part(
+    dpacct: Any, words: str, sampling: str, rate: float, adjacency: str
+) -> None:
+    data = dpacct("train dp-fedavg --rounds 1 --clients 20 --noise 3 --json", words).json
+    assert (data["sampling"], data["sampling_rate"]) == (sampling, rate)
+    assert data["adjacency"] == adjacency
+
+
+def test_a_file_says_what_to_do(dpacct: Any, folder: Path) -> None:
+    text = 'clients = 20\nrounds = 2\nnoise = 3\npartition = "dirichlet:0.5"\n'
+    (folder / "run.toml").write_text(f"{text}[data_options]\nnum_train = 100\n", encoding="utf-8")
+    data = dpacct("train dp-fedavg --config run.toml --rounds 1 --json").json
+    assert (data["rounds"], data["clients"], data["noise_multiplier"]) == (1, 20, 3)
+    assert data["partition"] == "dirichlet:0.5"
+
+
+def write_people(folder: Path) -> None:
+    rows = [f"{k % 7},{k % 3 / 2},{'yes' if k % 7 > 3 else 'no'},p{k % 9}" for k in range(120)]
+    text = "\n".join(["a,b,answer,who", *rows]) + "\n"
+    (folder / "people.csv").write_text(text, encoding="utf-8")
+    (folder / "people.toml").write_text(
+        '[data_options]\nowner = "who"\nnumeric = {a = [0, 6], b = [0, 1]}\n', encoding="utf-8"
+    )
+
+
+def test_a_table_of_ones_own_by_owner(dpacct: Any, folder: Path) -> None:
+    write_people(folder)
+    words = "train dp-fedavg --data people.csv --label answer --config people.toml --json"
+    data = dpacct(words, "--partition natural --rounds 2 --noise 2").json
+    assert (data["data"], data["clients"]) == ("people", 9)
+    assert data["ledger"] == "people.ledger"
+    assert dpacct(words, "--clients 5 --rounds 1 --noise 9 --new-ledger").json["clients"] == 5
+
+
+BAD = [
+    ("", ("METHOD", "dp-fedavg")),
+    ("nonsense", ("METHOD is 'nonsense'", "dp-fedavg")),
+    ("dp-fedavg --data imagenet", ("--data is 'imagenet'", "digits", "mnist")),
+    ("dp-fedavg --data mnist", ("--data-dir is 'data'", "mnist.npz", "DPACCT_DATA")),
+    ("dp-fedavg --data none.csv", ("none.csv", "does not exist")),
+    ("dp-fedavg --model vgg", ("--model is 'vgg'", "resnet18")),
+    ("dp-fedavg --model lstm", ("--model is 'lstm'", "text")),
+    ("dp-fedavg --clients 0", ("--clients is 0", "from 1")),
+    ("dp-fedavg --clients many", ("--clients is 'many'",)),
+    ("dp-fedavg --clients 2000", ("--clients is 2000", "1437")),
+    ("dp-fedavg --partition natural", ("--partition is 'natural'", "iid")),
+    ("dp-fedavg --partition dirichlet", ("--partition is 'dirichlet'", "dirichlet:A")),
+    ("dp-fedavg --partition dirichlet:0", ("--partition is 0", "[0.001, 1e+06]")),
+    ("dp-fedavg --partition iid:3", ("--partition is 'iid:3'",)),
+    ("dp-fedavg --rounds 0", ("--rounds is 0",)),
+    ("dp-fedavg --q 2", ("--q is 2;", "(0, 1]")),
+    ("dp-fedavg --q 0.5 --cohort 5", ("--q 0.5 contradicts --cohort 5",)),
+    ("dp-fedavg --sampling full --q 0.5", ("--q 0.5 contradicts --sampling full",)),
+    ("dp-fedavg --sampling sometimes", ("--sampling is 'sometimes'",)),
+    ("dp-fedavg --eps 0", ("--eps is 0", "above 0")),
+    ("dp-fedavg --eps 8 --noise 1", ("--eps 8 contradicts --noise 1",)),
+    ("dp-fedavg --noise 0", ("--noise is 0",)),
+    ("dp-fedavg --delta 1", ("--delta is 1",)),
+    ("dp-fedavg --clip-norm 0", ("--clip-norm is 0", "above 0")),
+    ("dp-fedavg --local-lr 0", ("--local-lr is 0",)),
+    ("dp-fedavg --local-lr fast", ("--local-lr is 'fast'",)),
+    ("dp-fedavg --local-epochs 0", ("--local-epochs is 0",)),
+    ("dp-fedavg --local-steps 1.5", ("--local-steps is 1.5",)),
+    ("dp-fedavg --batch-size 0", ("--batch-size is 0",)),
+    ("dp-fedavg --momentum 1", ("--momentum is 1", "[0, 1)")),
+    ("dp-fedavg --weight-decay -1", ("--weight-decay is -1",)),
+    ("dp-fedavg --lr-decay 2", ("--lr-decay is 2",)),
+    ("dp-fedavg --server-lr 0", ("--server-lr is 0",)),
+    ("dp-fedavg --eval-every 0", ("--eval-every is 0",)),
+    ("dp-fedavg --vectorize maybe", ("--vectorize is 'maybe'", "auto, yes or no")),
+    ("dp-fedavg --device tpu9", ("--device is 'tpu9'", "cuda")),
+    ("dp-fedavg --device cuda:99", ("--device is 'cuda:99'", "CUDA")),
+    ("dp-fedavg --seed -1", ("--seed is -1",)),
+    ("dp-fedavg --public-seed x", ("--public-seed is 'x'",)),
+    ("dp-fedavg --set rho=1", ("--set rho", "dp-fedavg")),
+    ("dp-fedavg --preset nothing", ("--preset is 'nothing'", "mnist-logistic")),
+    ("dp-fedavg --config none.toml", ("--config is 'none.toml'", "cannot be read")),
+    ("dp-fedavg --ledger no/where.ledger", ("--ledger is 'no/where.ledger'", "no folder no")),
+    ("dp-fedavg --resume", ("--ledger", "no run to resume")),
+    ("--resume", ("--ledger", "no run to resume")),
+    ("--resume --run x", ("--run is 'x'", "no run to resume", "x.settings.json")),
+    ("dp-fedavg --run x", ("--run x needs --resume",)),
+    ("dp-fedavg --new-ledger --resume", ("--new-ledger contradicts --resume",)),
+    ("dp-fedavg --new-ledger --ledger x", ("--new-ledger contradicts --ledger x",)),
+    ("dp-fedavg --ledger x.ledger --resume", ("--ledger is 'x.ledger'", "no run to resume")),
+    ("dp-fedavg --label y", ("--label contradicts --data digits",)),
+    ("dp-fedavg --json -q", ("-q contradicts --json",)),
+]
+
+
+@pytest.mark.parametrize(("words", "parts"), BAD, ids=[words for words, _ in BAD])
+def test_bad_input_is_one_line_and_leaves_nothing_behind(
+    dpacct: Any, folder: Path, words: str, parts: tuple[str, ...]
+) -> None:
+    ran = dpacct("train", words)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("dpacct: ")
+    assert ran.err.count("\n") == 1
+    for part in parts:
+        assert part in ran.err
+    assert list(folder.iterdir()) == []
+
+
+def test_natural_owners_are_as_many_as_there_are(dpacct: Any, folder: Path) -> None:
+    write_people(folder)
+    words = "train dp-fedavg --data people.csv --label answer --config people.toml"
+    ran = dpacct(words, "--partition natural --clients 5")
+    assert ran.code == 2
+    assert "--clients 5 contradicts --partition natural (people has 9 owners)" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[data_options]\ncolor = 1\n", "color"),
+        ("[data_options]\nnumeric = 3\n", "numeric"),
+        ("[data_options]\nnumeric = {a = 3}\n", "[low, high]"),
+        ("[data_options]\nunused = ['who']\nnum_train = 97\n", "num_train is 97"),
+        ("", "--data is 'people.csv'; column who holds finite numbers, and row 1 has 'p0'"),
+    ],
+)
+def test_bad_options_of_the_data(dpacct: Any, folder: Path, text: str, words: str) -> None:
+    write_people(folder)
+    (folder / "run.toml").write_text(text, encoding="utf-8")
+    ran = dpacct("train dp-fedavg --data people.csv --label answer --config run.toml")
+    assert ran.code == 2
+    assert words in ran.err
+
+
+def test_without_pytorch_one_line_says_what_to_install(
+    dpacct: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda _: None)
+    ran = dpacct("train dp-fedavg")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == (
+        "dpacct: training needs PyTorch, which is not installed: pip install 'dpacct[fl]'\n"
+    )
+
+
+@pytest.mark.parametrize("words", [["--help"], ["dp-fedavg", "--eps", "8", "--noise", "1"]])
+def test_help_and_refusals_do_not_import_pytorch(words: list[str]) -> None:
+    code = (
+        "import sys\n"
+        "from dpacct_cli.app import app\n"
+        "try:\n    app(sys.argv[1:])\n"
+        "except SystemExit: print('torch' in sys.modules, file=sys.stderr)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, "train", *words], capture_output=True, text=True, check=True
+    )
+    assert ran.stderr.splitlines()[-1] == "False"
+
+
+def test_examples_of_the_help_mean_something(
+    dpacct: Any, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    text = dpacct("train --help").text
+    found = re.findall(r"^\s+dpacct (train .*)$", text, flags=re.MULTILINE)
+    assert len(found) >= 4
+    seen: list[Settings] = []
+    monkeypatch.setattr(command, "_run", lambda settings, *_, **__: seen.append(settings))
+    (folder / "run.toml").write_text("rounds = 3\n", encoding="utf-8")
+    saved = Settings("dp-fedavg", {"data": "mnist"}, ledger="mnist.ledger")
+    (folder / "mnist.settings.json").write_text(saved.dump(), encoding="utf-8")
+    for example in found:
+        assert dpacct(example).code == 0
+    assert len(seen) == len(found)
+
+
+# Stopping and going on.
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, number: int, times: int = 1) -> None:
+    """Somebody presses Ctrl-C while round ``number`` is written down."""
+    append = train_run._append
+
+    def interrupting(file: Path, report: Any, accuracy: float | None) -> None:
+        append(file, report, accuracy)
+        if report.round == number:
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(train_run, "_append", interrupting)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_saves_and_says_how_to_go_on(
+    dpacct: Any, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2, times)
+        ran = dpacct(small(rounds=5), "--ledger run.ledger")
+    assert (ran.code, ran.out) == (130, "")
+    assert ran.err.startswith("dpacct: stopped after round 2 of 5; saved in run.checkpoint. ")
+    found = re.search(r"dpacct (train .* --resume) goes on\.$", ran.err)
+    assert found is not None
+    data = dpacct(found[1], "--json").json
+    assert (data["rounds"], data["clients"]) == (5, 20)
+    assert [row["round"] for row in report("run.report.jsonl")] == [1, 2, 3, 4, 5]
+    with Ledger.open("run.ledger", read_only=True) as ledger:
+        (run,) = ledger.runs
+        assert (run.rounds, run.committed, run.finished) == (5, 5, True)
+
+
+def test_a_stopped_seeded_run_ends_where_an_unstopped_one_does(
+    dpacct: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = f"{small(rounds=4)} --seed 3"
+    whole = dpacct(words, "--ledger whole.ledger --json").json
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        assert dpacct(words, "--ledger parts.ledger").code == 130
+    resumed = dpacct("train dp-fedavg --ledger parts.ledger --resume --json").json
+    assert resumed["test_accuracy"] == whole["test_accuracy"]
+    weights = [torch.load(run["model_file"], weights_only=True) for run in (whole, resumed)]
+    assert torch.equal(weights[0]["linear.weight"], weights[1]["linear.weight"])
+
+
+def test_ctrl_c_in_the_last_round_is_just_the_end(
+    dpacct: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_after(monkeypatch, 3)
+    ran = dpacct(SMALL, "--json")
+    assert ran.code == 0
+    with Ledger.open(ran.json["ledger"], read_only=True) as ledger:
+        assert ledger.runs[0].finished
+
+
+def test_a_run_goes_on_only_as_it_was(dpacct: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        assert dpacct(SMALL, "--ledger run.ledger").code == 130
+    ran = dpacct("train dp-fedavg --ledger run.ledger --resume --rounds 9")
+    assert ran.code == 2
+    assert "--rounds 9 contradicts --resume (the run has 3)" in ran.err
+    assert dpacct("train dp-fedavg --ledger run.ledger --resume").code == 0
+
+
+# The bar.
+
+
+def test_the_bar_shows_budget_and_accuracy_and_nothing_private() -> None:
+    shown = Report(
+        round=2,
+        rounds=3,
+        spent=lambda: library.Spent(4.7, 4.7101, 1e-5),
+        not_private_because=None,
+        noise_multiplier=1.0,
+        noise_std=1.0,
+        clip_norm=1.0,
+        released=True,
+        diagnostics=Diagnostics(10, 0.625, 1.0, 1.0, 1.0, 0, 1.0),
+        timing=Timing(0.1, 0.1, 0.4),
+    )
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=140)
+    with bar(Style.HUMAN, 0, 3, 8.0, console) as advance:
+        advance(shown, 0.84)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+    assert "round 2/3" in text
+    assert "epsilon 4.72 of 8 " in text  # never below what is proven
+    assert "accuracy 0.840" in text
+    other = replace(
+        shown,
+        diagnostics=Diagnostics(99, 0.1, 7.0, 7.0, 9.0, 3, 5.0),
+        timing=Timing(3.0, 1.0, 4.0),
+    )
+    assert describe(other, 8.0, 0.84) == describe(shown, 8.0, 0.84)
+    for style in (Style.JSON, Style.QUIET):
+        silent = io.StringIO()
+        with bar(style, 0, 3, 8.0, Console(file=silent, force_terminal=True)) as advance:
+            advance(shown, 0.84)
+        assert silent.getvalue() == ""

@@ -1,0 +1,356 @@
+"""Which ledger a run is charged to, at which delta, and which run goes on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+import dpacct as library
+from dpacct import Budget, Ledger, Poisson, Round
+from dpacct.renyi.odometer import Odometer
+from dpacct_cli.train import run as train_run
+
+# Everybody in every round: what that costs is computed at once.
+QUICK = "--sampling full --batch-size all --local-steps 1 --vectorize no"
+TINY = f"--rounds 2 --clients 12 {QUICK}"
+OLD = Path(__file__).resolve().parents[2] / "fixtures" / "v0_1_checkpoints"
+DELTA = 12**-1.1
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DPACCT_DATA", raising=False)
+    return tmp_path
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    append = train_run._append
+
+    def interrupting(file: Path, report: Any, accuracy: float | None) -> None:
+        append(file, report, accuracy)
+        if report.round == number:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(train_run, "_append", interrupting)
+
+
+def stopped(dpacct: Any, monkeypatch: pytest.MonkeyPatch, words: str) -> Any:
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        ran = dpacct(words)
+    assert ran.code == 130
+    return ran
+
+
+def cost(rounds: int, noise: float, delta: float) -> float:
+    return library.epsilon(rounds * Round(noise), delta=delta).upper
+
+
+# One ledger for a data set.
+
+
+def test_runs_on_the_same_data_are_charged_to_one_ledger(dpacct: Any, folder: Path) -> None:
+    dpacct("ledger init digits.ledger --eps 20 --delta 1e-3")
+    runs = [dpacct(f"train {method} {TINY} --noise 1.5 --json").json
+            for method in ("dp-fedavg", "blur", "dp-fedavg")]  # fmt: skip
+    assert {run["ledger"] for run in runs} == {"digits.ledger"}
+    assert [run["model_file"] for run in runs] == [
+        "dp-fedavg-digits.model.pt",
+        "blur-digits.model.pt",
+        "dp-fedavg-digits-2.model.pt",
+    ]
+    for run in runs:
+        assert run["delta"] == 1e-3
+        assert run["epsilon"]["upper"] == pytest.approx(cost(2, 1.5, 1e-3), rel=1e-6)
+    odometer = Odometer(Budget(20, 1e-3))
+    odometer.add(Round(1.5), 6)
+    shown = dpacct("ledger show digits.ledger --json").json
+    assert shown["epsilon"]["upper"] == odometer.epsilon
+    assert shown["epsilon"]["upper"] > max(run["epsilon"]["upper"] for run in runs)
+    assert [run["name"] for run in shown["runs"]] == [
+        "dp-fedavg-digits",
+        "blur-digits",
+        "dp-fedavg-digits-2",
+    ]
+    assert names(folder) & {"digits-2.ledger", "dp-fedavg-digits.ledger"} == set()
+
+
+def test_a_spent_ledger_refuses_the_next_run_in_words(dpacct: Any, folder: Path) -> None:
+    first = dpacct(f"train dp-fedavg {TINY} --json").json
+    assert first["epsilon"]["upper"] == pytest.approx(8, rel=1e-5)
+    before = names(folder)
+    shown = float(dpacct("ledger show digits.ledger -q").text)
+    for words in ("--json", "--eps 1 --json"):
+        ran = dpacct(f"train dp-fedavg {TINY}", words)
+        assert (ran.code, ran.out) == (1, "")
+        assert ran.err.count("\n") == 1
+        found = re.search(r"the ledger reads epsilon (\S+) of 8 at delta", ran.err)
+        assert found is not None
+        assert shown <= float(found[1]) <= shown * (1 + 1e-4)
+        assert "adaptive bound" in ran.err
+        assert "dpacct ledger show digits.ledger" in ran.err
+        assert "--new-ledger begins a second budget" in ran.err
+        assert "adds up" in ran.err
+    assert names(folder) == before
+    with Ledger.open("digits.ledger", read_only=True) as ledger:
+        assert len(ledger.runs) == 1
+
+
+def test_whoever_insists_gets_a_second_budget_and_is_told_what_that_means(
+    dpacct: Any, folder: Path
+) -> None:
+    assert dpacct(f"train dp-fedavg {TINY} --new-ledger --json").json["ledger"] == "digits.ledger"
+    ran = dpacct(f"train dp-fedavg {TINY} --new-ledger")
+    assert re.search(r"ledger +digits-2\.ledger", ran.text)
+    note = ran.err.splitlines()[0]
+    assert note.startswith("note: digits-2.ledger and digits.ledger are budgets of their own")
+    assert "they add up" in note
+    # Where a ledger of another name is made, or gone on with, nothing else is true.
+    ran = dpacct(f"train dp-fedavg {TINY} --ledger mine.ledger")
+    assert "mine.ledger and digits.ledger, digits-2.ledger are budgets" in ran.err
+    assert {"digits.ledger", "digits-2.ledger", "mine.ledger"} <= names(folder)
+
+
+def test_nothing_that_is_there_is_overwritten(dpacct: Any, folder: Path) -> None:
+    mine = {"dp-fedavg-digits.model.pt": b"mine", "dp-fedavg-digits-2.report.jsonl": b"too"}
+    for name, content in mine.items():
+        (folder / name).write_bytes(content)
+    data = dpacct(f"train dp-fedavg {TINY} --json").json
+    assert data["model_file"] == "dp-fedavg-digits-3.model.pt"
+    for name, content in mine.items():
+        assert (folder / name).read_bytes() == content
+
+
+def test_the_ledger_of_a_table_stands_beside_it(dpacct: Any, folder: Path) -> None:
+    (folder / "sub").mkdir()
+    rows = "\n".join(["a,answer", *(f"{k % 7},{'yes' if k % 7 > 3 else 'no'}" for k in range(90))])
+    (folder / "sub" / "people.csv").write_text(rows + "\n", encoding="utf-8")
+    words = f"train dp-fedavg --data sub/people.csv --label answer {TINY} --json"
+    assert dpacct(words).json["ledger"] == "sub/people.ledger"
+    assert (folder / "sub" / "dp-fedavg-people.model.pt").exists()
+    assert names(folder) == {"sub"}
+
+
+# One delta: that of the ledger.
+
+
+def test_a_typed_delta_that_is_not_the_ledgers_is_refused_first(dpacct: Any, folder: Path) -> None:
+    dpacct("ledger init loose --eps 30 --delta 0.05")
+    before = (folder / "loose").read_bytes()
+    # Before the data are looked for: there are none.
+    for words in ("--data mnist", f"{TINY} --eps 4", f"{TINY} --noise 1"):
+        ran = dpacct("train dp-fedavg --ledger loose --delta 1e-5", words)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err.startswith("dpacct: --delta is 1e-5; the ledger loose has delta 0.05")
+        assert "give 0.05, or charge another ledger" in ran.err
+        assert ran.err.count("\n") == 1
+    assert (folder / "loose").read_bytes() == before
+    assert {name for name in names(folder) if not name.startswith("loose")} == set()
+
+
+def test_the_ledgers_delta_is_the_default_and_is_said_first(dpacct: Any) -> None:
+    dpacct("ledger init loose --eps 30 --delta 0.05")
+    ran = dpacct(f"train dp-fedavg --ledger loose --eps 4 {TINY}")
+    assert ran.err.splitlines()[0] == ("note: delta is 0.05, that of loose; --delta was not given.")
+    assert re.search(
+        r"epsilon +4\.0000 proven +3\.9999 achieved +at delta 0\.05 \(that of loose\)", ran.text
+    )
+    data = dpacct(f"train dp-fedavg --ledger loose --noise 3 {TINY} --json").json
+    assert data["delta"] == 0.05
+    assert data["epsilon"]["upper"] == pytest.approx(cost(2, 3.0, 0.05), rel=1e-6)
+    assert dpacct(f"train dp-fedavg --ledger loose --noise 3 --delta 0.05 {TINY} --json").code == 0
+
+
+def test_the_default_for_so_many_clients_gives_way_to_the_ledgers_delta(dpacct: Any) -> None:
+    dpacct("ledger init digits.ledger --eps 9 --delta 0.065")
+    ran = dpacct(f"train dp-fedavg --rounds 1 --clients 30 --noise 20 {QUICK}")
+    assert ran.code == 0
+    assert "that of digits.ledger; --delta was not given" in ran.err
+    assert "at delta 0.065 (that of digits.ledger)" in ran.text
+    # The default for 12 clients is another number, and the ledger made for them has that one.
+    assert dpacct(f"train dp-fedavg {TINY} --new-ledger --json").json["delta"] == DELTA
+
+
+def test_another_adjacency_is_refused_with_what_the_ledger_has(dpacct: Any) -> None:
+    dpacct("ledger init digits.ledger --eps 30 --adjacency replace-one")
+    ran = dpacct(f"train dp-fedavg {TINY}")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--adjacency is 'add-remove'" in ran.err
+    assert "digits.ledger has replace-one" in ran.err
+
+
+def test_help_says_where_delta_comes_from(dpacct: Any) -> None:
+    text = " ".join(dpacct("train --help").text.split())
+    assert "Delta; default that of --ledger if it exists, else N^-1.1 for N clients." in text
+    assert "1e-05" not in text
+
+
+# Runs that were stopped.
+
+
+def test_a_start_names_the_run_that_holds_the_room_and_both_ways_are_open(
+    dpacct: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped(dpacct, monkeypatch, f"train dp-fedavg {TINY}")
+    for way in ("finish", "resume"):
+        refused = dpacct(f"train dp-fedavg {TINY}")
+        assert refused.code == 1
+        assert "held by run 1 ('dp-fedavg-digits', 1 rounds)" in refused.err
+        found = re.search(rf"`dpacct ((?:ledger|train) [^`]*{way}[^`]*)`", refused.err)
+        assert found is not None
+        shutil.copytree(".", f"../{way}-{Path.cwd().name}")
+        home = Path.cwd()
+        monkeypatch.chdir(f"../{way}-{home.name}")
+        assert dpacct(found[1]).code == 0
+        data = dpacct("ledger show digits.ledger --json").json
+        assert data["runs"][0]["finished"]
+        assert data["rounds"] == (1 if way == "finish" else 2)
+        monkeypatch.chdir(home)
+
+
+def test_resume_alone_knows_what_ran(dpacct: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = stopped(dpacct, monkeypatch, f"train blur {TINY} --set radius=0.5")
+    found = re.search(r"dpacct (train blur .* --resume) goes on\.$", ran.err)
+    assert found is not None
+    data = dpacct("train --resume --json").json
+    assert (data["method"], data["rounds"]) == ("blur", 2)
+    assert data["epsilon"]["upper"] == pytest.approx(
+        cost(2, data["noise_multiplier"], DELTA), rel=1e-6
+    )
+    again = dpacct("train --resume")
+    assert again.code == 2
+    assert "no run to resume; finished: blur-digits" in again.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        # A bound of its own, beside a clip norm that is a default of the data.
+        f"fed-alpha-normec {TINY}",
+        # A default rate that is no whole cohort of so many clients.
+        "dp-fedavg --rounds 2 --clients 12 --sampling uniform --noise 9 --local-epochs 1",
+    ],
+)
+def test_what_was_a_default_is_one_when_the_run_goes_on(
+    dpacct: Any, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    stopped(dpacct, monkeypatch, f"train {words}")
+    ran = dpacct("train --resume --json")
+    assert ran.code == 0, ran.err
+    assert ran.json["rounds"] == 2
+
+
+def test_of_several_unfinished_runs_one_is_named(
+    dpacct: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dpacct("ledger init digits.ledger --eps 30 --delta 1e-3")
+    hints = [
+        stopped(dpacct, monkeypatch, f"train {words} {TINY} --noise 2").err
+        for words in ("dp-fedavg", "blur", "dp-fedavg")
+    ]
+    ran = dpacct("train --resume")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.count("\n") == 1
+    assert "3 are unfinished" in ran.err
+    for stem in ("dp-fedavg-digits", "blur-digits", "dp-fedavg-digits-2"):
+        assert f"{stem} (charged to digits.ledger)" in ran.err
+    assert "2 are unfinished" in dpacct("train dp-fedavg --resume").err
+    assert "3 are unfinished" in dpacct("train --ledger digits.ledger --resume").err
+    assert dpacct("train blur --resume --json").json["method"] == "blur"
+    # Each hint leads to its own run.
+    found = re.search(r"dpacct (train .* --resume) goes on", hints[2])
+    assert found is not None
+    assert dpacct(found[1], "--json").json["checkpoint"] == "dp-fedavg-digits-2.checkpoint"
+    # Now there is one.
+    assert dpacct("train --resume --json").json["checkpoint"] == "dp-fedavg-digits.checkpoint"
+    shown = dpacct("ledger show digits.ledger --json").json
+    assert [run["committed"] for run in shown["runs"]] == [2, 2, 2]
+
+
+def test_a_run_with_the_ledger_of_another_is_refused(
+    dpacct: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped(dpacct, monkeypatch, f"train dp-fedavg {TINY} --ledger a.ledger")
+    stopped(dpacct, monkeypatch, f"train dp-fedavg {TINY} --ledger b.ledger")
+    for name in ("ledger", "ledger.witness"):
+        shutil.copy(f"b.{name}", f"a.{name}")
+    ran = dpacct("train --resume --run a")
+    assert (ran.code, ran.out) == (1, "")
+    assert "the checkpoint a.checkpoint belongs to another ledger" in ran.err
+    assert dpacct("train --resume --run b").code == 0
+
+
+def test_damaged_settings_of_others_do_not_stand_in_the_way(
+    dpacct: Any, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    stopped(dpacct, monkeypatch, f"train dp-fedavg {TINY}")
+    (folder / "other.settings.json").write_text("{", encoding="utf-8")
+    (folder / "odd.settings.json").write_text(
+        '{"method": "blur", "ledger": "../../etc/x"}', encoding="utf-8"
+    )
+    assert dpacct("train --resume -q").code == 0
+    for stem in ("other", "odd"):
+        ran = dpacct(f"train --resume --run {stem}")
+        assert ran.code == 2
+        assert "the settings of the run stand beside its ledger" in ran.err
+
+
+# What version 0.1 left behind.
+
+
+@pytest.fixture
+def old(folder: Path) -> None:
+    for file in OLD.glob("dp-fedavg-digits.*"):
+        shutil.copy(file, folder)
+
+
+@pytest.mark.usefixtures("old")
+@pytest.mark.parametrize(
+    "words",
+    ["--resume", "dp-fedavg --resume", "dp-fedavg --ledger dp-fedavg-digits.ledger --resume"],
+)
+def test_a_run_of_0_1_goes_on_with_a_note(dpacct: Any, words: str) -> None:
+    ran = dpacct("train", words)
+    assert ran.code == 0, ran.err
+    assert "of version 0.1 and does not name its ledger" in ran.err
+    with Ledger.open("dp-fedavg-digits.ledger", read_only=True) as ledger:
+        [run] = ledger.runs
+        assert (run.committed, run.finished) == (4, True)
+        [round_] = run.plan.distinct()
+        assert round_.sampling == Poisson(0.5)
+        spent = library.epsilon(4 * round_, delta=20**-1.1)
+        assert run.epsilon().upper == pytest.approx(spent.upper, rel=1e-6)
+    assert re.search(r"epsilon +8\.0000 proven", ran.text)
+    # It is known to be finished now.
+    assert "finished: dp-fedavg-digits" in dpacct("train --resume").err
+
+
+@pytest.mark.usefixtures("old")
+def test_a_ledger_of_0_1_is_not_forgotten_for_its_name(dpacct: Any) -> None:
+    ran = dpacct(f"train dp-fedavg {TINY}")
+    assert re.search(r"ledger +digits\.ledger", ran.text)
+    assert "digits.ledger and dp-fedavg-digits.ledger are budgets of their own" in ran.err

@@ -1,0 +1,287 @@
+"""What a run is told: layers over layers, and nothing that contradicts itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpacct.errors import DpacctError, InvalidParameter
+from dpacct_cli.train.files import RunFiles, begin
+from dpacct_cli.train.options import METHODS, MODELS
+from dpacct_cli.train.presets import COMMON, DEFAULTS, PRESETS
+from dpacct_cli.train.settings import (
+    ALTERNATIVES,
+    KEYS,
+    Settings,
+    combine,
+    load,
+    merge,
+    refuse_changes,
+)
+
+layers = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(["1", "2", "0.5"]), max_size=6)
+
+
+def settings(config: str = "", tmp_path: Path | None = None, **typed: str) -> Settings:
+    if config:
+        assert tmp_path is not None
+        file = tmp_path / "run.toml"
+        file.write_text(config, encoding="utf-8")
+        return combine("dp-fedavg", typed, config=str(file))
+    return combine("dp-fedavg", typed)
+
+
+@given(low=layers, high=layers)
+def test_the_higher_layer_holds_and_nothing_stands_twice(
+    low: dict[str, str], high: dict[str, str]
+) -> None:
+    merged = merge(low, high)
+    assert high.items() <= merged.items()
+    assert set(merged) <= set(low) | set(high) | {"clients"}
+    for group in ALTERNATIVES:
+        if sum(key in high for key in group) == 1:
+            assert sum(key in merged for key in group) == 1
+
+
+def test_defaults_suit_the_data() -> None:
+    plain = settings()
+    assert plain.values["data"] == "digits"
+    assert plain.values["model"] == "logistic"
+    assert plain.chosen == frozenset()
+    text = settings(data="shakespeare")
+    assert (text.values["model"], text.values["partition"]) == ("lstm-small", "natural")
+    assert text.get("clients") is None
+
+
+def test_typed_over_file_over_preset_over_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('rounds = 7\nlocal_lr = 0.5\npartition = "dirichlet:1"\n', encoding="utf-8")
+    found = combine("dp-fedavg", {"rounds": "3"}, (), "mnist-logistic", str(file)).values
+    assert found["rounds"] == "3"
+    assert found["local_lr"] == "0.5"
+    assert found["partition"] == "dirichlet:1"
+    assert found["clients"] == "500"  # the preset's
+    assert found["server_lr"] == COMMON["server_lr"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "gone"),
+    [
+        ({"noise": "1"}, "eps"),
+        ({"cohort": "5"}, "q"),
+        ({"local_steps": "5"}, "local_epochs"),
+        ({"sampling": "full"}, "q"),
+        ({"partition": "natural"}, "clients"),
+    ],
+)
+def test_what_is_typed_replaces_the_default_that_it_contradicts(
+    typed: dict[str, str], gone: str
+) -> None:
+    assert settings().get(gone) is not None
+    assert settings(**typed).get(gone) is None
+
+
+def test_a_rate_takes_a_presets_full_participation_away() -> None:
+    full = combine("dp-fedavg", {}, (), "cifar10-resnet20").values
+    assert full["sampling"] == "full"
+    assert "q" not in full
+    sampled = combine("dp-fedavg", {"q": "0.5"}, (), "cifar10-resnet20").values
+    assert "sampling" not in sampled
+
+
+def test_leaving_the_natural_partition_needs_no_number_of_clients() -> None:
+    assert settings(data="femnist", partition="iid").values["clients"] == COMMON["clients"]
+    assert settings(data="femnist", partition="iid", clients="30").values["clients"] == "30"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("eps", "noise"), ("q", "cohort"), ("local_epochs", "local_steps")]
+)
+def test_alternatives_of_one_layer_are_refused(one: str, other: str, tmp_path: Path) -> None:
+    with pytest.raises(DpacctError, match=f"--{one.replace('_', '-')} 1 contradicts"):
+        settings(**{one: "1", other: "2"})
+    with pytest.raises(DpacctError, match=f"{one} 1 contradicts {other} 2"):
+        settings(f"{one} = 1\n{other} = 2\n", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("rho = 0.5\n", "'rho' is no key"),
+        ("rounds = [1]\n", "rounds is a number or a text"),
+        ("rounds = true\n", "rounds is a number or a text"),
+        ("rounds = \n", "not valid TOML"),
+        ("method_options = 3\n", "method_options is a table"),
+        ("data_options = 3\n", "data_options is a table"),
+        ("[method]\nrho = 1\n", "'method' is no key"),
+    ],
+)
+def test_bad_files(text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidParameter) as refused:
+        settings(text, tmp_path)
+    assert refused.value.name == "config"
+    assert words in str(refused.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidParameter, match=r"config is '.*none\.toml'; it cannot be read"):
+        combine("dp-fedavg", {}, config=str(tmp_path / "none.toml"))
+
+
+def test_values_of_a_file_read_like_typed_ones(tmp_path: Path) -> None:
+    found = settings(
+        'eps = 4\nq = 0.25\ndata = "mnist"\nsecure_noise = true\n'
+        "[method_options]\nrho = 0.5\n[data_options]\nnum_train = 50000\n",
+        tmp_path,
+    )
+    assert (found.values["eps"], found.values["q"]) == ("4", "0.25")
+    assert found.values["secure_noise"] == "yes"
+    assert found.method_options == {"rho": 0.5}
+    assert found.data_options == {"num_train": 50000}
+    assert "secure_noise" not in settings("secure_noise = false\n", tmp_path).values
+
+
+def test_options_of_the_method() -> None:
+    words = ("rho=0.5", "name = text", "flag=true", "sizes=[1, 2]", "rate=1e-3")
+    found = combine("dp-fedavg", {}, words).method_options
+    assert found == {"rho": 0.5, "name": "text", "flag": True, "sizes": [1, 2], "rate": 1e-3}
+    for wrong in ("rho", "=3"):
+        with pytest.raises(DpacctError, match="NAME=VALUE"):
+            combine("dp-fedavg", {}, (wrong,))
+
+
+def test_an_unknown_preset_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="a preset is one of mnist-logistic"):
+        combine("dp-fedavg", {}, (), "imagenet")
+
+
+def test_names_are_those_of_the_library() -> None:
+    from dpacct.fl.data import DATASETS
+    from dpacct.fl.methods import METHODS as WRITTEN
+    from dpacct.fl.models import MODELS as BUILT
+
+    assert list(DEFAULTS) == ["digits", *DATASETS]
+    assert list(MODELS) == list(BUILT)
+    assert list(METHODS) == list(WRITTEN)
+    for layer in (COMMON, *DEFAULTS.values(), *(preset.values for preset in PRESETS.values())):
+        assert set(layer) <= set(KEYS)
+        assert layer.get("data", "digits") in DEFAULTS
+        assert layer.get("model", "lstm") in MODELS
+
+
+@pytest.mark.parametrize("name", list(DEFAULTS))
+def test_every_data_set_has_all_that_a_run_needs(name: str) -> None:
+    found = settings(data=name).values
+    assert {"model", "rounds", "q", "eps", "clip_norm", "local_lr", "batch_size"} <= set(found)
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_every_preset_says_one_noise_and_where_it_comes_from(name: str) -> None:
+    found = combine("dp-fedavg", {}, (), name).values
+    assert ("eps" in found) != ("noise" in found)
+    assert PRESETS[name].source
+
+
+# What is kept.
+
+
+def test_settings_survive_the_disk(tmp_path: Path) -> None:
+    found = combine("dp-fedavg", {"data": "mnist", "noise": "1.5"}, ("rho=0.5",))
+    file = tmp_path / "run.settings.json"
+    file.write_text(found.dump(), encoding="utf-8")
+    read = load(file)
+    assert (read.method, read.values) == (found.method, found.values)
+    assert read.method_options == {"rho": 0.5}
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"method": 3}', '{"method": "m", "x": 1}'])
+def test_damaged_settings(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.settings.json"
+    file.write_text(content, encoding="utf-8")
+    with pytest.raises(InvalidParameter) as refused:
+        load(file)
+    assert refused.value.name == "resume"
+
+
+def test_a_run_goes_on_as_it_was_begun() -> None:
+    saved = combine("dp-fedavg", {"rounds": "30", "noise": "1"}, ("rho=0.5",))
+    refuse_changes(saved, combine("dp-fedavg", {}))
+    refuse_changes(saved, combine("dp-fedavg", {"rounds": "3e1", "device": "cuda"}, ("rho=0.5",)))
+    changes: list[Any] = [
+        combine("dp-fedavg", {"rounds": "31"}),
+        combine("dp-fedavg", {"eps": "8"}),
+        combine("dp-fedavg", {"seed": "1"}),
+        combine("dp-fedavg", {}, ("rho=0.4",)),
+        combine("dp-fedsam", {}),
+    ]
+    for changed in changes:
+        with pytest.raises(DpacctError, match="contradicts --resume"):
+            refuse_changes(saved, changed)
+
+
+def touch(files: RunFiles) -> RunFiles:
+    files.ledger.touch()
+    files.settings.touch()
+    return files
+
+
+def test_runs_on_one_data_set_share_its_ledger_and_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = touch(begin(None, "dp-fedavg", "digits"))
+    second = touch(begin(None, "dp-fedavg", "digits"))
+    other = touch(begin(None, "blur", "digits"))
+    assert {str(files.ledger) for files in (first, second, other)} == {"digits.ledger"}
+    assert str(second.model) == "dp-fedavg-digits-2.model.pt"
+    assert str(other.report) == "blur-digits.report.jsonl"
+    assert str(begin(None, "blur", "mnist").ledger) == "mnist.ledger"
+    # A name is in use while any of its files is there.
+    Path("blur-digits-2.checkpoint").touch()
+    assert begin(None, "blur", "digits").stem == "blur-digits-3"
+
+
+def test_the_ledger_of_a_table_stands_beside_it(tmp_path: Path) -> None:
+    files = begin(None, "dp-fedavg", str(tmp_path / "people.csv"))
+    assert files.ledger == tmp_path / "people.ledger"
+    assert files.model == tmp_path / "dp-fedavg-people.model.pt"
+    with pytest.raises(InvalidParameter, match="no folder"):
+        begin(None, "dp-fedavg", str(tmp_path / "no" / "people.csv"))
+
+
+def test_a_new_ledger_gets_the_first_free_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: list[str] = []
+    for _ in range(3):
+        files = touch(begin(None, "dp-fedavg", "digits", new_ledger=True))
+        names.append(f"{files.ledger} {files.stem}")
+    assert names == [
+        "digits.ledger dp-fedavg-digits",
+        "digits-2.ledger dp-fedavg-digits-2",
+        "digits-3.ledger dp-fedavg-digits-3",
+    ]
+
+
+def test_runs_may_share_a_ledger_that_is_named(tmp_path: Path) -> None:
+    path = str(tmp_path / "shared.ledger")
+    first = touch(begin(path, "dp-fedavg", "digits"))
+    second = touch(begin(path, "dp-fedavg", "digits"))
+    assert first.ledger == second.ledger
+    assert first.checkpoint != second.checkpoint
+    assert second.report.name == "shared-2.report.jsonl"
+    assert first.run_name("dp-fedavg") == "dp-fedavg shared"
+    other = begin(str(tmp_path / "plain"), "dp-fedavg", "digits")
+    assert other.settings.name == "plain.settings.json"
+
+
+def test_ledgers_need_a_folder(tmp_path: Path) -> None:
+    for wrong in (tmp_path / "no" / "x.ledger", tmp_path):
+        with pytest.raises(InvalidParameter) as refused:
+            begin(str(wrong), "dp-fedavg", "digits")
+        assert refused.value.name == "ledger"

@@ -1,0 +1,182 @@
+"""Partitions: exact covers without an empty client, and label ratios as they are meant to be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpacct.errors import InvalidParameter
+from dpacct.fl.data.partitions import Partition, _draw_labels, dirichlet, iid, natural
+
+labels_of = st.lists(st.integers(-3, 6), min_size=1, max_size=80)
+concentrations = st.floats(-3, 6).map(lambda power: 10.0**power)
+
+
+def assert_exact_cover(partition: Partition, total: int) -> None:
+    parts = list(partition)
+    assert len(parts) == len(partition)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(total))
+    assert all(len(part) >= 1 for part in parts)
+    assert partition.sizes.tolist() == [len(part) for part in parts]
+
+
+def label_counts(labels: np.ndarray, partition: Partition) -> np.ndarray:
+    return np.stack([np.bincount(labels[part], minlength=labels.max() + 1) for part in partition])
+
+
+@given(total=st.integers(1, 300), share=st.floats(0, 1), seed=st.integers(0, 2**64))
+def test_iid_covers_exactly_and_evenly(total: int, share: float, seed: int) -> None:
+    clients = 1 + int(share * (total - 1))
+    partition = iid(total, clients, seed=seed)
+    assert len(partition) == clients
+    assert_exact_cover(partition, total)
+    assert partition.sizes.max() - partition.sizes.min() <= 1
+
+
+@given(labels=labels_of, share=st.floats(0, 1), alpha=concentrations, seed=st.integers(0, 99))
+def test_dirichlet_covers_exactly_and_evenly(
+    labels: list[int], share: float, alpha: float, seed: int
+) -> None:
+    clients = 1 + int(share * (len(labels) - 1))
+    partition = dirichlet(labels, clients, alpha, seed=seed)
+    assert len(partition) == clients
+    assert_exact_cover(partition, len(labels))
+    assert partition.sizes.max() - partition.sizes.min() <= 1
+
+
+@given(owners=labels_of)
+def test_natural_gives_each_owner_what_it_owns(owners: list[int]) -> None:
+    partition = natural(owners)
+    assert_exact_cover(partition, len(owners))
+    held = [{owners[index] for index in part} for part in partition]
+    assert held == [{owner} for owner in sorted(set(owners))]
+    # Examples stay in the order in which they came.
+    assert all(list(part) == sorted(part) for part in partition)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda seed: iid(500, 20, seed=seed),
+        lambda seed: dirichlet([0, 1] * 250, 20, 0.5, seed=seed),
+    ],
+)
+def test_the_seed_alone_decides(make: object) -> None:
+    assert callable(make)
+    assert np.array_equal(make(3).order, make(3).order)
+    assert not np.array_equal(make(3).order, make(4).order)
+
+
+def test_iid_clients_look_like_the_whole() -> None:
+    labels = np.repeat(np.arange(10), 1000)
+    counts = label_counts(labels, iid(10_000, 20, seed=1))
+    # 500 draws without replacement: standard deviation of a count is 6.5.
+    assert np.abs(counts - 50).max() < 33
+
+
+@pytest.mark.parametrize(("alpha", "least"), [(0.1, 0.88), (0.6, 0.94), (5.0, 0.96)])
+def test_label_ratios_have_the_moments_of_a_dirichlet(alpha: float, least: float) -> None:
+    """E sum_k p_k^2 = (alpha + 1) / (K alpha + 1), and counts are multinomial given p.
+
+    That is for independent draws. Here every example is used, so about a tenth of them at
+    alpha = 0.1 come from labels that were not asked for: less uneven, never more.
+    """
+    classes, clients, each = 10, 1000, 100
+    labels = np.repeat(np.arange(classes), clients * each // classes)
+    counts = label_counts(labels, dirichlet(labels, clients, alpha, seed=2))
+    # The unbiased estimate of sum p_k^2 from multinomial counts.
+    found = ((counts * (counts - 1)).sum(1) / (each * (each - 1))).mean()
+    expected = (alpha + 1) / (classes * alpha + 1)
+    assert least < found / expected < 1.03
+    assert (counts.mean(0) == each / classes).all()
+
+
+def test_while_labels_last_they_are_drawn_by_the_ratios() -> None:
+    ratios = np.array([[0.7, 0.0, 0.3], [0.1, 0.9, 0.0]])
+    stock = [np.arange(label * 100_000, (label + 1) * 100_000) for label in range(3)]
+    turns = np.tile([0, 1], 20_000)
+    drawn = np.array(list(_draw_labels(turns, ratios, stock, np.random.default_rng(3))))
+    assert len(set(drawn)) == len(drawn)
+    for client in (0, 1):
+        shares = np.bincount(drawn[turns == client] // 100_000, minlength=3) / 20_000
+        # Five standard deviations of a share of 20000 draws.
+        assert np.abs(shares - ratios[client]).max() < 5 * 0.5 / 20_000**0.5
+        assert (shares[ratios[client] == 0] == 0).all()
+
+
+def test_concentration_orders_the_partitions() -> None:
+    labels = np.repeat(np.arange(10), 2000)
+    most = [
+        np.mean(label_counts(labels, dirichlet(labels, 1000, alpha, seed=5)).max(1) / 20)
+        for alpha in (1e-3, 0.1, 1.0, 100.0)
+    ]
+    assert most == sorted(most, reverse=True)
+    assert most[0] > 0.9  # one label only, as far as each lasts
+    assert most[-1] < 0.25  # close to a tenth of each
+
+
+def test_a_huge_concentration_is_nearly_iid() -> None:
+    labels = np.repeat(np.arange(10), 600)
+    counts = label_counts(labels, dirichlet(labels, 60, 1e6, seed=5))
+    # Multinomial counts: mean 10, standard deviation 3.
+    assert counts.std() == pytest.approx(3.0, rel=0.1)
+
+
+def test_unbalanced_labels_are_used_up() -> None:
+    labels = np.array([0] * 990 + [1] * 10)
+    partition = dirichlet(labels, 10, 0.1, seed=0)
+    assert label_counts(labels, partition).sum(0).tolist() == [990, 10]
+
+
+@pytest.mark.parametrize(
+    ("order", "bounds"),
+    [
+        ([0, 1, 1], [0, 3]),  # one example twice, one for nobody
+        ([0, 1, 3], [0, 3]),
+        ([0, 1, 2], [0, 2]),  # the last for nobody
+        ([0, 1, 2], [1, 3]),
+        ([0, 1, 2], [0, 1, 1, 3]),  # an empty client
+        ([0, 1, 2], [0, 2, 1, 3]),
+        ([0, 1, 2], [3]),
+        ([], [0]),
+    ],
+)
+def test_what_is_no_partition_cannot_be_built(order: list[int], bounds: list[int]) -> None:
+    with pytest.raises(InvalidParameter):
+        Partition(np.array(order, np.int64), np.array(bounds, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: iid(3, 4), "num_clients"),
+        (lambda: iid(3, 0), "num_clients"),
+        (lambda: iid(0, 1), "num_examples"),
+        (lambda: iid(3, 1, seed=-1), "seed"),
+        (lambda: iid(3, 1, seed=True), "seed"),
+        (lambda: dirichlet([0, 1], 3, 1.0), "num_clients"),
+        (lambda: dirichlet([0, 1], 1, 0.0), "concentration"),
+        (lambda: dirichlet([0, 1], 1, float("nan")), "concentration"),
+        (lambda: dirichlet([0, 1], 1, 1e7), "concentration"),
+        (lambda: dirichlet(np.zeros((2, 2), int), 1, 1.0), "labels"),
+        (lambda: dirichlet(np.array([0.5, 1.0]), 1, 1.0), "labels"),
+        (lambda: dirichlet([], 1, 1.0), "num_examples"),
+        (lambda: natural([]), "owners"),
+        (lambda: natural(np.array(["a", "b"])), "owners"),
+    ],
+)
+def test_bad_input_is_named(call: object, name: str) -> None:
+    assert callable(call)
+    with pytest.raises(InvalidParameter) as refused:
+        call()
+    assert refused.value.name == name
+
+
+def test_clients_are_counted_from_both_ends() -> None:
+    partition = natural([7, 8, 8])
+    assert partition[-1].tolist() == partition[1].tolist() == [1, 2]
+    for wrong in (2, -3):
+        with pytest.raises(IndexError, match="2 clients"):
+            partition[wrong]

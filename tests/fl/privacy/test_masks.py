@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpacct import fl
+from dpacct.errors import InvalidParameter
+from dpacct.fl.layout import Layout
+from dpacct.fl.methods.protocol import Method
+from dpacct.fl.privacy.masks import Mask
+from tests.fl.problems import federation, flat, linear, make_clients, perceptron
+
+LAYOUT = Layout(("a", "b", "c"), tuple(torch.Size([n]) for n in (7, 40, 1)), (7, 40, 1))
+
+
+@given(st.floats(0.001, 1), st.integers(1, 50))
+def test_random_masks_keep_their_share_of_each_tensor(fraction, round_number):
+    kept = fl.RandomK(fraction).select(LAYOUT, round_number, None)
+    if fraction == 1:
+        assert kept is None
+        return
+    assert kept is not None
+    assert torch.equal(kept, kept.unique())
+    sizes = LAYOUT.restrict(kept).sizes
+    for size, whole in zip(sizes, LAYOUT.sizes, strict=True):
+        assert size == math.ceil(fraction * whole - 1e-9)
+
+
+def test_random_masks_are_public_and_new_in_each_round():
+    first = fl.RandomK(0.3).select(LAYOUT, 1, None)
+    again = fl.RandomK(0.3).select(LAYOUT, 1, torch.randn(48))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, fl.RandomK(0.3).select(LAYOUT, 2, None))
+    assert not torch.equal(first, fl.RandomK(0.3, seed=1).select(LAYOUT, 1, None))
+
+
+def test_top_k_reads_the_last_release():
+    released = torch.arange(48.0)
+    released[0] = -100
+    kept = fl.PublicTopK(0.1).select(LAYOUT, 2, released)
+    assert kept.tolist() == [0, 43, 44, 45, 46, 47]
+    assert fl.PublicTopK(0.1).select(LAYOUT, 1, None) is None
+    assert fl.PublicTopK(1.0).select(LAYOUT, 2, released) is None
+    assert fl.PublicTopK(0.1, refresh=3).select(LAYOUT, 4, released) is None
+    assert fl.PublicTopK(0.1, refresh=3).select(LAYOUT, 5, released) is not None
+
+
+@pytest.mark.parametrize("fraction", [0, -0.1, 1.01, math.nan])
+def test_shares_out_of_range_are_refused(fraction):
+    for make in (fl.RandomK, fl.PublicTopK):
+        with pytest.raises(InvalidParameter, match="share of coordinates"):
+            make(fraction)
+
+
+@dataclass(frozen=True)
+class Sparse(Method):
+    mask: Mask = field(default_factory=lambda: fl.RandomK(0.25))
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("vectorize", [False, True])
+def test_only_kept_coordinates_move_and_only_they_get_noise(secure, vectorize):
+    model = perceptron()
+    before = flat(model)
+    layout = Layout.of(dict(model.named_parameters()))
+    with federation(
+        model,
+        make_clients([6] * 4),
+        method=Sparse(),
+        rounds=1,
+        secure_noise=secure,
+        vectorize=vectorize,
+    ) as run:
+        run.run()
+    moved = (flat(model) != before).nonzero().flatten()
+    assert torch.equal(moved, fl.RandomK(0.25).select(layout, 1, None))
+
+
+def test_the_update_is_masked_before_it_is_clipped():
+    @dataclass(frozen=True)
+    class Fixed(Sparse):
+        def local_update(self, delta, client_state, context):
+            return torch.ones_like(delta)
+
+    seen = []
+
+    class Watching(fl.GaussianNoise):
+        def add(self, total, limits, std, source):
+            seen.append(float(total.norm()))
+            return total
+
+    with federation(
+        perceptron(), make_clients([6]), method=Fixed(), noise=Watching(), clip_norm=0.5, rounds=1
+    ) as run:
+        run.run()
+    # Masked after clipping it would be half as long.
+    # What came before was the rehearsal.
+    assert seen[-1] == pytest.approx(0.5, rel=1e-4)
+
+
+def test_layers_have_their_own_bounds_under_a_mask_too():
+    model = perceptron()
+    with federation(
+        model,
+        make_clients([6] * 3),
+        method=Sparse(),
+        clip_norm=None,
+        bound=fl.PerLayerClip((0.1, 0.2, 0.3, 0.4)),
+        secure_noise=True,
+    ) as run:
+        assert run.run().released
+
+
+def test_layouts_flatten_and_restore():
+    params = {
+        "w": torch.arange(6.0).reshape(2, 3),
+        "b": torch.tensor([7.0]),
+        "s": torch.tensor(8.0),
+    }
+    layout = Layout.of(params)
+    vector = layout.flatten(params)
+    assert vector.tolist() == [0, 1, 2, 3, 4, 5, 7, 8]
+    back = layout.unflatten(vector)
+    assert all(torch.equal(back[name], params[name]) for name in params)
+    stacked = {name: torch.stack([value, 2 * value]) for name, value in params.items()}
+    assert torch.equal(layout.flatten(stacked), torch.stack([vector, 2 * vector]))
+    assert layout.segments == [(0, 6), (6, 7), (7, 8)]
+
+
+def test_only_the_engine_makes_bounded_and_noised_values():
+    from dpacct.errors import Unsupported
+    from dpacct.fl.privacy.markers import Bounded, Noised
+
+    with pytest.raises(Unsupported, match="only the engine"):
+        Bounded(torch.zeros(1, 2), object())
+    with pytest.raises(Unsupported, match="only the engine"):
+        Noised(torch.zeros(2), LAYOUT, 1.0, None, 1, 0.1, None, 1.0, 1.0, None)
+
+
+def test_post_processing_keeps_the_shape_and_reaches_the_model():
+    @dataclass(frozen=True)
+    class Halved(Method):
+        def post(self, noised, server_state):
+            return noised.map_tensors(lambda tensor: tensor / 2).map(lambda vector: vector * 0)
+
+    @dataclass(frozen=True)
+    class Short(Method):
+        def post(self, noised, server_state):
+            return noised.map(lambda vector: vector[:-1])
+
+    model = linear()
+    before = flat(model)
+    with federation(model, make_clients([6]), method=Halved()) as run:
+        run.run()
+    assert torch.equal(flat(model), before)
+    with (
+        federation(linear(), make_clients([6]), method=Short()) as run,
+        pytest.raises(InvalidParameter, match="keeps the shape"),
+    ):
+        run.run()
+
+
+def test_what_a_release_says_of_itself():
+    said = {}
+
+    @dataclass(frozen=True)
+    class Asking(Method):
+        def server(self, params, noised, server_state):
+            said[noised.round] = noised
+            return dict(params), server_state
+
+    with federation(
+        linear(),
+        make_clients([6] * 8),
+        method=Asking(),
+        sampling=fl.Poisson(0.5),
+        clip_norm=2.0,
+        noise_multiplier=3.0,
+        server_lr=0.3,
+        local=fl.SGD(lr=0.2, steps=5, lr_decay=0.5),
+    ) as run:
+        run.run()
+    last = said[3]
+    assert last.cohort_size == 4
+    assert last.std == pytest.approx(3.0 * 2.0 / 4, rel=1e-9)
+    assert (last.lr, last.steps, last.server_lr) == (0.05, 5, 0.3)
+    assert {name: value.shape for name, value in last.tensors.items()} == {
+        "weight": (3, 6),
+        "bias": (3,),
+    }
+
+
+def test_memories_of_all_clients_follow_one_course_whoever_takes_part():
+    @dataclass(frozen=True)
+    class Memory(Method):
+        everyone_computes: bool = True
+
+        def init_client(self, params):
+            return {"v": torch.zeros(sum(value.numel() for value in params.values()))}
+
+        def local_update(self, delta, client_state, context):
+            return delta - client_state["v"]
+
+        def client_state(self, client_state, bounded, context):
+            return {"v": client_state["v"] + 0.5 * bounded}
+
+        def server(self, params, noised, server_state):
+            # The model stays, so that only participation and noise differ between the two runs.
+            return dict(params), server_state
+
+    kept = []
+    for vectorize in (False, True):
+        with federation(
+            linear(),
+            make_clients([6] * 5),
+            method=Memory(),
+            sampling=fl.Poisson(0.3),
+            vectorize=vectorize,
+            local=fl.SGD(lr=0.1, steps=2, batch_size=None),
+        ) as run:
+            reports = list(run)
+            kept.append(run._player.state.client_states)
+        assert min(report.diagnostics.cohort_size for report in reports) < 5
+    assert kept[0].keys() == kept[1].keys() == set(range(5))
+    for client in range(5):
+        assert kept[0][client]["v"].any()
+        assert torch.allclose(kept[0][client]["v"], kept[1][client]["v"], atol=1e-6)

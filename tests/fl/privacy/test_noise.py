@@ -1,0 +1,295 @@
+"""The law of the noise, of both constructions, and of noise shares."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpacct import fl
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl.privacy.noise import GaussianNoise
+from dpacct.fl.privacy.noise_checks import repeated, wrong_mean, wrong_shape, wrong_std
+from dpacct.fl.privacy.randomness import (
+    OperatingSystem,
+    Seeded,
+    draw_below,
+    draw_cohort,
+    expected_cohort,
+    normals,
+)
+from dpacct.fl.privacy.secure_noise import SecureGaussianNoise, grid_exponent
+from dpacct.rounds import Adjacency, Full, Poisson, Uniform
+from tests.fl.problems import federation, flat, linear, make_clients
+
+LIMITS = [(0, 5000, 0.3)]
+NOISES = [GaussianNoise(), SecureGaussianNoise()]
+
+
+def draws_of(noise, std: float, rounds: int = 12, size: int = 5000):
+    rows = []
+    for _ in range(rounds):
+        total = noise.zeros(size, torch.device("cpu"))
+        rows.append(noise.add(total, LIMITS, std, OperatingSystem()).numpy())
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("std", [0.3, 1e-3, 47.0])
+def test_noise_is_gaussian_of_the_given_deviation_and_never_repeats(noise, std):
+    draws = draws_of(noise, std)
+    assert not wrong_std(draws, std)
+    assert not wrong_mean(draws, std)
+    assert not wrong_shape(draws, std)
+    assert not repeated(draws)
+
+
+def test_the_statistical_tests_have_power():
+    generator = np.random.default_rng(0)
+    good = generator.standard_normal((12, 5000))
+    assert wrong_std(0.97 * good, 1.0)
+    assert wrong_mean(good + 0.03, 1.0)
+    assert wrong_shape(generator.laplace(scale=0.5**0.5, size=(12, 5000)), 1.0)
+    assert wrong_shape(generator.uniform(-(3**0.5), 3**0.5, size=(12, 5000)), 1.0)
+    assert repeated(np.stack([good[0], good[1], good[0]]))
+    assert repeated(good.cumsum(axis=1) / 50)
+    assert repeated(np.repeat(good[:, :2500], 2, axis=1))
+    assert not repeated(good)
+
+
+def test_the_tail_of_both_is_as_heavy_as_it_should_be():
+    for noise in NOISES:
+        draws = draws_of(noise, 1.0, rounds=60).ravel()
+        beyond = int((np.abs(draws) > 4).sum())
+        expected = draws.size * math.erfc(4 / 2**0.5)
+        assert abs(beyond - expected) < 6 * expected**0.5 + 3
+
+
+# Whole-number sums.
+
+
+@given(st.integers(0, 2**31), st.floats(1e-3, 1e3), st.integers(-3, 3))
+def test_encoded_rows_are_whole_and_exactly_within_the_limit(seed, limit, exponent):
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(3, 700, generator=generator) * 10.0**exponent
+    inside = rows * (limit / rows.double().norm(dim=1, keepdim=True)).float() * 0.9999
+    limits = [(0, 700, limit)]
+    encoded = SecureGaussianNoise().encode(inside, limits, 1.0)
+    grid = Fraction(2) ** grid_exponent(limits)
+    for row, origin in zip(encoded, inside, strict=True):
+        assert sum(int(v) ** 2 for v in row) * grid**2 <= Fraction(limit) ** 2
+        back = row.double() * float(grid)
+        assert float((back - origin.double()).abs().max()) <= float(grid)
+        assert bool((back.abs() <= origin.double().abs()).all())
+
+
+def test_a_row_that_is_too_long_is_not_sent():
+    rows = torch.full((2, 9), 0.1)
+    rows[1] *= 1.001
+    limits = [(0, 9, 0.3)]
+    encoded = SecureGaussianNoise().encode(rows * 0.99999, limits, 1.0)
+    assert encoded[0].any()
+    assert not encoded[1].any()
+    for value in (2.0**40, 1e30, math.inf, -math.inf, math.nan):
+        huge = torch.full((1, 1000), value)
+        assert not SecureGaussianNoise().encode(huge, [(0, 1000, 0.3)], 1.0).any()
+
+
+def test_layers_have_limits_of_their_own():
+    limits = [(0, 4, 0.1), (4, 4, 0.5), (4, 8, 1.0)]
+    rows = torch.full((1, 8), 0.0499)
+    rows[0, 4:] = 0.499
+    encoded = SecureGaussianNoise().encode(rows, limits, 1.0)
+    assert encoded.all()
+    rows[0, :4] = 0.06
+    encoded = SecureGaussianNoise().encode(rows, limits, 1.0)
+    assert not encoded[0, :4].any()
+    assert encoded[0, 4:].all()
+
+
+def test_releases_lie_on_the_grid_whatever_the_sum():
+    noise = SecureGaussianNoise()
+    grid = 2.0 ** grid_exponent(LIMITS)
+    total = torch.randint(-(2**30), 2**30, (5000,))
+    released = noise.add(total, LIMITS, 0.5, OperatingSystem())
+    assert torch.equal(released / grid, (released / grid).round())
+
+
+def test_noise_too_large_for_the_grid_is_refused():
+    noise = SecureGaussianNoise()
+    with pytest.raises(Unsupported, match="grid"):
+        noise.add(noise.zeros(3, torch.device("cpu")), LIMITS, 1e5, OperatingSystem())
+
+
+@pytest.mark.parametrize("vectorize", [False, True])
+def test_a_run_with_secure_noise_trains(vectorize):
+    model = linear()
+    clients = make_clients([20] * 40)
+    with federation(
+        model,
+        clients,
+        secure_noise=True,
+        vectorize=vectorize,
+        rounds=8,
+        noise_multiplier=0.3,
+        delta=0.5,
+        local=fl.SGD(lr=0.5, epochs=2, batch_size=5),
+    ) as run:
+        for report in run:
+            assert report.noise_std == pytest.approx(0.3)
+    together = fl.ClientData(
+        torch.cat([c.inputs for c in clients]), torch.cat([c.targets for c in clients])
+    )
+    assert fl.evaluate(model, torch.nn.functional.cross_entropy, together).accuracy > 0.8
+
+
+def test_a_seeded_run_with_secure_noise_repeats():
+    finals = []
+    for _ in range(2):
+        model = linear()
+        with federation(model, make_clients([4] * 3), secure_noise=True, seed=3) as run:
+            run.run()
+        finals.append(flat(model))
+    assert torch.equal(*finals)
+
+
+# Shares.
+
+
+def test_shares_add_up_to_what_is_charged_and_more_is_reported():
+    shares = fl.NoiseShares(minimum=4)
+    assert shares.actual_std(1.0, 3) is None
+    assert shares.actual_std(1.0, 4) == 1.0
+    assert shares.actual_std(1.0, 9) == 1.5
+    assert shares.share_std(1.0) == 0.5
+
+
+def test_a_round_with_too_few_shares_releases_nothing_and_stays_charged():
+    model = linear()
+    before = flat(model)
+    with federation(
+        model,
+        make_clients([4] * 6),
+        noise=fl.NoiseShares(6, dropout_rate=0.9999),
+        sampling=Uniform(6, 6),
+        rounds=2,
+        noise_multiplier=4.0,
+        local=fl.SGD(steps=1),
+    ) as run:
+        for report in run:
+            assert not report.released
+            assert report.noise_std == 0
+        assert torch.equal(flat(model), before)
+        assert run.epsilon.upper > 0
+
+
+def test_with_enough_shares_it_trains():
+    with federation(
+        linear(),
+        make_clients([4] * 8),
+        noise=fl.NoiseShares(2, dropout_rate=0.2),
+        adjacency="replace-one",
+        rounds=3,
+        noise_multiplier=4.0,
+    ) as run:
+        for report in run:
+            assert report.released
+            arrived = report.diagnostics.cohort_size
+            assert report.noise_std == pytest.approx(4 * (arrived / 2) ** 0.5)
+
+
+def test_more_shares_than_clients_cannot_be_asked_for():
+    with pytest.raises(InvalidParameter, match="whole cohort"):
+        fl.NoiseShares(5).check(Uniform(4, 9), Adjacency.REPLACE_ONE, 9)
+    with pytest.raises(InvalidParameter):
+        fl.NoiseShares(2, dropout_rate=1.0)
+
+
+# Randomness.
+
+
+@pytest.mark.parametrize("source", [OperatingSystem(), Seeded(3)])
+def test_cohorts_have_the_law_of_their_scheme(source):
+    counts = np.zeros(50)
+    for _ in range(400):
+        cohort = draw_cohort(Uniform(5, 50), 50, source)
+        assert len(set(cohort)) == 5
+        assert cohort == sorted(cohort)
+        counts[cohort] += 1
+    expected = 400 * 0.1
+    chi_square = float(((counts - expected) ** 2 / (expected * 0.9)).sum())
+    assert abs(chi_square - 50) < 6 * 10
+    sizes = [len(draw_cohort(Poisson(0.3), 100, source)) for _ in range(400)]
+    assert abs(np.mean(sizes) - 30) < 6 * (21 / 400) ** 0.5
+    assert abs(np.var(sizes) - 21) < 6 * 21 * (2 / 400) ** 0.5
+    assert draw_cohort(Full(), 4, source) == [0, 1, 2, 3]
+    assert draw_cohort(Poisson(1.0), 4, source) == [0, 1, 2, 3]
+
+
+def test_large_populations_are_drawn_in_blocks():
+    cohort = draw_below(2_500_000, 1e-4, Seeded(0))
+    assert abs(len(cohort) - 250) < 6 * 250**0.5
+    assert cohort == sorted(cohort)
+    assert cohort[-1] > 2_200_000
+
+
+def test_the_rate_is_never_above_what_is_charged():
+    class Just:
+        private = False
+
+        def __init__(self, value):
+            self.value = value
+
+        def take(self, count):
+            return self.value.to_bytes(8, "little") * (count // 8)
+
+    threshold = math.floor(0.3 * 2**64)
+    assert draw_below(1, 0.3, Just(threshold - 1)) == [0]
+    assert draw_below(1, 0.3, Just(threshold)) == []
+
+
+def test_planned_cohorts():
+    assert expected_cohort(Full(), 7) == 7
+    assert expected_cohort(Poisson(0.25), 8) == 2
+    assert expected_cohort(Uniform(3, 9), 9) == 3
+    with pytest.raises(InvalidParameter):
+        expected_cohort(Uniform(3, 9), 10)
+
+
+def test_noise_on_the_cpu_has_a_key_of_all_its_bits():
+    """PyTorch's own generator keeps 32 bits of a seed: two that agree there give equal noise."""
+    one = torch.Generator().manual_seed(5)
+    two = torch.Generator().manual_seed(5 + 2**32)
+    assert torch.equal(torch.randn(4, generator=one), torch.randn(4, generator=two))
+
+    class Keys:
+        private = False
+
+        def __init__(self, high):
+            self.high = high
+
+        def take(self, count):
+            return bytes(count - 1) + bytes([self.high])
+
+    low, high = normals(Keys(0), 4, torch.device("cpu")), normals(Keys(1), 4, torch.device("cpu"))
+    assert not torch.equal(low, high)
+
+
+def test_a_saved_source_goes_on_where_it_was():
+    source = Seeded(8)
+    source.take(100)
+    state = source.save()
+    expected = source.take(33)
+    other = Seeded(1)
+    other.restore(state)
+    assert other.take(33) == expected
+    assert OperatingSystem().save() is None
+    with pytest.raises(InvalidParameter, match="with a seed"):
+        OperatingSystem().restore(state)
+    with pytest.raises(InvalidParameter, match="without a seed"):
+        Seeded(0).restore(None)

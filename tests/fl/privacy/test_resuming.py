@@ -1,0 +1,421 @@
+"""A checkpoint goes on in the ledger that charged it, nowhere else; what is crafted is refused."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import shutil
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dpacct
+from dpacct import Budget, fl
+from dpacct.errors import DpacctError, InvalidParameter, LedgerError
+from dpacct.fl.engine.checkpoint import VERSION, read_checkpoint, write_checkpoint
+from dpacct.ledger import Ledger
+from tests.fl.problems import federation, flat, linear, make_clients
+
+CPU = torch.device("cpu")
+OLD = Path(__file__).resolve().parents[2] / "fixtures" / "v0_1_checkpoints"
+PLANNED = MappingProxyType(
+    {
+        "noise_multiplier": None,
+        "budget": Budget(6, 1e-5),
+        "sampling": fl.Poisson(0.5),
+        "rounds": 5,
+    }
+)
+KINDS = {
+    "planned": {},
+    "adaptive_clip": {"clip_norm": None, "bound": fl.AdaptiveClip(0.3, indicator_noise=3.0)},
+    "memories": {"clip_norm": None, "method": fl.FedAlphaNormEC(alpha=0.1)},
+}
+
+
+def planned(model=None, **changes: Any) -> fl.Federation:
+    model = linear() if model is None else model
+    return federation(model, make_clients([5] * 8), **{**PLANNED, **changes})
+
+
+def play(path: Path, rounds: int, **changes: Any) -> Path:
+    """Leaves a checkpoint after so many rounds, and its ledger beside it."""
+    with planned(checkpoint=path, **changes) as run:
+        for report in run:
+            if report.round == rounds:
+                break
+    return path
+
+
+def cost(rounds: int, noise_multiplier: float) -> float:
+    plan = rounds * dpacct.Round(noise_multiplier, dpacct.Poisson(0.5))
+    return dpacct.epsilon(plan, delta=1e-5).upper
+
+
+# What version 0.1 wrote.
+
+
+def old(folder: Path, kind: str) -> Path:
+    for file in OLD.glob(f"{kind}.pt*"):
+        shutil.copy(file, folder)
+    return folder / f"{kind}.pt"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_checkpoints_of_0_1_open_in_their_ledger_with_a_note(tmp_path, kind):
+    path = old(tmp_path, kind)
+    content = read_checkpoint(path, CPU)
+    model = linear(seed=9)
+    with planned(model, checkpoint=path, **KINDS[kind]).resume() as run:
+        assert run.round == 3
+        assert "of version 0.1 and does not name its ledger" in run.resumed_with
+        assert torch.equal(
+            flat(model), torch.cat([v.flatten() for v in content["params"].values()])
+        )
+        assert run.epsilon.upper == pytest.approx(4.7300126, abs=1e-6)
+        last = run.run()
+        assert last.round == 5
+        assert last.epsilon.upper == pytest.approx(cost(5, run.noise_multiplier), rel=1e-6)
+    with Ledger.open(f"{path}.ledger", read_only=True) as ledger:
+        [kept] = ledger.runs
+        assert (kept.committed, kept.on_plan, kept.finished) == (5, True, True)
+        assert ledger.verify().sound
+    # What goes on is written as today.
+    assert read_checkpoint(path, CPU)["version"] == VERSION
+
+
+def test_an_old_checkpoint_without_its_ledger_goes_nowhere(tmp_path):
+    path = old(tmp_path, "passing")
+    with pytest.raises(InvalidParameter, match="not kept") as refused, planned() as run:
+        run.resume(path)
+    assert "dpacct ledger charge" in str(refused.value)
+    with pytest.raises(LedgerError, match="no such ledger"), planned(checkpoint=path) as run:
+        run.resume()
+    assert not Path(f"{path}.ledger").exists()
+
+
+def test_an_old_checkpoint_needs_a_run_of_its_setting_with_its_rounds(tmp_path):
+    path = old(tmp_path, "planned")
+    fewer = play(tmp_path / "fewer.pt", 2)
+    other = play(tmp_path / "other.pt", 3, local=fl.SGD(lr=0.3))
+    empty = tmp_path / "empty.ledger"
+    Ledger.open(empty, Budget(6, 1e-5)).close()
+    for ledger, words in (
+        (f"{fewer}.ledger", "has 2 released rounds, and .* knows 3"),
+        (f"{other}.ledger", "has another setting"),
+        (empty, "there is no run 1"),
+    ):
+        with pytest.raises(LedgerError, match=words), planned(ledger=ledger) as run:
+            run.resume(path)
+
+
+# Ledgers that are not the checkpoint's.
+
+
+def test_a_checkpoint_goes_on_in_its_own_ledger_without_a_note(tmp_path):
+    path = play(tmp_path / "run.pt", 2)
+    moved = tmp_path / "moved.ledger"
+    shutil.move(f"{path}.ledger", moved)
+    with planned(ledger=moved).resume(path) as run:
+        assert run.resumed_with is None
+        assert run.epsilon.upper == pytest.approx(cost(2, run.noise_multiplier), rel=1e-6)
+        assert run.run().epsilon.upper == pytest.approx(cost(5, run.noise_multiplier), rel=1e-6)
+
+
+def test_another_ledger_is_refused_however_alike_its_run_is(tmp_path):
+    """A model that has learned from rounds on both would cost more than either ledger says."""
+    path = play(tmp_path / "a.pt", 4)
+    other = f"{play(tmp_path / 'b.pt', 4)}.ledger"
+    before = Path(other).read_bytes()
+    with (
+        pytest.raises(LedgerError, match="belongs to another ledger"),
+        planned(ledger=other) as run,
+    ):
+        run.resume(path)
+    with Ledger.open(other) as opened:
+        with pytest.raises(LedgerError, match="belongs to another ledger"):
+            planned(ledger=opened).resume(path)
+        assert len(opened.runs) == 1
+    assert Path(other).read_bytes() == before
+
+
+def test_a_ledger_that_has_lost_rounds_is_refused(tmp_path):
+    path = tmp_path / "run.pt"
+    ledger = Path(f"{path}.ledger")
+    play(path, 1)
+    kept = ledger.read_bytes()
+    with planned(checkpoint=path).resume() as run:
+        for report in run:
+            if report.round == 4:
+                break
+    newest = ledger.read_bytes()
+    ledger.write_bytes(kept)
+    with pytest.raises(LedgerError, match="has lost entries"), planned(checkpoint=path) as run:
+        run.resume()
+    ledger.write_bytes(newest)
+    with planned(checkpoint=path).resume() as run:
+        assert run.epsilon.upper == pytest.approx(cost(4, run.noise_multiplier), rel=1e-6)
+
+
+def test_rounds_beyond_the_checkpoint_stay_spent(tmp_path):
+    path = play(tmp_path / "run.pt", 2)
+    early = path.read_bytes()
+    with planned(checkpoint=path).resume() as run:
+        for report in run:
+            if report.round == 4:
+                break
+    path.write_bytes(early)
+    with planned(checkpoint=path).resume() as run:
+        assert run.round == 2
+        assert run.epsilon.upper == pytest.approx(cost(4, run.noise_multiplier), rel=1e-6)
+        last = run.run()
+        assert last.round == 3
+        assert "all 5 rounds of the plan are charged" in run.stopped_because
+        assert run.epsilon.upper == pytest.approx(cost(5, run.noise_multiplier), rel=1e-6)
+
+
+def test_a_run_without_a_ledger_of_its_own_goes_on_in_its_process_alone(tmp_path):
+    path = tmp_path / "saved.pt"
+    with planned() as run:
+        for report in run:
+            if report.round == 2:
+                run.save(path)
+            if report.round == 3:
+                break
+        run.resume(path)
+        assert run.round == 2
+        assert run.epsilon.upper == pytest.approx(cost(3, run.noise_multiplier), rel=1e-6)
+    # Saved once more when the run was closed: it still says what was charged.
+    run.save(path)
+    assert read_checkpoint(path, CPU)["charged"] == 3
+    for again in (planned(), planned(ledger=tmp_path / "new.ledger")):
+        with pytest.raises(DpacctError, match=r"not kept|no such ledger"), again:
+            again.resume(path)
+    beside = play(tmp_path / "beside.pt", 3)
+    with pytest.raises(LedgerError, match="another ledger"), planned(checkpoint=beside) as run:
+        run.resume(path)
+
+
+def test_rounds_that_released_nothing_are_no_lost_rounds(tmp_path):
+    """Too few noise shares: the round is charged and over, and there are fewer released ones."""
+    path = tmp_path / "run.pt"
+    options = {
+        "noise_multiplier": 2.0,
+        "budget": None,
+        "sampling": fl.Full(),
+        "adjacency": "replace-one",
+        "noise": fl.NoiseShares(8, dropout_rate=0.9),
+        "checkpoint": path,
+    }
+    with planned(**options) as run:
+        for report in run:
+            assert not report.released
+            if report.round == 3:
+                break
+    content = read_checkpoint(path, CPU)
+    assert (content["round"], content["charged"], content["committed"]) == (3, 3, 0)
+    with planned(**options).resume() as run:
+        assert run.round == 3
+        assert run.run().round == 5
+        plan = 5 * dpacct.Round(2.0, fl.Full(), "replace-one")
+        assert run.epsilon.upper == pytest.approx(dpacct.epsilon(plan, delta=1e-5).upper, rel=1e-6)
+
+
+def test_noise_in_other_last_digits_is_taken_from_the_checkpoint(tmp_path, monkeypatch):
+    path = play(tmp_path / "run.pt", 2)
+    from dpacct.fl.engine import checks as settings
+
+    def another(**options: Any) -> dpacct.Calibration:
+        found = dpacct.calibrate(**options)
+        scaled = found.schedule.scale_noise(1 + 1e-7)
+        return dpacct.calibrate(schedule=scaled, delta=options["delta"], solve="epsilon")
+
+    first = read_checkpoint(path, CPU)["setting"]
+    monkeypatch.setattr(settings, "calibrate", another)
+    with planned(checkpoint=path) as run:
+        noise = run.noise_multiplier
+        run.resume()
+        assert run.noise_multiplier == pytest.approx(noise, rel=1e-6)
+        assert run.noise_multiplier != noise
+        assert f"noise_multiplier={run.noise_multiplier!r}" in first
+        assert run.run().round == 5
+    with Ledger.open(f"{path}.ledger", read_only=True) as ledger:
+        assert ledger.runs[0].on_plan
+    fresh = play(tmp_path / "given.pt", 2, noise_multiplier=1.5, budget=None)
+    with pytest.raises(InvalidParameter, match="another setting"):
+        planned(checkpoint=fresh, noise_multiplier=1.5 * (1 + 1e-7), budget=None).resume()
+
+
+# What is crafted.
+
+
+def without(key: str) -> Any:
+    return lambda content: {k: v for k, v in content.items() if k != key}
+
+
+def having(**changes: Any) -> Any:
+    return lambda content: content | changes
+
+
+def in_params(name: str, value: Any) -> Any:
+    return lambda content: content | {"params": content["params"] | {name: value}}
+
+
+HUGE = torch.zeros(1).expand(10**9, 10**6)
+CRAFTED: dict[str, Any] = {
+    "round is NaN": having(round=math.nan),
+    "round is a fraction": having(round=2.5),
+    "round is negative": having(round=-1),
+    "round is a truth": having(round=True),
+    "round is huge": having(round=10**30),
+    "round is text": having(round="2"),
+    "round beyond what was charged": having(round=3),
+    "charged is less than committed": having(charged=2, committed=3),
+    "charged is text": having(charged="2"),
+    "run is text": having(run="1"),
+    "run is zero": having(run=0),
+    "run is another": having(run=2),
+    "no run, yet rounds": having(run=None),
+    "no ledger": having(ledger=None),
+    "an empty ledger": having(ledger={}),
+    "another identity": having(
+        ledger={"identity": "0" * 64, "entry": 1, "head": "0" * 64, "committed": 0}
+    ),
+    "a wrong identity": having(ledger={"identity": 3, "entry": 1, "head": "0", "committed": 0}),
+    "setting is a number": having(setting=3),
+    "setting is another": having(setting="another"),
+    "params is a list": having(params=[1, 2]),
+    "params is empty": having(params={}),
+    "a parameter is a number": in_params("weight", 3.0),
+    "a parameter has another shape": in_params("weight", torch.zeros(6, 3)),
+    "a parameter is whole numbers": in_params("bias", torch.zeros(3, dtype=torch.int64)),
+    "a parameter is huge": in_params("bias", HUGE),
+    "a parameter is sparse": in_params("bias", torch.zeros(3).to_sparse()),
+    "one more parameter": in_params("more", torch.zeros(3)),
+    "server_state is a number": having(server_state=1),
+    "server_state is huge": having(server_state={"velocity": HUGE}),
+    "server_state has a number for a name": having(server_state={3: torch.zeros(2)}),
+    "client_states is a list": having(client_states=[]),
+    "client_states of text": having(client_states={"1": {"v": torch.zeros(21)}}),
+    "client_states of nobody": having(client_states={8: {"v": torch.zeros(21)}}),
+    "client_states of a negative client": having(client_states={-1: {"v": torch.zeros(21)}}),
+    "client_states of another shape": having(client_states={1: {"memory": torch.zeros(3)}}),
+    "client_states of a number": having(client_states={1: 3}),
+    "released is text": having(released="vector"),
+    "released has another size": having(released=torch.zeros(5)),
+    "clip_norm is NaN": having(clip_norm=math.nan),
+    "clip_norm is text": having(clip_norm="0.3"),
+    "clip_norm is negative": having(clip_norm=-1.0),
+    "randomness is a number": having(randomness=3),
+    "randomness of a seed": having(randomness="{}"),
+    "version is later": having(version=3),
+    "version is a truth": having(version=True),
+    "version is a tensor": having(version=torch.zeros(3)),
+    "without version": without("version"),
+} | {
+    f"without {key}": without(key)
+    for key in ("setting", "round", "params", "server_state", "client_states", "clip_norm", "run")
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A checkpoint after round 2 with an adaptive clip norm, and one of a method with memories."""
+    folder = tmp_path_factory.mktemp("saved")
+    return {
+        kind: play(folder / f"{kind}.pt", 2, **KINDS[kind])
+        for kind in ("adaptive_clip", "memories")
+    }
+
+
+@pytest.mark.parametrize("what", CRAFTED)
+def test_a_crafted_checkpoint_is_refused_in_one_line(saved, tmp_path, what):
+    kind = "memories" if "client_states" in what else "adaptive_clip"
+    for suffix in ("", ".ledger"):
+        shutil.copy(f"{saved[kind]}{suffix}", tmp_path / f"run.pt{suffix}")
+    path = tmp_path / "run.pt"
+    torch.save(CRAFTED[what](read_checkpoint(path, CPU)), path)
+    model = linear(seed=4)
+    before = flat(model)
+    with planned(model, checkpoint=path, **KINDS[kind]) as run:
+        with pytest.raises(DpacctError) as refused:
+            run.resume()
+        assert run.round == 0
+        assert run.epsilon.upper == 0
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 2000
+    assert torch.equal(flat(model), before)
+    with Ledger.open(f"{path}.ledger", read_only=True) as ledger:
+        assert ledger.runs[0].rounds == 2
+
+
+def test_the_state_of_a_seeded_generator_is_judged_too(tmp_path):
+    path = play(tmp_path / "run.pt", 2, seed=3)
+    content = read_checkpoint(path, CPU)
+    for state in ("", "{}", "[1]", '{"bit_generator": "PCG64"}', "[" * 10**5):
+        write_checkpoint(path, content | {"randomness": state})
+        with pytest.raises(InvalidParameter, match="no state of a seeded generator"):
+            planned(checkpoint=path, seed=3).resume()
+
+
+def npz() -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, a=np.zeros(3))
+    return stream.getvalue()
+
+
+def archive(**files: bytes) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as made:
+        for name, content in files.items():
+            made.writestr(f"archive/{name.replace('_', '.')}", content)
+    return stream.getvalue()
+
+
+def legacy() -> bytes:
+    """The format before zip files, with the name of a storage changed in one of two places."""
+    stream = io.BytesIO()
+    torch.save({"version": 1, "a": torch.zeros(3)}, stream, _use_new_zipfile_serialization=False)
+    return re.sub(rb"\d{9,}", lambda found: b"7" * len(found[0]), stream.getvalue(), count=1)
+
+
+FOREIGN = {
+    "legacy": legacy(),
+    "npz": npz(),
+    "zip": archive(readme=b"text"),
+    "zip with a wrong pickle": archive(data_pkl=b"\x80\x02(", version=b"3"),
+    "numbers": b"\x80\x04K\x01.",
+    "a list": b"\x80\x04]K\x01a.",
+    "sqlite": b"SQLite format 3\x00" + bytes(100),
+    "text": b"epsilon",
+    "zeros": bytes(1000),
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_a_foreign_file_is_refused_in_one_line(tmp_path, what):
+    path = tmp_path / "run.pt"
+    path.write_bytes(FOREIGN[what])
+    with pytest.raises(InvalidParameter, match=r"checkpoint is '.*run\.pt'; it") as refused:
+        planned(checkpoint=path).resume()
+    assert "\n" not in str(refused.value)
+
+
+def test_a_byte_that_was_changed_is_no_traceback(tmp_path):
+    path = play(tmp_path / "run.pt", 1)
+    whole = path.read_bytes()
+    generator = np.random.default_rng(5)
+    for place in generator.integers(len(whole), size=60):
+        changed = bytearray(whole)
+        changed[place] ^= int(generator.integers(1, 256))
+        path.write_bytes(changed)
+        # A changed weight is none of its business; whatever else it raises fails the test.
+        with suppress(InvalidParameter):
+            read_checkpoint(path, CPU)

@@ -1,0 +1,86 @@
+"""Whatever epsilon does not cover is called so, wherever it is shown."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import types
+from dataclasses import fields
+
+from dpacct import fl
+from dpacct.fl.report.reports import RELEASED, UNPROTECTED
+from dpacct.fl.report.tensorboard import TensorBoardWriter
+from tests.fl.problems import federation, linear, make_clients
+
+
+class Events:
+    """What a TensorBoard writer would have written."""
+
+    tags: list[str]
+
+    def __init__(self, _):
+        Events.tags = []
+
+    def add_scalar(self, tag, *_):
+        Events.tags.append(tag)
+
+    def flush(self):
+        pass
+
+
+def played(tmp_path, sizes, monkeypatch, **options):
+    """Columns of every kind of file, and the reports of a run."""
+    module = types.SimpleNamespace(SummaryWriter=Events)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    lines, table = tmp_path / f"{len(sizes)}.jsonl", tmp_path / f"{len(sizes)}.csv"
+    writers = [fl.JSONLinesWriter(lines), fl.CSVWriter(table), TensorBoardWriter(tmp_path)]
+    with federation(linear(), make_clients(sizes), callbacks=writers, **options) as run:
+        reports = list(run)
+    rows = [json.loads(line) for line in lines.read_text().splitlines()]
+    with table.open(newline="") as stream:
+        cells = list(csv.DictReader(stream))
+    return reports, rows, cells
+
+
+def test_every_field_of_a_report_is_released_or_marked(tmp_path, monkeypatch):
+    [report], [row], [cells] = played(tmp_path, [5] * 4, monkeypatch, rounds=1)
+    for field in fields(fl.Report):
+        assert field.name in RELEASED or field.name in {"diagnostics", "timing"}
+    for columns in (report.to_dict(), row, cells):
+        for name in columns:
+            assert name in RELEASED or name.startswith(UNPROTECTED)
+        for part in (fl.Diagnostics, fl.Timing):
+            for field in fields(part):
+                prefix = "seconds_" if part is fl.Timing else ""
+                assert f"{UNPROTECTED}{prefix}{field.name}" in columns
+    assert len(Events.tags) > 10
+    for tag in Events.tags:
+        assert tag.startswith("unprotected/") or tag.replace("/", "_") in RELEASED
+
+
+def test_what_is_not_marked_says_nothing_of_the_clients():
+    options = {"sampling": fl.Poisson(0.5), "seed": 3, "rounds": 2}
+    told = []
+    for sizes, scale in (([5] * 8, 1.0), ([9, 1, 3, 2, 7, 0, 0, 40], 100.0)):
+        clients = make_clients(sizes)
+        for data in clients:
+            data.inputs.mul_(scale)
+        with federation(linear(), clients, **options) as run:
+            rows = [report.to_dict() for report in run]
+            words = [repr(report) for report in run]
+        told.append((rows, words))
+    (ours, words), (theirs, other) = told
+    for one, two in zip(ours, theirs, strict=True):
+        public = {name for name in one if not name.startswith(UNPROTECTED)}
+        assert {n: one[n] for n in public} == {n: two[n] for n in public}
+        assert any(one[n] != two[n] for n in one if n not in public)
+    assert words == other
+
+
+def test_a_printed_report_shows_nothing_private():
+    with federation(linear(), make_clients([5] * 4), rounds=1) as run:
+        text = repr(run.run())
+    for part in (fl.Diagnostics, fl.Timing):
+        for field in fields(part):
+            assert field.name not in text

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import weakref
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import dpacct
+from dpacct import Budget, fl
+from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
+from dpacct.fl.privacy.noise_checks import wrong_mean, wrong_shape, wrong_std
+from dpacct.ledger import Ledger
+from dpacct.rounds import Full, Poisson, Uniform
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    with Ledger.open(tmp_path / "a.ledger", Budget(50, 1e-5)) as book:
+        yield book
+
+
+PLAN = fl.AggregationPlan(noise_multiplier=1.0, clip_norm=0.5, num_clients=10)
+
+
+@pytest.mark.parametrize("noise", [fl.GaussianNoise(), fl.SecureGaussianNoise()])
+def test_the_aggregate_is_the_clipped_mean_plus_the_noise(ledger, noise):
+    plan = fl.AggregationPlan(noise_multiplier=2.0, clip_norm=0.5, num_clients=10, noise=noise)
+    deltas = torch.randn(10, 4000)
+    rows = deltas * (0.5 / deltas.norm(dim=1, keepdim=True)).clamp(max=1)
+    found = [fl.privatize(deltas, plan, ledger) for _ in range(3)]
+    residual = np.stack([(one - rows.mean(dim=0)).double().numpy() for one in found])
+    for check in (wrong_std, wrong_mean, wrong_shape):
+        assert not check(residual, 2.0 * 0.5 / 10)
+    assert ledger.rounds == 3
+    assert len(ledger.runs) == 1
+
+
+def test_state_dicts_come_back_as_one(ledger):
+    deltas = [{"w": torch.ones(2, 3), "b": torch.zeros(4)} for _ in range(10)]
+    found = fl.privatize(deltas, PLAN, ledger)
+    assert {name: value.shape for name, value in found.items()} == {"w": (2, 3), "b": (4,)}
+
+
+def test_what_was_given_is_not_changed(ledger):
+    deltas = 100 * torch.ones(3, 5)
+    fl.privatize(deltas, PLAN, ledger)
+    assert torch.equal(deltas, 100 * torch.ones(3, 5))
+
+
+def test_an_empty_cohort_gives_noise(ledger):
+    plan = fl.AggregationPlan(
+        noise_multiplier=1.0, clip_norm=0.5, num_clients=10, sampling=Poisson(0.2)
+    )
+    found = fl.privatize(torch.zeros(0, 3000), plan, ledger).double()
+    assert not wrong_std(found.numpy()[None], 0.5 / 2)
+
+
+def test_an_empty_list_gives_noise_in_the_layout_that_is_given(ledger):
+    plan = fl.AggregationPlan(
+        noise_multiplier=1.0, clip_norm=0.5, num_clients=10, sampling=Poisson(0.2)
+    )
+    for kind, released in ((torch.float16, torch.float32), (torch.float64, torch.float64)):
+        like = {"w": torch.ones(30, 50, dtype=kind), "b": torch.full((1500,), 7.0, dtype=kind)}
+        found = fl.privatize([], plan, ledger, like=like)
+        assert {name: value.shape for name, value in found.items()} == {"w": (30, 50), "b": (1500,)}
+        assert {value.dtype for value in found.values()} == {released}
+        values = torch.cat([value.double().flatten() for value in found.values()]).numpy()[None]
+        assert not wrong_std(values, 0.5 / 2)
+        assert not wrong_mean(values, 0.5 / 2)
+    assert ledger.rounds == 2
+
+
+@pytest.mark.parametrize("noise", [fl.GaussianNoise(), fl.SecureGaussianNoise()])
+def test_a_layout_that_is_given_changes_nothing_where_somebody_came(ledger, noise):
+    plan = fl.AggregationPlan(noise_multiplier=1.0, clip_norm=1e3, num_clients=2, noise=noise)
+    deltas = [{"w": torch.tensor([9e9])}, {"w": torch.tensor([9e9])}]
+    found = [
+        float(fl.privatize(deltas, plan, ledger, like={"w": torch.zeros(1)})["w"]) for _ in range(9)
+    ]
+    assert sum(found) / 9 == pytest.approx(1000, abs=6 * 500 / 3)
+    with pytest.raises(InvalidParameter, match="w has shape"):
+        fl.privatize(deltas, plan, ledger, like={"w": torch.zeros(3)})
+    with pytest.raises(InvalidParameter, match="like"):
+        fl.privatize(torch.ones(1, 2), plan, ledger, like={"w": torch.zeros(2)})
+
+
+class Peak(TorchDispatchMode):
+    """Bytes of the tensors that operations have made, at most at one time."""
+
+    def __init__(self, given):
+        super().__init__()
+        self.given = given.data_ptr()
+        self.alive, self.now, self.most = {}, 0, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, torch.Tensor):
+            storage = found.untyped_storage()
+            place, size = storage.data_ptr(), storage.nbytes()
+            if place != self.given:
+                self.now += 0 if self.alive.get(place) else size
+                self.alive[place] = self.alive.get(place, 0) + 1
+                self.most = max(self.most, self.now)
+                weakref.finalize(found, self.free, place, size)
+        return found
+
+    def free(self, place, size):
+        self.alive[place] -= 1
+        self.now -= 0 if self.alive[place] else size
+
+
+@pytest.mark.parametrize("as_dictionaries", [False, True])
+def test_memory_is_a_fraction_of_what_is_given(ledger, as_dictionaries):
+    plan = fl.AggregationPlan(noise_multiplier=1.0, clip_norm=0.5, num_clients=300)
+    rows = torch.randn(300, 20_000)
+    rows[7, 7] = torch.nan
+    deltas = [{"w": row} for row in rows] if as_dictionaries else rows
+    with Peak(rows) as peak:
+        fl.privatize(deltas, plan, ledger)
+    assert 0.01 * rows.nbytes < peak.most < 0.3 * rows.nbytes
+
+
+def test_the_denominator_is_the_planned_one(ledger):
+    plan = fl.AggregationPlan(
+        noise_multiplier=1.0, clip_norm=1, sampling=Poisson(0.5), num_clients=1000
+    )
+    along = torch.full((100, 400), 0.04)
+    found = fl.privatize(along, plan, ledger)
+    # 100 came where 500 were planned; the noise along this direction is 1/500.
+    assert float(found.sum() / 20) == pytest.approx(0.8 * 100 / 500, abs=6 / 500)
+
+
+def test_it_is_charged_before_it_is_released(ledger):
+    run = ledger.start_run("mine", plan=2 * dpacct.Round(1.0))
+    fl.privatize(torch.ones(2, 5), PLAN, run)
+    fl.privatize(torch.ones(2, 5), PLAN, run)
+    assert run.committed == 2
+    assert run.on_plan
+    assert run.epsilon().upper == pytest.approx(
+        dpacct.epsilon(noise_multiplier=1.0, rounds=2, delta=1e-5, accountant="tight").upper
+    )
+
+
+def test_nothing_is_released_beyond_the_budget(tmp_path):
+    with Ledger.open(tmp_path / "small.ledger", Budget(6, 1e-5)) as small:
+        released = 0
+        with suppress(BudgetExceeded):
+            for _ in range(6):
+                fl.privatize(torch.ones(2, 5), PLAN, small)
+                released += 1
+        assert released == small.rounds == 1
+
+
+def test_rows_that_are_not_finite_count_as_zero(ledger):
+    deltas = torch.zeros(3, 5)
+    deltas[1, 2] = torch.nan
+    deltas[2, 0] = torch.inf
+    assert torch.isfinite(fl.privatize(deltas, PLAN, ledger)).all()
+
+
+def test_shares(ledger):
+    plan = fl.AggregationPlan(
+        noise_multiplier=3.0, clip_norm=1, sampling=Uniform(4, 9), noise=fl.NoiseShares(3)
+    )
+    assert fl.privatize(torch.ones(3, 5), plan, ledger).shape == (5,)
+    before = ledger.rounds
+    with pytest.raises(InvalidParameter, match="fewer noise shares"):
+        fl.privatize(torch.ones(2, 5), plan, ledger)
+    assert ledger.rounds == before
+
+
+@pytest.mark.parametrize(
+    ("deltas", "error"),
+    [
+        (torch.ones(5), InvalidParameter),
+        (torch.ones(11, 5), InvalidParameter),
+        (torch.ones(2, 0), InvalidParameter),
+        (torch.ones(2, 5, dtype=torch.int64), Unsupported),
+        ([], InvalidParameter),
+        ([{"w": torch.ones(2)}, {"v": torch.ones(2)}], InvalidParameter),
+        ([{"w": torch.ones(2)}, {"w": torch.ones(3)}], InvalidParameter),
+        ([{"w": torch.ones(2), "seen": torch.tensor(3)}], Unsupported),
+    ],
+)
+def test_what_is_no_update_is_refused_and_not_charged(ledger, deltas, error):
+    with pytest.raises(error):
+        fl.privatize(deltas, PLAN, ledger)
+    assert ledger.rounds == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"num_clients": None, "sampling": Full()}, InvalidParameter),
+        ({"clip_norm": None}, InvalidParameter),
+        ({"bound": fl.Clip(1.0)}, InvalidParameter),
+        ({"bound": fl.AdaptiveClip(1.0), "clip_norm": None}, InvalidParameter),
+        ({"noise_multiplier": 0}, InvalidParameter),
+        ({"sampling": "cyclic"}, Unsupported),
+        ({"sampling": Poisson(0.1), "noise": fl.NoiseShares(2)}, Unsupported),
+        ({"sampling": Uniform(3, 9)}, InvalidParameter),
+        ({"clip_norm": "median"}, Unsupported),
+    ],
+)
+def test_plans_that_make_no_sense_are_refused(options, error):
+    settings = {"noise_multiplier": 1.0, "clip_norm": 1.0, "num_clients": 10}
+    with pytest.raises(error):
+        fl.AggregationPlan(**(settings | options))

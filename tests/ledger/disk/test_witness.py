@@ -1,0 +1,304 @@
+"""What is remembered of a ledger beside it: an older file, or another one, is refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpacct import Budget, InvalidParameter, Ledger, LedgerError, Poisson, Round
+from dpacct.ledger import Position
+from dpacct.ledger.disk import store
+from dpacct.ledger.disk.witness import Witness, read_witness
+
+BUDGET = Budget(8, 1e-5)
+ROUND = Round(1.3, Poisson(0.1))
+
+
+def committed(path: Path) -> int:
+    with Ledger.open(path, read_only=True) as ledger:
+        assert ledger.verify().sound
+        return sum(run.committed for run in ledger.runs)
+
+
+# Positions
+
+
+def test_a_position_says_how_far_the_ledger_has_come(ledger: Ledger) -> None:
+    first = ledger.position
+    assert (first.entry, first.committed, first.head) == (1, 0, first.identity)
+    for name in ("one", "two"):
+        run = ledger.start_run(name)
+        run.reserve(ROUND).commit()
+        run.reserve(ROUND)
+    found = ledger.position
+    assert found == Position(first.identity, 9, ledger.head, 2)
+    ledger.require(found, "the test")
+    ledger.require(first, "the test")
+    assert Position(**asdict(found)) == found
+
+
+def test_a_ledger_that_lost_entries_is_refused_by_whoever_remembers_them(
+    path: Path, tmp_path: Path
+) -> None:
+    older, other = tmp_path / "older.ledger", tmp_path / "other.ledger"
+    with Ledger.open(path, BUDGET) as ledger:
+        run = ledger.start_run("one")
+        run.reserve(ROUND).commit()
+    shutil.copy(path, older)
+    with Ledger.open(path) as ledger:
+        ledger.resume_run(1).reserve(ROUND).commit()
+        known = ledger.position
+    with Ledger.open(older) as ledger:
+        with pytest.raises(LedgerError, match=r"lost entries: run\.ckpt knows entry 7, with 2 rel"):
+            ledger.require(known, "run.ckpt")
+        run = ledger.resume_run(1)
+        run.reserve(ROUND).commit()
+        with pytest.raises(LedgerError, match=r"was changed: run\.ckpt knows another entry 7"):
+            ledger.require(known, "run.ckpt")
+    with (
+        Ledger.open(other, BUDGET) as ledger,
+        pytest.raises(LedgerError, match=r"run\.ckpt belongs to another ledger"),
+    ):
+        ledger.require(known, "run.ckpt")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"identity": "x"}, {"head": b"a"}, {"head": "A" * 64}, {"entry": 0}, {"entry": 2**63},
+     {"entry": True}, {"committed": -1}, {"committed": 1.0}],
+)  # fmt: skip
+def test_a_position_that_is_none_cannot_be_made(change: dict[str, Any]) -> None:
+    good = Position("0" * 64, 1, "a" * 64, 0)
+    with pytest.raises(InvalidParameter, match=next(iter(change))):
+        replace(good, **change)
+
+
+# The witness beside the file
+
+
+def beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.witness")
+
+
+def said(ledger: Ledger) -> Witness:
+    found = ledger._book.store.witness()
+    assert found is not None
+    return found
+
+
+def spend(path: Path, rounds: int) -> Position:
+    with Ledger.open(path, BUDGET) as ledger:
+        run = ledger.resume_run(1) if ledger.runs else ledger.start_run("x")
+        for _ in range(rounds):
+            run.reserve(ROUND).commit()
+        return ledger.position
+
+
+def test_every_entry_is_witnessed_when_the_call_that_wrote_it_returns(path: Path) -> None:
+    with Ledger.open(path, BUDGET) as ledger:
+        assert said(ledger) == Witness(ledger.position, since=1)
+        assert ledger.verify().remarks == ()
+        run = ledger.start_run("one", 2 * ROUND)
+        steps = [lambda: run.reserve(ROUND).commit(), lambda: run.reserve(ROUND).abandon("x"),
+                 lambda: run.reserve(ROUND), lambda: ledger.resume_run(1), run.finish]  # fmt: skip
+        for step in steps:
+            assert said(ledger) == Witness(ledger.position, since=1)
+            step()
+        assert said(ledger) == Witness(ledger.position, since=1)
+        assert said(ledger).position.committed == 1
+
+
+def test_the_witness_is_never_ahead_of_the_ledger(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    with Ledger.open(path, BUDGET) as ledger:
+        ticket = ledger.start_run("x").reserve(ROUND)
+        before = said(ledger)
+        database = ledger._book.store.database
+        commit, update = database.commit, store.update_witness
+
+        def committing() -> None:
+            assert read_witness(database.place) == before
+            commit()
+            assert read_witness(database.place) == before
+            order.append("ledger")
+
+        def updating(*arguments: Any) -> None:
+            update(*arguments)
+            order.append("witness")
+
+        monkeypatch.setattr(database, "commit", committing)
+        monkeypatch.setattr(store, "update_witness", updating)
+        ticket.commit()
+        assert order == ["ledger", "witness"]
+        assert said(ledger).position == ledger.position
+
+
+def test_a_ledger_that_is_behind_its_witness_is_neither_read_nor_written(
+    path: Path, tmp_path: Path
+) -> None:
+    spend(path, 1)
+    old = path.read_bytes()
+    spend(path, 2)
+    path.write_bytes(old)
+    for read_only in (False, True):
+        with pytest.raises(LedgerError, match="witness knows entry 9, with 3"):
+            Ledger.open(path, read_only=read_only)
+    # Deleting the witness is how the loss is accepted.
+    beside(path).unlink()
+    spend(path, 1)
+    assert committed(path) == 2
+    other = tmp_path / "other.ledger"
+    spend(other, 9)
+    shutil.copy(other, path)
+    with pytest.raises(LedgerError, match="belongs to another ledger"):
+        Ledger.open(path)
+
+
+def test_a_copy_that_went_its_own_way_is_refused_beside_the_witness(path: Path) -> None:
+    spend(path, 1)
+    old = path.read_bytes()
+    spend(path, 1)
+    witness = beside(path).read_bytes()
+    path.write_bytes(old)
+    beside(path).unlink()
+    spend(path, 3)
+    beside(path).write_bytes(witness)
+    with pytest.raises(LedgerError, match="knows another entry 7"):
+        Ledger.open(path)
+
+
+def test_a_witness_that_a_crash_left_behind_catches_up(path: Path) -> None:
+    spend(path, 1)
+    witness = beside(path).read_bytes()
+    spend(path, 2)
+    beside(path).write_bytes(witness)
+    assert committed(path) == 3
+    assert beside(path).read_bytes() == witness
+    with Ledger.open(path) as ledger:
+        assert said(ledger) == Witness(ledger.position, since=1)
+
+
+def test_a_missing_witness_is_made_by_writers_alone_and_says_since_when(path: Path) -> None:
+    spend(path, 2)
+    beside(path).unlink()
+    with Ledger.open(path, read_only=True) as ledger:
+        assert ledger._book.store.witness() is None
+        assert ledger.verify().sound
+        assert "there is no witness beside the file" in ledger.verify().remarks[0]
+    assert not beside(path).exists()
+    with Ledger.open(path) as ledger:
+        assert said(ledger) == Witness(ledger.position, since=6)
+        assert ledger.verify().sound
+        assert "its witness was made at entry 6" in ledger.verify().remarks[0]
+        # Somebody deletes it while the ledger is open.
+        beside(path).unlink()
+        ledger.resume_run(1)
+        assert said(ledger) == Witness(ledger.position, since=6)
+
+
+def broken(path: Path) -> None:
+    beside(path).write_bytes(beside(path).read_bytes()[:-1])
+
+
+def empty(path: Path) -> None:
+    beside(path).write_bytes(b"")
+
+
+def longer(path: Path) -> None:
+    beside(path).write_bytes(beside(path).read_bytes() + b"\n")
+
+
+def other_numbers(path: Path) -> None:
+    text = beside(path).read_bytes()
+    beside(path).write_bytes(text.replace(b'"committed":1', b'"committed":0'))
+    assert beside(path).read_bytes() != text
+
+
+def folder(path: Path) -> None:
+    beside(path).unlink()
+    beside(path).mkdir()
+
+
+def pipe(path: Path) -> None:
+    beside(path).unlink()
+    os.mkfifo(beside(path))
+
+
+def link(path: Path) -> None:
+    beside(path).rename(path.with_name("away"))
+    beside(path).symlink_to(path.with_name("away"))
+
+
+@pytest.mark.parametrize("damage", [broken, empty, longer, other_numbers, folder, pipe, link])
+def test_a_damaged_witness_is_refused_in_words(path: Path, damage: Callable[[Path], None]) -> None:
+    spend(path, 1)
+    with Ledger.open(path) as ledger:
+        ticket = ledger.resume_run(1).reserve(ROUND)
+        damage(path)
+        for read_only in (False, True):
+            with pytest.raises(LedgerError, match=r"its witness a\.ledger\.witness "):
+                Ledger.open(path, read_only=read_only)
+        with pytest.raises(LedgerError, match="its witness"):
+            ticket.commit()
+        assert ticket.state == "drawn"
+        if beside(path).is_dir():
+            beside(path).rmdir()
+        else:
+            beside(path).unlink()
+        ticket.commit()
+    assert committed(path) == 2
+
+
+def test_a_round_whose_witness_cannot_be_written_is_not_released(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Ledger.open(path, BUDGET) as ledger:
+        run = ledger.start_run("x")
+        ticket = run.reserve(ROUND)
+        database = ledger._book.store.database
+        commit = database.commit
+
+        def committing() -> None:
+            commit()
+            beside(path).unlink()
+            beside(path).mkdir()
+
+        monkeypatch.setattr(database, "commit", committing)
+        with pytest.raises(LedgerError, match="witness cannot be written: Is a directory"):
+            ticket.commit()
+        monkeypatch.undo()
+        beside(path).rmdir()
+        # It stands in the ledger, which overcounts; the witness catches up.
+        with pytest.raises(LedgerError, match="was committed or abandoned before"):
+            ticket.commit()
+        assert run.committed == 1
+        run.reserve(ROUND).commit()
+        assert said(ledger) == Witness(ledger.position, since=4)
+
+
+def test_a_witness_belongs_to_whoever_the_ledger_belongs_to(path: Path) -> None:
+    spend(path, 1)
+    path.chmod(0o664)
+    beside(path).unlink()
+    spend(path, 1)
+    assert beside(path).stat().st_mode & 0o777 == 0o664
+    assert (beside(path).stat().st_uid, beside(path).stat().st_gid) == (
+        path.stat().st_uid, path.stat().st_gid)  # fmt: skip
+
+
+def test_reading_leaves_nothing_behind(path: Path) -> None:
+    spend(path, 2)
+    before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    with Ledger.open(path, read_only=True) as ledger:
+        assert ledger.verify().sound
+        assert ledger.report()
+    assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
+    assert sorted(before) == ["a.ledger", "a.ledger.witness"]

@@ -1,0 +1,185 @@
+"""Events: joint releases, what a plan covers, and their form as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dpacct
+from dpacct.errors import InvalidParameter, LedgerError
+from dpacct.ledger import Event, Release, joint_noise_multiplier
+from dpacct.ledger.record.events import (
+    covers,
+    event_to_json,
+    round_from_json,
+    round_to_json,
+    schedule_from_json,
+    schedule_to_json,
+)
+from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
+from strategies import log_uniform, rounds, schedules
+
+NOISES = st.lists(log_uniform(0.01, 1e6), min_size=1, max_size=6)
+
+
+@given(NOISES)
+def test_joint_noise_is_just_below_the_exact_value(noises: list[float]) -> None:
+    joint = joint_noise_multiplier(noises)
+    exact = sum(1 / Fraction(z) ** 2 for z in noises)
+    assert 1 / Fraction(joint) ** 2 >= exact
+    assert 1 / Fraction(joint) ** 2 <= exact * (1 + Fraction(1, 10**13))
+    assert joint <= min(noises)
+
+
+@given(NOISES)
+def test_joint_release_costs_what_the_releases_cost_one_by_one_without_sampling(
+    noises: list[float],
+) -> None:
+    joint = dpacct.rdp(Round(joint_noise_multiplier(noises)), orders=[3.0])[0]
+    apart = sum(dpacct.rdp(Round(z), orders=[3.0])[0].lower for z in noises)
+    assert joint.upper >= apart * (1 - 1e-12)
+    assert joint.upper <= apart * (1 + 1e-9)
+
+
+def test_a_single_release_is_charged_as_it_is() -> None:
+    assert joint_noise_multiplier([1.1]) == 1.1
+    assert Event(Round(1.1), (Release("update", 1.1),)).charged == Round(1.1)
+
+
+def test_the_charge_never_exceeds_the_noise_of_the_round_or_of_the_releases() -> None:
+    releases = (Release("update", 1.0), Release("quantile", 10.0))
+    joint = joint_noise_multiplier([1.0, 10.0])
+    assert joint == pytest.approx(1 / math.sqrt(1.01))
+    for noise in (1.0, joint):
+        assert Event(Round(noise, Poisson(0.1)), releases).charged == Round(joint, Poisson(0.1))
+    assert Event(Round(0.5), releases).charged == Round(0.5)
+    assert Event(Round(0.5)).charged == Round(0.5)
+
+
+def nested(depth: int) -> dict[str, object]:
+    return {} if depth == 1 else {"x": nested(depth - 1)}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: joint_noise_multiplier([]),
+        lambda: joint_noise_multiplier([1.0, 0.0]),
+        lambda: joint_noise_multiplier([1.0, math.nan]),
+        lambda: Release("", 1.0),
+        lambda: Release("update", -1.0),
+        lambda: Release("update", 1.0, 0.0),
+        lambda: Release("update", 1.0, math.inf),
+        lambda: Event(Round(1.0), (Release("a", 1.0), Release("a", 2.0))),
+        lambda: Event(Round(1.0), ("update",)),  # type: ignore[arg-type]
+        # The main sum is not among them, or has less noise than the round claims.
+        lambda: Event(Round(1.3), (Release("count", 1.3),)),
+        lambda: Event(Round(1.3), (Release("count", 1.3), Release("quantile", 9.0))),
+        lambda: Event(Round(1.3), (Release("update", 1.3),), main="sum"),
+        lambda: Event(Round(5.0), (Release("update", 1.0), Release("count", 10.0))),
+        lambda: Release("\ud800", 1.0),
+        lambda: Release("x" * 201, 1.0),
+        lambda: Release("a\nb", 1.0),
+        lambda: Event(Round(1.0), details={"x": "\ud800"}),
+        lambda: Event(Round(1.0), details={"\udfff": 1}),
+        lambda: Event(Round(1.0), details=nested(51)),
+        lambda: Event(Round(1.0), details={"x": 10**5000}),
+        lambda: Event(3 * Round(1.0)),  # type: ignore[arg-type]
+        lambda: Event(Round(1.0), details={"x": math.nan}),
+        lambda: Event(Round(1.0), details={"x": object()}),
+        lambda: Event(Round(1.0), details={"x": "y" * 200_000}),
+    ],
+)
+def test_what_is_no_event_is_refused(make: object) -> None:
+    with pytest.raises(InvalidParameter):
+        make()  # type: ignore[operator]
+
+
+def test_the_main_sum_may_have_another_name_and_more_noise_than_the_round() -> None:
+    releases = (Release("gradient", 2.0), Release("count", 9.0))
+    event = Event(Round(1.3), releases, nested(50), main="gradient")
+    assert event.charged == Round(1.3)
+    joint = joint_noise_multiplier([2.0, 9.0])
+    assert Event(Round(2.0), releases, main="gradient").charged == Round(joint)
+
+
+def test_details_are_copied() -> None:
+    details = {"lr": [1]}
+    event = Event(Round(1.0), details=details)
+    details["lr"].append(2)
+    assert event.details == {"lr": [1]}
+
+
+@given(rounds(), rounds())
+def test_a_covered_round_costs_at_most_as_much(planned: Round, actual: Round) -> None:
+    if covers(planned, actual):
+        for order in (1.5, 4.0, 40.0):
+            dear = dpacct.rdp(planned, orders=[order])[0].upper
+            assert dpacct.rdp(actual, orders=[order])[0].lower <= dear * (1 + 1e-9)
+
+
+@given(log_uniform(0.5, 20), log_uniform(0.5, 20), log_uniform(1e-3, 1), log_uniform(1e-3, 1))
+def test_more_noise_and_less_sampling_is_covered_and_nothing_else(
+    planned_noise: float, noise: float, planned_rate: float, rate: float
+) -> None:
+    expected = noise >= planned_noise and rate <= planned_rate
+    planned, actual = Round(planned_noise, Poisson(planned_rate)), Round(noise, Poisson(rate))
+    assert covers(planned, actual) is expected
+    if expected:
+        loose = dpacct.epsilon(actual, delta=1e-5, accountant="tight").lower
+        assert loose <= dpacct.epsilon(planned, delta=1e-5, accountant="tight").upper + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("planned", "actual", "expected"),
+    [
+        (Round(1, Uniform(10, 100)), Round(1, Uniform(9, 100)), True),
+        (Round(1, Uniform(10, 100)), Round(1, Uniform(11, 100)), False),
+        (Round(1, Uniform(10, 100)), Round(1, Uniform(1, 200)), False),
+        (Round(1, Full()), Round(2, Full()), True),
+        (Round(1, Full()), Round(1, Poisson(0.1)), False),
+        (Round(1, Poisson(0.1)), Round(1, Poisson(0.1), Adjacency.ZERO_OUT), False),
+    ],
+)
+def test_other_schemes(planned: Round, actual: Round, expected: object) -> None:
+    assert covers(planned, actual) is expected
+
+
+@given(rounds())
+def test_a_round_survives_json_to_the_last_bit(round_: Round) -> None:
+    assert round_from_json(json.loads(json.dumps(round_to_json(round_)))) == round_
+
+
+@given(schedules())
+def test_a_schedule_survives_json(schedule: Schedule) -> None:
+    assert schedule_from_json(json.loads(json.dumps(schedule_to_json(schedule)))) == schedule
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {},
+        {"noise_multiplier": 1.0, "sampling": "other", "adjacency": "add-remove"},
+        {"noise_multiplier": 1.0, "sampling": "poisson", "adjacency": "add-remove"},
+        {"noise_multiplier": -1.0, "sampling": "full", "adjacency": "add-remove"},
+        {"noise_multiplier": 1.0, "sampling": "full", "adjacency": "other"},
+    ],
+)
+def test_damaged_rounds_are_refused(entry: dict[str, object]) -> None:
+    with pytest.raises(LedgerError):
+        round_from_json(entry)
+    with pytest.raises(LedgerError):
+        schedule_from_json([{"rounds": 3} | entry])
+
+
+def test_an_event_in_json_says_what_was_charged_and_what_was_released() -> None:
+    event = Event(Round(1.0), (Release("update", 1.0, 0.3), Release("count", 9.0)), {"step": 1})
+    entry = event_to_json(event)
+    assert round_from_json(entry["charged"]) == event.charged
+    assert [r["name"] for r in entry["releases"]] == ["update", "count"]
+    assert entry["details"] == {"step": 1}

@@ -1,0 +1,202 @@
+"""What is claimed covers what was released, whatever decided when to stop, or says when."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+import dpacct
+from dpacct import Budget, Ledger, Round
+from dpacct.display import up
+from dpacct.ledger import Guarantee
+from dpacct.ledger.report.chart import bars, draw
+from dpacct.ledger.report.claims import Claim
+
+BUDGET = Budget(8, 1e-5)
+ROUND = Round(9.0)
+
+
+def tight(rounds: int) -> float:
+    return dpacct.epsilon(rounds * ROUND, delta=1e-5).upper
+
+
+def ran(path: Path, rounds: int, *, planned: int = 30, finish: bool = False) -> dict[str, Any]:
+    with Ledger.open(path, BUDGET) as ledger:
+        run = ledger.start_run("planned", planned * ROUND)
+        for _ in range(rounds):
+            run.reserve(ROUND).commit()
+        if finish:
+            run.finish()
+        return ledger.report()
+
+
+@pytest.mark.parametrize("end", ["open", "finished"])
+def test_a_part_of_a_plan_is_told_with_the_whole(path: Path, end: str) -> None:
+    report = ran(path, 10, finish=end == "finished")
+    assert report["epsilon"]["upper"] == pytest.approx(tight(10), rel=1e-9)
+    assert report["epsilon_any_stop"] == pytest.approx(tight(30), rel=1e-9)
+    assert report["part_of_plan"]
+    assert report["slots"] == {"used": 10, "planned": 30}
+    (run,) = report["runs"]
+    for said in (report, run):
+        assert said["guarantee"] == "planned"
+        for part in ("10 of 30", up(tight(30)), up(tight(10)), "settled in advance"):
+            assert part in said["claim"]
+        # The figure that holds in any case comes first.
+        assert said["claim"].index(up(tight(30))) < said["claim"].index(up(tight(10)))
+    assert run["epsilon_any_stop"] == run["planned_epsilon"]
+    with Ledger.open(path, read_only=True) as ledger:
+        assert ledger.epsilon_any_stop() == report["epsilon_any_stop"]
+        assert ledger.epsilon().upper == report["epsilon"]["upper"]
+        for page in (ledger.report_markdown(), ledger.report_html()):
+            claim = page[page.index("All 10 rounds of 1 run together") :].split("budget", 1)[0]
+            assert f"epsilon {up(tight(30))} at delta" in claim
+            assert "whatever decided when to stop" in claim
+            assert up(tight(10)) not in claim
+            assert "only if it was settled in advance to stop here" in page
+
+
+@pytest.mark.parametrize("end", ["open", "finished"])
+def test_a_plan_that_ran_to_its_end_is_told_as_it_is(path: Path, end: str) -> None:
+    report = ran(path, 30, finish=end == "finished")
+    assert report["epsilon_any_stop"] == report["epsilon"]["upper"]
+    assert report["epsilon"]["upper"] == pytest.approx(tight(30), rel=1e-9)
+    assert not report["part_of_plan"]
+    assert "all that was planned is charged" in report["claim"]
+    with Ledger.open(path, read_only=True) as ledger:
+        assert "settled in advance to stop" not in ledger.report_markdown()
+
+
+def test_all_initial_plans_belong_to_the_whole_but_those_given_up_before_anything_ran(
+    ledger: Ledger,
+) -> None:
+    ledger.start_run("given up", 40 * ROUND).finish()
+    one, two = ledger.start_run("one", 5 * ROUND), ledger.start_run("two", 7 * ROUND)
+    for _ in range(5):
+        one.reserve(ROUND).commit()
+    assert ledger.epsilon().upper == pytest.approx(tight(5), rel=1e-9)
+    assert ledger.epsilon_any_stop() == pytest.approx(tight(12), rel=1e-9)
+    # Whether to go on was decided with results at hand, so that the second plan still counts.
+    two.finish()
+    assert ledger.epsilon_any_stop() == pytest.approx(tight(12), rel=1e-9)
+    assert ledger.summary()["slots"] == {"used": 5, "planned": 12}
+    runs = ledger.summary()["runs"]
+    assert [run["part_of_plan"] for run in runs] == [False, False, False]
+    assert [run["claim"] == "Nothing ran yet." for run in runs] == [True, False, True]
+
+
+def test_the_odometer_holds_in_any_case(ledger: Ledger) -> None:
+    run = ledger.start_run("chosen")
+    run.reserve(ROUND).commit()
+    late = ledger.start_run("late plan", 9 * ROUND)
+    late.reserve(ROUND).commit()
+    summary = ledger.summary()
+    assert summary["epsilon_any_stop"] == summary["epsilon"]["upper"] == ledger.epsilon_any_stop()
+    assert "whatever" in summary["claim"] or "every way of choosing" in summary["claim"]
+    # The late run by itself follows a plan, given what was before.
+    assert summary["runs"][1]["part_of_plan"]
+    assert summary["runs"][1]["epsilon_any_stop"] == pytest.approx(tight(9), rel=1e-9)
+    assert not summary["runs"][0]["part_of_plan"]
+
+
+def test_without_privacy_nothing_is_told(ledger: Ledger) -> None:
+    seeded = ledger.start_run("seeded", 9 * ROUND, private=False)
+    assert ledger.epsilon_any_stop() == 0.0
+    seeded.reserve(ROUND).commit()
+    summary = ledger.summary()
+    assert ledger.epsilon_any_stop() == math.inf
+    assert summary["epsilon_any_stop"] is None
+    assert summary["runs"][0]["epsilon_any_stop"] is None
+    assert not summary["part_of_plan"]
+    assert "no guarantee holds" in summary["claim"]
+    assert all(point["upper"] is None for point in ledger.report()["points"])
+
+
+def test_a_run_that_left_its_plan_is_the_odometers(ledger: Ledger) -> None:
+    run = ledger.start_run("planned", 9 * ROUND)
+    run.reserve(ROUND).commit()
+    run.reserve(Round(8.0)).commit()
+    assert ledger.epsilon_any_stop() == ledger.upper_epsilon()
+    assert not ledger.summary()["part_of_plan"]
+
+
+@pytest.mark.parametrize(
+    ("claim", "word"),
+    [
+        (Claim(Guarantee.PLANNED, 1.0, 2.0, 3, 3, 9), "3 of 9 planned rounds"),
+        (Claim(Guarantee.PLANNED, 2.0, 2.0, 9, 9, 9), "before the first one ran, and all"),
+        (Claim(Guarantee.PLANNED, 2.0, 2.0, 9, 9, 9, first=False), "before the run started"),
+        (Claim(Guarantee.ADAPTIVE, 2.0, 2.0, 9), "odometer"),
+        (Claim(Guarantee.NONE, 2.0, math.inf, 9), "no guarantee"),
+        (Claim(Guarantee.ADAPTIVE, 0.0, 0.0, 0), "Nothing ran yet"),
+    ],
+)
+def test_each_kind_of_claim_has_its_words(claim: Claim, word: str) -> None:
+    assert word in claim.words
+
+
+# The picture
+
+
+def words_of(report: dict[str, Any]) -> list[str]:
+    root = ET.fromstring(draw(report))  # noqa: S314 - reads what this test wrote
+    return [node.text for node in root.iter() if node.text and node.text.strip()]
+
+
+def shown_above(text: str, value: float) -> None:
+    assert float(text) >= value
+    assert float(text) <= value * (1 + 1e-3)
+
+
+def test_the_title_never_tells_less_than_what_is_proven(path: Path) -> None:
+    report = ran(path, 30)
+    upper = report["epsilon"]["upper"]
+    title = words_of(report)[0]
+    shown_above(title.split()[1], upper)
+    assert title.endswith("of 8 after 30 rounds")
+    last = bars(report).splitlines()[-1].split()
+    shown_above(last[-2], upper)
+    # Whatever the digits are.
+    for upper in (1.23441, 1.2344999, 0.99999, 7.99951, 123.454):
+        forged = report | {"epsilon": {"lower": 0.0, "upper": upper}}
+        forged["points"] = [report["points"][-1] | {"upper": upper, "lower": None}]
+        shown_above(words_of(forged)[0].split()[1], upper)
+        shown_above(bars(forged).split()[-2], upper)
+
+
+def test_the_picture_of_a_part_tells_the_whole_first(path: Path) -> None:
+    report = ran(path, 10)
+    title = words_of(report)[0]
+    whole, part = title.split(" of 8 for the whole plan; ")
+    shown_above(whole.split()[1], report["epsilon_any_stop"])
+    shown_above(part.split()[0], report["epsilon"]["upper"])
+    assert "settled in advance" in part
+    assert "the whole plan" in words_of(report)
+
+
+def test_points_end_with_what_the_ledger_reads_although_rounds_were_given_back(
+    ledger: Ledger,
+) -> None:
+    run = ledger.start_run("planned", 9 * ROUND)
+    for _ in range(4):
+        run.reserve(ROUND).commit()
+    for _ in range(3):
+        run.reserve(ROUND).abandon("nothing drawn")
+    report = ledger.report()
+    rounds = [point["round"] for point in report["points"]]
+    assert rounds == sorted(set(rounds))
+    assert report["points"][-1]["round"] == report["rounds"] == 4
+    assert report["points"][-1]["upper"] == report["epsilon"]["upper"]
+    run.reserve(ROUND).commit()
+    assert ledger.report()["points"][-1]["upper"] > report["points"][-1]["upper"]
+
+
+def test_a_ledger_that_lost_its_guarantee_has_no_bound_in_its_picture(ledger: Ledger) -> None:
+    ledger.start_run("private").reserve(ROUND).commit()
+    ledger.start_run("seeded", private=False).reserve(ROUND).commit()
+    report = ledger.report()
+    assert words_of(report)[0].startswith("No bound any more")

@@ -1,0 +1,191 @@
+"""Reports: what a reviewer needs is in them, in a form that browsers and readers take."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from dpacct import Budget, Ledger, Poisson, Round
+from dpacct.ledger import Event, Release
+from dpacct.ledger.report.chart import bars, draw, ticks
+
+BUDGET = Budget(8, 1e-5)
+FIRST = Event(Round(1.5, Poisson(0.05)), (Release("update", 1.5, 0.2), Release("quantile", 20.0)))
+SECOND = Round(1.2, Poisson(0.05))
+VOID = {"meta", "link", "br", "img", "hr", "line", "circle", "polyline", "polygon"}
+
+
+class Checker(HTMLParser):
+    """Tags are closed in the order in which they were opened; nothing comes from afar."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag not in ("script", "iframe", "link", "img")
+        for name, value in attrs:
+            assert not name.startswith("on")
+            assert name not in ("src", "href")
+            assert "http" not in (value or "") or name == "xmlns"
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def text_of(html: str) -> str:
+    checker = Checker()
+    checker.feed(html)
+    assert checker.open == []
+    return " ".join(" ".join(checker.text).split())
+
+
+@pytest.fixture
+def eventful(path: Path) -> Path:
+    """Two planned phases, a crash, an adaptive change, an abandoned round, a second run."""
+    plan = 30 * FIRST.charged + 20 * SECOND
+    with Ledger.open(path, BUDGET, unit="patient") as ledger:
+        run = ledger.start_run("training", plan, details={"model": "cnn", "clip_norm": 0.2})
+        for _ in range(30):
+            run.reserve(FIRST).commit()
+        run.reserve(SECOND).abandon("no client answered")
+        for _ in range(10):
+            run.reserve(SECOND).commit()
+        run.reserve(SECOND)
+    with Ledger.open(path) as ledger:
+        run = ledger.resume_run(1)
+        for _ in range(5):
+            run.reserve(Round(0.9, Poisson(0.05))).commit()
+        ledger.start_run("evaluation").reserve(Round(30.0)).commit()
+    return path
+
+
+def test_the_report_says_what_a_reviewer_asks(eventful: Path) -> None:
+    with Ledger.open(eventful, read_only=True) as ledger:
+        report, markdown, html = ledger.report(), ledger.report_markdown(), ledger.report_html()
+        upper = ledger.upper_epsilon()
+        head = ledger.head
+    plain = re.sub(r"\\(.)", r"\1", markdown)
+    for text in (plain, text_of(html)):
+        for fact in (
+            "one patient", "add-remove", "1e-05", "Poisson, rate 0.05", "Renyi odometer",
+            "update: noise multiplier 1.5, sensitivity 0.2", "left its plan at round 42",
+            "run 1 resumes, 1 lost", "no client answered", "clip_norm: 0.2", "dpacct 0.1.0", head,
+            "sound", "budget is 8", "fixed in advance", "secret",
+        ):  # fmt: skip
+            assert fact in text, fact
+        shown = re.search(r"epsilon (\d+\.\d+) at delta", text)
+        assert shown is not None
+        # Rounded to the safe side, in the fifth digit.
+        assert upper <= float(shown[1]) <= upper * (1 + 1e-4)
+    assert report["rounds"] == 47
+    assert [phase["rounds"] for phase in report["runs"][0]["phases"]] == [30, 11, 5]
+    assert report["runs"][0]["uncommitted"] == 1
+    json.dumps(report, allow_nan=False)
+
+
+def test_epsilon_over_rounds_is_true_at_every_point(eventful: Path) -> None:
+    with Ledger.open(eventful, read_only=True) as ledger:
+        report = ledger.report()
+    points = report["points"]
+    assert [p["round"] for p in points] == sorted({p["round"] for p in points})
+    assert points[-1]["round"] == 47
+    assert points[-1]["upper"] == report["epsilon"]["upper"]
+    uppers = [p["upper"] for p in points]
+    assert uppers == sorted(uppers)
+    assert all(p["lower"] <= p["upper"] * (1 + 1e-9) for p in points if p["lower"] is not None)
+    kinds = [p["guarantee"] for p in points]
+    assert kinds == sorted(kinds, reverse=True)
+    assert set(kinds) == {"planned", "adaptive"}
+
+
+def test_the_picture_is_svg_with_both_kinds_of_claim(eventful: Path) -> None:
+    with Ledger.open(eventful, read_only=True) as ledger:
+        report = ledger.report()
+    root = ET.fromstring(draw(report))  # noqa: S314 - reads what this test wrote
+    words = " ".join(node.text or "" for node in root.iter())
+    assert "of 8 after 47 rounds" in words
+    assert "budget 8" in words
+    assert "epsilon at delta 1e-05" in words
+    width, height = (float(v) for v in root.attrib["viewBox"].split()[2:])
+    for node in root.iter():
+        for name, limit in (("x", width), ("x1", width), ("y", height), ("y1", height)):
+            if name in node.attrib:
+                assert 0 <= float(node.attrib[name]) <= limit
+    assert bars(report).count("\n") >= 8
+
+
+def test_words_of_others_stay_words(path: Path) -> None:
+    evil = "<script>alert(1)</script> | **bold** `code` </table>"
+    with Ledger.open(path, BUDGET, unit="<b>client") as ledger:
+        run = ledger.start_run(evil, details={evil: evil})
+        event = Event(Round(9.0), (Release(evil, 9.0),), main=evil)
+        run.reserve(event).abandon(evil)
+        run.reserve(event).commit()
+        html, markdown = ledger.report_html(), ledger.report_markdown()
+    assert "alert(1)" in text_of(html)
+    assert "<script" not in html
+    assert "<script" not in markdown.replace("\\<", "")
+    assert all(
+        len(re.findall(r"(?<!\\)\|", line)) in (3, 6, 9)
+        for line in markdown.splitlines()
+        if line.startswith("|")
+    )
+
+
+def test_reports_of_what_is_not_sound_or_not_private_claim_nothing(path: Path) -> None:
+    with Ledger.open(path, BUDGET) as ledger:
+        empty = ledger.report_markdown()
+        ledger.start_run("seeded", private=False).reserve(Round(9.0)).commit()
+        seeded = ledger.report_markdown()
+        ledger._book.store.database.connection.execute("CREATE TABLE more (x)")
+        damaged = ledger.report_html()
+    assert "All 0 rounds" in empty
+    assert "**No guarantee" in seeded
+    assert "none: not private" in seeded
+    assert "damaged, and nothing is claimed" in damaged
+
+
+def test_planned_ledgers_say_so(path: Path) -> None:
+    with Ledger.open(path, BUDGET) as ledger:
+        run = ledger.start_run("planned", 20 * SECOND)
+        for _ in range(20):
+            run.reserve(SECOND).commit()
+        text = ledger.report_markdown()
+    assert "planned before the first one ran" in text
+    assert "tight composition" in text
+    assert "The whole plan (20 rounds, registered before the first round) costs" in text
+    assert "Renyi odometer" not in text
+
+
+@pytest.mark.parametrize("largest", [0.003, 1.0, 8.64, 47, 1e6])
+def test_ticks_are_few_and_round(largest: float) -> None:
+    found = ticks(largest)
+    assert 3 <= len(found) <= 8
+    assert found[0] == 0
+    assert found[-1] <= largest * 1.000001
+
+
+def test_a_long_run_is_summed_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpacct.ledger.report.history.MAX_EVENTS", 15)
+    rounds = [Round(3.0 + n / 100, Poisson(0.1)) for n in range(20)]
+    with Ledger.open(path, BUDGET) as ledger:
+        run = ledger.start_run("each round another noise")
+        for round_ in rounds:
+            run.reserve(round_).commit()
+        report: dict[str, Any] = ledger.report()
+        assert "And 5 more rounds" in ledger.report_markdown()
+    assert sum(p["rounds"] for p in report["runs"][0]["phases"]) == 15

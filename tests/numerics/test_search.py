@@ -1,0 +1,168 @@
+"""The one-dimensional searches: they end, and where they should."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from dpacct.numerics.search import bisect, bracket_root, minimize_unimodal
+from tests.strategies import log_uniform
+
+BOUNDS = (-13.0, 16.0)
+TOLERANCE = 2e-5
+
+# Unimodal functions with their minimum at 0, by the steepness k.
+VALLEYS: dict[str, Callable[[float, float], float]] = {
+    "parabola": lambda t, k: k * t * t,
+    "corner": lambda t, k: k * abs(t),
+    "lopsided": lambda t, k: k * t if t > 0 else -t / k,
+    "exponential": lambda t, k: math.expm1(t) - t + k,
+    "steep": lambda t, k: math.cosh(min(k, 20.0) * t),
+    "flat": lambda t, k: k * t**4,
+    "wall on the right": lambda t, k: math.inf if t > 1.0 else k * t * t,
+    "wall at the minimum": lambda t, k: math.inf if t > 0.0 else -k * t,
+}
+
+
+class Counted:
+    """A function that remembers where it was asked."""
+
+    def __init__(self, function: Callable[[float], float]) -> None:
+        self.function = function
+        self.seen: dict[float, float] = {}
+        self.calls = 0
+
+    def __call__(self, t: float) -> float:
+        self.calls += 1
+        self.seen[t] = self.function(t)
+        return self.seen[t]
+
+
+@pytest.mark.parametrize("name", VALLEYS)
+@given(
+    minimum=st.floats(*BOUNDS),
+    start=st.floats(-15.0, 18.0),
+    steepness=log_uniform(1e-3, 1e3),
+)
+def test_the_minimum_of_a_valley_is_found(
+    name: str, minimum: float, start: float, steepness: float
+) -> None:
+    valley = VALLEYS[name]
+    function = Counted(lambda t: valley(t - minimum, steepness))
+    # A search that begins on an infinite wall cannot know where to go.
+    assume(math.isfinite(valley(min(max(start, BOUNDS[0]), BOUNDS[1]) - minimum, steepness)))
+    found = minimize_unimodal(function, start, BOUNDS, TOLERANCE)
+    assert BOUNDS[0] <= found <= BOUNDS[1]
+    assert function.calls <= 150
+    assert function.seen[found] == min(function.seen.values())
+    # Rounding hides the bottom of a flat valley; elsewhere the tolerance is kept.
+    lowest = function(minimum)
+    nearby = min(function(minimum + d) for d in (-2 * TOLERANCE, 2 * TOLERANCE))
+    assert function(found) <= max(nearby, lowest + 4 * math.ulp(lowest))
+
+
+@pytest.mark.parametrize("slope", [1.0, -1.0])
+@given(start=st.floats(*BOUNDS))
+def test_the_minimum_may_lie_at_an_end(slope: float, start: float) -> None:
+    found = minimize_unimodal(lambda t: slope * t, start, BOUNDS, TOLERANCE)
+    assert found == pytest.approx(BOUNDS[0] if slope > 0 else BOUNDS[1], abs=2 * TOLERANCE)
+
+
+@given(left=st.floats(-8.0, 5.0), width=st.floats(0.1, 6.0), start=st.floats(*BOUNDS))
+def test_a_plateau_at_the_bottom_is_reached(left: float, width: float, start: float) -> None:
+    """Epsilon cut off at zero looks like this."""
+
+    def function(t: float) -> float:
+        return max(0.0, left - t, t - left - width)
+
+    assert function(minimize_unimodal(function, start, BOUNDS, TOLERANCE)) == 0.0
+
+
+def test_a_constant_function_ends_the_search() -> None:
+    function = Counted(lambda _: 1.0)
+    minimize_unimodal(function, 0.0, BOUNDS, TOLERANCE)
+    assert function.calls <= 150
+
+
+# Bisection.
+
+
+@given(
+    edge=log_uniform(1e-200, 1e200),
+    start=log_uniform(1e-20, 1e20),
+    tolerance=log_uniform(1e-14, 0.5),
+)
+def test_bisection_brackets_the_edge(edge: float, start: float, tolerance: float) -> None:
+    low, high = bisect(lambda t: t <= edge, start, tolerance)
+    assert low <= edge < high
+    assert high - low <= tolerance * high
+
+
+def test_bisection_of_what_never_holds_ends_at_zero() -> None:
+    low, high = bisect(lambda _: False, 1.0, 1e-10)
+    assert low == 0.0
+    assert high < 1e-300
+
+
+def test_bisection_ends_where_no_number_lies_between() -> None:
+    low, high = bisect(lambda t: t * t <= 2, 1.0, 0.0)
+    assert math.nextafter(low, 2) == high
+    assert low * low <= 2 < high * high
+
+
+# Roots.
+
+SLOPES: dict[str, Callable[[float, float], float]] = {
+    "line": lambda t, k: -k * t,
+    "cube": lambda t, k: -k * t**3,
+    "exponential": lambda t, k: -math.expm1(min(k, 10.0) * t),
+    "logarithm-like": lambda t, k: -math.asinh(1e6 * k * t),
+    "step": lambda t, k: 1.0 if t < 0 else -k,
+    "infinite below": lambda t, k: math.inf if t < -0.1 else -k * t,
+    "infinite above": lambda t, k: -math.inf if t > 0.1 else -k * t,
+    "kink": lambda t, k: -k * t if t < 0 else -t / k,
+}
+
+
+@pytest.mark.parametrize("name", SLOPES)
+@given(
+    root=st.floats(-20.0, 20.0),
+    start=st.floats(-40.0, 40.0),
+    steepness=log_uniform(1e-4, 1e4),
+    tolerance=log_uniform(1e-9, 1e-2),
+)
+def test_a_root_is_bracketed_on_both_sides(
+    name: str, root: float, start: float, steepness: float, tolerance: float
+) -> None:
+    slope = SLOPES[name]
+    function = Counted(lambda t: slope(t - root, steepness))
+    low, high = bracket_root(function, start, (-30.0, 30.0), tolerance)
+    assert low < high <= low + tolerance
+    assert function.seen[low] > 0 >= function.seen[high]
+    # Bisection alone would need 7 steps to get near, and log2(width / tolerance) more.
+    assert function.calls <= 2 * (10 + math.log2(60 / tolerance))
+
+
+@pytest.mark.parametrize(("sign", "end"), [(1.0, 5.0), (-1.0, -5.0), (0.0, -5.0)])
+@given(start=st.floats(-9.0, 9.0))
+def test_a_function_of_one_sign_leads_to_an_end(sign: float, end: float, start: float) -> None:
+    assert bracket_root(lambda _: sign, start, (-5.0, 5.0), 1e-6) == (end, end)
+
+
+def test_smooth_roots_are_found_in_a_few_steps() -> None:
+    function = Counted(lambda t: math.exp(-t) - 0.3 * t)
+    low, high = bracket_root(function, 5.0, (-10.0, 10.0), 1e-9)
+    assert function.calls <= 20  # bisection needs 34
+    assert math.exp(-low) - 0.3 * low > 0 >= math.exp(-high) - 0.3 * high
+
+
+def test_a_tolerance_below_the_resolution_of_floats_ends() -> None:
+    """Neighboring floats have nothing between them."""
+    for root in (1.0, 123456.789, 1e15):
+        low, high = bracket_root(lambda t, at=root: at - t, root / 3, (0.0, math.inf), 1e-30)
+        assert low <= root <= high
+        assert high - low <= 1e-14 * root

@@ -1,0 +1,127 @@
+"""The achieved side: never above the truth, and exact where the truth is known."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mpmath import mp, mpf
+
+from dpacct.accountant import ACCOUNTANTS
+from dpacct.pairs.achieved import achieved_delta, achieved_epsilon
+from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
+from tests.oracles import gaussian, sampled_gaussian
+from tests.strategies import log_uniform, noise_multipliers, sampling_rates, uniform_schemes
+
+RENYI = ACCOUNTANTS["rdp"]
+deltas = log_uniform(1e-12, 0.5)
+
+
+def exact_delta(epsilon: float, q: float, s: float) -> mpf:
+    """One round, the worse direction."""
+    with mp.workdps(50):
+        return max(
+            sampled_gaussian.delta_remove(epsilon, q, s), sampled_gaussian.delta_add(epsilon, q, s)
+        )
+
+
+@given(epsilon=log_uniform(1e-3, 20.0), q=sampling_rates(1e-5), z=noise_multipliers(0.1, 30.0))
+def test_one_poisson_round_is_exact(epsilon: float, q: float, z: float) -> None:
+    truth = exact_delta(epsilon, q, z)
+    for adjacency in (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT):
+        found = achieved_delta(1 * Round(z, Poisson(q), adjacency), epsilon)
+        assert found <= truth
+        if truth > 1e-25:
+            assert found >= truth * (1 - 1e-7)
+
+
+@given(epsilon=log_uniform(1e-3, 20.0), scheme=uniform_schemes(), z=noise_multipliers(0.2, 30.0))
+def test_one_round_of_replacing_reaches_the_pair_with_twice_the_shift(
+    epsilon: float, scheme: Uniform, z: float
+) -> None:
+    truth = exact_delta(epsilon, scheme.sampling_rate, z / 2)
+    found = achieved_delta(1 * Round(z, scheme), epsilon)
+    assert found <= truth
+    if truth > 1e-25:
+        assert found >= truth * (1 - 1e-7)
+
+
+@given(delta=deltas, q=sampling_rates(1e-3), z=noise_multipliers(0.2, 10.0))
+def test_epsilon_of_one_round_is_where_delta_says(delta: float, q: float, z: float) -> None:
+    round_ = 1 * Round(z, Poisson(q))
+    epsilon = achieved_epsilon(round_, delta)
+    assert epsilon >= 0
+    if epsilon > 0:
+        assert exact_delta(epsilon, q, z) >= delta
+        assert exact_delta(epsilon * (1 + 1e-7) + 1e-9, q, z) <= delta * (1 + 1e-9)
+    else:
+        assert exact_delta(0.0, q, z) <= delta * (1 + 1e-7)
+
+
+everybody = st.tuples(
+    noise_multipliers(0.1, 100.0),
+    st.sampled_from([Full(), Poisson(1.0), Uniform(9, 9)]),
+    st.integers(1, 10**4),
+)
+
+
+@given(parts=st.lists(everybody, min_size=1, max_size=4), delta=deltas)
+def test_full_participation_is_exact(
+    parts: list[tuple[float, Full | Poisson | Uniform, int]], delta: float
+) -> None:
+    """However it is spelled, and however many different rounds there are."""
+    schedule = sum((n * Round(z, s, "zero-out") for z, s, n in parts), Schedule())
+    with mp.workdps(50):
+        mu = mp.sqrt(mp.fsum(n / mpf(z) ** 2 for z, _, n in parts))
+    found = achieved_epsilon(schedule, delta)
+    assert gaussian.delta(found, mu) >= delta * (1 - 1e-12) or found == 0
+    assert gaussian.delta(found * (1 + 1e-6) + 1e-9, mu) <= delta * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("sampling", [Full(), Poisson(1.0), Uniform(9, 9)])
+def test_full_participation_under_replacement_is_exact(sampling: Full | Poisson | Uniform) -> None:
+    for noise, rounds, delta in ((1.0, 1, 1e-3), (10.0, 200, 1e-6)):
+        found = achieved_epsilon(rounds * Round(noise, sampling, "replace-one"), delta)
+        truth = gaussian.epsilon(delta, 2 * math.sqrt(rounds) / noise)
+        assert float(truth) * (1 - 1e-7) <= found <= float(truth)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Schedule:
+    """Up to three different rounds of one adjacency."""
+    adjacency = draw(st.sampled_from(Adjacency))
+    schemes = st.one_of(sampling_rates(1e-4).map(Poisson), uniform_schemes(), st.just(Full()))
+    parts = st.tuples(noise_multipliers(0.2, 50.0), schemes, st.integers(1, 1000))
+    drawn = draw(st.lists(parts, min_size=1, max_size=3))
+    return sum((n * Round(z, s, adjacency) for z, s, n in drawn), Schedule())
+
+
+@given(plan=plans(), delta=deltas)
+def test_achieved_is_never_above_proven(plan: Schedule, delta: float) -> None:
+    """Two computations that share no formula."""
+    upper = RENYI.upper_epsilon(plan, delta)
+    found = achieved_epsilon(plan, delta)
+    assert 0 <= found <= upper
+    assert achieved_delta(plan, upper) <= delta * (1 + 1e-9)
+
+
+@given(plan=plans(), epsilon=log_uniform(1e-3, 50.0))
+def test_rounds_of_everybody_only_add(plan: Schedule, epsilon: float) -> None:
+    """Composition never lowers delta: the rounds of everybody bound the whole from below."""
+    whole = plan + 3 * Round(1.0, Full(), plan.adjacency)
+    alone = achieved_delta(3 * Round(1.0, Full(), plan.adjacency), epsilon)
+    assert achieved_delta(whole, epsilon) >= alone * (1 - 1e-9)
+
+
+def test_no_rounds_achieve_nothing() -> None:
+    assert achieved_delta(Schedule(), 1.0) == 0.0
+    assert achieved_epsilon(Schedule(), 1e-5) == 0.0
+
+
+def test_a_cohort_of_everybody_can_still_grow_by_a_client() -> None:
+    """Fixed cohort of 5 among 5 clients: the neighbor has 6, and one of them sits out."""
+    round_ = 1 * Round(1.0, Uniform(5, 5), "add-remove")
+    truth = exact_delta(0.5, 5 / 6, 0.5)
+    assert achieved_delta(round_, 0.5) == pytest.approx(float(truth), rel=1e-9)

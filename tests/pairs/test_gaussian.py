@@ -1,0 +1,233 @@
+"""The exact Gaussian mechanism against 100-digit values, and the accountant built on it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpmath import mp, mpf
+
+import dpacct
+from dpacct.accountant import ACCOUNTANTS
+from dpacct.budget import Interval
+from dpacct.errors import Unsupported
+from dpacct.pairs.gaussian import gaussian_delta, gaussian_epsilon, mills_ratio, mu_of_zcdp, zcdp
+from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform
+from dpacct.tight.gdp import total_mu
+from tests.oracles import conversions, gaussian
+from tests.strategies import log_uniform
+
+GDP = ACCOUNTANTS["gdp"]
+# The oracle bisects at 100 digits.
+FEWER = settings(max_examples=max(10, settings.default.max_examples // 3))
+MUS = log_uniform(1e-9, 300.0)
+DELTAS = st.one_of(log_uniform(1e-20, 0.9), log_uniform(1e-9, 0.5).map(lambda gap: 1 - gap))
+
+
+def contains(interval: Interval, truth: mpf) -> bool:
+    with mp.workdps(50):
+        return mpf(interval.lower) <= truth <= mpf(interval.upper)
+
+
+@st.composite
+def settings_of_interest(draw: st.DrawFn) -> tuple[float, float]:
+    """(epsilon, mu) with a threshold eps/mu - mu/2 at which delta is neither 1 nor nothing."""
+    mu = draw(MUS)
+    threshold = draw(st.floats(-8.0, 11.0))
+    return max(0.0, mu * (threshold + mu / 2)), mu
+
+
+@given(setting=settings_of_interest())
+def test_delta_contains_the_truth_and_little_else(setting: tuple[float, float]) -> None:
+    epsilon, mu = setting
+    found, truth = gaussian_delta(epsilon, mu), gaussian.delta(epsilon, mu)
+    assert contains(found, truth)
+    assert 0 <= found.lower <= found.upper <= 1
+    if truth > 1e-30:
+        assert found.width <= 1e-8 * truth
+
+
+@given(epsilon=st.one_of(st.just(0.0), log_uniform(1e-12, 1e6)), mu=log_uniform(1e-9, 1e9))
+def test_delta_contains_the_truth_at_unrelated_parameters(epsilon: float, mu: float) -> None:
+    assert contains(gaussian_delta(epsilon, mu), gaussian.delta(epsilon, mu))
+
+
+@given(threshold=st.floats(30.0, 60.0), mu=log_uniform(1e-3, 100.0))
+def test_delta_below_all_doubles_stays_above_the_truth(threshold: float, mu: float) -> None:
+    epsilon = mu * (threshold + mu / 2)
+    assert contains(gaussian_delta(epsilon, mu), gaussian.delta(epsilon, mu))
+
+
+@FEWER
+@given(mu=MUS, delta=DELTAS)
+def test_epsilon_contains_the_truth_and_little_else(mu: float, delta: float) -> None:
+    found, truth = gaussian_epsilon(delta, mu), gaussian.epsilon(delta, mu)
+    assert contains(found, truth)
+    # A relative error of 1e-8 in delta is one of about 1e-8 / log(1/delta) in epsilon, except
+    # where epsilon is about to vanish.
+    if truth > 1e-3 * mu:
+        assert found.width <= 1e-7 * truth
+
+
+@given(mu=log_uniform(1e-6, 300.0), delta=log_uniform(1e-20, 0.5))
+def test_epsilon_and_delta_are_inverse(mu: float, delta: float) -> None:
+    epsilon = gaussian_epsilon(delta, mu)
+    assert gaussian_delta(epsilon.upper, mu).upper <= delta
+    if epsilon.lower > 0:
+        assert gaussian_delta(epsilon.lower, mu).lower >= delta
+        assert gaussian_delta(epsilon.lower, mu).upper == pytest.approx(delta, rel=1e-6)
+
+
+@given(setting=settings_of_interest(), more=log_uniform(1e-9, 1.0))
+def test_delta_is_monotone(setting: tuple[float, float], more: float) -> None:
+    """Up with mu, down with epsilon."""
+    epsilon, mu = setting
+    here = gaussian_delta(epsilon, mu)
+    assert here.lower <= gaussian_delta(epsilon, mu * (1 + more)).upper
+    assert gaussian_delta(epsilon * (1 + more), mu).lower <= here.upper
+
+
+@given(mu=MUS, delta=DELTAS, more=log_uniform(1e-9, 1.0))
+def test_epsilon_is_monotone(mu: float, delta: float, more: float) -> None:
+    here = gaussian_epsilon(delta, mu)
+    assert here.lower <= gaussian_epsilon(delta, mu * (1 + more)).upper
+    assert gaussian_epsilon(min(delta * (1 + more), 1 - 1e-9), mu).lower <= here.upper
+
+
+def test_no_shift_costs_nothing() -> None:
+    assert gaussian_delta(0.0, 0.0) == Interval(0.0, 0.0)
+    assert gaussian_epsilon(1e-9, 0.0) == Interval(0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "mu", "delta"),
+    [
+        # Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu); the first is 2 Phi(1/2) - 1.
+        (0.0, 1.0, 0.3829249225480262),
+        (1.0, 1.0, 0.12693673750664397),
+    ],
+)
+def test_values_from_tables_of_the_normal_distribution(
+    epsilon: float, mu: float, delta: float
+) -> None:
+    assert gaussian_delta(epsilon, mu).upper == pytest.approx(delta, rel=1e-12)
+
+
+@given(x=st.floats(-30.0, 60.0))
+def test_the_mills_ratio_contains_the_truth(x: float) -> None:
+    found = mills_ratio(x)
+    with mp.workdps(60):
+        truth = mp.ncdf(-mpf(x)) / mp.npdf(mpf(x))
+    assert contains(found, truth)
+    if x >= 4:
+        assert found.width <= 1e-14 * truth
+    else:
+        assert found.width <= 3e-16 * (8 * x * x + 32) * truth
+
+
+@pytest.mark.parametrize("x", [4.0, math.nextafter(4.0, 0), 1e3, 1e8, 1e15])
+def test_the_mills_ratio_at_its_seams_and_far_out(x: float) -> None:
+    with mp.workdps(60):
+        argument = mpf(x)
+        # At 1e8 and beyond the asymptotic series 1/x - 1/x^3 has all digits.
+        if x < 1e4:
+            truth = mp.ncdf(-argument) / mp.npdf(argument)
+        else:
+            truth = 1 / argument - 1 / argument**3 + 3 / argument**5
+    assert contains(mills_ratio(x), truth)
+
+
+# zCDP.
+
+
+@given(mu=log_uniform(1e-9, 1e6))
+def test_zcdp_is_the_renyi_curve_of_the_gaussian(mu: float) -> None:
+    assert mu_of_zcdp(zcdp(mu)) == pytest.approx(mu, rel=1e-15)
+    (value,) = dpacct.rdp(Round(1 / mu), orders=[7.0]) if 1e-3 <= 1 / mu <= 1e10 else (None,)
+    assert value is None or value.upper == pytest.approx(7 * zcdp(mu), rel=1e-13)
+
+
+@given(mu=log_uniform(1e-3, 30.0), delta=log_uniform(1e-15, 1e-2))
+def test_zcdp_costs_more_than_the_exact_mechanism(mu: float, delta: float) -> None:
+    """eps = rho + 2 sqrt(rho log(1/delta)) is proven for every rho-zCDP mechanism."""
+    rho = zcdp(mu)
+    assert gaussian_epsilon(delta, mu).upper < rho + 2 * math.sqrt(rho * math.log(1 / delta))
+    renyi = conversions.epsilon_improved(lambda order: order * rho, delta)
+    assert gaussian_epsilon(delta, mu).lower <= renyi
+
+
+# The accountant.
+
+EVERYBODY = [Full(), Poisson(1.0), Uniform(7, 7)]
+phases = st.tuples(log_uniform(0.05, 1e3), st.sampled_from(EVERYBODY), st.integers(1, 10**5))
+
+
+@given(parts=st.lists(phases, min_size=1, max_size=5), epsilon=log_uniform(1e-2, 100.0))
+def test_rounds_of_everybody_compose_exactly(
+    parts: list[tuple[float, Full | Poisson | Uniform, int]], epsilon: float
+) -> None:
+    """mu^2 adds up, however "everybody" is spelled."""
+    schedule = sum((n * Round(z, s, "zero-out") for z, s, n in parts), Schedule())
+    with mp.workdps(50):
+        mu = mp.sqrt(mp.fsum(n / mpf(z) ** 2 for z, _, n in parts))
+    assert contains(total_mu(schedule), mu)
+    assert contains(GDP.delta(schedule, epsilon), gaussian.delta(epsilon, mu))
+
+
+@FEWER
+@given(noise=log_uniform(0.05, 1e3), rounds=st.integers(1, 10**5), delta=log_uniform(1e-12, 0.5))
+def test_epsilon_of_many_rounds_contains_the_truth(noise: float, rounds: int, delta: float) -> None:
+    found = GDP.epsilon(rounds * Round(noise), delta)
+    with mp.workdps(50):
+        mu = mp.sqrt(rounds) / mpf(noise)
+    assert contains(found, gaussian.epsilon(delta, mu))
+    assert GDP.upper_epsilon(rounds * Round(noise), delta) == found.upper
+
+
+@pytest.mark.parametrize("sampling", EVERYBODY)
+def test_replacing_a_client_is_twice_the_sensitivity(sampling: Full | Poisson | Uniform) -> None:
+    for noise, rounds, delta in ((0.3, 1, 1e-3), (2.0, 50, 1e-5), (40.0, 10**5, 1e-9)):
+        replaced = GDP.epsilon(rounds * Round(noise, sampling, "replace-one"), delta)
+        halved = GDP.epsilon(rounds * Round(noise / 2, Full()), delta)
+        assert replaced.upper == pytest.approx(halved.upper, rel=1e-11)
+        with mp.workdps(50):
+            mu = 2 * mp.sqrt(rounds) / mpf(noise)
+        assert contains(replaced, gaussian.epsilon(delta, mu))
+
+
+@pytest.mark.parametrize(
+    "round_",
+    [
+        Round(1.0, Poisson(0.5)),
+        Round(1.0, Uniform(1, 2)),
+        Round(1.0, Poisson(0.999), "replace-one"),
+        Round(1.0, Uniform(1, 2), "zero-out"),
+    ],
+)
+def test_a_sampled_round_is_refused(round_: Round) -> None:
+    for ask in (lambda s: GDP.epsilon(s, 1e-5), lambda s: GDP.delta(s, 1.0), total_mu):
+        with pytest.raises(Unsupported, match="full participation only"):
+            ask(3 * Round(1.0, Full(), round_.adjacency) + round_)
+
+
+@FEWER
+@given(noise=log_uniform(0.05, 1e3), rounds=st.integers(1, 10**4), delta=log_uniform(1e-12, 0.5))
+def test_the_exact_answer_is_below_the_one_by_renyi(
+    noise: float, rounds: int, delta: float
+) -> None:
+    exact = dpacct.epsilon(noise_multiplier=noise, rounds=rounds, delta=delta, accountant="gdp")
+    renyi = dpacct.epsilon(noise_multiplier=noise, rounds=rounds, delta=delta, accountant="rdp")
+    assert exact.lower <= renyi.upper
+    # The other side of the Renyi accountant is exact here.
+    assert renyi.lower == pytest.approx(exact.lower, rel=1e-7, abs=1e-9)
+    assert renyi.lower <= exact.upper
+
+
+def test_published_value_of_a_run_with_everybody() -> None:
+    """DP with 20 clients, 300 rounds, z = sqrt(300 log(1e5)) / 8: epsilon 12.2671, not 8."""
+    noise = math.sqrt(300 * math.log(1e5)) / 8
+    spent = dpacct.epsilon(noise_multiplier=noise, rounds=300, delta=1e-5, accountant="gdp")
+    assert spent.upper == pytest.approx(12.2671, abs=5e-5)
+    assert spent.width < 1e-7

@@ -1,0 +1,257 @@
+"""The one integral against 50-digit values, over the whole range of its parameters."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from mpmath import mp, mpf
+
+from dpacct.errors import InvalidParameter
+from dpacct.pairs import trapezoid
+from dpacct.pairs.moments import log_moment
+from dpacct.renyi.binomial import binomial_log_moment
+from tests.oracles import sampled_gaussian
+from tests.strategies import log_uniform, noise_multipliers, orders, sampling_rates
+
+ORDERS = [-1e5, -50.0, -5.5, -0.1, 0.3, 1.0001, 1.5, 2.0, 2.6, 7.3, 32.0, 200.0, 1e4, 1e5]
+RATES = [1e-7, 1e-4, 0.01, 0.1, 0.5, 0.9, 0.999999, 1.0]
+NOISES = [0.05, 0.16, 0.2, 1.0, 2.4, 10.0, 100.0, 1000.0]
+GRID = list(itertools.product(ORDERS, RATES, NOISES))
+# Every point of the grid is visited, by one of these slices.
+SLICES = 14
+# The widest are at orders like -1e5 with sigma 0.05, where digits go into 1e5 log r.
+RELATIVE_WIDTH = 1e-9
+# No divergence needs an order between zero and one; there digits go with 1 - a and 1 - q.
+WIDTH_BETWEEN = 1e-6
+
+
+def real_orders() -> st.SearchStrategy[float]:
+    """Orders of either sign, those between zero and one, and those close to zero and one."""
+    return st.one_of(
+        orders(),
+        log_uniform(1e-4, 1e5).map(lambda a: -a),
+        log_uniform(1e-3, 0.999),
+    )
+
+
+def check(
+    order: float, sampling_rate: float, noise_std: float, width: float = RELATIVE_WIDTH
+) -> None:
+    """Truth inside the bounds, and the bounds close together."""
+    bounds = log_moment(order, sampling_rate, noise_std)
+    lower, upper = float(bounds.lower), float(bounds.upper)
+    assert math.isfinite(lower)
+    assert math.isfinite(upper)
+    truth = sampled_gaussian.log_moment(order, sampling_rate, noise_std)
+    with mp.workdps(50):
+        assert mpf(lower) <= truth <= mpf(upper)
+        allowed = WIDTH_BETWEEN if 0 < order < 1 else width
+        assert mpf(upper) - mpf(lower) <= allowed * abs(truth)
+
+
+@pytest.mark.parametrize("start", range(SLICES))
+def test_truth_is_inside_on_a_grid_of_extremes(start: int) -> None:
+    for order, rate, noise in GRID[start::SLICES]:
+        check(order, rate, noise)
+
+
+@given(order=real_orders(), rate=sampling_rates(), noise=noise_multipliers())
+def test_truth_is_inside_everywhere(order: float, rate: float, noise: float) -> None:
+    assume(order != 1.0)
+    check(order, rate, noise)
+
+
+@given(order=orders(1e-4, 1e4), rate=sampling_rates(1e-5), noise=noise_multipliers(0.3, 100.0))
+def test_bounds_are_close_together_where_people_work(
+    order: float, rate: float, noise: float
+) -> None:
+    check(order, rate, noise, 1e-11)
+
+
+@pytest.mark.parametrize(
+    ("order", "rate", "noise"),
+    [
+        # Where the size of log I is misjudged by the leading term, on both sides of the crossover.
+        (104.9, 0.0045, 1.656),
+        (200.0, 1e-4, 2.4),
+        (49.8, 2.48e-5, 0.8988),
+        (57346.4, 8.64e-8, 38.82),
+        (30851.5, 1.14e-9, 18.36),
+        # Full participation at strongly negative orders.
+        (-1e5, 1.0, 0.05),
+        (-200.0, 1.0, 0.2),
+        # Small noise at orders up to two, between two of the methods.
+        (2.0, 0.1, 0.159),
+        (1.9, 0.1, 0.159),
+        # Far below zero with little noise or a rate next to one: too many nodes for the integral.
+        (-8.38e6, 0.992, 0.00308),
+        (-1e7, 1e-3, 9e-4),
+        (-1e6, 0.5, 20.0),
+        (-1e5, 1 - 1e-9, 1.0),
+    ],
+)
+def test_truth_is_inside_where_it_was_missed_once(order: float, rate: float, noise: float) -> None:
+    check(order, rate, noise, 1e-10)
+
+
+@pytest.mark.parametrize("accuracy", [3.0, 6.0, 12.0, 24.0])
+@given(order=real_orders(), rate=sampling_rates(1e-3), noise=noise_multipliers(0.3, 30.0))
+def test_truth_is_inside_on_coarse_grids_too(
+    accuracy: float, order: float, rate: float, noise: float
+) -> None:
+    """At full accuracy discretization and tails drown in rounding; here they are all there is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trapezoid, "_ACCURACY", accuracy)
+        bounds = log_moment(order, rate, noise)
+    truth = sampled_gaussian.log_moment(order, rate, noise)
+    with mp.workdps(50):
+        assert mpf(float(bounds.lower)) <= truth <= mpf(float(bounds.upper))
+
+
+@pytest.mark.parametrize("rate", [1e-7, 1e-9])
+def test_a_tiny_renyi_value_keeps_its_relative_precision(rate: float) -> None:
+    """q^2 a / (2 s^2) is 1e-18 and less; the bounds are still twelve digits wide of nothing."""
+    for order, noise in ((1.5, 100.0), (2.0, 30.0), (-0.5, 100.0), (32.0, 1000.0)):
+        value = float(log_moment(order, rate, noise).upper)
+        assert 0 < value < 1e-15
+        check(order, rate, noise, 1e-12)
+
+
+def test_shapes_broadcast_and_a_batch_equals_its_parts() -> None:
+    points = [p for p in GRID[::5] if abs(p[0]) < 1e4]
+    assert {p[0] < 0 for p in points} == {True, False}
+    a, q, s = (np.array(column) for column in zip(*points, strict=True))
+    batch = log_moment(a, q, s)
+    assert batch.lower.shape == batch.upper.shape == a.shape
+    for index, point in enumerate(points):
+        alone = log_moment(*point)
+        assert alone.lower.shape == alone.upper.shape == ()
+        # Sums may be cut into different pieces, so the last digits may differ.
+        assert alone.lower <= batch.upper[index]
+        assert batch.lower[index] <= alone.upper
+        assert float(batch.lower[index]) == pytest.approx(float(alone.lower), rel=1e-9)
+        assert float(batch.upper[index]) == pytest.approx(float(alone.upper), rel=1e-9)
+    assert log_moment(2.0, np.array([0.1, 0.2]), 1.0).upper.shape == (2,)
+    assert log_moment(np.array([2.0, 3.0]), 0.1, np.array([1.0, 2.0])).lower.shape == (2,)
+
+
+@pytest.mark.parametrize("order", [0.0, 1.0])
+@given(rate=sampling_rates(), noise=noise_multipliers())
+def test_the_moments_of_order_zero_and_one_are_one(order: float, rate: float, noise: float) -> None:
+    bounds = log_moment(order, rate, noise)
+    assert bounds.lower <= 0.0 <= bounds.upper
+    assert bounds.upper - bounds.lower <= 1e-13
+
+
+@given(order=real_orders(), noise=noise_multipliers())
+def test_full_participation_is_the_gaussian(order: float, noise: float) -> None:
+    bounds = log_moment(order, 1.0, noise)
+    with mp.workdps(50):
+        truth = sampled_gaussian.log_moment_closed(order, noise)
+        assert mpf(float(bounds.lower)) <= truth <= mpf(float(bounds.upper))
+
+
+@given(
+    order=real_orders(),
+    rate=sampling_rates(),
+    noise=noise_multipliers(),
+    more=log_uniform(1e-9, 1.0),
+)
+def test_moments_grow_with_the_rate(order: float, rate: float, noise: float, more: float) -> None:
+    """Outside [0, 1], where the moment is a convex function of the ratio's spread."""
+    assume(not 0 <= order <= 1)
+    higher = min(1.0, rate * (1 + more))
+    assert log_moment(order, rate, noise).lower <= log_moment(order, higher, noise).upper
+
+
+@given(
+    order=real_orders(),
+    rate=sampling_rates(),
+    noise=noise_multipliers(),
+    more=log_uniform(1e-9, 1.0),
+)
+def test_moments_shrink_with_the_noise(
+    order: float, rate: float, noise: float, more: float
+) -> None:
+    assume(not 0 <= order <= 1)
+    assert log_moment(order, rate, noise * (1 + more)).lower <= log_moment(order, rate, noise).upper
+
+
+@given(
+    rate=sampling_rates(),
+    noise=noise_multipliers(),
+    a=real_orders(),
+    b=real_orders(),
+    t=st.floats(0, 1),
+)
+def test_log_moments_are_convex_in_the_order(
+    rate: float, noise: float, a: float, b: float, t: float
+) -> None:
+    """log I is a cumulant generating function: (a - 1) R(a) is convex."""
+    middle = t * a + (1 - t) * b
+    chord = t * log_moment(a, rate, noise).upper + (1 - t) * log_moment(b, rate, noise).upper
+    # The mixed order itself is rounded; log I changes by its slope times that.
+    slope = 2 * (abs(a) + abs(b) + 1) / noise**2 * 2.0**-52 * (abs(a) + abs(b) + 1)
+    assert log_moment(middle, rate, noise).lower <= chord + slope + 1e-15 * abs(chord)
+
+
+@given(order=orders(1e-3, 50.0), noise=noise_multipliers(3.0))
+def test_moments_vanish_with_the_rate(order: float, noise: float) -> None:
+    """As q^2, all the way down to where floats end."""
+    previous = math.inf
+    for exponent in range(1, 140, 10):
+        value = float(log_moment(order, 10.0**-exponent, noise).upper)
+        assert 0 <= value < previous
+        previous = value
+    assert previous < 1e-200
+
+
+@pytest.mark.parametrize("noise_std", [1e-3, 0.06, 1e4, 1e10])
+@pytest.mark.parametrize("sampling_rate", [1e-300, 1e-130, 1e-7, 0.1, 1 - 2.0**-53, 1.0])
+@pytest.mark.parametrize("order", [-1e7, -99999.0, -0.01, 1.01, 2.0, 1e7])
+def test_nothing_overflows_at_the_ends_of_the_range(
+    order: float, sampling_rate: float, noise_std: float
+) -> None:
+    """Warnings are errors here, so this also says that none is given."""
+    bounds = log_moment(order, sampling_rate, noise_std)
+    assert -math.inf < bounds.lower <= bounds.upper < math.inf
+    assert bounds.upper > 0
+
+
+# The binomial sum, which shares nothing with the integral.
+
+
+@given(order=st.integers(2, 512), rate=sampling_rates(), noise=noise_multipliers())
+def test_the_binomial_sum_and_the_integral_agree(order: int, rate: float, noise: float) -> None:
+    first = log_moment(float(order), rate, noise)
+    second = binomial_log_moment(order, rate, noise)
+    assert max(first.lower, second.lower) <= min(first.upper, second.upper)
+    assert second.upper - second.lower <= 1e-10 * second.upper
+
+
+@given(order=st.integers(2, 200), rate=sampling_rates(), noise=noise_multipliers())
+def test_truth_is_inside_the_bounds_of_the_binomial_sum(
+    order: int, rate: float, noise: float
+) -> None:
+    bounds = binomial_log_moment(order, rate, noise)
+    truth = sampled_gaussian.binomial_log_moment(order, rate, noise)
+    with mp.workdps(50):
+        assert mpf(float(bounds.lower)) <= truth <= mpf(float(bounds.upper))
+
+
+@pytest.mark.parametrize("order", [0, 1, 2.5, -3, 10**6, math.nan, math.inf, "2"])
+def test_the_binomial_sum_takes_whole_orders_only(order: object) -> None:
+    with pytest.raises(InvalidParameter):
+        binomial_log_moment(order, 0.1, 1.0)  # type: ignore[arg-type]  # that is the point
+
+
+@pytest.mark.parametrize(("order", "rate", "noise"), [(2.0, 1e-310, 0.026), (1000.0, 1e-300, 0.84)])
+def test_rates_next_to_nothing_give_numbers(order, rate, noise):
+    """Each of these was NaN once."""
+    found = log_moment(order, rate, noise)
+    assert 0 <= found.lower <= found.upper < math.inf

@@ -1,0 +1,197 @@
+"""Renyi curves of fixed-size sampling without replacement, one client replaced."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mpmath import mp, mpf
+
+from dpacct.numerics.quadrature import NODES, RULE_ERROR, panel_nodes
+from dpacct.pairs.symmetrized import symmetrized_log_moment, wang_log_moment
+from dpacct.renyi.curve import rdp
+from dpacct.rounds import Adjacency, Full, Poisson, Round, Uniform
+from tests.oracles import sampled_gaussian, uniform
+from tests.strategies import log_uniform, noise_multipliers, orders, sampling_rates
+
+TESTED_ORDERS = (1.1, 2.0, 2.5, 7.3, 32.0)
+
+
+def check(order: float, rate: float, noise: float, width: float) -> None:
+    bounds = symmetrized_log_moment(order, rate, noise)
+    with mp.workdps(50):
+        truth = mp.log1p(uniform.symmetrized_excess(order, rate, noise))
+        lower, upper = mpf(float(bounds.lower)), mpf(float(bounds.upper))
+        assert lower <= truth <= upper
+        assert upper - lower <= width * truth
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.2, 1.0, 2.4, 10.0, 100.0, 1000.0])
+@pytest.mark.parametrize("rate", [1e-7, 1e-4, 0.01, 0.1, 0.5, 0.9, 0.999999, 1.0])
+def test_truth_is_inside_on_a_grid_of_extremes(rate: float, noise: float) -> None:
+    for order in (1.0001, 1.5, 2.0, 7.3, 200.0, 1e4):
+        check(order, rate, noise, 1e-9)
+
+
+@given(order=orders(1e-4, 1e4), rate=sampling_rates(), noise=noise_multipliers())
+def test_truth_is_inside_everywhere(order: float, rate: float, noise: float) -> None:
+    check(order, rate, noise, 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("order", "rate", "noise"),
+    [
+        # Where calibration to an epsilon of 1000 and more comes along.
+        (2.0, 0.1, 0.1563160479463488),
+        (1.0011765713935907, 0.1, 0.006335030709074621),
+        (1.000002260329407, 1e-6, 0.0005000000000005002),
+    ],
+)
+def test_tiny_noise_is_no_trouble(order: float, rate: float, noise: float) -> None:
+    check(order, rate, noise, 1e-9)
+
+
+@given(order=orders(1e-3, 1e3), rate=sampling_rates(1e-5), noise=noise_multipliers(0.3, 100.0))
+def test_bounds_are_close_together_where_people_work(
+    order: float, rate: float, noise: float
+) -> None:
+    check(order, rate, noise, 1e-11)
+
+
+@given(order=orders(1e-4, 1e4), rate=sampling_rates(), noise=noise_multipliers())
+def test_the_symmetrized_pair_lies_between_remove_and_twice_its_excess(
+    order: float, rate: float, noise: float
+) -> None:
+    """The pair dominates the remove pair, and both tails together are at most twice one tail."""
+    beyond = np.expm1(min(float(symmetrized_log_moment(order, rate, noise).upper), 700.0))
+    removal = float(sampled_gaussian.log_moment(order, rate, noise))
+    assert beyond >= math.expm1(min(removal, 700.0)) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("noise", [0.1, 1.0, 2.4, 50.0])
+def test_a_cohort_of_everybody_is_full_participation(noise: float) -> None:
+    for order in TESTED_ORDERS:
+        (one,) = rdp(Round(noise, Uniform(100, 100)), orders=[order])
+        (full,) = rdp(Round(noise, Full(), "replace-one"), orders=[order])
+        assert one.upper == pytest.approx(full.upper, rel=1e-13)
+        assert one.lower == pytest.approx(full.lower, rel=1e-13)
+        with mp.workdps(50):
+            truth = 2 * mpf(order) / mpf(noise) ** 2
+            assert one.lower <= truth <= one.upper
+
+
+@given(
+    order=orders(1e-3, 500.0),
+    rate=st.sampled_from([1e-6, 1e-3, 0.05, 0.2, 0.5, 0.9]),
+    noise=noise_multipliers(0.2),
+)
+def test_both_routes_are_shown_and_the_smaller_one_counts(
+    order: float, rate: float, noise: float
+) -> None:
+    (result,) = rdp(Round(noise, Uniform.at_rate(rate)), orders=[order])
+    routes = dict(result.routes)
+    assert set(routes) == {"C_q pair", "Wang et al. 2019"}
+    assert 0 < result.lower <= result.upper
+    assert result.upper == pytest.approx(min(routes.values()), rel=1e-12)
+    with mp.workdps(50):
+        # Replacing a client moves the sum by twice the clip norm.
+        truth = uniform.symmetrized_renyi(order, rate, noise / 2)
+        assert truth <= mpf(routes["C_q pair"]) <= truth * (1 + mpf(1e-9))
+        achieved = sampled_gaussian.renyi(order, rate, noise / 2)
+        assert mpf(result.lower) <= achieved <= mpf(result.lower) * (1 + mpf(1e-9))
+
+
+@given(
+    order=st.one_of(orders(1e-3, 100.0), st.integers(2, 64).map(float)),
+    rate=sampling_rates(1e-5),
+    noise=noise_multipliers(0.2, 100.0),
+)
+def test_the_published_bound_is_never_below_its_formula(
+    order: float, rate: float, noise: float
+) -> None:
+    with mp.workdps(50):
+        exact = (mpf(order) - 1) * uniform.wang_renyi(order, rate, noise)
+        assert exact <= mpf(wang_log_moment(order, rate, noise)) <= exact * (1 + mpf(1e-9)) + 1e-13
+
+
+def test_the_published_bound_ends_where_its_sum_gets_long() -> None:
+    assert wang_log_moment(1e4, 0.1, 1.0) == math.inf
+    (result,) = rdp(Round(2.0, Uniform(1, 10)), orders=[1e4])
+    assert result.upper < math.inf
+
+
+@given(
+    order=orders(1e-3, 1e3),
+    rate=sampling_rates(1e-5),
+    noise=noise_multipliers(0.1, 100.0),
+    more=log_uniform(1e-6, 1.0),
+)
+def test_the_symmetrized_moment_is_monotone(
+    order: float, rate: float, noise: float, more: float
+) -> None:
+    here = symmetrized_log_moment(order, rate, noise)
+    for other in (
+        symmetrized_log_moment(order * (1 + more), rate, noise),
+        symmetrized_log_moment(order, min(1.0, rate * (1 + more)), noise),
+        symmetrized_log_moment(order, rate, noise / (1 + more)),
+    ):
+        assert here.lower <= other.upper
+
+
+def test_rounds_add_up_in_every_mixture() -> None:
+    a, b, c = (
+        Round(2.4, Uniform(1, 20)),
+        Round(1.0, Uniform(2, 2)),
+        Round(3.0, Full(), "replace-one"),
+    )
+    for order in TESTED_ORDERS:
+        (mixed,) = rdp(20 * a + 3 * b + 2 * c, orders=[order])
+        parts = [rdp(r, orders=[order])[0] for r in (a, b, c)]
+        counts = (20, 3, 2)
+        upper = sum(n * p.upper for n, p in zip(counts, parts, strict=True))
+        lower = sum(n * p.lower for n, p in zip(counts, parts, strict=True))
+        assert mixed.upper == pytest.approx(upper, rel=1e-12)
+        assert mixed.lower == pytest.approx(lower, rel=1e-12)
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+@pytest.mark.parametrize("sampling", [Uniform(5, 100), Poisson(0.05), Full()])
+@given(noise=noise_multipliers(0.2, 100.0), order=st.sampled_from(TESTED_ORDERS))
+def test_every_scheme_has_bounds_under_every_adjacency(
+    sampling: Uniform | Poisson | Full, adjacency: Adjacency, noise: float, order: float
+) -> None:
+    (result,) = rdp(Round(noise, sampling, adjacency), orders=[order])
+    assert 0 < result.lower <= result.upper < math.inf
+
+
+@pytest.mark.parametrize(
+    ("order", "rate", "noise"), [(2, 0.05, 1.2), (8, 0.05, 1.2), (32, 0.2, 0.7)]
+)
+def test_dp_accounting_agrees_on_the_published_bound(order: int, rate: float, noise: float) -> None:
+    event = pytest.importorskip("dp_accounting")
+    accountants = pytest.importorskip("dp_accounting.rdp")
+    accountant = accountants.RdpAccountant([order], event.NeighboringRelation.REPLACE_ONE)
+    sampled = event.SampledWithoutReplacementDpEvent(
+        1000, round(1000 * rate), event.GaussianDpEvent(noise)
+    )
+    accountant.compose(sampled)
+    (theirs,) = accountant._rdp
+    assert wang_log_moment(order, rate, noise) / (order - 1) == pytest.approx(theirs, rel=1e-9)
+
+
+# The rule that the integral is made of.
+
+
+def test_nodes_and_weights_are_those_of_legendre() -> None:
+    """Compared with Newton's iteration at 50 digits, to the accuracy that the proof assumes."""
+    nodes, weights = panel_nodes(np.array([-1.0, 1.0]))
+    with mp.workdps(50):
+        for x, w in zip(nodes[0], weights[0], strict=True):
+            root = mp.findroot(lambda t: mp.legendre(NODES, t), mpf(float(x)))
+            slope = NODES * mp.legendre(NODES - 1, root) / (1 - root**2)
+            assert abs(root - mpf(float(x))) <= RULE_ERROR
+            assert abs(2 / ((1 - root**2) * slope**2) - mpf(float(w))) <= RULE_ERROR
+    assert len({float(x) for x in nodes[0]}) == NODES

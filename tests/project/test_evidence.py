@@ -1,0 +1,75 @@
+"""The pages of evidence show what the recorded runs say."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from evidence.pages import EVIDENCE, markdown, put_tables, tables_of
+from evidence.records import Records, spread
+
+NAMES = sorted(
+    path.parent.name
+    for path in EVIDENCE.glob("*/play.py")
+    if "def tables(" in path.read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tables_of_the_page_are_those_of_the_runs(name: str) -> None:
+    module: ModuleType = import_module(f"evidence.{name}.play")
+    shown = tables_of(EVIDENCE / module.PAGE)
+    assert shown == module.tables(Records(EVIDENCE / module.RUNS))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_recorded_run_spent_more_than_its_target(name: str) -> None:
+    module = import_module(f"evidence.{name}.play")
+    records = list(Records(EVIDENCE / module.RUNS))
+    assert records
+    for record in records:
+        if record.setting.get("epsilon") is not None and "epsilon" in record.result:
+            assert record.result["epsilon"] <= record.setting["epsilon"]
+
+
+def test_records_are_played_once_and_kept(tmp_path: Path) -> None:
+    book = Records(tmp_path / "runs.jsonl")
+    settings = [{"method": "a", "run": run} for run in range(4)]
+    played: list[int] = []
+
+    def play(setting: object) -> dict[str, float]:
+        assert isinstance(setting, dict)
+        played.append(setting["run"])
+        return {"accuracy": 10.0 + setting["run"]}
+
+    Records(book.path, part=(1, 2)).need(settings, play)
+    assert played == [1, 3]
+    book.need(settings, play)
+    assert played == [1, 3, 0, 2]
+    assert sorted(book.values("accuracy", method="a")) == [10, 11, 12, 13]
+    assert book.values("accuracy", method="b") == []
+
+
+def test_spread_is_mean_and_sample_deviation() -> None:
+    assert spread([1.0, 2.0, 3.0]) == "2.00 ±1.00"
+    assert spread([1.5]) == "1.50"
+    assert spread([]) == "-"
+
+
+def test_tables_are_replaced_between_their_comments(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "before\n<!-- table: a -->\nold\n<!-- end -->\n"
+        "<!-- table: b -->\n<!-- end -->\n<!-- table: kept -->\nas is\n<!-- end -->\nafter\n"
+    )
+    table = markdown(["x", "y"], [["1", "2"]])
+    put_tables(page, {"a": table, "b": r"\1"})
+    shown = "| x | y |\n| --- | --- |\n| 1 | 2 |"
+    assert tables_of(page) == {"a": shown, "b": r"\1", "kept": "as is"}
+    assert page.read_text().startswith("before\n")
+    assert page.read_text().endswith("after\n")
+    with pytest.raises(SystemExit, match="no place"):
+        put_tables(page, {"c": table})

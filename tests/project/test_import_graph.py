@@ -1,0 +1,266 @@
+"""The direction of imports, read from the syntax trees of src and cli."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = {"dpacct": ROOT / "src" / "dpacct", "dpacct_cli": ROOT / "cli" / "dpacct_cli"}
+MAX_LINES = 300
+
+# A room may import from earlier ones, and from itself where that makes no circle. A room is a
+# module or a folder directly under its package; those of `ROOMS` are houses of their own.
+LAYERS = [
+    {"errors"},
+    {"validate", "display"},
+    {"rounds", "budget"},
+    {"numerics", "schedules"},
+    {"pairs", "renyi", "tight"},
+    {"accountant"},
+    {"risk"},
+    {"calibration", "ledger"},
+    {"dpacct"},  # the public names
+    {"interop", "fl"},
+    {"dpacct_cli"},
+]
+ROOMS = {
+    "dpacct.ledger": [
+        {"record"},
+        {"disk"},
+        {"book", "creation"},
+        {"readings", "remaining", "reservation", "elsewhere", "sums", "verify"},
+        {"run", "report"},
+        {"ledger"},
+        {"terms"},
+    ],
+    "dpacct.fl": [
+        {"tensors", "clients", "devices"},
+        {"layout", "guards"},
+        {"local", "privacy", "report", "data"},
+        {"postprocess", "models"},
+        {"methods"},
+        {"trainers"},
+        {"engine"},
+        {"federation", "privatize", "auditing"},
+    ],
+}
+
+# Who may import what from outside the standard library, by module or package under dpacct.
+EVERYWHERE = {"numpy", "scipy"}
+ONLY = {
+    "torch": {"fl"},
+    "sklearn": {"fl"},
+    "dp_accounting": {"interop"},
+    "opacus": {"interop"},
+    "typer": {"dpacct_cli"},
+    "rich": {"dpacct_cli"},
+    "matplotlib": {"dpacct_cli"},
+}
+HEAVY = {
+    "scipy.stats",
+    "scipy.optimize",
+    "torch",
+    "mpmath",
+    "dp_accounting",
+    "opacus",
+    "matplotlib",
+}
+
+
+def module_name(package: str, folder: Path, file: Path) -> str:
+    parts = file.relative_to(folder).with_suffix("").parts
+    return ".".join((package, *parts)).removesuffix(".__init__")
+
+
+def read_sources() -> dict[str, Path]:
+    return {
+        module_name(package, folder, file): file
+        for package, folder in PACKAGES.items()
+        for file in sorted(folder.rglob("*.py"))
+    }
+
+
+SOURCES = read_sources()
+
+
+def unit(module: str) -> str:
+    """What the tables above call a module: its first name under dpacct, or its own package."""
+    package, _, rest = module.partition(".")
+    return rest.split(".")[0] if package == "dpacct" and rest else package
+
+
+def imported(tree: ast.Module, modules: set[str]) -> Iterator[str]:
+    """The names of all modules that a file imports anywhere, lazily or by name too."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=str(origin), names=names, level=0):
+                for alias in names:
+                    inner = f"{origin}.{alias.name}"
+                    yield inner if inner in modules else origin
+            case ast.Call(
+                func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                yield name
+            case _:
+                pass
+
+
+def graph() -> dict[str, set[str]]:
+    modules = set(SOURCES)
+    return {
+        module: set(imported(ast.parse(file.read_text(encoding="utf-8")), modules))
+        for module, file in SOURCES.items()
+    }
+
+
+def level_of(module: str, name: str, layers: list[set[str]]) -> int:
+    for level, names in enumerate(layers):
+        if name in names:
+            return level
+    pytest.fail(f"{module} is in no layer; say in {Path(__file__).name} who may import {name!r}")
+
+
+def levels(module: str) -> tuple[int, ...]:
+    """How late a module comes: its layer, and in a house with rooms the layer of its room."""
+    layer = level_of(module, unit(module), LAYERS)
+    for house, rooms in ROOMS.items():
+        if module == house:
+            return layer, len(rooms)
+        if module.startswith(f"{house}."):
+            room = module.removeprefix(f"{house}.").partition(".")[0]
+            return layer, level_of(module, room, rooms)
+    return (layer,)
+
+
+def is_later(target: str, module: str) -> bool:
+    """Whether ``target`` stands behind ``module``, who may therefore not import it."""
+    ours, theirs = levels(module), levels(target)
+    houses = [house for house in ROOMS if f"{module}.".startswith(f"{house}.")]
+    if any(f"{target}.".startswith(f"{house}.") for house in houses):
+        return theirs > ours
+    return theirs[0] > ours[0]
+
+
+def is_ours(module: str) -> bool:
+    return module.partition(".")[0] in PACKAGES
+
+
+def wrong_arrows(imports: dict[str, set[str]]) -> list[str]:
+    return [
+        f"{module} imports {target}, which comes later"
+        for module, targets in imports.items()
+        for target in sorted(targets)
+        if is_ours(target) and is_later(target, module)
+    ]
+
+
+def foreign_imports(imports: dict[str, set[str]]) -> list[str]:
+    found: list[str] = []
+    for module, targets in imports.items():
+        for target in sorted(targets):
+            root = target.partition(".")[0]
+            if root in sys.stdlib_module_names or root in EVERYWHERE or is_ours(target):
+                continue
+            if unit(module) not in ONLY.get(root, set()):
+                found.append(f"{module} imports {target}, which it must not know")
+    return found
+
+
+def test_each_layer_imports_only_from_itself_and_from_earlier_ones() -> None:
+    assert wrong_arrows(graph()) == []
+
+
+def test_a_wrong_arrow_is_found() -> None:
+    assert wrong_arrows({"dpacct.pairs.moments": {"dpacct.calibration.calibrate"}}) != []
+    assert wrong_arrows({"dpacct.fl.engine.engine": {"dpacct_cli.app"}}) != []
+    assert wrong_arrows({"dpacct.ledger.record.chain": {"dpacct.ledger.disk.store"}}) != []
+    assert wrong_arrows({"dpacct.fl.methods.dp_fedavg": {"dpacct.fl.engine.loop"}}) != []
+    accepted = {"dpacct.pairs.moments", "dpacct.errors", "dpacct.calibration.answer"}
+    assert wrong_arrows({"dpacct.calibration.calibrate": accepted}) == []
+    assert wrong_arrows({"dpacct.fl.engine.loop": {"dpacct.ledger.ledger"}}) == []
+
+
+def test_an_unknown_module_asks_for_its_layer() -> None:
+    with pytest.raises(pytest.fail.Exception, match=r"dpacct\.mystery is in no layer"):
+        levels("dpacct.mystery")
+
+
+def test_there_is_no_circle() -> None:
+    imports = {
+        module: {target for target in targets if is_ours(target)}
+        for module, targets in graph().items()
+    }
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
+
+
+def test_only_declared_packages_are_imported_and_only_where_they_belong() -> None:
+    assert foreign_imports(graph()) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "target"),
+    [
+        ("dpacct.pairs.moments", "torch"),
+        ("dpacct.interop.peers", "torch"),
+        ("dpacct.rounds", "typer"),
+        ("dpacct.fl.engine.engine", "rich.table"),
+        ("dpacct.accountant", "dp_accounting"),
+        ("dpacct_cli.app", "undeclared"),
+    ],
+)
+def test_a_foreign_import_is_found(module: str, target: str) -> None:
+    assert foreign_imports({module: {target}}) != []
+
+
+def test_lazy_imports_and_imports_by_name_are_seen() -> None:
+    text = "def f():\n    import torch\n    return importlib.import_module('opacus.utils')\n"
+    assert set(imported(ast.parse(text), set())) == {"torch", "opacus.utils"}
+
+
+def loaded_by(code: str) -> set[str]:
+    """The modules in memory after ``code`` ran in an interpreter of its own."""
+    script = f"import sys\n{code}\nprint('\\n'.join(sorted(sys.modules)), file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
+    )
+    return set(done.stderr.splitlines())
+
+
+CALIBRATE = """
+sys.argv = ["dpacct", "calibrate", "--eps", "8", "--rounds", "300", "--q", "0.1"]
+from dpacct_cli.__main__ import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+"""
+
+
+@pytest.mark.parametrize("code", ["import dpacct", CALIBRATE], ids=["import", "calibrate"])
+def test_nothing_heavy_is_loaded(code: str) -> None:
+    loaded = loaded_by(code)
+    assert "dpacct" in loaded
+    assert sorted(loaded & HEAVY) == []
+
+
+def test_asking_for_peers_loads_none() -> None:
+    loaded = loaded_by("from dpacct.interop import installed_peers\ninstalled_peers()")
+    assert sorted(loaded & HEAVY) == []
+
+
+@pytest.mark.parametrize("module", sorted(SOURCES))
+def test_a_file_holds_one_concept(module: str) -> None:
+    assert len(SOURCES[module].read_text(encoding="utf-8").splitlines()) < MAX_LINES

@@ -1,0 +1,164 @@
+"""The noise rules of DP-Fed-LS as printed: figures of the paper, and a scan over lambda."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import dpacct
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.renyi.closed_form import LEMMA_3, LEMMA_4
+from dpacct.rounds import Full, Poisson, Round, Sampling, Uniform
+from evidence.published.noise_rules import NoiseRule, printed_noise
+from tests.strategies import log_uniform
+
+UNIFORM, POISSON = Uniform(50, 1000), Poisson(0.05)
+ROUNDS = 30
+
+
+def delta_of(sampling: Sampling) -> float:
+    """The paper's N^-1.1, with 1000 clients for fixed cohorts and 500 for Poisson."""
+    return (1000 if sampling is UNIFORM else 500) ** -1.1
+
+
+# Theorem 1 and 2 evaluated over a fine grid of lambda for MNIST: q = 0.05, T = 30.
+TABLE = [
+    (UNIFORM, 6, 2.6934, 0.0565, 2.342),
+    (UNIFORM, 7, 2.2122, 0.0663, 2.163),
+    (UNIFORM, 8, 1.9404, 0.0705, 2.022),
+    (UNIFORM, 9, 1.7524, 0.0726, 1.910),
+    (POISSON, 6, 1.1359, 0.0424, 2.190),
+    (POISSON, 7, 0.9717, 0.0459, 2.024),
+    (POISSON, 8, 0.8655, 0.0475, 1.897),
+    (POISSON, 9, 0.7885, 0.0482, 1.798),
+]
+
+
+@pytest.mark.parametrize(("sampling", "epsilon", "noise", "share", "order"), TABLE)
+def test_the_settings_of_the_paper_are_reproduced(
+    sampling: Sampling, epsilon: int, noise: float, share: float, order: float
+) -> None:
+    rule = printed_noise(epsilon, delta_of(sampling), ROUNDS, sampling)
+    assert isinstance(rule, NoiseRule)
+    assert rule.noise_multiplier == pytest.approx(noise, abs=6e-5)
+    assert rule.share == pytest.approx(share, abs=6e-5)
+    assert rule.order == pytest.approx(order, abs=6e-4)
+    assert rule.lemma == (LEMMA_3.name if sampling is UNIFORM else LEMMA_4.name)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "epsilon"),
+    [(UNIFORM, e) for e in (1, 2, 3, 4, 5)] + [(POISSON, e) for e in (1, 2, 3, 4)],
+)
+def test_small_epsilons_are_infeasible(sampling: Sampling, epsilon: int) -> None:
+    """No lambda meets the condition on the order: 5 of 1000 fixed, 4 of 500 Poisson, and below."""
+    reasons = printed_noise(epsilon, delta_of(sampling), ROUNDS, sampling)
+    assert isinstance(reasons, tuple)
+    assert not isinstance(reasons, NoiseRule)
+    assert any(reason.startswith("order - 1 is ") for reason in reasons)
+
+
+@pytest.mark.parametrize(("sampling", "epsilon", "noise", "share", "order"), TABLE)
+def test_what_the_rule_asks_for_is_far_more_than_needed(
+    sampling: Sampling, epsilon: int, noise: float, share: float, order: float
+) -> None:
+    rule = printed_noise(epsilon, delta_of(sampling), ROUNDS, sampling)
+    assert isinstance(rule, NoiseRule)
+    plan = ROUNDS * Round(rule.noise_multiplier, sampling)
+    spent = dpacct.epsilon(plan, delta=delta_of(sampling), accountant="rdp").upper
+    assert spent < epsilon / 2
+    # The printed columns belong together.
+    assert order == pytest.approx(
+        1 - math.log(delta_of(sampling)) / ((1 - share) * epsilon), abs=1e-3
+    )
+    assert noise == pytest.approx(rule.noise_multiplier, abs=6e-5)
+
+
+def theorem(
+    share: float, epsilon: float, delta: float, rounds: int, sampling: Sampling
+) -> tuple[float, bool]:
+    """z at a lambda by the printed formula, and whether the printed conditions hold."""
+    fixed = isinstance(sampling, Uniform)
+    q, cost = sampling.sampling_rate, -math.log(delta)
+    constant = 14 if fixed else 2
+    inside = constant * rounds / share * (cost / (1 - share) + epsilon)
+    z = q / epsilon * math.sqrt(inside)
+    variance = z * z / 4 if fixed else z * z
+    order = cost / ((1 - share) * epsilon) + 1
+    limit = 2 * variance / 3 * math.log(1 / (q * order * (1 + variance)))
+    return z, variance >= (2 / 3 if fixed else 5 / 9) and order - 1 <= limit
+
+
+schemes = st.one_of(
+    log_uniform(1e-4, 0.3).map(Poisson),
+    st.integers(1, 100).map(lambda cohort: Uniform(cohort, 1000)),
+)
+
+
+@given(
+    epsilon=log_uniform(0.5, 60.0),
+    delta=log_uniform(1e-9, 1e-2),
+    rounds=st.integers(1, 2000),
+    sampling=schemes,
+)
+def test_the_smallest_noise_over_lambda_is_found(
+    epsilon: float, delta: float, rounds: int, sampling: Sampling
+) -> None:
+    shares = [1 / (1 + math.exp(-t / 100)) for t in range(-1400, 1401)]
+    results = [theorem(share, epsilon, delta, rounds, sampling) for share in shares]
+    feasible = [z for z, holds in results if holds]
+    found = printed_noise(epsilon, delta, rounds, sampling)
+    if feasible:
+        assert isinstance(found, NoiseRule)
+        assert found.noise_multiplier <= min(feasible) * (1 + 1e-9)
+    if isinstance(found, NoiseRule):
+        z, _ = theorem(found.share, epsilon, delta, rounds, sampling)
+        assert found.noise_multiplier == pytest.approx(z, rel=1e-9)
+        lemma, per_shift = (LEMMA_3, 2) if isinstance(sampling, Uniform) else (LEMMA_4, 1)
+        assert found.lemma == lemma.name
+        nu = found.noise_multiplier / per_shift
+        assert lemma.violations(found.order, sampling.sampling_rate, nu) == ()
+    else:
+        assert found != ()
+
+
+@given(
+    epsilon=log_uniform(0.5, 60.0),
+    delta=log_uniform(1e-9, 1e-2),
+    rounds=st.integers(1, 2000),
+    rate=log_uniform(1e-4, 0.3),
+)
+def test_the_poisson_rule_keeps_its_promise(
+    epsilon: float, delta: float, rounds: int, rate: float
+) -> None:
+    """Unproven between integers, but no counterexample: the numeric accountant agrees."""
+    rule = printed_noise(epsilon, delta, rounds, Poisson(rate))
+    assume(isinstance(rule, NoiseRule))
+    assert isinstance(rule, NoiseRule)
+    plan = rounds * Round(rule.noise_multiplier, Poisson(rate))
+    assert dpacct.epsilon(plan, delta=delta, accountant="rdp").upper <= epsilon
+
+
+def test_full_participation_has_no_rule() -> None:
+    with pytest.raises(Unsupported, match="sampled rounds"):
+        printed_noise(8, 1e-5, 30, Full())
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("epsilon", (0, 1e-5, 30)),
+        ("epsilon", (math.inf, 1e-5, 30)),
+        ("delta", (1, 0.0, 30)),
+        ("delta", (1, 1.5, 30)),
+        ("rounds", (1, 1e-5, 2.5)),
+        ("rounds", (1, 1e-5, 0)),
+    ],
+)
+def test_bad_input_is_refused_by_name(name: str, arguments: tuple[float, float, int]) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        printed_noise(*arguments, POISSON)
+    assert caught.value.name == name

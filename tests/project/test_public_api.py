@@ -1,0 +1,70 @@
+"""The public names, and their types: pyright reads this file too, so that a change is seen."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import assert_type
+
+import dpacct
+from dpacct import (
+    Adjacency,
+    Budget,
+    Calibration,
+    Full,
+    Interval,
+    Poisson,
+    Round,
+    Schedule,
+    Uniform,
+)
+from dpacct.renyi.curve import RenyiValue
+
+NAMES = {
+    "calibrate", "epsilon", "delta", "rdp", "tradeoff",
+    "Round", "Schedule", "Poisson", "Uniform", "Full", "Adjacency", "Budget", "Interval", "Spent",
+    "Calibration",
+    "DpacctError", "InvalidParameter", "Unsupported", "NotConverged", "BudgetExceeded",
+    "LedgerError", "Ledger",
+    "__version__",
+}  # fmt: skip
+
+
+def test_the_public_names_are_these() -> None:
+    assert set(dpacct.__all__) == NAMES
+    assert all(hasattr(dpacct, name) for name in NAMES)
+
+
+def test_the_public_types_are_these() -> None:
+    plan = assert_type(3 * Round(2.0, Poisson(0.1)) + Round(1.5), Schedule)
+    other = assert_type(2 * (plan + plan), Schedule)
+    assert_type(plan.adjacency, Adjacency)
+    assert_type(Round(2.0, Uniform(1, 20)).sampling, Poisson | Uniform | Full)
+
+    spent = assert_type(dpacct.epsilon(plan, delta=1e-5), Interval)
+    assert_type(
+        dpacct.epsilon(noise_multiplier=1, rounds=3, sampling_rate=0.1, delta=1e-5), Interval
+    )
+    assert_type(spent.upper, float)
+    assert_type(dpacct.delta(other, epsilon=1), Interval)
+    assert_type(dpacct.rdp(plan, orders=[2, 3.5]), tuple[RenyiValue, ...])
+
+    budget = Budget(8, 1e-5)
+    found = assert_type(
+        dpacct.calibrate(epsilon=budget.epsilon, delta=budget.delta, rounds=3, sampling_rate=0.1),
+        Calibration,
+    )
+    assert_type(found.noise_multiplier, float)
+    assert_type(found.rounds, int)
+    assert_type(found.epsilon, Interval)
+    assert_type(found.schedule, Schedule)
+
+
+def test_importing_everything_at_once_is_quiet() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", "from dpacct import *"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout + done.stderr == ""

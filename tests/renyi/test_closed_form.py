@@ -1,0 +1,258 @@
+"""Closed forms: never below what they bound, and silent where they do not hold."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from mpmath import mpf
+
+import dpacct
+from dpacct.accountant import ACCOUNTANTS
+from dpacct.errors import Unsupported
+from dpacct.pairs.moments import log_moment
+from dpacct.pairs.symmetrized import symmetrized_log_moment
+from dpacct.renyi.closed_form import (
+    BUN,
+    LEMMA_3,
+    LEMMA_4,
+    MIRONOV,
+    ClosedForm,
+    closed_form_renyi,
+    forms_for,
+    interpolated_renyi,
+    order_limit,
+)
+from dpacct.renyi.curve import RenyiCurve
+from dpacct.rounds import Full, Poisson, Round, Uniform
+from tests.oracles import uniform
+from tests.strategies import log_uniform
+
+CLOSED = ACCOUNTANTS["closed-form"]
+FEWER = settings(max_examples=max(10, settings.default.max_examples // 5))
+Setting = tuple[float, float, float]
+
+
+@st.composite
+def lemma_settings(draw: st.DrawFn, least_variance: float) -> Setting:
+    """(integer order, q, nu) inside condition (S), often on its edge, where it is tightest."""
+    order = draw(st.integers(2, 60))
+    edge = st.just(math.sqrt(least_variance) * (1 + 1e-12))
+    nu = draw(st.one_of(edge, log_uniform(math.sqrt(least_variance) * 1.000001, 1e3)))
+    rate = math.exp(-1.5 * (order - 1) / nu**2) / (order * (1 + nu**2)) * (1 - 1e-9)
+    return float(order), rate * draw(st.one_of(st.just(1.0), log_uniform(1e-9, 1.0))), nu
+
+
+@st.composite
+def mironov_settings(draw: st.DrawFn) -> Setting:
+    q = draw(st.one_of(st.just(0.2), log_uniform(1e-9, 0.2)))
+    nu = draw(st.one_of(st.just(4.0), log_uniform(4.0, 1e3)))
+    low, high = 1 + 1e-6, 1e6
+    for _ in range(60):  # the largest order allowed
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if MIRONOV.violations(middle, q, nu) else (middle, high)
+    return 1 + (low - 1) * draw(st.one_of(st.just(1.0), log_uniform(1e-3, 1.0))), q, nu
+
+
+@st.composite
+def bun_settings(draw: st.DrawFn) -> Setting:
+    q = draw(st.one_of(st.just(0.1), log_uniform(1e-9, 0.1)))
+    nu = draw(st.one_of(st.just(math.sqrt(5) * (1 + 1e-12)), log_uniform(2.2361, 100.0)))
+    limit = -math.log(q) * nu * nu / 2
+    return max(2.0, math.floor(2 + (limit - 2) * draw(st.floats(0, 1)))), q, nu
+
+
+SETTINGS = {
+    LEMMA_3.name: lemma_settings(2 / 3),
+    LEMMA_4.name: lemma_settings(5 / 9),
+    MIRONOV.name: mironov_settings(),
+    BUN.name: bun_settings(),
+}
+
+
+def applies(form: ClosedForm, setting: Setting) -> bool:
+    return not form.violations(*setting)
+
+
+# No form is below what it bounds.
+
+
+@pytest.mark.parametrize("form", [LEMMA_4, MIRONOV], ids=lambda form: form.name)
+@given(data=st.data())
+def test_forms_for_poisson_are_never_below_the_moments(
+    form: ClosedForm, data: st.DataObject
+) -> None:
+    setting = data.draw(SETTINGS[form.name])
+    assume(applies(form, setting))
+    order, q, nu = setting
+    bound = form.renyi(order, q, nu)
+    for a in (order, 1 - order):
+        assert log_moment(a, q, nu).lower / (order - 1) <= bound
+
+
+@pytest.mark.parametrize("form", [LEMMA_3, BUN], ids=lambda form: form.name)
+@given(data=st.data())
+def test_forms_for_fixed_cohorts_are_never_below_any_known_divergence(
+    form: ClosedForm, data: st.DataObject
+) -> None:
+    """Neither the achieved one nor, where it was compared, the proven one of the C_q pair."""
+    setting = data.draw(SETTINGS[form.name])
+    assume(applies(form, setting))
+    order, q, nu = setting
+    bound = form.renyi(order, q, nu)
+    for a in (order, 1 - order):
+        assert log_moment(a, q, nu).lower / (order - 1) <= bound
+    assert symmetrized_log_moment(order, q, nu).lower / (order - 1) <= bound
+
+
+@FEWER
+@given(setting=SETTINGS[LEMMA_3.name])
+def test_lemma_3_follows_from_the_bound_that_its_proof_starts_with(setting: Setting) -> None:
+    """Wang, Balle, Kasiviswanathan 2019, theorem 9, at integers and hence on the chords."""
+    assume(applies(LEMMA_3, setting))
+    order, q, nu = setting
+    assert uniform.wang_renyi(order, q, nu) <= mpf(LEMMA_3.renyi(order, q, nu))
+
+
+@given(setting=SETTINGS[LEMMA_4.name], share=st.floats(0.001, 1.0))
+def test_chords_are_never_below_the_moments_of_poisson_rounds(
+    setting: Setting, share: float
+) -> None:
+    order, q, nu = setting
+    between = max(1.0001, order - share)
+    round_ = Round(nu, Poisson(q))
+    bound = interpolated_renyi(between, round_)
+    assume(math.isfinite(bound))
+    assert RenyiCurve(1 * round_).lower(between) <= bound
+
+
+@given(setting=SETTINGS[LEMMA_3.name], share=st.floats(0.001, 1.0), clients=st.integers(10, 10**9))
+def test_chords_are_never_below_the_moments_of_fixed_cohorts(
+    setting: Setting, share: float, clients: int
+) -> None:
+    order, rate, nu = setting
+    round_ = Round(2 * nu, Uniform(max(1, math.floor(rate * clients)), clients))
+    between = max(1.0001, order - share)
+    bound = interpolated_renyi(between, round_)
+    assume(math.isfinite(bound))
+    q = round_.sampling_rate
+    assert symmetrized_log_moment(between, q, nu).lower / (between - 1) <= bound
+    assert RenyiCurve(1 * round_).lower(between) <= bound
+
+
+@pytest.mark.parametrize("form", [LEMMA_3, LEMMA_4, MIRONOV, BUN], ids=lambda form: form.name)
+@given(order=log_uniform(1.01, 1e4), q=log_uniform(1e-12, 1.0), nu=log_uniform(0.1, 1e4))
+def test_the_formula_is_rounded_up(form: ClosedForm, order: float, q: float, nu: float) -> None:
+    exact = Fraction(form.coefficient) * Fraction(q) ** 2 * Fraction(order) / Fraction(nu) ** 2
+    found = Fraction(form.renyi(order, q, nu))
+    assert exact <= found <= exact * (1 + Fraction(1, 10**14))
+
+
+# Conditions.
+
+
+@pytest.mark.parametrize(
+    ("form", "setting", "words"),
+    [
+        (LEMMA_3, (2, 1e-3, math.sqrt(0.66)), ["nu^2 is 0.66 and must be at least 0.666667"]),
+        (LEMMA_4, (2, 1e-3, math.sqrt(0.55)), ["nu^2 is 0.55 and must be at least 0.555556"]),
+        (LEMMA_3, (2, 0.4, 1.0), ["order - 1 is 1 and must be at most"]),
+        (LEMMA_4, (9, 0.01, 1.0), ["order - 1 is 8 and must be at most"]),
+        (LEMMA_4, (50, 0.5, 0.5), ["nu^2", "order - 1"]),
+        (MIRONOV, (2, 0.21, 5.0), ["q is 0.21 and must be at most 0.2"]),
+        (MIRONOV, (2, 0.1, 3.99), ["nu is 3.99 and must be at least 4"]),
+        (MIRONOV, (500, 0.1, 5.0), ["order is 500 and must be at most"]),
+        (BUN, (2, 0.11, 5.0), ["q is 0.11 and must be at most 0.1"]),
+        (BUN, (2, 1e-9, 2.2), ["rho"]),
+        (BUN, (100, 0.05, 5.0), ["order is 100 and must be at most"]),
+        (BUN, (2, 0.5, 1.0), ["q is", "rho", "log(1/q)", "order is"]),
+    ],
+)
+def test_what_is_violated_is_said(form: ClosedForm, setting: Setting, words: list[str]) -> None:
+    found = form.violations(*setting)
+    assert len(found) == len(words)
+    for sentence, start in zip(found, words, strict=True):
+        assert sentence.startswith(start)
+
+
+@given(order=st.integers(2, 60), nu=log_uniform(0.82, 100.0))
+def test_the_order_ends_where_the_condition_says(order: int, nu: float) -> None:
+    """alpha - 1 <= (2 nu^2 / 3) log(1 / (q alpha (1 + nu^2))), solved for q."""
+    edge = math.exp(-1.5 * (order - 1) / nu**2) / (order * (1 + nu**2))
+    assert order_limit(order, edge, nu) == pytest.approx(order - 1, rel=1e-9)
+    for form in (LEMMA_3, LEMMA_4):
+        assert form.violations(order, edge * 0.999, nu) == ()
+        assert form.violations(order, edge * 1.001, nu) != ()
+
+
+def test_conditions_of_mironov_by_hand() -> None:
+    """q = 0.01, sigma = 4: L = log(1 + 1/(q (a-1))), both limits of theorem 11 computed once."""
+    q, sigma = 0.01, 4.0
+
+    def limits(order: float) -> tuple[float, float]:
+        length = math.log1p(1 / (q * (order - 1)))
+        first = sigma**2 * length / 2 - 2 * math.log(sigma)
+        second = sigma**2 * length**2 / 2 - math.log(5) - 2 * math.log(sigma)
+        return first, second / (length + math.log(q * order) + 1 / (2 * sigma**2))
+
+    for order in (2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 60.0):
+        assert (MIRONOV.violations(order, q, sigma) == ()) == (order <= min(limits(order)))
+
+
+# What a round gets.
+
+
+@given(
+    order=st.integers(2, 40),
+    q=log_uniform(1e-6, 0.3),
+    nu=log_uniform(0.7, 30.0),
+    fixed=st.booleans(),
+)
+def test_the_smallest_form_that_holds_is_used(
+    order: int,
+    q: float,
+    nu: float,
+    fixed: bool,  # noqa: FBT001 - drawn by name
+) -> None:
+    clients = 10**7
+    scheme = Uniform(max(1, round(q * clients)), clients) if fixed else Poisson(q)
+    round_ = Round(2 * nu if fixed else nu, scheme)
+    rate = round_.sampling_rate
+    forms = (LEMMA_3, BUN) if fixed else (LEMMA_4, MIRONOV)
+    assert forms_for(round_) == (forms, nu)
+    holding = [
+        form.renyi(order, rate, nu) for form in forms if not form.violations(order, rate, nu)
+    ]
+    bound, reasons = closed_form_renyi(order, round_)
+    if holding:
+        assert (bound, reasons) == (min(holding), ())
+    else:
+        assert bound == math.inf
+        assert len(reasons) == 2
+        for form, reason in zip(forms, reasons, strict=True):
+            assert reason.startswith(f"{form.name}: ")
+
+
+def test_fixed_cohorts_under_add_remove_use_the_forms_for_poisson() -> None:
+    """Their pair is that of Poisson sampling with the shift of two clips."""
+    assert forms_for(Round(6.0, Uniform(5, 100), "add-remove")) == ((LEMMA_4, MIRONOV), 3.0)
+
+
+@given(order=st.integers(2, 1000), noise=log_uniform(0.01, 100.0))
+def test_full_participation_is_the_gaussian(order: int, noise: float) -> None:
+    for sampling in (Full(), Poisson(1.0)):
+        bound, reasons = closed_form_renyi(order, Round(noise, sampling, "zero-out"))
+        assert reasons == ()
+        assert bound == pytest.approx(order / (2 * noise**2), rel=1e-14)
+        assert Fraction(bound) >= Fraction(order) / (2 * Fraction(noise) ** 2)
+
+
+def test_rounds_without_a_closed_form_are_refused() -> None:
+    round_ = Round(1.0, Poisson(0.1), "replace-one")
+    with pytest.raises(Unsupported, match="Poisson sampling with replace-one"):
+        closed_form_renyi(2, round_)
+    with pytest.raises(Unsupported, match="Poisson sampling with replace-one"):
+        dpacct.epsilon(round_, delta=1e-5, accountant="closed-form")

@@ -1,0 +1,160 @@
+"""Tilted losses up to a sharp end, against integrals in 30-digit arithmetic."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from mpmath import mp, mpc, mpf
+
+from dpacct.errors import NotConverged
+from dpacct.tight.laws.decay import decay_table
+from dpacct.tight.laws.truncated import TruncatedLosses, end_for, lost_mass
+from tests.strategies import log_uniform
+
+# (rate, noise, tilt, end): the end beyond, near and before the tilted peak; tiny and large rates.
+CASES = [
+    (0.1, 1.3, 5.0, 12.0),
+    (0.1, 1.3, 5.0, 3.0),
+    (1e-6, 1.0, 3.0, 6.0),
+    (1e-6, 1.0, 40.0, 6.0),
+    (0.5, 0.6, 2.0, 5.0),
+    (0.3, 20.0, 30.0, 0.2),
+    (1e-3, 0.3, 0.5, 40.0),
+    (0.02, 3.0, 200.0, 2.0),
+    (0.4, 0.9, 1e-4, 0.01),
+]
+
+
+def truth(q: float, s: float, tilt: float, end: float, times: list[float]) -> tuple[mpf, list[mpc]]:
+    """M(c), and E[e^{(c + it) L}] / M(c), of the remove pair restricted to u <= end."""
+    with mp.workdps(30):
+        rate, std, a = mpf(q), mpf(s), 1 + mpf(tilt)
+        last = std**2 * mpf(end) + mpf(1) / 2
+        first = -12 * std
+        many = math.ceil(float((last - first) / std) / 2) + math.ceil(
+            float(last - first) / s**2 / 2
+        )
+        cuts = [first + (last - first) * k / many for k in range(many + 1)]
+
+        def ratio(x: mpf) -> mpf:
+            return 1 + rate * mp.expm1((2 * x - 1) / (2 * std**2))
+
+        def integral(power: mpc) -> mpc:
+            return mp.quad(
+                lambda x: mp.npdf(x, 0, std) * mp.power(ratio(x), power), cuts, maxdegree=5
+            )
+
+        moment = integral(a)
+        return moment, [integral(mpc(a, t)) / moment for t in times]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_moment_and_characteristic_function_hold_the_truth(
+    case: tuple[float, float, float, float],
+) -> None:
+    q, s, tilt, end = case
+    step, number = 0.4 / (1 + tilt) ** 0.5, 12
+    chosen = [1, 3, number - 1]
+    law = TruncatedLosses(q, s, 1.0, tilt, step * number, end)
+    moment, characteristic = truth(q, s, tilt, end, [k * step for k in chosen])
+    assert law.log_moment.lower <= mp.log(moment) <= law.log_moment.upper
+    assert law.log_moment.upper - law.log_moment.lower <= 1e-10
+    value, error = law.log_characteristic(step, number)
+    for k, exact in zip(chosen, characteristic, strict=True):
+        with mp.workdps(30):
+            off = abs(exact / mp.exp(mpc(complex(value[k]))) - 1)
+            assert off <= mp.expm1(mpf(float(error[k])))
+        assert error[k] < 1e-9
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_decay_bounds_the_characteristic_function(
+    case: tuple[float, float, float, float],
+) -> None:
+    q, s, tilt, end = case
+    first, number = 0.5, 24
+    law = TruncatedLosses(q, s, 1.0, tilt, 8.0, end)
+    bound = law.log_decay(first, number)
+    assert np.all(bound <= 0)
+    assert np.all(np.diff(bound) <= 0)
+    table = decay_table(first, number)
+    fine = np.geomspace(table[0], table[-1], 200)
+    step = float(fine[-1]) / 3000
+    dense = TruncatedLosses(q, s, 1.0, tilt, float(fine[-1]) + step, end)
+    value, error = dense.log_characteristic(step, 3001)
+    times = step * np.arange(3001)
+    for t, most in zip(table, bound, strict=True):
+        beyond = times >= t
+        known = value.real[beyond] - error[beyond]
+        assert np.max(known) <= most + 1e-9
+
+
+@pytest.mark.parametrize("tilt", [2.0, 50.0, 400.0])
+def test_decay_sees_the_jump_at_a_sharp_end(tilt: float) -> None:
+    """A density cut off far below its peak jumps there, and |phi| t tends to the jump."""
+    q, s, end = 0.3, 2.0, 0.3
+    law = TruncatedLosses(q, s, 1.0, tilt, 1.0, end)
+    with mp.workdps(30):
+        moment, _ = truth(q, s, tilt, end, [])
+        p = 1 / (1 + (1 - mpf(q)) / mpf(q) * mp.exp(-mpf(end)))
+        x = mpf(s) ** 2 * mpf(end) + mpf(1) / 2
+        ratio = 1 + mpf(q) * mp.expm1(mpf(end))
+        density = mp.npdf(x, 0, mpf(s)) * ratio ** (1 + mpf(tilt)) / moment * mpf(s) ** 2 / p
+    far = 1e6
+    assert float(law.log_decay(far, 1)[0]) >= math.log(float(density) / far) - 1e-6
+
+
+@pytest.mark.parametrize("x", [-1.0, 0.0, 0.7, 3.0, 9.0, 30.0])
+@pytest.mark.parametrize(("q", "s"), [(0.1, 1.0), (1e-7, 0.2), (0.5, 40.0), (1e-3, 3.0)])
+def test_the_lost_mass_is_rounded_up(x: float, q: float, s: float) -> None:
+    end = (x * s + 0.5) / s**2
+    with mp.workdps(40):
+        at = mpf(s) ** 2 * mpf(end) + mpf(1) / 2
+        tails = [mp.erfc((at - shift) / (mpf(s) * mp.sqrt(2))) / 2 for shift in (0, 1)]
+        exact = (1 - mpf(q)) * tails[0] + mpf(q) * tails[1]
+        found = lost_mass(q, s, end)
+        assert exact <= found <= exact * (1 + mpf(10) ** -10) + mpf(10) ** -299
+
+
+@given(q=log_uniform(1e-9, 0.5), s=log_uniform(0.05, 1000.0), mass=log_uniform(1e-120, 1e-3))
+def test_the_end_loses_what_it_should(q: float, s: float, mass: float) -> None:
+    end = end_for(q, s, mass)
+    assert end > 0
+    assert lost_mass(q, s, end) <= mass or end < 1e-6
+    # Ends are not below 0, beyond which the largest masses asked for do not lie.
+    assert lost_mass(q, s, end * (1 - 1e-6) - 1e-9) >= min(mass, lost_mass(q, s, 0.0)) * 0.99
+
+
+@settings(max_examples=25)
+@given(
+    q=log_uniform(1e-7, 0.5),
+    s=log_uniform(0.15, 300.0),
+    tilt=log_uniform(1e-3, 1e3),
+    mass=log_uniform(1e-25, 1e-3),
+)
+def test_it_is_a_part_of_the_whole(q: float, s: float, tilt: float, mass: float) -> None:
+    """M'(c) rises with the end, and at c -> 0 only the lost mass is missing."""
+    near, far = end_for(q, s, mass), end_for(q, s, mass * 1e-3)
+    try:
+        less = TruncatedLosses(q, s, 1.0, tilt, 0.0, near).log_moment
+        more = TruncatedLosses(q, s, 1.0, tilt, 0.0, far).log_moment
+        plain = TruncatedLosses(q, s, 1.0, 1e-9, 0.0, near).log_moment
+    except NotConverged:
+        return
+    assert less.lower <= more.upper
+    # e^{cL} >= r_end^c on what lies between.
+    if near > 1.0:
+        gained = tilt * math.log1p(q * math.expm1(near)) + math.log(mass * 0.5)
+        assert more.upper >= gained
+    assert plain.upper >= math.log1p(-1.1 * mass) - 1e-12
+    assert plain.lower <= math.log1p(-0.9 * lost_mass(q, s, near)) + 1e-7
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(NotConverged):
+        TruncatedLosses(0.1, 0.02, 1.0, 1.0, 0.0, 2000.0)
+    with pytest.raises(NotConverged, match="panels"):
+        TruncatedLosses(0.1, 1.0, 1.0, 1.0, 1e9, 10.0)

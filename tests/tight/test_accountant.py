@@ -1,0 +1,207 @@
+"""The accountant `tight`: published figures, order among accountants, fallback."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpacct.accountant import find_accountant
+from dpacct.budget import Interval
+from dpacct.pairs.gaussian import gaussian_epsilon
+from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
+from dpacct.tight.accountant import TightAccountant
+from dpacct.validate import MIN_PROBABILITY
+from tests.strategies import log_uniform, schedules
+
+TIGHT = TightAccountant()
+RENYI = find_accountant("rdp")
+SVHN, SHAKESPEARE = 2000**-1.1, 975**-1.1
+
+
+def poisson(rate: float, noise: float, rounds: int) -> Schedule:
+    return Schedule([Phase(Round(noise, Poisson(rate)), rounds)])
+
+
+def per_budget(rate: float) -> float:
+    """The noise that one paper gives for epsilon 8: p sqrt(T log(1/delta)) / eps."""
+    return rate * math.sqrt(300 * math.log(1e5)) / 8
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "rounds", "delta", "published"),
+    [
+        (0.05, 2.4, 200, SVHN, "0.94"),
+        (0.05, 2.2, 200, SVHN, "1.06"),
+        (0.05, 2.0, 200, SVHN, "1.20"),
+        (0.05, 1.8, 200, SVHN, "1.39"),
+        (0.2, 1.4, 100, SHAKESPEARE, "6.38"),
+        (0.2, 1.2, 100, SHAKESPEARE, "8.19"),
+        (0.2, 1.0, 100, SHAKESPEARE, "11.22"),
+        (0.2, 0.8, 100, SHAKESPEARE, "17.08"),
+        (0.1, 0.8, 300, 1 / 500, "13.46"),
+        (0.1, 0.8, 100, 1 / 500, "6.96"),
+        (0.1, 0.95, 300, 1 / 500, "9.37"),
+        (0.1, 0.95, 200, 1 / 500, "7.30"),
+        (1.0, per_budget(1.0), 300, 1e-5, "12.27"),
+        (0.5, per_budget(0.5), 300, 1e-5, "12.58"),
+        (0.25, per_budget(0.25), 300, 1e-5, "13.70"),
+    ],
+)
+def test_tight_values_computed_elsewhere(
+    rate: float, noise: float, rounds: int, delta: float, published: str
+) -> None:
+    found = TIGHT.epsilon(poisson(rate, noise, rounds), delta)
+    assert f"{found.upper:.2f}" == published
+    assert found.upper - found.lower < 1e-7
+
+
+def test_published_grid_values(published_numbers: dict[str, list[dict[str, float]]]) -> None:
+    """Pessimistic values of another accountant, to four digits: never far below ours."""
+    compared = 0
+    for entry in published_numbers["entries"]:
+        values = entry.get("poisson_add_remove")
+        if not isinstance(values, dict) or not values.get("pld") or not entry.get("rounds"):
+            continue
+        schedule = poisson(entry["sampling_rate"], entry["noise_multiplier"], int(entry["rounds"]))
+        found = TIGHT.epsilon(schedule, entry["delta"])
+        assert found.lower <= values["pld"] + 2e-4
+        if found.upper - found.lower < 1e-6:
+            assert found.upper == pytest.approx(values["pld"], abs=2e-3, rel=2e-4)
+            compared += 1
+    assert compared > 5
+
+
+def test_golden() -> None:
+    found = TIGHT.epsilon(poisson(0.1, 1.2860094, 300), 1e-5)
+    assert found.upper == pytest.approx(7.99999947, abs=1e-8)
+    assert found.upper - found.lower < 1e-8
+
+
+def test_cohorts_of_fixed_size() -> None:
+    """The cohort stays full, so an added client displaces one: 48.4 where sampling gives 9.37."""
+    schedule = Schedule([Phase(Round(0.95, Uniform(50, 501), Adjacency.ADD_REMOVE), 300)])
+    assert f"{TIGHT.epsilon(schedule, 1 / 500).upper:.1f}" == "48.4"
+    schedule = Schedule([Phase(Round(2.4, Uniform(100, 2000)), 200)])
+    found = TIGHT.epsilon(schedule, SVHN)
+    assert f"{found.lower:.3f}" == "2.626"
+    # The pair of C_q by another program.
+    assert found.upper == pytest.approx(3.0597, abs=2e-3)
+
+
+def test_rare_rounds_in_large_numbers() -> None:
+    """The grid of another accountant answers 0.1885 here."""
+    found = TIGHT.epsilon(poisson(1e-4, 5.0, 10**6), 1e-8)
+    assert f"{found.upper:.4f}" == "0.0925"
+    assert found.upper - found.lower < 1e-7
+
+
+def test_full_participation_with_a_tiny_delta() -> None:
+    found = TIGHT.epsilon(Schedule([Phase(Round(30.0, Full()), 1000)]), 2e-13)
+    exact = gaussian_epsilon(2e-13, math.sqrt(1000) / 30)
+    assert found.upper == pytest.approx(exact.upper, rel=1e-9)
+    assert found.lower == pytest.approx(exact.upper, rel=1e-9)
+
+
+def test_the_empty_schedule_is_free() -> None:
+    assert TIGHT.epsilon(Schedule(), 1e-5) == Interval(0.0, 0.0)
+    assert TIGHT.delta(Schedule(), 0.0) == Interval(0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "rounds"), [(0.1, 0.5, 20), (1e-7, 1.0, 1), (0.5, 0.1, 3)]
+)
+def test_nearly_atoms_fall_back_on_renyi(rate: float, noise: float, rounds: int) -> None:
+    schedule = poisson(rate, noise, rounds)
+    renyi = RENYI.epsilon(schedule, 1e-5)
+    found = TIGHT.epsilon(schedule, 1e-5)
+    assert renyi.lower <= found.lower <= found.upper <= renyi.upper
+    found, renyi = TIGHT.delta(schedule, 1.0), RENYI.delta(schedule, 1.0)
+    assert renyi.lower <= found.lower <= found.upper <= renyi.upper
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "rounds", "delta"),
+    [(0.1, 1.0, 100, 1e-5), (0.01, 0.8, 1000, 1e-6), (0.5, 4.0, 50, 1e-4)],
+)
+def test_grids_of_another_accountant_enclose_ours(
+    rate: float, noise: float, rounds: int, delta: float
+) -> None:
+    loss = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
+    found = TIGHT.epsilon(poisson(rate, noise, rounds), delta)
+
+    def grid(*, pessimistic: bool) -> float:
+        one = loss.from_gaussian_mechanism(
+            noise,
+            sampling_prob=rate,
+            pessimistic_estimate=pessimistic,
+            value_discretization_interval=1e-3,
+            use_connect_dots=pessimistic,
+        )
+        return one.self_compose(rounds).get_epsilon_for_delta(delta)
+
+    assert grid(pessimistic=True) >= found.lower * (1 - 1e-9)
+    assert grid(pessimistic=False) <= found.upper * (1 + 1e-9)
+    if found.upper - found.lower < 1e-6:
+        assert grid(pessimistic=True) == pytest.approx(found.upper, rel=1e-3)
+
+
+@settings(max_examples=15)
+@given(schedule=schedules(), delta=log_uniform(1e-12, 0.1))
+def test_never_above_renyi(schedule: Schedule, delta: float) -> None:
+    found, renyi = TIGHT.epsilon(schedule, delta), RENYI.epsilon(schedule, delta)
+    assert found.lower <= found.upper <= renyi.upper * (1 + 1e-9)
+    assert found.lower >= renyi.lower * (1 - 1e-9)
+
+
+@settings(max_examples=8)
+@given(
+    rate=log_uniform(1e-4, 1.0),
+    noise=log_uniform(0.5, 50.0),
+    rounds=log_uniform(10, 1e6).map(int),
+    delta=log_uniform(1e-12, 0.05),
+    factor=st.floats(1.01, 2.0),
+)
+def test_monotone_in_everything(
+    rate: float, noise: float, rounds: int, delta: float, factor: float
+) -> None:
+    """Brackets of ordered numbers: the lower end of the cheaper is below the dearer's upper end."""
+    here = TIGHT.epsilon(poisson(rate, noise, rounds), delta)
+    cheaper = [
+        TIGHT.epsilon(poisson(rate, noise * factor, rounds), delta),
+        TIGHT.epsilon(poisson(rate / factor, noise, rounds), delta),
+        TIGHT.epsilon(poisson(rate, noise, max(1, int(rounds / factor))), delta),
+        TIGHT.epsilon(poisson(rate, noise, rounds), delta * factor),
+    ]
+    for other in cheaper:
+        assert other.lower <= here.upper
+        # Where both are exact, so are their upper ends; only a fallback may be out of order.
+        if here.upper - here.lower < 1e-7 and other.upper - other.lower < 1e-7:
+            assert other.upper <= here.upper * (1 + 1e-9)
+
+
+@settings(max_examples=8)
+@given(
+    rate=log_uniform(1e-4, 1.0),
+    noise=log_uniform(0.5, 50.0),
+    rounds=log_uniform(1, 1e5).map(int),
+    epsilon=log_uniform(1e-3, 100.0),
+)
+def test_delta_and_epsilon_agree(rate: float, noise: float, rounds: int, epsilon: float) -> None:
+    schedule = poisson(rate, noise, rounds)
+    found = TIGHT.delta(schedule, epsilon)
+    assert 0 <= found.lower <= found.upper <= RENYI.delta(schedule, epsilon).upper * (1 + 1e-9)
+    if MIN_PROBABILITY < found.upper < 1:
+        assert TIGHT.epsilon(schedule, found.upper).lower <= epsilon * (1 + 1e-9)
+    if MIN_PROBABILITY < found.lower < 1:
+        assert TIGHT.epsilon(schedule, found.lower).upper >= epsilon * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("delta", [1e-299, 1e-304])
+def test_a_delta_below_what_a_truncation_can_lose_still_has_an_answer(delta: float) -> None:
+    spent = TightAccountant().epsilon(10 * Round(1.0, Poisson(1e-4)), delta)
+    # Less delta costs more.
+    assert TightAccountant().epsilon(10 * Round(1.0, Poisson(1e-4)), 1e-250).lower < spent.lower
+    assert spent.lower <= spent.upper < 50.0
