@@ -7,14 +7,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf
 
-from dpacct.errors import InvalidParameter
 from dpacct.pairs import trapezoid
 from dpacct.pairs.moments import log_moment
-from dpacct.renyi.binomial import binomial_log_moment
 from tests.oracles import sampled_gaussian
 from tests.strategies import log_uniform, noise_multipliers, orders, sampling_rates
 
@@ -226,28 +224,22 @@ def test_nothing_overflows_at_the_ends_of_the_range(
 # The binomial sum, which shares nothing with the integral.
 
 
-@given(order=st.integers(2, 512), rate=sampling_rates(), noise=noise_multipliers())
-def test_the_binomial_sum_and_the_integral_agree(order: int, rate: float, noise: float) -> None:
-    first = log_moment(float(order), rate, noise)
-    second = binomial_log_moment(order, rate, noise)
-    assert max(first.lower, second.lower) <= min(first.upper, second.upper)
-    assert second.upper - second.lower <= 1e-10 * second.upper
-
-
 @given(order=st.integers(2, 200), rate=sampling_rates(), noise=noise_multipliers())
-def test_truth_is_inside_the_bounds_of_the_binomial_sum(
-    order: int, rate: float, noise: float
-) -> None:
-    bounds = binomial_log_moment(order, rate, noise)
+def test_the_binomial_sum_lies_inside(order: int, rate: float, noise: float) -> None:
+    bounds = log_moment(float(order), rate, noise)
     truth = sampled_gaussian.binomial_log_moment(order, rate, noise)
     with mp.workdps(50):
         assert mpf(float(bounds.lower)) <= truth <= mpf(float(bounds.upper))
 
 
-@pytest.mark.parametrize("order", [0, 1, 2.5, -3, 10**6, math.nan, math.inf, "2"])
-def test_the_binomial_sum_takes_whole_orders_only(order: object) -> None:
-    with pytest.raises(InvalidParameter):
-        binomial_log_moment(order, 0.1, 1.0)  # type: ignore[arg-type]  # that is the point
+@pytest.mark.parametrize("order", [1024, 4096])
+@given(rate=log_uniform(1e-9, 0.999), noise=noise_multipliers())
+@settings(max_examples=3)
+def test_long_binomial_sums_lie_inside(order: int, rate: float, noise: float) -> None:
+    bounds = log_moment(float(order), rate, noise)
+    truth = sampled_gaussian.binomial_log_moment(order, rate, noise)
+    with mp.workdps(50):
+        assert mpf(float(bounds.lower)) <= truth <= mpf(float(bounds.upper))
 
 
 @pytest.mark.parametrize(("order", "rate", "noise"), [(2.0, 1e-310, 0.026), (1000.0, 1e-300, 0.84)])

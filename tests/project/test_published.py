@@ -15,9 +15,9 @@ import pytest
 
 import dpacct
 from dpacct.budget import Interval
-from dpacct.pairs.symmetrized import wang_log_moment
 from dpacct.renyi.conversion import classic_epsilon, improved_epsilon
 from dpacct.renyi.curve import RenyiCurve
+from dpacct.renyi.wang import wang_log_moment
 from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform
 
 FOLDER = Path(__file__).resolve().parents[2] / "evidence" / "published"

@@ -17,14 +17,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from heapq import nlargest
 
-from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT
+import numpy as np
+
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, weighted_sum
 from dpacct.numerics.search import bisect, minimize_unimodal
-from dpacct.pairs.dominating import AchievedPair, Direction, SampledGaussianPair, achieved_pair
+from dpacct.pairs.dominating import (
+    AchievedPair,
+    Direction,
+    ReplacementPair,
+    SampledGaussianPair,
+    achieved_pair,
+)
+from dpacct.pairs.moments import log_moment
 from dpacct.pairs.one_round import one_round_delta
+from dpacct.pairs.replacement import replacement_log_moment
 from dpacct.rounds import Schedule
-from dpacct.tight.composition import Composition
 
 _TOLERANCE = 1e-10
 # Of more kinds of rounds than this only those that cost most are looked at.
@@ -56,12 +66,12 @@ def _candidates(schedule: Schedule) -> list[AchievedPair]:
     found: list[AchievedPair] = []
     for direction in Direction:
         pairs = _pairs(schedule, direction)
-        mu_squared = sum(n / p.noise_std**2 for p, n in pairs.items() if p.sampling_rate == 1.0)
+        mu_squared = _precision(pairs)
         if mu_squared > 0:
             # Rounded towards more noise, so that the bound stays below.
             noise = (1 + 4 * UNIT * (len(pairs) + 4)) / math.sqrt(mu_squared)
             found.append(SampledGaussianPair(1.0, noise, direction))
-        found += [pair for pair in pairs if pair.sampling_rate < 1.0]
+        found += [pair for pair in pairs if not _is_full(pair)]
     return list(dict.fromkeys(found))
 
 
@@ -69,7 +79,7 @@ def achieved_delta(schedule: Schedule, epsilon: float) -> float:
     """A lower bound of delta(eps), reached by explicit neighboring data sets."""
     pairs = _candidates(schedule)
     alone = max((one_round_delta(epsilon, pair).lower for pair in pairs), default=0.0)
-    return max([alone, *(_delta_of_all(every, epsilon) for every in _compositions(schedule))])
+    return max([alone, *(_delta_of_all(every, epsilon) for every in _all_rounds(schedule))])
 
 
 def achieved_epsilon(schedule: Schedule, delta: float) -> float:
@@ -80,17 +90,56 @@ def achieved_epsilon(schedule: Schedule, delta: float) -> float:
         return any(one_round_delta(epsilon, pair).lower > delta for pair in pairs)
 
     alone = bisect(exceeds, 1.0, _TOLERANCE)[0] if exceeds(0.0) else 0.0
-    return max([alone, *(_epsilon_of_all(every, delta) for every in _compositions(schedule))])
+    return max([alone, *(_epsilon_of_all(every, delta) for every in _all_rounds(schedule))])
 
 
-def _compositions(schedule: Schedule) -> list[Composition]:
+@dataclass(frozen=True, slots=True)
+class _AllRounds:
+    """The pairs of one direction, with multiplicities."""
+
+    pairs: dict[AchievedPair, int]
+    direction: Direction
+
+    def log_affinity(self, share: float) -> float:
+        """Upper bound of log of the integral of P^(1-s) Q^s, s in (0, 1).
+
+        That is log M(-s): the moments of orders between 0 and 1.
+        """
+        order = 1 - share if self.direction is Direction.REMOVE else share
+        rates, noise, counts = self._rows(SampledGaussianPair)
+        found = weighted_sum(log_moment(order, rates, noise), counts).upper
+        rates, noise, counts = self._rows(ReplacementPair)
+        found = found + weighted_sum(replacement_log_moment(1 - share, rates, noise), counts).upper
+        full = _precision(self.pairs) * share * (1 - share) / 2
+        slack = UNIT * (4 * len(self.pairs) + 16) * (abs(float(found)) + full)
+        return float(found) - full + slack
+
+    def _rows(self, kind: type[AchievedPair]) -> tuple[Array, Array, Array]:
+        rows = [(p, n) for p, n in self.pairs.items() if isinstance(p, kind) and not _is_full(p)]
+        return (
+            np.array([pair.sampling_rate for pair, _ in rows]),
+            np.array([pair.noise_std for pair, _ in rows]),
+            np.array([float(count) for _, count in rows]),
+        )
+
+
+def _is_full(pair: AchievedPair) -> bool:
+    return isinstance(pair, SampledGaussianPair) and pair.sampling_rate == 1.0
+
+
+def _precision(pairs: dict[AchievedPair, int]) -> float:
+    return sum(count / pair.noise_std**2 for pair, count in pairs.items() if _is_full(pair))
+
+
+def _all_rounds(schedule: Schedule) -> list[_AllRounds]:
     """All rounds together, in each direction, unless there is one alone."""
-    found: list[Composition] = []
+    found: list[_AllRounds] = []
     for direction in Direction:
-        composition = Composition.of({**_pairs(schedule, direction)}, direction)
-        if composition.sampled_rounds + (composition.precision > 0) > 1.0:
-            found.append(composition)
-        if not composition.rates.size:
+        pairs = _pairs(schedule, direction)
+        sampled = {pair: count for pair, count in pairs.items() if not _is_full(pair)}
+        if sum(sampled.values()) + (len(sampled) < len(pairs)) > 1:
+            found.append(_AllRounds(pairs, direction))
+        if not any(isinstance(pair, SampledGaussianPair) for pair in sampled):
             # Then both directions are the same.
             break
     return found
@@ -98,30 +147,30 @@ def _compositions(schedule: Schedule) -> list[Composition]:
 
 def certain_delta(schedule: Schedule, epsilon: float) -> float:
     """What `achieved_delta` has for s = 1/2: for schedules of which it is hardly below 1."""
-    return max((_delta_at(every, epsilon, 0.5) for every in _compositions(schedule)[:1]), default=0)
+    return max((_delta_at(every, epsilon, 0.5) for every in _all_rounds(schedule)[:1]), default=0)
 
 
-def _delta_at(composition: Composition, epsilon: float, share: float) -> float:
-    rest = min(_log_rest(composition, epsilon, share), 0.0)
+def _delta_at(rounds: _AllRounds, epsilon: float, share: float) -> float:
+    rest = min(_log_rest(rounds, epsilon, share), 0.0)
     return max(0.0, -math.expm1(rest) * (1 - 2 * FUNCTION_ERROR))
 
 
-def _log_rest(composition: Composition, epsilon: float, share: float) -> float:
+def _log_rest(rounds: _AllRounds, epsilon: float, share: float) -> float:
     size = share * epsilon
-    return size + composition.log_affinity(share) + 4 * FUNCTION_ERROR * size
+    return size + rounds.log_affinity(share) + 4 * FUNCTION_ERROR * size
 
 
-def _delta_of_all(composition: Composition, epsilon: float) -> float:
-    best = _best_share(lambda t: _log_rest(composition, epsilon, _share(t)))
-    return _delta_at(composition, epsilon, _share(best))
+def _delta_of_all(rounds: _AllRounds, epsilon: float) -> float:
+    best = _best_share(lambda t: _log_rest(rounds, epsilon, _share(t)))
+    return _delta_at(rounds, epsilon, _share(best))
 
 
-def _epsilon_of_all(composition: Composition, delta: float) -> float:
+def _epsilon_of_all(rounds: _AllRounds, delta: float) -> float:
     excused = math.log1p(-delta) * (1 + FUNCTION_ERROR)
 
     def cost(log_share: float) -> float:
         share = _share(log_share)
-        return (composition.log_affinity(share) - excused) / share
+        return (rounds.log_affinity(share) - excused) / share
 
     return max(0.0, -cost(_best_share(cost))) * (1 - 4 * FUNCTION_ERROR)
 

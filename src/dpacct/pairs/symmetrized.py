@@ -1,12 +1,11 @@
 """Renyi moments of fixed-size sampling under replacement of one client.
 
-Two routes, both proven. (1) The pair of C_q(Gaussian), `SymmetrizedPair`: with l = log r,
+The pair of C_q(Gaussian), `SymmetrizedPair`: with l = log r,
 
     I_C(a) - 1 = integral over x > 1/2 of phi (r^a + r^(1-a) - 1 - r)
                = integral over x > 1/2 of phi (1 - e^{-(a-1) l}) (e^{a l} - 1),
 
-all terms non-negative, a > 1. (2) The bound of Wang, Balle, Kasiviswanathan 2019 at integer
-orders, interpolated. Route 1 is the smaller wherever it was compared; both are reported.
+all terms non-negative, a > 1. `dpacct.renyi.wang` has another bound, larger wherever compared.
 Derivation and error bound: docs/derivations/uniform-sampling.md.
 """
 
@@ -21,9 +20,7 @@ from dpacct.numerics.quadrature import ERROR_FACTOR, panel_nodes
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Bounds
 from dpacct.pairs.moments import log_moment
 from dpacct.pairs.panels import PanelBounds, node_errors, panel_edges
-from dpacct.renyi.binomial import log_binomials
 
-MAX_WANG_ORDER = 1024
 _ACCURACY = 42.0
 _SMALL_SIGMA = 0.05
 # Above this log I, the half-line moment differs from the whole-line one by less than e^-38.
@@ -115,40 +112,3 @@ def _half_line_excess(a: float, q: float, sigma: float) -> Interval:
     lower = max(0.0, (magnitude - slack) * scale * (1 - spread))
     upper = (magnitude + slack) * scale * (1 + spread) + 2.0**-900
     return Interval(lower, upper)
-
-
-def wang_log_moment(order: float, sampling_rate: float, noise_std: float) -> float:
-    """Upper bound of log E_Q[(P/Q)^a] by Wang et al., at any real order a > 1.
-
-    At integers a <= 1024: 1 + q^2 C(a,2) min(4 (e^{e2} - 1), 2 e^{e2})
-    + sum_{j>=3} 2 q^j C(a,j) e^{(j-1) e_j} with e_j = j / (2 sigma^2), the Gaussian's own order-j
-    divergence. Between integers log E is convex in a, so it is interpolated linearly; it is 0 at 1.
-
-    Returns:
-        The bound, rounded up; infinity for a > 1024.
-    Source: Wang, Balle, Kasiviswanathan 2019 (arXiv:1808.00087), theorem 9 and corollary 10.
-    """
-    below = math.floor(order)
-    if below + 1 > MAX_WANG_ORDER:
-        return math.inf
-    at_below = _wang_integer(below, sampling_rate, noise_std) if below >= 2 else 0.0
-    if order == below:
-        return at_below
-    above = _wang_integer(below + 1, sampling_rate, noise_std)
-    share = order - below
-    return ((1 - share) * at_below + share * above) * (1 + 8 * UNIT)
-
-
-def _wang_integer(a: int, q: float, sigma: float) -> float:
-    j = np.arange(2.0, a + 1)
-    growth = j * (j - 1) / (2 * sigma**2)
-    log_factor = np.full_like(j, math.log(2.0)) + growth
-    second = 1 / sigma**2
-    log_factor[0] = min(math.log(4.0) + second + math.log(-math.expm1(-second)), log_factor[0])
-    log_choose = log_binomials(a)[2:]
-    exponent = j * math.log(q) + log_choose + log_factor
-    error = 2 * FUNCTION_ERROR * (-j * math.log(q) + log_choose + growth + 4)
-    top = float(np.max(exponent + error))
-    total = float(np.sum(np.exp(exponent + error - top))) * (1 + 2 * UNIT * (a + 16))
-    value = float(np.logaddexp(0.0, top + math.log(total) + 4 * UNIT * abs(top)))
-    return value * (1 + 2 * FUNCTION_ERROR)

@@ -27,7 +27,8 @@ from dpacct.pairs.dominating import (
 )
 from dpacct.pairs.moments import log_moment
 from dpacct.pairs.replacement import replacement_log_moment
-from dpacct.pairs.symmetrized import symmetrized_log_moment, wang_log_moment
+from dpacct.pairs.symmetrized import symmetrized_log_moment
+from dpacct.renyi.wang import wang_log_moment
 from dpacct.rounds import Adjacency, Round, Sampling, Schedule
 from dpacct.schedules.build import build_schedule
 

@@ -179,19 +179,6 @@ class Composition:
         shape = np.shape(tilt)
         return Bounds((lower - slack).reshape(shape), (upper + slack).reshape(shape))
 
-    def log_affinity(self, share: float) -> float:
-        """Upper bound of log of the integral of P^(1-s) Q^s, s in (0, 1); no pairs of C_q.
-
-        That is log M(-s): the same moments, of orders between 0 and 1.
-        """
-        order = 1 - share if self.direction is Direction.REMOVE else share
-        found = weighted_sum(log_moment(order, self.rates, self.noise), self.counts).upper
-        opposed = replacement_log_moment(1 - share, self.replaced.rates, self.replaced.noise)
-        found = found + weighted_sum(opposed, self.replaced.counts).upper
-        full = self.precision * share * (1 - share) / 2
-        slack = UNIT * (4 * self.kinds + 16) * (abs(float(found)) + full)
-        return float(found) - full + slack
-
     def cumulants(self, tilt: float) -> Cumulants:
         """log M(c), and mean and variance of the loss tilted by e^{c L}; not proven."""
         value = self.precision * tilt * (1 + tilt) / 2
