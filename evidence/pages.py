@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+import argparse
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 EVIDENCE = Path(__file__).parent
 _PLACE = re.compile(r"<!-- table: (?P<name>.+?) -->\n(?P<table>.*?)<!-- end -->", flags=re.DOTALL)
+
+
+def add_into(parser: argparse.ArgumentParser) -> None:
+    """Add ``--into FOLDER``, which plays a page from nothing, beside what the repository holds."""
+    parser.add_argument("--into", type=Path, help="play from nothing into this folder")
+
+
+def home(into: Path | None, page: str) -> Path:
+    """The folder of all pages: the repository's, or a folder that starts without any run.
+
+    Args:
+        into: what ``--into`` named; a replay that was interrupted goes on there.
+        page: path of the page below the folder; its prose is copied, its runs are not.
+    """
+    if into is None:
+        return EVIDENCE
+    copy = into / page
+    if not copy.exists():
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(EVIDENCE / page, copy)
+    return into
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import dpacct
 from dpacct import fl
 
 Setting = Mapping[str, str | int | float | bool | None]
@@ -19,10 +22,14 @@ Setting = Mapping[str, str | int | float | bool | None]
 
 @dataclass(frozen=True)
 class Record:
-    """One finished run: what was asked for, and what came out."""
+    """One finished run: what was asked for, what came out, and by what it was made.
+
+    ``made`` is empty for runs that were recorded before it was kept.
+    """
 
     setting: dict[str, Any]
     result: dict[str, Any]
+    made: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def matches(self, **wanted: Any) -> bool:
         """Whether the setting holds all these values."""
@@ -34,7 +41,7 @@ def _read(path: Path, size: int) -> tuple[Record, ...]:
     """All runs of a file that only grows, so that its size tells whether it is still the same."""
     del size
     rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return tuple(Record(row["setting"], row["result"]) for row in rows)
+    return tuple(Record(row["setting"], row["result"], row.get("made", {})) for row in rows)
 
 
 @dataclass(frozen=True)
@@ -58,8 +65,10 @@ class Records:
         for setting in mine:
             if dict(setting) in done:
                 continue
+            began = time.perf_counter()
             result = play(setting)
-            line = json.dumps({"setting": dict(setting), "result": result}) + "\n"
+            made = provenance() | {"seconds": round(time.perf_counter() - began, 1)}
+            line = json.dumps({"setting": dict(setting), "result": result, "made": made}) + "\n"
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(line)
                 file.flush()
@@ -69,6 +78,31 @@ class Records:
     def values(self, name: str, **wanted: Any) -> list[float]:
         """One figure of the result of all runs with these settings."""
         return [record.result[name] for record in self if record.matches(**wanted)]
+
+
+@cache
+def provenance() -> dict[str, Any]:
+    """Version and commit of this package, and the versions of what it computes with.
+
+    The commit is null outside a clone, and ends in "+" where files differ from it.
+    """
+    packages = {name: version(name) for name in ("numpy", "scipy", "torch")}
+    return {"dpacct": dpacct.__version__, "commit": _commit(), "packages": packages}
+
+
+def _commit() -> str | None:
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", *words],  # noqa: S607 - whichever git made the clone
+            cwd=Path(__file__).parent, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return done.stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no")
+        return git("rev-parse", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def trained(run: fl.Federation, accuracy: Callable[[], float], *, every: int) -> dict[str, Any]:

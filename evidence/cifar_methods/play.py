@@ -42,7 +42,7 @@ from evidence.cifar_methods.settings import (
     tuned,
 )
 from evidence.cifar_methods.tables import all_tables
-from evidence.pages import EVIDENCE, put_tables
+from evidence.pages import add_into, home, put_tables
 from evidence.records import Records, Setting, trained
 
 PAGE, RUNS = "cifar_methods/README.md", "cifar_methods/runs.jsonl"
@@ -221,9 +221,11 @@ def main() -> None:
     parser.add_argument("folder")
     parser.add_argument("--only", choices=["grid", "main", "budget", "ablation", "time", "tables"])
     parser.add_argument("--models", type=Path)
+    add_into(parser)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    records = Records(EVIDENCE / RUNS)
+    folder = home(given.into, PAGE)
+    records = Records(folder / RUNS)
 
     def wanted(role: str) -> bool:
         return given.only in (None, role)
@@ -245,7 +247,7 @@ def main() -> None:
     if wanted("time"):
         times = [{"role": "time", "repeat": repeat} for repeat in range(2)]
         records.need(times, lambda _: play_in_turn(given.folder, records))
-    put_tables(EVIDENCE / PAGE, tables(records))
+    put_tables(folder / PAGE, tables(records))
 
 
 if __name__ == "__main__":

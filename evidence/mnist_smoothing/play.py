@@ -33,7 +33,7 @@ from evidence.mnist_smoothing.runs import (
     slower,
     spectra,
 )
-from evidence.pages import EVIDENCE, markdown, put_tables
+from evidence.pages import add_into, home, markdown, put_tables
 from evidence.records import Records, spread
 
 PAGE, RUNS = "mnist_smoothing/README.md", "mnist_smoothing/runs.jsonl"
@@ -255,12 +255,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
     parser.add_argument("--part", default="1/1")
+    add_into(parser)
     given = parser.parse_args()
     index, count = map(int, given.part.split("/"))
-    records = Records(EVIDENCE / RUNS, (index - 1, count))
+    folder = home(given.into, PAGE)
+    records = Records(folder / RUNS, (index - 1, count))
     records.need([*spectra(), *settings()], lambda setting: play(setting, given.folder))
-    put_tables(EVIDENCE / PAGE, tables(records))
-    draw(EVIDENCE / PICTURE, records)
+    put_tables(folder / PAGE, tables(records))
+    draw(folder / PICTURE, records)
 
 
 if __name__ == "__main__":

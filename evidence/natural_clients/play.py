@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from evidence.natural_clients.runs import METHODS, TASKS, Task, comparison, play, tuning
-from evidence.pages import EVIDENCE, markdown, put_tables
+from evidence.pages import add_into, home, markdown, put_tables
 from evidence.records import Records, spread
 
 PAGE, RUNS = "natural_clients/README.md", "natural_clients/runs.jsonl"
@@ -163,15 +163,17 @@ def main() -> None:
     reading.add_argument("folder", type=Path)
     reading.add_argument("--part", default="1/1", help="I/N: every N-th run, from the I-th on")
     reading.add_argument("--only", choices=("tuning", "comparison"))
+    add_into(reading)
     told = reading.parse_args()
     index, count = (int(word) for word in told.part.split("/"))
-    records = Records(EVIDENCE / RUNS, (index - 1, count))
+    folder = home(told.into, PAGE)
+    records = Records(folder / RUNS, (index - 1, count))
     if told.only != "comparison":
         records.need(tuning(), lambda setting: play(setting, told.folder))
     if told.only != "tuning":
         records.need(comparison(), lambda setting: play(setting, told.folder))
-    put_tables(EVIDENCE / PAGE, tables(records))
-    draw(records, EVIDENCE / PICTURE)
+    put_tables(folder / PAGE, tables(records))
+    draw(records, folder / PICTURE)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ from evidence.normec_beta.grid import (
 )
 from evidence.normec_beta.noise import DELTA, ROUNDS, multiplier, noise_tables
 from evidence.normec_beta.picture import draw_methods, draw_noises
-from evidence.pages import EVIDENCE, put_tables
+from evidence.pages import add_into, home, put_tables
 from evidence.records import Records, Setting, trained
 
 PAGE, RUNS = "normec_beta/README.md", "normec_beta/runs.jsonl"
@@ -138,14 +138,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder")
     parser.add_argument("--part", default="0/1", help="I/N: every N-th setting from the I-th")
+    add_into(parser)
     given = parser.parse_args()
     index, parts = (int(word) for word in given.part.split("/"))
-    records = Records(EVIDENCE / RUNS, (index, parts))
+    folder = home(given.into, PAGE)
+    records = Records(folder / RUNS, (index, parts))
     for wanted in (grid_settings, partial_settings, repeated_settings):
         records.need(wanted(records), lambda one: play(one, given.folder))
-    put_tables(EVIDENCE / PAGE, tables(records))
-    draw_methods(records, EVIDENCE / "normec_beta/picture.png")
-    draw_noises(records, EVIDENCE / "normec_beta/noise.png")
+    put_tables(folder / PAGE, tables(records))
+    draw_methods(records, folder / "normec_beta/picture.png")
+    draw_noises(records, folder / "normec_beta/noise.png")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from PIL import Image
 
-from evidence.pages import EVIDENCE
 from evidence.records import Record, Records
 
 COLORS = {
@@ -25,6 +25,7 @@ WHEN = {"norms_early": "rounds 4 to 6", "norms_late": "rounds 38 to 40"}
 
 
 def draw(
+    folder: Path,
     trained: Records,
     records: Records,
     *,
@@ -32,25 +33,25 @@ def draw(
     lengths: Sequence[float],
     plane: Sequence[float],
 ) -> None:
-    """Write every picture beside the page."""
+    """Write every picture beside the page that lies below ``folder``."""
     runs = [record for record in trained if record.matches(role="main")]
     looked = [record for record in records if record.matches(round=40)]
-    draw_accuracy(runs)
-    draw_norms(runs, methods)
-    draw_lines(looked, methods, lengths)
-    draw_planes(looked, methods, plane)
+    draw_accuracy(folder, runs)
+    draw_norms(folder, runs, methods)
+    draw_lines(folder, looked, methods, lengths)
+    draw_planes(folder, looked, methods, plane)
 
 
-def _saved(figure: Any, name: str, *, below: float = 0.0) -> None:
+def _saved(figure: Any, file: Path, *, below: float = 0.0) -> None:
     """Write a picture of 128 colors, which takes a third of the space."""
     figure.tight_layout(rect=(0, below, 1, 1))
     drawn = BytesIO()
     figure.savefig(drawn, dpi=110)
     picture: Any = Image.open(drawn).convert("RGB")
-    picture.quantize(128).save(EVIDENCE / name, optimize=True)
+    picture.quantize(128).save(file, optimize=True)
 
 
-def draw_accuracy(runs: Sequence[Record]) -> None:
+def draw_accuracy(folder: Path, runs: Sequence[Record]) -> None:
     """Accuracy of all methods over rounds and over the epsilon spent until then."""
     figure: Any = Figure(figsize=(11, 8.5))
     axes = figure.subplots(2, 2)
@@ -82,10 +83,10 @@ def draw_accuracy(runs: Sequence[Record]) -> None:
             axis.grid(visible=True, alpha=0.3)
     drawn = axes[0][0].get_legend_handles_labels()
     figure.legend(*drawn, fontsize=9, ncols=5, loc="lower center")
-    _saved(figure, "pictures/accuracy.png", below=0.09)
+    _saved(figure, folder / "pictures/accuracy.png", below=0.09)
 
 
-def draw_norms(runs: Sequence[Record], methods: Sequence[str]) -> None:
+def draw_norms(folder: Path, runs: Sequence[Record], methods: Sequence[str]) -> None:
     """How long the raw updates are in units of the clip norm, early and late."""
     figure: Any = Figure(figsize=(11, 6.5))
     axes = figure.subplots(2, 2, sharex=True)
@@ -112,10 +113,12 @@ def draw_norms(runs: Sequence[Record], methods: Sequence[str]) -> None:
     for axis in axes[1]:
         axis.set_xlabel("norm of the raw update / clip norm (dotted: beyond it, clipped)")
     axes[0][0].legend(fontsize=9)
-    _saved(figure, "pictures/norms.png")
+    _saved(figure, folder / "pictures/norms.png")
 
 
-def draw_lines(looked: Sequence[Record], methods: Sequence[str], lengths: Sequence[float]) -> None:
+def draw_lines(
+    folder: Path, looked: Sequence[Record], methods: Sequence[str], lengths: Sequence[float]
+) -> None:
     """Loss over the distance along random directions: mean and standard deviation."""
     figure: Any = Figure(figsize=(11, 4.4))
     for axis, concentration in zip(figure.subplots(1, 2), (0.6, 0.1), strict=True):
@@ -136,10 +139,12 @@ def draw_lines(looked: Sequence[Record], methods: Sequence[str], lengths: Sequen
         axis.set_title(f"Dirichlet {concentration}")
         axis.grid(visible=True, alpha=0.3)
         axis.legend(fontsize=9)
-    _saved(figure, "pictures/lines.png")
+    _saved(figure, folder / "pictures/lines.png")
 
 
-def draw_planes(looked: Sequence[Record], methods: Sequence[str], plane: Sequence[float]) -> None:
+def draw_planes(
+    folder: Path, looked: Sequence[Record], methods: Sequence[str], plane: Sequence[float]
+) -> None:
     """The loss in the plane of two random directions: surfaces above, contours below."""
     own = {str(r.setting["method"]): r.result["plane"] for r in looked if "plane" in r.result}
     if not own:
@@ -163,4 +168,4 @@ def draw_planes(looked: Sequence[Record], methods: Sequence[str], plane: Sequenc
         flat.clabel(drawn, fontsize=8, fmt="%g")
         flat.plot(0, 0, "k+")
         flat.set_aspect("equal")
-    _saved(figure, "pictures/planes.png")
+    _saved(figure, folder / "pictures/planes.png")

@@ -22,7 +22,7 @@ from dpacct import fl
 from evidence.cifar_methods import play as cifar_methods
 from evidence.cifar_methods.play import cifar, cross_entropy, model_file, network
 from evidence.cifar_methods.settings import PICTURED
-from evidence.pages import EVIDENCE, markdown, put_tables
+from evidence.pages import EVIDENCE, add_into, home, markdown, put_tables
 from evidence.pictures.landscape import largest_curvature, losses_on_lines, losses_on_plane
 from evidence.records import Record, Records, Setting, spread
 
@@ -33,9 +33,9 @@ LENGTHS = tuple(round(0.25 * step, 2) for step in range(-4, 5))
 PLANE = tuple(round(step / 6, 4) for step in range(-6, 7))
 
 
-def trained_runs() -> Records:
+def trained_runs(folder: Path = EVIDENCE) -> Records:
     """The runs that the pictures show."""
-    return Records(EVIDENCE / cifar_methods.RUNS)
+    return Records(folder / cifar_methods.RUNS)
 
 
 def around(folder: str, models: Path, setting: Setting) -> dict[str, Any]:
@@ -170,15 +170,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", default="")
     parser.add_argument("--models", type=Path)
+    add_into(parser)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    records = Records(EVIDENCE / RUNS)
+    folder = home(given.into, PAGE)
+    records = Records(folder / RUNS)
     if given.models is not None:
         records.need(wanted(), partial(around, given.folder, given.models))
-    put_tables(EVIDENCE / PAGE, tables(records))
+    put_tables(folder / PAGE, tables(records))
     from evidence.pictures.drawn import draw  # noqa: PLC0415 - it needs matplotlib
 
-    draw(trained_runs(), records, methods=PICTURED, lengths=LENGTHS, plane=PLANE)
+    draw(folder, trained_runs(folder), records, methods=PICTURED, lengths=LENGTHS, plane=PLANE)
 
 
 if __name__ == "__main__":

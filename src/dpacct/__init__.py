@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dpacct.accountant import delta, epsilon
@@ -22,6 +23,9 @@ from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
 
 if TYPE_CHECKING:
     from dpacct.ledger import Ledger
+
+# Imported when asked for: the ledger brings SQLite, `fl` PyTorch, which most uses never need.
+_ROOMS = ("fl", "interop", "ledger", "risk", "schedules")
 
 __version__ = "0.1.0"
 
@@ -53,9 +57,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # The ledger brings SQLite, which most uses never need.
     if name == "Ledger":
-        from dpacct.ledger import Ledger  # noqa: PLC0415 - see above
-
-        return Ledger
+        return import_module("dpacct.ledger").Ledger
+    if name in _ROOMS:
+        return import_module(f"dpacct.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_ROOMS])

@@ -8,7 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from evidence.pages import EVIDENCE, markdown, put_tables, tables_of
+import dpacct
+from evidence.pages import EVIDENCE, home, markdown, put_tables, tables_of
 from evidence.records import Records, spread
 
 NAMES = sorted(
@@ -51,6 +52,34 @@ def test_records_are_played_once_and_kept(tmp_path: Path) -> None:
     assert played == [1, 3, 0, 2]
     assert sorted(book.values("accuracy", method="a")) == [10, 11, 12, 13]
     assert book.values("accuracy", method="b") == []
+
+
+def test_a_replay_into_a_folder_of_its_own_starts_without_runs(tmp_path: Path) -> None:
+    page = "pictures/README.md"
+    assert home(None, page) == EVIDENCE
+    assert home(tmp_path / "new", page) == tmp_path / "new"
+    assert (tmp_path / "new" / page).read_text("utf-8") == (EVIDENCE / page).read_text("utf-8")
+    assert not list((tmp_path / "new").rglob("*.jsonl"))
+    (tmp_path / "new" / page).write_text("begun", encoding="utf-8")
+    assert (home(tmp_path / "new", page) / page).read_text("utf-8") == "begun"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_page_can_be_replayed_from_nothing(name: str) -> None:
+    text = (EVIDENCE / name / "play.py").read_text(encoding="utf-8")
+    assert "add_into(" in text
+    assert "EVIDENCE / PAGE" not in text
+    assert "EVIDENCE / RUNS" not in text
+
+
+def test_a_record_says_by_what_it_was_made(tmp_path: Path) -> None:
+    book = Records(tmp_path / "runs.jsonl")
+    book.need([{"run": 0}], lambda _: {"accuracy": 1.0})
+    [record] = book
+    assert record.made["dpacct"] == dpacct.__version__
+    assert set(record.made["packages"]) == {"numpy", "scipy", "torch"}
+    assert record.made["seconds"] >= 0.0
+    assert "commit" in record.made
 
 
 def test_spread_is_mean_and_sample_deviation() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import ModuleType
 from typing import assert_type
 
 import dpacct
@@ -33,6 +34,18 @@ NAMES = {
 def test_the_public_names_are_these() -> None:
     assert set(dpacct.__all__) == NAMES
     assert all(hasattr(dpacct, name) for name in NAMES)
+
+
+def test_completion_finds_the_public_names_and_nothing_else() -> None:
+    rooms = {"fl", "interop", "ledger", "risk", "schedules"}
+    assert set(dir(dpacct)) == NAMES | rooms
+    code = "import dpacct; [getattr(dpacct, name) for name in dir(dpacct)]"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_no_function_hides_behind_its_module() -> None:
+    for name in NAMES:
+        assert not isinstance(getattr(dpacct, name), ModuleType)
 
 
 def test_the_public_types_are_these() -> None:
