@@ -191,7 +191,8 @@ def _refine_epsilon(
     guess = max(epsilon_estimate(saddle, at, log_delta), _LEAST_GUESS / saddle)
     tilt = cheapest = cheapest_tilt(composition, saddle, guess, log_delta)
     # Coarse first: it says where epsilon is.
-    width, before, failed = _COARSE * guess, math.inf, 0
+    width: float = _COARSE * guess
+    before, failed = math.inf, 0
     while attempts > 0 and failed < _FAILURES:
         try:
             contour = Contour(composition, tilt, guess, log_delta, width, at.variance)

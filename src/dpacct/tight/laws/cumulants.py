@@ -79,7 +79,7 @@ def symmetrized_cumulants(q: float, sigma: float, tilt: float, end: float = math
 def _midpoints(sigma: float, start: float, end: float) -> tuple[Array, float]:
     """Points u of the midpoint rule, and log of the weight of each against N(0, sigma^2) in x."""
     width = (end - start) / _NODES
-    u = start + width * (np.arange(_NODES) + 0.5)
+    u: Array = start + width * (np.arange(float(_NODES)) + 0.5)
     return u, math.log(sigma * width / math.sqrt(2 * math.pi))
 
 
