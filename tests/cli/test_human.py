@@ -105,15 +105,15 @@ def test_epsilon_says_what_renyi_would_charge(dpacct: Any) -> None:
     assert "by Renyi" in row(dpacct(displaced).text, "instead of")
 
 
-NEAR_AN_ATOM = "--noise 1 --rounds 10 --q 1e-5"
+NEAR_AN_ATOM = "--noise 0.75 --rounds 7 --q 2e-7"
 
 
 @pytest.mark.parametrize(
     ("words", "noted"),
     [
-        (f"epsilon {NEAR_AN_ATOM}", 1),
-        (f"delta {NEAR_AN_ATOM} --eps 1e-5", 1),
-        (f"epsilon {NEAR_AN_ATOM} --accountant rdp", 0),
+        (f"epsilon {NEAR_AN_ATOM} --delta 6e-19", 1),
+        (f"delta {NEAR_AN_ATOM} --eps 0.01", 1),
+        (f"epsilon {NEAR_AN_ATOM} --delta 6e-19 --accountant rdp", 0),
         ("epsilon --noise 1.36 --rounds 300 --q 0.1", 0),
         # Two pairs of data sets, which another row speaks of.
         (f"epsilon {UNIFORM} --delta 1e-6", 0),
@@ -154,9 +154,9 @@ def test_the_note_on_a_wide_bracket_names_the_option_at_fault(
 
 
 def test_the_word_on_delta_goes_before_that_on_the_bracket(dpacct: Any) -> None:
-    result = dpacct(f"epsilon {NEAR_AN_ATOM} --clients 50000 --delta 1e-5")
+    result = dpacct(f"epsilon {NEAR_AN_ATOM} --clients 900000000000 --delta 6e-13")
     assert result.err.count("\n") == 1
-    assert "0.5 / clients" in result.err
+    assert "0.54 / clients" in result.err
 
 
 def test_shown_numbers_err_on_the_safe_side(dpacct: Any) -> None:

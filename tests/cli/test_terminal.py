@@ -60,6 +60,8 @@ def run(
         encoding="utf-8",
         check=False,
         timeout=120,
+        # A shell's background jobs ignore Ctrl-C, and their children inherit it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     return Ended(done.returncode, done.stdout or "", done.stderr)
 

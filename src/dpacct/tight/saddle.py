@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from dpacct.errors import NotConverged
 from dpacct.tight.laws.cumulants import Cumulants, Tiltable
 
 # Tolerance of log c, which stays within 14 of 0 or of where a Gaussian loss would have it.
@@ -73,8 +74,11 @@ def _solve(
             new = (low + high) / 2
         if abs(new - t) < _TOLERANCE:
             break
-        t = new
-        at = composition.cumulants(math.exp(t))
+        try:
+            at, t = composition.cumulants(math.exp(new)), new
+        except NotConverged:
+            # Too many nodes out there: the nearest tilt that can be had will do.
+            high = new
     return math.exp(t), at
 
 
