@@ -86,8 +86,8 @@ class Lock:
     def __reduce__(self) -> NoReturn:
         """Refuse to be copied, or sent to another process, with all that it belongs to."""
         raise LedgerError(
-            f"{self._path}: an open ledger, its runs and its tickets can neither be copied nor sent "
-            f"to another process; open it by its path there."
+            f"{self._path}: an open ledger, its runs and its tickets can neither be copied nor "
+            f"sent to another process; open it by its path there."
         )
 
     @property

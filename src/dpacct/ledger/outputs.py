@@ -60,10 +60,8 @@ def protected(path: Path) -> str:
         base = real.name.removesuffix(suffix)
         if base not in ("", real.name) and _was_ledger(real.with_name(base)):
             return f"it is {what}"
-    if is_ledger(real):
-        return "it is a ledger"
     if _was_ledger(real):
-        return "it is a ledger by the witness beside it"
+        return "it is a ledger"
     if is_witness(_head(real)):
         return "it is the witness of a ledger"
     if _head(real).startswith((*_WRITE_AHEAD, _ROLLBACK)):
