@@ -207,7 +207,7 @@ def test_a_damaged_ledger_is_known_by_its_witness(book: Path) -> None:
         book.write_bytes(damaged)
         assert not is_ledger(book)
         for name in (book.name, f"{book.name}-journal"):
-            with pytest.raises(InvalidParameter, match="it is .*a ledger, and is never"):
+            with pytest.raises(InvalidParameter, match=r"it is .*a ledger, and is never"):
                 write(book.with_name(name), replace=True)
         assert book.read_bytes() == damaged
 

@@ -138,14 +138,11 @@ def _led_to(path: Path, name: str) -> Path:
     """
     try:
         real = Path(os.path.realpath(path))
-        real.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
+        with suppress(FileNotFoundError, NotADirectoryError):
+            real.stat()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
         raise InvalidParameter(name, str(path), f"it cannot be written ({reason})") from None
-    except ValueError as error:
-        raise InvalidParameter(name, str(path), f"it cannot be written ({error})") from None
     return real
 
 
