@@ -61,7 +61,7 @@ def run(
         check=False,
         timeout=120,
         # A shell's background jobs ignore Ctrl-C, and their children inherit it.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     return Ended(done.returncode, done.stdout or "", done.stderr)
 

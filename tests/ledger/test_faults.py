@@ -187,6 +187,16 @@ def test_a_damaged_head_stops_every_writer(path: Path) -> None:
         Ledger.open(path)
 
 
+def test_text_that_is_none_is_no_part_of_a_message(path: Path) -> None:
+    fill(path)
+    edit(path, "DROP TRIGGER entries_keep",
+         "UPDATE entries SET text = CAST(X'1B5B333168FF' AS TEXT) "
+         "WHERE number = (SELECT max(number) FROM entries)")  # fmt: skip
+    for read_only in (True, False):
+        with pytest.raises(LedgerError, match=r"ledger: an entry is not text; the ledger is dam"):
+            Ledger.open(path, read_only=read_only)
+
+
 def rewrite(path: Path, change: Callable[[dict[str, Any]], None], number: int) -> None:
     """What a forger does who knows the chain: change one entry, and link all that follow."""
     connection = sqlite3.connect(path, isolation_level=None)

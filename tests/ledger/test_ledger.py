@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -418,6 +420,29 @@ def test_bad_input_is_refused_in_words(ledger: Ledger, wrong: object) -> None:
     with pytest.raises(InvalidParameter):
         wrong(ledger)  # type: ignore[operator]
     assert ledger.verify().sound
+
+
+@pytest.mark.parametrize("odd", [None, 5, math.nan, True, "x", b"x", (), [ROUND], {}, object()])
+def test_what_is_no_round_plan_position_or_head_is_refused_by_its_name(
+    ledger: Ledger, odd: Any
+) -> None:
+    calls: dict[str, Callable[[Any], object]] = {
+        "plan": lambda odd: ledger.start_run("a", plan=odd),
+        "rounds": lambda odd: ledger.charge("a", odd),
+        "round": ledger.remaining,
+        "position": lambda odd: ledger.require(odd, "the test"),
+        "head": ledger.verify,
+        "releases": lambda odd: Event(ROUND, odd),
+    }
+    allowed = {"plan": [None], "head": [None, "x"], "releases": [(), {}]}
+    for name, call in calls.items():
+        if odd in allowed.get(name, []):
+            continue
+        with pytest.raises(InvalidParameter, match=f"^{name} is "):
+            call(odd)
+    with pytest.raises(InvalidParameter, match=r"^round is "):
+        ledger.remaining_as_plan(odd)
+    assert ledger.verify().entries == 1
 
 
 def test_runs_that_do_not_exist(ledger: Ledger) -> None:

@@ -1,6 +1,6 @@
 """`dpacct ledger charge` and `finish`: rounds that ran elsewhere, and runs that will not go on."""
 
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -46,7 +46,7 @@ def opened(file: str, *, read_only: bool = True) -> "Ledger":
     """An existing ledger, by default for looking only."""
     from dpacct.ledger import Ledger
 
-    if not Path(given(file)).exists():
+    if not os.path.exists(given(file)):  # noqa: PTH110 - a name that is none is no file
         raise InvalidParameter("FILE", file, "there is no such file")
     return Ledger.open(file, read_only=read_only)
 

@@ -5,6 +5,7 @@ Whether a run is finished its ledger says; which ledger that is, its settings.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +92,8 @@ def go_on(ledger: str | None, run: str | None, method: str | None, data: str | N
         InvalidParameter: there is no such run, or its settings are damaged.
         OptionConflict: there are several.
     """
+    if run is not None and not Path(run).name:
+        raise InvalidParameter("run", run or None, "a run is called as its files are")
     if run is not None:
         return _named(Path(run) if ledger is None else Path(ledger).parent / run)
     folder = Path() if ledger is None else Path(ledger).parent
@@ -134,7 +137,7 @@ def _only(begun: list[Begun]) -> Begun:
 
 
 def _named(stem: Path) -> Begun:
-    file = stem.with_name(stem.name + SETTINGS)
+    file = stem.parent / f"{stem.name}{SETTINGS}"
     if not file.is_file():
         raise InvalidParameter("run", str(stem), f"no run to resume: there is no {file}")
     settings = load(file)
@@ -155,4 +158,5 @@ def _stem(file: Path) -> str:
 
 
 def _same(one: Path, other: Path) -> bool:
-    return one.resolve() == other.resolve()
+    # Path.resolve refuses loops of links, with a RuntimeError.
+    return os.path.realpath(one) == os.path.realpath(other)

@@ -47,8 +47,8 @@ def record(
         InvalidParameter: there are too many, or their adjacency is not the ledger's.
         LedgerError: the file cannot be written; nothing of it counts then.
     """
-    if not 1 <= rounds.rounds <= MOST_ROUNDS:
-        rule = f"one call records from 1 to {MOST_ROUNDS} rounds, at about 2.8 kB each"
+    if rounds.rounds > MOST_ROUNDS:
+        rule = f"one call records at most {MOST_ROUNDS} rounds, at about 2.8 kB each"
         raise InvalidParameter("rounds", rounds.rounds, rule, "Record more in several calls.")
 
     def start(plan: Schedule | None) -> int:

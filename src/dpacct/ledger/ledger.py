@@ -18,6 +18,7 @@ from dpacct.ledger.elsewhere import record
 from dpacct.ledger.readings import Guarantee, Reader
 from dpacct.ledger.record.entries import content_of
 from dpacct.ledger.record.events import Event, checked_details
+from dpacct.ledger.record.plans import schedule_of
 from dpacct.ledger.record.position import Position, require
 from dpacct.ledger.remaining import rounds_left, rounds_left_as_plan
 from dpacct.ledger.report.compose import verified_report
@@ -184,9 +185,7 @@ class Ledger:
             BudgetExceeded: the plan does not fit. InvalidParameter: a name or details that are
                 none, or a plan of another adjacency. LedgerError: the file cannot be written.
         """
-        schedule = 1 * plan if isinstance(plan, Round) else plan
-        if schedule is not None and not schedule.rounds:
-            raise InvalidParameter("plan", plan, "a plan has at least one round")
+        schedule = None if plan is None else schedule_of("plan", plan)
         number = self._book.start_run(
             validate.line("name", name, "the name of a run"),
             schedule,
@@ -224,7 +223,7 @@ class Ledger:
         Raises:
             BudgetExceeded: they do not fit. Otherwise as `start_run`.
         """
-        schedule = 1 * rounds if isinstance(rounds, Round) else rounds
+        schedule = schedule_of("rounds", rounds)
         number = record(
             self._book,
             validate.line("name", name, "the name of a run"),
@@ -296,4 +295,4 @@ class Ledger:
 
 
 def _charged(round_: Round | Event) -> Round:
-    return round_.charged if isinstance(round_, Event) else round_
+    return (round_ if isinstance(round_, Event) else Event(round_)).charged

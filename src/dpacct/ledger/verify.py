@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dpacct.display import line
-from dpacct.errors import DpacctError, LedgerError
+from dpacct.errors import DpacctError, InvalidParameter, LedgerError
 from dpacct.ledger.book import Book
 from dpacct.ledger.disk.witness import Witness
 from dpacct.ledger.record.chain import GENESIS, Entry, canonical, link
@@ -66,7 +66,11 @@ def verify(book: Book, head: str | None = None) -> Verification:
         head: a head hash in hex that was kept elsewhere; it has to be in the chain.
     Returns:
         What was found; damage is reported, not raised. Takes about 0.3 ms per round.
+    Raises:
+        InvalidParameter: the head is no text.
     """
+    if head is not None and not isinstance(head, str):
+        raise InvalidParameter("head", head, "a head is a hash in hex, as Ledger.head gives it")
     problems = book.store.integrity()
     reading = _Reading(book, head)
     try:

@@ -304,6 +304,28 @@ def test_a_run_with_the_ledger_of_another_is_refused(
     assert dpacct("train --resume --run b").code == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ("--resume --run ''", "--run is missing"),
+        ("--resume --run /", "--run is '/'"),
+        ("--resume --run loop", "--run is 'loop'"),
+        ("--resume --ledger loop", "--ledger is 'loop'"),
+        (f"dp-fedavg {TINY} --noise 9 --ledger loop", "loop: no ledger can be opened"),
+    ],
+)
+def test_names_that_lead_nowhere_are_refused_in_one_line(
+    dpacct: Any, folder: Path, words: str, part: str
+) -> None:
+    dpacct(f"train dp-fedavg {TINY} --noise 9")
+    (folder / "loop").symlink_to(folder / "other")
+    (folder / "other").symlink_to(folder / "loop")
+    ran = dpacct(f"train {words}")
+    assert ran.code in (1, 2)
+    assert part in ran.err.splitlines()[-1]
+    assert "Traceback" not in ran.err
+
+
 def test_damaged_settings_of_others_do_not_stand_in_the_way(
     dpacct: Any, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:

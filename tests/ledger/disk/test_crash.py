@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -145,6 +146,28 @@ def test_the_log_of_another_ledger_is_refused(tmp_path: Path) -> None:
     for read_only in (True, False):
         assert read(path, read_only=read_only) is None
     assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("ending", ["-journal", "-wal"])
+def test_what_is_no_file_is_no_journal_and_nobody_waits_for_it(path: Path, ending: str) -> None:
+    # SQLite would open it, and wait for somebody to write into it, with the lock in its hands.
+    with Ledger.open(path, BUDGET) as ledger:
+        run = ledger.start_run("x")
+        run.reserve(ROUND).commit()
+        beside = path.with_name(f"{path.name}{ending}")
+        for make in (os.mkfifo, os.mkdir):
+            make(beside)
+            for call in (
+                lambda: run.reserve(ROUND),
+                lambda: ledger.rounds,
+                lambda: Ledger.open(path),
+                lambda: Ledger.open(path, read_only=True),
+            ):
+                with pytest.raises(LedgerError, match=f"{beside.name}, which stands beside it, is"):
+                    call()
+            (Path.unlink if make is os.mkfifo else Path.rmdir)(beside)
+        run.reserve(ROUND).commit()
+        assert ledger.rounds == 2
 
 
 # A write that was cut short

@@ -176,6 +176,42 @@ def test_folders_and_pipes(tmp_path: Path) -> None:
     assert Path(os.devnull).is_char_device()
 
 
+@pytest.mark.parametrize("replace", [False, True])
+def test_names_under_which_there_can_be_no_file(tmp_path: Path, *, replace: bool) -> None:
+    (tmp_path / "one").symlink_to(tmp_path / "two")
+    (tmp_path / "two").symlink_to(tmp_path / "one")
+    for name, words in (
+        ("one", "symbolic links"),
+        ("one/deeper", "symbolic links"),
+        (300 * "x", "too long"),
+        (f"{300 * 'x'}/file.txt", "too long"),
+        (5000 * "x", "too long"),
+        ("a\0b", "null"),
+    ):
+        for refuse in (
+            write,
+            lambda path, *, replace: check_place(path, "output", replace=replace),
+        ):
+            with pytest.raises(InvalidParameter, match=words) as refused:
+                refuse(tmp_path / name, replace=replace)
+            assert len(str(refused.value)) < 500
+    assert {path.name for path in tmp_path.iterdir()} == {"one", "two"}
+    assert (tmp_path / "one").is_symlink()
+
+
+def test_a_damaged_ledger_is_known_by_its_witness(book: Path) -> None:
+    data = bytearray(book.read_bytes())
+    for place in (0, 70):
+        damaged = bytearray(data)
+        damaged[place] ^= 1
+        book.write_bytes(damaged)
+        assert not is_ledger(book)
+        for name in (book.name, f"{book.name}-journal"):
+            with pytest.raises(InvalidParameter, match=r"it is .*a ledger, and is never"):
+                write(book.with_name(name), replace=True)
+        assert book.read_bytes() == damaged
+
+
 def test_a_checkpoint_or_a_model_does_not_replace_a_ledger(book: Path) -> None:
     torch = pytest.importorskip("torch")
     from dpacct.fl.engine.checkpoint import write_checkpoint

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import os
+import pickle
 import shutil
 import sqlite3
 import subprocess
@@ -10,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -329,6 +333,20 @@ def test_two_ledgers_of_one_process_take_turns(path: Path) -> None:
             first.reserve(ROUND).commit()
         thread.join()
     assert committed(path) == 20
+
+
+def test_an_open_ledger_is_refused_by_whoever_sends_it_to_another_process(
+    ledger: Ledger, path: Path
+) -> None:
+    run = ledger.start_run("x")
+    ticket = run.reserve(ROUND)
+    for thing, send in product((ledger, run, ticket), (pickle.dumps, copy.deepcopy)):
+        with pytest.raises(LedgerError, match="open it by its path there") as refused:
+            send(thing)
+        assert str(path) in str(refused.value)
+        gc.collect()
+    ticket.commit()
+    assert committed(path) == 1
 
 
 def test_a_ledger_stays_in_its_thread(ledger: Ledger) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dpacct.display import line
 from dpacct.errors import LedgerError
 
 BUSY_SECONDS = 60.0
@@ -42,7 +43,9 @@ def reason_of(error: sqlite3.Error) -> str:
     for prefix, reason in _REASONS.items():
         if name.startswith(prefix):
             return reason
-    return " ".join(str(error).split()) or type(error).__name__
+    if str(error).startswith("Could not decode"):
+        return "an entry is not text; the ledger is damaged"
+    return line(str(error)) or type(error).__name__
 
 
 @contextmanager

@@ -34,7 +34,15 @@ def left_over(place: Place, descriptor: int) -> bool:
     Args:
         place: of the file.
         descriptor: of the open file.
+    Raises:
+        LedgerError: something stands there that is no file.
     """
+    for beside in (place.journal, place.log):
+        # SQLite would open a pipe, and wait for somebody to write into it.
+        if os.path.lexists(beside) and not beside.is_file():
+            raise LedgerError(
+                f"{place.path}: {beside.name}, which stands beside it, is no file. Move it away."
+            )
     if _begins(place.journal) > 0 or _begins(place.log) >= 0:
         return True
     os.lseek(descriptor, 18, os.SEEK_SET)

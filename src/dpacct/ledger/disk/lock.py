@@ -23,6 +23,7 @@ import time
 import weakref
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from dpacct.errors import LedgerError
 from dpacct.ledger.disk import failures
@@ -81,6 +82,13 @@ class Lock:
 
     def __del__(self) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied, or sent to another process, with all that it belongs to."""
+        raise LedgerError(
+            f"{self._path}: an open ledger, its runs and its tickets can neither be copied nor "
+            f"sent to another process; open it by its path there."
+        )
 
     @property
     def owned(self) -> bool:

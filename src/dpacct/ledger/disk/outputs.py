@@ -2,7 +2,8 @@
 
 Rule 1: what is there is replaced only where that is asked for.
 Rule 2: a ledger is never replaced, nor its journal or its witness, whatever it is called and
-through whatever link: it is known by its content, and what stands beside it by its name as well.
+through whatever link: it is known by its content, what stands beside it by its name as well, and
+one whose beginning is damaged by its witness.
 Rule 3: a file under its final name is complete: it is written beside its place, flushed to disk,
 and renamed.
 """
@@ -40,18 +41,26 @@ def is_ledger(path: Path) -> bool:
     return head.startswith(_SQLITE) and head[_APPLICATION] == APPLICATION_ID.to_bytes(4)
 
 
+def _was_ledger(path: Path) -> bool:
+    """Whether a file is a ledger, or was one before it was damaged: its witness tells."""
+    if is_ledger(path):
+        return True
+    # What was deleted needs no witness to be written anew; what is there and damaged does.
+    return path.is_file() and is_witness(_head(path.with_name(f"{path.name}.witness")))
+
+
 def protected(path: Path) -> str:
     """What no output may replace or come to stand for, in words; empty for all else.
 
     Args:
         path: of a file that may exist or not, links followed.
     """
-    real = path.resolve()
+    real = Path(os.path.realpath(path))
     for suffix, what in _BESIDE.items():
         base = real.name.removesuffix(suffix)
-        if base not in ("", real.name) and is_ledger(real.with_name(base)):
+        if base not in ("", real.name) and _was_ledger(real.with_name(base)):
             return f"it is {what}"
-    if is_ledger(real):
+    if _was_ledger(real):
         return "it is a ledger"
     if is_witness(_head(real)):
         return "it is the witness of a ledger"
@@ -76,7 +85,7 @@ def write_file(
         InvalidParameter: something is there that may not be replaced.
         OSError: it cannot be written; what was there is untouched.
     """
-    real = path.resolve()
+    real = _led_to(path, name)
     if real.exists() and not real.is_file() and not real.is_dir():
         with real.open("wb") as stream:
             write(stream)
@@ -111,7 +120,7 @@ def check_place(path: Path, name: str, *, replace: bool) -> None:
     Raises:
         InvalidParameter: something is there that may not be replaced.
     """
-    real = path.resolve()
+    real = _led_to(path, name)
     if real.is_dir():
         raise InvalidParameter(name, str(path), "it is a folder, and a file is written")
     what = protected(real)
@@ -119,6 +128,22 @@ def check_place(path: Path, name: str, *, replace: bool) -> None:
         raise InvalidParameter(name, str(path), f"{what}, and is never replaced")
     if real.is_file() and not replace:
         raise InvalidParameter(name, str(path), "it exists already", "--force replaces it.")
+
+
+def _led_to(path: Path, name: str) -> Path:
+    """The file that a path leads to, links followed; there may be none yet.
+
+    Raises:
+        InvalidParameter: there can be none.
+    """
+    try:
+        real = Path(os.path.realpath(path))
+        with suppress(FileNotFoundError, NotADirectoryError):
+            real.stat()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidParameter(name, str(path), f"it cannot be written ({reason})") from None
+    return real
 
 
 def _give_name(temporary: Path, real: Path) -> None:

@@ -108,8 +108,9 @@ class Event:
     def __post_init__(self) -> None:
         if not isinstance(self.round, Round):
             raise InvalidParameter("round", self.round, "an event holds a Round")
-        releases = tuple(self.releases)
-        if not all(isinstance(release, Release) for release in releases):
+        given = tuple(validate.several("releases", self.releases, "releases"))
+        releases = tuple(release for release in given if isinstance(release, Release))
+        if releases != given:
             raise InvalidParameter("releases", self.releases, "releases are of type Release")
         object.__setattr__(self, "releases", releases)
         object.__setattr__(self, "details", checked_details(self.details))

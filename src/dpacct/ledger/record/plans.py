@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from dpacct.accountant import ACCOUNTANTS
 from dpacct.budget import Budget
-from dpacct.errors import NotConverged, Unsupported
+from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct.ledger.record.events import covers
 from dpacct.pairs import achieved
 from dpacct.renyi.curve import RenyiCurve
@@ -93,6 +93,18 @@ class PlanRoom(NamedTuple):
     fits: bool
     delta: float
     plan_delta: float
+
+
+def schedule_of(name: str, plan: object) -> Schedule:
+    """A plan as it is given: a schedule, or a single round.
+
+    Raises:
+        InvalidParameter: it is neither, or has no rounds.
+    """
+    schedule = 1 * plan if isinstance(plan, Round) else plan
+    if not isinstance(schedule, Schedule) or not schedule.rounds:
+        raise InvalidParameter(name, plan, "a Round, or a Schedule of at least one, is asked for")
+    return schedule
 
 
 def join(schedules: Iterable[Schedule]) -> Schedule:

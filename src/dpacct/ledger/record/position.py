@@ -74,7 +74,10 @@ def require(chain: Chain, position: Position, holder: str) -> None:
         holder: who remembers it, e.g. ``the checkpoint run.ckpt``; the sentence begins with it.
     Raises:
         LedgerError: it is another ledger, or its entries up to the position are not all there.
+        InvalidParameter: it is no position.
     """
+    if not isinstance(position, Position):
+        raise InvalidParameter("position", position, "a position is what Ledger.position gives")
     if chain.entry(1).hash.hex() != position.identity:
         raise LedgerError(
             f"{chain.path}: {holder} belongs to another ledger, whose first entry has the hash "
