@@ -96,8 +96,7 @@ class Player:
             choice = rehearsal.run()
             if self._preflight:
                 strict = choice.trainer.together or choice.trainer.alone
-                with self._chooser.still():
-                    preflight(engine, [strict], state, rehearsal.make).require()
+                preflight(engine, [strict], state, rehearsal.make).require()
         return choice
 
     def _check_population(self) -> None:
