@@ -432,6 +432,7 @@ def test_no_clients_are_refused():
         (nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), "running statistics"),
         (nn.Sequential(nn.Linear(6, 3).half()), "float32 or float64"),
         (nn.Sequential(nn.Flatten()), "no parameter"),
+        (nn.Sequential(nn.LazyLinear(3)), "no shape yet"),
     ],
 )
 def test_models_that_cannot_be_trained_privately_are_refused(model, words):
