@@ -394,7 +394,7 @@ def holders() -> dict[str, tuple[Any, Callable[[Any], Any]]]:
         "generator of Python": (random.Random(0), lambda o: o.seed(1)),  # noqa: S311
         "generator of torch": (torch.Generator(), lambda o: o.manual_seed(1)),
         "generator of numpy": (np.random.default_rng(0), lambda o: o.random()),
-        "old generator": (np.random.RandomState(0), lambda o: o.random()),  # noqa: NPY002
+        "old generator": (np.random.RandomState(0), lambda o: o.random()),
         "property": (
             property(functools.partial(max, [0.0])),
             lambda o: o.fget.args[0].append(1.0),
@@ -460,7 +460,7 @@ def test_a_watch_sees_what_torch_is_set_to(change, undo):
 
 
 def test_generators_that_are_seeded_for_each_client_are_not_watched():
-    watch = Watch({"a": [random.random, np.random.rand, torch.default_generator]}, [])  # noqa: NPY002
+    watch = Watch({"a": [random.random, np.random.rand, torch.default_generator]}, [])
     random.seed(1)
     np.random.seed(1)  # noqa: NPY002
     torch.default_generator.manual_seed(1)

@@ -20,7 +20,7 @@ from dpacct.fl.adaptive_clip import AdaptiveClip
 from dpacct.fl.bounds import Bound, Clip, check_limits
 from dpacct.fl.charge import Plan
 from dpacct.fl.layout import Layout, Params, check_tensors
-from dpacct.fl.noise import GaussianNoise, Noise
+from dpacct.fl.noise import GaussianNoise, Noise, drawn_std
 from dpacct.fl.norms import at_least_single
 from dpacct.fl.randomness import OperatingSystem, expected_cohort
 from dpacct.fl.settings import choose_sampling
@@ -139,7 +139,7 @@ def privatize(
     bound, charge = cast("Bound", plan.bound), plan.charge
     check_limits(bound, layout)
     limits = bound.limits(layout)
-    std = plan.noise.actual_std(charge.update_std(bound), len(deltas))
+    std = drawn_std(plan.noise, charge.update_std(bound), len(deltas))
     if std is None:
         rule = "fewer noise shares than the plan's minimum arrived, so nothing may be released"
         raise InvalidParameter("deltas", len(deltas), rule)

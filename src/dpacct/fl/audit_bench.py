@@ -23,7 +23,7 @@ from dpacct.fl.findings import Finding
 from dpacct.fl.layout import Layout, trainable
 from dpacct.fl.local import SGD
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.noise import GaussianNoise, Noise
+from dpacct.fl.noise import GaussianNoise, Noise, drawn_std
 from dpacct.fl.randomness import Seeded
 from dpacct.fl.tasks import Trainer
 from dpacct.fl.tensors import norm
@@ -148,7 +148,7 @@ class Bench:
         if not least:
             cohorts.append(("empty cohort", [], self.residuals([], draws)))
         for name, cohort, found in cohorts:
-            std = self.noise.actual_std(self.plan.update_std(self.bound), len(cohort))
+            std = drawn_std(self.noise, self.plan.update_std(self.bound), len(cohort))
             if std is None or not np.isfinite(found).all():
                 findings.append(Finding(name, passed=False, detail="nothing was released"))
                 continue

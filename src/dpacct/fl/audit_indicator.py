@@ -17,7 +17,7 @@ from dpacct.fl.audit_bound import check_joint_charge
 from dpacct.fl.audit_noise import Draws, wrong_mean, wrong_std
 from dpacct.fl.clients import ClientData
 from dpacct.fl.findings import Finding
-from dpacct.fl.noise import GaussianNoise
+from dpacct.fl.noise import GaussianNoise, drawn_std
 from dpacct.fl.randomness import Seeded
 from dpacct.rounds import Adjacency
 
@@ -48,7 +48,7 @@ def _count(bench: Bench, std: float) -> Finding:
         detail = f"the count moved by {moved:.6g} between neighbors, and {claimed:g} is claimed"
         return Finding("indicator", passed=False, detail=detail)
     noise = _residuals(bench, base)
-    charged = bench.noise.actual_std(std, len(bench.everybody))
+    charged = drawn_std(bench.noise, std, len(bench.everybody))
     if charged is None or not np.isfinite(noise).all():
         return Finding("indicator", passed=False, detail="nothing was released")
     wrong = wrong_std(noise, charged) or wrong_mean(noise, charged)

@@ -23,7 +23,7 @@ from dpacct.fl.clients import Population
 from dpacct.fl.layout import Layout, Params, State, copies
 from dpacct.fl.local import SGD
 from dpacct.fl.methods.protocol import Method, overrides
-from dpacct.fl.noise import Noise
+from dpacct.fl.noise import Noise, drawn_std
 from dpacct.fl.randomness import Randomness, torch_seed
 from dpacct.fl.reproduction import check_noise, published_sum, reproduces
 from dpacct.fl.stages import Bounded, Noised, bounded, noised, scatter
@@ -170,7 +170,7 @@ class Engine:
         bound, plan = state.bound, self.plan
         kept = found.kept
         layout = self.layout if kept is None else self.layout.restrict(kept)
-        std = self.noise.actual_std(plan.update_std(bound), found.arrived)
+        std = drawn_std(self.noise, plan.update_std(bound), found.arrived)
         if std is None:
             return None
         if found.raw is None:
@@ -181,7 +181,7 @@ class Engine:
         indicator_sum = None
         indicator_std = plan.indicator_std(bound)
         if found.indicators is not None and indicator_std is not None:
-            own = self.noise.actual_std(indicator_std, found.arrived)
+            own = drawn_std(self.noise, indicator_std, found.arrived)
             if own is None:
                 return None
             noisy_count = self.noise.add(found.indicators, INDICATOR_LIMITS, own, self.source)

@@ -16,7 +16,7 @@ from dpacct.budget import Budget, Spent
 from dpacct.errors import BudgetExceeded, InvalidParameter
 from dpacct.fl import settings
 from dpacct.fl.accounts import Account
-from dpacct.fl.bounds import Bound
+from dpacct.fl.bounds import Bound, check_limits
 from dpacct.fl.callbacks import Callback
 from dpacct.fl.charge import Plan
 from dpacct.fl.choice import TrainerChooser
@@ -144,7 +144,7 @@ class Federation:
         self.model = model.to(torch.device(place))
         params = copies(trainable(model))
         layout = Layout.of(params)
-        first_bound.limits(layout)
+        check_limits(first_bound, layout)
         source = open_source(seed)
         seeded = None if source.private else SEEDED
         self.not_private_because = method.not_private_because or seeded

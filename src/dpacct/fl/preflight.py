@@ -19,6 +19,7 @@ from dpacct.fl.company import shows_company
 from dpacct.fl.engine import Collected, Engine, TrainingState
 from dpacct.fl.examples import Maker
 from dpacct.fl.findings import Audit, Finding
+from dpacct.fl.noise import drawn_std
 from dpacct.fl.randomness import Seeded
 from dpacct.fl.reproduction import reproduces
 from dpacct.fl.tasks import Task, Trainer
@@ -94,7 +95,7 @@ class _Releases:
     def std(self, arrived: int) -> float | None:
         """That is charged, for so many contributions; None where nothing may be released."""
         plan = self.engine.plan
-        return self.engine.noise.actual_std(plan.update_std(self.state.bound), arrived)
+        return drawn_std(self.engine.noise, plan.update_std(self.state.bound), arrived)
 
     def draw(self, arrived: int, size: int, count: int) -> Iterator[tuple[Draws, float]]:
         """Noise on the sum and on the count of the indicators (zero without an adaptive norm)."""
@@ -132,7 +133,7 @@ def _noise(releases: _Releases) -> Iterator[Finding]:
     detail = "the sum is divided by the planned cohort, whoever comes"
     yield Finding("denominator", same, detail if same else "the release depends on how many came")
     std = releases.engine.plan.indicator_std(releases.state.bound)
-    own = None if std is None else releases.engine.noise.actual_std(std, planned)
+    own = None if std is None else drawn_std(releases.engine.noise, std, planned)
     if own is not None:
         counts = np.array([[count] for _, count in releases.draw(planned, 1, _COUNTS)])
         wrong = wrong_std(counts, own) or wrong_mean(counts, own)
