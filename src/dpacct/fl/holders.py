@@ -14,6 +14,7 @@ import pickle
 import random
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import GeneratorType
 from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -56,28 +57,30 @@ def _attributes(value: Any) -> dict[str, Any] | None:
 
 def _reader(value: Any) -> Read | None:
     """A function that reads an object anew."""
+    read: Read | None
     match value:
         case property():
-            return lambda: [value.fget, value.fset, value.fdel]
+            read = lambda: [value.fget, value.fset, value.fdel]  # noqa: E731
         case functools.cached_property():
             function = cast("Any", value).func
-            return lambda: [function]
+            read = lambda: [function]  # noqa: E731
         case contextvars.ContextVar():
             variable = cast("contextvars.ContextVar[Any]", value)
-            return lambda: [variable.get(None)]
+            read = lambda: [variable.get(None)]  # noqa: E731
         case GeneratorType():
-            return lambda: _frame(value)
+            read = partial(_frame, cast("GeneratorType[Any, Any, Any]", value))
         case WeakKeyDictionary() | WeakValueDictionary():
             entries = cast("WeakKeyDictionary[Any, Any]", value)
-            return lambda: [*entries.values(), *entries.keys()]
+            read = lambda: [*entries.values(), *entries.keys()]  # noqa: E731
         case array.array() | memoryview():
-            return lambda: [value.tobytes()]
+            read = lambda: [value.tobytes()]  # noqa: E731
         case io.BytesIO() | io.StringIO():
-            return lambda: [value.getvalue(), value.tell()]
+            read = lambda: [value.getvalue(), value.tell()]  # noqa: E731
         case np.ndarray():
-            return _array(cast("NDArray[Any]", value))
+            read = _array(cast("NDArray[Any]", value))
         case _:
-            return _generator(value)
+            read = _generator(value)
+    return read
 
 
 def _array(values: NDArray[Any]) -> Read:
@@ -94,44 +97,62 @@ def _frame(generator: GeneratorType[Any, Any, Any]) -> list[Any]:
 
 def _generator(value: Any) -> Read | None:
     """The state of a generator of random numbers, unless it is seeded for each client."""
+    if any(value is shared for shared in _shared()):
+        return None
+    state: Callable[[], Any] | None = None
     match value:
         case random.Random():
-            shared: Any = random.random
-            if value is shared.__self__:
-                return None
-            return lambda: [pickle.dumps(value.getstate())]
+            state = value.getstate
         case np.random.Generator():
-            return lambda: [pickle.dumps(value.bit_generator.state)]
+            state = partial(getattr, value.bit_generator, "state")
         case np.random.RandomState():
-            if value is np.random.mtrand._rand:  # noqa: SLF001  # pyright: ignore
-                return None
-            return lambda: [pickle.dumps(value.get_state(legacy=False))]
-        case torch.Generator():
-            if value is _torch.default_generator or value.device.type != "cpu":
-                return None
-            return lambda: [cast("Any", value.get_state()).numpy().tobytes()]
+            state = partial(cast("Any", value).get_state, legacy=False)
+        case torch.Generator() if value.device.type == "cpu":
+            state = partial(_bytes, value)
         case _:
-            return None
+            pass
+    return None if state is None else partial(_pickled, state)
+
+
+def _shared() -> list[object]:
+    """The generators that everybody draws from."""
+    plain: Any = random.random
+    old: Any = np.random.rand
+    return [plain.__self__, old.__self__, _torch.default_generator]
+
+
+def _bytes(generator: torch.Generator) -> bytes:
+    return cast("Any", generator.get_state()).numpy().tobytes()
+
+
+def _pickled(state: Callable[[], Any]) -> list[Any]:
+    return [pickle.dumps(state())]
 
 
 def parts(tensor: Tensor) -> dict[str, Tensor]:
     """The plain tensors in a sparse one, by what is called to get them; of others none."""
-    bare = tensor.detach()
-    match bare.layout:
+    match tensor.layout:
         case torch.sparse_coo:
-            return {"._indices()": bare._indices(), "._values()": bare._values()}  # noqa: SLF001  # pyright: ignore
+            names = ("_indices", "_values")
         case torch.sparse_csr | torch.sparse_bsr:
-            found = (bare.crow_indices(), bare.col_indices(), bare.values())
-            return dict(zip((".crow_indices()", ".col_indices()", ".values()"), found, strict=True))
+            names = ("crow_indices", "col_indices", "values")
         case torch.sparse_csc | torch.sparse_bsc:
-            found = (bare.ccol_indices(), bare.row_indices(), bare.values())
-            return dict(zip((".ccol_indices()", ".row_indices()", ".values()"), found, strict=True))
+            names = ("ccol_indices", "row_indices", "values")
         case _:
-            return {}
+            names = ()
+    return {f".{name}()": getattr(tensor.detach(), name)() for name in names}
 
 
-SETTINGS = ("default dtype", "default device", "gradient mode", "inference mode", "autocast",
-            "deterministic mode", "number of threads", "treatment of subnormal numbers")  # fmt: skip
+SETTINGS = (
+    "default dtype",
+    "default device",
+    "gradient mode",
+    "inference mode",
+    "autocast",
+    "deterministic mode",
+    "number of threads",
+    "treatment of subnormal numbers",
+)
 
 
 def settings() -> list[Any]:

@@ -218,7 +218,7 @@ class Player:
         layout = engine.layout if kept is None else engine.layout.restrict(kept)
         check_limits(state.bound, layout)
         if self.event() != event:
-            raise Unsupported("the bound or the noise changed while clients trained; nothing leaves")
+            raise Unsupported("the bound or the noise changed while clients trained: no release")
         release = engine.release(state, found)
         std = drawn_std(engine.noise, engine.plan.update_std(state.bound), found.arrived)
         if release is not None:

@@ -139,7 +139,7 @@ def _qualified(owners: list[Any], named: set[str]) -> Iterator[Place]:
         if id(owner) in seen or not (module or (isinstance(owner, type) and foreign)):
             continue
         seen.add(id(owner))
-        scope = cast("dict[str, Any]", vars(owner))
+        scope: dict[str, Any] = vars(owner)
         used = sorted(named)
         names = [f" (the name {owner.__name__}.{name})" for name in used]
         # A library may exchange its own functions.

@@ -123,10 +123,8 @@ class VectorizedTrainer:
             chosen = rows.flatten()
             x = unfold_first(inputs.index_select(0, chosen), tuple(rows.shape))
             y = unfold_first(targets.index_select(0, chosen), tuple(rows.shape))
-            own = step_seeds(seeds, step)
-            grads = self._gradients(
-                params, x, y, moving.weights[step], rates, counts, own, broadcast
-            )
+            own, weights = step_seeds(seeds, step), moving.weights[step]
+            grads = self._gradients(params, x, y, weights, rates, counts, own, broadcast)
             if local.weight_decay:
                 for name, value in params.items():
                     grads[name].add_(value, alpha=local.weight_decay)
