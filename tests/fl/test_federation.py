@@ -15,6 +15,7 @@ from dpacct import Budget, fl
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsupported
 from dpacct.fl.methods.protocol import Method
 from dpacct.ledger import Ledger
+from dpacct.rounds import Adjacency
 from tests.fl.problems import cross_entropy, federation, flat, linear, make_clients
 
 
@@ -432,6 +433,7 @@ def test_no_clients_are_refused():
         (nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), "running statistics"),
         (nn.Sequential(nn.Linear(6, 3).half()), "float32 or float64"),
         (nn.Sequential(nn.Flatten()), "no parameter"),
+        (nn.Sequential(nn.LazyLinear(3)), "no shape yet"),
     ],
 )
 def test_models_that_cannot_be_trained_privately_are_refused(model, words):
@@ -517,6 +519,63 @@ def test_dropout_trains_on_both_paths():
         model.eval()
         value = cross_entropy(model(torch.zeros(1, 6)), torch.zeros(1, dtype=torch.long))
         assert torch.isfinite(value)
+
+
+class Growing:
+    """A bound that is another one when it has seen enough."""
+
+    clip_norm = 0.5
+    seen = 0
+
+    def sensitivity(self, adjacency):
+        return self.clip_norm * (2 if adjacency is Adjacency.REPLACE_ONE else 1)
+
+    def limits(self, layout):
+        return [(0, layout.size, self.clip_norm)]
+
+    def apply(self, rows, norms, layout, margin):
+        self.seen += 1
+        if self.seen == self.last:
+            self.clip_norm = 0.25
+        return rows * 0.0
+
+    last = 0
+
+
+def test_a_bound_that_changes_while_clients_train_releases_nothing(tmp_path):
+    path, bound = tmp_path / "run.ledger", Growing()
+    options = {"bound": bound, "clip_norm": None, "sampling": fl.Full(), "vectorize": False}
+    with federation(linear(), make_clients([6] * 3), ledger=path, **options) as run:
+        rounds = iter(run)
+        next(rounds)
+        before = flat(run.model)
+        bound.last = bound.seen + 1
+        with pytest.raises(Unsupported, match="the bound or the noise changed"):
+            next(rounds)
+        assert torch.equal(flat(run.model), before)
+    with Ledger.open(path, read_only=True) as ledger:
+        assert (ledger.runs[0].rounds, ledger.runs[0].committed) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: delattr(model, "weight"),
+        lambda model: setattr(model, "weight", nn.Parameter(torch.zeros(1))),
+    ],
+)
+def test_a_model_that_cannot_take_up_a_release_is_refused_before_the_round_is_charged(
+    change, tmp_path
+):
+    path = tmp_path / "run.ledger"
+    with federation(linear(), make_clients([6] * 3), ledger=path) as run:
+        rounds = iter(run)
+        next(rounds)
+        change(run.model)
+        with pytest.raises(InvalidParameter, match="weight"):
+            next(rounds)
+    with Ledger.open(path, read_only=True) as ledger:
+        assert (ledger.runs[0].rounds, ledger.runs[0].committed) == (1, 1)
 
 
 # One delta: that of the ledger.

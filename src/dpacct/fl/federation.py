@@ -24,7 +24,7 @@ from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.dp_fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.privacy.account import Account
-from dpacct.fl.privacy.bounds import Bound
+from dpacct.fl.privacy.bounds import Bound, check_limits
 from dpacct.fl.privacy.charge import Plan
 from dpacct.fl.privacy.noise import Noise
 from dpacct.fl.privacy.randomness import SEEDED, expected_cohort, open_source
@@ -144,7 +144,7 @@ class Federation:
         self.model = model.to(torch.device(place))
         params = copies(trainable(model))
         layout = Layout.of(params)
-        first_bound.limits(layout)
+        check_limits(first_bound, layout)
         source = open_source(seed)
         seeded = None if source.private else SEEDED
         self.not_private_because = method.not_private_because or seeded

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.tensors import integers, split
@@ -89,6 +90,8 @@ def trainable(model: nn.Module) -> Params:
     if not params:
         raise Unsupported("the model has no parameter that requires a gradient")
     for name, value in params.items():
+        if is_lazy(value):
+            raise Unsupported(f"parameter {name} has no shape yet; call the model once before")
         if value.dtype not in (torch.float32, torch.float64):
             raise Unsupported(
                 f"parameter {name} is {value.dtype}; norms and sums need float32 or float64 "

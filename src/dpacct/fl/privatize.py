@@ -21,7 +21,7 @@ from dpacct.fl.layout import Layout, Params, check_tensors
 from dpacct.fl.privacy.adaptive_clip import AdaptiveClip
 from dpacct.fl.privacy.bounds import Bound, Clip, check_limits
 from dpacct.fl.privacy.charge import Plan
-from dpacct.fl.privacy.noise import GaussianNoise, Noise
+from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std
 from dpacct.fl.privacy.norms import at_least_single
 from dpacct.fl.privacy.randomness import OperatingSystem, expected_cohort
 from dpacct.fl.privacy.sums import add_rows, contribute
@@ -139,7 +139,7 @@ def privatize(
     bound, charge = cast("Bound", plan.bound), plan.charge
     check_limits(bound, layout)
     limits = bound.limits(layout)
-    std = plan.noise.actual_std(charge.update_std(bound), len(deltas))
+    std = drawn_std(plan.noise, charge.update_std(bound), len(deltas))
     if std is None:
         rule = "fewer noise shares than the plan's minimum arrived, so nothing may be released"
         raise InvalidParameter("deltas", len(deltas), rule)

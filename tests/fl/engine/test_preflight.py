@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dpacct import fl
-from dpacct.errors import Unsupported
+from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.privacy.charge import Plan
@@ -99,13 +99,36 @@ def test_models_of_all_kinds_pass():
         ),
         ({"bound": PerTensorClip(0.3)}, "bound: contributions have norm up to 0.59"),
         ({"bound": HalfPrecision(0.3)}, "bound: contributions have norm up to 0.30"),
-        ({"bound": Understated(0.5)}, "bound: .* claims a sensitivity of 0.25"),
     ],
 )
 def test_what_is_wrong_is_caught_before_anything_is_charged(options, check, tmp_path):
     path = tmp_path / "run.ledger"
     with pytest.raises(fl.AuditFailed, match=check):
         begun(ledger=path, **options)
+    assert not path.exists()
+
+
+class Unsaid(fl.GaussianNoise):
+    """Says itself that it draws less than it is asked for."""
+
+    def actual_std(self, std, arrived):
+        return std * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("preflight", [True, False])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"bound": Understated(0.5)}, "claims a sensitivity of 0.25"),
+        ({"noise": Unsaid()}, "is charged"),
+    ],
+)
+def test_what_contradicts_the_charge_is_refused_with_and_without_it(
+    options, words, preflight, tmp_path
+):
+    path = tmp_path / "run.ledger"
+    with pytest.raises((InvalidParameter, Unsupported), match=words):
+        begun(ledger=path, preflight=preflight, **options)
     assert not path.exists()
 
 

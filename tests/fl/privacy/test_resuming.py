@@ -164,6 +164,16 @@ def test_a_ledger_that_has_lost_rounds_is_refused(tmp_path):
         assert run.epsilon.upper == pytest.approx(cost(4, run.noise_multiplier), rel=1e-6)
 
 
+@pytest.mark.parametrize("bound", [fl.Clip(0.6), fl.SmoothedNormalization(0.1)])
+def test_another_clip_norm_is_refused(tmp_path, bound):
+    path = play(tmp_path / "run.pt", 2)
+    with (
+        planned(checkpoint=path, clip_norm=None, bound=bound) as run,
+        pytest.raises(InvalidParameter, match=r"its (clip norm|bound) is"),
+    ):
+        run.resume()
+
+
 def test_rounds_beyond_the_checkpoint_stay_spent(tmp_path):
     path = play(tmp_path / "run.pt", 2)
     early = path.read_bytes()

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from dpacct import fl
+from dpacct.errors import Unsupported
 from dpacct.fl.layout import Layout, trainable
 from dpacct.fl.local.batches import plan_batches
 from dpacct.fl.local.losses import LocalLoss
@@ -64,6 +65,11 @@ def recurrent():
     return CharacterLSTM(11, embedding=3, num_units=5, num_layers=1), texts
 
 
+def dropping():
+    layers = [nn.Dropout(0.2), nn.Linear(13, 9), nn.Dropout(inplace=True), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(9, 3)), vectors
+
+
 def client(draw, size, seed):
     generator = torch.Generator().manual_seed(seed)
     inputs, (classes, *rest) = draw(size, generator)
@@ -87,7 +93,7 @@ def setting(build, local, method=None, loss=cross_entropy):
 
     def task(data, seed):
         plan = plan_batches(len(data), local, torch.Generator().manual_seed(seed))
-        return Task(data, plan, method.init_client(params))
+        return Task(data, plan, method.init_client(params), seed)
 
     return trainer, broadcast, draw, task
 
@@ -126,7 +132,9 @@ def assert_alone(trainer, broadcast, draw, task, size=9):
 
 
 @pytest.mark.parametrize("local", [RAGGED, WHOLE, SHARED_RATE])
-@pytest.mark.parametrize("build", [logistic, perceptron, convolutional, normalized, recurrent])
+@pytest.mark.parametrize(
+    "build", [logistic, perceptron, convolutional, normalized, recurrent, dropping]
+)
 def test_an_update_does_not_show_who_else_trained(build, local):
     assert_alone(*setting(build, local))
 
@@ -200,3 +208,25 @@ def test_one_by_one_nobody_shows_either(build):
     layout = Layout.of(broadcast.anchor)
     objective = LocalLoss(model, cross_entropy, layout.names, "float32", functional=False)
     assert_alone(SequentialTrainer(fl.DPFedAvg(), objective, layout), broadcast, draw, task)
+
+
+class Jitter(nn.Module):
+    """Draws numbers that no client can have of its own side by side."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(13, 3)
+
+    def forward(self, inputs):
+        return self.layer(inputs + 0.1 * torch.randn_like(inputs))
+
+
+def test_a_model_with_other_random_numbers_is_trained_one_by_one():
+    clients = [client(vectors, 4, seed) for seed in range(33)]
+    options = {"clip_norm": 1.0, "noise_multiplier": 1.0, "sampling": fl.Full(), "rounds": 1}
+    with fl.Federation(Jitter(), cross_entropy, clients, **options) as run:
+        run.run()
+        assert run.training_path.startswith("one client at a time")
+    refused = fl.Federation(Jitter(), cross_entropy, clients, vectorize=True, **options)
+    with refused, pytest.raises(Unsupported, match="random"):
+        refused.run()

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
+import array
+import collections
+import contextvars
 import functools
+import io
+import queue
+import random
 import re
 import threading
+import types
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -342,11 +352,116 @@ def test_a_watch_says_what_changed():
     assert watch.changed() == "a note.count"
 
 
-def test_a_watch_leaves_large_containers_and_foreign_objects_alone():
-    large, threads = [0] * 1000, threading.local()
-    watch = Watch({"a": {"large": large, "threads": threads}}, [])
-    large[3] = 1
-    threads.value = 2
+def test_a_watch_leaves_huge_containers_and_foreign_objects_alone():
+    huge, condition = [0] * 100_000, threading.Condition()
+    watch = Watch({"a": {"huge": huge, "condition": condition}}, [])
+    huge[3] = 1
+    condition.value = 2
     assert watch.changed() is None
-    large.append(1)
-    assert watch.changed() == "a['large']"
+    huge.append(1)
+    assert watch.changed() == "a['huge']"
+
+
+def holders() -> dict[str, tuple[Any, Callable[[Any], Any]]]:
+    """Objects of other libraries, and what puts something into each."""
+
+    def waiting():
+        kept = 0.0
+        while True:
+            kept = yield kept
+
+    started = waiting()
+    next(started)
+    noted = torch.zeros(2)
+    noted.notes = [0.0]
+    graded = torch.zeros(2, requires_grad=True)
+    graded.grad = torch.zeros(2)
+    weakly = weakref.WeakKeyDictionary[Any, Any]()
+    return {
+        "namespace": (types.SimpleNamespace(v=0), lambda o: setattr(o, "v", 1)),
+        "arguments": (argparse.Namespace(v=0), lambda o: setattr(o, "w", 1)),
+        "user dictionary": (collections.UserDict(v=0), lambda o: o.update(v=1)),
+        "thread's own": (threading.local(), lambda o: setattr(o, "v", 1)),
+        "queue": (queue.Queue(), lambda o: o.put(1)),
+        "context variable": (contextvars.ContextVar("v", default=0), lambda o: o.set(1)),
+        "generator": (started, lambda o: o.send(1.0)),
+        "weak": (weakly, lambda o: o.update({hostile: 1})),
+        "bytes": (io.BytesIO(), lambda o: o.write(b"1")),
+        "typed array": (array.array("d", [0.0]), lambda o: o.append(1.0)),
+        "array of objects": (np.array([0.0, None], dtype=object), lambda o: o.put(0, 1)),
+        "array by columns": (np.asfortranarray(np.zeros((3, 4))), lambda o: o.put(1, 1)),
+        "array of records": (np.zeros(3, dtype=[("a", "f8")]), lambda o: o["a"].put(1, 1)),
+        "generator of Python": (random.Random(0), lambda o: o.seed(1)),  # noqa: S311
+        "generator of torch": (torch.Generator(), lambda o: o.manual_seed(1)),
+        "generator of numpy": (np.random.default_rng(0), lambda o: o.random()),
+        "old generator": (np.random.RandomState(0), lambda o: o.random()),
+        "property": (
+            property(functools.partial(max, [0.0])),
+            lambda o: o.fget.args[0].append(1.0),
+        ),
+        "sparse": (torch.eye(3).to_sparse(), lambda o: o._values().zero_()),
+        "hook": (torch.zeros(1, requires_grad=True), lambda o: o.register_hook(lambda g: g)),
+        "note at a tensor": (noted, lambda o: o.notes.append(1.0)),
+        "gradient": (graded, lambda o: o.grad.data.add_(1.0)),
+        "large list": ([0.0] * 5000, lambda o: o.__setitem__(7, 1.0)),
+        "lists in a list": ([[0.0] for _ in range(5000)], lambda o: o[4999].append(1.0)),
+        "huge tensor": (torch.zeros((1 << 23) + 1), lambda o: o.data.view(-1)[5].add_(1)),
+    }
+
+
+@pytest.mark.parametrize("name", holders())
+def test_a_watch_sees_what_is_put_into_objects_of_other_libraries(name):
+    value, put = holders()[name]
+    watch = Watch({"a": [value]}, [])
+    assert watch.changed() is None
+    put(value)
+    assert str(watch.changed()).startswith("a[0]")
+
+
+def test_a_watch_sees_names_that_come_into_being():
+    def writes(where: Any) -> float:
+        return where + getattr(nn.Linear, "note", 0) + hostile.later + later  # noqa: F821
+
+    def seen(change: Callable[[], Any], undo: Callable[[], Any]) -> str | None:
+        watch = Watch({"a": writes}, [])
+        assert watch.changed() is None
+        change()
+        found = watch.changed()
+        undo()
+        return found
+
+    scope: dict[str, Any] = globals()
+    assert "'later'" in str(seen(lambda: scope.update(later=1), lambda: scope.pop("later")))
+    named = seen(lambda: setattr(hostile, "later", 1), lambda: delattr(hostile, "later"))
+    assert "hostile.later" in str(named)
+
+
+@pytest.mark.parametrize(
+    ("change", "undo"),
+    [
+        (lambda: torch.set_default_dtype(torch.float64),
+         lambda: torch.set_default_dtype(torch.float32)),
+        (lambda: torch.set_grad_enabled(False), lambda: torch.set_grad_enabled(True)),
+        (lambda: torch.use_deterministic_algorithms(True),
+         lambda: torch.use_deterministic_algorithms(False)),
+        (lambda: torch.set_flush_denormal(True), lambda: torch.set_flush_denormal(False)),
+    ],
+    ids=["dtype", "gradients", "deterministic", "subnormal"],
+)  # fmt: skip
+def test_a_watch_sees_what_torch_is_set_to(change, undo):
+    watch = Watch({}, [])
+    assert watch.changed() is None
+    try:
+        change()
+        assert "torch (its" in str(watch.changed())
+    finally:
+        undo()
+    assert watch.changed() is None
+
+
+def test_generators_that_are_seeded_for_each_client_are_not_watched():
+    watch = Watch({"a": [random.random, np.random.rand, torch.default_generator]}, [])
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    torch.default_generator.manual_seed(1)
+    assert watch.changed() is None

@@ -21,7 +21,7 @@ from dpacct.fl.privacy.bound_checks import check_bound
 from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.privacy.charge import Plan
 from dpacct.fl.privacy.findings import Finding
-from dpacct.fl.privacy.noise import GaussianNoise, Noise
+from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std
 from dpacct.fl.privacy.noise_checks import repeated, wrong_mean, wrong_shape, wrong_std
 from dpacct.fl.privacy.randomness import Seeded
 from dpacct.fl.tensors import norm
@@ -148,7 +148,7 @@ class Bench:
         if not least:
             cohorts.append(("empty cohort", [], self.residuals([], draws)))
         for name, cohort, found in cohorts:
-            std = self.noise.actual_std(self.plan.update_std(self.bound), len(cohort))
+            std = drawn_std(self.noise, self.plan.update_std(self.bound), len(cohort))
             if std is None or not np.isfinite(found).all():
                 findings.append(Finding(name, passed=False, detail="nothing was released"))
                 continue

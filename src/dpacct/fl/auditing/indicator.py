@@ -16,7 +16,7 @@ from dpacct.fl.clients import ClientData
 from dpacct.fl.privacy.adaptive_clip import INDICATOR_NORM, AdaptiveClip
 from dpacct.fl.privacy.bound_checks import check_joint_charge
 from dpacct.fl.privacy.findings import Finding
-from dpacct.fl.privacy.noise import GaussianNoise
+from dpacct.fl.privacy.noise import GaussianNoise, drawn_std
 from dpacct.fl.privacy.noise_checks import Draws, wrong_mean, wrong_std
 from dpacct.fl.privacy.randomness import Seeded
 from dpacct.rounds import Adjacency
@@ -48,7 +48,7 @@ def _count(bench: Bench, std: float) -> Finding:
         detail = f"the count moved by {moved:.6g} between neighbors, and {claimed:g} is claimed"
         return Finding("indicator", passed=False, detail=detail)
     noise = _residuals(bench, base)
-    charged = bench.noise.actual_std(std, len(bench.everybody))
+    charged = drawn_std(bench.noise, std, len(bench.everybody))
     if charged is None or not np.isfinite(noise).all():
         return Finding("indicator", passed=False, detail="nothing was released")
     wrong = wrong_std(noise, charged) or wrong_mean(noise, charged)

@@ -25,7 +25,7 @@ from dpacct.fl.privacy.adaptive_clip import INDICATOR_NORM, AdaptiveClip
 from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.privacy.charge import Plan
 from dpacct.fl.privacy.markers import Bounded, Noised, bounded, noised, scatter
-from dpacct.fl.privacy.noise import Noise
+from dpacct.fl.privacy.noise import Noise, drawn_std
 from dpacct.fl.privacy.randomness import Randomness, torch_seed
 from dpacct.fl.privacy.sums import add_rows, contribute
 from dpacct.fl.tensors import forked_generators
@@ -170,7 +170,7 @@ class Engine:
         bound, plan = state.bound, self.plan
         kept = found.kept
         layout = self.layout if kept is None else self.layout.restrict(kept)
-        std = self.noise.actual_std(plan.update_std(bound), found.arrived)
+        std = drawn_std(self.noise, plan.update_std(bound), found.arrived)
         if std is None:
             return None
         if found.raw is None:
@@ -181,7 +181,7 @@ class Engine:
         indicator_sum = None
         indicator_std = plan.indicator_std(bound)
         if found.indicators is not None and indicator_std is not None:
-            own = self.noise.actual_std(indicator_std, found.arrived)
+            own = drawn_std(self.noise, indicator_std, found.arrived)
             if own is None:
                 return None
             noisy_count = self.noise.add(found.indicators, INDICATOR_LIMITS, own, self.source)

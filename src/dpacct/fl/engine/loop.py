@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from dpacct.budget import Budget
-from dpacct.errors import Unsupported
+from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData, check_population
 from dpacct.fl.engine.checkpoint import read_checkpoint, write_checkpoint
 from dpacct.fl.engine.diagnosis import diagnose
@@ -26,6 +26,8 @@ from dpacct.fl.engine.snapshots import Expected, noise_of, pack, saved_in, unpac
 from dpacct.fl.guards.seals import Seal
 from dpacct.fl.layout import copies
 from dpacct.fl.privacy.account import Account
+from dpacct.fl.privacy.bounds import check_limits
+from dpacct.fl.privacy.noise import drawn_std
 from dpacct.fl.privacy.randomness import draw_cohort, torch_seed
 from dpacct.fl.report.reports import Report, Timing
 from dpacct.fl.tensors import forked_generators, seed_generators
@@ -96,12 +98,20 @@ class Player:
             choice = rehearsal.run()
             if self._preflight:
                 strict = choice.trainer.together or choice.trainer.alone
-                with self._chooser.still():
-                    preflight(engine, [strict], state, rehearsal.make).require()
+                preflight(engine, [strict], state, rehearsal.make).require()
         return choice
 
     def _check_population(self) -> None:
         check_population(self.engine.clients, self.engine.num_clients)
+
+    def _check_model(self) -> None:
+        """Refuse a model that cannot take up the next release."""
+        own = dict(self._model.named_parameters())
+        for name, value in self.state.params.items():
+            if name not in own or own[name].shape != value.shape:
+                rule = f"its parameter {name} of shape {tuple(value.shape)} is trained"
+                found = "another shape" if name in own else f"without {name}"
+                raise InvalidParameter("model", found, rule)
 
     def setting(self) -> str:
         """What must not change when a run goes on, in words."""
@@ -188,11 +198,13 @@ class Player:
             rounds: planned, for the report. reason: why the run is not private, or None.
         Raises:
             BudgetExceeded: it does not fit; nothing was drawn.
-            InvalidParameter: the population has changed; nothing is charged.
+            InvalidParameter: the population or the model has changed; nothing is charged.
+            Unsupported: something reached past the bound, or the bound changed; nothing leaves.
         """
         began = time.perf_counter()
         engine, state = self.engine, self.state
         self._check_population()
+        self._check_model()
         event = self.event()
         ticket = self.account.reserve(event)
         charging = time.perf_counter() - began
@@ -202,8 +214,13 @@ class Player:
         arrived = engine.noise.arrivals(cohort, engine.source)
         found = self._collect(arrived)
         resumed = time.perf_counter()
+        kept = found.kept
+        layout = engine.layout if kept is None else engine.layout.restrict(kept)
+        check_limits(state.bound, layout)
+        if self.event() != event:
+            raise Unsupported("the bound or the noise changed while clients trained: no release")
         release = engine.release(state, found)
-        std = engine.noise.actual_std(engine.plan.update_std(state.bound), found.arrived)
+        std = drawn_std(engine.noise, engine.plan.update_std(state.bound), found.arrived)
         if release is not None:
             ticket.commit()
             for client, memory in found.memories.items():
@@ -213,8 +230,6 @@ class Player:
         else:
             # Nothing is released; the round was charged all the same.
             self.state.round += 1
-        kept = found.kept
-        layout = engine.layout if kept is None else engine.layout.restrict(kept)
         limits = list(state.bound.limits(layout))
         diagnostics = diagnose(found, state.bound, std or 0.0, limits)
         spent = self.account.spent_so_far()

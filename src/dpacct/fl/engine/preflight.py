@@ -17,6 +17,7 @@ from dpacct.fl.engine.engine import Collected, Engine, TrainingState
 from dpacct.fl.engine.reproduction import reproduces
 from dpacct.fl.privacy.bound_checks import check_bound, check_charge, check_joint_charge
 from dpacct.fl.privacy.findings import Audit, Finding
+from dpacct.fl.privacy.noise import drawn_std
 from dpacct.fl.privacy.noise_checks import Draws, repeated, wrong_mean, wrong_shape, wrong_std
 from dpacct.fl.privacy.randomness import Seeded
 from dpacct.fl.trainers.company import shows_company
@@ -94,7 +95,7 @@ class _Releases:
     def std(self, arrived: int) -> float | None:
         """That is charged, for so many contributions; None where nothing may be released."""
         plan = self.engine.plan
-        return self.engine.noise.actual_std(plan.update_std(self.state.bound), arrived)
+        return drawn_std(self.engine.noise, plan.update_std(self.state.bound), arrived)
 
     def draw(self, arrived: int, size: int, count: int) -> Iterator[tuple[Draws, float]]:
         """Noise on the sum and on the count of the indicators (zero without an adaptive norm)."""
@@ -132,7 +133,7 @@ def _noise(releases: _Releases) -> Iterator[Finding]:
     detail = "the sum is divided by the planned cohort, whoever comes"
     yield Finding("denominator", same, detail if same else "the release depends on how many came")
     std = releases.engine.plan.indicator_std(releases.state.bound)
-    own = None if std is None else releases.engine.noise.actual_std(std, planned)
+    own = None if std is None else drawn_std(releases.engine.noise, std, planned)
     if own is not None:
         counts = np.array([[count] for _, count in releases.draw(planned, 1, _COUNTS)])
         wrong = wrong_std(counts, own) or wrong_mean(counts, own)

@@ -6,6 +6,7 @@ is as large as what holds it, so that nothing huge is unfolded.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NoReturn, cast
@@ -73,6 +74,7 @@ def pack(
         "params": {name: value.cpu() for name, value in state.params.items()},
         "server_state": _to_cpu(state.server_state),
         "client_states": {key: _to_cpu(value) for key, value in state.client_states.items()},
+        "bound": type(state.bound).__name__,
         "clip_norm": state.bound.clip_norm,
         "released": None if state.released is None else state.released.cpu(),
         "run": None if saved is None else saved.run,
@@ -200,8 +202,13 @@ class _Reader:
         return memories
 
     def bound(self, bound: Bound) -> Bound:
-        norm = self._content.get("clip_norm")
+        norm, ours = self._content.get("clip_norm"), type(bound).__name__
+        kind = self._content.get("bound", ours)
+        if kind != ours:
+            self.refuse(f"its bound is {_shown(kind)}, and here it is {ours}")
         if not isinstance(bound, AdaptiveClip):
+            if isinstance(norm, float) and not math.isclose(norm, bound.clip_norm, rel_tol=1e-9):
+                self.refuse(f"its clip norm is {_shown(norm)}, and here it is {bound.clip_norm!r}")
             return bound
         try:
             return replace(bound, clip_norm=cast("float", norm))

@@ -1,7 +1,9 @@
 """Where Python objects keep things: attributes, containers, closures, globals that a function uses.
 
-Not followed: the insides of objects of torch, numpy, the standard library and dpacct (the
-attributes of a `torch.nn.Module` are), and the entries of containers with more than `LARGEST`.
+Not followed: the insides of objects of torch, numpy, the standard library and dpacct, except of
+`torch.nn.Module` and of those that `dpacct.fl.guards.holders` can read; and the entries of containers with
+more than `LARGEST`. Of a module, or of somebody else's class, the attributes are looked at that a
+function names.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from typing import Any, NamedTuple, cast
 
 from torch import nn
 
-LARGEST = 512
+from dpacct.fl.guards.holders import held
+
+LARGEST = 1 << 16
 _FOREIGN = frozenset(sys.stdlib_module_names) - {"__main__"} | {"torch", "numpy", "dpacct"}
 # torch's own memory of the parameters that a recurrent layer was last called with.
 _CACHES = frozenset({"_flat_weights", "_flat_weight_refs"})
@@ -28,11 +32,13 @@ class Place(NamedTuple):
         read: what is there now, one entry a name, as long as nothing changes.
         names: of the entries, to be appended to the path of the owner.
         holder: the container, if it is empty as long as it is false; else None.
+        follow: whether what the entries hold matters as well.
     """
 
     read: Callable[[], list[Any]]
     names: list[str]
     holder: object
+    follow: bool = True
 
 
 def places(value: Any, *, root: bool = False) -> Iterator[Place]:
@@ -52,6 +58,10 @@ def places(value: Any, *, root: bool = False) -> Iterator[Place]:
             own = isinstance(value, nn.Module) or not _is_foreign(_origin(value))
             if root or own:
                 yield from _object(value)
+            else:
+                found = held(value)
+                if found is not None:
+                    yield Place(found.read, found.names, None)
 
 
 def _object(value: Any) -> Iterator[Place]:
@@ -110,10 +120,41 @@ def _function(value: FunctionType) -> Iterator[Place]:
         yield Place(lambda: [value.__defaults__, value.__kwdefaults__], defaults, None)
     yield _dictionary(vars(value), ".{}")
     scope = value.__globals__
-    used = sorted(name for name in _names(value.__code__) if name in scope)
+    named = _names(value.__code__)
+    # Those that are missing may come into being; they are looked for when something is amiss.
+    used = sorted(named)
     if used:
         names = [f" (the global name {name!r})" for name in used]
         yield Place(lambda: [scope.get(name) for name in used], names, None)
+    yield from _qualified([scope[name] for name in used if name in scope], named)
+
+
+def _qualified(owners: list[Any], named: set[str]) -> Iterator[Place]:
+    """Attributes with these names, of modules and of classes that are somebody else's."""
+    queue, seen = deque(owners), set[int]()
+    while queue:
+        owner = queue.popleft()
+        module = isinstance(owner, ModuleType)
+        foreign = _is_foreign(owner.__name__ if module else _origin(owner))
+        if id(owner) in seen or not (module or (isinstance(owner, type) and foreign)):
+            continue
+        seen.add(id(owner))
+        scope: dict[str, Any] = vars(owner)
+        used = sorted(named)
+        names = [f" (the name {owner.__name__}.{name})" for name in used]
+        # A library may exchange its own functions.
+        show: Callable[[Any], Any] = _but_functions if foreign else _bare
+        read = functools.partial(_shown, scope, used, show)
+        yield Place(read, names, None, not foreign)
+        queue.extend(scope[name] for name in used if name in scope)
+
+
+def _shown(scope: dict[str, Any], names: list[str], show: Callable[[Any], Any]) -> list[Any]:
+    return [show(scope.get(name)) for name in names]
+
+
+def _but_functions(value: Any) -> Any:
+    return "" if callable(value) or isinstance(value, ModuleType) else value
 
 
 def _content(cell: CellType) -> object:

@@ -8,20 +8,24 @@ closure shows it to the next client, past the bound. What is followed says
 from __future__ import annotations
 
 import operator
+import zlib
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, strided
+from torch import Tensor, strided, uint8
 
+from dpacct.fl.guards.holders import SETTINGS, parts, settings
 from dpacct.fl.guards.reach import Place, places
 from dpacct.fl.guards.seals import Seal
 from dpacct.fl.tensors import from_array
 
-# Objects that are followed, and bytes of the tensors among them.
-_OBJECTS = 4000
+# Objects that are followed, and bytes of the tensors among them that are kept beside what they are;
+# of further ones a checksum is.
+_OBJECTS = 1 << 16
 _BYTES = 1 << 25
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
@@ -39,6 +43,8 @@ class Watch:
         self._objects: list[object] = []
         self._places: list[tuple[str, Place, list[Any]]] = []
         self._empty: list[tuple[str, Any]] = []
+        names = [f" (its {name})" for name in SETTINGS]
+        self._places.append(("torch", Place(settings, names, None), settings()))
         tensors: dict[str, Tensor] = {}
         room = _BYTES
         queue = deque((path, value, True) for path, value in roots.items())
@@ -48,21 +54,30 @@ class Watch:
                 continue
             seen.add(id(value))
             self._objects.append(value)
+            if isinstance(value, Tensor):
+                queue.extend((path + name, part, False) for name, part in parts(value).items())
+                queue.extend((f"{path}.{name}", note, False) for name, note in vars(value).items())
+                if value.is_leaf and value.grad is not None:
+                    queue.append((f"{path}.grad", value.grad, False))
             tensor = _as_tensor(value)
             if tensor is not None:
                 if tensor.nbytes <= room:
                     tensors[path] = tensor
                     room -= tensor.nbytes
+                else:
+                    summed = Place(partial(_checksum, tensor), ["", ""], None)
+                    self._places.append((path, summed, summed.read()))
                 continue
             for place in places(value, root=root):
                 held = place.read()
-                queue.extend(
-                    (path + name, entry, False)
-                    for name, entry in zip(place.names, held, strict=True)
-                )
+                if place.follow:
+                    queue.extend(
+                        (path + name, entry, False)
+                        for name, entry in zip(place.names, held, strict=True)
+                    )
                 if not held and place.holder is not None:
                     self._empty.append((path, place.holder))
-                elif held:
+                else:
                     self._places.append((path, place, held))
         self._holders = [holder for _, holder in self._empty]
         self._seal = Seal(tensors)
@@ -92,6 +107,12 @@ def _same(new: object, old: object) -> bool:
     if not isinstance(new, _PLAIN) or type(new) is not type(old):
         return False
     return new == old or (new != new and old != old)  # noqa: PLR0124 - NaN
+
+
+def _checksum(tensor: Tensor) -> list[Any]:
+    """Of the bytes of a tensor, and where they lie."""
+    bare = tensor.detach().cpu().contiguous().reshape(-1).view(uint8)
+    return [tensor.data_ptr(), zlib.crc32(cast("Any", bare).numpy())]
 
 
 def _as_tensor(value: object) -> Tensor | None:

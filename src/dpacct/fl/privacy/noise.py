@@ -70,6 +70,20 @@ class Noise(Protocol):
         ...
 
 
+def drawn_std(noise: Noise, charged: float, arrived: int) -> float | None:
+    """`Noise.actual_std`, held to its word.
+
+    Raises:
+        Unsupported: less than what is charged.
+    """
+    std = noise.actual_std(charged, arrived)
+    if std is not None and not std >= charged:
+        raise Unsupported(
+            f"{noise.name} noise of standard deviation {std:g} where {charged:g} is charged"
+        )
+    return std
+
+
 @dataclass(frozen=True, slots=True)
 class GaussianNoise:
     """Gaussian noise in floating point, added once by the trusted server, on the device.

@@ -190,8 +190,7 @@ class TrainerChooser:
         if self._vectorize == "auto":
             best, words = self._fastest(tasks, broadcast, trainers, cohort)
         if best is not None:
-            with self.still():
-                complaint = shows_company(best, tasks, broadcast)
+            complaint = shows_company(best, tasks, broadcast)
         return self._refused(complaint) if complaint else (best, words)
 
     def _refused(self, complaint: str) -> tuple[None, str]:

@@ -24,7 +24,8 @@ from dpacct.fl.layout import Layout, Params, State
 from dpacct.fl.local.batches import Batch, BatchPlan, Steps, align, padded_width
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method, overrides
-from dpacct.fl.tensors import seed_generators, unfold_first
+from dpacct.fl.tensors import unfold_first
+from dpacct.fl.trainers.dropout import OwnDropout, step_seeds
 from dpacct.fl.trainers.isolation import Isolation
 from dpacct.fl.trainers.linear_layers import WeightMajorLinear
 from dpacct.fl.trainers.tasks import Broadcast, Task
@@ -49,8 +50,6 @@ class VectorizedTrainer:
     def train(self, tasks: Sequence[Task], broadcast: Broadcast) -> Tensor:
         """See `Trainer`."""
         start = self._layout.flatten(broadcast.anchor)
-        if tasks[0].seed is not None:
-            seed_generators(tasks[0].seed, start.device)
         params = {
             name: value.unsqueeze(0).repeat(len(tasks), *([1] * value.ndim))
             for name, value in broadcast.anchor.items()
@@ -99,7 +98,7 @@ class VectorizedTrainer:
             return change(row, state, context) if delta_first else change(state, row, context)
 
         in_dims = (0, None if states is None else 0, 0, 0)
-        return vmap(one, in_dims=in_dims, randomness="different")(rows, states, rates, counts)
+        return vmap(one, in_dims=in_dims)(rows, states, rates, counts)
 
     def _descend(self, params: Params, tasks: Sequence[Task], broadcast: Broadcast) -> Params:
         local = broadcast.local
@@ -115,6 +114,7 @@ class VectorizedTrainer:
         steps = [task.plan.steps for task in tasks]
         rates = like.new_tensor([broadcast.step_size(count) for count in steps])
         counts = torch.tensor(steps, device=device)
+        seeds = torch.tensor([task.seed or 0 for task in tasks], device=device)
         rate = None if local.total_lr else broadcast.step_size(0)
         moving = _to(plan, like)
         momenta: Params = {}
@@ -123,7 +123,8 @@ class VectorizedTrainer:
             chosen = rows.flatten()
             x = unfold_first(inputs.index_select(0, chosen), tuple(rows.shape))
             y = unfold_first(targets.index_select(0, chosen), tuple(rows.shape))
-            grads = self._gradients(params, x, y, moving.weights[step], rates, counts, broadcast)
+            own, weights = step_seeds(seeds, step), moving.weights[step]
+            grads = self._gradients(params, x, y, weights, rates, counts, own, broadcast)
             if local.weight_decay:
                 for name, value in params.items():
                     grads[name].add_(value, alpha=local.weight_decay)
@@ -150,26 +151,39 @@ class VectorizedTrainer:
         weights: Tensor,
         rates: Tensor,
         counts: Tensor,
+        seeds: Tensor,
         broadcast: Broadcast,
     ) -> Params:
         def one(
-            own: Params, x: Tensor, y: Tensor, weight: Tensor, lr: Tensor, count: Tensor
+            own: Params,
+            x: Tensor,
+            y: Tensor,
+            weight: Tensor,
+            lr: Tensor,
+            count: Tensor,
+            seed: Tensor,
         ) -> Params:
             context = broadcast.context(lr, count)
-            return self._method.gradient(self._loss, own, Batch(x, y, weight), context)
+            with OwnDropout(seed):
+                return self._method.gradient(self._loss, own, Batch(x, y, weight), context)
 
         if not self._steers:
-            return self.plain_gradients(params, inputs, targets, weights)
-        batched = vmap(one, randomness="different")
-        return dict(batched(params, inputs, targets, weights, rates, counts))
+            return self.plain_gradients(params, inputs, targets, weights, seeds)
+        return dict(vmap(one)(params, inputs, targets, weights, rates, counts, seeds))
 
     def plain_gradients(
-        self, params: Params, inputs: Tensor, targets: Tensor, weights: Tensor | None
+        self,
+        params: Params,
+        inputs: Tensor,
+        targets: Tensor,
+        weights: Tensor | None,
+        seeds: Tensor | None = None,
     ) -> Params:
         """Gradients of all clients by one backward pass of the sum of their losses.
 
         Args:
             params: [c, ...]. inputs, targets: [c, batch, ...]. weights: [c, batch], or equal ones.
+            seeds: of this step, int64 [c], or zeros.
 
         No loss depends on another client's parameters, so the gradient of the sum is each one's
         own. It saves the interpreter's share of `torch.func.grad`: half the time of small models.
@@ -178,27 +192,29 @@ class VectorizedTrainer:
             like = next(iter(params.values()))
             count, width = inputs.shape[:2]
             weights = like.new_full((count, width), 1 / width)
+        if seeds is None:
+            seeds = torch.zeros(len(inputs), dtype=torch.int64, device=inputs.device)
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-        total = self._total_loss(leaves, inputs, targets, weights)
+        total = self._total_loss(leaves, inputs, targets, weights, seeds)
         if not total.requires_grad:
             return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
         grads = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
         return dict(zip(leaves, grads, strict=True))
 
     def _total_loss(
-        self, params: Params, inputs: Tensor, targets: Tensor, weights: Tensor
+        self, params: Params, inputs: Tensor, targets: Tensor, weights: Tensor, seeds: Tensor
     ) -> Tensor:
         """Sum of the clients' mean losses."""
         if self._loss.is_cross_entropy and not targets.is_floating_point():
-            outputs = vmap(self._outputs, randomness="different")(params, inputs)
+            outputs = vmap(self._outputs)(params, inputs, seeds)
             if outputs.ndim == targets.ndim + 1:
                 return self._cross_entropy(outputs, targets, weights).sum()
 
-        def one(own: Params, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-            with WeightMajorLinear():
+        def one(own: Params, x: Tensor, y: Tensor, weight: Tensor, seed: Tensor) -> Tensor:
+            with OwnDropout(seed), WeightMajorLinear():
                 return self._loss(own, Batch(x, y, weight))
 
-        return vmap(one, randomness="different")(params, inputs, targets, weights).sum()
+        return vmap(one)(params, inputs, targets, weights, seeds).sum()
 
     def _cross_entropy(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """All examples of all clients at once: vmap would take this loss to pieces.
@@ -215,8 +231,8 @@ class VectorizedTrainer:
         whole = counted.flatten(1).sum(dim=1).clamp(min=torch.finfo(counted.dtype).tiny)
         return (each * counted).flatten(1).sum(dim=1) / whole
 
-    def _outputs(self, own: Params, inputs: Tensor) -> Tensor:
-        with WeightMajorLinear():
+    def _outputs(self, own: Params, inputs: Tensor, seed: Tensor) -> Tensor:
+        with OwnDropout(seed), WeightMajorLinear():
             return self._loss.outputs(own, inputs)
 
     def _project(
@@ -230,7 +246,7 @@ class VectorizedTrainer:
         def one(own: Params, lr: Tensor, count: Tensor) -> Params:
             return self._method.after_step(own, broadcast.context(lr, count))
 
-        moved = vmap(one, randomness="different")(params, rates, counts)
+        moved = vmap(one)(params, rates, counts)
         return {
             name: torch.where(_like(active, value), moved[name], value)
             for name, value in params.items()
