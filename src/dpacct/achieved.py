@@ -69,7 +69,7 @@ def achieved_delta(schedule: Schedule, epsilon: float) -> float:
     """A lower bound of delta(eps), reached by explicit neighboring data sets."""
     pairs = _candidates(schedule)
     alone = max((one_round_delta(epsilon, pair).lower for pair in pairs), default=0.0)
-    return max([alone, *(_delta_of_all(every, epsilon) for every in _compositions(schedule))])
+    return max([alone, *(affinity_delta(every, epsilon) for every in _compositions(schedule))])
 
 
 def achieved_epsilon(schedule: Schedule, delta: float) -> float:
@@ -111,7 +111,8 @@ def _log_rest(composition: Composition, epsilon: float, share: float) -> float:
     return size + composition.log_affinity(share) + 4 * FUNCTION_ERROR * size
 
 
-def _delta_of_all(composition: Composition, epsilon: float) -> float:
+def affinity_delta(composition: Composition, epsilon: float) -> float:
+    """The third of the bounds of the module's head, of one direction; no pairs of C_q."""
     best = _best_share(lambda t: _log_rest(composition, epsilon, _share(t)))
     return _delta_at(composition, epsilon, _share(best))
 

@@ -15,6 +15,7 @@ from functools import cache
 from typing import Protocol
 
 from dpacct.accountant import Accountant
+from dpacct.achieved import affinity_delta
 from dpacct.budget import Interval
 from dpacct.composition import Composition
 from dpacct.contour import Contour
@@ -131,8 +132,11 @@ class _Side:
             return self._solvers[direction].delta(epsilon)
         except NotConverged:
             # One round alone is contained in all of them.
-            rounds = [p for p in self._pairs[direction] if not isinstance(p, SymmetrizedPair)]
+            pairs = self._pairs[direction]
+            rounds = [p for p in pairs if not isinstance(p, SymmetrizedPair)]
             lower = max((one_round_delta(epsilon, pair).lower for pair in rounds), default=0.0)
+            if len(rounds) == len(pairs):
+                lower = max(lower, affinity_delta(Composition.of(pairs, direction), epsilon))
             return Interval.bracket(lower, self._worse(epsilon))
 
 
