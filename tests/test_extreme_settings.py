@@ -80,8 +80,9 @@ def test_a_contour_that_overflows_is_refused_without_a_warning() -> None:
     schedule = 300 * Round(1.0, Poisson(0.1))
     composition = Composition.of_schedule(schedule, proven_pair, Direction.REMOVE)
     contour = Contour(composition, 1.0, 5.0, -10.0, 0.0)
-    # Each term is still a number, their sum is not.
-    contour._error = np.full_like(contour._error, 702.0)
+    # Each error is still a number, weighted it is not.
+    contour._error = np.full_like(contour._error, 700.0)
+    contour._weights = np.full_like(contour._weights, 1e6)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(NotConverged):
