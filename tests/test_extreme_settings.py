@@ -8,7 +8,17 @@ import warnings
 import numpy as np
 import pytest
 
-from dpacct import NotConverged, Poisson, Round, Schedule, calibrate, delta, tradeoff
+from dpacct import (
+    Full,
+    NotConverged,
+    Poisson,
+    Round,
+    Schedule,
+    calibrate,
+    delta,
+    epsilon,
+    tradeoff,
+)
 from dpacct.composition import Composition
 from dpacct.contour import Contour
 from dpacct.dominating import Direction, proven_pair
@@ -66,14 +76,14 @@ def test_where_delta_is_nearly_one_the_attack_is_sure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("round_", "epsilon"),
+    ("round_", "at"),
     [
         (Round(2.942666390400405, Poisson(1 - 2.0**-53)), 62.01799472588796),
         (Round(0.021267957792286126, Poisson(0.15), "zero-out"), 7260.8),
     ],
 )
-def test_no_engine_rounds_a_delta_down_to_zero(round_: Round, epsilon: float) -> None:
-    assert TightAccountant(engine="grid").delta(1 * round_, epsilon).upper > 0.0
+def test_no_engine_rounds_a_delta_down_to_zero(round_: Round, at: float) -> None:
+    assert TightAccountant(engine="grid").delta(1 * round_, at).upper > 0.0
 
 
 def test_a_contour_that_overflows_is_refused_without_a_warning() -> None:
@@ -87,3 +97,28 @@ def test_a_contour_that_overflows_is_refused_without_a_warning() -> None:
         warnings.simplefilter("error")
         with pytest.raises(NotConverged):
             contour.delta(5.0)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "at"),
+    [
+        # Each raised OverflowError, or warned of an overflow.
+        (2 * Round(0.034, Poisson(1e-9)), 1e-12),
+        (482_424_960 * Round(0.094, Poisson(1 - 1.6e-9)), 0.9997),
+        (1_354_740 * Round(0.0026, Poisson(0.14)) + 5 * Round(1.0, Poisson(0.1)), 0.01),
+        (3 * Round(0.001, Poisson(0.5)), 1e-5),
+    ],
+    ids=["edges", "blur", "two kinds", "half line"],
+)
+def test_what_once_overflowed_has_an_answer(schedule: Schedule, at: float) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = epsilon(schedule, delta=at)
+    assert 0 < found.lower <= found.upper < math.inf
+    assert found.upper < 2.1 * found.lower
+
+
+def test_the_best_lower_side_is_taken() -> None:
+    found = epsilon(Round(1.0, Full()) + Round(0.0025, Poisson(0.37)), delta=0.05)
+    # The full round alone has 2.03.
+    assert 80_000 < found.lower <= found.upper < 81_000
