@@ -1,5 +1,6 @@
 """Settings at the ends of what is accepted: answered quickly, without warnings, and not far off."""
 
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import math
@@ -23,6 +24,7 @@ from dpacct.composition import Composition
 from dpacct.contour import Contour
 from dpacct.dominating import Direction, proven_pair
 from dpacct.goals import EpsilonGoal
+from dpacct.half_line import PanelBounds
 from dpacct.tight_accountant import TightAccountant
 
 
@@ -122,3 +124,18 @@ def test_the_best_lower_side_is_taken() -> None:
     found = epsilon(Round(1.0, Full()) + Round(0.0025, Poisson(0.37)), delta=0.05)
     # The full round alone has 2.03.
     assert 80_000 < found.lower <= found.upper < 81_000
+
+
+def test_a_blur_of_any_width_proves_the_upper_side() -> None:
+    composition = Composition.of_schedule(
+        300 * Round(1.0, Poisson(0.1)), proven_pair, Direction.REMOVE
+    )
+    contour = Contour(composition, 1.0, 5.0, -10.0, 0.0)
+    contour.blur = 1e5
+    found = contour.delta(5.0)
+    assert found.lower == 0.0 < found.upper
+
+
+def test_odds_that_overflow_are_certain() -> None:
+    panels = PanelBounds(1e-9, 1e-3, np.array([-1e3, -800.0]))
+    assert panels._probability(np.array([-800.0, 0.0, 800.0])) == pytest.approx([0, 1e-9, 1])
