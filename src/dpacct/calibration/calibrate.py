@@ -162,7 +162,7 @@ def _noise_factor(goal: Goal, unit: Schedule) -> float:
         # Few rounds: one of them alone.
         goal.log_noise(rate) - math.log(max(noises)),
     )
-    guess = _refine(goal, unit, guess, ends)
+    guess = _refine(goal, lambda t: unit.scale_noise(math.exp(t)), guess, ends)
     # epsilon falls about as 1 / noise: the step reaches the other side of the root.
     step = min(max(2 * abs(excess_at(guess)), 2 * _TOLERANCE), 0.5)
     bad, good = bracket_root(excess_at, guess, ends, _TOLERANCE, step)
@@ -181,11 +181,13 @@ def _noise_factor(goal: Goal, unit: Schedule) -> float:
     return math.exp(good)
 
 
-def _refine(goal: Goal, unit: Schedule, guess: float, ends: tuple[float, float]) -> float:
+def _refine(
+    goal: Goal, schedule_at: Callable[[float], Schedule], guess: float, ends: tuple[float, float]
+) -> float:
     """Where the goal's quick estimate is on target; ``guess`` where it has none."""
 
-    def estimate(log_factor: float) -> float:
-        cost = goal.estimate(unit.scale_noise(math.exp(log_factor)))
+    def estimate(t: float) -> float:
+        cost = goal.estimate(schedule_at(t))
         return math.log(cost / goal.target)
 
     start = min(max(guess, ends[0]), ends[1])
@@ -202,7 +204,7 @@ def _solve_rounds(goal: Goal, round_: Round) -> int:
         raise NotConverged(
             f"one round alone costs {goal.name} {alone:.6g}, more than {goal.target:g}"
         )
-    return _largest(lambda rounds: excess(goal, rounds * round_), validate.MAX_ROUNDS)
+    return _largest(goal, lambda rounds: rounds * round_, validate.MAX_ROUNDS)
 
 
 def _solve_sampling(goal: Goal, parts: Setting) -> Schedule:
@@ -226,23 +228,32 @@ def _solve_cohort(
 ) -> Schedule:
     """The schedule with the largest cohort that meets the target."""
 
-    def excess_at(cohort: int) -> float:
-        return excess(goal, at_scheme(Uniform(cohort, num_clients)))
+    def at_cohort(cohort: int) -> Schedule:
+        return at_scheme(Uniform(cohort, num_clients))
 
-    if excess_at(1) > 0:
+    if excess(goal, at_cohort(1)) > 0:
         raise NotConverged(
             f"even one of {num_clients} clients a round costs {goal.name} above {goal.target:g}"
         )
-    return at_scheme(Uniform(_largest(excess_at, num_clients), num_clients))
+    return at_cohort(_largest(goal, at_cohort, num_clients))
 
 
-def _largest(excess_at: Callable[[int], float], most: int) -> int:
-    """The largest whole number at which an increasing function is still <= 0; it is at 1."""
-    excess_at = cache(excess_at)
-    # Minus the function falls in log n; the bracket is re-read as whole numbers.
-    low, high = bracket_root(
-        lambda t: -excess_at(max(1, round(math.exp(t)))), 2.0, (0.0, math.log(most)), 1e-3, step=2.0
-    )
+def _largest(goal: Goal, schedule_of: Callable[[int], Schedule], most: int) -> int:
+    """The largest whole number, of rounds or clients, that meets the target; 1 does."""
+
+    @cache
+    def excess_at(number: int) -> float:
+        return excess(goal, schedule_of(number))
+
+    def number_at(log_inverse: float) -> int:
+        return min(max(1, round(math.exp(-log_inverse))), most)
+
+    # The cost falls in -log n; the bracket is re-read as whole numbers.
+    ends = (-math.log(most), 0.0)
+    guess = _refine(goal, lambda t: schedule_of(number_at(t)), -2.0, ends)
+    step = min(max(2 * abs(excess_at(number_at(guess))), 1e-3), 2.0)
+    bad_end, good_end = bracket_root(lambda t: excess_at(number_at(t)), guess, ends, 1e-3, step)
+    low, high = -good_end, -bad_end
     good, bad = max(1, math.floor(math.exp(low))), min(most, math.ceil(math.exp(high)))
     while good > 1 and excess_at(good) > 0:
         good //= 2
@@ -259,13 +270,19 @@ def _largest(excess_at: Callable[[int], float], most: int) -> int:
 def _solve_rate(goal: Goal, at_scheme: Callable[[Sampling], Schedule]) -> Schedule:
     """The schedule with the largest Poisson rate that meets the target."""
 
+    def at_rate(log_inverse: float) -> Schedule:
+        return at_scheme(Poisson(math.exp(-log_inverse)))
+
+    @cache
     def excess_at(log_inverse: float) -> float:
-        return excess(goal, at_scheme(Poisson(math.exp(-log_inverse))))
+        return excess(goal, at_rate(log_inverse))
 
     if excess_at(0.0) <= 0:
         return at_scheme(Poisson(1.0))
     ends = (0.0, -math.log(_SMALLEST_RATE))
-    _, good = bracket_root(excess_at, 2.0, ends, _TOLERANCE)
+    guess = _refine(goal, at_rate, 2.0, ends)
+    step = min(max(2 * abs(excess_at(guess)), 2 * _TOLERANCE), 0.5)
+    _, good = bracket_root(excess_at, guess, ends, _TOLERANCE, step)
     if excess_at(good) > 0:
         raise NotConverged(
             f"no sampling rate down to {_SMALLEST_RATE:g} gives {goal.name} {goal.target:g}"

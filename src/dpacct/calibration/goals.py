@@ -15,6 +15,9 @@ from dpacct.budget import Interval
 from dpacct.rounds import Schedule
 from dpacct.tight.first_guess import estimate_epsilon
 
+# A cost below this share of the target counts as this share.
+_FAR_BELOW = 0.1
+
 
 class Goal(Protocol):
     """A quantity that may not exceed ``target``."""
@@ -85,6 +88,7 @@ def excess(goal: Goal, schedule: Schedule) -> float:
     """log of (cost / target): positive exactly where the goal is missed."""
     cost = goal.cost(schedule)
     if cost <= goal.target:
-        # Exactly on target must count as met, whatever the logarithms round to.
-        return min(0.0, math.log(max(cost, 1e-300)) - math.log(goal.target))
+        # Exactly on target must count as met, whatever the logarithms round to. A cost that drops
+        # to nothing at once would lead secants astray.
+        return min(0.0, math.log(max(cost, _FAR_BELOW * goal.target)) - math.log(goal.target))
     return max(math.log(cost) - math.log(goal.target), 1e-300)

@@ -79,7 +79,7 @@ def achieved_delta(schedule: Schedule, epsilon: float) -> float:
     """A lower bound of delta(eps), reached by explicit neighboring data sets."""
     pairs = _candidates(schedule)
     alone = max((one_round_delta(epsilon, pair).lower for pair in pairs), default=0.0)
-    return max([alone, *(_delta_of_all(every, epsilon) for every in _all_rounds(schedule))])
+    return max([alone, *(affinity_delta(every, epsilon) for every in _all_rounds(schedule))])
 
 
 def achieved_epsilon(schedule: Schedule, delta: float) -> float:
@@ -94,7 +94,7 @@ def achieved_epsilon(schedule: Schedule, delta: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _AllRounds:
+class AllRounds:
     """The pairs of one direction, with multiplicities."""
 
     pairs: dict[AchievedPair, int]
@@ -131,14 +131,14 @@ def _precision(pairs: dict[AchievedPair, int]) -> float:
     return sum(count / pair.noise_std**2 for pair, count in pairs.items() if _is_full(pair))
 
 
-def _all_rounds(schedule: Schedule) -> list[_AllRounds]:
+def _all_rounds(schedule: Schedule) -> list[AllRounds]:
     """All rounds together, in each direction, unless there is one alone."""
-    found: list[_AllRounds] = []
+    found: list[AllRounds] = []
     for direction in Direction:
         pairs = _pairs(schedule, direction)
         sampled = {pair: count for pair, count in pairs.items() if not _is_full(pair)}
         if sum(sampled.values()) + (len(sampled) < len(pairs)) > 1:
-            found.append(_AllRounds(pairs, direction))
+            found.append(AllRounds(pairs, direction))
         if not any(isinstance(pair, SampledGaussianPair) for pair in sampled):
             # Then both directions are the same.
             break
@@ -150,22 +150,23 @@ def certain_delta(schedule: Schedule, epsilon: float) -> float:
     return max((_delta_at(every, epsilon, 0.5) for every in _all_rounds(schedule)[:1]), default=0)
 
 
-def _delta_at(rounds: _AllRounds, epsilon: float, share: float) -> float:
+def _delta_at(rounds: AllRounds, epsilon: float, share: float) -> float:
     rest = min(_log_rest(rounds, epsilon, share), 0.0)
     return max(0.0, -math.expm1(rest) * (1 - 2 * FUNCTION_ERROR))
 
 
-def _log_rest(rounds: _AllRounds, epsilon: float, share: float) -> float:
+def _log_rest(rounds: AllRounds, epsilon: float, share: float) -> float:
     size = share * epsilon
     return size + rounds.log_affinity(share) + 4 * FUNCTION_ERROR * size
 
 
-def _delta_of_all(rounds: _AllRounds, epsilon: float) -> float:
+def affinity_delta(rounds: AllRounds, epsilon: float) -> float:
+    """The third of the bounds of the module's head, of one direction."""
     best = _best_share(lambda t: _log_rest(rounds, epsilon, _share(t)))
     return _delta_at(rounds, epsilon, _share(best))
 
 
-def _epsilon_of_all(rounds: _AllRounds, delta: float) -> float:
+def _epsilon_of_all(rounds: AllRounds, delta: float) -> float:
     excused = math.log1p(-delta) * (1 + FUNCTION_ERROR)
 
     def cost(log_share: float) -> float:

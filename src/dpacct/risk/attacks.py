@@ -35,6 +35,9 @@ _TOLERANCE = 1e-4
 # First step of the search, and the distance within which a point serves as its start.
 _STEP, _NEAR = 0.1, 0.2
 _LARGEST_ADVANTAGE = 1 - 1e-9
+# An advantage of less than this share of the rates of errors says all, and so does one that lacks
+# less to one.
+_NEGLIGIBLE, _CERTAIN = 1e-9, 1 - 1e-12
 
 
 class Attacks:
@@ -56,6 +59,9 @@ class Attacks:
         """Proven bound of the TPR at this FPR in [0, 1], for the worse direction."""
         if fpr in (0.0, 1.0):
             return fpr
+        plain = self._by_advantage(fpr)
+        if plain:
+            return plain.upper
         first, second = sorted(self._proven, key=lambda attack: -attack.start(fpr)[1].upper)
         upper, epsilon = first.least(fpr)
         if second.bound(fpr, epsilon).upper <= upper:
@@ -67,12 +73,28 @@ class Attacks:
         if fpr in (0.0, 1.0):
             # Gaussian noise has no outcome that only one data set could give.
             return Interval(fpr, fpr)
+        plain = self._by_advantage(fpr)
+        if plain:
+            return plain
         first, second = sorted(self._achieved, key=lambda attack: -attack.start(fpr)[1].upper)
         found = first.tpr(fpr)
         lower = found.lower
         if second.bound(fpr, first.least(fpr)[1]).upper > found.upper:
             lower = max(lower, second.tpr(fpr).lower)
         return Interval.bracket(lower, self.upper_tpr(fpr))
+
+    def _by_advantage(self, fpr: float) -> Interval | None:
+        """The TPR as far as the advantage alone says it, where that is all there is to say.
+
+        FPR <= TPR <= FPR + advantage. The attack with that advantage has an FPR of at most one
+        less it, and the TPR does not fall as the FPR grows.
+        """
+        whole = self.advantage()
+        if whole.upper <= _NEGLIGIBLE * min(fpr, 1 - fpr):
+            return Interval(fpr, min(1.0, above(fpr + whole.upper, fpr)))
+        if whole.lower >= _CERTAIN and fpr >= 1 - whole.lower:
+            return Interval(max(fpr, whole.lower), 1.0)
+        return None
 
     def upper_advantage(self) -> float:
         """Proven bound of TPR - FPR; each direction's delta(0) bounds both."""

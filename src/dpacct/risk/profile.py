@@ -17,6 +17,7 @@ from typing import Protocol
 from dpacct.accountant import Accountant
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged
+from dpacct.pairs.achieved import AllRounds, affinity_delta
 from dpacct.pairs.dominating import (
     Direction,
     DominatingPair,
@@ -131,8 +132,11 @@ class _Side:
             return self._solvers[direction].delta(epsilon)
         except NotConverged:
             # One round alone is contained in all of them.
-            rounds = [p for p in self._pairs[direction] if not isinstance(p, SymmetrizedPair)]
-            lower = max((one_round_delta(epsilon, pair).lower for pair in rounds), default=0.0)
+            pairs = self._pairs[direction]
+            known = {p: n for p, n in pairs.items() if not isinstance(p, SymmetrizedPair)}
+            lower = max((one_round_delta(epsilon, pair).lower for pair in known), default=0.0)
+            if len(known) == len(pairs):
+                lower = max(lower, affinity_delta(AllRounds(known, direction), epsilon))
             return Interval.bracket(lower, self._worse(epsilon))
 
 

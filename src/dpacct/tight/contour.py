@@ -206,13 +206,14 @@ class Contour:
         self._horizon = 1.5 * epsilon
         phase = self._t * self._horizon
         error = self._error + 4 * UNIT * (phase + np.abs(self._log_value)) + 64 * UNIT
-        # |v| (e^error - 1) <= |v| error e^error; a large error is not clipped.
+        # |v| (e^error - 1) <= |v| error e^error; a large error is not clipped, and what is not
+        # finite is no bound: see `delta_and_slope`.
         with np.errstate(over="ignore", invalid="ignore"):
             off = error * np.exp(self._log_value.real + error)
             off += 2 * UNIT * len(phase) * np.exp(self._log_value.real)
-        off *= self._weights * (1 + 1e-9)
-        self._slack = float(np.abs(self._kernel) @ off) + self._cut
-        self._density_slack = float(off.sum()) + self._density_cut
+            off *= self._weights * (1 + 1e-9)
+            self._slack = float(np.abs(self._kernel) @ off) + self._cut
+            self._density_slack = float(off.sum()) + self._density_cut
 
     def _aliases(self, epsilon: float) -> float:
         """Upper bound of the terms k != 0: for k < 0 delta <= 1, for k > 0 Chernoff."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from dpacct.budget import Interval
@@ -28,7 +29,12 @@ from dpacct.pairs.gaussian import gaussian_delta, gaussian_epsilon
 from dpacct.pairs.one_round import one_round_delta
 from dpacct.tight.composition import Composition
 from dpacct.tight.grid.engine import grid_delta, grid_epsilon
-from dpacct.tight.inversion import chernoff_delta, inversion_delta, inversion_epsilon
+from dpacct.tight.inversion import (
+    chernoff_delta,
+    inversion_delta,
+    inversion_epsilon,
+    pinsker_delta,
+)
 
 Solver = Callable[[Composition, float], Interval]
 
@@ -68,10 +74,22 @@ def _auto_delta(composition: Composition, epsilon: float) -> Interval:
     # Any one round bounds delta from below.
     least = max((one_round_delta(epsilon, p).lower for p in _some_pairs(composition)), default=0.0)
     rest, lost = composition.without_least(_NEGLIGIBLE * least)
-    found = _delta_of_rest(rest, epsilon)
-    if not lost:
-        return found
-    return Interval(found.lower, min(1.0, (found.upper + lost) * (1 + 2 * UNIT)))
+    try:
+        found = _delta_of_rest(rest, epsilon)
+    except NotConverged:
+        # The moments bound delta all the same, unless they say nothing either.
+        upper = pinsker_delta(composition)
+        with suppress(NotConverged):
+            upper = min(upper, chernoff_delta(composition, epsilon))
+        if upper >= 1.0:
+            raise
+        return Interval.bracket(min(least, upper), upper)
+    upper = min(1.0, (found.upper + lost) * (1 + 2 * UNIT)) if lost else found.upper
+    if found.lower < _NARROW * upper:
+        # Next to nothing a contour knows less than the total variation.
+        with suppress(NotConverged):
+            upper = min(upper, pinsker_delta(composition))
+    return Interval.bracket(found.lower, upper)
 
 
 def _delta_of_rest(composition: Composition, epsilon: float) -> Interval:

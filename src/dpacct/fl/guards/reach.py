@@ -1,9 +1,9 @@
 """Where Python objects keep things: attributes, containers, closures, globals that a function uses.
 
 Not followed: the insides of objects of torch, numpy, the standard library and dpacct, except of
-`torch.nn.Module` and of those that `dpacct.fl.guards.holders` can read; and the entries of containers with
-more than `LARGEST`. Of a module, or of somebody else's class, the attributes are looked at that a
-function names.
+`torch.nn.Module` and of those that `dpacct.fl.guards.holders` can read; and the entries of
+containers with more than `LARGEST`. Of a module, or of somebody else's class, the attributes are
+looked at that a function names.
 """
 
 from __future__ import annotations

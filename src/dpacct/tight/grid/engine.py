@@ -128,7 +128,8 @@ class GridLoss:
 
     def delta(self, epsilon: float) -> Interval:
         """Both bounds of delta at one epsilon >= 0."""
-        upper = math.exp(min(0.0, self.log_upper(epsilon))) * (1 + 16 * UNIT)
+        # Never rounded down to zero.
+        upper = math.exp(max(min(0.0, self.log_upper(epsilon)), -700.0)) * (1 + 16 * UNIT)
         lower = math.exp(min(0.0, self.log_lower(epsilon))) * (1 - 16 * UNIT)
         return Interval(min(lower, upper), min(1.0, upper))
 

@@ -1,0 +1,141 @@
+"""Settings at the ends of what is accepted: answered quickly, without warnings, and not far off."""
+
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+
+from dpacct import (
+    Full,
+    NotConverged,
+    Poisson,
+    Round,
+    Schedule,
+    calibrate,
+    delta,
+    epsilon,
+    tradeoff,
+)
+from dpacct.calibration.goals import EpsilonGoal
+from dpacct.pairs.dominating import Direction, proven_pair
+from dpacct.pairs.panels import PanelBounds
+from dpacct.tight.accountant import TightAccountant
+from dpacct.tight.composition import Composition
+from dpacct.tight.contour import Contour
+
+
+@pytest.fixture
+def costs(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The epsilons that calibration asks for, in the order in which it does."""
+    seen: list[float] = []
+    cost = EpsilonGoal.cost
+
+    def counted(goal: EpsilonGoal, schedule: Schedule) -> float:
+        seen.append(cost(goal, schedule))
+        return seen[-1]
+
+    monkeypatch.setattr(EpsilonGoal, "cost", counted)
+    return seen
+
+
+def test_a_rate_next_to_a_cliff_is_found_in_few_steps(costs: list[float]) -> None:
+    # Above this rate epsilon is that of a participation, below it is nothing.
+    found = calibrate(epsilon=8, delta=1e-5, noise_multiplier=0.2, rounds=3, solve="sampling_rate")
+    assert 7.9 < found.epsilon.upper <= 8
+    assert len(costs) <= 12
+
+
+def test_many_rounds_are_found_in_few_steps(costs: list[float]) -> None:
+    found = calibrate(epsilon=8, delta=1e-5, noise_multiplier=50, sampling_rate=0.9, solve="rounds")
+    assert found.epsilon.upper <= 8
+    assert len(costs) <= 10
+
+
+@pytest.mark.parametrize("rate", [1e-12, 1e-40, 1e-99])
+def test_delta_of_next_to_nothing_is_next_to_nothing(rate: float) -> None:
+    found = delta(200 * Round(19.6, Poisson(rate)), epsilon=0.0)
+    # Many rounds with next to no loss add up like a random walk.
+    walk = rate * math.sqrt(200 * math.expm1(19.6**-2)) / math.sqrt(2 * math.pi)
+    assert found.lower <= walk <= found.upper < 1.3 * walk
+
+
+def test_where_no_delta_is_left_the_attack_is_a_guess(costs: list[float]) -> None:
+    curve = tradeoff(200 * Round(19.6, Poisson(1e-99)), fpr=[1e-60, 0.3])
+    assert [(t.lower, t.upper) for t in curve.tpr] == [
+        (fpr, pytest.approx(fpr, rel=1e-14)) for fpr in curve.fpr
+    ]
+    assert all(t.upper > fpr for t, fpr in zip(curve.tpr, curve.fpr, strict=True))
+    assert not costs
+
+
+def test_where_delta_is_nearly_one_the_attack_is_sure() -> None:
+    curve = tradeoff(1_248_508 * Round(5.86, Poisson(0.9999996), "zero-out"), fpr=[1e-11, 0.5])
+    assert all(t.lower > 1 - 1e-12 and t.upper == 1.0 for t in curve.tpr)
+
+
+@pytest.mark.parametrize(
+    ("round_", "at"),
+    [
+        (Round(2.942666390400405, Poisson(1 - 2.0**-53)), 62.01799472588796),
+        (Round(0.021267957792286126, Poisson(0.15), "zero-out"), 7260.8),
+    ],
+)
+def test_no_engine_rounds_a_delta_down_to_zero(round_: Round, at: float) -> None:
+    assert TightAccountant(engine="grid").delta(1 * round_, at).upper > 0.0
+
+
+def test_a_contour_that_overflows_is_refused_without_a_warning() -> None:
+    schedule = 300 * Round(1.0, Poisson(0.1))
+    composition = Composition.of_schedule(schedule, proven_pair, Direction.REMOVE)
+    contour = Contour(composition, 1.0, 5.0, -10.0, 0.0)
+    # Each error is still a number, weighted it is not.
+    contour._error = np.full_like(contour._error, 700.0)
+    contour._weights = np.full_like(contour._weights, 1e6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(NotConverged):
+            contour.delta(5.0)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "at"),
+    [
+        # Each raised OverflowError, or warned of an overflow.
+        (2 * Round(0.034, Poisson(1e-9)), 1e-12),
+        (482_424_960 * Round(0.094, Poisson(1 - 1.6e-9)), 0.9997),
+        (1_354_740 * Round(0.0026, Poisson(0.14)) + 5 * Round(1.0, Poisson(0.1)), 0.01),
+        (3 * Round(0.001, Poisson(0.5)), 1e-5),
+    ],
+    ids=["edges", "blur", "two kinds", "half line"],
+)
+def test_what_once_overflowed_has_an_answer(schedule: Schedule, at: float) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = epsilon(schedule, delta=at)
+    assert 0 < found.lower <= found.upper < math.inf
+    assert found.upper < 2.1 * found.lower
+
+
+def test_the_best_lower_side_is_taken() -> None:
+    found = epsilon(Round(1.0, Full()) + Round(0.0025, Poisson(0.37)), delta=0.05)
+    # The full round alone has 2.03.
+    assert 80_000 < found.lower <= found.upper < 81_000
+
+
+def test_a_blur_of_any_width_proves_the_upper_side() -> None:
+    composition = Composition.of_schedule(
+        300 * Round(1.0, Poisson(0.1)), proven_pair, Direction.REMOVE
+    )
+    contour = Contour(composition, 1.0, 5.0, -10.0, 0.0)
+    contour.blur = 1e5
+    found = contour.delta(5.0)
+    assert found.lower == 0.0 < found.upper
+
+
+def test_odds_that_overflow_are_certain() -> None:
+    panels = PanelBounds(1e-9, 1e-3, np.array([-1e3, -800.0]))
+    assert panels._probability(np.array([-800.0, 0.0, 800.0])) == pytest.approx([0, 1e-9, 1])
