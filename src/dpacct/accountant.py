@@ -8,7 +8,7 @@ from dpacct import validate
 from dpacct.budget import Interval, Spent
 from dpacct.errors import InvalidParameter
 from dpacct.renyi.accountant import RenyiAccountant
-from dpacct.renyi.closed_form_accountant import ClosedFormAccountant
+from dpacct.renyi.closed_form import ClosedFormAccountant
 from dpacct.rounds import Adjacency, Round, Sampling, Schedule
 from dpacct.schedules.build import build_schedule
 from dpacct.tight.accountant import TightAccountant

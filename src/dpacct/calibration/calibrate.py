@@ -14,8 +14,14 @@ from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.budget import Interval
 from dpacct.calibration.answer import Calibration
-from dpacct.calibration.goals import EpsilonGoal, Goal, excess
-from dpacct.calibration.risk_target import find_goal, refuse_risk, reported_delta
+from dpacct.calibration.goals import (
+    EpsilonGoal,
+    Goal,
+    excess,
+    find_goal,
+    refuse_risk,
+    reported_delta,
+)
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct.numerics.search import bracket_root
 from dpacct.rounds import Adjacency, Poisson, Round, Sampling, Schedule, Uniform
@@ -71,7 +77,7 @@ def calibrate(
     """
     if solve not in SOLVE_FOR:
         raise InvalidParameter("solve", solve, f"solve is one of {', '.join(SOLVE_FOR)}")
-    judge = find_accountant(accountant)
+    chosen = find_accountant(accountant)
     unknown = "noise_multiplier" if solve == "noise" else solve
     given = {
         "noise_multiplier": noise_multiplier,
@@ -94,13 +100,13 @@ def calibrate(
         refuse_risk(solve, advantage=advantage, tpr=tpr, fpr=fpr)
     if solve == "epsilon":
         plan, at = build_schedule(schedule, **parts), validate.delta(delta)
-        return Calibration(solve, plan, accountant, at, judge.epsilon(plan, at), None)
+        return Calibration(solve, plan, accountant, at, chosen.epsilon(plan, at), None)
     if solve == "delta":
         plan, budget = build_schedule(schedule, **parts), validate.epsilon(epsilon)
-        spent = judge.delta(plan, budget).upper
+        spent = chosen.delta(plan, budget).upper
         return Calibration(solve, plan, accountant, spent, Interval(0.0, budget), None)
 
-    goal = find_goal(judge, epsilon=epsilon, delta=delta, advantage=advantage, tpr=tpr, fpr=fpr)
+    goal = find_goal(chosen, epsilon=epsilon, delta=delta, advantage=advantage, tpr=tpr, fpr=fpr)
     at = goal.delta if isinstance(goal, EpsilonGoal) else reported_delta(delta)
     factor = 1.0
     if solve == "noise":
@@ -117,7 +123,7 @@ def calibrate(
     reached = goal.measure(plan)
     if isinstance(goal, EpsilonGoal):
         return Calibration(solve, plan, accountant, at, reached, goal.target, factor)
-    spent = judge.epsilon(plan, at)
+    spent = chosen.epsilon(plan, at)
     return Calibration(solve, plan, accountant, at, spent, goal.target, factor, goal.name, reached)
 
 

@@ -1,7 +1,6 @@
 """What a calibration aims at: a cost that falls with the noise, and the value it may reach.
 
-The solver of `calibrate` knows goals only through `Goal`; `EpsilonGoal` is the usual one, the
-attack risks are in `risk_target`.
+The solver of `calibrate` knows goals only through `Goal`: an epsilon, or the risk of an attack.
 """
 
 from __future__ import annotations
@@ -10,8 +9,11 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
+from dpacct import validate
 from dpacct.accountant import Accountant
 from dpacct.budget import Interval
+from dpacct.errors import InvalidParameter
+from dpacct.risk.attacks import Attacks, gaussian_mu, normal_quantile
 from dpacct.rounds import Schedule
 from dpacct.tight.first_guess import estimate_epsilon
 
@@ -57,18 +59,18 @@ class Goal(Protocol):
 class EpsilonGoal:
     """The proven epsilon at ``delta`` may not exceed ``target``."""
 
-    judge: Accountant
+    accountant: Accountant
     target: float
     delta: float
     name: str = "epsilon"
 
     def cost(self, schedule: Schedule) -> float:
         """See `Goal`."""
-        return self.judge.upper_epsilon(schedule, self.delta)
+        return self.accountant.upper_epsilon(schedule, self.delta)
 
     def measure(self, schedule: Schedule) -> Interval:
         """See `Goal`."""
-        return self.judge.epsilon(schedule, self.delta)
+        return self.accountant.epsilon(schedule, self.delta)
 
     def log_noise(self, rate: float) -> float:
         """See `Goal`; one unsampled round at the epsilon that sampling amplifies to the target.
@@ -92,3 +94,123 @@ def excess(goal: Goal, schedule: Schedule) -> float:
         # to nothing at once would lead secants astray.
         return min(0.0, math.log(max(cost, _FAR_BELOW * goal.target)) - math.log(goal.target))
     return max(math.log(cost) - math.log(goal.target), 1e-300)
+
+
+# The delta at which epsilon is told beside a risk, where none is given.
+REPORTED_DELTA = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class AdvantageGoal:
+    """The proven TPR - FPR of every attack may not exceed ``target``."""
+
+    accountant: Accountant
+    target: float
+    name: str = "advantage"
+
+    def cost(self, schedule: Schedule) -> float:
+        """See `Goal`."""
+        return Attacks(schedule, self.accountant).upper_advantage()
+
+    def measure(self, schedule: Schedule) -> Interval:
+        """See `Goal`."""
+        return Attacks(schedule, self.accountant).advantage()
+
+    def log_noise(self, rate: float) -> float:
+        """See `Goal`; a round that is sampled has at most ``rate`` times the advantage."""
+        return -math.log(gaussian_mu(self.target / rate))
+
+    def estimate(self, schedule: Schedule) -> float:  # noqa: ARG002 - the protocol asks for it
+        """See `Goal`."""
+        return math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class TruePositiveGoal:
+    """The proven TPR of every attack with false positive rate ``fpr`` may not exceed ``target``."""
+
+    accountant: Accountant
+    target: float
+    fpr: float
+
+    @property
+    def name(self) -> str:
+        """See `Goal`."""
+        return f"TPR at FPR {self.fpr:g}"
+
+    def cost(self, schedule: Schedule) -> float:
+        """See `Goal`."""
+        return Attacks(schedule, self.accountant).upper_tpr(self.fpr)
+
+    def measure(self, schedule: Schedule) -> Interval:
+        """See `Goal`."""
+        return Attacks(schedule, self.accountant).tpr(self.fpr)
+
+    def log_noise(self, rate: float) -> float:
+        """See `Goal`; one sampled round has at most ``rate`` times the gain over the FPR."""
+        alone = min(self.fpr + (self.target - self.fpr) / rate, 1 - 1e-9)
+        mu = normal_quantile(alone) - normal_quantile(self.fpr)
+        return -math.log(max(mu, 1e-9))
+
+    def estimate(self, schedule: Schedule) -> float:  # noqa: ARG002 - the protocol asks for it
+        """See `Goal`."""
+        return math.nan
+
+
+def reported_delta(delta: float | None) -> float:
+    """The delta at which epsilon is told beside a risk.
+
+    Raises:
+        InvalidParameter: it is outside (0, 1).
+    """
+    return REPORTED_DELTA if delta is None else validate.delta(delta)
+
+
+def refuse_risk(
+    solve: str, *, advantage: float | None, tpr: float | None, fpr: float | None
+) -> None:
+    """Refuse a limit of attack risk where epsilon or delta is solved for.
+
+    Raises:
+        InvalidParameter: there is one.
+    """
+    for name, value in {"advantage": advantage, "tpr": tpr, "fpr": fpr}.items():
+        if value is not None:
+            rule = f"a limit of attack risk leaves no {solve} to solve for"
+            raise InvalidParameter(name, value, rule, "dpacct.risk tells the risk of a schedule.")
+
+
+def find_goal(
+    accountant: Accountant,
+    *,
+    epsilon: float | None,
+    delta: float | None,
+    advantage: float | None = None,
+    tpr: float | None = None,
+    fpr: float | None = None,
+) -> Goal:
+    """The one goal that is meant.
+
+    Raises:
+        InvalidParameter: none is, or several are; a value out of range; a TPR that guessing has.
+    """
+    targets = {"epsilon": epsilon, "advantage": advantage, "tpr": tpr}
+    given = [name for name, value in targets.items() if value is not None]
+    if len(given) > 1:
+        rule = f"{given[0]} is given too, and a calibration has one target"
+        raise InvalidParameter(given[1], targets[given[1]], rule, "Drop one of them.")
+    if tpr is None and fpr is not None:
+        raise InvalidParameter("fpr", fpr, "it belongs to a target for tpr, and there is none")
+    if advantage is not None:
+        noun = "a target for the advantage"
+        value = validate.positive_probability("advantage", advantage, noun, below_one=True)
+        return AdvantageGoal(accountant, value)
+    if tpr is None:
+        return EpsilonGoal(accountant, validate.target_epsilon(epsilon), validate.delta(delta))
+    at = validate.positive_probability("fpr", fpr, "a false positive rate", below_one=True)
+    noun = "a target for the true positive rate"
+    value = validate.positive_probability("tpr", tpr, noun, below_one=True)
+    if value <= at:
+        rule = f"accusing at random reaches {at:g} already, so a target lies in ({at:g}, 1)"
+        raise InvalidParameter("tpr", tpr, rule)
+    return TruePositiveGoal(accountant, value, at)

@@ -17,7 +17,7 @@ from dpacct.errors import BudgetExceeded, InvalidParameter
 from dpacct.fl.clients import ClientData, Population, check_population
 from dpacct.fl.engine import checks as settings
 from dpacct.fl.engine.engine import Engine, TrainingState
-from dpacct.fl.engine.loop import Player
+from dpacct.fl.engine.loop import RoundLoop
 from dpacct.fl.layout import Layout, copies, trainable
 from dpacct.fl.local.losses import LossFunction
 from dpacct.fl.local.sgd import SGD
@@ -25,9 +25,9 @@ from dpacct.fl.methods.dp_fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.privacy.bounds import Bound, check_limits
-from dpacct.fl.privacy.charge import Plan
+from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.noise import Noise
-from dpacct.fl.privacy.randomness import SEEDED, expected_cohort, open_source
+from dpacct.fl.privacy.randomness import SEEDED, expected_cohort, randomness_for
 from dpacct.fl.report.callbacks import Callback
 from dpacct.fl.report.reports import Report
 from dpacct.fl.trainers.chooser import TrainerChooser
@@ -145,14 +145,14 @@ class Federation:
         params = copies(trainable(model))
         layout = Layout.of(params)
         check_limits(first_bound, layout)
-        source = open_source(seed)
+        source = randomness_for(seed)
         seeded = None if source.private else SEEDED
         self.not_private_because = method.not_private_because or seeded
         cohort = expected_cohort(scheme, len(clients))
         self.noise_multiplier, self.budget = settings.choose_noise(
             scheme, relation, self.rounds, budget, noise_multiplier, at, accountant
         )
-        plan = Plan(scheme, relation, self.noise_multiplier, cohort)
+        plan = NoisePlan(scheme, relation, self.noise_multiplier, cohort)
         self._calibrated = noise_multiplier is None
         self._limited_by = None if self._calibrated else budget
         self._accountant = accountant
@@ -174,7 +174,7 @@ class Federation:
         )
         engine = Engine(clients, method, layout, local, plan, noise, source, self.device, rate)
         state = TrainingState(0, params, copies(method.init(copies(params))), {}, first_bound, None)
-        self._player = Player(engine, chooser, account, state, model, preflight, example)
+        self._player = RoundLoop(engine, chooser, account, state, model, preflight, example)
         self._player.event()
         self._callbacks = tuple(callbacks)
         self.stopped_because: str | None = None

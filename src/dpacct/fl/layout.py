@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -134,8 +134,3 @@ def check_tensors(params: Mapping[str, Tensor], layout: Layout, what: str) -> No
             )
         if value.shape != shape:
             raise InvalidParameter(what, tuple(value.shape), f"{name} has shape {tuple(shape)}")
-
-
-def stack(rows: Sequence[Tensor]) -> Tensor:
-    """Vectors [d] as a matrix [c, d]."""
-    return torch.stack(list(rows))

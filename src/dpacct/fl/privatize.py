@@ -20,7 +20,7 @@ from dpacct.fl.engine.checks import choose_sampling
 from dpacct.fl.layout import Layout, Params, check_tensors
 from dpacct.fl.privacy.adaptive_clip import AdaptiveClip
 from dpacct.fl.privacy.bounds import Bound, Clip, check_limits
-from dpacct.fl.privacy.charge import Plan
+from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std
 from dpacct.fl.privacy.norms import at_least_single
 from dpacct.fl.privacy.randomness import OperatingSystem, expected_cohort
@@ -81,10 +81,10 @@ class AggregationPlan:
         _ = self.charge
 
     @property
-    def charge(self) -> Plan:
+    def charge(self) -> NoisePlan:
         """The plan as the engine knows it."""
         clients = cast("int", self.num_clients)
-        return Plan(
+        return NoisePlan(
             self.sampling,
             Adjacency(cast("str", self.adjacency)),
             self.noise_multiplier,

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from dpacct.errors import LedgerError
 from dpacct.ledger.book import Book
+from dpacct.ledger.record.admission import refuse
 from dpacct.ledger.record.chain import Entry
 from dpacct.ledger.record.events import Event, event_to_json
 from dpacct.ledger.record.plans import Plan
-from dpacct.ledger.record.refusal import refuse
 from dpacct.ledger.record.standing import Standing
 from dpacct.ledger.record.state import LedgerState, RunState, Slot, abandoned, committed, reserved
 from dpacct.renyi.odometer import Totals, add, subtract

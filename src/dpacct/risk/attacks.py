@@ -45,11 +45,11 @@ class Attacks:
 
     Args:
         schedule: what runs.
-        judge: the accountant that proves the upper side.
+        accountant: the accountant that proves the upper side.
     """
 
-    def __init__(self, schedule: Schedule, judge: Accountant) -> None:
-        self.profile = PrivacyProfile(schedule, judge)
+    def __init__(self, schedule: Schedule, accountant: Accountant) -> None:
+        self.profile = PrivacyProfile(schedule, accountant)
         self._proven = [Attack(self.profile.proven, d) for d in Direction]
         self._achieved = self._proven
         if not self.profile.exact:

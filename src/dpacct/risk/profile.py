@@ -54,16 +54,16 @@ class PrivacyProfile:
 
     Args:
         schedule: what runs.
-        judge: the accountant that proves the upper side.
+        accountant: the accountant that proves the upper side.
     """
 
-    def __init__(self, schedule: Schedule, judge: Accountant) -> None:
-        tight = isinstance(judge, TightAccountant)
-        solve = find_engine(judge.engine if tight else TightAccountant().engine).delta
+    def __init__(self, schedule: Schedule, accountant: Accountant) -> None:
+        tight = isinstance(accountant, TightAccountant)
+        solve = find_engine(accountant.engine if tight else TightAccountant().engine).delta
 
         @cache
         def worse(epsilon: float) -> float:
-            return judge.delta(schedule, epsilon).upper
+            return accountant.delta(schedule, epsilon).upper
 
         self._worse = None if tight else worse
         self._proven = _Side(schedule, proven_pair, solve, worse)

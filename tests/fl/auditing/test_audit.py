@@ -11,7 +11,7 @@ from dpacct import fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.privacy.bounds import clip_rows
-from dpacct.fl.privacy.charge import Plan
+from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.norms import row_norms
 from dpacct.fl.trainers.vectorized import VectorizedTrainer
 from dpacct.rounds import Poisson, Uniform
@@ -163,9 +163,9 @@ def test_an_indicator_that_is_not_charged_for_is_refused():
 
 
 def test_an_indicator_that_the_charge_forgets_is_caught(monkeypatch):
-    event = Plan.event
+    event = NoisePlan.event
     monkeypatch.setattr(
-        Plan,
+        NoisePlan,
         "event",
         lambda plan, bound, *rest: event(plan, fl.Clip(bound.clip_norm), *rest),
     )

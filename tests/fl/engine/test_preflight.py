@@ -11,7 +11,7 @@ from dpacct import fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.privacy.charge import Plan
+from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.trainers.vectorized import VectorizedTrainer
 from dpacct.rounds import Poisson, Uniform
 from tests.fl.auditing.test_audit import (
@@ -133,9 +133,9 @@ def test_what_contradicts_the_charge_is_refused_with_and_without_it(
 
 
 def test_a_count_that_is_not_charged_for_is_caught(monkeypatch):
-    event = Plan.event
+    event = NoisePlan.event
     monkeypatch.setattr(
-        Plan, "event", lambda plan, bound, *rest: event(plan, fl.Clip(bound.clip_norm), *rest)
+        NoisePlan, "event", lambda plan, bound, *rest: event(plan, fl.Clip(bound.clip_norm), *rest)
     )
     with pytest.raises(fl.AuditFailed, match="joint charge: multiplier"):
         begun(bound=FreeIndicator(0.5, indicator_noise=3.0))

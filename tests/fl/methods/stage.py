@@ -14,7 +14,7 @@ from dpacct.fl.engine.engine import Engine, TrainingState
 from dpacct.fl.layout import Layout, trainable
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.privacy.charge import Plan
+from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.noise import Noise
 from dpacct.fl.privacy.randomness import Seeded, expected_cohort
 from dpacct.fl.trainers.sequential import SequentialTrainer
@@ -91,7 +91,7 @@ def simulate(
     chosen = choose_bound(bound, clip_norm, method)
     scheme = fl.Full() if sampling is None else sampling
     planned = expected_cohort(scheme, len(clients))
-    plan = Plan(scheme, Adjacency.parse(scheme.default_adjacency), noise_multiplier, planned)
+    plan = NoisePlan(scheme, Adjacency.parse(scheme.default_adjacency), noise_multiplier, planned)
     source = Seeded(3)
     objective = LocalLoss(model, loss, layout.names, local.precision, functional=vectorized)
     kind = VectorizedTrainer if vectorized else SequentialTrainer

@@ -15,7 +15,7 @@ from dpacct.errors import InvalidParameter
 from dpacct.fl.engine.engine import Engine, TrainingState
 from dpacct.fl.layout import Layout
 from dpacct.fl.privacy.bounds import clip_rows
-from dpacct.fl.privacy.charge import Plan
+from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.randomness import Seeded, expected_cohort
 from dpacct.fl.privacy.secure_noise import grid_exponent
 from dpacct.rounds import Adjacency, Full, Poisson, Uniform
@@ -97,7 +97,9 @@ def update(kind, dtype, exponent, seed):
 
 def summed(rows, bound, sampling, population, noise):
     """The sum of these contributions as an engine computes it, in exact numbers."""
-    plan = Plan(sampling, sampling.default_adjacency, 1.0, expected_cohort(sampling, population))
+    plan = NoisePlan(
+        sampling, sampling.default_adjacency, 1.0, expected_cohort(sampling, population)
+    )
     cpu = torch.device("cpu")
     source = Seeded(1)
     engine = Engine(

@@ -21,7 +21,7 @@ from dpacct.fl.methods.dp_fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.privacy.bound_checks import check_charge
 from dpacct.fl.privacy.bounds import Bound
-from dpacct.fl.privacy.charge import Plan
+from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.findings import Audit
 from dpacct.fl.privacy.noise import GaussianNoise, Noise
 from dpacct.fl.privacy.randomness import expected_cohort
@@ -72,7 +72,9 @@ def audit(
         method,
         choose_bound(bound, clip_norm, method),
         noise or GaussianNoise(),
-        Plan(scheme, relation, noise_multiplier, expected_cohort(scheme, len(problem.clients))),
+        NoisePlan(
+            scheme, relation, noise_multiplier, expected_cohort(scheme, len(problem.clients))
+        ),
         method.prepare(SGD(lr=0.5, epochs=1, batch_size=4) if local is None else local),
         vectorize=vectorize,
     )

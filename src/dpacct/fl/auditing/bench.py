@@ -12,14 +12,14 @@ from torch import Tensor
 
 from dpacct.fl.auditing.problem import Problem
 from dpacct.fl.clients import ClientData
-from dpacct.fl.engine.engine import Engine, Release, TrainingState
+from dpacct.fl.engine.engine import Engine, Released, TrainingState
 from dpacct.fl.layout import Layout, trainable
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.privacy.adaptive_clip import AdaptiveClip
 from dpacct.fl.privacy.bound_checks import check_bound
 from dpacct.fl.privacy.bounds import Bound
-from dpacct.fl.privacy.charge import Plan
+from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.findings import Finding
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std
 from dpacct.fl.privacy.noise_checks import repeated, wrong_mean, wrong_shape, wrong_std
@@ -41,7 +41,7 @@ class Bench:
         method: Method,
         bound: Bound,
         noise: Noise,
-        plan: Plan,
+        plan: NoisePlan,
         local: SGD,
         *,
         vectorize: bool | str,
@@ -201,7 +201,7 @@ class Bench:
         return Finding("release", same, detail)
 
     def after(
-        self, release: Release, clients: Sequence[ClientData], cohort: Sequence[int]
+        self, release: Released, clients: Sequence[ClientData], cohort: Sequence[int]
     ) -> TrainingState:
         """The state after a round on these clients whose release was forced to be this one."""
         self.replay()

@@ -1,9 +1,8 @@
-"""One round, stage by stage, in an order that no method can change.
+"""The stages of one round, in which no method can leave one out; `RoundLoop` has their order.
 
-Rule 1: reserved before anything is drawn. Rule 2: the cohort comes from secret randomness, the
-denominator from the plan. Rule 3: every update passes the mask and the bound, whatever it holds.
-Rule 4: noise is added whoever came, nobody included. Rule 5: committed before anything is released;
-what comes after sees `Noised` and public state alone.
+Rule 1: every update passes the mask and the bound, whatever it holds. Rule 2: noise is added
+whoever came, nobody included, and the denominator is that of the plan. Rule 3: what comes after
+sees `Noised` and public state alone.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.privacy.adaptive_clip import INDICATOR_NORM, AdaptiveClip
 from dpacct.fl.privacy.bounds import Bound
-from dpacct.fl.privacy.charge import Plan
+from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.markers import Bounded, Noised, bounded, noised, scatter
 from dpacct.fl.privacy.noise import Noise, drawn_std
 from dpacct.fl.privacy.randomness import Randomness, torch_seed
@@ -86,7 +85,7 @@ class Collected:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Release:
+class Released:
     """What leaves the aggregator: the noised mean, and the noisy sum of the indicators."""
 
     mean: Noised
@@ -101,7 +100,7 @@ class Engine:
     method: Method
     layout: Layout
     local: SGD
-    plan: Plan
+    plan: NoisePlan
     noise: Noise
     source: Randomness
     device: torch.device
@@ -152,6 +151,7 @@ class Engine:
             ours = [place for place, client in enumerate(part) if client in members]
             if found.raw is not None:
                 found.raw.append(rows[ours] if kept is None else rows[ours][:, kept])
+            # Rule 1.
             bounded_rows, norms, bad = self._bound(rows, kept, layout, bound)
             self._add(found, bounded_rows, norms, bad, ours, layout, bound)
             found.privacy_seconds += self._clock(started)
@@ -161,7 +161,7 @@ class Engine:
                 found.memories.update(zip(part, map(copies, memories), strict=True))
         return found
 
-    def release(self, state: TrainingState, found: Collected) -> Release | None:
+    def release(self, state: TrainingState, found: Collected) -> Released | None:
         """Add the noise and divide by the planned cohort size.
 
         Returns:
@@ -173,6 +173,7 @@ class Engine:
         std = drawn_std(self.noise, plan.update_std(bound), found.arrived)
         if std is None:
             return None
+        # Rule 2.
         if found.raw is None:
             noisy = self.noise.add(found.total, bound.limits(layout), std, self.source)
         else:
@@ -189,7 +190,7 @@ class Engine:
         dtype = next(iter(state.params.values())).dtype
         mean = scatter((noisy / plan.cohort_size).to(dtype), kept, self.layout.size)
         number = state.round + 1
-        return Release(
+        return Released(
             noised(
                 mean,
                 self.layout,
@@ -204,8 +205,9 @@ class Engine:
             indicator_sum,
         )
 
-    def apply(self, state: TrainingState, release: Release) -> TrainingState:
+    def apply(self, state: TrainingState, release: Released) -> TrainingState:
         """The next state, from the release and public state; the method has copies alone."""
+        # Rule 3.
         mean = release.mean.map(torch.clone)
         noised_mean = self.method.post(mean, copies(state.server_state))
         params, server_state = self.method.server(

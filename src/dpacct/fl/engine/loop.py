@@ -1,4 +1,10 @@
-"""Plays the rounds of a run: ledger, engine and model in the order that keeps every promise."""
+"""Plays the rounds of a run: ledger, engine and model in the order that keeps every promise.
+
+Rule 1: all of it was tried on made-up clients before the run is charged for anything. Rule 2: a
+round is reserved before anything is drawn. Rule 3: cohorts come from secret randomness. Rule 4:
+what was charged for is what is released: population, model, bound and noise are looked at again.
+Rule 5: a round is committed before anything of it is released.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +41,7 @@ from dpacct.fl.trainers.chooser import Choice, TrainerChooser
 from dpacct.ledger import Event
 
 
-class Player:
+class RoundLoop:
     """One run in progress.
 
     Args:
@@ -77,6 +83,7 @@ class Player:
             Anything that `dpacct.fl.engine.rehearsal.Rehearsal` raises.
         """
         self._check_population()
+        # Rule 1.
         if self.choice is None and self.state.round < rounds:
             self.choice = self._rehearse()
         if self.account.begun or self.state.round >= rounds:
@@ -203,25 +210,30 @@ class Player:
         """
         began = time.perf_counter()
         engine, state = self.engine, self.state
+        # Rule 4.
         self._check_population()
         self._check_model()
+        # Rule 2.
         event = self.event()
         ticket = self.account.reserve(event)
         charging = time.perf_counter() - began
         # From here on randomness is drawn: the round stays spent, whatever happens.
         ticket.draw()
+        # Rule 3.
         cohort = draw_cohort(engine.plan.sampling, engine.num_clients, engine.source)
         arrived = engine.noise.arrivals(cohort, engine.source)
         found = self._collect(arrived)
         resumed = time.perf_counter()
         kept = found.kept
         layout = engine.layout if kept is None else engine.layout.restrict(kept)
+        # Rule 4.
         check_limits(state.bound, layout)
         if self.event() != event:
             raise Unsupported("the bound or the noise changed while clients trained: no release")
         release = engine.release(state, found)
         std = drawn_std(engine.noise, engine.plan.update_std(state.bound), found.arrived)
         if release is not None:
+            # Rule 5.
             ticket.commit()
             for client, memory in found.memories.items():
                 state.client_states[client] = {n: v.detach().cpu() for n, v in memory.items()}

@@ -15,7 +15,7 @@ from dpacct.fl.layout import Layout
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.methods.published import PublishedRound
 from dpacct.fl.privacy.bounds import Bound
-from dpacct.fl.privacy.charge import Plan
+from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.noise import GaussianNoise, Noise
 from dpacct.fl.privacy.norms import MARGIN, row_norms
 from dpacct.fl.privacy.randomness import Randomness, normals
@@ -39,7 +39,7 @@ def check_noise(method: Method, noise: Noise) -> None:
 
 
 def published_sum(
-    method: Method, rows: Tensor, layout: Layout, bound: Bound, plan: Plan, source: Randomness
+    method: Method, rows: Tensor, layout: Layout, bound: Bound, plan: NoisePlan, source: Randomness
 ) -> Tensor:
     """The sum [k] that a method's paper prints, from raw masked rows [m, k]."""
 

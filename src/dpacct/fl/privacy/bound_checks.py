@@ -12,7 +12,7 @@ from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Layout
 from dpacct.fl.privacy.adaptive_clip import INDICATOR_NORM
 from dpacct.fl.privacy.bounds import Bound, check_limits
-from dpacct.fl.privacy.charge import Plan
+from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.findings import Finding
 from dpacct.fl.privacy.noise import Noise
 from dpacct.fl.privacy.norms import MARGIN, row_norms
@@ -83,7 +83,7 @@ def check_bound(
     return Finding("bound", worst <= claimed, detail)
 
 
-def check_charge(plan: Plan, bound: Bound, noise: Noise) -> Finding:
+def check_charge(plan: NoisePlan, bound: Bound, noise: Noise) -> Finding:
     """The charge follows from the noise and the sensitivity."""
     charged = plan.event(bound, noise, {}).charged.noise_multiplier
     doubled = 2 if plan.adjacency is Adjacency.REPLACE_ONE else 1
@@ -92,7 +92,7 @@ def check_charge(plan: Plan, bound: Bound, noise: Noise) -> Finding:
     return Finding("charge", charged <= real, detail)
 
 
-def check_joint_charge(plan: Plan, bound: Bound, noise: Noise) -> tuple[Finding, ...]:
+def check_joint_charge(plan: NoisePlan, bound: Bound, noise: Noise) -> tuple[Finding, ...]:
     """The charge next to the multiplier of update and count together; nothing for other bounds."""
     std = plan.indicator_std(bound)
     if std is None:

@@ -20,7 +20,7 @@ from dpacct.rounds import Adjacency, Poisson, Round, Sampling
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class NoisePlan:
     """How much noise one round gets, and what that costs.
 
     Attributes:

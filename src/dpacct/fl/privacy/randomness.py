@@ -191,16 +191,16 @@ def normals(source: Randomness, size: int, device: torch.device) -> Tensor:
     return from_array(generator.standard_normal(size))
 
 
-def open_source(seed: int | None) -> Randomness:
+def randomness_for(seed: int | None) -> Randomness:
     """The operating system's generator, or a seeded one.
 
     Raises:
         InvalidParameter: the seed is out of range.
     """
-    return OperatingSystem() if seed is None else Seeded(validate_seed(seed))
+    return OperatingSystem() if seed is None else Seeded(plain_seed(seed))
 
 
-def validate_seed(seed: int) -> int:
+def plain_seed(seed: int) -> int:
     """A seed as a plain whole number."""
     if isinstance(seed, np.integer):
         return int(validate.real("seed", seed, "a seed is a whole number"))
