@@ -17,6 +17,13 @@ def main() -> None:
 
 
 def _start() -> None:
+    import warnings
+
+    with warnings.catch_warnings():
+        # Older releases of Typer import what newer ones of click are about to drop.
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module="typer")
+        import typer  # noqa: F401 - so that its warnings are met here
+
     from dpacct_cli.app import app
 
     app()
