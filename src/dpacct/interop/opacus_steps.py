@@ -1,0 +1,197 @@
+"""Which step of an optimizer belongs to which batch of its loader.
+
+Rule 1: a step is for one batch, the one that was delivered last, and each batch has at most one.
+Rule 2: a batch that is split for memory has all its parts stepped, in their order, and no other's.
+Rule 3: noise and clip norm at the step are those of the reservation.
+What breaks a rule raises before noise is drawn, or at the latest before the model changes.
+
+The loader draws ahead of what it delivers: by ``lead`` batches with workers, by none without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dpacct.errors import LedgerError, Unsupported
+from dpacct.ledger import Ticket
+
+_ATTRIBUTE = "_dpacct_steps"
+
+
+@dataclass(slots=True)
+class Part:
+    """What is delivered at once: a batch, or a part of one.
+
+    Attributes:
+        ticket: of the batch.
+        last: whether the model changes after it.
+        signaled: whether Opacus said so itself.
+    """
+
+    ticket: Ticket
+    last: bool = True
+    signaled: bool = False
+
+
+class Steps:
+    """The steps of one optimizer; made once, it watches it from then on.
+
+    Args:
+        optimizer: of Opacus.
+        lead: how many parts a loader draws ahead.
+        fresh_noise: makes the generator of a step's noise; None keeps the optimizer's.
+        scheduled_clip: the clip norm may change between batches.
+    """
+
+    def __init__(
+        self,
+        optimizer: Any,
+        lead: int,
+        fresh_noise: Callable[[Any], Any] | None,
+        *,
+        scheduled_clip: bool,
+    ) -> None:
+        self.exhausted = False
+        self._optimizer = optimizer
+        self._lead = lead
+        self._fresh_noise = fresh_noise
+        self._scheduled_clip = scheduled_clip
+        # Ghost clipping clips with what the model was given; each backward pass begins anew there.
+        self._ghost = type(optimizer).__name__ == "DPOptimizerFastGradientClipping"
+        self._noise = float(optimizer.noise_multiplier)
+        self._clip = self._clip_now()
+        self._passes = 0
+        self._parts: list[Part] = []
+        self._asked = 0
+        self._stepped = -1
+        self._current: Part | None = None
+        self._pre_step = optimizer.pre_step
+        self._signal = optimizer.signal_skip_step
+        self._hook = optimizer.step_hook
+        optimizer.pre_step = self._watched_pre_step
+        optimizer.signal_skip_step = self._watched_signal
+        optimizer.attach_step_hook(self._commit)
+        setattr(optimizer, _ATTRIBUTE, self)
+
+    @staticmethod
+    def of(optimizer: Any) -> Steps | None:
+        """The steps of an optimizer that is watched, None for another."""
+        return getattr(optimizer, _ATTRIBUTE, None)
+
+    def begin(self) -> int:
+        """A new pass over the loader; what was drawn for the one before stays spent."""
+        self._passes += 1
+        self._parts, self._asked, self._stepped = [], 0, -1
+        self.exhausted = False
+        optimizer = self._optimizer
+        # What Opacus kept of parts that were never stepped would be added to the next batch.
+        optimizer._step_skip_queue.clear()  # noqa: SLF001 - it has no other name
+        if optimizer._is_last_step_skipped:  # noqa: SLF001 - likewise
+            optimizer._is_last_step_skipped = False  # noqa: SLF001 - likewise
+            optimizer.zero_grad()
+        return self._passes
+
+    def asked(self, number: int) -> None:
+        """The loader asks for the next batch of a pass.
+
+        Raises:
+            LedgerError: another pass has begun since.
+        """
+        if number != self._passes:
+            raise LedgerError("another loop over the loader has begun; this one cannot go on.")
+        self._asked += 1
+
+    def drawn(self, ticket: Ticket) -> None:
+        """A batch is about to be drawn."""
+        self._parts.append(Part(ticket))
+
+    def _watched_signal(self, do_skip: bool = True) -> None:  # noqa: FBT001, FBT002 - Opacus' own
+        self._signal(do_skip)
+        if not self._parts:
+            return
+        part = self._parts[-1]
+        if part.signaled:
+            part = Part(part.ticket)
+            self._parts.append(part)
+        part.last, part.signaled = not do_skip, True
+
+    def _delivered(self) -> int:
+        """How many parts were delivered, at least; -1 where that is not known."""
+        if any(part.signaled for part in self._parts[-1:]):
+            return -1 if self.exhausted and self._lead else len(self._parts) - self._lead
+        return min(self._asked - self._lead, len(self._parts))
+
+    def _watched_pre_step(self, *words: Any, **named: Any) -> Any:
+        part = self._current = self._next_part()
+        self._check_settings()
+        if self._fresh_noise is not None:
+            self._optimizer.generator = self._fresh_noise(self._optimizer)
+        done = self._pre_step(*words, **named)
+        if done and part.ticket.state != "committed":
+            raise LedgerError("the step was not charged: its hook was replaced, nothing is done.")
+        if done != part.last:
+            raise LedgerError(_OTHER_PART)
+        return done
+
+    def _next_part(self) -> Part:
+        """The part that a step is for."""
+        delivered = self._delivered()
+        following = self._stepped + 1
+        index = following if delivered < 0 else delivered - 1
+        if not following <= index < len(self._parts):
+            raise LedgerError(
+                "a step without a batch: each batch of the attached loader has one, and no other."
+            )
+        part = self._parts[index]
+        if index > following and part.signaled:
+            raise LedgerError(_OTHER_PART)
+        if not self._ghost and self._optimizer.accumulated_iterations != 1:
+            raise Unsupported(
+                f"gradients of {self._optimizer.accumulated_iterations} batches were added up: an "
+                "example may be in several and move the sum by more than the clip norm. Step after "
+                "each batch; BatchMemoryManager makes batches larger."
+            )
+        self._stepped = index
+        return part
+
+    def _check_settings(self) -> None:
+        if hasattr(self._optimizer, "_adjusted_noise_multiplier"):
+            raise Unsupported("the noise is adjusted for an adaptive clip norm, uncharged.")
+        noise = float(self._optimizer.noise_multiplier)
+        if noise < self._noise:
+            raise Unsupported(
+                f"noise multiplier {noise:g} is less than {self._noise:g}, which is charged; "
+                "attach the optimizer with the least noise that it will have."
+            )
+        clip = self._clip_now()
+        if clip == self._clip:
+            return
+        first = self._stepped == 0 or self._parts[self._stepped - 1].last
+        if self._ghost or not self._scheduled_clip or not first:
+            raise Unsupported(
+                f"the clip norm was {self._clip[0]:g} and is {clip[0]:g}; if it depends on the "
+                "data, that has a cost, and if not, attach with scheduled_clip=True (never with "
+                "ghost clipping, nor within a batch)."
+            )
+        self._clip = clip
+
+    def _clip_now(self) -> tuple[float, ...]:
+        layers = getattr(self._optimizer, "max_grad_norms", ())
+        return (float(self._optimizer.max_grad_norm), *map(float, layers))
+
+    def _commit(self, optimizer: Any) -> None:
+        """Behind the noise, before the update."""
+        part = self._current
+        if part is None or not part.last:
+            raise LedgerError(_OTHER_PART)
+        part.ticket.commit()
+        if self._hook is not None:
+            self._hook(optimizer)
+
+
+_OTHER_PART = (
+    "a part of a batch had no step of its own, or two: its gradients would be added to those of "
+    "another batch. Call optimizer.step() once for everything that the loader delivers."
+)
