@@ -18,11 +18,12 @@ def main() -> None:
 
 def _start() -> None:
     import warnings
+    from importlib import import_module
 
     with warnings.catch_warnings():
         # Older releases of Typer import what newer ones of click are about to drop.
         warnings.filterwarnings("ignore", category=DeprecationWarning, module="typer")
-        import typer  # noqa: F401 - so that its warnings are met here
+        import_module("typer")
 
     from dpacct_cli.app import app
 
