@@ -44,9 +44,11 @@ def test_what_opacus_asks_for(accountant: str, stops: float, exact: float | None
         "accountant": accountant,
     }
     assert get_noise_multiplier(**setting) == pytest.approx(stops, abs=1e-5)
-    found = get_noise_multiplier(**setting, epsilon_tolerance=1e-6)
-    assert found == pytest.approx(exact, abs=1e-5)
-    says(f'| `"{accountant}"` | {stops:.5f} | {exact:.5f} |')
+    says(f'| `"{accountant}"` | {stops:.5f} |')
+    if exact is not None:
+        found = get_noise_multiplier(**setting, epsilon_tolerance=1e-6)
+        assert found == pytest.approx(exact, abs=1e-5)
+        says(f'| `"{accountant}"` | {stops:.5f} | {exact:.5f} |')
 
 
 def test_what_the_noise_of_a_limit_theorem_spends() -> None:

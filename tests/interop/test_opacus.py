@@ -320,6 +320,36 @@ def test_a_part_of_a_batch_without_its_step_is_refused(
     assert run.committed == 0
 
 
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_batches_that_the_program_itself_adds_up_are_refused(ledger: Ledger, mode: str) -> None:
+    run = ledger.start_run("opacus")
+    job = Job(mode=mode)
+    batches = iter(job.attach(run))
+    for skip in (True, False):
+        batch = next(batches)
+        job.optimizer.signal_skip_step(skip)
+        if skip:
+            job.step(batch)
+        else:
+            refused(job, lambda found=batch: job.step(found), LedgerError, "a part of a batch")
+    refused(job, lambda: job.step(next(batches)), LedgerError, "a part of a batch")
+    assert run.committed == 0
+    # A new loop begins with nothing.
+    assert job.epoch() == 10
+    assert run.committed == 10
+
+
+def test_gradients_of_more_examples_than_were_drawn_are_refused(ledger: Ledger) -> None:
+    run = ledger.start_run("opacus")
+    job = Job()
+    batches = iter(job.attach(run))
+    next(batches)
+    refused(job, lambda: job.step((X, Y)), LedgerError, "the gradients are of 40 examples")
+    x, y = next(batches)
+    job.step((x[:1], y[:1]))
+    assert (run.rounds, run.committed) == (2, 1)
+
+
 def test_two_optimizers_and_what_is_attached_twice(ledger: Ledger) -> None:
     run = ledger.start_run("opacus")
     job, other = Job(), Job()

@@ -83,8 +83,11 @@ class LedgerSampler(_samplers.UniformWithReplacementSampler):
             self.ended = str(refusal)
             return None
         ticket.draw()
-        self._steps.drawn(ticket)
-        scheme = self._event.round.sampling
+        batch = self._sample(self._event.round.sampling)
+        self._steps.drawn(ticket, len(batch))
+        return batch
+
+    def _sample(self, scheme: Any) -> list[int]:
         if self._run.private:
             return draw_cohort(scheme, self.num_samples, OperatingSystem())
         # At most the rate, which the same comparison in float32 exceeds.

@@ -26,11 +26,13 @@ class Part:
 
     Attributes:
         ticket: of the batch.
+        examples: how many the batch has.
         last: whether the model changes after it.
         signaled: whether Opacus said so itself.
     """
 
     ticket: Ticket
+    examples: int
     last: bool = True
     signaled: bool = False
 
@@ -67,6 +69,8 @@ class Steps:
         self._asked = 0
         self._stepped = -1
         self._current: Part | None = None
+        self._examples = 0
+        self._mixed = False
         self._pre_step = optimizer.pre_step
         self._signal = optimizer.signal_skip_step
         self._hook = optimizer.step_hook
@@ -88,9 +92,10 @@ class Steps:
         optimizer = self._optimizer
         # What Opacus kept of parts that were never stepped would be added to the next batch.
         optimizer._step_skip_queue.clear()  # noqa: SLF001 - it has no other name
-        if optimizer._is_last_step_skipped:  # noqa: SLF001 - likewise
-            optimizer._is_last_step_skipped = False  # noqa: SLF001 - likewise
-            optimizer.zero_grad()
+        optimizer._is_last_step_skipped = False  # noqa: SLF001 - likewise
+        for parameter in optimizer.params:
+            parameter.summed_grad = None
+        self._examples, self._mixed = 0, False
         return self._passes
 
     def asked(self, number: int) -> None:
@@ -103,9 +108,9 @@ class Steps:
             raise LedgerError("another loop over the loader has begun; this one cannot go on.")
         self._asked += 1
 
-    def drawn(self, ticket: Ticket) -> None:
-        """A batch is about to be drawn."""
-        self._parts.append(Part(ticket))
+    def drawn(self, ticket: Ticket, examples: int) -> None:
+        """A batch was drawn, of so many examples."""
+        self._parts.append(Part(ticket, examples))
 
     def _watched_signal(self, do_skip: bool = True) -> None:  # noqa: FBT001, FBT002 - Opacus' own
         self._signal(do_skip)
@@ -113,7 +118,7 @@ class Steps:
             return
         part = self._parts[-1]
         if part.signaled:
-            part = Part(part.ticket)
+            part = Part(part.ticket, part.examples)
             self._parts.append(part)
         part.last, part.signaled = not do_skip, True
 
@@ -124,8 +129,14 @@ class Steps:
         return min(self._asked - self._lead, len(self._parts))
 
     def _watched_pre_step(self, *words: Any, **named: Any) -> Any:
+        if self._mixed:
+            raise LedgerError(_OTHER_PART)
         part = self._current = self._next_part()
+        # Until all went well: what was summed of a batch that is split is then not to be used.
+        self._mixed = part.signaled
         self._check_settings()
+        if not self._ghost:
+            self._check_examples(part)
         if self._fresh_noise is not None:
             self._optimizer.generator = self._fresh_noise(self._optimizer)
         done = self._pre_step(*words, **named)
@@ -133,6 +144,7 @@ class Steps:
             raise LedgerError("the step was not charged: its hook was replaced, nothing is done.")
         if done != part.last:
             raise LedgerError(_OTHER_PART)
+        self._mixed = False
         return done
 
     def _next_part(self) -> Part:
@@ -145,16 +157,34 @@ class Steps:
                 "a step without a batch: each batch of the attached loader has one, and no other."
             )
         part = self._parts[index]
-        if index > following and part.signaled:
+        before = self._parts[index - 1] if index else part
+        if part.signaled and (
+            index > following or not (before.last or before.ticket is part.ticket)
+        ):
+            self._mixed = True
             raise LedgerError(_OTHER_PART)
-        if not self._ghost and self._optimizer.accumulated_iterations != 1:
+        self._stepped = index
+        return part
+
+    def _check_examples(self, part: Part) -> None:
+        """The gradients are those of one backward pass, on no more examples than were drawn."""
+        optimizer = self._optimizer
+        if optimizer.accumulated_iterations != 1:
             raise Unsupported(
-                f"gradients of {self._optimizer.accumulated_iterations} batches were added up: an "
+                f"gradients of {optimizer.accumulated_iterations} batches were added up: an "
                 "example may be in several and move the sum by more than the clip norm. Step after "
                 "each batch; BatchMemoryManager makes batches larger."
             )
-        self._stepped = index
-        return part
+        found: Any = optimizer.params[0].grad_sample
+        first = self._stepped == 0 or self._parts[self._stepped - 1].last
+        self._examples *= not first
+        self._examples += sum(map(len, found)) if isinstance(found, list) else len(found)
+        # Opacus can put one made-up example into an empty batch.
+        if self._examples > max(part.examples, 1):
+            raise LedgerError(
+                f"the gradients are of {self._examples} examples and the batch has "
+                f"{part.examples}: a step is for the batch that the loader delivered, as it is."
+            )
 
     def _check_settings(self) -> None:
         if hasattr(self._optimizer, "_adjusted_noise_multiplier"):
