@@ -48,7 +48,7 @@ LAYERS = [
 # the whole name of a module.
 EVERYWHERE = {"numpy", "scipy"}
 ONLY = {
-    "torch": {"fl", "dpacct.interop.opacus_ledger"},
+    "torch": {"fl", "dpacct.interop.opacus_ledger", "dpacct.interop.opacus_ranks"},
     "sklearn": {"fl"},
     "dp_accounting": {"interop"},
     "opacus": {"interop"},

@@ -36,9 +36,15 @@ class Job:
     """A model with what `make_private` returns."""
 
     def __init__(
-        self, *, mode: str = "hooks", workers: int = 0, loader: Any = None, **settings: Any
+        self,
+        *,
+        mode: str = "hooks",
+        workers: int = 0,
+        loader: Any = None,
+        module: Any = None,
+        **settings: Any,
     ) -> None:
-        self.module = torch.nn.Linear(5, 2)
+        self.module = torch.nn.Linear(5, 2) if module is None else module
         given = {"noise_multiplier": NOISE, "max_grad_norm": 1.0, "grad_sample_mode": mode}
         self.engine = opacus.PrivacyEngine(accountant="dpacct")
         made = self.engine.make_private(
@@ -514,3 +520,44 @@ def test_a_killed_loop_goes_on_and_pays_for_what_was_drawn(tmp_path: Path) -> No
         assert (run.committed, run.rounds) == (23, 25)
         assert run.on_plan
         assert not ledger.verify().remarks
+
+
+RANK = """
+import sys, warnings
+warnings.simplefilter("ignore")
+sys.path.insert(0, {folder!r})
+import test_opacus as t
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as Parallel
+folder, rank, workers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+t.torch.distributed.init_process_group("gloo", f"file://{{folder}}/meet", rank=rank, world_size=2)
+module = Parallel(t.torch.nn.Linear(5, 2))
+job = t.Job(module=module, workers=workers)
+job.loss = lambda y, z: t.torch.nn.functional.cross_entropy(y, z) if len(z) else 0.0 * y.sum()
+run = None
+if rank == 0:
+    ledger = t.Ledger.open(f"{{folder}}/l.ledger", t.Budget(20, t.DELTA))
+    run = ledger.start_run("ranks", 25 * t.ROUND)
+job.attach(run)
+steps = sum(job.epoch() for _ in range(4))
+t.torch.save((steps, job.loader.ended, module.module.weight), f"{{folder}}/{{rank}}.pt")
+"""
+
+
+def test_two_processes_share_one_run(tmp_path: Path) -> None:
+    script = RANK.format(folder=str(Path(__file__).parent))
+    words = [sys.executable, "-c", script, str(tmp_path)]
+    ranks = [subprocess.Popen([*words, str(rank), "1"]) for rank in range(2)]
+    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+    found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    assert [steps for steps, _, _ in found] == [25, 25]
+    assert found[0][1] == "the plan of the run is at its end"
+    assert torch.equal(found[0][2], found[1][2])
+    with Ledger.open(tmp_path / "l.ledger") as ledger:
+        assert (ledger.runs[0].committed, ledger.runs[0].rounds) == (25, 25)
+
+
+def test_a_rank_without_a_ledger_needs_others(ledger: Ledger) -> None:
+    job = Job()
+    with pytest.raises(InvalidParameter, match="rank 0 charges the run"):
+        job.attach(None)
+    job.attach(ledger.start_run("opacus"))

@@ -24,9 +24,10 @@ from torch.utils.data import DataLoader
 
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsupported
 from dpacct.fl.randomness import OperatingSystem, draw_cohort, torch_seed
+from dpacct.interop.opacus_ranks import Ranks
 from dpacct.interop.opacus_steps import Steps
 from dpacct.interop.packages import import_package
-from dpacct.ledger import Event, Run
+from dpacct.ledger import Event, Run, Ticket
 from dpacct.rounds import Adjacency, Poisson, Round, Schedule
 
 
@@ -46,6 +47,7 @@ _KNOWN = (
     _optimizers.DPOptimizer,
     _optimizers.DPPerLayerOptimizer,
     _optimizers.DPOptimizerFastGradientClipping,
+    _optimizers.DistributedDPOptimizer,
 )
 
 
@@ -56,15 +58,16 @@ class LedgerSampler(_samplers.UniformWithReplacementSampler):
         ended: why there are no more batches; None while there are.
     """
 
-    def __init__(self, sampler: Any, run: Run, event: Event, steps: Steps) -> None:
+    def __init__(self, sampler: Any, ranks: Ranks, event: Event, steps: Steps) -> None:
+        together = isinstance(sampler, _samplers.DistributedUniformWithReplacementSampler)
         super().__init__(  # pyright: ignore[reportUnknownMemberType]
-            num_samples=sampler.num_samples,
+            num_samples=sampler.total_size if together else sampler.num_samples,
             sample_rate=sampler.sample_rate,
             generator=sampler.generator,
-            steps=sampler.steps,
+            steps=len(sampler),
         )
         self.ended: str | None = None
-        self._run = run
+        self._ranks = ranks
         self._event = event
         self._steps = steps
 
@@ -73,25 +76,34 @@ class LedgerSampler(_samplers.UniformWithReplacementSampler):
 
     def draw(self) -> list[int] | None:
         """The indices of the next batch; None at the end of the budget or of the plan."""
-        if self.ended is None and self._run.plan is not None and self._run.on_plan:
-            self.ended = None if self._run.held else "the plan of the run is at its end"
         if self.ended is not None:
             return None
+        ticket = self._ranks.reserve(self._reserve)
+        if ticket is None:
+            self.ended = self.ended or "rank 0 has no more batches"
+            return None
+        share = self._ranks.share(self.num_samples)
+        batch = [share[index] for index in self._sample(self._event.round.sampling, len(share))]
+        self._steps.drawn(ticket, len(batch))
+        return batch
+
+    def _reserve(self, run: Run) -> Ticket | None:
+        if run.plan is not None and run.on_plan and not run.held:
+            self.ended = "the plan of the run is at its end"
+            return None
         try:
-            ticket = self._run.reserve(self._event)
+            ticket = run.reserve(self._event)
         except BudgetExceeded as refusal:
             self.ended = str(refusal)
             return None
         ticket.draw()
-        batch = self._sample(self._event.round.sampling)
-        self._steps.drawn(ticket, len(batch))
-        return batch
+        return ticket
 
-    def _sample(self, scheme: Any) -> list[int]:
-        if self._run.private:
-            return draw_cohort(scheme, self.num_samples, OperatingSystem())
+    def _sample(self, scheme: Any, examples: int) -> list[int]:
+        if self._ranks.private:
+            return draw_cohort(scheme, examples, OperatingSystem())
         # At most the rate, which the same comparison in float32 exceeds.
-        coins = torch.rand(self.num_samples, generator=self.generator, dtype=torch.float64)
+        coins = torch.rand(examples, generator=self.generator, dtype=torch.float64)
         threshold = int(scheme.sampling_rate * 2**53) / 2**53
         joined: Any = (coins < threshold).nonzero().reshape(-1)
         return joined.tolist()
@@ -123,11 +135,11 @@ class LedgerLoader(DataLoader[Any]):
     """The loader that `attach_ledger` returns.
 
     Attributes:
-        run: what its batches are charged to.
+        run: what its batches are charged to; None on ranks that keep no ledger.
         round: as which each of them is.
     """
 
-    def __init__(self, loader: Any, sampler: LedgerSampler, run: Run, event: Event) -> None:
+    def __init__(self, loader: Any, sampler: LedgerSampler, run: Run | None, event: Event) -> None:
         super().__init__(  # pyright: ignore[reportUnknownMemberType]
             dataset=loader.dataset,
             batch_sampler=sampler,
@@ -155,7 +167,7 @@ class LedgerLoader(DataLoader[Any]):
 def attach_ledger(
     loader: DataLoader[Any],
     optimizer: Any,
-    run: Run,
+    run: Run | None,
     *,
     adjacency: Adjacency | str | None = None,
     scheduled_clip: bool = False,
@@ -164,7 +176,8 @@ def attach_ledger(
 
     Args:
         loader, optimizer: as `make_private` returned them.
-        run: of the ledger of this data set. A run with a plan ends where the plan does.
+        run: of the ledger of this data set. A run with a plan ends where the plan does. Where
+            several processes train one model, rank 0 gives the run and the others None.
         adjacency: the neighboring relation, by example; default that of the plan, else add-remove.
         scheduled_clip: the clip norm changes by a schedule that does not depend on the data.
     Returns:
@@ -175,20 +188,23 @@ def attach_ledger(
         InvalidParameter: noise from a generator that was given, in a private run; or a plan in
             which there is no such round. LedgerError: the run is finished.
     """
-    if run.finished:
+    if run is not None and run.finished:
         raise LedgerError(f"run {run.id} is finished and takes no more rounds.")
     _check_optimizer(optimizer)
-    sampler = _check_loader(loader)
-    relation = adjacency or (run.plan.adjacency if run.plan else Adjacency.ADD_REMOVE)
+    together = isinstance(optimizer, _optimizers.DistributedDPOptimizer)
+    sampler = _check_loader(loader, together=together)
+    plan = None if run is None else run.plan
+    relation = Adjacency.parse(adjacency or (plan.adjacency if plan else Adjacency.ADD_REMOVE))
     round_ = Round(optimizer.noise_multiplier, Poisson(sampler.sample_rate), relation)
-    _check_plan(run.plan, round_)
-    if run.private:
+    _check_plan(plan, round_)
+    ranks = Ranks.of(run, together, (round_.noise_multiplier, round_.sampling_rate))
+    if ranks.private:
         _check_secrecy(optimizer, sampler)
     lead = loader.num_workers * (loader.prefetch_factor or 0)
-    fresh = _fresh_noise if run.private and not optimizer.secure_mode else None
+    fresh = _fresh_noise if ranks.private and not optimizer.secure_mode else None
     steps = Steps(optimizer, lead, fresh, scheduled_clip=scheduled_clip)
     event = Event(round_, details={"clip_norm": float(optimizer.max_grad_norm), "by": "opacus"})
-    charged = LedgerSampler(sampler, run, event, steps)
+    charged = LedgerSampler(sampler, ranks, event, steps)
     return LedgerLoader(loader, charged, run, event)
 
 
@@ -205,14 +221,14 @@ def _check_optimizer(optimizer: Any) -> None:
         raise Unsupported(f"{kind} adds no noise; give the optimizer that make_private returned.")
     if type(optimizer) not in _KNOWN:
         raise Unsupported(
-            f"the steps of {kind} cannot be charged: one process is known, flat or per-layer clip "
-            "norms, per-example gradients or ghost clipping."
+            f"the steps of {kind} cannot be charged: known are flat and per-layer clip norms, "
+            "per-example gradients and ghost clipping, in several processes the first of each."
         )
     if Steps.of(optimizer) is not None:
         raise Unsupported("the optimizer is attached already; its steps would be charged twice.")
 
 
-def _check_loader(loader: Any) -> Any:
+def _check_loader(loader: Any, *, together: bool) -> Any:
     sampler = getattr(loader, "batch_sampler", None)
     kind = type(sampler).__name__
     if isinstance(sampler, LedgerSampler):
@@ -220,20 +236,20 @@ def _check_loader(loader: Any) -> Any:
             "the loader is attached already: a second optimizer would release a second sum of each "
             "batch, which is not charged."
         )
-    if isinstance(sampler, _samplers.DistributedUniformWithReplacementSampler):
-        raise Unsupported(
-            "the loader is distributed: Opacus skips batches that are empty on one rank, so that "
-            "the ranks add up different ones."
-        )
     if isinstance(getattr(sampler, "sampler", None), torch.utils.data.WeightedRandomSampler):
         raise Unsupported(
             "the loader samples by weight: an example of more weight is in more batches than the "
             "rate says."
         )
-    if type(sampler) is not _samplers.UniformWithReplacementSampler:
+    known = (
+        _samplers.DistributedUniformWithReplacementSampler
+        if together
+        else _samplers.UniformWithReplacementSampler
+    )
+    if type(sampler) is not known:
         raise Unsupported(
-            f"the loader does not sample by Poisson ({kind}): no amplification is proven for it. "
-            "make_private(poisson_sampling=True) returns one that does."
+            f"the loader does not sample by Poisson as its optimizer needs it ({kind}): no "
+            "amplification is proven. make_private(poisson_sampling=True) returns both."
         )
     if not getattr(loader, "in_order", True):
         raise Unsupported("the loader delivers batches out of order; give in_order=True.")

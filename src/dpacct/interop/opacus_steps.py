@@ -12,12 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, cast
 
 from dpacct.errors import LedgerError, Unsupported
-from dpacct.ledger import Ticket
 
 _ATTRIBUTE = "_dpacct_steps"
+
+
+class Charge(Protocol):
+    """What the steps need of a `Ticket`."""
+
+    @property
+    def state(self) -> str:
+        """``committed`` once it is."""
+        ...
+
+    def commit(self) -> None:
+        """Call before the model changes."""
+        ...
 
 
 @dataclass(slots=True)
@@ -31,7 +43,7 @@ class Part:
         signaled: whether Opacus said so itself.
     """
 
-    ticket: Ticket
+    ticket: Charge
     examples: int
     last: bool = True
     signaled: bool = False
@@ -108,7 +120,7 @@ class Steps:
             raise LedgerError("another loop over the loader has begun; this one cannot go on.")
         self._asked += 1
 
-    def drawn(self, ticket: Ticket, examples: int) -> None:
+    def drawn(self, ticket: Charge, examples: int) -> None:
         """A batch was drawn, of so many examples."""
         self._parts.append(Part(ticket, examples))
 
@@ -178,7 +190,8 @@ class Steps:
         found: Any = optimizer.params[0].grad_sample
         first = self._stepped == 0 or self._parts[self._stepped - 1].last
         self._examples *= not first
-        self._examples += sum(map(len, found)) if isinstance(found, list) else len(found)
+        held = cast("list[Any]", found) if isinstance(found, list) else [found]
+        self._examples += sum(map(len, held))
         # Opacus can put one made-up example into an empty batch.
         if self._examples > max(part.examples, 1):
             raise LedgerError(
