@@ -17,6 +17,14 @@ def main() -> None:
 
 
 def _start() -> None:
+    import warnings
+    from importlib import import_module
+
+    with warnings.catch_warnings():
+        # Older releases of Typer import what newer ones of click are about to drop.
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module="typer")
+        import_module("typer")
+
     from dpacct_cli.app import app
 
     app()

@@ -51,6 +51,7 @@ LABELS = {
     "lr": "--local-lr",
     "steps": "--local-steps",
     "epochs": "--local-epochs",
+    "num_epochs": "--epochs",
     "batch_size": "--batch-size",
     "momentum": "--momentum",
     "weight_decay": "--weight-decay",
@@ -75,8 +76,8 @@ WHOLE = {
     "public_seed", "eval_every",
 }  # fmt: skip
 REALS = {
-    "epsilon", "noise_multiplier", "orders", "clip_norm", "lr", "weight_decay", "lr_decay",
-    "server_lr",
+    "epsilon", "noise_multiplier", "num_epochs", "orders", "clip_norm", "lr", "weight_decay",
+    "lr_decay", "server_lr",
 }  # fmt: skip
 LISTS = {"orders", "fpr"}
 

@@ -9,6 +9,7 @@ from dpacct.budget import Spent
 from dpacct.renyi.accountant import RenyiAccountant
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule, Uniform
 from dpacct_cli.render import Row, bracket, down, noise, plain, rate, shown_delta, up
+from dpacct_cli.words import in_units
 
 MAX_PHASES_SHOWN = 6
 
@@ -61,6 +62,10 @@ def keys(schedule: Schedule) -> dict[str, object]:
 
 
 def _who(sampling: Sampling, *, ratio_only: bool = False) -> str:
+    return in_units(_clients_of(sampling, ratio_only=ratio_only))
+
+
+def _clients_of(sampling: Sampling, *, ratio_only: bool) -> str:
     match sampling:
         case Poisson(sampling_rate):
             return f"Poisson sampling at rate {rate(sampling_rate)}"
@@ -84,7 +89,7 @@ def rows(schedule: Schedule, *, ratio_only: bool = False) -> list[Row]:
         ratio_only: a uniform cohort was given by its share, so its size is not known.
     """
     only = single_round(schedule)
-    neighbors = NEIGHBOURS[schedule.adjacency]
+    neighbors = in_units(NEIGHBOURS[schedule.adjacency])
     if only is not None:
         who = _who(only.sampling, ratio_only=ratio_only)
         return [Row("mechanism", f"{_count(schedule.rounds)}, {who}, {neighbors}")]
@@ -118,7 +123,8 @@ def noise_rows(schedule: Schedule, *, clients: int | None, clip_norm: float | No
     if clients is not None:
         cohort = Decimal(repr(only.sampling_rate)) * clients
         mean = f"{up(std / cohort)}{unit}"
-        parts.append(f"{mean} on the mean of the planned {plain(float(cohort))} clients")
+        planned = in_units(f"the planned {plain(float(cohort))} clients")
+        parts.append(f"{mean} on the mean of {planned}")
     moved = "2 x clip norm" if clip_norm is None else plain(2.0 * clip_norm)
     found: list[Row] = []
     if clients is not None or clip_norm is not None:
@@ -126,9 +132,9 @@ def noise_rows(schedule: Schedule, *, clients: int | None, clip_norm: float | No
     elif schedule.adjacency is Adjacency.REPLACE_ONE:
         found.append(Row("noise std", parts[0]))
     if schedule.adjacency is Adjacency.REPLACE_ONE:
-        found.append(Row("", f"replacing a client moves the sum by up to {moved}"))
+        found.append(Row("", in_units(f"replacing a client moves the sum by up to {moved}")))
     elif schedule.adjacency is Adjacency.ADD_REMOVE and isinstance(only.sampling, Uniform):
-        why = "the cohort stays full, so an added client displaces another"
+        why = in_units("the cohort stays full, so an added client displaces another")
         found.append(Row("", f"{why} and moves the sum by up to {moved}"))
     return found
 
@@ -175,7 +181,7 @@ def delta_note(delta: float, clients: int | None) -> str:
     if clients is None:
         if delta < LARGE_DELTA:
             return ""
-        return (
+        return in_units(
             f"delta {plain(delta)} is the probability with which nothing is promised; many ask for "
             f"less than 0.1 / clients, say --delta {plain(SMALL_DELTA)}."
         )
@@ -185,8 +191,8 @@ def delta_note(delta: float, clients: int | None) -> str:
     words = f"delta {shown_delta(delta)} with {clients:,} clients is {share} / clients; "
     most = float(down(1 / Decimal(10 * clients), 2))
     if most < LARGE_DELTA:
-        return f"{words}many ask for less than 0.1 / clients, say --delta {plain(most)}."
-    return (
+        return in_units(f"{words}many ask for less than 0.1 / clients, say --delta {plain(most)}.")
+    return in_units(
         f"{words}with so few, a client is a coarse unit, and 0.1 / clients a large delta too: say "
         f"--delta {plain(SMALL_DELTA)}."
     )

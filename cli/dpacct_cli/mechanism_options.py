@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import NoReturn
 
 from dpacct import validate
@@ -27,7 +28,7 @@ from dpacct.schedules.shapes import load_schedule
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import SCHEMES, number
 from dpacct_cli.render import plain
-from dpacct_cli.words import pasted
+from dpacct_cli.words import called, pasted, unit
 
 DEFAULT_DELTA = 1e-5
 
@@ -59,7 +60,7 @@ class ReadDelta:
     @property
     def lead(self) -> str:
         """What is said first where another option than --delta moved it."""
-        return f"by --clients, not {plain(DEFAULT_DELTA)}: " if self.origin else ""
+        return f"by {called('--clients')}, not {plain(DEFAULT_DELTA)}: " if self.origin else ""
 
     @property
     def retyped(self) -> str:
@@ -80,6 +81,7 @@ class MechanismOptions:
     cohort: str | None = None
     clients: str | None = None
     adjacency: str | None = None
+    epochs: str | None = None
 
     @property
     def num_clients(self) -> int | None:
@@ -117,12 +119,34 @@ class MechanismOptions:
         if clients is None:
             return ReadDelta(DEFAULT_DELTA, "", None)
         if clients == 1:
-            raise OptionConflict("--delta is missing; the default for --clients 1 would be 1.")
+            raise OptionConflict(
+                f"--delta is missing; the default for {called('--clients')} 1 would be 1."
+            )
         return ReadDelta(float(clients) ** -1.1, f"{clients}^-1.1", None)
 
     def read_rounds(self) -> int:
-        """The number of rounds."""
-        return validate.rounds(number(self.rounds))
+        """The number of rounds: as typed, or as many as the epochs take."""
+        if self.epochs is None:
+            return validate.rounds(number(self.rounds))
+        if self.rounds is not None:
+            raise conflict(
+                f"--epochs {self.epochs}", f"--rounds {self.rounds}", "both say how long"
+            )
+        rule = "the number of epochs is a finite number above 0"
+        epochs = validate.real("num_epochs", number(self.epochs), rule)
+        if epochs <= 0.0:
+            raise InvalidParameter("num_epochs", number(self.epochs), rule)
+        # The decimals that were typed, so that 20 epochs of 256 of 50000 are exactly that.
+        return validate.rounds(math.ceil(Fraction(repr(epochs)) / self._exact_rate()))
+
+    def _exact_rate(self) -> Fraction:
+        """The rate as it was typed, of a scheme that was read."""
+        sampling, clients = self.read_sampling(), self.num_clients
+        if isinstance(sampling, Uniform):
+            return Fraction(sampling.cohort_size, sampling.num_clients)
+        if isinstance(sampling, Poisson) and self.cohort is not None and clients is not None:
+            return Fraction(self._read_cohort(clients), clients)
+        return Fraction(repr(sampling.sampling_rate))
 
     def read_noise(self) -> float:
         """The noise multiplier."""
@@ -137,7 +161,9 @@ class MechanismOptions:
         if scheme == Full.name:
             return self._full(rate, cohort, clients)
         if rate is not None and cohort is not None:
-            raise conflict(f"--q {self.rate}", f"--cohort {self.cohort}", "both set the rate")
+            raise conflict(
+                f"--q {self.rate}", f"{called('--cohort')} {self.cohort}", "both set the rate"
+            )
         if cohort is not None and clients is not None:
             uniform = Uniform(cohort, clients)
             return uniform if scheme == Uniform.name else Poisson(uniform.sampling_rate)
@@ -161,6 +187,7 @@ class MechanismOptions:
         """Refuse each option that a schedule file answers by itself."""
         beside = {
             "--rounds": self.rounds,
+            "--epochs": self.epochs,
             "--q": self.rate,
             "--noise": self.noise,
             "--sampling": self.sampling,
@@ -170,14 +197,15 @@ class MechanismOptions:
         for option, typed in beside.items():
             if typed is not None:
                 why = "the file says it"
-                raise conflict(f"{option} {typed}", f"--schedule {self.schedule}", why)
+                raise conflict(f"{called(option)} {typed}", f"--schedule {self.schedule}", why)
 
     def retyped(self, *, noise: str | None = None, rounds: str | None = None) -> str:
         """The same options once more, for a command that a person can paste."""
         words = {
             "--schedule": self.schedule,
             "--noise": self.noise if noise is None else noise,
-            "--rounds": self.rounds if rounds is None else rounds,
+            "--rounds": self.rounds if rounds is None or self.epochs is not None else rounds,
+            "--epochs": self.epochs,
             "--q": self.rate,
             "--sampling": self.sampling,
             "--cohort": self.cohort,
@@ -185,7 +213,7 @@ class MechanismOptions:
             "--adjacency": self.adjacency,
         }
         return " ".join(
-            f"{option} {pasted(word if option == '--schedule' else word.strip())}"
+            f"{called(option)} {pasted(word if option == '--schedule' else word.strip())}"
             for option, word in words.items()
             if word is not None
         )
@@ -194,7 +222,8 @@ class MechanismOptions:
         cohort = validate.count("cohort_size", number(self.cohort), "the cohort size", MAX_CLIENTS)
         if clients is None:
             raise OptionConflict(
-                f"--cohort {self.cohort} needs --clients, the population that it is drawn from."
+                f"{called('--cohort')} {self.cohort} needs {called('--clients')}, the population "
+                "that it is drawn from."
             )
         return Uniform(cohort, clients).cohort_size
 
@@ -203,7 +232,7 @@ class MechanismOptions:
         if rate is not None and rate != 1.0:
             raise conflict(f"--q {self.rate}", "--sampling full", why)
         if cohort != clients and cohort is not None:
-            raise conflict(f"--cohort {self.cohort}", "--sampling full", why)
+            raise conflict(f"{called('--cohort')} {self.cohort}", "--sampling full", why)
         return Full()
 
     def _exact_cohort(self, rate: float, clients: int) -> Uniform:
@@ -211,15 +240,15 @@ class MechanismOptions:
         whole = max(round(cohort), 1)
         if not math.isclose(whole, cohort, rel_tol=1e-9):
             raise OptionConflict(
-                f"--q {self.rate} of --clients {self.clients} is a cohort of {cohort:.6g}, and "
-                f"uniform sampling draws whole clients. "
-                f"Give --cohort {math.ceil(cohort)} instead of --q."
+                f"--q {self.rate} of {called('--clients')} {self.clients} is a cohort of "
+                f"{cohort:.6g}, and uniform sampling draws whole {unit()}s. "
+                f"Give {called('--cohort')} {math.ceil(cohort)} instead of --q."
             )
         return Uniform(whole, clients)
 
     def _refuse_without_rate(self, scheme: str) -> NoReturn:
         message = "--q is missing; a sampling rate lies in (0, 1]."
-        ways = "--cohort with --clients"
+        ways = f"{called('--cohort')} with {called('--clients')}"
         if scheme == Poisson.name:
             ways += " or --sampling full"
         raise OptionConflict(f"{message} Give it, or {ways} instead.")

@@ -57,17 +57,25 @@ SamplingName = Annotated[
         help="How a round picks its clients; default poisson.",
     ),
 ]
-Cohort = Annotated[
+COHORT_HELP = (
+    "Clients in a round, with --clients, instead of --q (Poisson: on average; uniform: exactly)."
+)
+CLIENTS_HELP = "Number of clients in the population."
+# Where models are trained centrally, a client is an example and a cohort a batch.
+Cohort = Annotated[str | None, typer.Option("--cohort", "--batch", metavar="M", help=COHORT_HELP)]
+Clients = Annotated[
+    str | None, typer.Option("--clients", "--examples", metavar="N", help=CLIENTS_HELP)
+]
+CohortOnly = Annotated[str | None, typer.Option("--cohort", metavar="M", help=COHORT_HELP)]
+ClientsOnly = Annotated[str | None, typer.Option("--clients", metavar="N", help=CLIENTS_HELP)]
+Epochs = Annotated[
     str | None,
     typer.Option(
-        "--cohort",
-        metavar="M",
-        help="Clients in a round, with --clients, instead of --q "
-        "(Poisson: on average; uniform: exactly).",
+        "--epochs",
+        metavar="E",
+        help="How often each example takes part on average, instead of --rounds: E / rate "
+        "rounds, rounded up.",
     ),
-]
-Clients = Annotated[
-    str | None, typer.Option("--clients", metavar="N", help="Number of clients in the population.")
 ]
 AdjacencyName = Annotated[
     str | None,

@@ -21,12 +21,15 @@ MEANINGS = {
     "--fpr": "falsepositiverate",
     "--eps": "epsilon targetepsilon epsilontarget budget",
     "--delta": "targetdelta deltatarget",
+    "--epochs": "numepochs",
     "--rounds": "steps numsteps iterations numrounds epochs numepochs compositions",
     "--q": "samplingrate samplerate rate samplingprobability probability subsamplingrate fraction "
     "participationrate ratio",
     "--noise": "noisemultiplier sigma noisescale noisestd std",
     "--clip": "maxgradnorm clipping clippingnorm clippingthreshold clippingbound l2normclip",
+    "--batch": "batchsize lotsize",
     "--cohort": "cohortsize clientsperround lotsize batchsize",
+    "--examples": "numexamples datasetsize samplesize",
     "--clients": "numclients population populationsize users numusers datasetsize samplesize "
     "numexamples",
     "--schedule": "file input phases",
@@ -78,13 +81,19 @@ def _bare(name: str) -> str:
     return re.sub(r"[-_\s\u2010-\u2015\u2212]", "", name).lower()
 
 
-def meant_option(name: str, known: Iterable[str]) -> str | None:
-    """The option of a command that ``name`` means, None where none is near."""
+def meant_option(name: str, known: Iterable[str], *, misspelled: bool = True) -> str | None:
+    """The option of a command that ``name`` means, None where none is near.
+
+    Args:
+        name: as typed.
+        known: names of the command's options.
+        misspelled: it may be a name that was not spelled well.
+    """
     names = list(known)
     bare = _bare(name)
     same = [option for option in names if option.startswith("--") and _bare(option) == bare]
     same += [option for option, words in MEANINGS.items() if bare in words.split()]
-    near = _near(name, names)
+    near = _near(name, names) if misspelled else []
     return next((option for option in (*same, *near) if option in names), None)
 
 
@@ -116,7 +125,8 @@ def unknown_option(
         others: names of options by command, of the other commands.
     """
     message = f"{name} is not an option of {program}"
-    meant = meant_option(name, known)
+    elsewhere = [command for command, options in others.items() if name in options]
+    meant = meant_option(name, known, misspelled=not elsewhere)
     if meant is not None:
         return f"{message}. Did you mean {meant}?"
     if _bare(name) in ("version", "v"):
@@ -124,7 +134,6 @@ def unknown_option(
     takes = TAKES.get(program.rpartition(" ")[2])
     if takes is not None:
         message += f", which takes {takes}"
-    elsewhere = [command for command, options in others.items() if name in options]
     if not elsewhere:
         return f"{message}. {program} --help lists what there is."
     return f"{message}. It is one of {_listed(elsewhere)}."

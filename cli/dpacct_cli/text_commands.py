@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -58,7 +58,11 @@ class HelpFormatter(_Formatter):
 
     def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30) -> None:
         """Wrap what stands beside names."""
-        beside = [(_folded(name, self.width), _unbreakable(text)) for name, text in rows]
+        # Some releases of Typer escape "[required]" for Rich, whether or not Rich prints it.
+        texts = [_unbreakable(text.replace("\\[", "[")) for _, text in rows]
+        beside = [
+            (_folded(name, self.width), text) for (name, _), text in zip(rows, texts, strict=True)
+        ]
         super().write_dl(beside, min(col_max, self.width // 3))
 
 
@@ -99,11 +103,21 @@ def _kept_as_text(params: list[Any]) -> list[Any]:
     return params
 
 
+def _restore_help(params: list[Any], command: Any) -> None:
+    """Give arguments the help they were declared with: click 8.5 drops that of older Typer's."""
+    lost = [param for param in params if not getattr(param, "help", None)]
+    if lost:
+        declared = get_type_hints(command, include_extras=True)
+        for param in lost:
+            param.help = get_args(declared[param.name])[-1].help
+
+
 class TextCommand(TyperCommand):
     """A command whose options are text or flags."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        _restore_help(self.params, self.callback)
         # A line with \b alone keeps the lines below it as they are.
         self.help = (self.help or "").replace("\n\nExample", "\n\n\b\nExample")
 

@@ -109,6 +109,31 @@ def spelling(name: str) -> str:
     return typed.documented.get(name, name) if option is None else option.spelling
 
 
+# What is said in place of an option where models are trained centrally.
+BY_EXAMPLE = {"--clients": "--examples", "--cohort": "--batch"}
+
+
+def unit() -> str:
+    """Whose data one neighbor differs by: an example where options were typed that say so."""
+    said = {*BY_EXAMPLE.values(), "--epochs"}
+    return "example" if any(o.spelling in said for o in current().options) else "client"
+
+
+def called(name: str) -> str:
+    """As `spelling`; beside options about examples what was not typed is called as they are."""
+    typed = current().last(name)
+    if typed is None and unit() == "example":
+        return BY_EXAMPLE.get(name, name)
+    return spelling(name)
+
+
+def in_units(text: str) -> str:
+    """Words about clients, about examples where that is what is counted."""
+    if unit() == "client":
+        return text
+    return text.replace("a client", "an example").replace("client", "example")
+
+
 def text_of(name: str) -> str | None:
     """What was typed as the value of an option, None where it was not."""
     option = current().last(name)

@@ -10,6 +10,7 @@ import pytest
 import typer.main
 
 import dpacct as library
+from dpacct_cli import text_commands
 from dpacct_cli.app import app
 
 COMMANDS = ["calibrate", "epsilon", "delta", "risk", "rdp", "compare", "train", "ledger"]
@@ -89,3 +90,19 @@ def test_a_short_h_helps_as_well(dpacct: Any, command: str) -> None:
 
 def test_version(dpacct: Any) -> None:
     assert dpacct("--version").text == f"dpacct {library.__version__}\n"
+
+
+def test_an_argument_keeps_its_help_where_click_drops_it() -> None:
+    group: Any = typer.main.get_command(app)
+    command = group.commands["ledger"].commands["show"]
+    (file,) = (param for param in command.params if param.name == "file")
+    said = file.help
+    file.help = None
+    text_commands._restore_help(command.params, command.callback)
+    assert file.help == said == "The ledger of a data set."
+
+
+def test_what_is_escaped_for_rich_is_shown_as_it_is() -> None:
+    formatter: Any = text_commands.HelpFormatter()
+    formatter.write_dl([("FILE", "The ledger.  \\[required]")])
+    assert "The ledger.  [required]" in formatter.getvalue()

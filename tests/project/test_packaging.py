@@ -22,6 +22,8 @@ import dpacct
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
+# Extras beside packages that bring their own Typer and Rich: resolved by .ci/resolve.py alone.
+PLUG_INS = {"opacus", "flower", "dp-accounting", "jax"}
 
 
 def read(name: str) -> str:
@@ -73,7 +75,8 @@ def test_installing_brings_four_packages(metadata: Message) -> None:
     needed = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
     plain = {requirement.name for requirement in needed if requirement.marker is None}
     assert plain == {"numpy", "scipy", "typer", "rich"}
-    assert set(metadata.get_all("Provides-Extra", [])) == {"fl", "plot", "interop", "dev"}
+    assert set(metadata.get_all("Provides-Extra", [])) == set(EXTRAS)
+    assert set(EXTRAS) == {"fl", "plot", "interop", "dev", *PLUG_INS}
 
 
 def test_every_requirement_has_a_lower_bound() -> None:
@@ -90,10 +93,37 @@ def test_the_constraints_pin_one_version_of_everything_that_is_asked_for() -> No
     pinned = pins()
     assert str(pinned["torch"]) == "torch==2.13.0"
     assert all(re.fullmatch(r"==[^*,]+", str(pin.specifier)) for pin in pinned.values())
-    for text in (*PROJECT["project"]["dependencies"], *(r for e in EXTRAS.values() for r in e)):
+    tested = [text for name, extra in EXTRAS.items() if name not in PLUG_INS for text in extra]
+    for text in (*PROJECT["project"]["dependencies"], *tested):
         wanted = Requirement(text)
         (clause,) = pinned[normal(wanted.name)].specifier
         assert wanted.specifier.contains(clause.version), text
+
+
+@pytest.mark.parametrize(
+    ("name", "fitting"),
+    [
+        # Flower 1.41 asks for typer below 0.21; 0.15.4 cannot print help beside click 8.2 or later.
+        ("typer", {"0.15.4": False, "0.16.0": True, "0.20.1": True, "0.29.2": True}),
+        # And for rich from 14 to 15.
+        ("rich", {"14.3.4": True, "15.0.0": True}),
+    ],
+)
+def test_the_command_line_installs_beside_flower(name: str, fitting: dict[str, bool]) -> None:
+    wanted = {r.name: r for r in map(Requirement, PROJECT["project"]["dependencies"])}
+    assert {v: wanted[name].specifier.contains(v) for v in fitting} == fitting
+
+
+def test_continuous_integration_resolves_the_extras_on_each_python() -> None:
+    script = read(".ci/resolve.py")
+    assert ".ci/resolve.py" in read(".ci/run")
+    assert f'TORCH = "{pins()["torch"].specifier}"'.replace("==", "") in script
+    (extras,) = re.findall(r'^EXTRAS = "(.*)"$', script, re.MULTILINE)
+    assert set(extras.split(",")) == PLUG_INS
+    versions = [
+        c.rpartition(" ")[2] for c in PROJECT["project"]["classifiers"] if re.search(r"3\.\d", c)
+    ]
+    assert re.findall(r'"(3\.\d+)"', script) == versions
 
 
 def test_the_readme_begins_with_the_two_commands() -> None:

@@ -15,6 +15,8 @@ from dpacct_cli import comparisons, mechanism, options
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.mechanism_options import MechanismOptions, ReadDelta, read_clip_norm
 from dpacct_cli.render import Answer, Page, Row, bracket, down, plain, show, up
+from dpacct_cli.typed import MechanismOptions, ReadDelta, read_clip_norm
+from dpacct_cli.words import called
 
 # What --solve says, and the library's word for it.
 SOLVABLE = {"noise": "noise", "rounds": "rounds", "q": "sampling_rate"}
@@ -75,6 +77,7 @@ def calibrate(
     sampling: options.SamplingName = None,
     cohort: options.Cohort = None,
     clients: options.Clients = None,
+    epochs: options.Epochs = None,
     adjacency: options.AdjacencyName = None,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
     clip: options.Clip = None,
@@ -86,13 +89,16 @@ def calibrate(
     Examples:
       dpacct calibrate --eps 8 --rounds 300 --q 0.1
       dpacct calibrate --eps 8 --rounds 300 --cohort 100 --clients 1000 --clip 0.5
+      dpacct calibrate --eps 3 --examples 50000 --batch 256 --epochs 20
       dpacct calibrate --eps 8 --noise 1.5 --q 0.1 --solve rounds
       dpacct calibrate --eps 8 --schedule rounds.toml --json
       dpacct calibrate --advantage 0.1 --rounds 300 --q 0.1
       dpacct calibrate --tpr 0.1 --fpr 0.01 --rounds 300 --q 0.1
     """
     style = options.read_style(as_json, quiet)
-    typed = MechanismOptions(noise, rounds, q, schedule, sampling, cohort, clients, adjacency)
+    typed = MechanismOptions(
+        noise, rounds, q, schedule, sampling, cohort, clients, adjacency, epochs
+    )
     _refuse_what_is_solved(typed, solve)
     limit = _read_limit(eps, advantage, tpr, fpr)
     engine = find_accountant(accountant)
@@ -144,12 +150,16 @@ def _refuse_what_is_solved(typed: MechanismOptions, solve: str) -> None:
         typed.refuse_beside_schedule()
     given = {
         "noise": {"--noise": typed.noise},
-        "rounds": {"--rounds": typed.rounds},
+        "rounds": {"--rounds": typed.rounds, "--epochs": typed.epochs},
         "q": {"--q": typed.rate, "--cohort": typed.cohort},
     }
     for option, text in given[solve].items():
         if text is not None:
-            raise conflict(f"{option} {text}", f"--solve {solve}", "it is what is solved for")
+            why = "it is what is solved for"
+            raise conflict(f"{called(option)} {text}", f"--solve {solve}", why)
+    if solve == "q" and typed.epochs is not None:
+        why = "how many rounds they take depends on the rate"
+        raise conflict(f"--epochs {typed.epochs}", "--solve q", why)
 
 
 def _solve(
@@ -179,7 +189,8 @@ def _scheme_to_solve(typed: MechanismOptions) -> Uniform | None:
         return None
     if clients is None:
         raise OptionConflict(
-            "--solve q with --sampling uniform needs --clients, the population from which "
+            f"--solve q with --sampling uniform needs {called('--clients')}, the population "
+            "from which "
             "whole cohorts are drawn."
         )
     return Uniform(1, clients)
@@ -243,12 +254,15 @@ def _closing(
         return "--json lists every phase with its noise, to the last digit."
     missing = [
         option
-        for option, known in (("--clip", clip_norm), ("--clients", typed.num_clients))
+        for option, known in (
+            ("--clip", clip_norm),
+            (called("--clients"), typed.num_clients),
+        )
         if known is None
     ]
     if missing:
         moved = typed.num_clients is None and not at.chosen
-        kept = f"; add{at.retyped}, or --clients moves delta" if moved else ""
+        kept = f"; add{at.retyped}, or {called('--clients')} moves delta" if moved else ""
         words = f"With {' and '.join(missing)} I can say what that is per coordinate of the mean"
         return f"{words}{kept}."
     if typed.schedule is not None or typed.noise is not None:

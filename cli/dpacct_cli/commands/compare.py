@@ -43,6 +43,7 @@ def compare(
     sampling: options.SamplingName = None,
     cohort: options.Cohort = None,
     clients: options.Clients = None,
+    epochs: options.Epochs = None,
     adjacency: options.AdjacencyName = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -56,7 +57,9 @@ def compare(
       dpacct compare --noise 1.36 --rounds 300 --q 0.1 --delta 1e-5
     """
     style = options.read_style(as_json, quiet)
-    typed = MechanismOptions(noise, rounds, q, schedule, sampling, cohort, clients, adjacency)
+    typed = MechanismOptions(
+        noise, rounds, q, schedule, sampling, cohort, clients, adjacency, epochs
+    )
     at = typed.read_delta(delta)
     plan = typed.read_schedule()
     from dpacct import interop

@@ -6,6 +6,8 @@ from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct_cli import comparisons, mechanism, options
 from dpacct_cli.mechanism_options import MechanismOptions, read_clip_norm
 from dpacct_cli.render import Answer, Page, Row, bracket, plain, show, up
+from dpacct_cli.typed import MechanismOptions, read_clip_norm
+from dpacct_cli.words import in_units
 
 
 def delta(
@@ -17,6 +19,7 @@ def delta(
     sampling: options.SamplingName = None,
     cohort: options.Cohort = None,
     clients: options.Clients = None,
+    epochs: options.Epochs = None,
     adjacency: options.AdjacencyName = None,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
     clip: options.Clip = None,
@@ -30,7 +33,9 @@ def delta(
       dpacct delta --schedule rounds.toml --eps 2 --json
     """
     style = options.read_style(as_json, quiet)
-    typed = MechanismOptions(noise, rounds, q, schedule, sampling, cohort, clients, adjacency)
+    typed = MechanismOptions(
+        noise, rounds, q, schedule, sampling, cohort, clients, adjacency, epochs
+    )
     engine = find_accountant(accountant)
     clip_norm = read_clip_norm(clip)
     at = validate.epsilon(options.number(eps))
@@ -46,7 +51,9 @@ def delta(
         ]
         population = typed.num_clients
         if population is not None:
-            rows.insert(1, Row("", f"that is {up(spent.upper * population, 3)} / clients"))
+            rows.insert(
+                1, Row("", in_units(f"that is {up(spent.upper * population, 3)} / clients"))
+            )
         closing = ""
         if 0.0 < spent.upper < 1.0:
             again = f"{typed.retyped()} --delta {spent.upper!r}"

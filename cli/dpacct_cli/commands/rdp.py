@@ -36,6 +36,7 @@ def rdp(
     sampling: options.SamplingName = None,
     cohort: options.Cohort = None,
     clients: options.Clients = None,
+    epochs: options.Epochs = None,
     adjacency: options.AdjacencyName = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -47,9 +48,11 @@ def rdp(
       dpacct rdp --noise 2.4 --q 0.05 --sampling uniform --orders 2,4,8 --json
     """
     style = options.read_style(as_json, quiet)
-    if rounds is None and schedule is None:
+    if rounds is None and schedule is None and epochs is None:
         rounds = ONE_ROUND
-    typed = MechanismOptions(noise, rounds, q, schedule, sampling, cohort, clients, adjacency)
+    typed = MechanismOptions(
+        noise, rounds, q, schedule, sampling, cohort, clients, adjacency, epochs
+    )
     wanted = [validate.order(options.number(part.strip())) for part in orders.split(",")]
     plan = typed.read_schedule()
     curve = dpacct.rdp(plan, orders=wanted)

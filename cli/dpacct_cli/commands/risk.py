@@ -17,6 +17,8 @@ from dpacct.rounds import Adjacency, Schedule
 from dpacct_cli import mechanism, options
 from dpacct_cli.mechanism_options import MechanismOptions, read_clip_norm
 from dpacct_cli.render import Answer, Grid, Page, Row, bracket, down, plain, show, up
+from dpacct_cli.typed import MechanismOptions, read_clip_norm
+from dpacct_cli.words import in_units
 
 RATES = "0.001,0.01,0.1"
 QUESTIONS = {
@@ -64,6 +66,7 @@ def risk(
     sampling: options.SamplingName = None,
     cohort: options.Cohort = None,
     clients: options.Clients = None,
+    epochs: options.Epochs = None,
     adjacency: options.AdjacencyName = None,
     accountant: options.AccountantName = RISK_ACCOUNTANT,
     clip: options.Clip = None,
@@ -78,7 +81,9 @@ def risk(
       dpacct risk --schedule rounds.toml --json
     """
     style = options.read_style(as_json, quiet)
-    typed = MechanismOptions(noise, rounds, q, schedule, sampling, cohort, clients, adjacency)
+    typed = MechanismOptions(
+        noise, rounds, q, schedule, sampling, cohort, clients, adjacency, epochs
+    )
     engine = find_accountant(accountant)
     clip_norm = read_clip_norm(clip)
     rates = _read_rates(fpr)
@@ -152,7 +157,7 @@ def _grid(found: Sequence[AtRate]) -> Grid:
 
 def _words(plan: Schedule, prior: float) -> str:
     question = QUESTIONS[plan.adjacency]
-    return (
+    return in_units(
         f"The attacker sees every release, knows all other clients' data, and asks {question}, "
         f"believing it with probability {plain(prior)} beforehand. No attack exceeds what is "
         f"proven, on average over many trainings."

@@ -17,6 +17,7 @@ def epsilon(
     sampling: options.SamplingName = None,
     cohort: options.Cohort = None,
     clients: options.Clients = None,
+    epochs: options.Epochs = None,
     adjacency: options.AdjacencyName = None,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
     clip: options.Clip = None,
@@ -31,7 +32,9 @@ def epsilon(
       dpacct epsilon --schedule rounds.toml --json
     """
     style = options.read_style(as_json, quiet)
-    typed = MechanismOptions(noise, rounds, q, schedule, sampling, cohort, clients, adjacency)
+    typed = MechanismOptions(
+        noise, rounds, q, schedule, sampling, cohort, clients, adjacency, epochs
+    )
     engine = find_accountant(accountant)
     clip_norm = read_clip_norm(clip)
     at = typed.read_delta(delta)

@@ -61,6 +61,7 @@ def charge(
     sampling: options.SamplingName = None,
     cohort: options.Cohort = None,
     clients: options.Clients = None,
+    epochs: options.Epochs = None,
     adjacency: options.AdjacencyName = None,
     over_budget: OverBudget = False,
     as_json: options.AsJson = False,
@@ -75,7 +76,9 @@ def charge(
       dpacct ledger charge census.ledger --noise 1.3 --rounds 20 --q 0.1 --name notebook
     """
     style = options.read_style(as_json, quiet)
-    typed = MechanismOptions(noise, rounds, q, schedule, sampling, cohort, clients, adjacency)
+    typed = MechanismOptions(
+        noise, rounds, q, schedule, sampling, cohort, clients, adjacency, epochs
+    )
     plan = typed.read_schedule()
     with opened(file, read_only=False) as ledger:
         try:

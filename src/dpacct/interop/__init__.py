@@ -2,8 +2,8 @@
 
 from importlib.util import find_spec
 
-from dpacct.interop.dp_accounting import DpAccountingPld, DpAccountingRdp, to_dp_event
-from dpacct.interop.opacus import OpacusPrv, OpacusRdp
+from dpacct.interop.dp_accounting_peers import DpAccountingPld, DpAccountingRdp, to_dp_event
+from dpacct.interop.opacus_peers import OpacusPrv, OpacusRdp
 from dpacct.interop.peers import Peer
 
 __all__ = [

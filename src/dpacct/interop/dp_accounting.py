@@ -1,109 +1,103 @@
-"""Schedules as dp-accounting's events, and its two accountants as peers."""
+"""The tight accountant as a `PrivacyAccountant` of dp-accounting, for what runs on that library.
+
+```python
+from dpacct.interop.dp_accounting import TightPrivacyAccountant
+dp_accounting.calibrate_dp_mechanism(TightPrivacyAccountant, make_event, epsilon, delta)
+```
+
+Importing this module imports dp-accounting. Its accountants as peers of ours are another matter:
+`dp_accounting_peers`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections import Counter
 from typing import Any
 
-from dpacct.budget import Budget
-from dpacct.interop.peers import (
-    asking,
-    import_peer,
-    noise_over_sensitivity,
-    number,
-    refuse_unknown,
+from dpacct import validate
+from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
+from dpacct.errors import InvalidParameter
+from dpacct.interop.dp_events import (
+    NotPrivate,
+    UnmappedEvent,
+    event_of_schedule,
+    library,
+    relation_of,
+    schedule_of_event,
 )
-from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
+from dpacct.rounds import Phase, Round, Schedule
+
+__all__ = ["TightPrivacyAccountant", "UnmappedEvent", "event_of_schedule", "schedule_of_event"]
+
+_library = library()
 
 
-def _library(part: str = "") -> Any:
-    return import_peer(f"dp_accounting{part}", "dp-accounting")
+class TightPrivacyAccountant(_library.PrivacyAccountant):
+    """A privacy accountant whose answers are proven upper bounds.
 
-
-def to_dp_event(schedule: Schedule) -> Any:
-    """The `DpEvent` of a schedule, one self-composed event per distinct round.
-
-    dp-accounting states noise over *sensitivity*. Replacing a client moves the sum by up to twice
-    the clip norm, so that under replace-one the event's noise multiplier is half of ours, as its
-    Renyi accountant needs it. Its PLD accountant doubles by itself: there this overcounts.
-
+    Args:
+        neighboring_relation: of dp-accounting; default adding or removing one record.
+        accountant: name of ours that gives the bound.
     Raises:
-        Unsupported: dp-accounting is not installed.
+        InvalidParameter: an argument that is none.
     """
-    library = _library()
-    return library.ComposedDpEvent(
-        [
-            library.SelfComposedDpEvent(_round_event(library, round_), count)
-            for round_, count in schedule.distinct().items()
-        ]
-    )
 
+    def __init__(
+        self, neighboring_relation: Any = None, *, accountant: str = DEFAULT_ACCOUNTANT
+    ) -> None:
+        if neighboring_relation is None:
+            neighboring_relation = _library.NeighboringRelation.ADD_OR_REMOVE_ONE
+        self._adjacency = relation_of(neighboring_relation)
+        self._judge = find_accountant(accountant)
+        self._rounds: Counter[Round] = Counter()
+        self._private = True
+        super().__init__(neighboring_relation)  # pyright: ignore[reportUnknownMemberType]
 
-def _round_event(library: Any, round_: Round) -> Any:
-    gaussian = library.GaussianDpEvent(noise_over_sensitivity(round_))
-    match round_.sampling:
-        case Uniform(cohort_size=cohort, num_clients=clients):
-            return library.SampledWithoutReplacementDpEvent(clients, cohort, gaussian)
-        case Poisson(sampling_rate=rate) if rate < 1.0:
-            return library.PoissonSampledDpEvent(rate, gaussian)
-        case Poisson() | Full():
-            return gaussian
+    @property
+    def schedule(self) -> Schedule:
+        """What was composed, as a schedule whose rounds are grouped by kind.
 
+        Raises:
+            InvalidParameter: something without noise was composed, which has no schedule.
+        """
+        if not self._private:
+            rule = "something without noise was composed, and epsilon is infinite"
+            raise InvalidParameter("schedule", None, rule)
+        return self._grouped()
 
-@dataclass(frozen=True, slots=True)
-class DpAccountingRdp:
-    """dp-accounting's Renyi accountant, with its own grid of orders."""
+    def _grouped(self) -> Schedule:
+        return Schedule(Phase(round_, count) for round_, count in self._rounds.items())
 
-    name: str = "dp-accounting RDP"
+    def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:  # noqa: FBT001 - the base's
+        """Compose an event, or say why it cannot be: called for both by the base class."""
+        try:
+            schedule = schedule_of_event(event, self._adjacency)
+        except NotPrivate:
+            self._private = self._private and not (do_compose and count)
+            return None
+        except UnmappedEvent as error:
+            return self.CompositionErrorDetails(error.event, str(error))
+        except InvalidParameter as error:
+            return self.CompositionErrorDetails(event, str(error))
+        if do_compose:
+            for round_, times in schedule.distinct().items():
+                self._rounds[round_] += count * times
+        return None
 
-    def epsilon(self, schedule: Schedule, delta: float) -> float:
-        """Its epsilon; knows Poisson without replace-one, Uniform with it only, and Full."""
-        refuse_unknown(
-            self.name,
-            schedule,
-            poisson=(Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT),
-            uniform=(Adjacency.REPLACE_ONE,),
-        )
-        library, relations = _library(".rdp"), _library().NeighboringRelation
-        relation = {
-            Adjacency.ADD_REMOVE: relations.ADD_OR_REMOVE_ONE,
-            Adjacency.REPLACE_ONE: relations.REPLACE_ONE,
-            Adjacency.ZERO_OUT: relations.REPLACE_SPECIAL,
-        }[schedule.adjacency]
-        with asking(self.name):
-            accountant = library.RdpAccountant(neighboring_relation=relation)
-            return number(self.name, accountant.compose(to_dp_event(schedule)).get_epsilon(delta))
+    def get_epsilon(self, target_delta: float) -> float:
+        """Proven upper bound of epsilon at a delta in [0, 1]."""
+        delta = validate.probability("target_delta", target_delta, "delta")
+        if self._private and (delta == 1.0 or not self._rounds):
+            return 0.0
+        if not self._private or delta == 0.0:
+            return math.inf
+        return self._judge.upper_epsilon(self._grouped(), delta)
 
-    def noise_multiplier(self, budget: Budget, rounds: int, sampling_rate: float) -> float:
-        """The noise multiplier that its own calibration finds for Poisson rounds."""
-        library, renyi = _library(), _library(".rdp")
-
-        def event(noise: float) -> Any:
-            sampled = library.PoissonSampledDpEvent(sampling_rate, library.GaussianDpEvent(noise))
-            return library.SelfComposedDpEvent(sampled, rounds)
-
-        with asking(self.name):
-            found = library.calibrate_dp_mechanism(
-                renyi.RdpAccountant, event, budget.epsilon, budget.delta
-            )
-            return number(self.name, found)
-
-
-@dataclass(frozen=True, slots=True)
-class DpAccountingPld:
-    """dp-accounting's privacy loss distributions, pessimistic, with its own grid of losses."""
-
-    name: str = "dp-accounting PLD"
-
-    def epsilon(self, schedule: Schedule, delta: float) -> float:
-        """Its epsilon; knows Poisson and Full."""
-        refuse_unknown(self.name, schedule, poisson=Adjacency)
-        library, relations = _library(".pld"), _library().NeighboringRelation
-        if schedule.adjacency is Adjacency.REPLACE_ONE:
-            # This accountant doubles the sensitivity by itself, and the event already does.
-            relation, charged = relations.REPLACE_ONE, schedule.scale_noise(2.0)
-        else:
-            relation, charged = relations.ADD_OR_REMOVE_ONE, schedule
-        with asking(self.name):
-            accountant = library.PLDAccountant(neighboring_relation=relation)
-            return number(self.name, accountant.compose(to_dp_event(charged)).get_epsilon(delta))
+    def get_delta(self, target_epsilon: float) -> float:
+        """Proven upper bound of delta at an epsilon of at least 0, or infinite."""
+        if not self._private:
+            return 1.0
+        if target_epsilon == math.inf or not self._rounds:
+            return 0.0
+        return self._judge.delta(self._grouped(), validate.epsilon(target_epsilon)).upper

@@ -1,71 +1,97 @@
-"""Opacus' two accountants as peers. Importing them imports torch, so that happens on demand."""
+"""Opacus with the tight accountant, and with a ledger underneath.
+
+Importing this module imports Opacus and torch, and registers the accountant:
+
+```python
+import dpacct.interop.opacus
+engine = PrivacyEngine(accountant="dpacct")
+```
+
+`attach_ledger` charges what trains to a run of a ledger, step by step. Opacus' accountants as peers
+of ours are another matter: `opacus_peers`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from dpacct.budget import Budget
-from dpacct.interop.peers import (
-    asking,
-    import_peer,
-    noise_over_sensitivity,
-    number,
-    refuse_unknown,
-)
-from dpacct.rounds import Adjacency, Schedule
+from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
+from dpacct.errors import Unsupported
+from dpacct.interop.opacus_ledger import LedgerLoader, attach_ledger, library
+from dpacct.rounds import Phase, Poisson, Round, Schedule
+
+__all__ = ["NAME", "LedgerLoader", "TightAccountant", "attach_ledger", "register"]
+
+# What `PrivacyEngine` is told.
+NAME = "dpacct"
+
+_accountants = library("accountants")
 
 
-def _library(part: str = "") -> Any:
-    return import_peer(f"opacus.accountants{part}", "Opacus")
+class TightAccountant(_accountants.IAccountant):
+    """An accountant of Opacus whose epsilon is a proven upper bound: Poisson batches, add-remove.
+
+    Attributes:
+        history: (noise multiplier, sampling rate, steps), as all of Opacus' accountants keep it.
+    """
+
+    def __init__(self) -> None:
+        self.history: list[tuple[float, float, int]] = []
+
+    def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
+        """Count one step."""
+        steps = 0
+        if self.history and self.history[-1][:2] == (noise_multiplier, sample_rate):
+            steps = self.history.pop()[2]
+        self.history.append((noise_multiplier, sample_rate, steps + 1))
+
+    def get_epsilon(self, delta: float, *_: Any, **_settings: Any) -> float:
+        """Proven epsilon of all steps at ``delta``; settings of other accountants change nothing.
+
+        Raises:
+            InvalidParameter: a value out of range.
+        """
+        plan = self.schedule
+        judge = find_accountant(DEFAULT_ACCOUNTANT)
+        return judge.upper_epsilon(plan, delta) if plan.rounds else 0.0
+
+    @property
+    def schedule(self) -> Schedule:
+        """The steps as a schedule."""
+        return Schedule(
+            Phase(Round(noise, Poisson(rate)), steps) for noise, rate, steps in self.history
+        )
+
+    def __len__(self) -> int:
+        return sum(steps for _, _, steps in self.history)
+
+    @classmethod
+    def mechanism(cls) -> str:
+        """What `PrivacyEngine` calls it."""
+        return NAME
+
+    def get_optimizer_hook_fn(self, sample_rate: float) -> Any:
+        """What Opacus calls after the noise and before the update.
+
+        The hook raises `Unsupported` where gradients of several batches were added up: an example
+        may be in two of them, and no rate accounts for that.
+        """
+
+        def count(optimizer: Any) -> None:
+            if optimizer.accumulated_iterations != 1:
+                raise Unsupported(
+                    f"gradients of {optimizer.accumulated_iterations} batches were added up before "
+                    "a step: an example may be in several of them and move the sum by more than "
+                    "the clip norm. Step after each batch; BatchMemoryManager makes it larger."
+                )
+            self.step(noise_multiplier=optimizer.noise_multiplier, sample_rate=sample_rate)
+
+        return count
 
 
-def _epsilon(peer: str, accountant: Any, schedule: Schedule, delta: float) -> float:
-    """The epsilon of an accountant whose history is (noise over sensitivity, rate, rounds)."""
-    accountant.history = [
-        (noise_over_sensitivity(round_), round_.sampling_rate, count)
-        for round_, count in schedule.distinct().items()
-    ]
-    with asking(peer):
-        return number(peer, accountant.get_epsilon(delta=delta))
+def register() -> None:
+    """Make ``PrivacyEngine(accountant="dpacct")`` known to Opacus; importing this module does."""
+    _accountants.register_accountant(NAME, TightAccountant, force=True)
 
 
-def _refuse_unknown(peer: str, schedule: Schedule) -> None:
-    refuse_unknown(peer, schedule, poisson=(Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT))
-
-
-@dataclass(frozen=True, slots=True)
-class OpacusRdp:
-    """Opacus' Renyi accountant, with its own grid of orders."""
-
-    name: str = "Opacus RDP"
-
-    def epsilon(self, schedule: Schedule, delta: float) -> float:
-        """Its epsilon; knows Poisson sampling without replace-one, and Full."""
-        _refuse_unknown(self.name, schedule)
-        return _epsilon(self.name, _library().RDPAccountant(), schedule, delta)
-
-    def noise_multiplier(self, budget: Budget, rounds: int, sampling_rate: float) -> float:
-        """The noise multiplier that its own calibration finds, with its default tolerance."""
-        search = _library(".utils").get_noise_multiplier
-        with asking(self.name):
-            found = search(
-                target_epsilon=budget.epsilon,
-                target_delta=budget.delta,
-                sample_rate=sampling_rate,
-                steps=rounds,
-                accountant="rdp",
-            )
-            return number(self.name, found)
-
-
-@dataclass(frozen=True, slots=True)
-class OpacusPrv:
-    """Opacus' privacy random variables; the upper end of its error interval."""
-
-    name: str = "Opacus PRV"
-
-    def epsilon(self, schedule: Schedule, delta: float) -> float:
-        """Its epsilon; knows Poisson sampling without replace-one, and Full."""
-        _refuse_unknown(self.name, schedule)
-        return _epsilon(self.name, _library().PRVAccountant(), schedule, delta)
+register()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -71,12 +72,16 @@ def joint_noise_multiplier(noise_multipliers: Iterable[float]) -> float:
         InvalidParameter: none is given, one is out of range, or so is the result.
     Source: docs/derivations/adaptive.md, "Several releases in one round".
     """
-    values = [validate.noise_multiplier(z) for z in noise_multipliers]
-    if not values:
+    return joint_noise_of(Counter(validate.noise_multiplier(z) for z in noise_multipliers))
+
+
+def joint_noise_of(counts: Mapping[float, int]) -> float:
+    """`joint_noise_multiplier` of noise multipliers each of which occurs so many times."""
+    if not counts:
         raise InvalidParameter("releases", None, "a joint noise multiplier needs a release")
-    if len(values) == 1:
-        return values[0]
-    exact = sum(1 / Fraction(z) ** 2 for z in values)
+    if sum(counts.values()) == 1:
+        return next(iter(counts))
+    exact = sum(count / Fraction(z) ** 2 for z, count in counts.items())
     value = 1 / math.sqrt(float(exact)) * (1 - 8 * UNIT)
     while 1 / Fraction(value) ** 2 < exact:
         value = math.nextafter(value, 0.0)

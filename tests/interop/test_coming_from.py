@@ -1,0 +1,116 @@
+"""The figures of docs/guide/coming-from.md, from the libraries that they are about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dpacct
+from dpacct import Full, Poisson, Round, Uniform
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guide" / "coming-from.md").read_text(
+    encoding="utf-8"
+)
+DELTA = 1e-5
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def says(*figures: str) -> None:
+    for figure in figures:
+        assert figure in PAGE
+
+
+@pytest.mark.parametrize(
+    ("accountant", "stops", "exact"),
+    [
+        ("dpacct", 0.86670, 0.86619),
+        ("prv", 0.86792, None),
+        ("rdp", 0.93140, 0.93039),
+        ("gdp", 0.74219, 0.74127),
+    ],
+)
+def test_what_opacus_asks_for(accountant: str, stops: float, exact: float | None) -> None:
+    pytest.importorskip("opacus", reason="opacus is not installed")
+    pytest.importorskip("dpacct.interop.opacus")
+    from opacus.accountants.utils import get_noise_multiplier
+
+    setting = {
+        "target_epsilon": 3,
+        "target_delta": DELTA,
+        "sample_rate": 1 / 40,
+        "epochs": 4,
+        "accountant": accountant,
+    }
+    assert get_noise_multiplier(**setting) == pytest.approx(stops, abs=1e-5)
+    says(f'| `"{accountant}"` | {stops:.5f} |')
+    if exact is not None:
+        found = get_noise_multiplier(**setting, epsilon_tolerance=1e-6)
+        assert found == pytest.approx(exact, abs=1e-5)
+        says(f'| `"{accountant}"` | {stops:.5f} | {exact:.5f} |')
+
+
+def test_what_the_noise_of_a_limit_theorem_spends() -> None:
+    spent = dpacct.epsilon(160 * Round(0.74219, Poisson(1 / 40)), delta=DELTA)
+    assert spent.lower == pytest.approx(4.48, abs=0.005)
+    says("spends epsilon 4.48, not 3")
+
+
+def test_what_dp_accounting_asks_for_and_says() -> None:
+    library: Any = pytest.importorskip("dp_accounting", reason="dp-accounting is not installed")
+    from dp_accounting.pld import PLDAccountant
+    from dp_accounting.rdp import RdpAccountant
+
+    replaced = library.NeighboringRelation.REPLACE_ONE
+    rounds = library.SelfComposedDpEvent(library.GaussianDpEvent(10.0), 20)
+    truth = dpacct.epsilon(20 * Round(10.0, Full(), "replace-one"), delta=DELTA)
+    assert truth.lower == pytest.approx(3.8486, abs=1e-4)
+    pld = PLDAccountant(replaced).compose(rounds).get_epsilon(DELTA)
+    assert pld == pytest.approx(truth.upper, rel=1e-4)
+    for relation in (replaced, library.NeighboringRelation.ADD_OR_REMOVE_ONE):
+        renyi = RdpAccountant(neighboring_relation=relation).compose(rounds)
+        assert renyi.get_epsilon(DELTA) == pytest.approx(1.9142, abs=1e-4)
+
+    sampled = library.SampledWithoutReplacementDpEvent(2000, 100, library.GaussianDpEvent(2.4))
+    renyi = RdpAccountant(neighboring_relation=replaced).compose(sampled, 200)
+    assert renyi.get_epsilon(DELTA) == pytest.approx(2.865, abs=1e-3)
+    spent = dpacct.epsilon(200 * Round(2.4, Uniform(100, 2000)), delta=DELTA)
+    assert spent.lower == pytest.approx(3.382, abs=1e-3)
+    assert spent.upper <= 3.8454
+
+    nested = library.PoissonSampledDpEvent(0.1, library.SelfComposedDpEvent(sampled.event, 4))
+    with pytest.raises(library.UnsupportedEventError):
+        PLDAccountant().compose(nested)
+    says("3.8486", "1.9142", "2.865", "3.382", "3.8453")
+
+
+def test_what_flower_says_of_cohorts_of_fixed_size() -> None:
+    pytest.importorskip("flwr", reason="flwr is not installed")
+    pytest.importorskip("dp_accounting", reason="dp-accounting is not installed")
+    from flwr.serverapp import (
+        GaussianPrivacyEvent,
+        NeighboringRelation,
+        PrivacyConfig,
+        SamplingMethod,
+    )
+    from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
+
+    accountant = RdpAccountant(
+        PrivacyConfig(
+            target_delta=DELTA,
+            population_size=100,
+            neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
+            sampling_method=SamplingMethod.NO_AMPLIFICATION,
+        )
+    )
+    event = GaussianPrivacyEvent(noise_multiplier=10.0, sample_size=99, population_size=100)
+    accountant.compose(event, 50)
+    assert accountant.get_epsilon(DELTA) == pytest.approx(3.189, abs=1e-3)
+    says("3.189")
+
+
+def test_what_a_cohort_of_fixed_size_spends() -> None:
+    rounds = 50 * Round(10.0, Uniform(99, 100), "add-remove")
+    assert dpacct.epsilon(rounds, delta=DELTA).lower == pytest.approx(6.499, abs=1e-3)
+    says("6.499")

@@ -1,0 +1,230 @@
+"""The plug-in for dp-accounting: events as schedules and back, and its calibration by our bound."""
+
+from __future__ import annotations
+
+import math
+from importlib import metadata
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dpacct
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.ledger import joint_noise_multiplier
+from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
+
+dp_accounting = pytest.importorskip("dp_accounting", reason="dp-accounting is not installed")
+plug_in = pytest.importorskip("dpacct.interop.dp_accounting")
+
+G = dp_accounting.GaussianDpEvent
+P = dp_accounting.PoissonSampledDpEvent
+S = dp_accounting.SelfComposedDpEvent
+C = dp_accounting.ComposedDpEvent
+NOTHING = dp_accounting.NoOpDpEvent()
+RELATIONS = dp_accounting.NeighboringRelation
+
+noises = st.floats(1e-3, 1e10)
+schemes = st.one_of(
+    st.just(Full()),
+    st.builds(Poisson, st.floats(1e-12, 1.0)),
+    st.builds(lambda m, more: Uniform(m, m + more), st.integers(1, 99), st.integers(0, 99)),
+)
+schedules = st.builds(
+    lambda adjacency, phases: Schedule(
+        dpacct.rounds.Phase(Round(z, scheme, adjacency), n) for z, scheme, n in phases
+    ),
+    st.sampled_from(Adjacency),
+    st.lists(st.tuples(noises, schemes, st.integers(1, 10**9)), max_size=5),
+)
+
+
+def schedule_of(event: Any, adjacency: str = "add-remove") -> Schedule:
+    return plug_in.schedule_of_event(event, adjacency)
+
+
+@given(schedules)
+def test_a_schedule_comes_back_as_it_was(schedule: Schedule) -> None:
+    event = plug_in.event_of_schedule(schedule)
+    assert isinstance(event, dp_accounting.DpEvent)
+    assert plug_in.schedule_of_event(event, schedule.adjacency) == schedule
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        (NOTHING, Schedule()),
+        (G(1.5), 1 * Round(1.5)),
+        (P(0.0, G(0.0)), Schedule()),
+        (S(NOTHING, 7), Schedule()),
+        (S(G(2.0), 0), Schedule()),
+        (C([G(1.5), NOTHING, G(1.5)]), 2 * Round(1.5)),
+        (S(S(P(0.1, G(1.0)), 5), 4), 20 * Round(1.0, Poisson(0.1))),
+        (S(C([G(1.0), P(0.1, G(1.0))]), 3), 3 * Round(1.0) + 3 * Round(1.0, Poisson(0.1))),
+        (P(0.5, P(0.25, G(2.0))), 1 * Round(2.0, Poisson(0.125))),
+        (P(0.5, S(G(2.0), 4)), 1 * Round(joint_noise_multiplier([2.0] * 4), Poisson(0.5))),
+        (P(0.5, C([G(2.0), G(3.0)])), 1 * Round(joint_noise_multiplier([2.0, 3.0]), Poisson(0.5))),
+        (P(0.5, C([NOTHING, G(2.0)])), 1 * Round(2.0, Poisson(0.5))),
+        (P(0.5, NOTHING), Schedule()),
+        (G(1e300), 1 * Round(1e10)),
+    ],
+    ids=str,
+)
+def test_what_an_event_comes_to(event: Any, expected: Schedule) -> None:
+    assert schedule_of(event) == expected
+
+
+@given(st.floats(1e-6, 1.0), st.floats(1e-6, 1.0))
+def test_a_sample_of_a_sample_is_never_at_too_low_a_rate(rate: float, other: float) -> None:
+    from fractions import Fraction
+
+    (phase,) = schedule_of(P(rate, P(other, G(1.0))))
+    exact = Fraction(rate) * Fraction(other)
+    assert exact <= Fraction(phase.round.sampling_rate) <= exact * (1 + Fraction(1, 2**52))
+
+
+@pytest.mark.parametrize(
+    ("event", "part"),
+    [
+        (dp_accounting.LaplaceDpEvent(1.0), "LaplaceDpEvent"),
+        (S(C([G(1.0), dp_accounting.ZCDpEvent(0.1)]), 2), "ZCDpEvent"),
+        (P(0.1, dp_accounting.LaplaceDpEvent(1.0)), "LaplaceDpEvent"),
+        (P(0.1, S(P(0.1, G(1.0)), 2)), "PoissonSampledDpEvent"),
+        (P(0.1, C([P(0.1, G(1.0)), G(1.0)])), "PoissonSampledDpEvent"),
+        (
+            P(0.1, dp_accounting.SampledWithoutReplacementDpEvent(9, 3, G(1.0))),
+            "PoissonSampledDpEvent",
+        ),
+        (
+            dp_accounting.SampledWithoutReplacementDpEvent(9, 3, S(G(1.0), 2)),
+            "SampledWithoutReplacementDpEvent",
+        ),
+        (
+            dp_accounting.SampledWithReplacementDpEvent(9, 3, G(1.0)),
+            "SampledWithReplacementDpEvent",
+        ),
+        (dp_accounting.UnsupportedDpEvent(), "UnsupportedDpEvent"),
+        (
+            dp_accounting.TruncatedSubsampledGaussianDpEvent(100, 0.1, 20, 1.0),
+            "TruncatedSubsampledGaussianDpEvent",
+        ),
+        (dp_accounting.SingleEpochTreeAggregationDpEvent(1.0, 3), "SingleEpochTreeAggregation"),
+        (dp_accounting.NonPrivateDpEvent(), "NonPrivateDpEvent"),
+        (G(0.0), "GaussianDpEvent"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_mapped_is_refused_by_name(event: Any, part: str) -> None:
+    with pytest.raises(plug_in.UnmappedEvent, match=part) as caught:
+        schedule_of(event)
+    assert type(caught.value.event).__name__.startswith(part)
+
+
+def test_several_gaussians_on_one_sample_are_refused_where_a_record_is_replaced() -> None:
+    event = P(0.5, S(G(2.0), 4))
+    assert schedule_of(event, "zero-out").rounds == 1
+    with pytest.raises(plug_in.UnmappedEvent, match="no record is replaced"):
+        schedule_of(event, "replace-one")
+    assert schedule_of(P(0.5, S(G(2.0), 1)), "replace-one").rounds == 1
+
+
+@pytest.mark.parametrize("event", [G(-1.0), G(math.nan), P(1.5, G(1.0)), P(-0.1, G(1.0))], ids=str)
+def test_values_out_of_range_are_refused(event: Any) -> None:
+    with pytest.raises(InvalidParameter):
+        schedule_of(event)
+    accountant = plug_in.TightPrivacyAccountant()
+    assert not accountant.supports(event)
+    with pytest.raises(dp_accounting.UnsupportedEventError):
+        accountant.compose(event)
+
+
+@pytest.mark.parametrize("relation", list(RELATIONS), ids=str)
+def test_the_accountant_answers_as_the_library_does(relation: Any) -> None:
+    accountant = plug_in.TightPrivacyAccountant(relation)
+    event = C([S(P(0.1, G(1.2)), 20), G(9.0)])
+    assert accountant.compose(event).compose(G(9.0), 2) is accountant
+    plan = accountant.schedule
+    assert plan.rounds == 23
+    assert accountant.get_epsilon(1e-5) == dpacct.epsilon(plan, delta=1e-5).upper
+    assert accountant.get_delta(1.0) == dpacct.delta(plan, epsilon=1.0).upper
+    assert accountant.neighboring_relation is relation
+
+
+def test_a_record_that_is_replaced_moves_twice_the_clip_norm() -> None:
+    """Both of dp-accounting's own accountants, beside what one pair of data sets achieves."""
+    from dp_accounting.pld import PLDAccountant
+    from dp_accounting.rdp import RdpAccountant
+
+    event = S(G(10.0), 20)
+    ours = plug_in.TightPrivacyAccountant(RELATIONS.REPLACE_ONE).compose(event).get_epsilon(1e-5)
+    achieved = dpacct.epsilon(20 * Round(10.0, Full(), "replace-one"), delta=1e-5).lower
+    assert achieved <= ours == pytest.approx(achieved, rel=1e-6)
+    pld = PLDAccountant(RELATIONS.REPLACE_ONE).compose(event).get_epsilon(1e-5)
+    assert pld == pytest.approx(ours, rel=1e-3)
+    renyi = RdpAccountant(neighboring_relation=RELATIONS.REPLACE_ONE).compose(event)
+    assert renyi.get_epsilon(1e-5) < 0.6 * achieved
+
+
+def test_nothing_and_everything() -> None:
+    accountant = plug_in.TightPrivacyAccountant()
+    assert accountant.compose(NOTHING).get_epsilon(1e-5) == accountant.get_delta(1.0) == 0.0
+    accountant.compose(G(1.0))
+    assert accountant.get_epsilon(0.0) == math.inf
+    assert accountant.get_epsilon(1.0) == accountant.get_delta(math.inf) == 0.0
+    assert accountant.supports(dp_accounting.NonPrivateDpEvent())
+    assert accountant.get_epsilon(1e-5) < math.inf
+    accountant.compose(dp_accounting.NonPrivateDpEvent())
+    assert accountant.get_epsilon(1e-5) == math.inf
+    assert accountant.get_delta(1.0) == 1.0
+    with pytest.raises(InvalidParameter, match="without noise"):
+        _ = accountant.schedule
+
+
+def test_the_library_calibrates_with_it() -> None:
+    def event(noise: float) -> Any:
+        return S(P(0.1, G(noise)), 300)
+
+    found = dp_accounting.calibrate_dp_mechanism(plug_in.TightPrivacyAccountant, event, 8, 1e-5)
+    ours = dpacct.calibrate(epsilon=8, delta=1e-5, rounds=300, sampling_rate=0.1)
+    assert found == pytest.approx(ours.noise_multiplier, abs=2e-6)
+    assert dpacct.epsilon(schedule_of(event(found)), delta=1e-5).upper <= 8
+
+    def repeated(count: int) -> Any:
+        return S(P(0.1, G(1.5)), count)
+
+    most = dp_accounting.calibrate_dp_mechanism(
+        plug_in.TightPrivacyAccountant,
+        repeated,
+        8,
+        1e-5,
+        bracket_interval=dp_accounting.ExplicitBracketInterval(1, 1000),
+        discrete=True,
+    )
+    assert dpacct.epsilon(schedule_of(repeated(most)), delta=1e-5).upper <= 8
+
+
+def test_another_accountant_of_ours_and_none() -> None:
+    accountant = plug_in.TightPrivacyAccountant(accountant="rdp").compose(P(0.1, G(1.0)))
+    expected = dpacct.epsilon(Round(1.0, Poisson(0.1)), delta=1e-5, accountant="rdp").upper
+    assert accountant.get_epsilon(1e-5) == expected
+    with pytest.raises(InvalidParameter, match="accountant"):
+        plug_in.TightPrivacyAccountant(accountant="pld")
+    with pytest.raises(InvalidParameter, match="neighboring_relation"):
+        plug_in.TightPrivacyAccountant("add-remove")
+
+
+@pytest.mark.parametrize(
+    ("version", "words"), [("0.5.1", r"0\.5\.1 is too old, version 0\.6 or later"), (None, "not")]
+)
+def test_a_package_that_is_too_old_or_missing_is_refused(
+    monkeypatch: pytest.MonkeyPatch, version: str | None, words: str
+) -> None:
+    def found(_name: str) -> str:
+        if version is None:
+            raise metadata.PackageNotFoundError
+        return version
+
+    monkeypatch.setattr(metadata, "version", found)
+    with pytest.raises(Unsupported, match=words):
+        plug_in.event_of_schedule(1 * Round(1.0))

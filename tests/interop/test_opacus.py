@@ -1,0 +1,563 @@
+"""The plug-in for Opacus: its accountant, and a ledger under its loop."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dpacct
+from dpacct import Budget, Ledger, Poisson, Round, Uniform
+from dpacct.errors import InvalidParameter, LedgerError, Unsupported
+
+opacus = pytest.importorskip("opacus", reason="opacus is not installed")
+torch = pytest.importorskip("torch")
+plug_in = pytest.importorskip("dpacct.interop.opacus")
+
+from opacus.utils.batch_memory_manager import BatchMemoryManager  # noqa: E402 - needs opacus
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler  # noqa: E402
+
+# What Opacus and torch say about themselves.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+DELTA = 1e-5
+NOISE = 0.8662
+RATE = 1 / 10
+ROUND = Round(NOISE, Poisson(RATE))
+X = torch.linspace(-1.0, 1.0, 200).reshape(40, 5)
+Y = (X.sum(1) > 0).long()
+
+
+class Job:
+    """A model with what `make_private` returns."""
+
+    def __init__(
+        self,
+        *,
+        mode: str = "hooks",
+        workers: int = 0,
+        loader: Any = None,
+        module: Any = None,
+        **settings: Any,
+    ) -> None:
+        self.module = torch.nn.Linear(5, 2) if module is None else module
+        given = {"noise_multiplier": NOISE, "max_grad_norm": 1.0, "grad_sample_mode": mode}
+        self.engine = opacus.PrivacyEngine(accountant="dpacct")
+        made = self.engine.make_private(
+            module=self.module,
+            optimizer=torch.optim.SGD(self.module.parameters(), lr=0.1),
+            data_loader=loader or DataLoader(TensorDataset(X, Y), 4, num_workers=workers),
+            **(given | settings),
+        )
+        self.model, self.optimizer, self.loader = made[0], made[1], made[-1]
+        self.loss = made[2] if mode == "ghost" else torch.nn.CrossEntropyLoss()
+
+    def attach(self, run: Any, **settings: Any) -> Any:
+        self.loader = plug_in.attach_ledger(self.loader, self.optimizer, run, **settings)
+        return self.loader
+
+    def backward(self, batch: Any) -> None:
+        x, y = batch
+        self.loss(self.model(x), y).backward()
+
+    def step(self, batch: Any) -> None:
+        self.optimizer.zero_grad()
+        self.backward(batch)
+        self.optimizer.step()
+
+    def epoch(self, loader: Any = None) -> int:
+        steps = 0
+        for batch in self.loader if loader is None else loader:
+            self.step(batch)
+            steps += 1
+        return steps
+
+    @property
+    def weights(self) -> list[float]:
+        return self.module.weight.flatten().tolist()
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Any:
+    with Ledger.open(tmp_path / "l.ledger", Budget(20, DELTA)) as opened:
+        yield opened
+
+
+def private(epsilon: float, engine: Any, **settings: Any) -> float:
+    """The noise that its calibration finds: 160 steps at rate 1/40."""
+    module = torch.nn.Linear(5, 2)
+    _, optimizer, _ = engine.make_private_with_epsilon(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+        data_loader=DataLoader(TensorDataset(X, Y), 1),
+        target_epsilon=epsilon,
+        target_delta=DELTA,
+        epochs=4,
+        max_grad_norm=1.0,
+        **settings,
+    )
+    return optimizer.noise_multiplier
+
+
+def test_the_engine_calibrates_with_the_tight_accountant() -> None:
+    ours = dpacct.calibrate(epsilon=3, delta=DELTA, rounds=160, sampling_rate=1 / 40)
+    assert ours.noise_multiplier == pytest.approx(0.86619, abs=1e-5)
+    # Opacus stops within 0.01 of epsilon unless it is told otherwise.
+    engine = opacus.PrivacyEngine(accountant="dpacct")
+    assert private(3, engine) == pytest.approx(0.86670, abs=1e-5)
+    exact = private(3, engine, epsilon_tolerance=1e-6)
+    assert exact == pytest.approx(ours.noise_multiplier, abs=1e-6)
+
+
+def test_what_its_own_accountants_say_there() -> None:
+    found = {name: private(3, opacus.PrivacyEngine(accountant=name)) for name in ("rdp", "gdp")}
+    assert found == pytest.approx({"rdp": 0.93140, "gdp": 0.74219}, abs=1e-5)
+    achieved = dpacct.epsilon(160 * Round(found["gdp"], Poisson(1 / 40)), delta=DELTA).lower
+    assert achieved == pytest.approx(4.48, abs=0.01)
+
+
+def test_the_accountant_says_what_the_library_says() -> None:
+    accountant = plug_in.TightAccountant()
+    assert accountant.get_epsilon(DELTA) == len(accountant) == 0
+    for noise in (1.0, 1.0, 2.0, 1.0):
+        accountant.step(noise_multiplier=noise, sample_rate=RATE)
+    assert accountant.history == [(1.0, RATE, 2), (2.0, RATE, 1), (1.0, RATE, 1)]
+    plan = 3 * Round(1.0, Poisson(RATE)) + 1 * Round(2.0, Poisson(RATE))
+    expected = dpacct.epsilon(plan, delta=DELTA).upper
+    assert accountant.get_epsilon(delta=DELTA) == pytest.approx(expected)
+    other = plug_in.TightAccountant()
+    other.load_state_dict(accountant.state_dict())
+    assert (len(other), other.get_epsilon(DELTA)) == (4, accountant.get_epsilon(DELTA))
+
+
+@pytest.mark.parametrize("batches", ["whole", "split"])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_each_step_is_charged_and_the_plan_ends_quietly(
+    ledger: Ledger, mode: str, workers: int, batches: str
+) -> None:
+    run = ledger.start_run("opacus", 25 * ROUND)
+    job = Job(mode=mode, workers=workers)
+    loader = job.attach(run)
+    parts = 0
+    for _ in range(4):
+        if batches == "split":
+            with BatchMemoryManager(
+                data_loader=loader, max_physical_batch_size=2, optimizer=job.optimizer
+            ) as split:
+                parts += job.epoch(split)
+        else:
+            parts += job.epoch()
+    assert (run.committed, run.rounds, len(job.engine.accountant)) == (25, 25, 25)
+    assert parts > 25 if batches == "split" else parts == 25
+    assert run.on_plan
+    assert loader.ended == "the plan of the run is at its end"
+    assert run.epsilon().upper == job.engine.get_epsilon(DELTA)
+
+
+def test_without_a_plan_the_budget_ends_it(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "small", Budget(6, DELTA), typical=20 * ROUND) as small:
+        run = small.start_run("opacus")
+        job = Job()
+        loader = job.attach(run)
+        while job.epoch():
+            pass
+        assert "does not fit" in loader.ended
+        assert run.committed == run.rounds
+        assert 0 < run.epsilon().upper <= 6
+        assert small.remaining(loader.round) == 0
+
+
+def test_a_round_is_on_disk_before_the_model_changes(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ledger.start_run("opacus")
+    job = Job()
+    batch = next(iter(job.attach(run)))
+    assert (run.rounds, run.committed) == (1, 0)
+    before = job.weights
+    seen: list[Any] = []
+    update = job.optimizer.original_optimizer.step
+
+    def watched() -> None:
+        seen.append((run.committed, job.weights == before))
+        update()
+
+    monkeypatch.setattr(job.optimizer.original_optimizer, "step", watched)
+    job.step(batch)
+    assert seen == [(1, True)]
+    assert job.weights != before
+
+
+def test_what_cannot_be_committed_changes_nothing(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise LedgerError("the disk is full")
+
+    run = ledger.start_run("opacus")
+    job = Job()
+    job.attach(run)
+    before = job.weights
+    monkeypatch.setattr("dpacct.ledger.run.commit", full)
+    with pytest.raises(LedgerError, match="full"):
+        job.epoch()
+    assert job.weights == before
+    assert (run.rounds, run.committed) == (1, 0)
+
+
+def refused(job: Job, act: Callable[[], Any], error: type[Exception], words: str) -> None:
+    before = job.weights
+    with pytest.raises(error, match=words):
+        act()
+    assert job.weights == before
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_a_second_step_on_a_batch_is_refused(ledger: Ledger, mode: str) -> None:
+    run = ledger.start_run("opacus")
+    job = Job(mode=mode)
+    batches = iter(job.attach(run))
+    batch = next(batches)
+    job.step(batch)
+    refused(job, lambda: job.step(batch), LedgerError, "a step without a batch")
+    job.step(next(batches))
+    assert (run.rounds, run.committed) == (2, 2)
+
+
+def test_a_step_without_the_loader_is_refused_also_while_workers_draw_ahead(
+    ledger: Ledger,
+) -> None:
+    job = Job(workers=1)
+    loader = job.attach(ledger.start_run("opacus"))
+    refused(job, lambda: job.step((X, Y)), LedgerError, "a step without a batch")
+    batches = iter(loader)
+    refused(job, lambda: job.step((X, Y)), LedgerError, "a step without a batch")
+    for batch in batches:
+        job.step(batch)
+        refused(job, lambda found=batch: job.step(found), LedgerError, "a step without a batch")
+    assert loader.run.committed == 10
+
+
+def test_a_batch_whose_step_is_skipped_stays_spent(ledger: Ledger) -> None:
+    run = ledger.start_run("opacus")
+    job = Job()
+    for number, batch in enumerate(job.attach(run)):
+        if number % 2:
+            job.step(batch)
+    assert (run.rounds, run.committed) == (10, 5)
+
+
+def test_a_loop_that_is_left_and_a_loader_that_is_looked_into(ledger: Ledger) -> None:
+    run = ledger.start_run("opacus")
+    job = Job()
+    loader = job.attach(run)
+    old = iter(loader)
+    next(old)
+    for number, batch in enumerate(loader):
+        job.step(batch)
+        if number == 2:
+            break
+    assert (run.rounds, run.committed) == (4, 3)
+    with pytest.raises(LedgerError, match="another loop"):
+        next(old)
+    assert job.epoch() == 10
+    assert (run.rounds, run.committed) == (14, 13)
+
+
+def test_gradients_of_several_batches_are_refused(ledger: Ledger) -> None:
+    run = ledger.start_run("opacus")
+    job = Job()
+    batches = iter(job.attach(run))
+    job.model.allow_grad_accumulation()
+    job.backward(next(batches))
+    job.backward(next(batches))
+    refused(job, job.optimizer.step, Unsupported, "gradients of 2 batches")
+    assert (run.rounds, run.committed) == (2, 0)
+
+
+def test_the_accountant_alone_refuses_them_too() -> None:
+    job = Job()
+    batches = iter(job.loader)
+    job.model.allow_grad_accumulation()
+    job.backward(next(batches))
+    job.backward(next(batches))
+    refused(job, job.optimizer.step, Unsupported, "gradients of 2 batches")
+
+
+def test_ghost_clipping_begins_anew_with_each_backward_pass(ledger: Ledger) -> None:
+    """So that no gradients add up, and a batch that had no step is in no other's."""
+    run = ledger.start_run("opacus")
+    job = Job(mode="ghost")
+    batches = iter(job.attach(run))
+    job.backward(next(batches))
+    batch = next(batches)
+    job.backward(batch)
+    alone = [parameter.grad.clone() for parameter in job.module.parameters()]
+    job.backward(batch)
+    for parameter, gradient in zip(job.module.parameters(), alone, strict=True):
+        assert torch.equal(parameter.grad, gradient)
+    job.optimizer.step()
+    assert (run.rounds, run.committed) == (2, 1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("skipped", [0, 1, 4])
+def test_a_part_of_a_batch_without_its_step_is_refused(
+    ledger: Ledger, skipped: int, workers: int
+) -> None:
+    run = ledger.start_run("opacus")
+    job = Job(workers=workers, loader=DataLoader(TensorDataset(X, Y), 20, num_workers=workers))
+    loader = job.attach(run)
+
+    def loop() -> None:
+        with BatchMemoryManager(
+            data_loader=loader, max_physical_batch_size=1, optimizer=job.optimizer
+        ) as split:
+            for number, batch in enumerate(split):
+                if number != skipped:
+                    job.step(batch)
+
+    refused(job, loop, LedgerError, "a part of a batch had no step")
+    assert run.committed == 0
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_batches_that_the_program_itself_adds_up_are_refused(ledger: Ledger, mode: str) -> None:
+    run = ledger.start_run("opacus")
+    job = Job(mode=mode)
+    batches = iter(job.attach(run))
+    for skip in (True, False):
+        batch = next(batches)
+        job.optimizer.signal_skip_step(skip)
+        if skip:
+            job.step(batch)
+        else:
+            refused(job, lambda found=batch: job.step(found), LedgerError, "a part of a batch")
+    refused(job, lambda: job.step(next(batches)), LedgerError, "a part of a batch")
+    assert run.committed == 0
+    # A new loop begins with nothing.
+    assert job.epoch() == 10
+    assert run.committed == 10
+
+
+def test_gradients_of_more_examples_than_were_drawn_are_refused(ledger: Ledger) -> None:
+    run = ledger.start_run("opacus")
+    job = Job()
+    batches = iter(job.attach(run))
+    next(batches)
+    refused(job, lambda: job.step((X, Y)), LedgerError, "the gradients are of 40 examples")
+    x, y = next(batches)
+    job.step((x[:1], y[:1]))
+    assert (run.rounds, run.committed) == (2, 1)
+
+
+def test_two_optimizers_and_what_is_attached_twice(ledger: Ledger) -> None:
+    run = ledger.start_run("opacus")
+    job, other = Job(), Job()
+    job.attach(run)
+    with pytest.raises(Unsupported, match="a second optimizer"):
+        plug_in.attach_ledger(job.loader, other.optimizer, run)
+    with pytest.raises(Unsupported, match="charged twice"):
+        plug_in.attach_ledger(other.loader, job.optimizer, run)
+    assert run.rounds == 0
+
+
+def test_a_hook_that_takes_the_place_of_the_ledgers_is_noticed(ledger: Ledger) -> None:
+    job = Job()
+    job.attach(ledger.start_run("opacus"))
+    job.optimizer.attach_step_hook(lambda _: None)
+    refused(job, job.epoch, LedgerError, "its hook was replaced")
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_noise_and_clip_norm_are_those_that_are_charged(ledger: Ledger, mode: str) -> None:
+    job = Job(mode=mode)
+    job.attach(ledger.start_run("opacus"))
+    job.optimizer.noise_multiplier = NOISE / 2
+    refused(job, job.epoch, Unsupported, "less than 0.8662, which is charged")
+    job.optimizer.noise_multiplier = 2 * NOISE
+    job.optimizer.max_grad_norm = 0.5
+    refused(job, job.epoch, Unsupported, "clip norm was 1 and is 0.5")
+    job.optimizer.max_grad_norm = 1.0
+    assert job.epoch() == 10
+
+
+def test_a_clip_norm_may_follow_a_schedule(ledger: Ledger) -> None:
+    job = Job()
+    job.attach(ledger.start_run("opacus"), scheduled_clip=True)
+    for batch in job.loader:
+        job.step(batch)
+        job.optimizer.max_grad_norm *= 0.9
+    assert job.loader.run.committed == 10
+
+
+def loaders() -> dict[str, tuple[Any, str]]:
+    data = TensorDataset(X, Y)
+    weighted = WeightedRandomSampler([1.0] * len(data), len(data))
+    return {
+        "shuffled": (DataLoader(data, 4, shuffle=True), "does not sample by Poisson"),
+        "in order": (DataLoader(data, 4), "does not sample by Poisson"),
+        "weighted": (DataLoader(data, 4, sampler=weighted), "samples by weight"),
+        "unbatched": (DataLoader(data, None), "does not sample by Poisson"),
+    }
+
+
+@pytest.mark.parametrize("name", ["shuffled", "in order", "weighted", "unbatched"])
+def test_a_loader_that_does_not_sample_by_poisson_is_refused(ledger: Ledger, name: str) -> None:
+    loader, words = loaders()[name]
+    run = ledger.start_run("opacus")
+    with pytest.raises(Unsupported, match=words):
+        plug_in.attach_ledger(loader, Job().optimizer, run)
+    assert run.rounds == 0
+
+
+def test_an_optimizer_whose_clip_norm_depends_on_the_data_is_refused(ledger: Ledger) -> None:
+    job = Job(
+        clipping="adaptive",
+        target_unclipped_quantile=0.5,
+        clipbound_learning_rate=0.2,
+        max_clipbound=10.0,
+        min_clipbound=0.1,
+        unclipped_num_std=2.0,
+    )
+    run = ledger.start_run("opacus")
+    with pytest.raises(Unsupported, match="by a count of the data"):
+        job.attach(run)
+    with pytest.raises(Unsupported, match="adds no noise"):
+        plug_in.attach_ledger(job.loader, job.optimizer.original_optimizer, run)
+
+
+def test_a_run_that_does_not_fit_the_loop_is_refused(ledger: Ledger) -> None:
+    for plan in (
+        10 * Round(2 * NOISE, Poisson(RATE)),
+        10 * Round(NOISE, Poisson(RATE / 2)),
+        10 * Round(NOISE, Uniform(4, 40), "add-remove"),
+    ):
+        run = ledger.start_run("opacus", plan)
+        with pytest.raises(InvalidParameter, match="no round that covers a step"):
+            Job().attach(run)
+        run.finish()
+        with pytest.raises(LedgerError, match="is finished"):
+            Job().attach(run)
+    assert ledger.rounds == 0
+
+
+def test_noise_that_somebody_can_repeat_is_not_private(ledger: Ledger) -> None:
+    job = Job(noise_generator=torch.Generator().manual_seed(1))
+    with pytest.raises(InvalidParameter, match="generator is 'given'"):
+        job.attach(ledger.start_run("opacus"))
+    run = ledger.start_run("seeded", private=False)
+    job.attach(run)
+    assert job.epoch() == 10
+    assert run.epsilon().upper == float("inf")
+
+
+def test_seeds_of_the_program_do_not_reach_batches_and_noise(ledger: Ledger) -> None:
+    found: list[Any] = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        job = Job()
+        torch.manual_seed(7)
+        job.attach(ledger.start_run("opacus"))
+        indices = list(job.loader.batch_sampler)
+        job.epoch()
+        found.append((indices, job.weights))
+    assert found[0][0] != found[1][0]
+    assert found[0][1] != found[1][1]
+
+
+def test_the_generator_of_a_step_is_standard_normal_and_secret() -> None:
+    from dpacct.interop import opacus_ledger
+
+    job = Job()
+    drawn = [
+        torch.randn(4096, generator=opacus_ledger._fresh_noise(job.optimizer)) for _ in range(2)
+    ]
+    assert abs(drawn[0].mean()) < 0.1
+    assert 0.9 < drawn[0].std() < 1.1
+    assert not torch.isin(drawn[0], drawn[1]).all()
+    states = [opacus_ledger._fresh_noise(job.optimizer).get_state() for _ in range(2)]
+    words = [state[24 : 24 + 8 * 624].view(torch.int64) for state in states]
+    assert (words[0] != words[1]).sum() > 600
+
+
+KILLED = """
+import os, signal, sys, warnings
+warnings.simplefilter("ignore")
+sys.path.insert(0, {folder!r})
+from test_opacus import Job, ROUND, Ledger, Budget, DELTA
+ledger = Ledger.open(sys.argv[1], Budget(20, DELTA))
+job = Job(workers=1)
+job.attach(ledger.start_run("opacus", 25 * ROUND))
+steps = 0
+while True:
+    for batch in job.loader:
+        job.step(batch)
+        steps += 1
+        if steps == 13:
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_loop_goes_on_and_pays_for_what_was_drawn(tmp_path: Path) -> None:
+    file = tmp_path / "killed.ledger"
+    script = KILLED.format(folder=str(Path(__file__).parent))
+    done = subprocess.run([sys.executable, "-c", script, str(file)], check=False, timeout=120)
+    assert done.returncode == -9
+    with Ledger.open(file) as ledger:
+        run = ledger.resume_run(1)
+        # One worker draws two batches ahead.
+        assert (run.committed, run.rounds) == (13, 15)
+        job = Job()
+        job.attach(run)
+        while job.epoch():
+            pass
+        assert (run.committed, run.rounds) == (23, 25)
+        assert run.on_plan
+        assert not ledger.verify().remarks
+
+
+RANK = """
+import sys, warnings
+warnings.simplefilter("ignore")
+sys.path.insert(0, {folder!r})
+import test_opacus as t
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as Parallel
+folder, rank, workers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+t.torch.distributed.init_process_group("gloo", f"file://{{folder}}/meet", rank=rank, world_size=2)
+module = Parallel(t.torch.nn.Linear(5, 2))
+job = t.Job(module=module, workers=workers)
+job.loss = lambda y, z: t.torch.nn.functional.cross_entropy(y, z) if len(z) else 0.0 * y.sum()
+run = None
+if rank == 0:
+    ledger = t.Ledger.open(f"{{folder}}/l.ledger", t.Budget(20, t.DELTA))
+    run = ledger.start_run("ranks", 25 * t.ROUND)
+job.attach(run)
+steps = sum(job.epoch() for _ in range(4))
+t.torch.save((steps, job.loader.ended, module.module.weight), f"{{folder}}/{{rank}}.pt")
+"""
+
+
+def test_two_processes_share_one_run(tmp_path: Path) -> None:
+    script = RANK.format(folder=str(Path(__file__).parent))
+    words = [sys.executable, "-c", script, str(tmp_path)]
+    ranks = [subprocess.Popen([*words, str(rank), "1"]) for rank in range(2)]
+    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+    found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    assert [steps for steps, _, _ in found] == [25, 25]
+    assert found[0][1] == "the plan of the run is at its end"
+    assert torch.equal(found[0][2], found[1][2])
+    with Ledger.open(tmp_path / "l.ledger") as ledger:
+        assert (ledger.runs[0].committed, ledger.runs[0].rounds) == (25, 25)
+
+
+def test_a_rank_without_a_ledger_needs_others(ledger: Ledger) -> None:
+    job = Job()
+    with pytest.raises(InvalidParameter, match="rank 0 charges the run"):
+        job.attach(None)
+    job.attach(ledger.start_run("opacus"))
