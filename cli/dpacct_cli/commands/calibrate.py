@@ -15,7 +15,6 @@ from dpacct_cli import comparisons, mechanism, options
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.mechanism_options import MechanismOptions, ReadDelta, read_clip_norm
 from dpacct_cli.render import Answer, Page, Row, bracket, down, plain, show, up
-from dpacct_cli.typed import MechanismOptions, ReadDelta, read_clip_norm
 from dpacct_cli.words import called
 
 # What --solve says, and the library's word for it.

@@ -17,7 +17,6 @@ from dpacct.rounds import Adjacency, Schedule
 from dpacct_cli import mechanism, options
 from dpacct_cli.mechanism_options import MechanismOptions, read_clip_norm
 from dpacct_cli.render import Answer, Grid, Page, Row, bracket, down, plain, show, up
-from dpacct_cli.typed import MechanismOptions, read_clip_norm
 from dpacct_cli.words import in_units
 
 RATES = "0.001,0.01,0.1"

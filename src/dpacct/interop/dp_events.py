@@ -20,7 +20,7 @@ from typing import Any
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.interop.packages import import_package
-from dpacct.ledger.events import joint_noise_of
+from dpacct.ledger.record.events import joint_noise_of
 from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
 
 

@@ -23,7 +23,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsupported
-from dpacct.fl.randomness import OperatingSystem, draw_cohort, torch_seed
+from dpacct.fl.privacy.randomness import OperatingSystem, draw_cohort, torch_seed
 from dpacct.interop.opacus_ranks import Ranks
 from dpacct.interop.opacus_steps import Steps
 from dpacct.interop.packages import import_package
