@@ -36,7 +36,7 @@ LAYERS = [
     {"accountant"},
     {
         "calibration", "goals", "privacy_profile", "convexity", "attacks", "tradeoff", "risk",
-        "risk_target", "calibrate",
+        "risk_target", "calibrate", "corrected_search",
         "ledger", "odometer",
     },
     {"dpacct"},  # the public names

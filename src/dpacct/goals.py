@@ -7,13 +7,14 @@ attack risks are in `risk_target`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dpacct.accountant import Accountant
 from dpacct.budget import Interval
 from dpacct.first_guess import estimate_epsilon
 from dpacct.rounds import Schedule
+from dpacct.tight_accountant import TightAccountant
 
 
 class Goal(Protocol):
@@ -49,6 +50,13 @@ class Goal(Protocol):
         """About the cost, quickly; NaN where there is no quick way."""
         ...
 
+    def quick(self, schedule: Schedule) -> Goal | None:
+        """The same goal by a quicker accountant, whose cost is at least as large.
+
+        None where this one is quick for such rounds, whatever their noise.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class EpsilonGoal:
@@ -79,6 +87,21 @@ class EpsilonGoal:
     def estimate(self, schedule: Schedule) -> float:
         """See `Goal`."""
         return estimate_epsilon(schedule, self.delta)
+
+    def quick(self, schedule: Schedule) -> Goal | None:
+        """See `Goal`."""
+        judge = quick_judge(self.judge, schedule)
+        return None if judge is None else replace(self, judge=judge)
+
+
+def quick_judge(judge: Accountant, schedule: Schedule) -> Accountant | None:
+    """An accountant that is quicker than this one on such rounds and never smaller; or None."""
+    if not isinstance(judge, TightAccountant):
+        return None
+    # Whether a game is played may depend on the noise.
+    loud = 1 / min((r.noise_multiplier for r in schedule.distinct()), default=1.0)
+    plays = judge.plays(schedule) or judge.plays(schedule.scale_noise(max(loud, 1.0)))
+    return judge.of_pairs if plays else None
 
 
 def excess(goal: Goal, schedule: Schedule) -> float:

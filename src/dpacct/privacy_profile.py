@@ -26,11 +26,12 @@ from dpacct.dominating import (
     achieved_pair,
     proven_pair,
 )
-from dpacct.engines import Solver, find_engine
+from dpacct.engines import Solver
 from dpacct.errors import NotConverged
 from dpacct.one_round import one_round_delta
 from dpacct.rounds import Round, Schedule
 from dpacct.saddle import log_delta_estimate, tilt_at_epsilon
+from dpacct.tight.game.curve import curve_delta
 from dpacct.tight_accountant import TightAccountant
 
 # Relative width at which a contour is worth keeping; at which it also answers elsewhere, and how
@@ -58,13 +59,14 @@ class PrivacyProfile:
 
     def __init__(self, schedule: Schedule, judge: Accountant) -> None:
         tight = isinstance(judge, TightAccountant)
-        solve = find_engine(judge.engine if tight else TightAccountant().engine).delta
+        solve = (judge if tight else TightAccountant()).pairs_engine.delta
 
         @cache
         def worse(epsilon: float) -> float:
             return judge.delta(schedule, epsilon).upper
 
         self._worse = None if tight else worse
+        self._schedule, self._plays = schedule, tight and judge.plays(schedule)
         self._proven = _Side(schedule, proven_pair, solve, worse)
         #: Whether the pair that is proven to be the worst is also the one achieved.
         self.exact = tight and all(
@@ -83,7 +85,11 @@ class PrivacyProfile:
         """
         if self._worse is not None:
             return Interval(0.0, self._worse(epsilon))
-        return self._proven.delta(direction, epsilon)
+        found = self._proven.delta(direction, epsilon)
+        if self._plays:
+            upper = min(found.upper, curve_delta(self._schedule, epsilon))
+            return Interval(min(found.lower, upper), upper)
+        return found
 
     def achieved(self, direction: Direction, epsilon: float) -> Interval:
         """Bounds of delta(eps) of one explicit pair of data sets, the same at all epsilons."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dpacct import validate
 from dpacct.accountant import Accountant
 from dpacct.attacks import Attacks, gaussian_mu, normal_quantile
 from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter
-from dpacct.goals import EpsilonGoal, Goal
+from dpacct.goals import EpsilonGoal, Goal, quick_judge
 from dpacct.rounds import Schedule
 
 # The delta at which epsilon is told beside a risk, where none is given.
@@ -40,6 +40,11 @@ class AdvantageGoal:
     def estimate(self, schedule: Schedule) -> float:  # noqa: ARG002 - the protocol asks for it
         """See `Goal`."""
         return math.nan
+
+    def quick(self, schedule: Schedule) -> Goal | None:
+        """See `Goal`."""
+        judge = quick_judge(self.judge, schedule)
+        return None if judge is None else replace(self, judge=judge)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,11 @@ class TruePositiveGoal:
     def estimate(self, schedule: Schedule) -> float:  # noqa: ARG002 - the protocol asks for it
         """See `Goal`."""
         return math.nan
+
+    def quick(self, schedule: Schedule) -> Goal | None:
+        """See `Goal`."""
+        judge = quick_judge(self.judge, schedule)
+        return None if judge is None else replace(self, judge=judge)
 
 
 def reported_delta(delta: float | None) -> float:

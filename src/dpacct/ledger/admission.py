@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from dpacct.budget import Budget
 from dpacct.errors import BudgetExceeded
+from dpacct.ledger.charged import Charged, proven_epsilon
 from dpacct.ledger.figures import above, told
-from dpacct.ledger.plans import PlanRoom, proven_epsilon
+from dpacct.ledger.plans import PlanRoom
 from dpacct.ledger.standing import Standing
 from dpacct.ledger.state import LedgerState
 from dpacct.odometer import Mixture, Totals, add, count_fitting
@@ -18,7 +19,7 @@ def admit_plan(
     mixture: Mixture,
     budget: Budget,
     ledger: LedgerState,
-    plan: Schedule,
+    plan: Charged,
     cost: Totals,
     room: PlanRoom | None,
     standing: Callable[[], Standing],
@@ -36,14 +37,16 @@ def admit_plan(
     Raises:
         BudgetExceeded: it does not fit.
     """
+    rounds = plan.schedule.rounds
     if room is None:
         after = mixture.epsilon(add(ledger.charged, cost), ledger.delta)
         if after > budget.epsilon:
             now = standing()
+            fewer = _fewer(mixture, budget, ledger, plan.schedule)
             freed = mixture.epsilon(add(ledger.spent, cost), ledger.delta)
             raise BudgetExceeded(
-                f"the plan of {plan.rounds} rounds does not fit: {now.reading}. "
-                f"{_late(mixture, budget, ledger, after)}{_fewer(mixture, budget, ledger, plan)}"
+                f"the plan of {rounds} rounds does not fit: {now.reading}. "
+                f"{_late(mixture, budget, ledger, after)}{fewer}"
                 f"{now.ways(enough=freed <= budget.epsilon)}"
             )
     elif not room.fits:
@@ -51,7 +54,7 @@ def admit_plan(
         now = standing()
         others = " beside the plans that were registered before" if any(ledger.held) else ""
         raise BudgetExceeded(
-            f"the plan of {plan.rounds} rounds does not fit{others}: by itself it needs epsilon "
+            f"the plan of {rounds} rounds does not fit{others}: by itself it needs epsilon "
             f"{above(alone)} of {budget.epsilon:.7g} at delta {told(budget.delta)}, and "
             f"{now.reading}. dpacct.calibrate finds the noise with which it fits."
             f"{now.ways(enough=alone <= budget.epsilon)}"

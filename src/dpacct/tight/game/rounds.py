@@ -83,7 +83,7 @@ def laws_above(round_: Round, cover: Cover, step: float, negligible: float) -> l
         return [gaussian_above(noise, step, gaussian_reach(noise, step, negligible))]
     rate = _rates(round_)[1]
     reach = reach_of(rate, noise, step, negligible)
-    return [cell_kernel(rate, noise, cell, step, reach) for cell in cover]
+    return [cell_kernel(rate, noise, cell, step, reach, negligible) for cell in cover]
 
 
 def laws_below(round_: Round, step: float, negligible: float) -> list[Kernel]:
