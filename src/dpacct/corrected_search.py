@@ -16,7 +16,7 @@ from functools import cache
 from dpacct.search import bracket_root
 
 _TRIES = 5
-# How far below the target is near enough, and how much is added where it was missed.
+# How far below the target is near enough, and how much is first added where it was missed.
 _NEAR, _AGAIN = 2e-4, 5e-5
 
 
@@ -42,7 +42,7 @@ def corrected_root(
             if found >= -_NEAR:
                 break
         else:
-            margin += found + _AGAIN
+            margin = 2 * margin or _AGAIN
         level = quick(at) - found - margin
         following = solve_quick(level, at)
         if following == at:

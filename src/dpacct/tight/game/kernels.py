@@ -8,7 +8,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from dpacct.dominating import ReplacementPair
 from dpacct.errors import NotConverged
+from dpacct.one_round import one_round_delta
 from dpacct.rounding import Array
 from dpacct.tight.game.cover import Cell
 from dpacct.tight.game.laws import (
@@ -26,6 +28,7 @@ from dpacct.tight.game.strategies import (
     middles,
     remove_pair,
     remove_tail,
+    replacement_line,
     touching_side,
     two_strategies,
 )
@@ -148,6 +151,24 @@ def gaussian_above(noise: float, step: float, reach: tuple[int, int]) -> Kernel:
     points = _points(reach[0], _FINE)
     side = dominating_side(points, step, gaussian_pair(noise, _losses(points, step))[0].upper)
     return dominating_kernel(side, side, step)
+
+
+@lru_cache(maxsize=64)
+def poisson_above(rate: float, noise: float, step: float, reach: tuple[int, int]) -> Kernel:
+    """A law that dominates a round of Poisson sampling in which one client is replaced."""
+    points = _points(reach[0], _FINE)
+    pair = ReplacementPair(rate, noise)
+    upper = [one_round_delta(float(loss), pair).upper for loss in _losses(points, step)]
+    side = dominating_side(points, step, np.maximum(upper, 1e-300))
+    return dominating_kernel(side, side, step)
+
+
+@lru_cache(maxsize=64)
+def poisson_below(rate: float, noise: float, step: float, reach: tuple[int, int]) -> Kernel:
+    """A law dominated by such a round."""
+    points = _points(reach[0], _FINE)
+    side = touching_side(replacement_line(rate, noise, middles(points, step)), points, step)
+    return dominated_kernel(side, side, step)
 
 
 @lru_cache(maxsize=64)
