@@ -34,6 +34,7 @@ LABELS = {
     "num_clients": "--clients",
     "adjacency": "--adjacency",
     "accountant": "--accountant",
+    "gap": "--gap",
     "orders": "--orders",
     "advantage": "--advantage",
     "tpr": "--tpr",

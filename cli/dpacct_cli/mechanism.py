@@ -8,6 +8,7 @@ from dpacct.accountant import find_accountant
 from dpacct.budget import Spent
 from dpacct.renyi.accountant import RenyiAccountant
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule, Uniform
+from dpacct.tight.accountant import TightAccountant
 from dpacct_cli.render import Row, bracket, down, noise, plain, rate, shown_delta, up
 from dpacct_cli.words import in_units
 
@@ -142,6 +143,9 @@ def noise_rows(schedule: Schedule, *, clients: int | None, clip_norm: float | No
 def accountant_row(schedule: Schedule, delta: float, name: str) -> Row:
     """Which theory proves the number, and for Renyi at which order."""
     engine = find_accountant(name)
+    if isinstance(engine, TightAccountant):
+        how = engine.game_or_why(schedule, delta)
+        return Row("accountant", f"{name}, {how}" if how else name)
     if not isinstance(engine, RenyiAccountant):
         return Row("accountant", name)
     order = engine.best_order(schedule, delta)

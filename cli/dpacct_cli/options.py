@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from dpacct import validate
 from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from dpacct.rounds import Adjacency, Full, Poisson, Uniform
 from dpacct_cli import words
@@ -94,6 +95,14 @@ AccountantName = Annotated[
         show_default=False,
     ),
 ]
+Gap = Annotated[
+    str | None,
+    typer.Option(
+        "--gap",
+        metavar="G",
+        help="Relative width of epsilon wanted for cohorts of fixed size, e.g. 0.003; slower.",
+    ),
+]
 Clip = Annotated[
     str | None,
     typer.Option(
@@ -105,6 +114,13 @@ Clip = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the number alone.")]
+
+
+def read_gap(text: str | None) -> float | None:
+    """What was typed as --gap; the library judges whether it is in range."""
+    if text is None:
+        return None
+    return validate.real("gap", number(text), "a relative gap is a number")
 
 
 class Style(Enum):

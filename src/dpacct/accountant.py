@@ -11,7 +11,7 @@ from dpacct.renyi.accountant import RenyiAccountant
 from dpacct.renyi.closed_form import ClosedFormAccountant
 from dpacct.rounds import Adjacency, Round, Sampling, Schedule
 from dpacct.schedules.build import build_schedule
-from dpacct.tight.accountant import TightAccountant
+from dpacct.tight.accountant import TightAccountant, with_gap
 from dpacct.tight.gdp import GaussianAccountant
 
 
@@ -41,6 +41,7 @@ _ALL: tuple[Accountant, ...] = (
     RenyiAccountant(),
     ClosedFormAccountant(),
     GaussianAccountant(),
+    TightAccountant("pairs", "pairs"),
 )
 ACCOUNTANTS: dict[str, Accountant] = {accountant.name: accountant for accountant in _ALL}
 DEFAULT_ACCOUNTANT = "tight"
@@ -68,6 +69,7 @@ def epsilon(
     sampling: Sampling | None = None,
     adjacency: Adjacency | str | None = None,
     accountant: str = DEFAULT_ACCOUNTANT,
+    gap: float | None = None,
 ) -> Interval:
     """The epsilon that a schedule spends at a given delta.
 
@@ -75,6 +77,8 @@ def epsilon(
         schedule: a schedule, or else its parts as in `build_schedule`.
         delta: in (0, 1).
         accountant: one of `ACCOUNTANTS`.
+        gap: where `tight` plays a game, the relative width wanted, 0.001 to 0.5; by default what
+            a cover that serves most settings leaves, about one percent.
     Returns:
         Achieved lower and proven upper epsilon.
     Raises:
@@ -88,13 +92,30 @@ def epsilon(
         sampling=sampling,
         adjacency=adjacency,
     )
-    return find_accountant(accountant).epsilon(plan, validate.delta(delta))
+    return find_judge(accountant, gap).epsilon(plan, validate.delta(delta))
 
 
-def spend(schedule: Schedule, delta: float, accountant: str = DEFAULT_ACCOUNTANT) -> Spent:
+def find_judge(accountant: str, gap: float | None) -> Accountant:
+    """The accountant called so, asked for a gap if one is given.
+
+    Raises:
+        InvalidParameter: there is none, or it takes no such gap.
+    """
+    judge = find_accountant(accountant)
+    if gap is None:
+        return judge
+    return with_gap(judge, validate.real("gap", gap, "a relative gap is a number"))
+
+
+def spend(
+    schedule: Schedule,
+    delta: float,
+    accountant: str = DEFAULT_ACCOUNTANT,
+    gap: float | None = None,
+) -> Spent:
     """What `epsilon` answers, with the delta at which it does: for whoever shows both."""
     at = validate.delta(delta)
-    return Spent.at(at, find_accountant(accountant).epsilon(schedule, at))
+    return Spent.at(at, find_judge(accountant, gap).epsilon(schedule, at))
 
 
 def delta(

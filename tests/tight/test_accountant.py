@@ -85,10 +85,16 @@ def test_cohorts_of_fixed_size() -> None:
     schedule = Schedule([Phase(Round(0.95, Uniform(50, 501), Adjacency.ADD_REMOVE), 300)])
     assert f"{TIGHT.epsilon(schedule, 1 / 500).upper:.1f}" == "48.4"
     schedule = Schedule([Phase(Round(2.4, Uniform(100, 2000)), 200)])
-    found = TIGHT.epsilon(schedule, SVHN)
+    found = TIGHT.of_pairs.epsilon(schedule, SVHN)
     assert f"{found.lower:.3f}" == "2.626"
     # The pair of C_q by another program.
     assert found.upper == pytest.approx(3.0597, abs=2e-3)
+    played = TIGHT.epsilon(schedule, SVHN)
+    assert played.lower == pytest.approx(2.6421, rel=4e-4)
+    assert 2.6421 < played.upper < 2.6613
+    assert TIGHT.game_or_why(schedule, SVHN) == "an adaptive game"
+    assert TIGHT.game_or_why(100 * schedule, SVHN).startswith("one fixed pair a round: the game")
+    assert TIGHT.of_pairs.game_or_why(schedule, SVHN) == ""
 
 
 def test_rare_rounds_in_large_numbers() -> None:

@@ -79,6 +79,7 @@ def calibrate(
     epochs: options.Epochs = None,
     adjacency: options.AdjacencyName = None,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
+    gap: options.Gap = None,
     clip: options.Clip = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -103,7 +104,8 @@ def calibrate(
     engine = find_accountant(accountant)
     clip_norm = read_clip_norm(clip)
     at = typed.read_delta(delta)
-    found = _solve(typed, solve, limit, at.value, engine.name)
+    narrow = options.read_gap(gap)
+    found = _solve(typed, solve, limit, at.value, engine.name, narrow)
 
     def page() -> Page:
         plan = found.schedule
@@ -162,11 +164,16 @@ def _refuse_what_is_solved(typed: MechanismOptions, solve: str) -> None:
 
 
 def _solve(
-    typed: MechanismOptions, solve: str, limit: Limit, delta: float, accountant: str
+    typed: MechanismOptions,
+    solve: str,
+    limit: Limit,
+    delta: float,
+    accountant: str,
+    gap: float | None = None,
 ) -> dpacct.Calibration:
     if typed.schedule is not None:
         plan = load_schedule(typed.schedule)
-        return dpacct.calibrate(delta=delta, schedule=plan, accountant=accountant, **limit)
+        return dpacct.calibrate(delta=delta, schedule=plan, accountant=accountant, gap=gap, **limit)
     return dpacct.calibrate(
         **limit,
         delta=delta,
@@ -175,6 +182,7 @@ def _solve(
         sampling=_scheme_to_solve(typed) if solve == "q" else typed.read_sampling(),
         adjacency=typed.relation,
         accountant=accountant,
+        gap=gap,
         solve=SOLVABLE[solve],
     )
 

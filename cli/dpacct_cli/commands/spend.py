@@ -20,6 +20,7 @@ def epsilon(
     epochs: options.Epochs = None,
     adjacency: options.AdjacencyName = None,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
+    gap: options.Gap = None,
     clip: options.Clip = None,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -39,7 +40,7 @@ def epsilon(
     clip_norm = read_clip_norm(clip)
     at = typed.read_delta(delta)
     plan = typed.read_schedule()
-    spent = spend(plan, at.value, engine.name)
+    spent = spend(plan, at.value, engine.name, options.read_gap(gap))
 
     def page() -> Page:
         rows = [

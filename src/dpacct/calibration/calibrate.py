@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 
 from dpacct import validate
-from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
+from dpacct.accountant import DEFAULT_ACCOUNTANT, find_judge
 from dpacct.budget import Interval
 from dpacct.calibration.answer import Calibration
 from dpacct.calibration.goals import (
@@ -23,6 +23,7 @@ from dpacct.calibration.goals import (
     reported_delta,
 )
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
+from dpacct.numerics.corrected import corrected_largest, corrected_root, largest
 from dpacct.numerics.search import bracket_root
 from dpacct.rounds import Adjacency, Poisson, Round, Sampling, Schedule, Uniform
 from dpacct.schedules.build import Setting, build_schedule, find_sampling
@@ -50,6 +51,7 @@ def calibrate(
     advantage: float | None = None,
     tpr: float | None = None,
     fpr: float | None = None,
+    gap: float | None = None,
 ) -> Calibration:
     """Find what is missing so that a schedule meets a budget, or a limit of attack risk.
 
@@ -67,9 +69,11 @@ def calibrate(
         advantage: instead of epsilon, the largest TPR - FPR that an attack may reach, in (0, 1).
         tpr, fpr: instead of epsilon, the largest true positive rate that an attack with this false
             positive rate may reach, 0 < fpr < tpr < 1.
+        gap: as for `epsilon`; each of a few evaluations then takes that long.
     Returns:
-        The calibration. Noise and rate are within 1e-6 (relative) of the accountant's optimum, on
-        the safe side; rounds and cohort size are the largest possible.
+        The calibration. Noise and rate are within 1e-6 (relative) of the accountant's optimum, or
+            about 3e-4 where it plays a game, on the safe side; rounds and cohort size are the
+            largest possible.
     Raises:
         InvalidParameter: an argument is missing, contradicts another or is out of range.
         NotConverged: no value in range meets the target.
@@ -77,7 +81,7 @@ def calibrate(
     """
     if solve not in SOLVE_FOR:
         raise InvalidParameter("solve", solve, f"solve is one of {', '.join(SOLVE_FOR)}")
-    chosen = find_accountant(accountant)
+    chosen = find_judge(accountant, gap)
     unknown = "noise_multiplier" if solve == "noise" else solve
     given = {
         "noise_multiplier": noise_multiplier,
@@ -137,8 +141,31 @@ def _solve_noise(goal: Goal, schedule: Schedule | None, parts: Setting) -> tuple
     if not unit.rounds:
         rule = "a schedule with at least one round is needed to solve for noise"
         raise InvalidParameter("schedule", "empty", rule)
-    factor = _noise_factor(goal, unit)
+    factor = _factor(goal, unit)
     return unit.scale_noise(factor), 1.0 if schedule is None else factor
+
+
+def _factor(goal: Goal, unit: Schedule) -> float:
+    """`_noise_factor`, by a quicker goal that is corrected where there is one."""
+    quick = goal.quick(unit)
+    if quick is None:
+        return _noise_factor(goal, unit)
+
+    @cache
+    def excess_at(log_factor: float) -> float:
+        return excess(quick, unit.scale_noise(math.exp(log_factor)))
+
+    def solve_quick(level: float, start: float) -> float:
+        step = max(abs(excess_at(start) - level), 2 * _TOLERANCE)
+        ends = (start - 5.0, start + 5.0)
+        return bracket_root(lambda t: excess_at(t) - level, start, ends, _TOLERANCE, step)[1]
+
+    first = math.log(_noise_factor(quick, unit))
+    return math.exp(
+        corrected_root(
+            lambda t: excess(goal, unit.scale_noise(math.exp(t))), solve_quick, excess_at, first
+        )
+    )
 
 
 def _noise_factor(goal: Goal, unit: Schedule) -> float:
@@ -210,7 +237,7 @@ def _solve_rounds(goal: Goal, round_: Round) -> int:
         raise NotConverged(
             f"one round alone costs {goal.name} {alone:.6g}, more than {goal.target:g}"
         )
-    return _largest(goal, lambda rounds: rounds * round_, validate.MAX_ROUNDS)
+    return _largest_meeting(goal, lambda rounds: rounds * round_, validate.MAX_ROUNDS)
 
 
 def _solve_sampling(goal: Goal, parts: Setting) -> Schedule:
@@ -241,36 +268,17 @@ def _solve_cohort(
         raise NotConverged(
             f"even one of {num_clients} clients a round costs {goal.name} above {goal.target:g}"
         )
-    return at_cohort(_largest(goal, at_cohort, num_clients))
+    return at_cohort(_largest_meeting(goal, at_cohort, num_clients))
 
 
-def _largest(goal: Goal, schedule_of: Callable[[int], Schedule], most: int) -> int:
-    """The largest whole number, of rounds or clients, that meets the target; 1 does."""
-
-    @cache
-    def excess_at(number: int) -> float:
-        return excess(goal, schedule_of(number))
-
-    def number_at(log_inverse: float) -> int:
-        return min(max(1, round(math.exp(-log_inverse))), most)
-
-    # The cost falls in -log n; the bracket is re-read as whole numbers.
-    ends = (-math.log(most), 0.0)
-    guess = _refine(goal, lambda t: schedule_of(number_at(t)), -2.0, ends)
-    step = min(max(2 * abs(excess_at(number_at(guess))), 1e-3), 2.0)
-    bad_end, good_end = bracket_root(lambda t: excess_at(number_at(t)), guess, ends, 1e-3, step)
-    low, high = -good_end, -bad_end
-    good, bad = max(1, math.floor(math.exp(low))), min(most, math.ceil(math.exp(high)))
-    while good > 1 and excess_at(good) > 0:
-        good //= 2
-    while bad < most and excess_at(bad) <= 0:
-        good, bad = bad, min(most, 2 * bad)
-    if excess_at(bad) <= 0:
-        return bad
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if excess_at(middle) <= 0 else (good, middle)
-    return good
+def _largest_meeting(goal: Goal, plan_of: Callable[[int], Schedule], most: int) -> int:
+    """The largest n whose schedule meets the goal; that of one does."""
+    quick = goal.quick(plan_of(2))
+    if quick is None:
+        return largest(lambda n: excess(goal, plan_of(n)), most)
+    return corrected_largest(
+        lambda n: excess(goal, plan_of(n)), lambda n: excess(quick, plan_of(n)), most
+    )
 
 
 def _solve_rate(goal: Goal, at_scheme: Callable[[Sampling], Schedule]) -> Schedule:

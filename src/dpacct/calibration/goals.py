@@ -6,7 +6,7 @@ The solver of `calibrate` knows goals only through `Goal`: an epsilon, or the ri
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dpacct import validate
@@ -15,6 +15,7 @@ from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter
 from dpacct.risk.attacks import Attacks, gaussian_mu, normal_quantile
 from dpacct.rounds import Schedule
+from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.first_guess import estimate_epsilon
 
 # A cost below this share of the target counts as this share.
@@ -54,6 +55,13 @@ class Goal(Protocol):
         """About the cost, quickly; NaN where there is no quick way."""
         ...
 
+    def quick(self, schedule: Schedule) -> Goal | None:
+        """The same goal by a quicker accountant, whose cost is at least as large.
+
+        None where this one is quick for such rounds, whatever their noise.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class EpsilonGoal:
@@ -84,6 +92,21 @@ class EpsilonGoal:
     def estimate(self, schedule: Schedule) -> float:
         """See `Goal`."""
         return estimate_epsilon(schedule, self.delta)
+
+    def quick(self, schedule: Schedule) -> Goal | None:
+        """See `Goal`."""
+        accountant = quick_accountant(self.accountant, schedule)
+        return None if accountant is None else replace(self, accountant=accountant)
+
+
+def quick_accountant(accountant: Accountant, schedule: Schedule) -> Accountant | None:
+    """An accountant that is quicker than this one on such rounds and never smaller; or None."""
+    if not isinstance(accountant, TightAccountant):
+        return None
+    # Whether a game is played may depend on the noise.
+    loud = 1 / min((r.noise_multiplier for r in schedule.distinct()), default=1.0)
+    plays = accountant.plays(schedule) or accountant.plays(schedule.scale_noise(max(loud, 1.0)))
+    return accountant.of_pairs if plays else None
 
 
 def excess(goal: Goal, schedule: Schedule) -> float:
@@ -124,6 +147,11 @@ class AdvantageGoal:
         """See `Goal`."""
         return math.nan
 
+    def quick(self, schedule: Schedule) -> Goal | None:
+        """See `Goal`."""
+        accountant = quick_accountant(self.accountant, schedule)
+        return None if accountant is None else replace(self, accountant=accountant)
+
 
 @dataclass(frozen=True, slots=True)
 class TruePositiveGoal:
@@ -155,6 +183,11 @@ class TruePositiveGoal:
     def estimate(self, schedule: Schedule) -> float:  # noqa: ARG002 - the protocol asks for it
         """See `Goal`."""
         return math.nan
+
+    def quick(self, schedule: Schedule) -> Goal | None:
+        """See `Goal`."""
+        accountant = quick_accountant(self.accountant, schedule)
+        return None if accountant is None else replace(self, accountant=accountant)
 
 
 def reported_delta(delta: float | None) -> float:

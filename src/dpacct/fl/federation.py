@@ -25,7 +25,7 @@ from dpacct.fl.methods.dp_fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.privacy.bounds import Bound, check_limits
-from dpacct.fl.privacy.charge import NoisePlan
+from dpacct.fl.privacy.charge import NoisePlan, plan_accountant
 from dpacct.fl.privacy.noise import Noise
 from dpacct.fl.privacy.randomness import SEEDED, expected_cohort, randomness_for
 from dpacct.fl.report.callbacks import Callback
@@ -61,14 +61,13 @@ class Federation:
             ``secure_noise`` is short for ``noise=SecureGaussianNoise()``.
         ledger: an open `Ledger`, or the path of one. None: beside the checkpoint if there is one
             (``.ledger`` appended), else in a passing file. Everything is charged in any case.
-        name: of the run in the ledger. accountant: that calibrates.
+        name: of the run in the ledger. accountant: that calibrates (`charge.plan_accountant`).
         vectorize: train clients side by side: "auto" measures, True, False.
         chunk_size: clients in memory at a time (side by side a multiple of 32); default as many as
             fit ``memory_limit`` bytes (1 GiB, or 40 % of what is free on a GPU).
-        device: default that of the model.
+        device: default that of the model. callbacks: see `Callback`.
         seed: makes cohorts and noise repeatable, and the run **not private**: its epsilon is
             infinite. For tests and for comparing methods on public data.
-        callbacks: see `Callback`.
         checkpoint: file to write every ``checkpoint_every`` rounds and at the end.
         weights, denominator: "equal" and "planned"; anything else is refused, and says why.
         preflight: check on made-up clients, before anything is charged, that bound, training, noise
@@ -149,17 +148,18 @@ class Federation:
         seeded = None if source.private else SEEDED
         self.not_private_because = method.not_private_because or seeded
         cohort = expected_cohort(scheme, len(clients))
+        self._accountant = judge = plan_accountant(method, params, accountant)
         self.noise_multiplier, self.budget = settings.choose_noise(
-            scheme, relation, self.rounds, budget, noise_multiplier, at, accountant
+            scheme, relation, self.rounds, budget, noise_multiplier, at, judge
         )
         plan = NoisePlan(scheme, relation, self.noise_multiplier, cohort)
         self._calibrated = noise_multiplier is None
         self._limited_by = None if self._calibrated else budget
-        self._accountant = accountant
         self._checkpoint_every = validate.count(
             "checkpoint_every", checkpoint_every, "the rounds between checkpoints"
         )
-        account = Account(ledger, self.budget, private=self.not_private_because is None)
+        private = self.not_private_because is None
+        account = Account(ledger, self.budget, private=private, accountant=judge)
         self._name = name or method.name or type(method).__name__
         rate = validate.real("server_lr", server_lr, "a server learning rate is a finite number")
         chooser = TrainerChooser(

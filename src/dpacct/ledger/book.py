@@ -14,6 +14,7 @@ from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.disk.store import Store
 from dpacct.ledger.record.admission import admit_plan
 from dpacct.ledger.record.chain import Entry, new_entry
+from dpacct.ledger.record.charged import PAIRS, Charged, accountant_of
 from dpacct.ledger.record.entries import Said, Start, read, read_opening, read_state
 from dpacct.ledger.record.events import schedule_to_json
 from dpacct.ledger.record.fields import MAX_WHOLE
@@ -155,6 +156,7 @@ class Book:
         details: dict[str, Any],
         standing: Callable[[], Standing],
         over_budget: bool = False,
+        accountant: str = PAIRS,
     ) -> int:
         """Register a run; a plan is admitted as a whole or refused.
 
@@ -162,23 +164,29 @@ class Book:
             name, plan, private, details: as they are kept.
             standing: what a refusal says beside the rules.
             over_budget: it records what has happened, whether the budget has room for it or not.
+            accountant: that the plan may be charged by.
         Returns:
             Its number.
         Raises:
             BudgetExceeded: the plan does not fit. InvalidParameter: its adjacency is another.
         """
+        judge = accountant_of(plan, accountant)
         data: dict[str, Any] = {
             "name": name,
             "plan": None if plan is None else schedule_to_json(plan),
             "private": private,
             "details": details,
         } | ({"over_budget": True} if over_budget else {})
+        if judge != PAIRS:
+            data["accountant"] = judge
         cost = None if plan is None else schedule_cost(self.mixture, plan)
         relation = None if plan is None else plan.adjacency
         while True:
             now = self.as_of()
             head = now.store.head()
-            room = None if plan is None or now.state().started else room_with(now, plan)
+            room = None
+            if plan is not None and not now.state().started:
+                room = room_with(now, Charged(plan, judge))
             with self.store.writing():
                 latest = self.store.head()
                 if latest.hash != head.hash:
@@ -187,7 +195,8 @@ class Book:
                 ledger, _ = self.totals(latest)
                 adjacency = self.adjacency_with(ledger, relation)
                 if plan is not None and cost is not None:
-                    admit_plan(self.mixture, self.budget, ledger, plan, cost, room, standing)
+                    asked = Charged(plan, judge)
+                    admit_plan(self.mixture, self.budget, ledger, asked, cost, room, standing)
                 ledger, run = started_run(
                     ledger, private=private, plan_cost=cost, adjacency=adjacency, room=room
                 )

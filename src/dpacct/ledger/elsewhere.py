@@ -14,6 +14,7 @@ from typing import Any
 
 from dpacct.errors import BudgetExceeded, InvalidParameter
 from dpacct.ledger.book import Book
+from dpacct.ledger.record.charged import PAIRS
 from dpacct.ledger.record.events import Event
 from dpacct.ledger.record.standing import Standing
 from dpacct.ledger.reservation import commit, reserve
@@ -31,6 +32,7 @@ def record(
     over_budget: bool,
     details: dict[str, Any],
     standing: Callable[[], Standing],
+    accountant: str = PAIRS,
 ) -> int:
     """Charge rounds that ran elsewhere as a run of their own, and finish it.
 
@@ -40,6 +42,7 @@ def record(
         rounds: what ran, in its order.
         over_budget: record it whether the budget has room for it or not.
         standing: what a refusal says beside the rules.
+        accountant: that they may be charged by as a plan.
     Returns:
         The run's number.
     Raises:
@@ -59,6 +62,7 @@ def record(
             details=details,
             standing=standing,
             over_budget=plan is None,
+            accountant=accountant,
         )
 
     with book.store.writing(joint=True):

@@ -16,6 +16,7 @@ from dpacct.ledger.disk.place import locate, new_place
 from dpacct.ledger.disk.store import Store
 from dpacct.ledger.elsewhere import record
 from dpacct.ledger.readings import Guarantee, Reader
+from dpacct.ledger.record.charged import PAIRS
 from dpacct.ledger.record.entries import content_of
 from dpacct.ledger.record.events import Event, checked_details
 from dpacct.ledger.record.plans import schedule_of
@@ -29,6 +30,7 @@ from dpacct.ledger.run import Run
 from dpacct.ledger.sums import check_runs
 from dpacct.ledger.verify import Verification, verify
 from dpacct.rounds import Adjacency, Round, Schedule
+from dpacct.validate import MAX_ROUNDS
 
 
 class Ledger:
@@ -171,6 +173,7 @@ class Ledger:
         *,
         private: bool = True,
         details: Mapping[str, Any] | None = None,
+        accountant: str = PAIRS,
     ) -> Run:
         """Register a run.
 
@@ -181,6 +184,7 @@ class Ledger:
             private: False if the noise does not come from a secret source (a seed was given). Then
                 no guarantee holds for what the run releases, and the ledger says so.
             details: anything worth keeping, as JSON: configuration, model, who started it.
+            accountant: "tight" promises that no client remembers whether it took part.
         Raises:
             BudgetExceeded: the plan does not fit. InvalidParameter: a name or details that are
                 none, or a plan of another adjacency. LedgerError: the file cannot be written.
@@ -192,6 +196,7 @@ class Ledger:
             private=bool(private),
             details=checked_details({} if details is None else details),
             standing=self._readings.standing,
+            accountant=accountant,
         )
         return Run(self._book, self._readings, number)
 
@@ -212,6 +217,7 @@ class Ledger:
         private: bool = True,
         over_budget: bool = False,
         details: Mapping[str, Any] | None = None,
+        accountant: str = PAIRS,
     ) -> Run:
         """Record rounds that ran elsewhere as a finished run: all of them at once, or none.
 
@@ -219,7 +225,7 @@ class Ledger:
             rounds: what ran, at most 100,000 (each takes about 2.8 kB and 0.5 ms). If their number
                 depends on what they released, give what was planned.
             over_budget: record them even if they do not fit; the ledger then admits nothing more.
-            name, private, details: as for `start_run`.
+            name, private, details, accountant: as for `start_run`.
         Raises:
             BudgetExceeded: they do not fit. Otherwise as `start_run`.
         """
@@ -232,6 +238,7 @@ class Ledger:
             over_budget=over_budget,
             details=checked_details({} if details is None else details),
             standing=self._readings.standing,
+            accountant=accountant,
         )
         return Run(self._book, self._readings, number)
 
@@ -240,8 +247,7 @@ class Ledger:
 
         Infinite if a round of a run that is not private is charged. Where all rounds were planned,
         it is that of the planned rounds charged so far, for a number of them that was settled in
-        advance; `epsilon_any_stop` holds whatever settled it. The time for the upper end does not
-        grow with the rounds; for the lower end the released rounds are read once.
+        advance; `epsilon_any_stop` holds whatever settled it. The lower end reads each round once.
         """
         return self._readings.now().ledger_interval()
 
@@ -254,15 +260,14 @@ class Ledger:
         return self._readings.now().ledger_any_stop()
 
     def remaining(self, round_: Round | Event) -> int:
-        """How many more such rounds fit, chosen as one goes; at most 10^12.
+        """How many more such rounds fit beside what is held for plans, chosen as one goes."""
+        return rounds_left(self._book.as_of(), round_)
 
-        What is held for plans is not available. A plan may be longer: `remaining_as_plan`.
-        """
-        return rounds_left(self._book.as_of(), _charged(round_))
-
-    def remaining_as_plan(self, round_: Round | Event) -> int:
-        """How many such rounds a plan may have that is registered now; at most 10^12."""
-        return rounds_left_as_plan(self._book.as_of(), _charged(round_))
+    def remaining_as_plan(
+        self, round_: Round | Event, accountant: str = PAIRS, most: int = MAX_ROUNDS
+    ) -> int:
+        """How many such rounds a plan (see `start_run`) may have now."""
+        return rounds_left_as_plan(self._book.as_of(), round_, accountant, most)
 
     def verify(self, head: str | None = None) -> Verification:
         """Recompute all from the entries alone; ``head``: a `head` that was kept elsewhere."""
@@ -286,13 +291,8 @@ class Ledger:
 
     def export(self) -> Iterator[dict[str, Any]]:
         """Every entry as it stands in the file, with its hash."""
-        book = self._book.as_of()
-        for entry, _ in book.store.entries():
+        for entry, _ in (book := self._book.as_of()).store.entries():
             yield book.named(content_of, entry) | {"hash": entry.hash.hex()}
 
     def __repr__(self) -> str:
         return f"<Ledger {str(self.path)!r}, {self.budget!r}>"
-
-
-def _charged(round_: Round | Event) -> Round:
-    return (round_ if isinstance(round_, Event) else Event(round_)).charged

@@ -13,9 +13,17 @@ from enum import StrEnum
 
 from dpacct.budget import Interval, Spent
 from dpacct.ledger.book import Book
+from dpacct.ledger.record.charged import (
+    Charged,
+    achieved_epsilon,
+    epsilon_so_far,
+    join,
+    proven_epsilon,
+    together,
+)
 from dpacct.ledger.record.entries import Reserve
-from dpacct.ledger.record.initial import initial_plans, standing_plans
-from dpacct.ledger.record.plans import achieved_epsilon, join, proven_epsilon
+from dpacct.ledger.record.initial import charged_plans, initial_plans, standing_plans
+from dpacct.ledger.record.plans import Plan
 from dpacct.ledger.record.standing import Holder, Standing
 from dpacct.renyi.odometer import Totals
 from dpacct.rounds import Phase, Round, Schedule
@@ -132,7 +140,9 @@ class Readings:
         """Proven epsilon of one run by itself, its privacy taken for granted."""
         state = self.book.run_state(run)
         if state.on_plan:
-            return proven_epsilon(self._so_far(run), self.book.budget.delta, math.inf)
+            plan = self.book.plan(run)
+            whole = Charged(Schedule()) if plan is None else self._charged(run, plan)
+            return epsilon_so_far(whole, self._so_far(run), self.book.budget.delta)
         return adaptive_reading(self.book, state.spent, self.book.state().delta)
 
     def run_any_stop(self, run: int) -> float:
@@ -140,7 +150,7 @@ class Readings:
         plan = self.book.plan(run)
         if plan is None or not self.book.run_state(run).on_plan:
             return self.run_upper(run)
-        return proven_epsilon(plan.schedule, self.book.budget.delta, math.inf)
+        return proven_epsilon(self._charged(run, plan), self.book.budget.delta, math.inf)
 
     def run_interval(self, run: int) -> Spent:
         """Achieved and proven epsilon of one run by itself, its privacy taken for granted."""
@@ -162,13 +172,15 @@ class Readings:
             return math.inf
         if state.loose:
             return adaptive_reading(self.book, state.spent, state.delta)
-        return proven_epsilon(self._all_so_far(), self.book.budget.delta, math.inf)
+        plans = initial_plans(self.book, unfinished=False)
+        whole = together(charged_plans(self.book, plans))
+        return epsilon_so_far(whole, self._all_so_far(), self.book.budget.delta)
 
     def ledger_any_stop(self) -> float:
         """As `ledger_upper`, but whatever decided how many rounds ran: the figure to promise."""
         if self.ledger_guarantee() is not Guarantee.PLANNED:
             return self.ledger_upper()
-        whole = join(plan.schedule for plan in standing_plans(self.book).values())
+        whole = together(charged_plans(self.book, standing_plans(self.book)))
         return proven_epsilon(whole, self.book.budget.delta, math.inf)
 
     def planned_rounds(self) -> tuple[int, int]:
@@ -194,6 +206,9 @@ class Readings:
             if any(found.held) and plan is not None:
                 holders.append(Holder(run, book.start(run).name, plan.rounds - found.cursor))
         return Standing(book.store.path, book.budget, self.ledger_any_stop(), tuple(holders))
+
+    def _charged(self, run: int, plan: Plan) -> Charged:
+        return Charged(plan.schedule, self.book.start(run).accountant)
 
     def _so_far(self, run: int) -> Schedule:
         """The part of a run's plan that it has used."""

@@ -3,31 +3,45 @@
 from __future__ import annotations
 
 from dpacct.ledger.book import Book
-from dpacct.ledger.record.initial import initial_plans
+from dpacct.ledger.record.charged import PAIRS, accountant_of
+from dpacct.ledger.record.events import Event
+from dpacct.ledger.record.initial import charged_plans, initial_plans
 from dpacct.ledger.record.plans import most_planned_rounds
 from dpacct.renyi.odometer import count_fitting
 from dpacct.rounds import Round
+from dpacct.validate import MAX_ROUNDS
 
 
-def rounds_left(book: Book, round_: Round) -> int:
+def rounds_left(book: Book, asked: Round | Event) -> int:
     """How many more such rounds fit, chosen as one goes; what is held for plans is not available.
 
     Args:
         book: as of an entry.
-        round_: as it is charged.
+        asked: a round as it is charged, or with all that it releases.
     Raises:
         InvalidParameter: its adjacency is not the ledger's.
     """
-    state = book.state()
+    state, round_ = book.state(), _charged(asked)
     book.adjacency_with(state, round_.adjacency)
     cost = book.mixture.cost(round_)
     return count_fitting(book.mixture, state.charged, cost, book.budget, state.delta)
 
 
-def rounds_left_as_plan(book: Book, round_: Round) -> int:
-    """How many such rounds a plan may have that is registered now; arguments as `rounds_left`."""
+def rounds_left_as_plan(
+    book: Book, asked: Round | Event, accountant: str = PAIRS, most: int = MAX_ROUNDS
+) -> int:
+    """How many such rounds a plan may have that is registered now; arguments as `rounds_left`.
+
+    ``accountant``: that the plan may be charged by. ``most``: no more are asked for.
+    """
+    round_ = _charged(asked)
     chosen = rounds_left(book, round_)
     if book.state().started:
-        return chosen
-    plans = [plan.schedule for plan in initial_plans(book, unfinished=True).values()]
-    return most_planned_rounds(book.mixture, book.budget, plans, round_, chosen)
+        return min(most, chosen)
+    plans = charged_plans(book, initial_plans(book, unfinished=True))
+    judge = accountant_of(2 * round_, accountant)
+    return most_planned_rounds(book.mixture, book.budget, plans, round_, chosen, judge, most)
+
+
+def _charged(asked: Round | Event) -> Round:
+    return asked.charged if isinstance(asked, Event) else asked

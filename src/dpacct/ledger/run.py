@@ -107,6 +107,8 @@ class Run:
         plan: the schedule that was registered, or None.
         private: whether its noise comes from a secret source.
         details: as it was started.
+        accountant: that its plan is charged by: "pairs", or "tight" where that was promised and
+            makes a difference.
     """
 
     def __init__(self, book: Book, readings: Reader, number: int) -> None:
@@ -119,6 +121,7 @@ class Run:
         self.plan: Schedule | None = start.plan
         self.private = start.private
         self.details: dict[str, Any] = start.details
+        self.accountant = start.accountant
 
     @property
     def rounds(self) -> int:

@@ -31,7 +31,8 @@ from dpacct.rounds import Round, Schedule
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import Contour
-from dpacct.tight.engines import Solver, find_engine
+from dpacct.tight.engines import Solver
+from dpacct.tight.game.curve import curve_delta
 from dpacct.tight.saddle import log_delta_estimate, tilt_at_epsilon
 
 # Relative width at which a contour is worth keeping; at which it also answers elsewhere, and how
@@ -59,13 +60,14 @@ class PrivacyProfile:
 
     def __init__(self, schedule: Schedule, accountant: Accountant) -> None:
         tight = isinstance(accountant, TightAccountant)
-        solve = find_engine(accountant.engine if tight else TightAccountant().engine).delta
+        solve = (accountant if tight else TightAccountant()).pairs_engine.delta
 
         @cache
         def worse(epsilon: float) -> float:
             return accountant.delta(schedule, epsilon).upper
 
         self._worse = None if tight else worse
+        self._schedule, self._plays = schedule, tight and accountant.plays(schedule)
         self._proven = _Side(schedule, proven_pair, solve, worse)
         #: Whether the pair that is proven to be the worst is also the one achieved.
         self.exact = tight and all(
@@ -84,7 +86,11 @@ class PrivacyProfile:
         """
         if self._worse is not None:
             return Interval(0.0, self._worse(epsilon))
-        return self._proven.delta(direction, epsilon)
+        found = self._proven.delta(direction, epsilon)
+        if self._plays:
+            upper = min(found.upper, curve_delta(self._schedule, epsilon))
+            return Interval(min(found.lower, upper), upper)
+        return found
 
     def achieved(self, direction: Direction, epsilon: float) -> Interval:
         """Bounds of delta(eps) of one explicit pair of data sets, the same at all epsilons."""

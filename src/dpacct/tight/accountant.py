@@ -4,32 +4,45 @@ Each direction composes with itself, and the worse result counts. Where an engin
 or hardly, Renyi moments bound from above and `achieved` from below: a wide bracket, but a proven
 one.
 
-Rounds of fixed size in which one client is replaced have no pair that closes the bracket. There the
-engine "game" plays an adaptive game as well (`dpacct.tight.game`), and what both prove is
-intersected. It must be asked for: it assumes that no client remembers whether it took part.
+Rounds of fixed size in which one client is replaced have no pair that closes the bracket. There an
+adaptive game is played as well (`dpacct.tight.game`), and what both prove is intersected.
+
+Rule 1: the game is about a schedule that was fixed in advance, and about clients without memory of
+whether they took part. Who cannot promise both asks for the accountant `pairs`, which has one fixed
+pair for each round.
+Rule 2: where the game is not worth its time fixed pairs answer alone, and `game_or_why` says so.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dpacct.budget import Interval
-from dpacct.errors import NotConverged
+from dpacct.errors import InvalidParameter, NotConverged
 from dpacct.pairs.achieved import achieved_delta, achieved_epsilon, certain_delta
 from dpacct.pairs.dominating import Direction, achieved_pair, proven_pair
 from dpacct.renyi.accountant import RenyiAccountant
 from dpacct.rounds import Schedule
 from dpacct.tight.composition import Composition, PairOf
 from dpacct.tight.engines import Engine, Solver, find_engine
-from dpacct.tight.game.game import game_delta, game_epsilon, game_upper_epsilon
+from dpacct.tight.game.game import (
+    check_worth,
+    game_delta,
+    game_epsilon,
+    game_upper_epsilon,
+    prefix_upper_epsilons,
+)
+from dpacct.tight.game.refine import check_gap
 from dpacct.tight.game.rounds import is_played
 from dpacct.tight.inversion import chernoff_delta
 
 # Whether a bound, found for one direction, surely covers the other one, too.
 Covers = Callable[[Composition, float], bool]
 
+_PLAYING = ("auto", "game")
 _FALLBACK = RenyiAccountant()
 # Below this ratio of the bounds quick ones are worth a look. From this delta on it is taken as one.
 _WIDE, _CERTAIN = 1 - 1e-3, 1 - 1e-12
@@ -40,8 +53,8 @@ class TightAccountant:
     """Exact composition by one of `engines.ENGINES`.
 
     Args:
-        engine: "auto", "contour", "grid", or "game": "auto", and the game where it applies, for
-            runs in which no client remembers whether it took part before.
+        engine: "auto" or "game": fixed pairs, and the game where it applies; "pairs": fixed pairs
+            alone; "contour" or "grid": these by one method alone.
         gap: where a game is played, the relative width of epsilon wanted; see `game_epsilon`.
     """
 
@@ -49,23 +62,58 @@ class TightAccountant:
     engine: str = "auto"
     gap: float | None = None
 
-    def _plays(self, schedule: Schedule) -> bool:
-        return self.engine == "game" and is_played(schedule)
+    def plays(self, schedule: Schedule) -> bool:
+        """Whether a game is played where it is worth its time."""
+        return self.engine in _PLAYING and is_played(schedule)
 
     @property
-    def _of_pairs(self) -> Engine:
-        return find_engine("auto" if self.engine == "game" else self.engine)
+    def of_pairs(self) -> TightAccountant:
+        """The same accountant without the game."""
+        return replace(self, engine="pairs", gap=None) if self.engine in _PLAYING else self
+
+    @property
+    def pairs_engine(self) -> Engine:
+        """What composes the fixed pairs."""
+        return find_engine("auto" if self.engine in (*_PLAYING, "pairs") else self.engine)
 
     def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
         """See `Accountant`."""
+        if self.gap is not None:
+            return self.epsilon(schedule, delta).upper
         upper = self._upper_epsilon(self._epsilon(proven_pair, schedule, delta), schedule, delta)
-        if self._plays(schedule):
+        if self.plays(schedule):
             with suppress(NotConverged):
                 upper = min(upper, game_upper_epsilon(schedule, delta))
         return upper
 
+    def upper_epsilon_of_first(self, plan: Schedule, rounds: int, delta: float) -> float:
+        """Proven eps(delta) of the first so many rounds of a plan, from games of the whole plan.
+
+        One pass answers for any number of them where the rounds are equal; otherwise what stops
+        early costs no more than the whole plan. Infinite where no game is played.
+        """
+        if not self.plays(plan):
+            return math.inf
+        with suppress(NotConverged):
+            if len(plan.phases) == 1:
+                found = prefix_upper_epsilons(plan.phases[0].round, plan.rounds, delta)
+                return float(found[min(rounds, plan.rounds)])
+            return game_upper_epsilon(plan, delta)
+        return math.inf
+
+    def game_or_why(self, schedule: Schedule, delta: float) -> str:
+        """How the adversary of such a schedule is bounded, in a few words; empty without a game."""
+        if not self.plays(schedule):
+            return ""
+        try:
+            check_worth(schedule, delta)
+        except NotConverged as reason:
+            return f"one fixed pair a round: {reason}"
+        return "an adaptive game"
+
     def epsilon(self, schedule: Schedule, delta: float) -> Interval:
         """See `Accountant`."""
+        _check_gap_has_a_game(self, schedule)
         proven = self._epsilon(proven_pair, schedule, delta)
         upper = self._upper_epsilon(proven, schedule, delta)
         if _achieves_what_is_proven(schedule):
@@ -74,10 +122,14 @@ class TightAccountant:
             lower = self._epsilon(achieved_pair, schedule, delta).lower
         if lower < _WIDE * upper:
             lower = max(lower, achieved_epsilon(schedule, delta))
-        if self._plays(schedule):
-            with suppress(NotConverged):
+        if self.plays(schedule):
+            try:
                 played = game_epsilon(schedule, delta, self.gap)
                 lower, upper = max(lower, played.lower), min(upper, played.upper)
+            except NotConverged:
+                # Who asked for a gap is told why it is not reached.
+                if self.gap is not None and upper > lower * (1 + self.gap):
+                    raise
         return Interval.bracket(lower, upper)
 
     def delta(self, schedule: Schedule, epsilon: float) -> Interval:
@@ -95,7 +147,7 @@ class TightAccountant:
             lower = self._delta(achieved_pair, schedule, epsilon).lower
         if lower < _WIDE * upper:
             lower = max(lower, achieved_delta(schedule, epsilon))
-        if self._plays(schedule):
+        if self.plays(schedule):
             with suppress(NotConverged):
                 played = game_delta(schedule, epsilon)
                 lower, upper = max(lower, played.lower), min(upper, played.upper)
@@ -109,7 +161,7 @@ class TightAccountant:
         return min(proven.upper, _FALLBACK.upper_epsilon(schedule, delta))
 
     def _epsilon(self, pair_of: PairOf, schedule: Schedule, delta: float) -> Interval:
-        solve = self._of_pairs.epsilon
+        solve = self.pairs_engine.epsilon
 
         def covers(other: Composition, upper: float) -> bool:
             return other.largest_loss <= upper or chernoff_delta(other, upper) <= delta
@@ -117,12 +169,35 @@ class TightAccountant:
         return _worse_direction(pair_of, schedule, solve, delta, covers, _largest_loss)
 
     def _delta(self, pair_of: PairOf, schedule: Schedule, epsilon: float) -> Interval:
-        solve = self._of_pairs.delta
+        solve = self.pairs_engine.delta
 
         def covers(other: Composition, upper: float) -> bool:
             return chernoff_delta(other, epsilon) <= upper
 
         return _worse_direction(pair_of, schedule, solve, epsilon, covers, _certainty)
+
+
+def with_gap(judge: object, gap: float) -> TightAccountant:
+    """The accountant, asked for a relative width of epsilon where it plays a game.
+
+    Raises:
+        InvalidParameter: it plays none, or the gap is out of range.
+    """
+    check_gap(gap)
+    if not isinstance(judge, TightAccountant) or judge.engine not in _PLAYING:
+        rule = "only the accountant tight narrows its bracket on request"
+        raise InvalidParameter("gap", gap, rule, "Drop it, or take that accountant.")
+    return replace(judge, gap=gap)
+
+
+def _check_gap_has_a_game(judge: TightAccountant, schedule: Schedule) -> None:
+    if judge.gap is None or judge.plays(schedule) or schedule.rounds < 2:
+        return
+    rule = (
+        "it is about two or more rounds of fixed size in which one client is replaced, at a noise "
+        "multiplier of 0.286 or more; no other bracket is narrowed on request"
+    )
+    raise InvalidParameter("gap", judge.gap, rule, "Drop it: what can be proven is told anyhow.")
 
 
 def _worse_direction(

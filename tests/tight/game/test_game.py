@@ -12,7 +12,13 @@ from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import find_engine
 from dpacct.tight.game import game
-from dpacct.tight.game.game import game_delta, game_epsilon, two_strategies_delta
+from dpacct.tight.game.curve import curve_delta
+from dpacct.tight.game.game import (
+    game_delta,
+    game_epsilon,
+    prefix_upper_epsilons,
+    two_strategies_delta,
+)
 from dpacct.tight.game.plan import plan_at_epsilon
 from tests.oracles.fixed_size_game import two_rounds
 from tests.strategies import log_uniform
@@ -55,11 +61,11 @@ def test_the_bracket_closes_to_one_percent(
     assert found.upper < 0.9 * fixed
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(
     cohort=st.integers(5, 500),
     noise=log_uniform(0.7, 8.0),
-    rounds=st.integers(1, 25),
+    rounds=st.integers(1, 12),
     budget=log_uniform(0.2, 4.0),
 )
 def test_the_chain_of_bounds(cohort: int, noise: float, rounds: int, budget: float) -> None:
@@ -78,10 +84,10 @@ def test_the_chain_of_bounds(cohort: int, noise: float, rounds: int, budget: flo
     assert found.upper >= plain.lower
 
 
-@pytest.mark.parametrize(("rate", "noise"), [(0.05, 2.4), (0.3, 0.9), (0.01, 1.0)])
+@pytest.mark.parametrize(("rate", "noise"), [(0.05, 2.4), (0.3, 0.9)])
 def test_one_round_has_the_profile_of_the_fixed_pair(rate: float, noise: float) -> None:
     schedule = 1 * Round(noise, Uniform(round(1000 * rate), 1000))
-    for budget in (0.0, 0.3 * rate, 3 * rate):
+    for budget in (0.0, 3 * rate):
         exact = find_engine("auto").delta(symmetrized(schedule), budget)
         found = game_delta(schedule, budget)
         assert found.lower <= exact.upper
@@ -93,7 +99,7 @@ def test_one_round_has_the_profile_of_the_fixed_pair(rate: float, noise: float) 
 def test_two_rounds_of_every_triangle(rate: float, noise: float, budget: float) -> None:
     """Brute force in the plane; it exceeds two strategies, and is within the cells."""
     schedule = 2 * Round(noise, Uniform(round(100 * rate), 100))
-    brute = two_rounds(rate, noise, budget, 6)
+    brute = two_rounds(rate, noise, budget, 6, 321)
     found = game_delta(schedule, budget)
     assert found.lower <= brute * (1 + 1e-5)
     assert brute * (1 - 1e-5) <= found.upper <= brute * 1.03
@@ -144,6 +150,38 @@ def test_rounds_of_everybody_stand_between() -> None:
     assert found.upper < spent.lower < spent.upper <= spent.lower * 1.012
     fixed = find_engine("auto").epsilon(symmetrized(mixed), 1e-3)
     assert spent.upper < fixed.upper
+
+
+@pytest.mark.parametrize(("rate", "noise", "rounds"), [(0.1, 2.0, 30), (0.5, 3.0, 20)])
+def test_poisson_rounds_have_one_pair(rate: float, noise: float, rounds: int) -> None:
+    """The game's laws of such rounds enclose what the contour knows to nine digits."""
+    schedule = rounds * Round(noise, Poisson(rate), "replace-one")
+    exact = ENGINE.epsilon(remove(schedule), 1e-4)
+    found = game_epsilon(schedule, 1e-4)
+    assert found.lower <= exact.lower <= exact.upper <= found.upper
+    assert found.upper <= found.lower * 1.002
+
+
+def test_poisson_rounds_stand_between() -> None:
+    poisson = 10 * Round(2.0, Poisson(0.1), "replace-one")
+    fixed_size = 20 * Round(2.4, Uniform(5, 100))
+    found = game_epsilon(poisson + fixed_size, 1e-4)
+    assert found.upper <= found.lower * 1.01
+    assert found.upper < ENGINE.epsilon(symmetrized(poisson + fixed_size), 1e-4).lower
+    assert found.lower > ENGINE.epsilon(remove(poisson), 1e-4).upper
+
+
+def test_a_pass_answers_for_every_prefix_and_every_epsilon() -> None:
+    round_, delta = Round(2.0, Uniform(10, 100)), 1e-4
+    found = prefix_upper_epsilons(round_, 30, delta)
+    assert len(found) == 31
+    assert found[0] == 0.0
+    for rounds in (5, 30):
+        alone = game_epsilon(rounds * round_, delta)
+        assert alone.lower <= found[rounds] <= alone.upper * 1.005
+    for epsilon in (0.0, 0.7, 4.0):
+        alone = game_delta(30 * round_, epsilon)
+        assert alone.lower <= curve_delta(30 * round_, epsilon) <= alone.upper * 1.02
 
 
 def test_more_noise_fewer_clients_fewer_rounds_cost_less() -> None:

@@ -53,7 +53,7 @@ def test_a_cell_lies_above_its_triangles(
 ) -> None:
     a, b, w = (Fraction(part, 9) for part in corner)
     reach = reach_of(rate, noise, step, 1e-12)
-    law = cell_kernel(rate, noise, Cell(a, b, w), step, reach)
+    law = cell_kernel(rate, noise, Cell(a, b, w), step, reach, 1e-14)
     losses = between(step)
     inner = float((1 - a - b - w) / 3)
     own = Triangle(float(b) + inner, float(w) + inner)

@@ -16,12 +16,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dpacct.accountant import epsilon
 from dpacct.budget import Budget, Interval, Spent
 from dpacct.calibration.calibrate import calibrate
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, NotConverged
 from dpacct.fl.privacy.resuming import Saved, check_run
 from dpacct.ledger import Event, Ledger, Run, Ticket
+from dpacct.ledger.record.charged import PAIRS, TIGHT, Charged, achieved_epsilon, epsilon_so_far
 from dpacct.ledger.terms import Terms
 from dpacct.rounds import Schedule
 
@@ -33,17 +33,25 @@ class Account:
         ledger: an open ledger, the path of one, or None for one that lives as long as this object.
         budget: of a new ledger. Its delta is the run's.
         private: whether noise and cohorts are secret.
+        accountant: that calibrated the plan; see `charge.plan_accountant`.
 
     Attributes:
         begun: whether the ledger has a run of this account.
     """
 
     def __init__(
-        self, ledger: Ledger | str | Path | None, budget: Budget, *, private: bool
+        self,
+        ledger: Ledger | str | Path | None,
+        budget: Budget,
+        *,
+        private: bool,
+        accountant: str = PAIRS,
     ) -> None:
         self._given = ledger
         self._budget = budget
         self._private = private
+        # Only `tight` stands for a promise; a run calibrated by anything else is charged by pairs.
+        self._accountant = TIGHT if accountant == TIGHT else PAIRS
         self._folder: str | None = None
         self._ledger: Ledger | None = None
         self._run: Run | None = None
@@ -96,7 +104,7 @@ class Account:
             now = self.epsilon()
             return lambda: now
         charged, released = run.rounds, run.committed
-        plan, delta = run.plan or Schedule(), self.delta
+        plan, delta, judge = run.plan or Schedule(), self.delta, run.accountant
 
         @cache
         def read() -> Spent:
@@ -106,9 +114,9 @@ class Account:
             [round_] = plan.distinct()
             upper, lower = 0.0, 0.0
             if charged:
-                upper = epsilon(charged * round_, delta=delta, accountant="tight").upper
+                upper = epsilon_so_far(Charged(plan, judge), charged * round_, delta)
             if released:
-                lower = epsilon(released * round_, delta=delta, accountant="tight").lower
+                lower = achieved_epsilon(released * round_, delta)
             return Spent.at(delta, Interval.bracket(lower, upper))
 
         return read
@@ -121,7 +129,7 @@ class Account:
         if budget is None:
             return rounds
         ledger = self._open(event)
-        room = min(rounds, ledger.remaining_as_plan(event))
+        room = ledger.remaining_as_plan(event, self._accountant, rounds)
         if room < 1 or ledger.budget.epsilon <= budget.epsilon:
             return room
         round_ = event.charged
@@ -132,6 +140,7 @@ class Account:
                 noise_multiplier=round_.noise_multiplier,
                 sampling=round_.sampling,
                 adjacency=round_.adjacency,
+                accountant=self._accountant,
                 solve="rounds",
             ).rounds
         except NotConverged:
@@ -151,7 +160,13 @@ class Account:
                 f"what is left of the budget ({ledger.budget})"
             )
         plan: Schedule = rounds * event.charged
-        self._run = ledger.start_run(name, plan=plan, private=self._private, details=details)
+        self._run = ledger.start_run(
+            name,
+            plan=plan,
+            private=self._private,
+            details=details,
+            accountant=self._accountant,
+        )
         self.begun = True
 
     def find(self, saved: Saved, holder: str) -> None:

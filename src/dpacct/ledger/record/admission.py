@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from dpacct import validate
 from dpacct.budget import Budget
 from dpacct.errors import BudgetExceeded
+from dpacct.ledger.record.charged import Charged, proven_epsilon
 from dpacct.ledger.record.figures import above, told
-from dpacct.ledger.record.plans import PlanRoom, proven_epsilon
+from dpacct.ledger.record.plans import PlanRoom
 from dpacct.ledger.record.standing import Standing
 from dpacct.ledger.record.state import LedgerState
 from dpacct.renyi.odometer import Mixture, Totals, add, count_fitting
@@ -21,7 +22,7 @@ def admit_plan(
     mixture: Mixture,
     budget: Budget,
     ledger: LedgerState,
-    plan: Schedule,
+    plan: Charged,
     cost: Totals,
     room: PlanRoom | None,
     standing: Callable[[], Standing],
@@ -39,14 +40,16 @@ def admit_plan(
     Raises:
         BudgetExceeded: it does not fit.
     """
+    rounds = plan.schedule.rounds
     if room is None:
         after = mixture.epsilon(add(ledger.charged, cost), ledger.delta)
         if after > budget.epsilon:
             now = standing()
+            fewer = _fewer(mixture, budget, ledger, plan.schedule)
             freed = mixture.epsilon(add(ledger.spent, cost), ledger.delta)
             raise BudgetExceeded(
-                f"the plan of {plan.rounds} rounds does not fit: {now.reading}. "
-                f"{_late(mixture, budget, ledger, after)}{_fewer(mixture, budget, ledger, plan)}"
+                f"the plan of {rounds} rounds does not fit: {now.reading}. "
+                f"{_late(mixture, budget, ledger, after)}{fewer}"
                 f"{now.ways(enough=freed <= budget.epsilon)}"
             )
     elif not room.fits:
@@ -54,7 +57,7 @@ def admit_plan(
         now = standing()
         others = " beside the plans that were registered before" if any(ledger.held) else ""
         raise BudgetExceeded(
-            f"the plan of {plan.rounds} rounds does not fit{others}: by itself it needs epsilon "
+            f"the plan of {rounds} rounds does not fit{others}: by itself it needs epsilon "
             f"{above(alone)} of {budget.epsilon:.7g} at delta {told(budget.delta)}, and "
             f"{now.reading}. dpacct.calibrate finds the noise with which it fits."
             f"{now.ways(enough=alone <= budget.epsilon)}"

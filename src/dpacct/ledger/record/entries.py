@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, cast
 from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.record.chain import Entry
+from dpacct.ledger.record.charged import PAIRS, TIGHT
 from dpacct.ledger.record.events import round_from_json, schedule_from_json
 from dpacct.ledger.record.fields import flag, items, members, numbers, real, refuse, whole, words
 from dpacct.ledger.record.state import LedgerState, RunState
@@ -51,6 +52,7 @@ class Start:
     Attributes:
         name, plan, private, details: as they were given.
         over_budget: its rounds ran elsewhere, and are recorded whether there is room or not.
+        accountant: that its plan may be charged by.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Start:
     private: bool
     details: dict[str, Any]
     over_budget: bool = False
+    accountant: str = PAIRS
 
 
 class Part(NamedTuple):
@@ -192,7 +195,8 @@ def _opening(value: Any) -> Opening:
 
 
 def _start(value: Any) -> Start:
-    data = members("data", value, ("name", "plan", "private", "details"), ("over_budget",))
+    needed = ("name", "plan", "private", "details")
+    data = members("data", value, needed, ("over_budget", "accountant"))
     plan = None if data["plan"] is None else _plan(data["plan"])
     return Start(
         words("name", data["name"]),
@@ -200,7 +204,14 @@ def _start(value: Any) -> Start:
         flag("private", data["private"]),
         _details(data),
         flag("over_budget", data.get("over_budget", False)),
+        _accountant(data.get("accountant", PAIRS)),
     )
+
+
+def _accountant(value: Any) -> str:
+    if value not in (PAIRS, TIGHT):
+        refuse("accountant", value, "an accountant of plans")
+    return words("accountant", value)
 
 
 def _plan(value: Any) -> Schedule:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Protocol
 
 from dpacct.budget import Budget
+from dpacct.ledger.record.charged import Charged
+from dpacct.ledger.record.entries import Start
 from dpacct.ledger.record.plans import Plan, PlanRoom, plan_room
 from dpacct.ledger.record.state import LedgerState, RunState
 from dpacct.renyi.odometer import Mixture
-from dpacct.rounds import Schedule
 
 
 class Reader(Protocol):
@@ -40,6 +41,10 @@ class Reader(Protocol):
         """The plan of a run."""
         ...
 
+    def start(self, run: int) -> Start:
+        """What was said when a run was started."""
+        ...
+
     def dropped(self, run: int) -> bool:
         """Whether a run ended before any round was reserved."""
         ...
@@ -62,11 +67,16 @@ def standing_plans(book: Reader) -> dict[int, Plan]:
     return {run: plan for run, plan in plans.items() if not book.dropped(run)}
 
 
-def room_with(book: Reader, plan: Schedule) -> PlanRoom:
+def charged_plans(book: Reader, plans: dict[int, Plan]) -> list[Charged]:
+    """Plans of runs with the accountants that they may be charged by."""
+    return [Charged(plan.schedule, book.start(run).accountant) for run, plan in plans.items()]
+
+
+def room_with(book: Reader, plan: Charged) -> PlanRoom:
     """How delta is divided if one more plan is registered before the first round."""
-    plans = [other.schedule for other in initial_plans(book, unfinished=True).values()]
+    plans = charged_plans(book, initial_plans(book, unfinished=True))
     # A plan of another adjacency is refused in words, later.
-    same = [other for other in plans if other.adjacency is plan.adjacency]
+    same = [other for other in plans if other.schedule.adjacency is plan.schedule.adjacency]
     return plan_room(book.mixture, book.budget, [*same, plan])
 
 
@@ -76,4 +86,4 @@ def room_without(book: Reader, run: int) -> PlanRoom | None:
         return None
     others = initial_plans(book, unfinished=True)
     others.pop(run, None)
-    return plan_room(book.mixture, book.budget, [plan.schedule for plan in others.values()])
+    return plan_room(book.mixture, book.budget, charged_plans(book, others))

@@ -10,28 +10,22 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable
-from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
-from dpacct.accountant import ACCOUNTANTS
 from dpacct.budget import Budget
-from dpacct.errors import InvalidParameter, NotConverged, Unsupported
+from dpacct.errors import InvalidParameter
+from dpacct.ledger.record.charged import PAIRS, Charged, fits, proven_delta, together
 from dpacct.ledger.record.events import covers
-from dpacct.pairs import achieved
 from dpacct.renyi.curve import RenyiCurve
 from dpacct.renyi.odometer import Mixture, Totals, add, fixed_point, times
 from dpacct.rounds import Phase, Round, Schedule
 from dpacct.validate import MAX_ROUNDS
 
-# In the order in which they are asked; each upper bound is proven.
-_ACCOUNTANTS = ("tight", "rdp", "closed-form", "gdp")
 # So many phases of a plan are searched for one that covers a round.
 _LOOK_AHEAD = 1000
 # Up to so many different rounds are summed one by one.
 _FEW = 64
-# So many answers are remembered: a report asks for the same schedule several times.
-_KEPT = 256
 
 
 class Plan:
@@ -107,11 +101,6 @@ def schedule_of(name: str, plan: object) -> Schedule:
     return schedule
 
 
-def join(schedules: Iterable[Schedule]) -> Schedule:
-    """All rounds of several schedules."""
-    return Schedule(phase for schedule in schedules for phase in schedule)
-
-
 def schedule_cost(mixture: Mixture, schedule: Schedule) -> Totals:
     """The Renyi total of a schedule; of one with many different rounds a little above their sum."""
     distinct = schedule.distinct()
@@ -123,30 +112,7 @@ def schedule_cost(mixture: Mixture, schedule: Schedule) -> Totals:
     return tuple(fixed_point(curve.upper(order) * (1 + 1e-9)) for order in mixture.orders)
 
 
-@lru_cache(maxsize=_KEPT)
-def proven_epsilon(schedule: Schedule, delta: float, target: float = 0.0) -> float:
-    """The smallest proven epsilon of all accountants; the first that meets the target ends it."""
-    best = math.inf
-    for name in _ACCOUNTANTS:
-        try:
-            best = min(best, ACCOUNTANTS[name].upper_epsilon(schedule, delta))
-        except (Unsupported, NotConverged):
-            continue
-        if best <= target:
-            break
-    return best
-
-
-@lru_cache(maxsize=_KEPT)
-def achieved_epsilon(schedule: Schedule, delta: float) -> float:
-    """The achieved epsilon of a schedule that was fixed in advance."""
-    try:
-        return ACCOUNTANTS["tight"].epsilon(schedule, delta).lower
-    except (Unsupported, NotConverged):
-        return achieved.achieved_epsilon(schedule, delta)
-
-
-def plan_room(mixture: Mixture, budget: Budget, plans: Iterable[Schedule]) -> PlanRoom:
+def plan_room(mixture: Mixture, budget: Budget, plans: Iterable[Charged]) -> PlanRoom:
     """Whether the plans fit into the budget together, and what they leave.
 
     Args:
@@ -154,15 +120,20 @@ def plan_room(mixture: Mixture, budget: Budget, plans: Iterable[Schedule]) -> Pl
         budget: of the ledger.
         plans: all that were registered before the first round and are not finished.
     """
-    whole = join(plans)
-    if mixture.epsilon(schedule_cost(mixture, whole), budget.delta) <= budget.epsilon:
+    whole = together(plans)
+    if _needs_nothing(mixture, budget, whole):
         return PlanRoom(fits=True, delta=budget.delta, plan_delta=0.0)
-    fits = proven_epsilon(whole, budget.delta, budget.epsilon) <= budget.epsilon
-    bound = ACCOUNTANTS["tight"].delta(whole, budget.epsilon).upper
-    if not fits and bound > budget.delta:
+    admitted = fits(whole, budget.delta, budget.epsilon)
+    bound = proven_delta(whole, budget.epsilon)
+    if not admitted and bound > budget.delta:
         return PlanRoom(fits=False, delta=budget.delta, plan_delta=0.0)
     plan_delta = min(bound, budget.delta)
     return PlanRoom(fits=True, delta=left_of(budget.delta, plan_delta), plan_delta=plan_delta)
+
+
+def _needs_nothing(mixture: Mixture, budget: Budget, whole: Charged) -> bool:
+    """Whether the adaptive bound covers the plans too."""
+    return mixture.epsilon(schedule_cost(mixture, whole.schedule), budget.delta) <= budget.epsilon
 
 
 def left_of(delta: float, plan_delta: float) -> float:
@@ -173,18 +144,35 @@ def left_of(delta: float, plan_delta: float) -> float:
 
 
 def most_planned_rounds(
-    mixture: Mixture, budget: Budget, plans: list[Schedule], round_: Round, fewest: int
+    mixture: Mixture,
+    budget: Budget,
+    plans: list[Charged],
+    round_: Round,
+    fewest: int,
+    accountant: str,
+    most: int = MAX_ROUNDS,
 ) -> int:
-    """How many equal rounds a further initial plan may have; at least ``fewest``, which fit."""
+    """How many equal rounds a further initial plan may have, up to ``most``.
 
-    def fits(count: int) -> bool:
-        return plan_room(mixture, budget, [*plans, count * round_]).fits
+    At least ``fewest``, which fit.
+    """
 
+    def fit(count: int) -> bool:
+        whole = together([*plans, Charged(count * round_, accountant)])
+        return (
+            _needs_nothing(mixture, budget, whole)
+            or fits(whole, budget.delta, budget.epsilon)
+            or (whole.accountant == PAIRS and proven_delta(whole, budget.epsilon) <= budget.delta)
+        )
+
+    # Who wants so many is seldom refused.
+    if fewest >= most or (most < MAX_ROUNDS and fit(most)):
+        return most
     low, high = fewest, max(1, 2 * fewest)
-    while high <= MAX_ROUNDS and fits(high):
+    while high <= most and fit(high):
         low, high = high, 2 * high
-    high = min(high, MAX_ROUNDS + 1)
+    high = min(high, most + (most == MAX_ROUNDS))
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        low, high = (middle, high) if fit(middle) else (low, middle)
     return low

@@ -15,6 +15,7 @@ from operator import gt
 from dpacct.budget import Budget
 from dpacct.errors import LedgerError
 from dpacct.ledger.record.chain import Entry
+from dpacct.ledger.record.charged import Charged
 from dpacct.ledger.record.earlier import charged_then, planned_then
 from dpacct.ledger.record.entries import Opening, Reserve, Said, Settle, Start
 from dpacct.ledger.record.events import covers, joint_noise_multiplier
@@ -75,6 +76,7 @@ class Replay:
         self.runs: dict[int, RunState] = {}
         # As they are, and where an earlier version charged them otherwise, as it did.
         self.plans: dict[int, tuple[Plan, ...]] = {}
+        self._charged: dict[int, Charged] = {}
         self.dearer: list[int] = []
         self._open: dict[int, _Open] = {}
         self._owed: dict[int, _Owed] = {}
@@ -141,6 +143,7 @@ class Replay:
         cost, room, adjacency = None, None, ledger.adjacency
         if said.plan is not None:
             plan = Plan(said.plan)
+            self._charged[run] = Charged(said.plan, said.accountant)
             then = planned_then(said.plan)
             self.plans[run] = (plan,) if then is None else (plan, Plan(then))
             costs = [schedule_cost(self.mixture, p.schedule) for p in self.plans[run]]
@@ -165,7 +168,7 @@ class Replay:
         delta = self.budget.delta
         runs = {n for n, state in self.runs.items() if state.initial and not state.finished} | also
         budget = Budget(self.budget.epsilon * (1 + PLAN_TOLERANCE), delta)
-        room = plan_room(self.mixture, budget, [self.plans[n][0].schedule for n in sorted(runs)])
+        room = plan_room(self.mixture, budget, [self._charged[n] for n in sorted(runs)])
         enough = found.plan_delta >= room.plan_delta * (1 - PLAN_TOLERANCE)
         if not (room.fits and enough and found.delta == left_of(delta, found.plan_delta)):
             raise LedgerError("its plans do not fit into the budget as it says")

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from dpacct.errors import LedgerError
 from dpacct.ledger.readings import Guarantee, Readings, adaptive_reading
 from dpacct.ledger.record.chain import Entry
+from dpacct.ledger.record.charged import Charged, achieved_epsilon, epsilon_so_far, join, together
 from dpacct.ledger.record.entries import Opening, Part, Reserve, Settle, Start, read_time
-from dpacct.ledger.record.plans import Plan, achieved_epsilon, join, proven_epsilon
+from dpacct.ledger.record.plans import Plan
 from dpacct.ledger.record.state import LedgerState
 from dpacct.rounds import Phase, Round, Schedule
 
@@ -124,6 +125,7 @@ class _Reader:
         self.history = History()
         self.open: dict[int, tuple[Round, int]] = {}
         self.plans: dict[int, Plan] = {}
+        self.initial: dict[int, Charged] = {}
         self.cursors: dict[int, int] = {}
         self.total = self.book.state().rounds
         self.due = _due(self.total, _POINTS)
@@ -147,6 +149,8 @@ class _Reader:
         if isinstance(said, Start):
             if said.plan is not None:
                 self.plans[number] = Plan(said.plan)
+                if state is not None and state.initial:
+                    self.initial[number] = Charged(said.plan, said.accountant)
             self._mark(f"run {number} starts")
         elif isinstance(said, Reserve):
             self._reserve(entry, said, run, ledger)
@@ -210,7 +214,7 @@ class _Reader:
             upper = math.inf if ledger.exposed else upper
             return Point(self.charged, upper, self._lower(), planned=False)
         so_far = join(plan.first(self.cursors.get(n, 0)) for n, plan in self.plans.items())
-        upper = proven_epsilon(so_far, self.book.budget.delta, math.inf)
+        upper = epsilon_so_far(together(self.initial.values()), so_far, self.book.budget.delta)
         return Point(self.charged, upper, self._lower(), planned=True)
 
     def _few(self) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 from dpacct.budget import Interval, Spent
 from dpacct.ledger.creation import software
 from dpacct.ledger.readings import Readings
+from dpacct.ledger.record.charged import Charged, achieved_epsilon, proven_epsilon
 from dpacct.ledger.record.events import round_to_json, schedule_to_json
-from dpacct.ledger.record.plans import achieved_epsilon, proven_epsilon
 from dpacct.ledger.report.claims import Claim
 from dpacct.ledger.report.history import History, RunHistory, read_history
 from dpacct.rounds import Phase, Schedule
@@ -96,6 +96,7 @@ def _run(readings: Readings, number: int) -> dict[str, Any]:
         "planned_epsilon": whole,
         "planned_first": state.initial,
         "left_plan": state.left,
+        "accountant": None if plan is None else start.accountant,
         "plan": None if plan is None else schedule_to_json(plan.schedule),
         "details": start.details,
     }
@@ -163,6 +164,6 @@ def as_if_planned(history: History, delta: float) -> dict[str, float | None] | N
         return None
     schedule = Schedule(Phase(r, n) for r, n in history.released.items())
     spent = Interval.bracket(
-        achieved_epsilon(schedule, delta), proven_epsilon(schedule, delta, math.inf)
+        achieved_epsilon(schedule, delta), proven_epsilon(Charged(schedule), delta, math.inf)
     )
     return _both(spent)

@@ -14,6 +14,8 @@ Proof and error bound: docs/derivations/fixed-size-game.md.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -114,17 +116,23 @@ def prepare(kernels: list[Kernel], frame: Frame, *, upper: bool) -> Stage:
 
 def play_upper(stages: list[tuple[Stage, int]], frame: Frame) -> Array:
     """Upper bounds of w_T at the losses of the frame; ``stages`` in the order of the rounds."""
+    return deque(rounds_above(stages, frame), maxlen=1)[0]
+
+
+def rounds_above(stages: list[tuple[Stage, int]], frame: Frame) -> Iterator[Array]:
+    """The same before any round and after each, the last round of the schedule first."""
     losses, weights = frame.losses(), frame.weights()
     slack = 8 * UNIT * (float(np.max(np.abs(losses))) + 2 * abs(frame.offset))
     start = -np.expm1(-np.maximum(losses + slack, 0.0)) * (1 + 64 * UNIT)
     values = np.minimum(start, 1.0) * weights
+    yield np.minimum(start, 1.0)
     for stage, count in reversed(stages):
         cap = weights * (1 + stage.relative)
         for _ in range(count):
             sums, error = _sums(stage, values)
             reached = sums + (error + stage.beyond)
             values = np.minimum(reached * (1 + stage.relative), cap)
-    return np.minimum(values / weights * (1 + _slack(frame)), 1.0)
+            yield np.minimum(values / weights * (1 + _slack(frame)), 1.0)
 
 
 def play_lower(stages: list[tuple[Stage, int]], frame: Frame) -> Array:

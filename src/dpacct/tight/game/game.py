@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
 from dpacct.budget import Interval
-from dpacct.errors import InvalidParameter, NotConverged
+from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import UNIT, Array
 from dpacct.rounds import Round, Schedule
-from dpacct.tight.game.backward import Frame, Stage, play_lower, play_upper, prepare
+from dpacct.tight.game.backward import Frame, Stage, play_lower, play_upper, prepare, rounds_above
 from dpacct.tight.game.cover import Cover, default_cover, small_cover, split
 from dpacct.tight.game.plan import Plan, moved, plan_at_delta, plan_at_epsilon
-from dpacct.tight.game.refine import gains
+from dpacct.tight.game.refine import check_gap, gains
 from dpacct.tight.game.rounds import check_schedule, is_game, laws_above, laws_below
 
-SMALLEST_GAP, LARGEST_GAP = 1e-3, 0.5
 # Losses times laws times rounds: about two, four and forty seconds.
 _QUICK, MOST_EFFORT, _MOST_REFINED = 3e8, 6e8, 6e9
 _DEFAULT_SHARE, _COARSE_SHARE = 1e-3, 4e-3
@@ -49,7 +50,7 @@ def game_epsilon(schedule: Schedule, delta: float, gap: float | None = None) -> 
         NotConverged: the game would take too long, or the width is not reached.
         Unsupported: a round is of another kind. InvalidParameter: ``gap`` out of range.
     """
-    _check_gap(gap)
+    check_gap(gap)
     check_schedule(schedule)
     if not schedule.rounds:
         return Interval(0.0, 0.0)
@@ -67,15 +68,65 @@ def game_epsilon(schedule: Schedule, delta: float, gap: float | None = None) -> 
 
 def game_upper_epsilon(schedule: Schedule, delta: float) -> float:
     """The proven end of `game_epsilon`."""
-    check_schedule(schedule)
     if not schedule.rounds:
         return 0.0
+    frame, deltas = deltas_at(schedule, delta)
+    return _crossing(deltas, frame, delta)
+
+
+def check_worth(schedule: Schedule, delta: float) -> None:
+    """Refuse what `game_upper_epsilon` would refuse for its time, before anything is played.
+
+    Raises:
+        NotConverged: the game would take too long, or delta is too small for it.
+    """
+    if schedule.rounds:
+        _start(schedule, lambda share: plan_at_delta(schedule, delta, share, both=False), None)
+
+
+@lru_cache(maxsize=32)
+def prefix_upper_epsilons(round_: Round, rounds: int, delta: float) -> Array:
+    """Proven eps(delta) of the first n of so many equal rounds, n = 0 to ``rounds``, by one pass.
+
+    It is tuned to all of them, so that for a few a fixed pair may say more.
+
+    Returns:
+        shape (rounds + 1,), not decreasing.
+    Raises:
+        As `game_epsilon`.
+    """
+    schedule = rounds * round_
+    check_schedule(schedule)
 
     def plan_with(share: float) -> Plan:
         return plan_at_delta(schedule, delta, share, both=False)
 
     plan, cover = _start(schedule, plan_with, None)
-    return _upper_epsilon(schedule, plan, cover, delta)
+    stages = _stages(schedule, plan, plan.upper, cover)
+    found = [_crossing(w, plan.upper, delta) for w in rounds_above(stages, plan.upper)]
+    # All rounds cost at least what a part of them does.
+    return np.minimum.accumulate(found[::-1])[::-1]
+
+
+def deltas_at(schedule: Schedule, delta: float, *, whole: bool = False) -> tuple[Frame, Array]:
+    """Proven delta at every loss of a frame tuned to one delta: eps is minus the loss.
+
+    Args:
+        schedule, delta: as for `game_epsilon`.
+        whole: whether smaller epsilons are looked at too, which need more of the losses.
+    Raises:
+        As `game_epsilon`.
+    """
+    check_schedule(schedule)
+
+    def plan_with(share: float) -> Plan:
+        return plan_at_delta(schedule, delta, share, both=False)
+
+    plan, cover = _start(schedule, plan_with, None)
+    frame = plan.upper
+    if whole:
+        frame = replace(frame, size=max(frame.size, 2 * abs(frame.first)))
+    return frame, _play_above(schedule, plan, cover, frame)
 
 
 def game_delta(schedule: Schedule, epsilon: float) -> Interval:
@@ -133,8 +184,11 @@ def two_strategies_delta(schedule: Schedule, epsilon: float) -> float:
 
 
 def _upper_epsilon(schedule: Schedule, plan: Plan, cover: Cover, delta: float) -> float:
-    frame = plan.upper
-    deltas = _play_above(schedule, plan, cover, frame)
+    return _crossing(_play_above(schedule, plan, cover, plan.upper), plan.upper, delta)
+
+
+def _crossing(deltas: Array, frame: Frame, delta: float) -> float:
+    """The least epsilon at which upper bounds of w at the losses of a frame surely meet delta."""
     losses = frame.losses()
     fits = np.flatnonzero((deltas <= delta) & (losses <= 0.0))
     if not fits.size:
@@ -232,10 +286,3 @@ def _check_cells(cover: Cover, gap: float, lower: float, upper: float) -> None:
             f"the gap {gap:g} is not reached with {_MOST_CELLS} cells: the answer lies in "
             f"[{lower:.8g}, {upper:.8g}]; ask for a wider gap"
         )
-
-
-def _check_gap(gap: float | None) -> None:
-    if gap is not None and not SMALLEST_GAP <= gap <= LARGEST_GAP:
-        rule = f"a relative gap lies in [{SMALLEST_GAP:g}, {LARGEST_GAP:g}]"
-        hint = "What is left below is that of the two strategies, which no cover closes."
-        raise InvalidParameter("gap", gap, rule, hint if gap < SMALLEST_GAP else "")

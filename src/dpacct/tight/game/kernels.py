@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
 
 from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import Array
+from dpacct.pairs.dominating import ReplacementPair
+from dpacct.pairs.one_round import one_round_delta
 from dpacct.tight.game.cover import Cell
 from dpacct.tight.game.laws import (
     Kernel,
@@ -25,6 +28,7 @@ from dpacct.tight.game.strategies import (
     middles,
     remove_pair,
     remove_tail,
+    replacement_line,
     touching_side,
     two_strategies,
 )
@@ -32,15 +36,26 @@ from dpacct.tight.game.triangles import Triangle, profile
 
 # Neighboring grid points of one round's law lie up to this share of the loss apart.
 _SPREAD, _FINE = 32, 128
+# So many points of a profile are computed at once.
+_ROWS = 16
 MAX_REACH = 1 << 17
 
 
 @lru_cache(maxsize=4096)
-def _side(rate: float, noise: float, triangle: Triangle, step: float, reach: int) -> Side:
+def _side(
+    rate: float, noise: float, triangle: Triangle, step: float, reach: int, negligible: float
+) -> Side:
     points = _points(reach, _SPREAD)
-    return dominating_side(
-        points, step, profile(rate, noise, triangle, _losses(points, step)).upper
-    )
+    losses = _losses(points, step)
+    values = np.empty(len(points))
+    for start in range(0, len(points), _ROWS):
+        rows = slice(start, start + _ROWS)
+        values[rows] = profile(rate, noise, triangle, losses[rows]).upper
+        if values[rows][-1] <= negligible:
+            # A profile falls: what bounds it here bounds it further out.
+            values[start + _ROWS :] = values[rows][-1]
+            break
+    return dominating_side(points, step, values)
 
 
 def _losses(points: Points, step: float) -> Array:
@@ -54,7 +69,12 @@ def _points(reach: int, spread: int) -> Points:
 
 @lru_cache(maxsize=4096)
 def cell_kernel(
-    rate: float, noise: float, cell: Cell, step: float, reach: tuple[int, int]
+    rate: float,
+    noise: float,
+    cell: Cell,
+    step: float,
+    reach: tuple[int, int],
+    negligible: float,
 ) -> Kernel:
     """A law that dominates every triangle of a cell.
 
@@ -66,9 +86,14 @@ def cell_kernel(
         cell: of the cover.
         step: of the grid, with few bits.
         reach: points that losses above and below zero reach at least.
+        negligible: probability that may be lost to infinite losses.
     """
-    rising = _side(rate, noise, Triangle(float(cell.b), float(cell.w)), step, reach[0])
-    falling = _side(rate, noise, Triangle(float(cell.a), float(cell.w)), step, reach[1])
+
+    def side(missing: Fraction, reach: int) -> Side:
+        triangle = Triangle(float(missing), float(cell.w))
+        return _side(rate, noise, triangle, step, reach, negligible)
+
+    rising, falling = side(cell.b, reach[0]), side(cell.a, reach[1])
     return dominating_kernel(rising, falling, step)
 
 
@@ -100,11 +125,10 @@ def reach_of(rate: float, noise: float, step: float, negligible: float) -> tuple
     """
     losses = np.geomspace(step, 600.0, 400)
     tails = np.array([remove_tail(rate, noise, float(loss)) for loss in losses])
-    ends: list[int] = []
-    for weight in (tails, tails * np.exp(-losses)):
-        far = losses[min(int(np.argmax(weight <= negligible)), 399)]
-        ends.append(max(4, _counted(float(far), step)))
-    return ends[0], ends[1]
+    far = losses[min(int(np.argmax(tails <= negligible)), 399)]
+    # The same on both sides, so that a cell and its mirror image share what they need.
+    points = max(4, _counted(float(far), step))
+    return points, points
 
 
 def _counted(loss: float, step: float) -> int:
@@ -127,6 +151,24 @@ def gaussian_above(noise: float, step: float, reach: tuple[int, int]) -> Kernel:
     points = _points(reach[0], _FINE)
     side = dominating_side(points, step, gaussian_pair(noise, _losses(points, step))[0].upper)
     return dominating_kernel(side, side, step)
+
+
+@lru_cache(maxsize=64)
+def poisson_above(rate: float, noise: float, step: float, reach: tuple[int, int]) -> Kernel:
+    """A law that dominates a round of Poisson sampling in which one client is replaced."""
+    points = _points(reach[0], _FINE)
+    pair = ReplacementPair(rate, noise)
+    upper = [one_round_delta(float(loss), pair).upper for loss in _losses(points, step)]
+    side = dominating_side(points, step, np.maximum(upper, 1e-300))
+    return dominating_kernel(side, side, step)
+
+
+@lru_cache(maxsize=64)
+def poisson_below(rate: float, noise: float, step: float, reach: tuple[int, int]) -> Kernel:
+    """A law dominated by such a round."""
+    points = _points(reach[0], _FINE)
+    side = touching_side(replacement_line(rate, noise, middles(points, step)), points, step)
+    return dominated_kernel(side, side, step)
 
 
 @lru_cache(maxsize=64)

@@ -14,7 +14,6 @@ from dpacct.rounds import Schedule
 from dpacct.tight.composition import Composition
 from dpacct.tight.game.backward import Frame
 from dpacct.tight.game.rounds import moment_on_grid
-from dpacct.tight.grid.plan import few_bits
 from dpacct.tight.saddle import epsilon_estimate, log_delta_estimate, tilt_at_delta, tilt_at_epsilon
 
 # Share of epsilon that the grid may cost.
@@ -22,6 +21,8 @@ _GRID_SHARE = 1e-3
 # What is left aside, relative to delta.
 _NEGLIGIBLE, _OUTSIDE = 1e-6, 1e-3
 _ATTEMPTS = 8
+_TEN = math.log(10.0)
+_PER_OCTAVE = 4
 _WORTH = 0.7
 # The lower bound's part of that share.
 _LOWER_SHARE = 0.5
@@ -94,7 +95,8 @@ def _plan(
     simple = Composition.of_schedule(schedule, achieved_pair, Direction.REMOVE)
     far = log_delta + math.log(_OUTSIDE)
     most = max(epsilon_estimate(*tilt_at_delta(simple, far), far), 1.02 * epsilon)
-    negligible = _NEGLIGIBLE * math.exp(log_delta) / schedule.rounds
+    # Of few values, like the step: laws are kept between evaluations.
+    negligible = 10.0 ** math.floor(math.log10(_NEGLIGIBLE / schedule.rounds) + log_delta / _TEN)
     frames: list[Frame] = []
     for upper in (True, False) if both else (True,):
         part = share if upper else _LOWER_SHARE * share
@@ -102,12 +104,18 @@ def _plan(
         if not upper:
             # Two strategies are cheap, but not free.
             least = min(frames[0].step / _FINER, _least_loss(schedule) / 4)
-            step = max(step, few_bits(least))
+            step = max(step, lattice(least))
         first, size = math.floor(-most / step) - 8, math.ceil((2 * most - epsilon) / step) + 16
         if size > MAX_POINTS:
             raise NotConverged(f"the game would need {size} losses, more than {MAX_POINTS}")
         frames.append(Frame(step, first, size, tilt))
     return Plan(frames[0], frames[-1], negligible, epsilon)
+
+
+def lattice(step: float) -> float:
+    """At most ``step``, one of four steps in each octave: 4, 5, 6 or 7 times a power of two."""
+    mantissa, exponent = math.frexp(step)
+    return math.ldexp(math.floor(mantissa * 2 * _PER_OCTAVE), exponent - 3)
 
 
 def _least_loss(schedule: Schedule) -> float:
@@ -135,7 +143,7 @@ def _step(
         step = min(step, _least_loss(schedule) / 4)
     before = math.inf
     for _ in range(_ATTEMPTS):
-        step = few_bits(step)
+        step = lattice(step)
         lost = -exact
         for round_, count in schedule.distinct().items():
             lost += count * moment_on_grid(round_, tilt, step, negligible, upper=upper)
@@ -147,4 +155,4 @@ def _step(
             return 2 * step
         before = lost
         step *= min(max(math.sqrt(wanted / lost), 0.25), 0.5)
-    return few_bits(step)
+    return lattice(step)

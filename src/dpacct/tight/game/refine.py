@@ -9,10 +9,25 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from dpacct.errors import InvalidParameter
 from dpacct.numerics.rounding import Array, ComplexArray
 from dpacct.tight.game.backward import Frame, Stage
 
 Choices = NDArray[np.int16]
+
+SMALLEST_GAP, LARGEST_GAP = 1e-3, 0.5
+
+
+def check_gap(gap: float | None) -> None:
+    """Refuse a relative width that is out of range.
+
+    Raises:
+        InvalidParameter: it is.
+    """
+    if gap is not None and not SMALLEST_GAP <= gap <= LARGEST_GAP:
+        rule = f"a relative gap lies in [{SMALLEST_GAP:g}, {LARGEST_GAP:g}]"
+        hint = "What is left below is that of the two strategies, which no cover closes."
+        raise InvalidParameter("gap", gap, rule, hint if gap < SMALLEST_GAP else "")
 
 
 def gains(

@@ -1,8 +1,8 @@
 """Which rounds the game is about, and the laws of each kind of round in it.
 
 Rule 1: neighbors differ in one replaced client.
-Rule 2: a round is of fixed size, or takes everybody; what each client sends may depend on what was
-    released before and on fresh randomness, not on whether a client took part before.
+Rule 2: a round is of fixed size, Poisson, or takes everybody; what each client sends may depend on
+    what was released before and on fresh randomness, not on whether a client took part before.
 Rule 3: rates are rounded up for the upper bound, and down for the lower one.
 """
 
@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from dpacct.errors import Unsupported
-from dpacct.rounds import Adjacency, Round, Schedule, Uniform
+from dpacct.rounds import Adjacency, Poisson, Round, Schedule, Uniform
 from dpacct.tight.game.cover import Cover
 from dpacct.tight.game.gaussian_profile import LARGEST_SHIFT
 from dpacct.tight.game.kernels import (
@@ -21,6 +21,8 @@ from dpacct.tight.game.kernels import (
     gaussian_above,
     gaussian_below,
     gaussian_reach,
+    poisson_above,
+    poisson_below,
     reach_of,
     remove_above,
     strategy_kernels,
@@ -43,6 +45,12 @@ def takes_everybody(round_: Round) -> bool:
     return round_.adjacency is Adjacency.REPLACE_ONE and round_.sampling_rate == 1.0
 
 
+def has_one_pair(round_: Round) -> bool:
+    """Whether one fixed pair is exact for this round: everybody takes part, or each by a coin."""
+    poisson = isinstance(round_.sampling, Poisson) and round_.adjacency is Adjacency.REPLACE_ONE
+    return takes_everybody(round_) or poisson
+
+
 def is_played(schedule: Schedule) -> bool:
     """Whether the game says more about a schedule than a fixed pair for each round.
 
@@ -52,7 +60,7 @@ def is_played(schedule: Schedule) -> bool:
     return (
         schedule.rounds > 1
         and any(is_game(round_) for round_ in kinds)
-        and all(is_game(round_) or takes_everybody(round_) for round_ in kinds)
+        and all(is_game(round_) or has_one_pair(round_) for round_ in kinds)
         and all(LARGEST_SHIFT * round_.noise_multiplier >= 2.0 for round_ in kinds)
     )
 
@@ -64,10 +72,10 @@ def check_schedule(schedule: Schedule) -> None:
         Unsupported: says why, and what to use instead.
     """
     for round_ in schedule.distinct():
-        if not (is_game(round_) or takes_everybody(round_)):
+        if not (is_game(round_) or has_one_pair(round_)):
             raise Unsupported(
-                f"the game is about rounds of fixed size, or of everybody, in which one client is "
-                f"replaced; {round_!r} is another one: use the accountant 'tight'"
+                f"the game is about rounds, of fixed size, Poisson or of everybody, in which one "
+                f"client is replaced; {round_!r} is another one: use the accountant 'tight'"
             )
         if LARGEST_SHIFT * round_.noise_multiplier < 2.0:
             raise Unsupported(
@@ -79,20 +87,24 @@ def check_schedule(schedule: Schedule) -> None:
 def laws_above(round_: Round, cover: Cover, step: float, negligible: float) -> list[Kernel]:
     """Laws of which one dominates, whatever the positions in this round."""
     noise = round_.noise_multiplier
-    if not is_game(round_):
+    if takes_everybody(round_):
         return [gaussian_above(noise, step, gaussian_reach(noise, step, negligible))]
     rate = _rates(round_)[1]
     reach = reach_of(rate, noise, step, negligible)
-    return [cell_kernel(rate, noise, cell, step, reach) for cell in cover]
+    if not is_game(round_):
+        return [poisson_above(rate, noise, step, reach)]
+    return [cell_kernel(rate, noise, cell, step, reach, negligible) for cell in cover]
 
 
 def laws_below(round_: Round, step: float, negligible: float) -> list[Kernel]:
     """Laws below some positions in this round."""
     noise = round_.noise_multiplier
-    if not is_game(round_):
+    if takes_everybody(round_):
         return [gaussian_below(noise, step, gaussian_reach(noise, step, negligible))]
     rate = _rates(round_)[0]
     reach = reach_of(rate, noise, step, negligible)
+    if not is_game(round_):
+        return [poisson_below(rate, noise, step, reach)]
     return list(strategy_kernels(rate, noise, step, reach))
 
 
@@ -113,4 +125,6 @@ def moment_on_grid(
 
 def _rates(round_: Round) -> tuple[float, float]:
     sampling = round_.sampling
-    return sampling.rate_bounds if isinstance(sampling, Uniform) else (1.0, 1.0)
+    if isinstance(sampling, Uniform):
+        return sampling.rate_bounds
+    return round_.sampling_rate, round_.sampling_rate

@@ -18,7 +18,7 @@ import math
 import numpy as np
 
 from dpacct.numerics.rounding import UNIT, Array, Bounds
-from dpacct.tight.game.gaussian_profile import bounds, gaussian_profile
+from dpacct.tight.game.gaussian_profile import bounds, gaussian_profile, normal
 from dpacct.tight.game.laws import (
     Kernel,
     Points,
@@ -96,6 +96,30 @@ def add_pair(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
     steep = _spread(slope, plain.relative + error)
     most = np.where(inside, found.upper, rate * 2.0**-19)
     return Bounds(found.lower * inside, most), Bounds(steep.lower * inside, steep.upper)
+
+
+def replacement_line(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
+    """A line below the profile of the replacement pair that nearly touches it at each loss.
+
+    For any threshold t, P(x > t) - gamma Q(x > t) <= H(gamma), with P = (1-q) N(0) + q N(1) and
+    Q = (1-q) N(0) + q N(-1); t is about where the densities' ratio is gamma.
+
+    Returns:
+        Bounds of the line's values at the losses, and of minus its slope; both 0 where nothing is
+        left beside rounding.
+    """
+    odds = (1 - rate) / rate * math.exp(min(0.5 / noise**2, 700.0))
+    at = noise**2 * (losses / 2 + np.arcsinh(np.minimum(odds * np.sinh(losses / 2), 1e300)))
+    arguments = [(mean - at) / noise for mean in (0.0, 1.0, -1.0)]
+    crowd, near, far = (normal(x) for x in arguments)
+    gamma = np.exp(losses)
+    first, second = (1 - rate) * crowd + rate * near, (1 - rate) * crowd + rate * far
+    largest = (np.abs(at) + 1) / noise
+    error = UNIT * 1.01 * (48 + 12 * largest + 12 * largest**2)
+    value = first - gamma * second - error * (first + gamma * second) - 1e-180
+    kept = value > 0.0
+    low, high = second * (1 - error) * kept, second * (1 + error) * kept
+    return Bounds(np.where(kept, value, 0.0), first), Bounds(low, high)
 
 
 def _far_error(k: Array, mu: float, error: Array) -> Array:
