@@ -58,7 +58,12 @@ ROOMS = {
 # the whole name of a module.
 EVERYWHERE = {"numpy", "scipy"}
 ONLY = {
-    "torch": {"fl", "dpacct.interop.opacus_ledger", "dpacct.interop.opacus_ranks"},
+    "torch": {
+        "fl",
+        "dpacct.interop.opacus_ledger",
+        "dpacct.interop.opacus_noise",
+        "dpacct.interop.opacus_ranks",
+    },
     "sklearn": {"fl"},
     "dp_accounting": {"interop"},
     "opacus": {"interop"},

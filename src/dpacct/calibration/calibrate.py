@@ -6,9 +6,7 @@ target by itself and returns the end of the bracket at which the *upper* bound m
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from functools import cache
 
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_judge
@@ -22,18 +20,12 @@ from dpacct.calibration.goals import (
     refuse_risk,
     reported_delta,
 )
-from dpacct.errors import InvalidParameter, NotConverged, Unsupported
-from dpacct.numerics.corrected import corrected_largest, corrected_root, largest
-from dpacct.numerics.search import bracket_root
+from dpacct.calibration.solve import largest_number, largest_rate, noise_factor
+from dpacct.errors import InvalidParameter, NotConverged
 from dpacct.rounds import Adjacency, Poisson, Round, Sampling, Schedule, Uniform
 from dpacct.schedules.build import Setting, build_schedule, find_sampling
 
 SOLVE_FOR = ("noise", "rounds", "sampling_rate", "epsilon", "delta")
-
-# Relative width of the final bracket of noise multiplier and rate.
-_TOLERANCE = 2e-7
-_GUESS_TOLERANCE = 1e-6
-_SMALLEST_RATE = 1e-12
 
 
 def calibrate(
@@ -141,93 +133,8 @@ def _solve_noise(goal: Goal, schedule: Schedule | None, parts: Setting) -> tuple
     if not unit.rounds:
         rule = "a schedule with at least one round is needed to solve for noise"
         raise InvalidParameter("schedule", "empty", rule)
-    factor = _factor(goal, unit)
+    factor = noise_factor(goal, unit)
     return unit.scale_noise(factor), 1.0 if schedule is None else factor
-
-
-def _factor(goal: Goal, unit: Schedule) -> float:
-    """`_noise_factor`, by a quicker goal that is corrected where there is one."""
-    quick = goal.quick(unit)
-    if quick is None:
-        return _noise_factor(goal, unit)
-
-    @cache
-    def excess_at(log_factor: float) -> float:
-        return excess(quick, unit.scale_noise(math.exp(log_factor)))
-
-    def solve_quick(level: float, start: float) -> float:
-        step = max(abs(excess_at(start) - level), 2 * _TOLERANCE)
-        ends = (start - 5.0, start + 5.0)
-        return bracket_root(lambda t: excess_at(t) - level, start, ends, _TOLERANCE, step)[1]
-
-    first = math.log(_noise_factor(quick, unit))
-    return math.exp(
-        corrected_root(
-            lambda t: excess(goal, unit.scale_noise(math.exp(t))), solve_quick, excess_at, first
-        )
-    )
-
-
-def _noise_factor(goal: Goal, unit: Schedule) -> float:
-    """The smallest factor on the noise of a schedule that meets the target."""
-    noises = [round_.noise_multiplier for round_ in unit.distinct()]
-    low, high = validate.NOISE_MULTIPLIER_RANGE
-    ends = (math.log(low / min(noises)) + 1e-12, math.log(high / max(noises)) - 1e-12)
-
-    @cache
-    def excess_at(log_factor: float) -> float:
-        try:
-            return excess(goal, unit.scale_noise(math.exp(log_factor)))
-        except Unsupported:
-            # Closed forms hold only from some noise on: treat less noise as too little.
-            if log_factor >= ends[1] - 1.0:
-                raise
-            return math.inf
-
-    rate = max(round_.sampling_rate for round_ in unit.distinct())
-    spread = sum(
-        count * (round_.sampling_rate / round_.noise_multiplier) ** 2
-        for round_, count in unit.distinct().items()
-    )
-    guess = max(
-        # Many rounds: one Gaussian with the variance divided by q^2.
-        0.5 * math.log(max(spread, 1e-300)) + goal.log_noise(1.0),
-        # Few rounds: one of them alone.
-        goal.log_noise(rate) - math.log(max(noises)),
-    )
-    guess = _refine(goal, lambda t: unit.scale_noise(math.exp(t)), guess, ends)
-    # epsilon falls about as 1 / noise: the step reaches the other side of the root.
-    step = min(max(2 * abs(excess_at(guess)), 2 * _TOLERANCE), 0.5)
-    bad, good = bracket_root(excess_at, guess, ends, _TOLERANCE, step)
-    if math.isinf(excess_at(bad)):
-        # No bound holds for a little less noise, but one may for still less.
-        below = (bad - 0.05 * k for k in range(1, 80))
-        island = next((t for t in below if t > ends[0] and excess_at(t) <= 0), None)
-        if island is not None:
-            good = bracket_root(excess_at, island, (ends[0], island), _TOLERANCE)[1]
-    if excess_at(good) > 0:
-        least = goal.cost(unit.scale_noise(math.exp(good)))
-        raise NotConverged(
-            f"no noise multiplier up to {high:g} gives {goal.name} {goal.target:g} "
-            f"({high:g} gives {least:.4g}); fewer rounds or a lower rate would"
-        )
-    return math.exp(good)
-
-
-def _refine(
-    goal: Goal, schedule_at: Callable[[float], Schedule], guess: float, ends: tuple[float, float]
-) -> float:
-    """Where the goal's quick estimate is on target; ``guess`` where it has none."""
-
-    def estimate(t: float) -> float:
-        cost = goal.estimate(schedule_at(t))
-        return math.log(cost / goal.target)
-
-    start = min(max(guess, ends[0]), ends[1])
-    if math.isnan(estimate(start)):
-        return start
-    refined = bracket_root(estimate, start, ends, _GUESS_TOLERANCE)[1]
-    return refined if math.isfinite(estimate(refined)) else start
 
 
 def _solve_rounds(goal: Goal, round_: Round) -> int:
@@ -237,7 +144,7 @@ def _solve_rounds(goal: Goal, round_: Round) -> int:
         raise NotConverged(
             f"one round alone costs {goal.name} {alone:.6g}, more than {goal.target:g}"
         )
-    return _largest_meeting(goal, lambda rounds: rounds * round_, validate.MAX_ROUNDS)
+    return largest_number(goal, lambda rounds: rounds * round_, validate.MAX_ROUNDS)
 
 
 def _solve_sampling(goal: Goal, parts: Setting) -> Schedule:
@@ -252,7 +159,7 @@ def _solve_sampling(goal: Goal, parts: Setting) -> Schedule:
     if isinstance(sampling, Uniform):
         return _solve_cohort(goal, at_scheme, sampling.num_clients)
     if sampling is None or isinstance(sampling, Poisson):
-        return _solve_rate(goal, at_scheme)
+        return largest_rate(goal, at_scheme)
     raise InvalidParameter("sampling", sampling, "full participation has no rate to solve for")
 
 
@@ -268,37 +175,4 @@ def _solve_cohort(
         raise NotConverged(
             f"even one of {num_clients} clients a round costs {goal.name} above {goal.target:g}"
         )
-    return at_cohort(_largest_meeting(goal, at_cohort, num_clients))
-
-
-def _largest_meeting(goal: Goal, plan_of: Callable[[int], Schedule], most: int) -> int:
-    """The largest n whose schedule meets the goal; that of one does."""
-    quick = goal.quick(plan_of(2))
-    if quick is None:
-        return largest(lambda n: excess(goal, plan_of(n)), most)
-    return corrected_largest(
-        lambda n: excess(goal, plan_of(n)), lambda n: excess(quick, plan_of(n)), most
-    )
-
-
-def _solve_rate(goal: Goal, at_scheme: Callable[[Sampling], Schedule]) -> Schedule:
-    """The schedule with the largest Poisson rate that meets the target."""
-
-    def at_rate(log_inverse: float) -> Schedule:
-        return at_scheme(Poisson(math.exp(-log_inverse)))
-
-    @cache
-    def excess_at(log_inverse: float) -> float:
-        return excess(goal, at_rate(log_inverse))
-
-    if excess_at(0.0) <= 0:
-        return at_scheme(Poisson(1.0))
-    ends = (0.0, -math.log(_SMALLEST_RATE))
-    guess = _refine(goal, at_rate, 2.0, ends)
-    step = min(max(2 * abs(excess_at(guess)), 2 * _TOLERANCE), 0.5)
-    _, good = bracket_root(excess_at, guess, ends, _TOLERANCE, step)
-    if excess_at(good) > 0:
-        raise NotConverged(
-            f"no sampling rate down to {_SMALLEST_RATE:g} gives {goal.name} {goal.target:g}"
-        )
-    return at_scheme(Poisson(math.exp(-good)))
+    return at_cohort(largest_number(goal, at_cohort, num_clients))

@@ -25,7 +25,7 @@ from dpacct.fl.methods.dp_fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.privacy.bounds import Bound, check_limits
-from dpacct.fl.privacy.charge import NoisePlan, plan_accountant
+from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.noise import Noise
 from dpacct.fl.privacy.randomness import SEEDED, expected_cohort, randomness_for
 from dpacct.fl.report.callbacks import Callback
@@ -61,7 +61,7 @@ class Federation:
             ``secure_noise`` is short for ``noise=SecureGaussianNoise()``.
         ledger: an open `Ledger`, or the path of one. None: beside the checkpoint if there is one
             (``.ledger`` appended), else in a passing file. Everything is charged in any case.
-        name: of the run in the ledger. accountant: that calibrates (`charge.plan_accountant`).
+        name: of the run in the ledger. accountant: that calibrates (`checks.plan_accountant`).
         vectorize: train clients side by side: "auto" measures, True, False.
         chunk_size: clients in memory at a time (side by side a multiple of 32); default as many as
             fit ``memory_limit`` bytes (1 GiB, or 40 % of what is free on a GPU).
@@ -148,9 +148,9 @@ class Federation:
         seeded = None if source.private else SEEDED
         self.not_private_because = method.not_private_because or seeded
         cohort = expected_cohort(scheme, len(clients))
-        self._accountant = judge = plan_accountant(method, params, accountant)
+        self._accountant = charged_by = settings.plan_accountant(method, params, accountant)
         self.noise_multiplier, self.budget = settings.choose_noise(
-            scheme, relation, self.rounds, budget, noise_multiplier, at, judge
+            scheme, relation, self.rounds, budget, noise_multiplier, at, charged_by
         )
         plan = NoisePlan(scheme, relation, self.noise_multiplier, cohort)
         self._calibrated = noise_multiplier is None
@@ -159,7 +159,7 @@ class Federation:
             "checkpoint_every", checkpoint_every, "the rounds between checkpoints"
         )
         private = self.not_private_because is None
-        account = Account(ledger, self.budget, private=private, accountant=judge)
+        account = Account(ledger, self.budget, private=private, accountant=charged_by)
         self._name = name or method.name or type(method).__name__
         rate = validate.real("server_lr", server_lr, "a server learning rate is a finite number")
         chooser = TrainerChooser(

@@ -15,7 +15,6 @@ its own, and so is that one optimizer alone learns from the loader.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +22,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsupported
-from dpacct.fl.privacy.randomness import OperatingSystem, draw_cohort, torch_seed
+from dpacct.fl.privacy.randomness import OperatingSystem, draw_cohort
+from dpacct.interop.opacus_noise import fresh_generator
 from dpacct.interop.opacus_ranks import Ranks
 from dpacct.interop.opacus_steps import Steps
 from dpacct.interop.packages import import_package
@@ -201,7 +201,7 @@ def attach_ledger(
     if ranks.private:
         _check_secrecy(optimizer, sampler)
     lead = loader.num_workers * (loader.prefetch_factor or 0)
-    fresh = _fresh_noise if ranks.private and not optimizer.secure_mode else None
+    fresh = fresh_generator if ranks.private and not optimizer.secure_mode else None
     steps = Steps(optimizer, lead, fresh, scheduled_clip=scheduled_clip)
     event = Event(round_, details={"clip_norm": float(optimizer.max_grad_norm), "by": "opacus"})
     charged = LedgerSampler(sampler, ranks, event, steps)
@@ -280,24 +280,3 @@ def _check_secrecy(optimizer: Any, sampler: Any) -> None:
         raise InvalidParameter("generator", "given", rule, hint)
     if len({parameter.device for parameter in optimizer.params}) > 1:
         raise Unsupported("the parameters lie on several devices, and one generator draws on one.")
-
-
-def _fresh_noise(optimizer: Any) -> torch.Generator:
-    """A generator for one step, on the device of the parameters.
-
-    The CPU's keeps 32 bits of a seed, few enough to try them all; its state is 624 words.
-    """
-    device = optimizer.params[0].device
-    generator = torch.Generator(device)
-    if device.type != "cpu":
-        return generator.manual_seed(torch_seed(OperatingSystem()))
-    state = generator.get_state()
-    words = state[_STATE].view(torch.int64)
-    secret = torch.frombuffer(bytearray(os.urandom(4 * len(words))), dtype=torch.int32)
-    words.copy_(secret.to(torch.int64) & 0xFFFFFFFF)
-    generator.set_state(state)
-    return generator
-
-
-# Where the 624 words of the Mersenne twister lie in what `get_state` returns, 8 bytes each.
-_STATE = slice(24, 24 + 8 * 624)

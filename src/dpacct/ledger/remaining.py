@@ -19,7 +19,7 @@ def rounds_left(book: Book, asked: Round | Event) -> int:
         book: as of an entry.
         asked: a round as it is charged, or with all that it releases.
     Raises:
-        InvalidParameter: its adjacency is not the ledger's.
+        InvalidParameter: it is no round, or its adjacency is not the ledger's.
     """
     state, round_ = book.state(), _charged(asked)
     book.adjacency_with(state, round_.adjacency)
@@ -44,4 +44,4 @@ def rounds_left_as_plan(
 
 
 def _charged(asked: Round | Event) -> Round:
-    return asked.charged if isinstance(asked, Event) else asked
+    return (asked if isinstance(asked, Event) else Event(asked)).charged

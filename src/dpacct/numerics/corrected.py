@@ -86,13 +86,21 @@ def corrected_largest(
     return good
 
 
-def largest(excess_at: Callable[[int], float], most: int) -> int:
-    """The largest whole number at which an increasing function is still <= 0; it is at 1."""
+def largest(excess_at: Callable[[int], float], most: int, guess: float = 2.0) -> int:
+    """The largest whole number at which an increasing function is still <= 0; it is at 1.
+
+    Args:
+        excess_at: the function. most: no larger number is asked for.
+        guess: about the logarithm of what is looked for.
+    """
     excess_at = cache(excess_at)
+
+    def lacking(log_number: float) -> float:
+        return -excess_at(min(max(1, round(math.exp(log_number))), most))
+
     # Minus the function falls in log n; the bracket is re-read as whole numbers.
-    low, high = bracket_root(
-        lambda t: -excess_at(max(1, round(math.exp(t)))), 2.0, (0.0, math.log(most)), 1e-3, step=2.0
-    )
+    step = min(max(2 * abs(lacking(guess)), 1e-3), 2.0)
+    low, high = bracket_root(lacking, guess, (0.0, math.log(most)), 1e-3, step)
     good, bad = max(1, math.floor(math.exp(low))), min(most, math.ceil(math.exp(high)))
     while good > 1 and excess_at(good) > 0:
         good //= 2

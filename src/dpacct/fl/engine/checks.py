@@ -9,10 +9,12 @@ from dpacct.accountant import epsilon
 from dpacct.budget import Budget
 from dpacct.calibration.calibrate import calibrate
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.methods.protocol import Method
+from dpacct.fl.layout import Params
+from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.privacy.bounds import Bound, Clip
 from dpacct.fl.privacy.noise import GaussianNoise, Noise
 from dpacct.fl.privacy.secure_noise import SecureGaussianNoise
+from dpacct.ledger.record.charged import PAIRS, TIGHT
 from dpacct.ledger.terms import Terms
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Uniform
 
@@ -146,3 +148,16 @@ def choose_noise(
     plan = rounds * Round(multiplier, sampling, adjacency)
     # No limit was asked for: one that the plan stays below by any accountant, quickly computed.
     return multiplier, Budget(2 * epsilon(plan, delta=delta, accountant="rdp").upper + 1, delta)
+
+
+def plan_accountant(method: Method, params: Params, accountant: str) -> str:
+    """The accountant of a run's plan: the one asked for, unless the method's clients remember.
+
+    Args:
+        method: of the run.
+        params: the model's.
+        accountant: that was asked for.
+    """
+    remembers = any(overrides(method, member) for member in ("init_client", "client_state"))
+    remembers = remembers or method.init_client(params) is not None
+    return PAIRS if remembers and accountant == TIGHT else accountant

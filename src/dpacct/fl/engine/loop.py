@@ -123,8 +123,10 @@ class RoundLoop:
     def setting(self) -> str:
         """What must not change when a run goes on, in words."""
         engine = self.engine
+        # Checkpoints hold it: the name that their plans have stays what it was.
+        plan = repr(engine.plan).removeprefix("Noise")
         return (
-            f"{engine.method!r}, {engine.local!r}, {engine.plan!r}, {type(engine.noise).__name__}, "
+            f"{engine.method!r}, {engine.local!r}, {plan}, {type(engine.noise).__name__}, "
             f"{engine.num_clients} clients, {engine.layout.size} parameters, "
             f"server_lr={engine.server_lr!r}"
         )

@@ -13,28 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpacct.errors import InvalidParameter
-from dpacct.fl.layout import Params
-from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.privacy.adaptive_clip import INDICATOR_NORM, AdaptiveClip
 from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.privacy.noise import STD_MARGIN, Noise
 from dpacct.fl.privacy.sums import MAX_CONTRIBUTIONS
 from dpacct.ledger import Event, Release
-from dpacct.ledger.record.charged import PAIRS, TIGHT
 from dpacct.rounds import Adjacency, Poisson, Round, Sampling
-
-
-def plan_accountant(method: Method, params: Params, accountant: str) -> str:
-    """The accountant of a run's plan: the one asked for, unless the method's clients remember.
-
-    Args:
-        method: of the run.
-        params: the model's.
-        accountant: that was asked for.
-    """
-    remembers = any(overrides(method, member) for member in ("init_client", "client_state"))
-    remembers = remembers or method.init_client(params) is not None
-    return PAIRS if remembers and accountant == TIGHT else accountant
 
 
 @dataclass(frozen=True, slots=True)

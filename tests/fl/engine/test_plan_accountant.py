@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from dpacct import epsilon, fl
+from dpacct.fl.engine.checks import plan_accountant
 from dpacct.fl.layout import Params, State
 from dpacct.fl.methods.protocol import Context, Method
-from dpacct.fl.privacy.charge import plan_accountant
 from dpacct.rounds import Round, Uniform
 
 PARAMS: Params = {"w": torch.zeros(2)}

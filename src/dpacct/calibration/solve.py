@@ -1,0 +1,149 @@
+"""The solver: the factor, whole number or rate at which a goal is just met, on the safe side.
+
+The proven cost falls with the noise and rises with rounds and rate. A quick estimate says where to
+look; the search brackets the target by the cost itself and returns the end that meets it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+
+from dpacct import validate
+from dpacct.calibration.goals import Goal, excess
+from dpacct.errors import NotConverged, Unsupported
+from dpacct.numerics.corrected import corrected_largest, corrected_root, largest
+from dpacct.numerics.search import bracket_root
+from dpacct.rounds import Poisson, Sampling, Schedule
+
+# Of the logarithm of what is solved for.
+_TOLERANCE = 2e-7
+_GUESS_TOLERANCE = 1e-6
+_SMALLEST_RATE = 1e-12
+
+
+def noise_factor(goal: Goal, unit: Schedule) -> float:
+    """The smallest factor on the noise of a schedule that meets the target.
+
+    By a quicker goal that is corrected where there is one.
+    """
+    quick = goal.quick(unit)
+    if quick is None:
+        return _noise_factor(goal, unit)
+
+    @cache
+    def excess_at(log_factor: float) -> float:
+        return excess(quick, unit.scale_noise(math.exp(log_factor)))
+
+    def solve_quick(level: float, start: float) -> float:
+        step = max(abs(excess_at(start) - level), 2 * _TOLERANCE)
+        ends = (start - 5.0, start + 5.0)
+        return bracket_root(lambda t: excess_at(t) - level, start, ends, _TOLERANCE, step)[1]
+
+    first = math.log(_noise_factor(quick, unit))
+    return math.exp(
+        corrected_root(
+            lambda t: excess(goal, unit.scale_noise(math.exp(t))), solve_quick, excess_at, first
+        )
+    )
+
+
+def _noise_factor(goal: Goal, unit: Schedule) -> float:
+    """The smallest factor on the noise of a schedule that meets the target."""
+    noises = [round_.noise_multiplier for round_ in unit.distinct()]
+    low, high = validate.NOISE_MULTIPLIER_RANGE
+    ends = (math.log(low / min(noises)) + 1e-12, math.log(high / max(noises)) - 1e-12)
+
+    @cache
+    def excess_at(log_factor: float) -> float:
+        try:
+            return excess(goal, unit.scale_noise(math.exp(log_factor)))
+        except Unsupported:
+            # Closed forms hold only from some noise on: treat less noise as too little.
+            if log_factor >= ends[1] - 1.0:
+                raise
+            return math.inf
+
+    rate = max(round_.sampling_rate for round_ in unit.distinct())
+    spread = sum(
+        count * (round_.sampling_rate / round_.noise_multiplier) ** 2
+        for round_, count in unit.distinct().items()
+    )
+    guess = max(
+        # Many rounds: one Gaussian with the variance divided by q^2.
+        0.5 * math.log(max(spread, 1e-300)) + goal.log_noise(1.0),
+        # Few rounds: one of them alone.
+        goal.log_noise(rate) - math.log(max(noises)),
+    )
+    guess = _refine(goal, lambda t: unit.scale_noise(math.exp(t)), guess, ends)
+    # epsilon falls about as 1 / noise: the step reaches the other side of the root.
+    step = min(max(2 * abs(excess_at(guess)), 2 * _TOLERANCE), 0.5)
+    bad, good = bracket_root(excess_at, guess, ends, _TOLERANCE, step)
+    if math.isinf(excess_at(bad)):
+        # No bound holds for a little less noise, but one may for still less.
+        below = (bad - 0.05 * k for k in range(1, 80))
+        island = next((t for t in below if t > ends[0] and excess_at(t) <= 0), None)
+        if island is not None:
+            good = bracket_root(excess_at, island, (ends[0], island), _TOLERANCE)[1]
+    if excess_at(good) > 0:
+        least = goal.cost(unit.scale_noise(math.exp(good)))
+        raise NotConverged(
+            f"no noise multiplier up to {high:g} gives {goal.name} {goal.target:g} "
+            f"({high:g} gives {least:.4g}); fewer rounds or a lower rate would"
+        )
+    return math.exp(good)
+
+
+def largest_number(goal: Goal, plan_of: Callable[[int], Schedule], most: int) -> int:
+    """The largest n up to ``most`` whose schedule meets the goal; that of one does."""
+    quick = goal.quick(plan_of(2))
+    if quick is not None:
+        return corrected_largest(
+            lambda n: excess(goal, plan_of(n)), lambda n: excess(quick, plan_of(n)), most
+        )
+
+    def at(log_inverse: float) -> Schedule:
+        return plan_of(min(max(1, round(math.exp(-log_inverse))), most))
+
+    guess = -_refine(goal, at, -2.0, (-math.log(most), 0.0))
+    return largest(lambda n: excess(goal, plan_of(n)), most, guess)
+
+
+def largest_rate(goal: Goal, at_scheme: Callable[[Sampling], Schedule]) -> Schedule:
+    """The schedule with the largest Poisson rate that meets the target."""
+
+    def at_rate(log_inverse: float) -> Schedule:
+        return at_scheme(Poisson(math.exp(-log_inverse)))
+
+    @cache
+    def excess_at(log_inverse: float) -> float:
+        return excess(goal, at_rate(log_inverse))
+
+    if excess_at(0.0) <= 0:
+        return at_scheme(Poisson(1.0))
+    ends = (0.0, -math.log(_SMALLEST_RATE))
+    guess = _refine(goal, at_rate, 2.0, ends)
+    step = min(max(2 * abs(excess_at(guess)), 2 * _TOLERANCE), 0.5)
+    _, good = bracket_root(excess_at, guess, ends, _TOLERANCE, step)
+    if excess_at(good) > 0:
+        raise NotConverged(
+            f"no sampling rate down to {_SMALLEST_RATE:g} gives {goal.name} {goal.target:g}"
+        )
+    return at_scheme(Poisson(math.exp(-good)))
+
+
+def _refine(
+    goal: Goal, schedule_at: Callable[[float], Schedule], guess: float, ends: tuple[float, float]
+) -> float:
+    """Where the goal's quick estimate is on target; ``guess`` where it has none."""
+
+    def estimate(t: float) -> float:
+        cost = goal.estimate(schedule_at(t))
+        return math.log(cost / goal.target)
+
+    start = min(max(guess, ends[0]), ends[1])
+    if math.isnan(estimate(start)):
+        return start
+    refined = bracket_root(estimate, start, ends, _GUESS_TOLERANCE)[1]
+    return refined if math.isfinite(estimate(refined)) else start
