@@ -78,7 +78,12 @@ def test_rounds_by_the_game() -> None:
 
 @pytest.mark.parametrize("gap", [1e-4, 0.9, math.nan])
 def test_a_gap_is_refused_in_words(gap: float) -> None:
-    plan: dict[str, Any] = {"rounds": 5, "sampling": Uniform(5, 100), "noise_multiplier": 2.4, "delta": 1e-4}
+    plan: dict[str, Any] = {
+        "rounds": 5,
+        "sampling": Uniform(5, 100),
+        "noise_multiplier": 2.4,
+        "delta": 1e-4,
+    }
     with pytest.raises(dpacct.InvalidParameter, match="gap"):
         dpacct.epsilon(gap=gap, **plan)
     with pytest.raises(dpacct.InvalidParameter, match="only the accountant tight"):
