@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct.pairs.dominating import Direction, SymmetrizedPair, achieved_pair, proven_pair
-from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform
+from dpacct.rounds import Full, Phase, Poisson, Round, Schedule, Uniform
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import find_engine
 from dpacct.tight.game import game
@@ -20,6 +20,7 @@ from dpacct.tight.game.game import (
     two_strategies_delta,
 )
 from dpacct.tight.game.plan import plan_at_epsilon
+from dpacct.tight.game.rounds import MOST_KINDS, fewer_kinds
 from tests.oracles.fixed_size_game import two_rounds
 from tests.strategies import log_uniform
 
@@ -182,6 +183,22 @@ def test_a_pass_answers_for_every_prefix_and_every_epsilon() -> None:
     for epsilon in (0.0, 0.7, 4.0):
         alone = game_delta(30 * round_, epsilon)
         assert alone.lower <= curve_delta(30 * round_, epsilon) <= alone.upper * 1.02
+
+
+def test_many_kinds_of_rounds_are_bounded_by_fewer() -> None:
+    rounds = [1 * Round(2 + 0.01 * k, Uniform(5 + k % 2, 100)) for k in range(80)]
+    schedule = Schedule([phase for one in rounds for phase in one.phases])
+    fewer = fewer_kinds(schedule)
+    assert fewer.rounds == 80
+    assert len(fewer.distinct()) <= 2 * MOST_KINDS
+    for (first, _), (second, _) in zip(schedule, _unrolled(fewer), strict=True):
+        assert second.sampling == first.sampling
+        assert 0.98 * first.noise_multiplier < second.noise_multiplier <= first.noise_multiplier
+    assert fewer_kinds(fewer_kinds(rounds[0])) == rounds[0]
+
+
+def _unrolled(schedule: Schedule) -> list[Phase]:
+    return [Phase(round_, 1) for round_, count in schedule for _ in range(count)]
 
 
 def test_more_noise_fewer_clients_fewer_rounds_cost_less() -> None:

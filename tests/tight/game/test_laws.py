@@ -15,7 +15,7 @@ from dpacct.tight.game.kernels import (
     reach_of,
     strategy_kernels,
 )
-from dpacct.tight.game.laws import Kernel, grid_points
+from dpacct.tight.game.laws import Kernel, dominated_side, grid_points
 from dpacct.tight.game.strategies import add_pair, gaussian_pair, remove_pair
 from dpacct.tight.game.triangles import Triangle, profile
 
@@ -100,3 +100,12 @@ def test_points_lie_further_apart_further_out() -> None:
     assert gaps[0] == 1
     assert (gaps <= np.maximum(1, points[:-1] // 32)).all()
     assert len(points) < 200
+
+
+def test_masses_that_underflow_are_no_warning() -> None:
+    """A side whose masses all vanish is below everything."""
+    points, least = grid_points(4, 32), 5e-324
+    left, right = np.array([7.0, 4.0, 4.0, 1.0]), np.array([4.0, 4.0, 1.0, 0.0])
+    with np.errstate(divide="raise", invalid="raise"):
+        side = dominated_side(points, 0.5, left * least, right * least)
+    assert float(side.masses.sum()) < 1e-300

@@ -24,11 +24,13 @@ from dpacct.tight.game.backward import Frame, Stage, play_lower, play_upper, pre
 from dpacct.tight.game.cover import Cover, default_cover, small_cover, split
 from dpacct.tight.game.plan import Plan, moved, plan_at_delta, plan_at_epsilon
 from dpacct.tight.game.refine import check_gap, gains
-from dpacct.tight.game.rounds import check_schedule, is_game, laws_above, laws_below
+from dpacct.tight.game.rounds import check_schedule, fewer_kinds, is_game, laws_above, laws_below
 
-# Losses times laws times rounds: about two, four and forty seconds.
-_QUICK, MOST_EFFORT, _MOST_REFINED = 3e8, 6e8, 6e9
+# Losses times laws times rounds: about two, ten and forty seconds.
+_QUICK, MOST_EFFORT, _MOST_REFINED = 3e8, 2e9, 6e9
 _DEFAULT_SHARE, _COARSE_SHARE = 1e-3, 4e-3
+# What the laws of one kind of round cost; the cells of a larger cover are thinner.
+_A_COVER, _CHEAP = 1.7e4, 6e8
 # Two laws, each worth a few of those next to each other in memory.
 _STRATEGIES = 8
 _MOST_CELLS = 400
@@ -152,7 +154,7 @@ def _start(
     effort = math.inf
     for share, cover, most in (
         (_DEFAULT_SHARE, default_cover(), _QUICK),
-        (_COARSE_SHARE, default_cover(), _QUICK),
+        (_COARSE_SHARE, default_cover(), MOST_EFFORT),
         (_COARSE_SHARE, small_cover(), MOST_EFFORT),
     ):
         plan = plan_with(share)
@@ -167,13 +169,14 @@ def _start(
 
 def _cheap(schedule: Schedule, frame: Frame) -> bool:
     """Whether two strategies are worth their time; remove alone is known otherwise."""
-    return _STRATEGIES * schedule.rounds * frame.size <= MOST_EFFORT
+    return _STRATEGIES * schedule.rounds * frame.size <= _CHEAP
 
 
 def _effort(schedule: Schedule, frame: Frame, cover: Cover) -> float:
-    return float(frame.size) * sum(
-        count * (len(cover) if is_game(round_) else 1)
-        for round_, count in schedule.distinct().items()
+    kinds = fewer_kinds(schedule).distinct()
+    laws = sum(is_game(round_) for round_ in kinds) * _A_COVER * len(cover) ** 2
+    return laws + float(frame.size) * sum(
+        count * (len(cover) if is_game(round_) else 1) for round_, count in kinds.items()
     )
 
 
@@ -255,20 +258,21 @@ def _stages(
 ) -> list[tuple[Stage, int]]:
     """The phases with laws above them, by the cells of a cover, or below them without one."""
     ready: dict[Round, Stage] = {}
-    for round_ in schedule.distinct():
+    played = schedule if cover is None else fewer_kinds(schedule)
+    for round_ in played.distinct():
         if cover is None:
             laws = laws_below(round_, frame.step, plan.negligible)
         else:
             laws = laws_above(round_, cover, frame.step, plan.negligible)
         ready[round_] = prepare(laws, frame, upper=cover is not None)
-    return [(ready[round_], count) for round_, count in schedule.phases]
+    return [(ready[round_], count) for round_, count in played.phases]
 
 
 def _refined(schedule: Schedule, coarse: Plan, cover: Cover, epsilon: float) -> Cover:
     """The cover with those cells split that add the most."""
     frame = coarse.upper
     above = _stages(schedule, coarse, frame, cover)
-    below = _stages(schedule, coarse, frame, None)
+    below = _stages(fewer_kinds(schedule), coarse, frame, None)
     stages = [
         (cells, plain, count) for (cells, count), (plain, _) in zip(above, below, strict=True)
     ]

@@ -110,7 +110,9 @@ def dominated_side(points: Points, step: float, left: Array, right: Array) -> Si
     found = _profile(points, step, masses, 0.0)
     rounding = UNIT * (4 * len(points) + 200)
     # Everywhere, not at the corners alone: a corner may be missing by a rounding.
-    ratio = float(np.min(values[:-1] / found[:-1]))
+    ratios_kept = np.full(end, np.inf)
+    np.divide(values[:-1], found[:-1], out=ratios_kept, where=found[:-1] > 0)
+    ratio = float(np.min(ratios_kept))
     factor = min(1.0, ratio * (1 - rounding)) * (1 - 4 * UNIT)
     start = float(found[0]) * factor
     return Side(

@@ -3,17 +3,19 @@
 Rule 1: neighbors differ in one replaced client.
 Rule 2: a round is of fixed size, Poisson, or takes everybody; what each client sends may depend on
     what was released before and on fresh randomness, not on whether a client took part before.
-Rule 3: rates are rounded up for the upper bound, and down for the lower one.
+Rule 3: rates are rounded up for the upper bound, and down for the lower one; noise of many kinds
+    of rounds is rounded down for the upper bound.
 """
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
 from dpacct.errors import Unsupported
-from dpacct.rounds import Adjacency, Poisson, Round, Schedule, Uniform
+from dpacct.rounds import Adjacency, Phase, Poisson, Round, Schedule, Uniform
 from dpacct.tight.game.cover import Cover
 from dpacct.tight.game.gaussian_profile import LARGEST_SHIFT
 from dpacct.tight.game.kernels import (
@@ -28,6 +30,8 @@ from dpacct.tight.game.kernels import (
     strategy_kernels,
 )
 from dpacct.tight.game.laws import Kernel
+
+MOST_KINDS = 60
 
 
 def is_game(round_: Round) -> bool:
@@ -63,6 +67,28 @@ def is_played(schedule: Schedule) -> bool:
         and all(is_game(round_) or has_one_pair(round_) for round_ in kinds)
         and all(LARGEST_SHIFT * round_.noise_multiplier >= 2.0 for round_ in kinds)
     )
+
+
+@lru_cache(maxsize=64)
+def fewer_kinds(schedule: Schedule) -> Schedule:
+    """A schedule that costs at least as much, with fewer kinds of rounds; itself if there are few.
+
+    Noise is rounded down to one of some values, evenly spaced in the logarithm.
+    """
+    noises = [round_.noise_multiplier for round_ in schedule.distinct() if is_game(round_)]
+    if len(noises) <= MOST_KINDS:
+        return schedule
+    least = min(noises)
+    width = math.log(max(noises) / least) / MOST_KINDS
+
+    def louder(round_: Round) -> Round:
+        if not is_game(round_) or not width:
+            return round_
+        noise = round_.noise_multiplier
+        rounded = least * math.exp(width * math.floor(math.log(noise / least) / width))
+        return Round(min(noise, rounded), round_.sampling, round_.adjacency)
+
+    return Schedule(Phase(louder(round_), count) for round_, count in schedule)
 
 
 def check_schedule(schedule: Schedule) -> None:
