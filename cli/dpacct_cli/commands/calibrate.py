@@ -1,17 +1,23 @@
 """`dpacct calibrate`: the noise, rounds or sampling rate for a budget or a limit of risk."""
 
 from collections.abc import Callable
-from typing import Annotated, TypedDict, cast
+from typing import Annotated
 
 import typer
 
 import dpacct
-from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.errors import InvalidParameter
 from dpacct.rounds import Full, Poisson, Uniform
 from dpacct.schedules.shapes import load_schedule
 from dpacct_cli import comparisons, mechanism, options
+from dpacct_cli.commands.limits import (
+    Advantage,
+    FalsePositives,
+    Limit,
+    TruePositives,
+    read_limit,
+)
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.mechanism_options import MechanismOptions, ReadDelta, read_clip_norm
 from dpacct_cli.render import Answer, Page, Row, bracket, down, plain, show, up
@@ -28,37 +34,6 @@ Solve = Annotated[
         help="What to find, the rest being given; default noise.",
         show_default=False,
     ),
-]
-
-
-class Limit(TypedDict):
-    """What may not be exceeded, as the library takes it."""
-
-    epsilon: float | None
-    advantage: float | None
-    tpr: float | None
-    fpr: float | None
-
-
-Advantage = Annotated[
-    str | None,
-    typer.Option(
-        "--advantage",
-        metavar="A",
-        help="Instead of --eps: the largest TPR - FPR that any attack may reach, e.g. 0.1.",
-    ),
-]
-TruePositives = Annotated[
-    str | None,
-    typer.Option(
-        "--tpr",
-        metavar="B",
-        help="Instead of --eps, with --fpr: the largest true positive rate of any attack.",
-    ),
-]
-FalsePositives = Annotated[
-    str | None,
-    typer.Option("--fpr", metavar="A", help="The false positive rate at which --tpr holds."),
 ]
 
 
@@ -100,7 +75,7 @@ def calibrate(
         noise, rounds, q, schedule, sampling, cohort, clients, adjacency, epochs
     )
     _refuse_what_is_solved(typed, solve)
-    limit = _read_limit(eps, advantage, tpr, fpr)
+    limit = read_limit(eps, advantage, tpr, fpr)
     engine = find_accountant(accountant)
     clip_norm = read_clip_norm(clip)
     at = typed.read_delta(delta)
@@ -123,22 +98,6 @@ def calibrate(
         return Page(rows, closing=_closing(typed, found, at, clip_norm), note=note)
 
     show(Answer(_data(found), repr(_number(found, solve)), page), style)
-
-
-def _read_limit(eps: str | None, advantage: str | None, tpr: str | None, fpr: str | None) -> Limit:
-    """What was typed; the library judges whether it is in range, epsilon before all else."""
-    if eps is not None:
-        validate.target_epsilon(options.number(eps))
-    limits = {"--eps": eps, "--advantage": advantage, "--tpr": tpr}
-    given = [f"{option} {text}" for option, text in limits.items() if text is not None]
-    if len(given) > 1:
-        raise conflict(given[1], given[0], "a calibration has one target")
-    if fpr is not None and tpr is None:
-        raise OptionConflict(
-            f"--fpr {fpr} needs --tpr, the true positive rate that is allowed there."
-        )
-    typed = {"epsilon": eps, "advantage": advantage, "tpr": tpr, "fpr": fpr}
-    return cast("Limit", {name: options.number(text) for name, text in typed.items()})
 
 
 def _refuse_what_is_solved(typed: MechanismOptions, solve: str) -> None:

@@ -1,9 +1,8 @@
 """Plays the rounds of a run: ledger, engine and model in the order that keeps every promise.
 
-Rule 1: all of it was tried on made-up clients before the run is charged for anything. Rule 2: a
-round is reserved before anything is drawn. Rule 3: cohorts come from secret randomness. Rule 4:
-what was charged for is what is released: population, model, bound and noise are looked at again.
-Rule 5: a round is committed before anything of it is released.
+Rule 1: all of it was tried on made-up clients before the first charge. Rule 2: a round is reserved
+before anything is drawn. Rule 3: cohorts come from secret randomness. Rule 4: population, model,
+bound and noise are those that were charged for. Rule 5: committed before anything is released.
 """
 
 from __future__ import annotations
@@ -123,8 +122,7 @@ class RoundLoop:
     def setting(self) -> str:
         """What must not change when a run goes on, in words."""
         engine = self.engine
-        # Checkpoints hold it: the name that their plans have stays what it was.
-        plan = repr(engine.plan).removeprefix("Noise")
+        plan = repr(engine.plan).removeprefix("Noise")  # its name in checkpoints so far
         return (
             f"{engine.method!r}, {engine.local!r}, {plan}, {type(engine.noise).__name__}, "
             f"{engine.num_clients} clients, {engine.layout.size} parameters, "
