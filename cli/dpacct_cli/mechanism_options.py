@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import NoReturn
 
 from dpacct import validate
+from dpacct.budget import DEFAULT_DELTA
 from dpacct.errors import InvalidParameter
 from dpacct.rounds import (
     MAX_CLIENTS,
@@ -29,8 +30,6 @@ from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import SCHEMES, number
 from dpacct_cli.render import plain
 from dpacct_cli.words import called, pasted, unit
-
-DEFAULT_DELTA = 1e-5
 
 
 def read_clip_norm(text: str | None) -> float | None:

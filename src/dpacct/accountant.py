@@ -47,16 +47,18 @@ ACCOUNTANTS: dict[str, Accountant] = {accountant.name: accountant for accountant
 DEFAULT_ACCOUNTANT = "tight"
 
 
-def find_accountant(name: str) -> Accountant:
-    """The accountant called ``name``.
+def find_accountant(name: str, gap: float | None = None) -> Accountant:
+    """The accountant called ``name``, which may be asked for a narrower bracket.
 
     Raises:
-        InvalidParameter: there is none.
+        InvalidParameter: there is none, or none that a gap means something to.
     """
     if name not in ACCOUNTANTS:
         rule = f"an accountant is one of {', '.join(ACCOUNTANTS)}"
         raise InvalidParameter("accountant", name, rule)
-    return ACCOUNTANTS[name]
+    if gap is None:
+        return ACCOUNTANTS[name]
+    return with_gap(ACCOUNTANTS[name], validate.real("gap", gap, "a relative gap is a number"))
 
 
 def epsilon(
@@ -92,19 +94,7 @@ def epsilon(
         sampling=sampling,
         adjacency=adjacency,
     )
-    return find_judge(accountant, gap).epsilon(plan, validate.delta(delta))
-
-
-def find_judge(accountant: str, gap: float | None) -> Accountant:
-    """The accountant called so, asked for a gap if one is given.
-
-    Raises:
-        InvalidParameter: there is none, or it takes no such gap.
-    """
-    judge = find_accountant(accountant)
-    if gap is None:
-        return judge
-    return with_gap(judge, validate.real("gap", gap, "a relative gap is a number"))
+    return find_accountant(accountant, gap).epsilon(plan, validate.delta(delta))
 
 
 def spend(
@@ -115,7 +105,7 @@ def spend(
 ) -> Spent:
     """What `epsilon` answers, with the delta at which it does: for whoever shows both."""
     at = validate.delta(delta)
-    return Spent.at(at, find_judge(accountant, gap).epsilon(schedule, at))
+    return Spent.at(at, find_accountant(accountant, gap).epsilon(schedule, at))
 
 
 def delta(

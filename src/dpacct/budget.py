@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from dpacct import validate
 from dpacct.errors import InvalidParameter, NotConverged
 
+# Where nobody names one, and no population says more.
+DEFAULT_DELTA = 1e-5
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:

@@ -162,22 +162,22 @@ def check_noise(plan: Schedule, cost: Any, target: float) -> None:
 )
 def test_noise_for_a_risk(parts: Any) -> None:
     # A game would be solved to a few parts in ten thousand.
-    judge = "pairs" if isinstance(parts.get("sampling"), Uniform) else "tight"
-    parts = {**parts, "accountant": judge}
+    accountant = "pairs" if isinstance(parts.get("sampling"), Uniform) else "tight"
+    parts = {**parts, "accountant": accountant}
     found = dpacct.calibrate(advantage=0.1, **parts)
     assert found.goal == "advantage"
     assert found.target == 0.1
-    assert found.risk == risk.advantage(found.schedule, accountant=judge)
-    check_noise(found.schedule, lambda p: risk.advantage(p, accountant=judge).upper, 0.1)
+    assert found.risk == risk.advantage(found.schedule, accountant=accountant)
+    check_noise(found.schedule, lambda p: risk.advantage(p, accountant=accountant).upper, 0.1)
     assert found.delta == 1e-5
-    assert found.epsilon == dpacct.epsilon(found.schedule, delta=1e-5, accountant=judge)
+    assert found.epsilon == dpacct.epsilon(found.schedule, delta=1e-5, accountant=accountant)
 
     found = dpacct.calibrate(tpr=0.1, fpr=0.01, delta=1e-6, **parts)
     assert found.goal == "TPR at FPR 0.01"
     assert found.risk is not None
     assert found.risk.upper <= 0.1
     assert found.delta == 1e-6
-    rate = {"fpr": 0.01, "accountant": judge}
+    rate = {"fpr": 0.01, "accountant": accountant}
     check_noise(found.schedule, lambda p: risk.true_positive_rate(p, **rate).upper, 0.1)
 
 

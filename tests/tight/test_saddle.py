@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 from dpacct.pairs.dominating import Direction, SampledGaussianPair, SymmetrizedPair
 from dpacct.pairs.gaussian import gaussian_delta
 from dpacct.tight.composition import Composition
-from dpacct.tight.contour import log_chernoff_factor
-from dpacct.tight.saddle import epsilon_estimate, log_delta_estimate, tilt_at_delta, tilt_at_epsilon
+from dpacct.tight.saddle import (
+    epsilon_estimate,
+    log_chernoff_factor,
+    log_delta_estimate,
+    tilt_at_delta,
+    tilt_at_epsilon,
+)
 from tests.strategies import log_uniform
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dpacct import validate
-from dpacct.budget import Budget
+from dpacct.budget import DEFAULT_DELTA, Budget
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.rounds import Adjacency, Round
 from dpacct_cli import options
@@ -34,13 +34,12 @@ Head = Annotated[
 BudgetDelta = Annotated[
     str | None, typer.Option("--delta", metavar="D", help="Delta of the budget; default 1e-05.")
 ]
-DEFAULT_DELTA = "1e-5"
 
 
 def init(
     file: File,
     eps: options.Eps = None,
-    delta: BudgetDelta = DEFAULT_DELTA,
+    delta: BudgetDelta = f"{DEFAULT_DELTA:g}",
     adjacency: options.AdjacencyName = None,
     unit: Unit = "client",
     as_json: options.AsJson = False,

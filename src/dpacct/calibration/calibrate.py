@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dpacct import validate
-from dpacct.accountant import DEFAULT_ACCOUNTANT, find_judge
+from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.budget import Interval
 from dpacct.calibration.answer import Calibration
 from dpacct.calibration.goals import (
@@ -73,7 +73,7 @@ def calibrate(
     """
     if solve not in SOLVE_FOR:
         raise InvalidParameter("solve", solve, f"solve is one of {', '.join(SOLVE_FOR)}")
-    chosen = find_judge(accountant, gap)
+    chosen = find_accountant(accountant, gap)
     unknown = "noise_multiplier" if solve == "noise" else solve
     given = {
         "noise_multiplier": noise_multiplier,

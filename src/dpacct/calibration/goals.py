@@ -11,7 +11,7 @@ from typing import Protocol
 
 from dpacct import validate
 from dpacct.accountant import Accountant
-from dpacct.budget import Interval
+from dpacct.budget import DEFAULT_DELTA, Interval
 from dpacct.errors import InvalidParameter
 from dpacct.risk.attacks import Attacks, gaussian_mu, normal_quantile
 from dpacct.rounds import Schedule
@@ -120,7 +120,6 @@ def excess(goal: Goal, schedule: Schedule) -> float:
 
 
 # The delta at which epsilon is told beside a risk, where none is given.
-REPORTED_DELTA = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +195,7 @@ def reported_delta(delta: float | None) -> float:
     Raises:
         InvalidParameter: it is outside (0, 1).
     """
-    return REPORTED_DELTA if delta is None else validate.delta(delta)
+    return DEFAULT_DELTA if delta is None else validate.delta(delta)
 
 
 def refuse_risk(

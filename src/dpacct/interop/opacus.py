@@ -52,8 +52,8 @@ class TightAccountant(_accountants.IAccountant):
             InvalidParameter: a value out of range.
         """
         plan = self.schedule
-        judge = find_accountant(DEFAULT_ACCOUNTANT)
-        return judge.upper_epsilon(plan, delta) if plan.rounds else 0.0
+        accountant = find_accountant(DEFAULT_ACCOUNTANT)
+        return accountant.upper_epsilon(plan, delta) if plan.rounds else 0.0
 
     @property
     def schedule(self) -> Schedule:

@@ -170,15 +170,15 @@ class Book:
         Raises:
             BudgetExceeded: the plan does not fit. InvalidParameter: its adjacency is another.
         """
-        judge = accountant_of(plan, accountant)
+        charged_by = accountant_of(plan, accountant)
         data: dict[str, Any] = {
             "name": name,
             "plan": None if plan is None else schedule_to_json(plan),
             "private": private,
             "details": details,
         } | ({"over_budget": True} if over_budget else {})
-        if judge != PAIRS:
-            data["accountant"] = judge
+        if charged_by != PAIRS:
+            data["accountant"] = charged_by
         cost = None if plan is None else schedule_cost(self.mixture, plan)
         relation = None if plan is None else plan.adjacency
         while True:
@@ -186,7 +186,7 @@ class Book:
             head = now.store.head()
             room = None
             if plan is not None and not now.state().started:
-                room = room_with(now, Charged(plan, judge))
+                room = room_with(now, Charged(plan, charged_by))
             with self.store.writing():
                 latest = self.store.head()
                 if latest.hash != head.hash:
@@ -195,7 +195,7 @@ class Book:
                 ledger, _ = self.totals(latest)
                 adjacency = self.adjacency_with(ledger, relation)
                 if plan is not None and cost is not None:
-                    asked = Charged(plan, judge)
+                    asked = Charged(plan, charged_by)
                     admit_plan(self.mixture, self.budget, ledger, asked, cost, room, standing)
                 ledger, run = started_run(
                     ledger, private=private, plan_cost=cost, adjacency=adjacency, room=room

@@ -39,8 +39,8 @@ def rounds_left_as_plan(
     if book.state().started:
         return min(most, chosen)
     plans = charged_plans(book, initial_plans(book, unfinished=True))
-    judge = accountant_of(2 * round_, accountant)
-    return most_planned_rounds(book.mixture, book.budget, plans, round_, chosen, judge, most)
+    charged_by = accountant_of(2 * round_, accountant)
+    return most_planned_rounds(book.mixture, book.budget, plans, round_, chosen, charged_by, most)
 
 
 def _charged(asked: Round | Event) -> Round:

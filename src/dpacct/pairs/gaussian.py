@@ -121,13 +121,3 @@ def gaussian_epsilon(delta: float, mu: float) -> Interval:
     elif at_zero.upper > delta:
         upper = bisect(lambda eps: gaussian_delta(eps, mu).upper > delta, enough, 1e-13)[1]
     return Interval(lower, upper)
-
-
-def zcdp(mu: float) -> float:
-    """rho of rho-zCDP of a mu-GDP Gaussian mechanism: mu^2 / 2 (Bun, Steinke 2016)."""
-    return mu * mu / 2
-
-
-def mu_of_zcdp(rho: float) -> float:
-    """mu of the Gaussian mechanism that is exactly rho-zCDP."""
-    return math.sqrt(2 * rho)

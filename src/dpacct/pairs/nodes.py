@@ -16,7 +16,7 @@ _MAX_NODES = 8_000_000
 _HALVINGS = 30
 
 
-class Grid:
+class Nodes:
     """Nodes k h of the trapezoid rule for several rows (a, q, sigma), laid end to end.
 
     They reach from left of all peaks to right of ``farthest``, the largest c for which a tilted
@@ -127,7 +127,7 @@ def _close_in(low: Array, a: Array, log_odds: Array, variance: Array) -> tuple[A
 
 
 def log_ratio(
-    grid: Grid, q: Array, sigma: Array, at: Array | None = None
+    grid: Nodes, q: Array, sigma: Array, at: Array | None = None
 ) -> tuple[Array, Array, Array]:
     """x^2 / (2 sigma^2), l = log r(x), and a bound of the absolute error of l, at each node.
 
@@ -154,7 +154,7 @@ def log_ratio(
     return x**2 * (inverse / 2), loss, error
 
 
-def mirrored_ratio(grid: Grid, q: Array, sigma: Array) -> tuple[Array, ...]:
+def mirrored_ratio(grid: Nodes, q: Array, sigma: Array) -> tuple[Array, ...]:
     """The loss L = log r(x) - log r(-x), and log r(-x), at each node.
 
     With y = |x| and m = (r(y) - r(-y)) / r(-y), |L| = log(1 + m): nothing is cancelled.
@@ -184,7 +184,7 @@ def mirrored_ratio(grid: Grid, q: Array, sigma: Array) -> tuple[Array, ...]:
 
 
 def mirrored_farthest(a: Array, q: Array, sigma: Array) -> Array:
-    """``farthest`` of `Grid` for phi r(x)^a r(-x)^(1-a), a > 0.
+    """``farthest`` of `Nodes` for phi r(x)^a r(-x)^(1-a), a > 0.
 
     Right of x = a the last factor grows at most with the slope (a - 1) p(-a) / sigma^2.
     """

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds
-from dpacct.pairs.nodes import Grid, log_ratio, mirrored_farthest, mirrored_ratio
+from dpacct.pairs.nodes import Nodes, log_ratio, mirrored_farthest, mirrored_ratio
 
 # e^-42 is 6e-19: what truncation and discretization may add, relative to the result.
 _ACCURACY = 42.0
@@ -99,7 +99,7 @@ class _Nodes(NamedTuple):
     density_error: Array
 
 
-def _at_nodes(grid: Grid, q: Array, sigma: Array, *, mirrored: bool) -> _Nodes:
+def _at_nodes(grid: Nodes, q: Array, sigma: Array, *, mirrored: bool) -> _Nodes:
     if not mirrored:
         quadratic, loss, error = log_ratio(grid, q, sigma)
         return _Nodes(loss, error, -quadratic, 8 * UNIT * quadratic)
@@ -114,9 +114,9 @@ def _direct(a: Array, q: Array, sigma: Array, *, mirrored: bool) -> Bounds:
     dip = np.where((a > 0) & (a < 1), a * (1 - a) / (2 * sigma**2), 0.0)
     if mirrored:
         ends = (mirrored_farthest(a, q, sigma), np.minimum(a - 1, 0.0))
-        grid = Grid(a, q, sigma, _ACCURACY + 4 * dip, ends[0], mirrored=1 - a, nearest=ends[1])
+        grid = Nodes(a, q, sigma, _ACCURACY + 4 * dip, ends[0], mirrored=1 - a, nearest=ends[1])
     else:
-        grid = Grid(a, q, sigma, _ACCURACY + dip, np.maximum(a, 0.0))
+        grid = Nodes(a, q, sigma, _ACCURACY + dip, np.maximum(a, 0.0))
     nodes = _at_nodes(grid, q, sigma, mirrored=mirrored)
     power = grid.spread(a)
     term = power * nodes.loss
@@ -149,9 +149,9 @@ def _excess(a: Array, q: Array, sigma: Array, *, mirrored: bool) -> Bounds:
     accuracy = _ACCURACY + np.log(2 + 2 * np.abs(a)) + np.maximum(-log_size, 0.0)
     if mirrored:
         farthest = np.maximum(mirrored_farthest(a, q, sigma), 1.0)
-        grid = Grid(a, q, sigma, accuracy, farthest, mirrored=1 - a, nearest=np.full_like(a, -1.0))
+        grid = Nodes(a, q, sigma, accuracy, farthest, mirrored=1 - a, nearest=np.full_like(a, -1.0))
     else:
-        grid = Grid(a, q, sigma, accuracy, np.maximum(a, 1.0))
+        grid = Nodes(a, q, sigma, accuracy, np.maximum(a, 1.0))
     nodes = _at_nodes(grid, q, sigma, mirrored=mirrored)
     loss = nodes.loss
     power = grid.spread(a)

@@ -177,27 +177,29 @@ class TightAccountant:
         return _worse_direction(pair_of, schedule, solve, epsilon, covers, _certainty)
 
 
-def with_gap(judge: object, gap: float) -> TightAccountant:
+def with_gap(accountant: object, gap: float) -> TightAccountant:
     """The accountant, asked for a relative width of epsilon where it plays a game.
 
     Raises:
         InvalidParameter: it plays none, or the gap is out of range.
     """
     check_gap(gap)
-    if not isinstance(judge, TightAccountant) or judge.engine not in _PLAYING:
+    if not isinstance(accountant, TightAccountant) or accountant.engine not in _PLAYING:
         rule = "only the accountant tight narrows its bracket on request"
         raise InvalidParameter("gap", gap, rule, "Drop it, or take that accountant.")
-    return replace(judge, gap=gap)
+    return replace(accountant, gap=gap)
 
 
-def _check_gap_has_a_game(judge: TightAccountant, schedule: Schedule) -> None:
-    if judge.gap is None or judge.plays(schedule) or schedule.rounds < 2:
+def _check_gap_has_a_game(accountant: TightAccountant, schedule: Schedule) -> None:
+    if accountant.gap is None or accountant.plays(schedule) or schedule.rounds < 2:
         return
     rule = (
         "it is about two or more rounds of fixed size in which one client is replaced, at a noise "
         "multiplier of 0.286 or more; no other bracket is narrowed on request"
     )
-    raise InvalidParameter("gap", judge.gap, rule, "Drop it: what can be proven is told anyhow.")
+    raise InvalidParameter(
+        "gap", accountant.gap, rule, "Drop it: what can be proven is told anyhow."
+    )
 
 
 def _worse_direction(

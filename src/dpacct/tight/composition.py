@@ -46,7 +46,7 @@ PairOf = Callable[[Round, Direction], DominatingPair]
 # Rounds whose nodes are kept in the same arrays.
 _ROWS = 500
 _ACCURACY, _MAX_NODES = 44.0, 500_000
-Law = TiltedLosses | SymmetrizedLosses
+TiltedLaw = TiltedLosses | SymmetrizedLosses
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,9 +193,9 @@ class Composition:
             variance += count * part.variance
         return Cumulants(value, mean, max(variance, 1e-300))
 
-    def laws(self, tilt: float, frequency: float) -> list[Law]:
+    def laws(self, tilt: float, frequency: float) -> list[TiltedLaw]:
         """The tilted losses of the sampled rounds, for frequencies up to the one given."""
-        found: list[Law] = []
+        found: list[TiltedLaw] = []
         # A law of many rounds has to be known the better.
         accuracy = _ACCURACY + math.log(max(self.sampled_rounds, 1.0))
         parts = self._nodes(tilt, accuracy, frequency, _MAX_NODES, _ROWS)

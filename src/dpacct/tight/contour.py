@@ -27,6 +27,7 @@ from dpacct.numerics.fourier import MAX_FREQUENCIES
 from dpacct.numerics.rounding import UNIT, Array, Bounds, ComplexArray
 from dpacct.tight.laws.cumulants import Tiltable
 from dpacct.tight.laws.decay import decay_table
+from dpacct.tight.saddle import log_chernoff_factor
 
 # Aliases and the truncated part of the contour are about e^-34 and e^-26 of the result.
 _ALIAS, _TRUNCATION = 34.0, 26.0
@@ -240,13 +241,3 @@ def alias_distance(
     """
     right = min((top - c * epsilon - log_delta + _ALIAS) / (c - tilt) for c, top in chernoff)
     return max((_ALIAS - log_delta) / tilt, right)
-
-
-def log_chernoff_factor(tilt: float) -> float:
-    """log of c^c / (1 + c)^(1 + c): times M(c) e^{-c eps} it bounds delta(eps), any c > 0."""
-    return -tilt * math.log1p(1 / tilt) - math.log1p(tilt)
-
-
-def log_chernoff(composition: Composed, tilt: float) -> float:
-    """log of the Chernoff bound of delta(0); epsilon costs a further c eps."""
-    return float(composition.log_moment(tilt).upper) + log_chernoff_factor(tilt)

@@ -16,9 +16,14 @@ from dpacct.tight.contour import (
     Composed,
     Contour,
     alias_distance,
-    log_chernoff_factor,
 )
-from dpacct.tight.saddle import epsilon_estimate, log_delta_estimate, tilt_at_delta, tilt_at_epsilon
+from dpacct.tight.saddle import (
+    epsilon_estimate,
+    log_chernoff_factor,
+    log_delta_estimate,
+    tilt_at_delta,
+    tilt_at_epsilon,
+)
 from dpacct.tight.truncation import TruncatedComposition
 
 # What a blur may add to epsilon, and the width that sends for a finer one; both relative.

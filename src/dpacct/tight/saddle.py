@@ -24,7 +24,9 @@ def tilt_at_delta(composition: Tiltable, log_delta: float) -> tuple[float, Cumul
     def excess(tilt: float, at: Cumulants) -> tuple[float, float]:
         bend = at.variance + 1 / (tilt * (1 + tilt))
         slope = at.mean - math.log1p(1 / tilt)
-        return tilt * slope - at.log_moment - _entropy(tilt) + log_delta, tilt * tilt * bend
+        return tilt * slope - at.log_moment - log_chernoff_factor(
+            tilt
+        ) + log_delta, tilt * tilt * bend
 
     return _solve(composition, excess)
 
@@ -51,8 +53,8 @@ def epsilon_estimate(tilt: float, at: Cumulants, log_delta: float) -> float:
     return (log_delta_estimate(tilt, at, 0.0) - log_delta) / tilt
 
 
-def _entropy(tilt: float) -> float:
-    """k(c) = c log c - (1 + c) log(1 + c)."""
+def log_chernoff_factor(tilt: float) -> float:
+    """log of c^c / (1 + c)^(1 + c): times M(c) e^{-c eps} it bounds delta(eps), any c > 0."""
     return -tilt * math.log1p(1 / tilt) - math.log1p(tilt)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from dpacct import validate
 from dpacct.accountant import epsilon
-from dpacct.budget import Budget
+from dpacct.budget import DEFAULT_DELTA, Budget
 from dpacct.calibration.calibrate import calibrate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.layout import Params
@@ -17,8 +17,6 @@ from dpacct.fl.privacy.secure_noise import SecureGaussianNoise
 from dpacct.ledger.record.charged import PAIRS, TIGHT
 from dpacct.ledger.terms import Terms
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Uniform
-
-DEFAULT_DELTA = 1e-5
 
 
 def choose_sampling(sampling: Any) -> Sampling:

@@ -104,7 +104,7 @@ class Account:
             now = self.epsilon()
             return lambda: now
         charged, released = run.rounds, run.committed
-        plan, delta, judge = run.plan or Schedule(), self.delta, run.accountant
+        plan, delta, charged_by = run.plan or Schedule(), self.delta, run.accountant
 
         @cache
         def read() -> Spent:
@@ -114,7 +114,7 @@ class Account:
             [round_] = plan.distinct()
             upper, lower = 0.0, 0.0
             if charged:
-                upper = epsilon_so_far(Charged(plan, judge), charged * round_, delta)
+                upper = epsilon_so_far(Charged(plan, charged_by), charged * round_, delta)
             if released:
                 lower = achieved_epsilon(released * round_, delta)
             return Spent.at(delta, Interval.bracket(lower, upper))

@@ -22,7 +22,7 @@ from dpacct.numerics.rounding import UNIT, Array
 from dpacct.rounds import Round, Schedule
 from dpacct.tight.game.backward import Frame, Stage, play_lower, play_upper, prepare, rounds_above
 from dpacct.tight.game.cover import Cover, default_cover, small_cover, split
-from dpacct.tight.game.plan import Plan, moved, plan_at_delta, plan_at_epsilon
+from dpacct.tight.game.plan import GamePlan, moved, plan_at_delta, plan_at_epsilon
 from dpacct.tight.game.refine import check_gap, gains
 from dpacct.tight.game.rounds import check_schedule, fewer_kinds, is_game, laws_above, laws_below
 
@@ -59,7 +59,7 @@ def game_epsilon(schedule: Schedule, delta: float, gap: float | None = None) -> 
     plan, cover = _start(schedule, lambda share: plan_at_delta(schedule, delta, share), gap)
     lower = _lower_epsilon(schedule, plan, delta) if _cheap(schedule, plan.lower) else 0.0
     upper = _upper_epsilon(schedule, plan, cover, delta)
-    coarse: Plan | None = None
+    coarse: GamePlan | None = None
     while gap is not None and upper > lower * (1 + gap):
         coarse = coarse or plan_at_delta(schedule, delta, _COARSE_SHARE)
         cover = _refined(schedule, coarse, cover, upper)
@@ -100,7 +100,7 @@ def prefix_upper_epsilons(round_: Round, rounds: int, delta: float) -> Array:
     schedule = rounds * round_
     check_schedule(schedule)
 
-    def plan_with(share: float) -> Plan:
+    def plan_with(share: float) -> GamePlan:
         return plan_at_delta(schedule, delta, share, both=False)
 
     plan, cover = _start(schedule, plan_with, None)
@@ -121,7 +121,7 @@ def deltas_at(schedule: Schedule, delta: float, *, whole: bool = False) -> tuple
     """
     check_schedule(schedule)
 
-    def plan_with(share: float) -> Plan:
+    def plan_with(share: float) -> GamePlan:
         return plan_at_delta(schedule, delta, share, both=False)
 
     plan, cover = _start(schedule, plan_with, None)
@@ -142,8 +142,8 @@ def game_delta(schedule: Schedule, epsilon: float) -> Interval:
 
 
 def _start(
-    schedule: Schedule, plan_with: Callable[[float], Plan], gap: float | None
-) -> tuple[Plan, Cover]:
+    schedule: Schedule, plan_with: Callable[[float], GamePlan], gap: float | None
+) -> tuple[GamePlan, Cover]:
     """A plan and a cover that are affordable, the best first.
 
     Raises:
@@ -186,7 +186,7 @@ def two_strategies_delta(schedule: Schedule, epsilon: float) -> float:
     return _lower_delta(schedule, plan_at_epsilon(schedule, epsilon), epsilon)
 
 
-def _upper_epsilon(schedule: Schedule, plan: Plan, cover: Cover, delta: float) -> float:
+def _upper_epsilon(schedule: Schedule, plan: GamePlan, cover: Cover, delta: float) -> float:
     return _crossing(_play_above(schedule, plan, cover, plan.upper), plan.upper, delta)
 
 
@@ -206,7 +206,7 @@ def _crossing(deltas: Array, frame: Frame, delta: float) -> float:
     return max(0.0, epsilon) * (1 + 16 * UNIT) + 16 * UNIT
 
 
-def _lower_epsilon(schedule: Schedule, plan: Plan, delta: float) -> float:
+def _lower_epsilon(schedule: Schedule, plan: GamePlan, delta: float) -> float:
     frame = plan.lower
     stages = _stages(schedule, plan, frame, None)
     deltas, losses = play_lower(stages, frame), frame.losses()
@@ -228,21 +228,21 @@ def _lower_epsilon(schedule: Schedule, plan: Plan, delta: float) -> float:
     return first * (1 - 8 * UNIT)
 
 
-def _upper_delta(schedule: Schedule, plan: Plan, cover: Cover, epsilon: float) -> float:
+def _upper_delta(schedule: Schedule, plan: GamePlan, cover: Cover, epsilon: float) -> float:
     loss = -epsilon * (1 - _NUDGE)
     frame = moved(plan.upper, loss)
     deltas = _play_above(schedule, plan, cover, frame)
     return float(deltas[math.floor(loss / frame.step) - frame.first])
 
 
-def _lower_delta(schedule: Schedule, plan: Plan, epsilon: float) -> float:
+def _lower_delta(schedule: Schedule, plan: GamePlan, epsilon: float) -> float:
     loss = -epsilon * (1 + _NUDGE)
     frame = moved(plan.lower, loss)
     stages = _stages(schedule, plan, frame, None)
     return float(play_lower(stages, frame)[math.floor(loss / frame.step) - frame.first])
 
 
-def _play_above(schedule: Schedule, plan: Plan, cover: Cover, frame: Frame) -> Array:
+def _play_above(schedule: Schedule, plan: GamePlan, cover: Cover, frame: Frame) -> Array:
     effort = _effort(schedule, frame, cover)
     if effort > _MOST_REFINED:
         raise NotConverged(
@@ -254,7 +254,7 @@ def _play_above(schedule: Schedule, plan: Plan, cover: Cover, frame: Frame) -> A
 
 
 def _stages(
-    schedule: Schedule, plan: Plan, frame: Frame, cover: Cover | None
+    schedule: Schedule, plan: GamePlan, frame: Frame, cover: Cover | None
 ) -> list[tuple[Stage, int]]:
     """The phases with laws above them, by the cells of a cover, or below them without one."""
     ready: dict[Round, Stage] = {}
@@ -268,7 +268,7 @@ def _stages(
     return [(ready[round_], count) for round_, count in played.phases]
 
 
-def _refined(schedule: Schedule, coarse: Plan, cover: Cover, epsilon: float) -> Cover:
+def _refined(schedule: Schedule, coarse: GamePlan, cover: Cover, epsilon: float) -> Cover:
     """The cover with those cells split that add the most."""
     frame = coarse.upper
     above = _stages(schedule, coarse, frame, cover)

@@ -33,7 +33,7 @@ MAX_POINTS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class GamePlan:
     """Frames for both bounds, and what of one round's loss may be left aside.
 
     Attributes:
@@ -56,7 +56,7 @@ def moved(frame: Frame, loss: float) -> Frame:
 
 def plan_at_delta(
     schedule: Schedule, delta: float, share: float = _GRID_SHARE, *, both: bool = True
-) -> Plan:
+) -> GamePlan:
     """A plan for eps(delta); unless for ``both`` bounds, the lower frame is that of the upper.
 
     Raises:
@@ -69,7 +69,7 @@ def plan_at_delta(
     return _plan(schedule, tilt, epsilon, log_delta, share, both=both)
 
 
-def plan_at_epsilon(schedule: Schedule, epsilon: float, share: float = _GRID_SHARE) -> Plan:
+def plan_at_epsilon(schedule: Schedule, epsilon: float, share: float = _GRID_SHARE) -> GamePlan:
     """A plan for delta(eps).
 
     Raises:
@@ -89,7 +89,7 @@ def _plan(
     share: float,
     *,
     both: bool,
-) -> Plan:
+) -> GamePlan:
     if log_delta < _SMALLEST_LOG_DELTA:
         raise NotConverged(f"the game reaches down to delta {math.exp(_SMALLEST_LOG_DELTA):.1g}")
     simple = Composition.of_schedule(schedule, achieved_pair, Direction.REMOVE)
@@ -109,7 +109,7 @@ def _plan(
         if size > MAX_POINTS:
             raise NotConverged(f"the game would need {size} losses, more than {MAX_POINTS}")
         frames.append(Frame(step, first, size, tilt))
-    return Plan(frames[0], frames[-1], negligible, epsilon)
+    return GamePlan(frames[0], frames[-1], negligible, epsilon)
 
 
 def lattice(step: float) -> float:

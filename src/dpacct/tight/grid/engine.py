@@ -21,10 +21,15 @@ from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import UNIT
 from dpacct.numerics.search import bracket_root
 from dpacct.tight.composition import Composition
-from dpacct.tight.contour import log_chernoff_factor
-from dpacct.tight.grid.plan import Plan, Side, make_plan, masses_of, predict_cells
+from dpacct.tight.grid.plan import GridPlan, Side, make_plan, masses_of, predict_cells
 from dpacct.tight.grid.transform import Factor, compose
-from dpacct.tight.saddle import epsilon_estimate, log_delta_estimate, tilt_at_delta, tilt_at_epsilon
+from dpacct.tight.saddle import (
+    epsilon_estimate,
+    log_chernoff_factor,
+    log_delta_estimate,
+    tilt_at_delta,
+    tilt_at_epsilon,
+)
 
 # Relative width of epsilon that steps are chosen for, and the one that sends for smaller ones.
 _AIM, _WIDE = 7e-7, 1e-6
@@ -46,7 +51,7 @@ _LOOSE = 8.0
 class _Side:
     """The upper or the lower law of a composition."""
 
-    def __init__(self, plan: Plan, side: Side) -> None:
+    def __init__(self, plan: GridPlan, side: Side) -> None:
         c, h = plan.tilt, plan.step
         self._tilt, self._step, self._first = c, h, plan.first
         factors: list[Factor] = []
@@ -89,8 +94,8 @@ class _Side:
 class GridLoss:
     """Both composed laws of a plan, ready for any epsilon."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan: Plan = plan
+    def __init__(self, plan: GridPlan) -> None:
+        self.plan: GridPlan = plan
         self._upper, self._lower = _Side(plan, "upper"), _Side(plan, "lower")
         ratio = self._upper.log_scale - self._lower.log_scale
         beyond = sum(n * law.beyond / float(law.masses.upper.sum()) for law, n in plan.laws)
@@ -262,7 +267,7 @@ def _start(composition: Composition, log_delta: float) -> tuple[float, float]:
     return _narrower_tilt(composition, tilt, guess), guess
 
 
-def _finer(width: float, plan: Plan, ratio: float) -> tuple[float, float]:
+def _finer(width: float, plan: GridPlan, ratio: float) -> tuple[float, float]:
     """The gap and the first step of the next attempt."""
     step = plan.step * max(math.sqrt(ratio), 1 / 64)
     return width * ratio, max(step, 1.02 * plan.finest)

@@ -35,7 +35,7 @@ _THINNED = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class GridPlan:
     """A composition on a grid, and the window of its total loss.
 
     Attributes:
@@ -70,7 +70,7 @@ def make_plan(
     accuracy: float,
     step: float | None = None,
     start: float = math.inf,
-) -> Plan:
+) -> GridPlan:
     """A plan whose two sides of log M(c) differ by at most ``log_width``, if that is affordable.
 
     Args:
@@ -241,7 +241,7 @@ def _with_window(
     ends: tuple[float, float],
     accuracy: float,
     finest: float,
-) -> Plan:
+) -> GridPlan:
     bottom, top = _window(laws, step, ends, accuracy)
     cells = (top - bottom) / step + 4
     if cells > MAX_CELLS:
@@ -250,4 +250,4 @@ def _with_window(
     offset = math.fsum(n * law.offset for law, n in laws)
     first = math.floor((bottom - offset) / step - (size - cells) / 2) - 2
     outside = 2.1 * math.exp(-accuracy)
-    return Plan(tilt, step, laws, offset, first, size, outside, finest)
+    return GridPlan(tilt, step, laws, offset, first, size, outside, finest)

@@ -18,13 +18,13 @@ import numpy as np
 
 from dpacct.numerics.rounding import UNIT, Array
 from dpacct.pairs.dominating import Direction
-from dpacct.pairs.nodes import Grid, log_ratio, mirrored_farthest, mirrored_ratio
+from dpacct.pairs.nodes import Nodes, log_ratio, mirrored_farthest, mirrored_ratio
 
 
 class TiltedNodes(Protocol):
     """Several rows of nodes, laid end to end; arrays have one entry per node."""
 
-    grid: Grid
+    grid: Nodes
     loss: Array
     loss_error: Array
     exponent: Array
@@ -76,7 +76,7 @@ class SampledNodes:
         a = np.full_like(rates, order)
         accuracies = np.full_like(rates, accuracy)
         farthest = np.maximum(a, 0.0)
-        self.grid = Grid(a, rates, noise, accuracies, farthest, frequency, max_nodes)
+        self.grid = Nodes(a, rates, noise, accuracies, farthest, frequency, max_nodes)
         self._quadratic, ratio, self.loss_error = log_ratio(self.grid, rates, noise)
         self.loss = ratio if remove else -ratio
         self.exponent = order * ratio - self._quadratic
@@ -118,7 +118,7 @@ class ReplacementNodes:
         # The density of L falls from here on, too: its logarithm adds a slope of at most 1.
         farthest = mirrored_farthest(a, rates, noise) + 1
         accuracies = np.full_like(rates, accuracy)
-        self.grid = Grid(
+        self.grid = Nodes(
             a, rates, noise, accuracies, farthest, frequency, max_nodes, mirrored=1 - a
         )
         found = mirrored_ratio(self.grid, rates, noise)
@@ -149,7 +149,7 @@ class ReplacementNodes:
         return np.full_like(self._noise, 5.0)
 
 
-def _log_probability(grid: Grid, rates: Array, noise: Array, x: Array) -> Array:
+def _log_probability(grid: Nodes, rates: Array, noise: Array, x: Array) -> Array:
     """log p(x), p = q e^u / r."""
     log_odds = grid.spread(np.log(rates) - np.log1p(-rates))
     return -np.logaddexp(0.0, -((x - 0.5) / grid.spread(noise**2) + log_odds))
