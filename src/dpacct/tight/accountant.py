@@ -37,7 +37,7 @@ from dpacct.tight.game.game import (
 )
 from dpacct.tight.game.refine import check_gap
 from dpacct.tight.game.rounds import is_played
-from dpacct.tight.inversion import chernoff_delta
+from dpacct.tight.moment_bounds import chernoff_delta
 
 # Whether a bound, found for one direction, surely covers the other one, too.
 Covers = Callable[[Composition, float], bool]

@@ -29,12 +29,8 @@ from dpacct.pairs.gaussian import gaussian_delta, gaussian_epsilon
 from dpacct.pairs.one_round import one_round_delta
 from dpacct.tight.composition import Composition
 from dpacct.tight.grid.engine import grid_delta, grid_epsilon
-from dpacct.tight.inversion import (
-    chernoff_delta,
-    inversion_delta,
-    inversion_epsilon,
-    pinsker_delta,
-)
+from dpacct.tight.inversion import inversion_delta, inversion_epsilon
+from dpacct.tight.moment_bounds import chernoff_delta, pinsker_delta
 
 Solver = Callable[[Composition, float], Interval]
 
