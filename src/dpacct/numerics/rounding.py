@@ -5,7 +5,7 @@ Assumption B: numpy's and Python's exp, expm1, log, log1p, numpy's logaddexp, si
 math.erfc are within `FUNCTION_ULPS` units in the last place. `tests/numerics/test_rounding.py`
 compares them with 50-digit values on a dense sample.
 
-Assumption C, of fast Fourier transforms, is stated in `exponential_sums`. Everything that is proven
+Assumption C, of fast Fourier transforms, is stated in `fourier`. Everything that is proven
 in this package is proven under these.
 """
 

@@ -3,7 +3,7 @@
 An outcome with a loss y right of a grid point, 0 <= y <= h, is split between this point and the
 next such that its mass under P and under Q is preserved: under P the share
 (1 - e^-y) / (1 - e^-h) goes right, and under the tilt e^{cl} another e^{c (h - y)} times that.
-What goes to either side from either half of a cell is all that `loss_grid` needs. Every term is
+What goes to either side from either half of a cell is all that `law` needs. Every term is
 non-negative, so that these integrals are accurate relative to the mass of their cell.
 
 Derivation: docs/derivations/grid.md.

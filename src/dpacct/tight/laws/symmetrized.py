@@ -1,11 +1,11 @@
-"""Tilted losses of the pair of C_q, as `tilted` has them for sampled Gaussian pairs.
+"""Tilted losses of the pair of C_q, as `sampled` has them for sampled Gaussian pairs.
 
 With u = (2x - 1) / (2 sigma^2) > 0, l = log r, a = 1 + c and
 g(u) = sigma / sqrt(2 pi) e^{-(sigma u + 1/(2 sigma))^2 / 2}, the tilted law has the density
 g r^a at the loss l, g r^(1-a) at the loss -l, and an atom at 0 with the mass
 (1 - q) (1 - erfc(1 / (sigma sqrt 8))), all divided by their sum.
 
-As in `truncated_losses`, the losses beyond some u may be left out.
+As in `truncated`, the losses beyond some u may be left out.
 
 Derivation: docs/derivations/inversion.md, with the quadrature of uniform-sampling.md.
 """
@@ -139,7 +139,7 @@ def _log_ratio(q: float, u: Array) -> Array:
 
 
 def _tail(q: float, sigma: float, a: float, last: float, top: float) -> float:
-    """Twice the tail of phi r^a beyond u, as in `rdp_uniform`, for both terms; over e^top."""
+    """Twice the tail of phi r^a beyond u, as in `dpacct.pairs.symmetrized`, for both terms; over e^top."""
     log_last = float(np.logaddexp(np.log1p(-q), math.log(q) + last))
     log_tail = a * log_last - (sigma * last + 0.5 / sigma) ** 2 / 2 - top
     return 4 * 1.26 / math.sqrt(2 * math.pi) * math.exp(min(log_tail, 700.0))

@@ -1,7 +1,7 @@
 """Nodes in x of rounds under an exponential tilt, for each kind of pair of `dominating`.
 
 P weighted by e^{cL} has a density in x that is e^exponent up to a constant, and the loss L is a
-monotone function of x. What `tilted` and `cumulants` need to know of a pair is here:
+monotone function of x. What `sampled` and `cumulants` need to know of a pair is here:
 
 * remove: L = log r(x), exponent (1 + c) log r(x) - x^2 / (2 sigma^2),
 * add: L = -log r(x), exponent -c log r(x) - x^2 / (2 sigma^2),
