@@ -2,9 +2,9 @@
 
 For order alpha and b = alpha - 1, one sampled Gaussian round has
     remove:  R(alpha) = log I(alpha) / b,        add:  R(alpha) = log I(-b) / b,
-a round of fixed-size sampling that of `dpacct.pairs.symmetrized`, and one of Poisson sampling in which a client
-is replaced that of `replacement_moments`. Rounds add up, here and nowhere else; each direction is
-summed for itself and the larger sum is the curve.
+a round of fixed-size sampling that of `pairs.symmetrized`, and one of Poisson sampling in which a
+client is replaced that of `pairs.replacement`. Rounds add up, here and nowhere else; each direction
+is summed for itself and the larger sum is the curve.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """delta(eps) of a composition on a grid of losses: the engine for losses that are nearly atoms.
 
 Each round's loss, weighted by e^{cL}, becomes two grid laws, one above and one below it
-(`law`); both are composed by Fourier transform (`grid_transform`). With the masses v_k of the
+(`law`); both are composed by Fourier transform (`transform`). With the masses v_k of the
 composed law at losses l_k,
 
     delta(eps) = scale * sum over l_k > eps of v_k e^{-c l_k} (1 - e^{eps - l_k}).

@@ -139,7 +139,7 @@ def _log_ratio(q: float, u: Array) -> Array:
 
 
 def _tail(q: float, sigma: float, a: float, last: float, top: float) -> float:
-    """Twice the tail of phi r^a beyond u, as in `dpacct.pairs.symmetrized`, for both terms; over e^top."""
+    """Twice the tail of phi r^a beyond u, as in `pairs.symmetrized`, for both terms; over e^top."""
     log_last = float(np.logaddexp(np.log1p(-q), math.log(q) + last))
     log_tail = a * log_last - (sigma * last + 0.5 / sigma) ** 2 / 2 - top
     return 4 * 1.26 / math.sqrt(2 * math.pi) * math.exp(min(log_tail, 700.0))
