@@ -9,7 +9,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dpacct.numerics.search import bisect, bracket_root, minimize_unimodal
+from dpacct.numerics.search import (
+    bisect,
+    bracket_root,
+    largest_between,
+    largest_count,
+    minimize_unimodal,
+)
 from tests.strategies import log_uniform
 
 BOUNDS = (-13.0, 16.0)
@@ -166,3 +172,19 @@ def test_a_tolerance_below_the_resolution_of_floats_ends() -> None:
         low, high = bracket_root(lambda t, at=root: at - t, root / 3, (0.0, math.inf), 1e-30)
         assert low <= root <= high
         assert high - low <= 1e-14 * root
+
+
+@given(data=st.data(), most=st.integers(0, 10**12))
+def test_the_largest_number_that_fits_is_found_in_few_steps(data: st.DataObject, most: int) -> None:
+    truth = data.draw(st.integers(0, 2 * 10**12))
+    least = data.draw(st.integers(0, min(truth, most)))
+    asked: list[int] = []
+
+    def fits(number: int) -> bool:
+        asked.append(number)
+        return number <= truth
+
+    assert largest_count(fits, least, most) == min(truth, most)
+    assert all(least < number <= most for number in asked)
+    assert len(asked) <= 2 * (2 + math.log2(1 + min(truth, most)))
+    assert largest_between(fits, least, truth + 1) == truth

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from functools import cache
 
-from dpacct.numerics.search import bracket_root
+from dpacct.numerics.search import bracket_root, largest_between
 
 _TRIES = 5
 # How far below the target is near enough, and how much is first added where it was missed.
@@ -80,10 +80,7 @@ def corrected_largest(
     while good + step < bad and slow(good + step) <= 0.0:
         good, step = good + step, 2 * step
     bad = min(bad, good + step)
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if slow(middle) <= 0.0 else (good, middle)
-    return good
+    return largest_between(lambda n: slow(n) <= 0.0, good, bad)
 
 
 def largest(excess_at: Callable[[int], float], most: int, guess: float = 2.0) -> int:
@@ -108,10 +105,7 @@ def largest(excess_at: Callable[[int], float], most: int, guess: float = 2.0) ->
         good, bad = bad, min(most, 2 * bad)
     if excess_at(bad) <= 0:
         return bad
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if excess_at(middle) <= 0 else (good, middle)
-    return good
+    return largest_between(lambda n: excess_at(n) <= 0, good, bad)
 
 
 def _lowered(cost: Callable[[int], float], by: float) -> Callable[[int], float]:

@@ -104,6 +104,27 @@ def bisect(
     return low, high
 
 
+def largest_count(fits: Callable[[int], bool], least: int, most: int) -> int:
+    """The largest whole number from ``least``, which fits, to ``most``: by doubling, then halving.
+
+    Args:
+        fits: holds up to some number and for none beyond.
+        least: taken to fit, without being asked.
+    """
+    low, step = least, max(1, least)
+    while low + step <= most and fits(low + step):
+        low, step = low + step, 2 * step
+    return largest_between(fits, low, min(low + step, most + 1))
+
+
+def largest_between(fits: Callable[[int], bool], good: int, bad: int) -> int:
+    """The largest whole number that fits, from one that does, below one that does not."""
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if fits(middle) else (good, middle)
+    return good
+
+
 def bracket_root(
     function: Callable[[float], float],
     start: float,

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from dpacct import validate
 from dpacct.budget import Budget
 from dpacct.numerics.rounding import FUNCTION_ERROR
-from dpacct.numerics.search import bracket_root, minimize_unimodal
+from dpacct.numerics.search import bracket_root, largest_count, minimize_unimodal
 from dpacct.renyi.curve import RenyiCurve
 from dpacct.rounds import Round, Schedule
 from dpacct.schedules.build import as_schedule
@@ -262,15 +262,4 @@ def count_fitting(
     def fits(count: int) -> bool:
         return mixture.epsilon(add(totals, times(count, cost)), delta) <= budget.epsilon
 
-    low, high = 0, 1
-    while high <= validate.MAX_ROUNDS and fits(high):
-        low, high = high, 2 * high
-    if high > validate.MAX_ROUNDS:
-        high = validate.MAX_ROUNDS + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+    return largest_count(fits, 0, validate.MAX_ROUNDS)

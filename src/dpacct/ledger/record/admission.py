@@ -14,6 +14,7 @@ from dpacct.ledger.record.figures import above, told
 from dpacct.ledger.record.plans import PlanRoom
 from dpacct.ledger.record.standing import Standing
 from dpacct.ledger.record.state import LedgerState
+from dpacct.numerics.search import largest_between
 from dpacct.renyi.odometer import Mixture, Totals, add, count_fitting
 from dpacct.rounds import Full, Poisson, Round, Sampling, Schedule, Uniform
 
@@ -243,12 +244,9 @@ def _lower_rate(round_: Round, fits: Callable[[Round], bool]) -> Round | None:
                 low, high = (middle, high) if fits(poisson(middle)) else (low, middle)
             return poisson(low)
         case Uniform(cohort, clients):
-            few, many = 0, cohort
-            while many - few > 1:
-                half = (few + many) // 2
-                few, many = (
-                    (half, many) if fits(_with(round_, Uniform(half, clients))) else (few, half)
-                )
+            few = largest_between(
+                lambda size: fits(_with(round_, Uniform(size, clients))), 0, cohort
+            )
             return _with(round_, Uniform(few, clients)) if few else None
 
 

@@ -17,6 +17,7 @@ from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter
 from dpacct.ledger.record.charged import PAIRS, Charged, fits, proven_delta, together
 from dpacct.ledger.record.events import covers
+from dpacct.numerics.search import largest_count
 from dpacct.renyi.curve import RenyiCurve
 from dpacct.renyi.odometer import Mixture, Totals, add, fixed_point, times
 from dpacct.rounds import Phase, Round, Schedule
@@ -168,11 +169,4 @@ def most_planned_rounds(
     # Who wants so many is seldom refused.
     if fewest >= most or (most < MAX_ROUNDS and fit(most)):
         return most
-    low, high = fewest, max(1, 2 * fewest)
-    while high <= most and fit(high):
-        low, high = high, 2 * high
-    high = min(high, most + (most == MAX_ROUNDS))
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fit(middle) else (low, middle)
-    return low
+    return largest_count(fit, fewest, most if most == MAX_ROUNDS else most - 1)
