@@ -36,11 +36,7 @@ def read_clip_norm(text: str | None) -> float | None:
     """The clip norm, if one was given."""
     if text is None:
         return None
-    rule = "a clip norm is a finite number above 0"
-    value = validate.real("clip_norm", number(text), rule)
-    if value <= 0.0:
-        raise InvalidParameter("clip_norm", number(text), rule)
-    return value
+    return validate.above_zero("clip_norm", number(text), "a clip norm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +127,8 @@ class MechanismOptions:
             raise conflict(
                 f"--epochs {self.epochs}", f"--rounds {self.rounds}", "both say how long"
             )
-        rule = "the number of epochs is a finite number above 0"
-        epochs = validate.real("num_epochs", number(self.epochs), rule)
-        if epochs <= 0.0:
-            raise InvalidParameter("num_epochs", number(self.epochs), rule)
+        noun = "the number of epochs"
+        epochs = validate.above_zero("num_epochs", number(self.epochs), noun)
         # The decimals that were typed, so that 20 epochs of 256 of 50000 are exactly that.
         return validate.rounds(math.ceil(Fraction(repr(epochs)) / self._exact_rate()))
 

@@ -117,11 +117,7 @@ def epsilon(value: object) -> float:
 
 def target_epsilon(value: object) -> float:
     """The epsilon of a budget: finite and above zero."""
-    rule = "a target epsilon is a finite number above 0"
-    number = real("epsilon", value, rule)
-    if number <= 0.0:
-        raise InvalidParameter("epsilon", value, rule)
-    return number
+    return above_zero("epsilon", value, "a target epsilon")
 
 
 def several(name: str, values: object, noun: str) -> Iterable[object]:
@@ -159,6 +155,70 @@ def positive_probability(
         raise InvalidParameter(name, value, rule)
     if number < MIN_PROBABILITY:
         raise InvalidParameter(name, value, f"{rule}, and is at least {MIN_PROBABILITY:g} here")
+    return number
+
+
+def at_least_zero(name: str, value: object, noun: str) -> float:
+    """A finite number of at least 0.
+
+    Raises:
+        InvalidParameter: it is not.
+    """
+    rule = f"{noun} is a finite number of at least 0"
+    number = real(name, value, rule)
+    if number < 0:
+        raise InvalidParameter(name, value, rule)
+    return number
+
+
+def above_zero(name: str, value: object, noun: str) -> float:
+    """A finite number above 0.
+
+    Raises:
+        InvalidParameter: it is not.
+    """
+    rule = f"{noun} is a finite number above 0"
+    number = real(name, value, rule)
+    if number <= 0:
+        raise InvalidParameter(name, value, rule)
+    return number
+
+
+def unit_interval(name: str, value: object, noun: str) -> float:
+    """A number in [0, 1].
+
+    Raises:
+        InvalidParameter: it is not.
+    """
+    rule = f"{noun} lies in [0, 1]"
+    number = real(name, value, rule)
+    if not 0 <= number <= 1:
+        raise InvalidParameter(name, value, rule)
+    return number
+
+
+def flag(name: str, value: object) -> bool:
+    """True or False.
+
+    Raises:
+        InvalidParameter: something else.
+    """
+    if not isinstance(value, bool):
+        raise InvalidParameter(name, value, "it is true or false")
+    return value
+
+
+def within(name: str, value: object, noun: str, ends: tuple[float, float]) -> float:
+    """A number between two ends, which are in range.
+
+    Raises:
+        InvalidParameter: it is not.
+    """
+    low, high = ends
+    rule = f"{noun} lies in [{low:g}, {high:g}]"
+    number = real(name, value, rule)
+    if not low <= number <= high:
+        raise InvalidParameter(name, value, rule)
     return number
 
 

@@ -255,11 +255,8 @@ def _clip_norm(settings: Settings, method: Method) -> float | None:
 
 
 def _positive(settings: Settings, key: str) -> float:
-    rule = f"{option(key)[2:].replace('-', ' ')} is a finite number above 0"
-    value = validate.real(key, number(settings.get(key)), rule)
-    if value <= 0:
-        raise InvalidParameter(key, value, rule)
-    return value
+    noun = option(key)[2:].replace("-", " ")
+    return validate.above_zero(key, number(settings.get(key)), noun)
 
 
 def _seed(settings: Settings, key: str) -> int | None:

@@ -52,10 +52,7 @@ class SGD:
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        rate = validate.real("lr", self.lr, "a learning rate is a finite number above 0")
-        if rate <= 0:
-            raise InvalidParameter("lr", self.lr, "a learning rate is a finite number above 0")
-        put(self, "lr", rate)
+        put(self, "lr", validate.above_zero("lr", self.lr, "a learning rate"))
         if self.steps is not None and self.epochs is not None:
             rule = f"epochs is given too ({self.epochs})"
             raise InvalidParameter("steps", self.steps, rule, "Drop one of them.")

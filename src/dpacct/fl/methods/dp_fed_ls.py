@@ -9,12 +9,13 @@ from torch import Tensor
 
 from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Params, State
-from dpacct.fl.methods.parameters import flag, whole_norm
+from dpacct.fl.methods.parameters import whole_norm
 from dpacct.fl.methods.protocol import Context, Method
 from dpacct.fl.methods.published import PublishedRound
 from dpacct.fl.postprocess import DENOISERS, Denoiser, LaplacianSmoothing
 from dpacct.fl.postprocess.laplacian import AXES
 from dpacct.fl.privacy.markers import Noised
+from dpacct.validate import flag
 
 REALIZED_COHORT = (
     "the sum is divided by how many came (paper_mode), and by their number the noise tells "

@@ -12,18 +12,12 @@ from dpacct.fl.layout import Params, State
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import Loss
 from dpacct.fl.local.sgd import SGD
-from dpacct.fl.methods.parameters import (
-    at_least_zero,
-    flag,
-    one_if_any,
-    step_along,
-    steps_taken,
-    unit_interval,
-)
+from dpacct.fl.methods.parameters import one_if_any, step_along, steps_taken
 from dpacct.fl.methods.protocol import Context, Method
 from dpacct.fl.methods.published import PublishedRound, median_clipped_sum
 from dpacct.fl.postprocess.laplacian import check_strength, smooth
 from dpacct.fl.privacy.markers import Noised
+from dpacct.validate import at_least_zero, flag, unit_interval
 
 MEDIAN_CLIPPING = (
     "updates are clipped to the median norm of the cohort (paper_mode), which is private, is not "

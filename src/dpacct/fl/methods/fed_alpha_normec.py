@@ -10,11 +10,12 @@ from torch import Tensor
 from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Params, State
 from dpacct.fl.local.sgd import SGD
-from dpacct.fl.methods.parameters import above_zero, flag, step_along, steps_taken
+from dpacct.fl.methods.parameters import step_along, steps_taken
 from dpacct.fl.methods.protocol import Context, Method
 from dpacct.fl.methods.published import PublishedRound, participants_noise
 from dpacct.fl.privacy.bounds import Bound, SmoothedNormalization
 from dpacct.fl.privacy.markers import Noised
+from dpacct.validate import above_zero, flag
 
 OPERATORS = ("gradient", "incremental")
 PARTICIPANTS_NOISE = (

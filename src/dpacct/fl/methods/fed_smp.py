@@ -10,11 +10,11 @@ from torch import Tensor
 from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import State
 from dpacct.fl.methods.dp_fedsam import TOP_K_AFTER_NOISE, top_k_after_noise
-from dpacct.fl.methods.parameters import flag
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.methods.published import PublishedRound
 from dpacct.fl.privacy.markers import Noised
 from dpacct.fl.privacy.masks import Dense, Mask, PublicTopK, RandomK
+from dpacct.validate import flag
 
 _LAST_SEED = 10**9
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dpacct.fl.layout import State
-from dpacct.fl.methods.parameters import above_zero
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.privacy.bounds import Bound, SmoothedNormalization
 from dpacct.fl.privacy.markers import Noised
+from dpacct.validate import above_zero
 
 
 @dataclass(frozen=True)

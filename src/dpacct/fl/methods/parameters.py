@@ -1,64 +1,12 @@
-"""Ranges of the methods' own parameters, and what their formulas share."""
+"""What the formulas of several methods share."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from dpacct import validate
-from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Params
 from dpacct.fl.tensors import norm
-
-
-def at_least_zero(name: str, value: object, noun: str) -> float:
-    """A finite number of at least 0.
-
-    Raises:
-        InvalidParameter: it is not.
-    """
-    rule = f"{noun} is a finite number of at least 0"
-    number = validate.real(name, value, rule)
-    if number < 0:
-        raise InvalidParameter(name, value, rule)
-    return number
-
-
-def above_zero(name: str, value: object, noun: str) -> float:
-    """A finite number above 0.
-
-    Raises:
-        InvalidParameter: it is not.
-    """
-    rule = f"{noun} is a finite number above 0"
-    number = validate.real(name, value, rule)
-    if number <= 0:
-        raise InvalidParameter(name, value, rule)
-    return number
-
-
-def unit_interval(name: str, value: object, noun: str) -> float:
-    """A number in [0, 1].
-
-    Raises:
-        InvalidParameter: it is not.
-    """
-    rule = f"{noun} lies in [0, 1]"
-    number = validate.real(name, value, rule)
-    if not 0 <= number <= 1:
-        raise InvalidParameter(name, value, rule)
-    return number
-
-
-def flag(name: str, value: object) -> bool:
-    """True or False.
-
-    Raises:
-        InvalidParameter: something else.
-    """
-    if not isinstance(value, bool):
-        raise InvalidParameter(name, value, "it is true or false")
-    return value
 
 
 def whole_norm(tensors: Params) -> Tensor:

@@ -87,11 +87,7 @@ def check_strength(value: object) -> float:
     Raises:
         InvalidParameter: out of range.
     """
-    rule = "the strength of smoothing is a finite number of at least 0"
-    number = validate.real("smoothing", value, rule)
-    if number < 0:
-        raise InvalidParameter("smoothing", value, rule)
-    return number
+    return validate.at_least_zero("smoothing", value, "the strength of smoothing")
 
 
 def check_order(value: object) -> str:

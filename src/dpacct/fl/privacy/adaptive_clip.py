@@ -53,13 +53,10 @@ class AdaptiveClip:
         share = validate.real("quantile", self.quantile, "a quantile lies in (0, 1)")
         if not 0 < share < 1:
             raise InvalidParameter("quantile", self.quantile, "a quantile lies in (0, 1)")
-        rule = "the rate of an adaptive clip norm is a finite number above 0"
-        if validate.real("rate", self.rate, rule) <= 0:
-            raise InvalidParameter("rate", self.rate, rule)
+        validate.above_zero("rate", self.rate, "the rate of an adaptive clip norm")
         if self.indicator_noise is not None:
-            rule = "the indicator's noise is a finite number above 0"
-            if validate.real("indicator_noise", self.indicator_noise, rule) <= 0:
-                raise InvalidParameter("indicator_noise", self.indicator_noise, rule)
+            noun = "the indicator's noise"
+            validate.above_zero("indicator_noise", self.indicator_noise, noun)
 
     def sensitivity(self, adjacency: Adjacency) -> float:
         """C or 2C, of the updates' sum."""

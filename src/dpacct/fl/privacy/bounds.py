@@ -83,20 +83,6 @@ def check_limits(bound: Bound, layout: Layout) -> None:
         raise InvalidParameter("bound", name, rule)
 
 
-def _within(ends: tuple[float, float], value: object, name: str, noun: str) -> float:
-    """A number between two ends.
-
-    Raises:
-        InvalidParameter: out of range.
-    """
-    low, high = ends
-    rule = f"{noun} lies in [{low:g}, {high:g}]"
-    number = validate.real(name, value, rule)
-    if not low <= number <= high:
-        raise InvalidParameter(name, value, rule)
-    return number
-
-
 def clip_norm(value: object, name: str = "clip_norm") -> float:
     """A clip norm.
 
@@ -109,7 +95,7 @@ def clip_norm(value: object, name: str = "clip_norm") -> float:
             f"{name} is a constant. A median or any other rule on the clients' norms would release "
             "private values without noise; AdaptiveClip finds a quantile with noise, and is charged"
         )
-    return _within(CLIP_NORM_RANGE, value, name, "a clip norm")
+    return validate.within(name, value, "a clip norm", CLIP_NORM_RANGE)
 
 
 def clip_rows(rows: Tensor, norms: Tensor, limit: float) -> Tensor:
@@ -242,7 +228,9 @@ class SmoothedNormalization:
     alpha: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "alpha", _within(ALPHA_RANGE, self.alpha, "alpha", "alpha"))
+        object.__setattr__(
+            self, "alpha", validate.within("alpha", self.alpha, "alpha", ALPHA_RANGE)
+        )
 
     @property
     def clip_norm(self) -> float:

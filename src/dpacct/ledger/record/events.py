@@ -53,10 +53,7 @@ class Release:
         z = validate.noise_multiplier(self.noise_multiplier)
         object.__setattr__(self, "noise_multiplier", z)
         if self.sensitivity is not None:
-            rule = "a sensitivity is a finite number above 0"
-            value = validate.real("sensitivity", self.sensitivity, rule)
-            if value <= 0.0:
-                raise InvalidParameter("sensitivity", value, rule)
+            value = validate.above_zero("sensitivity", self.sensitivity, "a sensitivity")
             object.__setattr__(self, "sensitivity", value)
 
 
