@@ -7,9 +7,9 @@ PYTHON := $(VENV)/bin/python
 test: | $(PYTHON)
 	$(PYTHON) -m pytest -n auto
 
-# The properties again, on five times as many examples.
+# What is slow, and the properties again, on five times as many examples.
 thorough: | $(PYTHON)
-	DPACCT_TESTS=thorough $(PYTHON) -m pytest -n auto -m hypothesis
+	DPACCT_TESTS=thorough $(PYTHON) -m pytest -n auto -m "hypothesis or slow"
 
 # New examples each time; what fails is printed with the line that repeats it.
 explore: | $(PYTHON)

@@ -1,4 +1,4 @@
-"""Hypothesis profiles, and the published figures that some tests compare with."""
+"""What is run how thoroughly, and the published figures that some tests compare with."""
 
 from __future__ import annotations
 
@@ -18,12 +18,22 @@ SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("quick", max_examples=20, derandomize=True, database=None, **SLOW)
 settings.register_profile("thorough", max_examples=100, derandomize=True, database=None, **SLOW)
 settings.register_profile("explore", max_examples=200, print_blob=True, **SLOW)
-settings.load_profile(os.environ.get("DPACCT_TESTS", "quick"))
+PROFILE = os.environ.get("DPACCT_TESTS", "quick")
+settings.load_profile(PROFILE)
 
 # A ledger flushes every round to disk. In memory that costs nothing, and nobody pulls a plug here.
 MEMORY = Path("/dev/shm")  # noqa: S108 - a folder that the system keeps for this
 if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave what is slow, and rarely fails, to `make thorough`; a test that is named runs."""
+    if PROFILE != "quick" or any("::" in argument for argument in config.args):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if item not in set(slow)]
 
 
 @pytest.fixture(scope="session")

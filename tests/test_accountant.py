@@ -275,6 +275,7 @@ def test_who_samples_is_found_from_a_rate_or_a_scheme() -> None:
 # Extremes.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 10**12])
 @pytest.mark.parametrize("noise", [1e-3, 0.013, 0.13, 1e4, 1e10])
 def test_nothing_overflows_at_the_ends_of_the_range(noise: float, count: int) -> None:

@@ -60,6 +60,7 @@ def test_the_largest_number(exact: int, less: float, most: int) -> None:
     assert corrected_largest(slow, quick, most) == min(exact, most) == largest(slow, most)
 
 
+@pytest.mark.slow
 def test_noise_by_the_game() -> None:
     plan: dict[str, Any] = {"rounds": 20, "sampling": Uniform(5, 100)}
     found = dpacct.calibrate(epsilon=1.0, delta=1e-4, **plan)
@@ -69,6 +70,7 @@ def test_noise_by_the_game() -> None:
     assert found.noise_multiplier < 0.99 * plain.noise_multiplier
 
 
+@pytest.mark.slow
 def test_rounds_by_the_game() -> None:
     plan: dict[str, Any] = {"noise_multiplier": 2.4, "sampling": Uniform(5, 100), "delta": 1e-4}
     found = dpacct.calibrate(epsilon=1.0, solve="rounds", **plan)

@@ -152,6 +152,7 @@ def test_sampling_is_read_from_the_words_of_the_paper() -> None:
 # The figures.
 
 
+@pytest.mark.slow
 def test_poisson_figures_agree_to_all_printed_digits(entries: list[Entry]) -> None:
     """On their grid of orders; over all orders we are never above it."""
     for entry in with_key(entries, "poisson_add_remove"):

@@ -171,6 +171,7 @@ TOTALS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(EXTREME_BUDGETS, st.lists(TOTALS, min_size=11, max_size=11), st.data())
 def test_any_totals_have_a_reading_and_it_is_the_minimum(

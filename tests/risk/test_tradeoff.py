@@ -85,6 +85,7 @@ def test_one_round(q: float, s: float, edge: float, *, presence: bool) -> None:
     assert worse.upper >= rates.tpr - slack
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("presence", [True, False], ids=["presence", "absence"])
 @pytest.mark.parametrize("level", [-0.3, 0.1, 1.5])
 def test_two_rounds_that_differ(level: float, *, presence: bool) -> None:
@@ -182,6 +183,7 @@ settings_of_rounds = st.tuples(
 )
 
 
+@pytest.mark.slow
 @FEWER
 @given(settings_of_rounds, st.sampled_from(Direction), st.tuples(fprs, fprs, st.floats(0.0, 1.0)))
 def test_the_curve_rises_and_is_concave(
@@ -200,6 +202,7 @@ def test_the_curve_rises_and_is_concave(
     assert mid.upper >= ((1 - share) * low.lower + share * high.lower) * (1 - 1e-12)
 
 
+@pytest.mark.slow
 @FEWER
 @given(settings_of_rounds, fprs)
 def test_more_noise_or_fewer_rounds_help(setting: tuple[float, float, int], fpr: float) -> None:
@@ -212,6 +215,7 @@ def test_more_noise_or_fewer_rounds_help(setting: tuple[float, float, int], fpr:
     assert calmer.upper <= base.upper * (1 + WIDTH)
 
 
+@pytest.mark.slow
 @FEWER
 @given(settings_of_rounds, fprs)
 def test_accusing_of_presence_and_of_absence_mirror_each_other(

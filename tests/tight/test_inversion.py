@@ -217,6 +217,7 @@ def test_nearly_atoms_are_found_closely(
     assert 0 < bracket.upper - bracket.lower <= 1e-4 * bracket.upper
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize(
     ("first", "second", "epsilons"),

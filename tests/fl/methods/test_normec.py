@@ -230,6 +230,7 @@ def test_a_small_beta_freezes_the_memory():
     assert vector(final.params).tolist() == pytest.approx(START, abs=1e-7)
 
 
+@pytest.mark.slow
 def test_the_memory_removes_the_bias_of_normalization():
     clients = quadratics([[0.0], [0.0], [3.0]])
     local = fl.SGD(lr=1.0, steps=1)

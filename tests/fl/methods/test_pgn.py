@@ -148,6 +148,7 @@ def test_without_noise_and_clipping_the_state_is_a_moving_average_of_gradients()
         assert torch.allclose(vector(after.server_state), 0.7 * g + 0.3 * gradient, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_the_noise_in_the_state_settles_where_the_derivation_says():
     size, beta, z, clip, lr, steps = 500, 0.3, 2.0, 0.5, 0.1, 4
     clients = [fl.ClientData(torch.zeros(1, 1).double(), torch.zeros(1, size).double())] * 5

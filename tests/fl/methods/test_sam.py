@@ -146,6 +146,7 @@ def test_where_the_coordinates_are_dropped():
     assert moved(shared, layout) == [list(layout.sizes), share, list(layout.sizes)]
 
 
+@pytest.mark.slow
 def test_option_two_as_printed_thins_the_noise_where_others_send_nothing():
     size, cohort = 2000, 50
     clients = quadratics([[0.0] * size] * cohort)

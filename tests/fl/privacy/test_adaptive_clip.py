@@ -122,6 +122,7 @@ def converge(start: float, *, quantile: float, rounds: int = 70) -> list[float]:
         return [report.clip_norm for report in run]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [0.05, 10.0])
 @pytest.mark.parametrize("quantile", [0.3, 0.7])
 def test_the_norm_reaches_the_true_quantile_from_both_sides(start, quantile):

@@ -82,6 +82,7 @@ def test_plans_of_several_runs_together(path: Path) -> None:
         assert ledger.verify().sound
 
 
+@pytest.mark.slow
 def test_part_of_a_mixed_plan_costs_no_more_than_all_of_it() -> None:
     mixed = Charged(2 * OTHER + 3 * ROUND, TIGHT)
     whole = epsilon_so_far(mixed, mixed.schedule, DELTA)
@@ -90,6 +91,7 @@ def test_part_of_a_mixed_plan_costs_no_more_than_all_of_it() -> None:
         assert epsilon_so_far(mixed, used, DELTA) <= whole
 
 
+@pytest.mark.slow
 def test_what_fits_by_the_game_alone(path: Path) -> None:
     budget = Budget((GAME + FIXED) / 2, DELTA)
     with Ledger.open(path, budget) as ledger:

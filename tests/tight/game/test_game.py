@@ -172,6 +172,7 @@ def test_poisson_rounds_stand_between() -> None:
     assert found.lower > ENGINE.epsilon(remove(poisson), 1e-4).upper
 
 
+@pytest.mark.slow
 def test_a_pass_answers_for_every_prefix_and_every_epsilon() -> None:
     round_, delta = Round(2.0, Uniform(10, 100)), 1e-4
     found = prefix_upper_epsilons(round_, 30, delta)

@@ -57,9 +57,9 @@ def test_known_upper_ends(
     assert found.width <= 1e-6 * found.upper
 
 
-def test_it_is_part_of_the_accountant_tight() -> None:
+def test_it_is_the_accountant_of_pairs() -> None:
     plan = 200 * Round(2.4, Uniform(100, 2000))
-    found = dpacct.epsilon(plan, delta=2000**-1.1, accountant="tight")
+    found = dpacct.epsilon(plan, delta=2000**-1.1, accountant="pairs")
     assert found.upper == pytest.approx(3.0583, abs=1e-4)
     assert found.lower == pytest.approx(2.6259, abs=1e-4)
     renyi = dpacct.epsilon(plan, delta=2000**-1.1, accountant="rdp")
