@@ -178,6 +178,7 @@ def _check_memories(method: Method, sampling: Sampling) -> None:
         raise Unsupported(
             f"clients of {method.name or type(method).__name__} remember when they took part, and "
             f"in cohorts of fixed size one takes part in the place of another: what others "
-            f"remember tells of each, which no bound covers. Take "
-            f"Poisson({sampling.sampling_rate:g}), or let all clients update their memory in every round (everyone_computes = True)"
+            f"remember tells of each, which no bound covers. Take Poisson("
+            f"{sampling.sampling_rate:g}), or let all clients update their memory in every round "
+            "(everyone_computes = True)"
         )
