@@ -148,7 +148,7 @@ class Federation:
         seeded = None if source.private else SEEDED
         self.not_private_because = method.not_private_because or seeded
         cohort = expected_cohort(scheme, len(clients))
-        self._accountant = charged_by = settings.plan_accountant(method, params, accountant)
+        self._accountant = charged_by = settings.plan_accountant(method, params, accountant, scheme)
         self.noise_multiplier, self.budget = settings.choose_noise(
             scheme, relation, self.rounds, budget, noise_multiplier, at, charged_by
         )

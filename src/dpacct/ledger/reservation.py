@@ -4,7 +4,8 @@ Rule 1: a round is reserved before data is touched, committed before its noisy v
 Rule 2: a reserved round counts as spent until it is abandoned, whatever becomes of the process.
 Rule 3: a round that its run's plan covers was admitted with the plan; any other round is admitted
 only while the adaptive bound, with all that is held for plans, stays within the budget.
-Rule 4: admission and reservation are one transaction: two processes never share the same room.
+Rule 4: where the charge of a plan depends on the order of its rounds, they are released in it.
+Rule 5: admission and reservation are one transaction: two processes never share the same room.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from dpacct.errors import LedgerError
 from dpacct.ledger.book import Book
 from dpacct.ledger.record.admission import refuse
 from dpacct.ledger.record.chain import Entry
+from dpacct.ledger.record.charged import Charged
 from dpacct.ledger.record.events import Event, event_to_json
+from dpacct.ledger.record.order import keeps_order, released_later
 from dpacct.ledger.record.plans import Plan
 from dpacct.ledger.record.standing import Standing
 from dpacct.ledger.record.state import LedgerState, RunState, Slot, abandoned, committed, reserved
@@ -90,10 +93,12 @@ def commit(book: Book, reservation: Reservation, details: dict[str, Any]) -> Non
     """Note that the round's noisy value may leave now.
 
     Raises:
-        LedgerError: the round was committed or abandoned before, or the file cannot be written.
+        LedgerError: the round was committed or abandoned before, its turn is over, or the file
+            cannot be written.
     """
     with book.store.writing():
         head, ledger, state = _settle(book, reservation)
+        _check_order(book, reservation)
         ledger, state = committed(ledger, state)
         data = {"round": reservation.number} | ({"details": details} if details else {})
         run = reservation.run
@@ -113,6 +118,21 @@ def abandon(book: Book, reservation: Reservation, reason: str) -> None:
         data = {"round": reservation.number, "reason": reason}
         run = reservation.run
         book.append(head, "abandon", run, data, ledger, state, reservation.number)
+
+
+def _check_order(book: Book, reservation: Reservation) -> None:
+    run, plan = reservation.run, book.plan(reservation.run)
+    if plan is None or reservation.slot is None:
+        return
+    if not keeps_order(Charged(plan.schedule, book.start(run).accountant)):
+        return
+    later = released_later(run, book.store.entries(reservation.number))
+    if later is not None:
+        raise LedgerError(
+            f"{book.store.path}: round {later}, a later one of the same plan, was released before "
+            f"round {reservation.number}, and the plan is charged by a game that knows one order: "
+            "nothing of this round may be released; it counts as spent."
+        )
 
 
 def _settle(book: Book, reservation: Reservation) -> tuple[Entry, LedgerState, RunState]:

@@ -58,7 +58,8 @@ class Ticket:
         Args:
             details: anything public that is known by now, as JSON.
         Raises:
-            LedgerError: the round was committed or abandoned, or the file cannot be written. Then
+            LedgerError: the round was committed or abandoned, or the file cannot be written, or a
+                later round of a plan that is charged in its order was committed before. Then
                 nothing may be released, and the round stays spent.
             InvalidParameter: the details are no JSON.
         """

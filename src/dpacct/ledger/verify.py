@@ -27,6 +27,7 @@ UNVERIFIED = (
     "names, details, reasons and sensitivities, as they were typed in",
     "times and versions, as the clocks and programs said",
     "that noise was secret where a run says so, and nothing drawn where a round was abandoned",
+    "that no client remembers whether it took part, where a plan is charged by tight",
 )
 
 

@@ -71,6 +71,9 @@ def proven_pair(round_: Round, direction: Direction) -> DominatingPair:
         case Uniform() as uniform if relation is Adjacency.ADD_REMOVE:
             # An added client displaces another one: the sum moves by up to 2 C at rate m / N.
             return SampledGaussianPair(uniform.rate_bounds[1], z / 2, direction)
+        case Uniform() as uniform if uniform.rate_bounds[1] == 1.0:
+            # A rate that rounds up to one: all the more if everybody takes part.
+            return _full_pair(round_, direction)
         case Uniform() as uniform:
             return SymmetrizedPair(uniform.rate_bounds[1], z / 2)
         case _:

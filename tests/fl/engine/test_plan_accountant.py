@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 
-from dpacct import epsilon, fl
+import dpacct
+from dpacct import Full, Poisson, Unsupported, epsilon, fl
 from dpacct.fl.engine.checks import plan_accountant
 from dpacct.fl.layout import Params, State
 from dpacct.fl.methods.protocol import Context, Method
-from dpacct.rounds import Round, Uniform
+from dpacct.rounds import Round, Sampling, Uniform
 
 PARAMS: Params = {"w": torch.zeros(2)}
 
@@ -31,25 +34,58 @@ class Remembering(fl.DPFedAvg):
         return {"times": client_state["times"] + 1}
 
 
+@dataclass(frozen=True)
+class Everyone(Remembering):
+    """All clients count the rounds, whoever takes part."""
+
+    everyone_computes = True
+
+
 @pytest.mark.parametrize(
     ("method", "expected"),
     [
         (fl.DPFedAvg(), "tight"),
         (fl.DPFedLS(), "tight"),
-        (Remembering(), "pairs"),
+        (Everyone(), "pairs"),
         (fl.FedAlphaNormEC(), "pairs"),
     ],
 )
 def test_a_memory_is_charged_by_fixed_pairs(method: Method, expected: str) -> None:
-    assert plan_accountant(method, PARAMS, "tight") == expected
-    assert plan_accountant(method, PARAMS, "rdp") == "rdp"
+    fixed = Uniform(4, 12)
+    assert plan_accountant(method, PARAMS, "tight", fixed) == expected
+    assert plan_accountant(method, PARAMS, "rdp", fixed) == "rdp"
+
+
+@pytest.mark.parametrize("accountant", ["tight", "pairs", "rdp"])
+def test_memories_of_participation_need_other_cohorts_than_of_fixed_size(accountant: str) -> None:
+    """There others remember in whose place they took part; no accountant bounds that."""
+    with pytest.raises(Unsupported, match=r"remember when they took part.*Poisson\(0.333333\)"):
+        plan_accountant(Remembering(), PARAMS, accountant, Uniform(4, 12))
+    others: tuple[Sampling, ...] = (Poisson(0.25), Full())
+    for sampling in others:
+        found = plan_accountant(Remembering(), PARAMS, accountant, sampling)
+        assert found == ("pairs" if accountant == "tight" else accountant)
+    published = dataclass(frozen=True)(type("P", (Remembering,), {"not_private_because": "x"}))()
+    assert plan_accountant(published, PARAMS, "rdp", Uniform(4, 12)) == "rdp"
+
+
+def test_what_such_memories_would_tell() -> None:
+    """The data sets of docs/derivations/federated.md exceed what fixed pairs prove."""
+    rate, apart, told = 1e-3, 6.0, 4.0
+    x, y = np.arange(-9, apart + 9, 0.05), np.arange(-9, told + 9, 0.05)
+    absent = (1 - rate) * np.outer(norm.pdf(x), norm.pdf(y))
+    one = absent + rate * np.outer(norm.pdf(x - apart), norm.pdf(y - told))
+    other = absent + rate * np.outer(norm.pdf(x), norm.pdf(y - told))
+    reached = np.maximum(one - np.exp(10.0) * other, 0.0).sum() * 0.05**2
+    plan = Round(1 / 3, Uniform(1, 1000)) + Round(1.0, Full(), "replace-one")
+    assert reached > 1.2 * dpacct.delta(plan, epsilon=10.0, accountant="pairs").upper
 
 
 @pytest.mark.parametrize(
     ("method", "accountant", "by"),
     [
         (fl.DPFedAvg(), "tight", "tight"),
-        (Remembering(), "tight", "pairs"),
+        (Everyone(), "tight", "pairs"),
         (fl.DPFedAvg(), "pairs", "pairs"),
         (fl.DPFedAvg(), "rdp", "pairs"),
     ],

@@ -82,6 +82,45 @@ def test_plans_of_several_runs_together(path: Path) -> None:
         assert ledger.verify().sound
 
 
+def test_rounds_of_a_mixed_plan_are_released_in_its_order(path: Path) -> None:
+    """Two tickets may be open at once, and what the game charges depends on who comes first."""
+    everybody = Round(3.2746, Full(), "replace-one")
+    sampled = 10 * Round(1.1151, Uniform(5, 100))
+    first, swapped = sampled + everybody, everybody + sampled
+    assert dpacct.delta(swapped, epsilon=1).lower > 1.05 * dpacct.delta(first, epsilon=1).upper
+    plan = ROUND + OTHER + everybody
+    with Ledger.open(path, WIDE) as ledger:
+        run = ledger.start_run("mixed", plan, accountant=TIGHT)
+        early, late, last = (run.reserve(phase.round) for phase in plan)
+        late.commit()
+        with pytest.raises(dpacct.LedgerError, match=r"round 4, a later one .* before round 3"):
+            early.commit()
+        assert early.state == "drawn"
+        assert run.committed == 1
+        last.commit()
+        assert ledger.verify().sound
+    equal = path.with_name("equal")
+    for file, schedule, accountant in ((equal, PLAN, TIGHT), (path.with_name("f"), plan, PAIRS)):
+        with Ledger.open(file, WIDE) as ledger:
+            run = ledger.start_run("any order", schedule, accountant=accountant)
+            tickets = [run.reserve(phase.round) for phase in (2 * schedule).phases[:1] * 2]
+            for ticket in reversed(tickets):
+                ticket.commit()
+            assert ledger.verify().sound
+
+
+def test_an_order_that_was_forged_is_found(path: Path) -> None:
+    with Ledger.open(path, WIDE) as ledger:
+        run = ledger.start_run("mixed", ROUND + OTHER, accountant=PAIRS)
+        for ticket in reversed([run.reserve(ROUND), run.reserve(OTHER)]):
+            ticket.commit()
+    rows = list(read(path))
+    next(row for row in rows if row.content["kind"] == "run").content["data"]["accountant"] = TIGHT
+    write(path, rows)
+    with Ledger.open(path) as ledger:
+        assert "a round of a plan after a later one" in ledger.verify().problems[-1]
+
+
 @pytest.mark.slow
 def test_part_of_a_mixed_plan_costs_no_more_than_all_of_it() -> None:
     mixed = Charged(2 * OTHER + 3 * ROUND, TIGHT)
@@ -114,8 +153,7 @@ def test_outside_its_plan_a_run_is_charged_by_the_odometer(path: Path) -> None:
         assert run.upper_epsilon() > FIXED / 2
 
 
-def test_a_promise_cannot_be_added_to_a_ledger(path: Path) -> None:
-    """Who changes a charge from fixed pairs to the game breaks the chain."""
+def test_a_promise_that_is_none_is_refused(path: Path) -> None:
     with Ledger.open(path, WIDE) as ledger:
         run_all(ledger, "pairs", PAIRS, 1)
     rows = list(read(path))
@@ -125,6 +163,20 @@ def test_a_promise_cannot_be_added_to_a_ledger(path: Path) -> None:
     with pytest.raises(dpacct.LedgerError, match="accountant"), Ledger.open(path) as ledger:
         ledger.summary()
     assert json.dumps(start.content)
+
+
+def test_a_promise_is_what_nobody_can_check(path: Path) -> None:
+    """A chain that was linked anew may say it; `verify` lists it as unverified."""
+    with Ledger.open(path, WIDE) as ledger:
+        run_all(ledger, "pairs", PAIRS)
+    rows = list(read(path))
+    next(row for row in rows if row.content["kind"] == "run").content["data"]["accountant"] = TIGHT
+    write(path, rows)
+    with Ledger.open(path) as ledger:
+        found = ledger.verify()
+        assert any("remembers" in what for what in found.unverified)
+        assert found.sound
+        assert ledger.upper_epsilon() == GAME
 
 
 def test_an_unknown_accountant_of_plans_is_refused(path: Path) -> None:

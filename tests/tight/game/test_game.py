@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dpacct
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct.pairs.dominating import Direction, SymmetrizedPair, achieved_pair, proven_pair
 from dpacct.rounds import Full, Phase, Poisson, Round, Schedule, Uniform
@@ -235,3 +236,18 @@ def test_an_affordable_delta_costs_nothing() -> None:
 def test_the_fixed_pair_is_the_one_cell() -> None:
     pair = proven_pair(Round(2.4, Uniform(1, 20)), Direction.REMOVE)
     assert pair == SymmetrizedPair(0.05, 1.2)
+
+
+@pytest.mark.parametrize("missing", [1, 3, 30])
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out", "add-remove"])
+def test_rates_that_round_up_to_one(missing: int, adjacency: str) -> None:
+    """Cohorts of all but a few of 1e17 clients cost what everybody costs, or a little less."""
+    almost = Round(1.5, Uniform(10**17 - missing, 10**17), adjacency)
+    near = dpacct.epsilon(5 * almost, delta=1e-3)
+    everybody = dpacct.epsilon(5 * Round(1.5, Full(), "replace-one"), delta=1e-3)
+    assert near.upper <= everybody.upper * (1 + 1e-6)
+    assert near.lower > 0.3 * everybody.lower
+    if adjacency == "replace-one":
+        assert near.upper == pytest.approx(everybody.upper, rel=1e-6)
+    mixed = 2 * almost + 2 * Round(2.0, Uniform(1, 10), adjacency)
+    assert dpacct.epsilon(mixed, delta=1e-3).upper > 0

@@ -148,14 +148,35 @@ def choose_noise(
     return multiplier, Budget(2 * epsilon(plan, delta=delta, accountant="rdp").upper + 1, delta)
 
 
-def plan_accountant(method: Method, params: Params, accountant: str) -> str:
+def plan_accountant(method: Method, params: Params, accountant: str, sampling: Sampling) -> str:
     """The accountant of a run's plan: the one asked for, unless the method's clients remember.
 
     Args:
         method: of the run.
         params: the model's.
         accountant: that was asked for.
+        sampling: of its rounds.
+    Raises:
+        Unsupported: memories that are kept by those who take part, in cohorts of fixed size.
     """
     remembers = any(overrides(method, member) for member in ("init_client", "client_state"))
     remembers = remembers or method.init_client(params) is not None
+    if remembers and not method.everyone_computes and method.not_private_because is None:
+        _check_memories(method, sampling)
     return PAIRS if remembers and accountant == TIGHT else accountant
+
+
+def _check_memories(method: Method, sampling: Sampling) -> None:
+    """Refuse cohorts in which one client's memory would tell of another client's place.
+
+    docs/derivations/federated.md, "Client memories", has data sets that exceed every bound for
+    rounds that are taken one after the other.
+    """
+    if isinstance(sampling, Uniform):
+        raise Unsupported(
+            f"clients of {method.name or type(method).__name__} remember when they took part, and "
+            f"in cohorts of fixed size one takes part in the place of another: what others "
+            f"remember tells of each, which no bound covers. Take Poisson("
+            f"{sampling.sampling_rate:g}), or let all clients update their memory in every round "
+            "(everyone_computes = True)"
+        )

@@ -2,6 +2,8 @@
 
 Rule 1: a plan is charged by fixed pairs (`pairs`), unless whoever registered its run said that no
 client remembers whether it took part: then by `tight`, which plays a game. The run's entry has it.
+Who takes part in the place of others may not be remembered by anybody, whoever charges it
+(docs/derivations/federated.md, "Client memories").
 Rule 2: the game is about rounds in the order of their plan. Rounds of several runs may run in any
 order, so plans are charged together by it only where all their rounds are equal.
 Rule 3: rounds outside plans are charged by neither, but by the odometer.

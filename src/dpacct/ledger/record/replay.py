@@ -19,6 +19,7 @@ from dpacct.ledger.record.charged import Charged
 from dpacct.ledger.record.earlier import charged_then, planned_then
 from dpacct.ledger.record.entries import Opening, Reserve, Said, Settle, Start
 from dpacct.ledger.record.events import covers, joint_noise_multiplier
+from dpacct.ledger.record.order import Released
 from dpacct.ledger.record.plans import Plan, left_of, plan_room, schedule_cost
 from dpacct.ledger.record.state import (
     LedgerState,
@@ -80,6 +81,7 @@ class Replay:
         self.dearer: list[int] = []
         self._open: dict[int, _Open] = {}
         self._owed: dict[int, _Owed] = {}
+        self._released = Released()
         self.elsewhere: set[int] = set()
         self._unchecked = False
         self._number = 0
@@ -95,8 +97,7 @@ class Replay:
             LedgerError: it does not follow from those before.
         """
         self._number = entry.number
-        ledger = self.ledger
-        if ledger is not None and any(map(gt, ledger.charged, found[0].charged)):
+        if (ledger := self.ledger) and any(map(gt, ledger.charged, found[0].charged)):
             # What is given back now must not hide that there was too much.
             self.check_budget()
         if isinstance(said, Opening):
@@ -124,8 +125,8 @@ class Replay:
         if state is None or not self._unchecked:
             return
         self._unchecked = False
-        most = self.budget.epsilon * (1 + COST_TOLERANCE)
-        if self.mixture.epsilon(state.charged, state.delta) > most:
+        spent = self.mixture.epsilon(state.charged, state.delta)
+        if spent > self.budget.epsilon * (1 + COST_TOLERANCE):
             raise LedgerError("the rounds charged before it exceed the budget")
 
     def _first(self, run: int, found: LedgerState) -> Found:
@@ -207,6 +208,7 @@ class Replay:
         if settled is None or settled.run != entry.run:
             raise LedgerError("it settles a round that is not open")
         if entry.kind == "commit":
+            self._released.add(entry.run, self._charged.get(entry.run), settled.slot)
             return committed(ledger, state)
         changed = abandoned(ledger, state, settled.cost, settled.slot, skipped=settled.skipped)
         if changed[1].cursor < state.cursor:
@@ -241,9 +243,8 @@ class Replay:
             places = [plan.cost(self.mixture, number, number + 1) for plan in plans]
             costs = [tuple(map(min, *both)) for both in zip(costs, places, strict=False)]
         cost = self._same(subtract(found.spent, ledger.spent), costs)
-        changed = reserved(ledger, state, cost, slot, adjacency)
         self._open[entry.number] = _Open(entry.run, cost, slot, skipped, owed)
-        return changed
+        return reserved(ledger, state, cost, slot, adjacency)
 
     def _check_charge(self, said: Reserve) -> None:
         """What is charged covers all releases together, and the round (`Event.charged`)."""

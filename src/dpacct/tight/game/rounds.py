@@ -40,12 +40,16 @@ def is_game(round_: Round) -> bool:
     return (
         isinstance(sampling, Uniform)
         and round_.adjacency is Adjacency.REPLACE_ONE
-        and sampling.cohort_size < sampling.num_clients
+        # So near one that the rate rounds up to it there is no choice that a double knows.
+        and sampling.rate_bounds[1] < 1.0
     )
 
 
 def takes_everybody(round_: Round) -> bool:
     """Whether it is a Gaussian with twice the clip norm as shift."""
+    sampling = round_.sampling
+    if isinstance(sampling, Uniform) and sampling.cohort_size < sampling.num_clients:
+        return False
     return round_.adjacency is Adjacency.REPLACE_ONE and round_.sampling_rate == 1.0
 
 
