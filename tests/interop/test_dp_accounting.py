@@ -75,6 +75,40 @@ def test_what_an_event_comes_to(event: Any, expected: Schedule) -> None:
     assert schedule_of(event) == expected
 
 
+FIXED = dp_accounting.SampledWithoutReplacementDpEvent(2000, 100, G(2.4))
+COHORT = Round(2.4, Uniform(100, 2000), "replace-one")
+ALL = Round(12.0, Full(), "replace-one")
+
+
+def test_rounds_of_fixed_cohorts_among_others_stay_in_their_order() -> None:
+    """The bound of the game depends on the order; grouped by kind, this one fell below the truth."""
+    plan = COHORT + 10 * ALL + 9 * COHORT
+    accountant = plug_in.TightPrivacyAccountant(RELATIONS.REPLACE_ONE)
+    accountant.compose(FIXED).compose(G(12.0), 10).compose(FIXED, 9)
+    assert accountant.schedule == plan
+    achieved = dpacct.epsilon(plan, delta=1e-5)
+    grouped = dpacct.epsilon(10 * COHORT + 10 * ALL, delta=1e-5).upper
+    assert grouped < achieved.lower <= accountant.get_epsilon(1e-5) == achieved.upper
+
+    both = C([FIXED, G(12.0)])
+    assert schedule_of(S(both, 5), "replace-one") == 5 * (COHORT + ALL)
+    assert schedule_of(S(S(both, 2), 3), "replace-one") == 6 * (COHORT + ALL)
+    accountant = plug_in.TightPrivacyAccountant(RELATIONS.REPLACE_ONE).compose(both, 7)
+    assert accountant.schedule == 7 * (COHORT + ALL)
+    assert schedule_of(S(S(FIXED, 10**5), 10**4), "replace-one") == 10**9 * COHORT
+
+
+def test_an_order_that_is_too_long_to_keep_is_refused() -> None:
+    event = C([FIXED, G(12.0)])
+    with pytest.raises(plug_in.UnmappedEvent, match="kept in their order"):
+        schedule_of(S(event, 10**9), "replace-one")
+    accountant = plug_in.TightPrivacyAccountant(RELATIONS.REPLACE_ONE)
+    with pytest.raises(dp_accounting.UnsupportedEventError, match="kept in their order"):
+        accountant.compose(event, 10**9)
+    assert accountant.supports(event)
+    assert accountant.get_epsilon(1e-5) == 0.0
+
+
 @given(st.floats(1e-6, 1.0), st.floats(1e-6, 1.0))
 def test_a_sample_of_a_sample_is_never_at_too_low_a_rate(rate: float, other: float) -> None:
     from fractions import Fraction
@@ -164,6 +198,22 @@ def test_a_record_that_is_replaced_moves_twice_the_clip_norm() -> None:
     assert pld == pytest.approx(ours, rel=1e-3)
     renyi = RdpAccountant(neighboring_relation=RELATIONS.REPLACE_ONE).compose(event)
     assert renyi.get_epsilon(1e-5) < 0.6 * achieved
+
+
+def test_events_that_can_be_read_once_are_refused() -> None:
+    """The library reads an event twice: the second time they would be none, and cost nothing."""
+    event = C(G(1.0) for _ in range(2))
+    accountant = plug_in.TightPrivacyAccountant()
+    with pytest.raises(dp_accounting.UnsupportedEventError, match="are no list"):
+        accountant.compose(event)
+    assert accountant.compose(C((G(1.0),))).schedule == 1 * Round(1.0)
+
+
+def test_more_rounds_than_are_known_are_refused_when_they_are_composed() -> None:
+    accountant = plug_in.TightPrivacyAccountant().compose(G(1e3), 10**12)
+    with pytest.raises(dp_accounting.UnsupportedEventError, match="number of rounds composed"):
+        accountant.compose(G(1e3))
+    assert accountant.schedule.rounds == 10**12
 
 
 def test_nothing_and_everything() -> None:

@@ -345,15 +345,30 @@ def test_batches_that_the_program_itself_adds_up_are_refused(ledger: Ledger, mod
     assert run.committed == 10
 
 
-def test_gradients_of_more_examples_than_were_drawn_are_refused(ledger: Ledger) -> None:
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_gradients_of_more_examples_than_were_drawn_are_refused(ledger: Ledger, mode: str) -> None:
     run = ledger.start_run("opacus")
-    job = Job()
+    job = Job(mode=mode)
     batches = iter(job.attach(run))
     next(batches)
     refused(job, lambda: job.step((X, Y)), LedgerError, "the gradients are of 40 examples")
     x, y = next(batches)
     job.step((x[:1], y[:1]))
     assert (run.rounds, run.committed) == (2, 1)
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_what_opacus_keeps_of_a_batch_that_was_refused_is_in_no_other_sum(
+    ledger: Ledger, mode: str
+) -> None:
+    run = ledger.start_run("opacus")
+    job = Job(mode=mode)
+    batches = iter(job.attach(run))
+    job.optimizer._step_skip_queue.append(True)
+    refused(job, lambda: job.step(next(batches)), LedgerError, "a part of a batch")
+    refused(job, lambda: job.step(next(batches)), LedgerError, "a part of a batch")
+    assert run.committed == 0
+    assert job.epoch() == 10
 
 
 def test_two_optimizers_and_what_is_attached_twice(ledger: Ledger) -> None:
@@ -416,15 +431,26 @@ def test_a_loader_that_does_not_sample_by_poisson_is_refused(ledger: Ledger, nam
     assert run.rounds == 0
 
 
+ADAPTIVE = {
+    "clipping": "adaptive",
+    "target_unclipped_quantile": 0.5,
+    "clipbound_learning_rate": 0.2,
+    "max_clipbound": 10.0,
+    "min_clipbound": 0.1,
+    "unclipped_num_std": 2.0,
+}
+
+
+def test_the_accountant_alone_refuses_a_clip_norm_that_depends_on_the_data() -> None:
+    """What it counted was the noise of gradients and count together, at half the sensitivity."""
+    job = Job(**ADAPTIVE)
+    refused(job, job.epoch, Unsupported, "by a count of the data")
+    assert len(job.engine.accountant) == 0
+    assert job.engine.get_epsilon(DELTA) == 0.0
+
+
 def test_an_optimizer_whose_clip_norm_depends_on_the_data_is_refused(ledger: Ledger) -> None:
-    job = Job(
-        clipping="adaptive",
-        target_unclipped_quantile=0.5,
-        clipbound_learning_rate=0.2,
-        max_clipbound=10.0,
-        min_clipbound=0.1,
-        unclipped_num_std=2.0,
-    )
+    job = Job(**ADAPTIVE)
     run = ledger.start_run("opacus")
     with pytest.raises(Unsupported, match="by a count of the data"):
         job.attach(run)
@@ -553,6 +579,64 @@ def test_two_processes_share_one_run(tmp_path: Path) -> None:
     assert torch.equal(found[0][2], found[1][2])
     with Ledger.open(tmp_path / "l.ledger") as ledger:
         assert (ledger.runs[0].committed, ledger.runs[0].rounds) == (25, 25)
+
+
+BARE = """
+import sys
+from importlib import metadata
+found = metadata.version
+def version(name):
+    if name == "opacus":
+        if {version!r} is None:
+            raise metadata.PackageNotFoundError
+        return {version!r}
+    return found(name)
+metadata.version = version
+sys.modules["torch"] = None
+from dpacct.errors import Unsupported
+try:
+    import dpacct.interop.opacus
+except Unsupported as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        (None, "opacus is not installed; pip install 'dpacct[opacus]' brings it."),
+        ("1.5.4", "opacus 1.5.4 is too old, version 1.6 or later is needed;"),
+    ],
+)
+def test_without_opacus_and_torch_the_import_says_what_to_install(
+    version: str | None, words: str
+) -> None:
+    script = BARE.format(version=version)
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert words in done.stdout, done.stderr
+
+
+def test_versions_are_compared_as_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib import metadata
+
+    from dpacct.interop.packages import import_package
+
+    for found, needed, old in (
+        ("2", "2.0", False),
+        ("1.10", "1.6", False),
+        ("1.6.0", "1.6", False),
+        ("1.6", "1.6.0", False),
+        ("1.5.99", "1.6", True),
+        ("0.9", "1", True),
+    ):
+        monkeypatch.setattr(metadata, "version", lambda _name, found=found: found)
+        if old:
+            with pytest.raises(Unsupported, match="is too old"):
+                import_package("json", "opacus", needed, "opacus")
+        else:
+            assert import_package("json", "opacus", needed, "opacus").__name__ == "json"
 
 
 def test_a_rank_without_a_ledger_needs_others(ledger: Ledger) -> None:

@@ -8,20 +8,31 @@ Rule 3: Gaussians composed on one Poisson sample are one Gaussian on it, of nois
 z_i^-2)^(-1/2); a Poisson sample of a Poisson sample is one at the product of the rates.
 Whatever else is nested, and whatever is not Gaussian, is refused.
 Rule 4: what rounding does not represent is charged more, never less.
+Rule 5: rounds of fixed-size cohorts beside rounds of other kinds stay in their order, which their
+bound depends on; where the order does not count, rounds are grouped by kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from math import nextafter
-from typing import Any
+from typing import Any, cast
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.interop.packages import import_package
 from dpacct.ledger.record.events import joint_noise_of
-from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
+from dpacct.rounds import (
+    MAX_PHASES,
+    Adjacency,
+    Full,
+    Phase,
+    Poisson,
+    Round,
+    Schedule,
+    Uniform,
+)
 
 
 class UnmappedEvent(Unsupported):
@@ -105,8 +116,8 @@ def schedule_of_event(event: Any, adjacency: Adjacency | str) -> Schedule:
         event: a `DpEvent`.
         adjacency: the neighboring relation, which an event does not say.
     Returns:
-        Rounds in the order of the event, where those of a repeated composition are grouped by kind;
-        empty where nothing is released.
+        Rounds in the order of the event, where those of a repeated composition are grouped by kind
+        unless their order counts; empty where nothing is released.
     Raises:
         UnmappedEvent: it has none, or a part of it. InvalidParameter: a value out of range.
         Unsupported: dp-accounting is not installed, or too old.
@@ -119,17 +130,49 @@ def _phases(events: Any, event: Any, adjacency: Adjacency) -> Iterator[Phase]:
         case events.NoOpDpEvent():
             return
         case events.ComposedDpEvent():
-            for part in event.events:
+            parts: Any = event.events
+            if not isinstance(parts, Sequence):
+                # An iterator would be empty when it is read a second time.
+                raise UnmappedEvent(event, "its events are no list")
+            for part in cast("Sequence[Any]", parts):
                 yield from _phases(events, part, adjacency)
         case events.SelfComposedDpEvent():
             count = _count(event.count)
             if count:
-                inner = Schedule(_phases(events, event.event, adjacency)).distinct()
-                yield from (Phase(round_, count * times) for round_, times in inner.items())
+                yield from repeat(event, Schedule(_phases(events, event.event, adjacency)), count)
         case _:
             round_ = _round(events, event, adjacency)
             if round_ is not None:
                 yield Phase(round_, 1)
+
+
+def group(schedule: Schedule) -> Schedule:
+    """The same rounds grouped by kind, unless their order counts."""
+    if _order_counts(schedule):
+        return schedule
+    return Schedule(Phase(round_, times) for round_, times in schedule.distinct().items())
+
+
+def repeat(event: Any, schedule: Schedule, count: int) -> Iterator[Phase]:
+    """The phases of a schedule so many times over, grouped by kind unless their order counts.
+
+    Raises:
+        UnmappedEvent: of ``event``, where the order counts and has too many phases to be kept.
+    """
+    if not _order_counts(schedule):
+        yield from (Phase(round_, count * times) for round_, times in schedule.distinct().items())
+        return
+    phases = count * len(schedule.phases)
+    if phases > MAX_PHASES:
+        why = "rounds of fixed-size samples among others are kept in their order, and it has "
+        raise UnmappedEvent(event, f"{why}{phases} phases, more than {MAX_PHASES}")
+    for _ in range(count):
+        yield from schedule
+
+
+def _order_counts(schedule: Schedule) -> bool:
+    kinds = schedule.distinct()
+    return len(kinds) > 1 and any(isinstance(kind.sampling, Uniform) for kind in kinds)
 
 
 def _round(events: Any, event: Any, adjacency: Adjacency) -> Round | None:

@@ -17,15 +17,14 @@ from typing import Any
 
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.errors import Unsupported
-from dpacct.interop.opacus_ledger import LedgerLoader, attach_ledger, library
+from dpacct.interop.opacus_installed import accountants as _accountants
+from dpacct.interop.opacus_ledger import LedgerLoader, attach_ledger, refuse_adaptive
 from dpacct.rounds import Phase, Poisson, Round, Schedule
 
 __all__ = ["NAME", "LedgerLoader", "TightAccountant", "attach_ledger", "register"]
 
 # What `PrivacyEngine` is told.
 NAME = "dpacct"
-
-_accountants = library("accountants")
 
 
 class TightAccountant(_accountants.IAccountant):
@@ -74,10 +73,12 @@ class TightAccountant(_accountants.IAccountant):
         """What Opacus calls after the noise and before the update.
 
         The hook raises `Unsupported` where gradients of several batches were added up: an example
-        may be in two of them, and no rate accounts for that.
+        may be in two of them, and no rate accounts for that; and where the clip norm follows a
+        count of the data, which has a cost of its own.
         """
 
         def count(optimizer: Any) -> None:
+            refuse_adaptive(optimizer)
             if optimizer.accumulated_iterations != 1:
                 raise Unsupported(
                     f"gradients of {optimizer.accumulated_iterations} batches were added up before "

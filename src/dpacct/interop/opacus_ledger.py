@@ -23,22 +23,12 @@ from torch.utils.data import DataLoader
 
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsupported
 from dpacct.fl.privacy.randomness import OperatingSystem, draw_cohort
+from dpacct.interop.opacus_installed import library
 from dpacct.interop.opacus_noise import fresh_generator
 from dpacct.interop.opacus_ranks import Ranks
 from dpacct.interop.opacus_steps import Steps
-from dpacct.interop.packages import import_package
 from dpacct.ledger import Event, Run, Ticket
 from dpacct.rounds import Adjacency, Poisson, Round, Schedule
-
-
-def library(part: str) -> Any:
-    """A part of Opacus.
-
-    Raises:
-        Unsupported: it is not installed, or too old.
-    """
-    return import_package(f"opacus.{part}", "opacus", "1.6", "opacus")
-
 
 _samplers = library("utils.uniform_sampler")
 _optimizers = library("optimizers")
@@ -208,7 +198,12 @@ def attach_ledger(
     return LedgerLoader(loader, charged, run, event)
 
 
-def _check_optimizer(optimizer: Any) -> None:
+def refuse_adaptive(optimizer: Any) -> None:
+    """Refuse an optimizer whose clip norm follows a count of the data.
+
+    Raises:
+        Unsupported: it is one.
+    """
     kind = type(optimizer).__name__
     if isinstance(optimizer, _optimizers.AdaClipDPOptimizer) or hasattr(
         optimizer, "_adjusted_noise_multiplier"
@@ -217,6 +212,11 @@ def _check_optimizer(optimizer: Any) -> None:
             f"{kind} chooses its clip norm by a count of the data: Opacus charges the count at "
             "half its sensitivity, and divides it by the size of the batch, which nothing charges."
         )
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    kind = type(optimizer).__name__
+    refuse_adaptive(optimizer)
     if not isinstance(optimizer, _optimizers.DPOptimizer):
         raise Unsupported(f"{kind} adds no noise; give the optimizer that make_private returned.")
     if type(optimizer) not in _KNOWN:

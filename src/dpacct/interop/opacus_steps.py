@@ -147,14 +147,14 @@ class Steps:
         # Until all went well: what was summed of a batch that is split is then not to be used.
         self._mixed = part.signaled
         self._check_settings()
-        if not self._ghost:
-            self._check_examples(part)
+        self._check_examples(part)
         if self._fresh_noise is not None:
             self._optimizer.generator = self._fresh_noise(self._optimizer)
         done = self._pre_step(*words, **named)
         if done and part.ticket.state != "committed":
             raise LedgerError("the step was not charged: its hook was replaced, nothing is done.")
         if done != part.last:
+            self._mixed = True
             raise LedgerError(_OTHER_PART)
         self._mixed = False
         return done
@@ -187,7 +187,8 @@ class Steps:
                 "example may be in several and move the sum by more than the clip norm. Step after "
                 "each batch; BatchMemoryManager makes batches larger."
             )
-        found: Any = optimizer.params[0].grad_sample
+        # Ghost clipping keeps the norms of the gradients and not the gradients.
+        found: Any = getattr(optimizer.params[0], "_norm_sample" if self._ghost else "grad_sample")
         first = self._stepped == 0 or self._parts[self._stepped - 1].last
         self._examples *= not first
         held = cast("list[Any]", found) if isinstance(found, list) else [found]

@@ -34,5 +34,8 @@ def import_package(module: str, distribution: str, at_least: str, extra: str) ->
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """The numbers a version begins with."""
-    return tuple(int(part) for part in re.findall(r"\d+", re.split(r"[^\d.]", version)[0]))
+    """The numbers a version begins with; ``2`` and ``2.0`` are one."""
+    numbers = [int(part) for part in re.findall(r"\d+", re.split(r"[^\d.]", version)[0])]
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)
