@@ -30,6 +30,7 @@ from dpacct.pairs.dominating import (
     ReplacementPair,
     SampledGaussianPair,
     achieved_pair,
+    pairs_of,
 )
 from dpacct.pairs.moments import log_moment
 from dpacct.pairs.one_round import one_round_delta
@@ -54,11 +55,7 @@ def _pairs(schedule: Schedule, direction: Direction) -> dict[AchievedPair, int]:
         counts = {
             kind: counts[kind] for kind in nlargest(_MAX_KINDS, weights, key=weights.__getitem__)
         }
-    pairs: dict[AchievedPair, int] = {}
-    for round_, count in counts.items():
-        pair = achieved_pair(round_, direction)
-        pairs[pair] = pairs.get(pair, 0) + count
-    return pairs
+    return pairs_of(counts, achieved_pair, direction)
 
 
 def _candidates(schedule: Schedule) -> list[AchievedPair]:

@@ -15,8 +15,10 @@ Which pair stands for which round, and why, is in docs/derivations/dominating-pa
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 from dpacct.rounds import Adjacency, Round, Uniform
 
@@ -55,6 +57,19 @@ class ReplacementPair:
 
 DominatingPair = SampledGaussianPair | SymmetrizedPair | ReplacementPair
 AchievedPair = SampledGaussianPair | ReplacementPair
+PairT = TypeVar("PairT", bound=DominatingPair)
+PairOf = Callable[[Round, Direction], DominatingPair]
+
+
+def pairs_of(
+    rounds: Mapping[Round, int], pair_of: Callable[[Round, Direction], PairT], direction: Direction
+) -> dict[PairT, int]:
+    """The pairs of distinct rounds in one direction, each with the number of its rounds."""
+    pairs: dict[PairT, int] = {}
+    for round_, count in rounds.items():
+        pair = pair_of(round_, direction)
+        pairs[pair] = pairs.get(pair, 0) + count
+    return pairs
 
 
 def proven_pair(round_: Round, direction: Direction) -> DominatingPair:

@@ -23,6 +23,7 @@ from dpacct.pairs.dominating import (
     SampledGaussianPair,
     SymmetrizedPair,
     achieved_pair,
+    pairs_of,
     proven_pair,
 )
 from dpacct.pairs.moments import log_moment
@@ -105,16 +106,9 @@ class RenyiCurve:
     """
 
     def __init__(self, schedule: Schedule) -> None:
-        self._proven = [self._pairs(schedule, direction, proven=True) for direction in Direction]
-        self._achieved = [self._pairs(schedule, direction, proven=False) for direction in Direction]
-
-    @staticmethod
-    def _pairs(schedule: Schedule, direction: Direction, *, proven: bool) -> _Composition:
-        pairs: dict[DominatingPair, int] = {}
-        for round_, count in schedule.distinct().items():
-            pair = proven_pair(round_, direction) if proven else achieved_pair(round_, direction)
-            pairs[pair] = pairs.get(pair, 0) + count
-        return _compose(pairs, direction)
+        rounds = schedule.distinct()
+        self._proven = [_compose(pairs_of(rounds, proven_pair, d), d) for d in Direction]
+        self._achieved = [_compose({**pairs_of(rounds, achieved_pair, d)}, d) for d in Direction]
 
     def upper(self, order: float) -> float:
         """Proven upper bound at one order."""

@@ -20,14 +20,15 @@ from dpacct.errors import NotConverged
 from dpacct.pairs.achieved import AllRounds, affinity_delta
 from dpacct.pairs.dominating import (
     Direction,
-    DominatingPair,
+    PairOf,
     SampledGaussianPair,
     SymmetrizedPair,
     achieved_pair,
+    pairs_of,
     proven_pair,
 )
 from dpacct.pairs.one_round import one_round_delta
-from dpacct.rounds import Round, Schedule
+from dpacct.rounds import Schedule
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import Contour
@@ -38,8 +39,6 @@ from dpacct.tight.saddle import log_delta_estimate, tilt_at_epsilon
 # Relative width at which a contour is worth keeping; at which it also answers elsewhere, and how
 # much wider than where it was made for.
 _MADE, _SHARP, _WIDER = 1e-7, 1e-9, 2.0
-
-PairOf = Callable[[Round, Direction], DominatingPair]
 
 
 class TwoSided(Protocol):
@@ -114,7 +113,7 @@ class _Side:
         solve: Solver,
         worse: Callable[[float], float],
     ) -> None:
-        self._pairs = {d: _pairs(schedule, pair_of, d) for d in Direction}
+        self._pairs = {d: pairs_of(schedule.distinct(), pair_of, d) for d in Direction}
         self._solvers = {d: _Solvers(Composition.of(p, d), solve) for d, p in self._pairs.items()}
         self._worse = worse
         self._seen: dict[tuple[Direction, float], Interval] = {}
@@ -187,12 +186,3 @@ class _Solvers:
         tilt, at = tilt_at_epsilon(self._composition, epsilon)
         log_delta = min(0.0, log_delta_estimate(tilt, at, epsilon))
         return Contour(self._composition, tilt, epsilon, log_delta, 0.0, at.variance)
-
-
-def _pairs(schedule: Schedule, pair_of: PairOf, direction: Direction) -> dict[DominatingPair, int]:
-    """The pairs of a schedule in one direction, each with the number of its rounds."""
-    pairs: dict[DominatingPair, int] = {}
-    for round_, count in schedule.distinct().items():
-        pair = pair_of(round_, direction)
-        pairs[pair] = pairs.get(pair, 0) + count
-    return pairs

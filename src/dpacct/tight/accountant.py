@@ -23,10 +23,10 @@ from dataclasses import dataclass, replace
 from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter, NotConverged
 from dpacct.pairs.achieved import achieved_delta, achieved_epsilon, certain_delta
-from dpacct.pairs.dominating import Direction, achieved_pair, proven_pair
+from dpacct.pairs.dominating import Direction, PairOf, achieved_pair, proven_pair
 from dpacct.renyi.accountant import RenyiAccountant
 from dpacct.rounds import Schedule
-from dpacct.tight.composition import Composition, PairOf
+from dpacct.tight.composition import Composition
 from dpacct.tight.engines import Engine, Solver, find_engine
 from dpacct.tight.game.game import (
     check_worth,

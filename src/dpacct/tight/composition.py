@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,14 +13,16 @@ from dpacct.numerics.rounding import UNIT, Array, Bounds, weighted_sum
 from dpacct.pairs.dominating import (
     Direction,
     DominatingPair,
+    PairOf,
     ReplacementPair,
     SampledGaussianPair,
     SymmetrizedPair,
+    pairs_of,
 )
 from dpacct.pairs.moments import log_moment
 from dpacct.pairs.replacement import replacement_log_moment
 from dpacct.pairs.symmetrized import symmetrized_log_moment
-from dpacct.rounds import MAX_PHASES, Round, Schedule
+from dpacct.rounds import MAX_PHASES, Schedule
 from dpacct.tight.laws.cumulants import (
     ACCURACY,
     MAX_NODES,
@@ -42,7 +44,6 @@ class Rows(NamedTuple):
 
 
 NO_ROWS = Rows(np.empty(0), np.empty(0), np.empty(0))
-PairOf = Callable[[Round, Direction], DominatingPair]
 # Rounds whose nodes are kept in the same arrays.
 _ROWS = 500
 _ACCURACY, _MAX_NODES = 44.0, 500_000
@@ -95,11 +96,7 @@ class Composition:
     @classmethod
     def of_schedule(cls, schedule: Schedule, pair_of: PairOf, direction: Direction) -> Composition:
         """The composition of the pairs that stand for the rounds of a schedule."""
-        pairs: dict[DominatingPair, int] = {}
-        for round_, count in schedule.distinct().items():
-            pair = pair_of(round_, direction)
-            pairs[pair] = pairs.get(pair, 0) + count
-        return cls.of(pairs, direction)
+        return cls.of(pairs_of(schedule.distinct(), pair_of, direction), direction)
 
     def without_least(self, mass: float) -> tuple[Composition, float]:
         """The composition without what hardly matters, and how much delta(eps) loses by that.
