@@ -104,7 +104,7 @@ def line(error: DpacctError) -> str:
     label = words.spelling(LABELS.get(error.name, error.name))
     value, hint = error.value, error.hint
     if value is None:
-        return f"{label} is missing; {error.rule}."
+        return f"{label} is missing; {words.in_units(error.rule)}."
     typed = _typed(label, value)
     if isinstance(value, str) and error.name in SHARES | WHOLE | REALS:
         shown = _not_a_number(label, value)
@@ -113,7 +113,7 @@ def line(error: DpacctError) -> str:
         shown = f"{words.shortened(typed)}{_beyond(typed, value)}"
     else:
         return error.describe(label)
-    sentence = f"{label} is {shown}; {error.rule}."
+    sentence = f"{label} is {shown}; {words.in_units(error.rule)}."
     return f"{sentence} {hint}" if hint else sentence
 
 

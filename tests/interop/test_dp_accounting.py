@@ -81,7 +81,7 @@ ALL = Round(12.0, Full(), "replace-one")
 
 
 def test_rounds_of_fixed_cohorts_among_others_stay_in_their_order() -> None:
-    """The bound of the game depends on the order; grouped, this one fell below the truth."""
+    """The bound depends on the order; grouped by kind, this one fell below the truth."""
     plan = COHORT + 10 * ALL + 9 * COHORT
     accountant = plug_in.TightPrivacyAccountant(RELATIONS.REPLACE_ONE)
     accountant.compose(FIXED).compose(G(12.0), 10).compose(FIXED, 9)

@@ -411,6 +411,44 @@ def test_a_clip_norm_may_follow_a_schedule(ledger: Ledger) -> None:
     assert job.loader.run.committed == 10
 
 
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_clip_norms_of_layers_that_exceed_the_one_of_the_noise_are_refused(
+    ledger: Ledger,
+    scheduled: bool,  # noqa: FBT001 - a case
+) -> None:
+    run = ledger.start_run("opacus")
+    job = Job(clipping="per_layer", max_grad_norm=[0.5, 0.5])
+    if scheduled:
+        job.attach(run, scheduled_clip=True)
+        job.optimizer.max_grad_norms = [5.0, 5.0]
+        refused(job, job.epoch, Unsupported, r"7\.07107 together")
+        job.optimizer.max_grad_norms = [0.3, 0.6]
+        job.optimizer.max_grad_norm = 0.45**0.5
+        assert job.epoch() == 10
+    else:
+        job.optimizer.max_grad_norms = [5.0, 5.0]
+        with pytest.raises(Unsupported, match=r"7\.07107 together"):
+            job.attach(run)
+
+
+def test_a_model_that_clips_to_another_norm_than_its_optimizer_says(ledger: Ledger) -> None:
+    job = Job(mode="ghost", loader=DataLoader(TensorDataset(50 * X, Y), 40))
+    job.optimizer.max_grad_norm = 0.01
+    job.attach(ledger.start_run("opacus"))
+    refused(job, job.epoch, LedgerError, "a model that clips to another norm")
+    assert job.loader.run.committed == 0
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_gradients_that_are_not_finite_are_not_released(ledger: Ledger, mode: str) -> None:
+    x = X.clone()
+    x[3] = float("nan")
+    job = Job(mode=mode, loader=DataLoader(TensorDataset(x, Y), 40))
+    job.attach(ledger.start_run("opacus"))
+    refused(job, job.epoch, LedgerError, "not finite")
+    assert (job.loader.run.rounds, job.loader.run.committed) == (1, 0)
+
+
 def loaders() -> dict[str, tuple[Any, str]]:
     data = TensorDataset(X, Y)
     weighted = WeightedRandomSampler([1.0] * len(data), len(data))
@@ -567,7 +605,6 @@ t.torch.save((steps, job.loader.ended, module.module.weight), f"{{folder}}/{{ran
 """
 
 
-@pytest.mark.slow
 def test_two_processes_share_one_run(tmp_path: Path) -> None:
     script = RANK.format(folder=str(Path(__file__).parent))
     words = [sys.executable, "-c", script, str(tmp_path)]
@@ -631,7 +668,11 @@ def test_versions_are_compared_as_numbers(monkeypatch: pytest.MonkeyPatch) -> No
         ("1.5.99", "1.6", True),
         ("0.9", "1", True),
     ):
-        monkeypatch.setattr(metadata, "version", lambda _name, found=found: found)
+
+        def version(_name: str, found: str = found) -> str:
+            return found
+
+        monkeypatch.setattr(metadata, "version", version)
         if old:
             with pytest.raises(Unsupported, match="is too old"):
                 import_package("json", "opacus", needed, "opacus")

@@ -2,7 +2,8 @@
 
 Rule 1: a step is for one batch, the one that was delivered last, and each batch has at most one.
 Rule 2: a batch that is split for memory has all its parts stepped, in their order, and no other's.
-Rule 3: noise and clip norm at the step are those of the reservation.
+Rule 3: noise and clip norm at the step are those of the reservation; the sum that is released is no
+longer than the clipped gradients of its examples can make it, and finite.
 What breaks a rule raises before noise is drawn, or at the latest before the model changes.
 
 The loader draws ahead of what it delivers: by ``lead`` batches with workers, by none without.
@@ -76,12 +77,15 @@ class Steps:
         self._ghost = type(optimizer).__name__ == "DPOptimizerFastGradientClipping"
         self._noise = float(optimizer.noise_multiplier)
         self._clip = self._clip_now()
+        self._check_layers(self._clip)
         self._passes = 0
         self._parts: list[Part] = []
         self._asked = 0
         self._stepped = -1
         self._current: Part | None = None
         self._examples = 0
+        # How long a sum the examples so far can make.
+        self._reach = 0.0
         self._mixed = False
         self._pre_step = optimizer.pre_step
         self._signal = optimizer.signal_skip_step
@@ -194,17 +198,46 @@ class Steps:
         held = cast("list[Any]", found) if isinstance(found, list) else [found]
         self._examples += sum(map(len, held))
         # Opacus can put one made-up example into an empty batch.
+        self._reach = self._reach * (not first) + self._reach_of(held)
         if self._examples > max(part.examples, 1):
             raise LedgerError(
                 f"the gradients are of {self._examples} examples and the batch has "
                 f"{part.examples}: a step is for the batch that the loader delivered, as it is."
             )
 
+    def _reach_of(self, held: list[Any]) -> float:
+        if not self._ghost:
+            return sum(map(len, held)) * self._clip[0]
+        squared: Any = sum(p._norm_sample.double() ** 2 for p in self._optimizer.params)  # noqa: SLF001 - ghost clipping's
+        return float(squared.sqrt().clamp(max=self._clip[0]).sum())
+
+    def _check_sum(self) -> None:
+        """What the model or the data made of the clip norm, as far as the sum shows it."""
+        squared: Any = sum(p.summed_grad.double().square().sum() for p in self._optimizer.params)
+        length = float(squared) ** 0.5
+        # Opacus rounds to float32 and less.
+        if not length <= 1.01 * self._reach + 1e-6 * self._clip[0]:
+            raise LedgerError(
+                f"the sum of the gradients has norm {length:g}, and its examples make at most "
+                f"{self._reach:g} at clip norm {self._clip[0]:g}: gradients that are not finite, "
+                "or, with ghost clipping, a model that clips to another norm."
+            )
+
+    @staticmethod
+    def _check_layers(clip: tuple[float, ...]) -> None:
+        whole, *layers = clip
+        together = sum(layer**2 for layer in layers) ** 0.5
+        if not together <= whole * (1 + 1e-6):
+            raise Unsupported(
+                f"the clip norms of the layers are {together:g} together, and the noise is for "
+                f"{whole:g}."
+            )
+
     def _check_settings(self) -> None:
         if hasattr(self._optimizer, "_adjusted_noise_multiplier"):
             raise Unsupported("the noise is adjusted for an adaptive clip norm, uncharged.")
         noise = float(self._optimizer.noise_multiplier)
-        if noise < self._noise:
+        if not noise >= self._noise:
             raise Unsupported(
                 f"noise multiplier {noise:g} is less than {self._noise:g}, which is charged; "
                 "attach the optimizer with the least noise that it will have."
@@ -219,6 +252,7 @@ class Steps:
                 "data, that has a cost, and if not, attach with scheduled_clip=True (never with "
                 "ghost clipping, nor within a batch)."
             )
+        self._check_layers(clip)
         self._clip = clip
 
     def _clip_now(self) -> tuple[float, ...]:
@@ -230,6 +264,7 @@ class Steps:
         part = self._current
         if part is None or not part.last:
             raise LedgerError(_OTHER_PART)
+        self._check_sum()
         part.ticket.commit()
         if self._hook is not None:
             self._hook(optimizer)

@@ -68,7 +68,7 @@ def test_an_epoch_takes_one_over_the_rate_rounded_up(dpacct: Any, words: str, ro
         ("--batch 256 --epochs 20", "--batch 256 needs --examples, the population"),
         ("--examples 50000 --epochs 20", "Give it, or --batch with --examples"),
         ("--examples 50000 --batch 0 --epochs 20", "--batch is 0; the cohort size is a whole"),
-        ("--examples 10 --batch 20 --epochs 20", "--batch is 20; a cohort has at most"),
+        ("--examples 10 --batch 20 --epochs 20", "as many members as there are examples (10)"),
         ("--examples x --batch 20 --epochs 20", "--examples is 'x', which is not a number"),
         ("--examples 50 --batch 5 --epochs 0", "--epochs is 0; the number of epochs is a finite"),
         ("--examples 50 --batch 5 --epochs -1", "--epochs is -1; the number of epochs is a"),
