@@ -242,3 +242,13 @@ def test_epsilon_and_delta_are_those_of_the_accountant() -> None:
     chance = calibrate(schedule=plan, epsilon=8, solve="delta")
     assert chance.delta == dpacct.delta(plan, epsilon=8, accountant="rdp").upper
     assert (chance.solved_for, chance.target, chance.epsilon.upper) == ("delta", None, 8)
+
+
+@pytest.mark.parametrize("accountant", ["tight", "pairs"])
+def test_a_target_that_any_noise_meets_takes_the_least(accountant: str) -> None:
+    """At this delta one of ten clients may be shown as it is, twice."""
+    found = dpacct.calibrate(
+        epsilon=1, delta=0.2137, rounds=2, sampling=Uniform(1, 10), accountant=accountant
+    )
+    assert found.noise_multiplier == pytest.approx(1e-3)
+    assert found.epsilon.upper <= 1

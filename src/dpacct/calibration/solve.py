@@ -32,16 +32,19 @@ def noise_factor(goal: Goal, unit: Schedule) -> float:
     if quick is None:
         return _noise_factor(goal, unit)
 
+    least, most = _ends(unit)
+
     @cache
     def excess_at(log_factor: float) -> float:
         return excess(quick, unit.scale_noise(math.exp(log_factor)))
 
     def solve_quick(level: float, start: float) -> float:
         step = max(abs(excess_at(start) - level), 2 * _TOLERANCE)
-        ends = (start - 5.0, start + 5.0)
+        ends = (max(least, start - 5.0), min(most, start + 5.0))
         return bracket_root(lambda t: excess_at(t) - level, start, ends, _TOLERANCE, step)[1]
 
-    first = math.log(_noise_factor(quick, unit))
+    # The factor that was found, or an ulp or so more: its logarithm is rounded.
+    first = min(math.log(_noise_factor(quick, unit)) + 1e-15, most)
     return math.exp(
         corrected_root(
             lambda t: excess(goal, unit.scale_noise(math.exp(t))), solve_quick, excess_at, first
@@ -49,11 +52,16 @@ def noise_factor(goal: Goal, unit: Schedule) -> float:
     )
 
 
-def _noise_factor(goal: Goal, unit: Schedule) -> float:
-    """The smallest factor on the noise of a schedule that meets the target."""
+def _ends(unit: Schedule) -> tuple[float, float]:
+    """Logarithms of the factors between which all noise of a schedule is in range."""
     noises = [round_.noise_multiplier for round_ in unit.distinct()]
     low, high = validate.NOISE_MULTIPLIER_RANGE
-    ends = (math.log(low / min(noises)) + 1e-12, math.log(high / max(noises)) - 1e-12)
+    return math.log(low / min(noises)) + 1e-12, math.log(high / max(noises)) - 1e-12
+
+
+def _noise_factor(goal: Goal, unit: Schedule) -> float:
+    """The smallest factor on the noise of a schedule that meets the target."""
+    ends, high = _ends(unit), validate.NOISE_MULTIPLIER_RANGE[1]
 
     @cache
     def excess_at(log_factor: float) -> float:
@@ -74,7 +82,7 @@ def _noise_factor(goal: Goal, unit: Schedule) -> float:
         # Many rounds: one Gaussian with the variance divided by q^2.
         0.5 * math.log(max(spread, 1e-300)) + goal.log_noise(1.0),
         # Few rounds: one of them alone.
-        goal.log_noise(rate) - math.log(max(noises)),
+        goal.log_noise(rate) - math.log(max(r.noise_multiplier for r in unit.distinct())),
     )
     guess = _refine(goal, lambda t: unit.scale_noise(math.exp(t)), guess, ends)
     # epsilon falls about as 1 / noise: the step reaches the other side of the root.

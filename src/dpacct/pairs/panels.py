@@ -119,7 +119,7 @@ class PanelBounds:
         # |log r| <= |u| sup |p|, the supremum between 0 and u: for u < 0 it is next to 0.
         farthest = np.hypot(np.maximum(np.abs(self._low), self._high), height)
         highest = np.clip(self._high, 0.0, 700.0)
-        self.loss: Array = farthest * q * np.exp(highest) / self._smallest
+        self.loss: Array = farthest * (q * np.exp(highest) / self._smallest)
         # |arg(A + B e^{iv})| <= B |v| / (A + B cos v) <= p |v| / cos v.
         self.angle: Array = self._probability(self._high) * height / np.cos(height)
 

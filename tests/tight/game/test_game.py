@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import pytest
 from hypothesis import given, settings
@@ -251,3 +252,10 @@ def test_rates_that_round_up_to_one(missing: int, adjacency: str) -> None:
         assert near.upper == pytest.approx(everybody.upper, rel=1e-6)
     mixed = 2 * almost + 2 * Round(2.0, Uniform(1, 10), adjacency)
     assert dpacct.epsilon(mixed, delta=1e-3).upper > 0
+
+
+def test_an_epsilon_beyond_all_losses_is_answered_without_a_warning() -> None:
+    schedule = 40 * Round(2.7, Uniform(704, 1000)) + Round(5.4, Full(), "replace-one")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert dpacct.delta(schedule, epsilon=1e7).upper < 1e-300
