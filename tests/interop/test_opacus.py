@@ -605,6 +605,7 @@ t.torch.save((steps, job.loader.ended, module.module.weight), f"{{folder}}/{{ran
 """
 
 
+@pytest.mark.slow
 def test_two_processes_share_one_run(tmp_path: Path) -> None:
     script = RANK.format(folder=str(Path(__file__).parent))
     words = [sys.executable, "-c", script, str(tmp_path)]
