@@ -1,4 +1,9 @@
-"""One file a method; `dpacct.fl.methods.protocol` says what a method may do."""
+"""One file a method; `dpacct.fl.methods.protocol` says what a method may do.
+
+A new one stands here, in `dpacct.fl`, in ``METHODS`` of `dpacct_cli.train.options` (names alone, so
+that help needs no torch), in ``NAMES`` of tests/fl/methods/test_kit.py, in docs/guide/methods.md
+and docs/reference/python.md.
+"""
 
 from __future__ import annotations
 

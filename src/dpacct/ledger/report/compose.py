@@ -1,5 +1,7 @@
 """The report for a reviewer: what is claimed, for what, on which assumptions, as blocks of text.
 
+Every sentence of it stands here, but for the claim itself (`claims`).
+
 What it lists follows what Ponomareva et al. 2023 ("How to DP-fy ML", arXiv:2303.00654) ask of
 every report of a private model: setting, unit, adjacency, what is covered, accounting with its
 assumptions, the guarantee in full, and how to check it.

@@ -1,4 +1,4 @@
-"""The report as Markdown."""
+"""The report as Markdown: the form. Its sentences are in `compose` and `claims`."""
 
 from __future__ import annotations
 
