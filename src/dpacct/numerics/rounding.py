@@ -44,6 +44,7 @@ def widen(lower: Array, upper: Array, slack: Array) -> Bounds:
 def weighted_sum(bounds: Bounds, weights: Array) -> Bounds:
     """Bounds of sum_i weights_i x_i for weights >= 0; the sum runs over the first axis.
 
+    Moments stay below 1e16 and rounds below 1e13, so that no product comes near overflow.
     Error: n + 2 roundings, each at most `UNIT` of the sum of absolute values.
     """
     columns = weights.reshape((-1,) + (1,) * (bounds.lower.ndim - 1))
