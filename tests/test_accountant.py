@@ -114,6 +114,7 @@ def test_delta_and_epsilon_are_inverse(plan: Schedule, delta: float) -> None:
     assert epsilon_of(plan, delta=back.upper).upper <= epsilon * (1 + 1e-7) + 1e-10
 
 
+@pytest.mark.slow
 @given(
     noise=noise_multipliers(0.2, 100.0),
     scheme=schemes,

@@ -52,6 +52,7 @@ def check(
         assert mpf(upper) - mpf(lower) <= allowed * abs(truth)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", range(SLICES))
 def test_truth_is_inside_on_a_grid_of_extremes(start: int) -> None:
     for order, rate, noise in GRID[start::SLICES]:

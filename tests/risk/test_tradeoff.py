@@ -149,6 +149,7 @@ def test_dp_accounting_is_a_neighbor_above() -> None:
 # Fixed-size cohorts, where proven and achieved differ.
 
 
+@pytest.mark.slow
 def test_uniform_brackets_what_its_achieved_pair_reaches() -> None:
     curve = tradeoff(50 * Round(2.4, Uniform(100, 2000)), fpr=[0.001, 0.01, 0.3, 0.9])
     reached = tradeoff(50 * Round(1.2, Poisson(0.05)), fpr=curve.fpr)

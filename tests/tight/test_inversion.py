@@ -179,6 +179,7 @@ def test_full_participation_is_the_gaussian(
         assert closed.lower <= mine.upper * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [0.4, 1e-5, 1e-20])
 @pytest.mark.parametrize("noise", [0.2, 5.0])
 @pytest.mark.parametrize("rate", [1e-7, 1e-3, 0.5])

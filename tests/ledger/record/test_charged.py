@@ -28,6 +28,7 @@ def run_all(ledger: Ledger, name: str, accountant: str, rounds: int = 6) -> dpac
     return run
 
 
+@pytest.mark.slow
 def test_a_game_is_played_only_where_it_was_promised(path: Path) -> None:
     assert GAME < 0.99 * FIXED
     with Ledger.open(path, WIDE) as ledger:

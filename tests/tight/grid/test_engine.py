@@ -137,6 +137,7 @@ def test_full_participation_is_the_gaussian(mu: float, delta: float, direction: 
     assert overlap(grid_delta(composition, 0.5 * mu), gaussian_delta(0.5 * mu, precision))
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     rate=st.one_of(log_uniform(1e-7, 1.0), log_uniform(1e-6, 0.5).map(lambda gap: 1 - gap)),
