@@ -144,8 +144,7 @@ def _not_a_number(label: str, value: str) -> str:
 
 
 def _same(one: object, other: object) -> bool:
-    # NaN is no number's equal, not even its own.
-    return one == other or (one != one and other != other)  # noqa: PLR0124
+    return one == other or (one != one and other != other)  # noqa: PLR0124 - NaN, which is not its own equal
 
 
 def _meant(name: str, value: str, text: str | None) -> str:

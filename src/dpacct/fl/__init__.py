@@ -1,5 +1,13 @@
 """Federated training under client-level differential privacy, charged for what really ran."""
 
+from importlib.util import find_spec
+
+if find_spec("torch") is None:
+    raise ModuleNotFoundError(
+        "dpacct.fl trains with PyTorch, which is not installed: pip install 'dpacct[fl]'",
+        name="torch",
+    )
+
 from dpacct.fl.auditing.audit import audit
 from dpacct.fl.clients import ClientData, Population
 from dpacct.fl.federation import Federation
