@@ -117,6 +117,7 @@ class Full:
         return 1.0
 
 
+# Files and ledgers keep a scheme as its name and its fields, as they are called here.
 Sampling = Poisson | Uniform | Full
 
 

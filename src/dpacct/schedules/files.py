@@ -18,6 +18,7 @@ import re
 import reprlib
 import tomllib
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -215,19 +216,12 @@ def _cell(text: str) -> int | float | str:
 
 def _entry(phase: Phase) -> dict[str, int | float | str]:
     round_, count = phase
-    entry: dict[str, int | float | str] = {
+    return {
         "rounds": count,
         "noise_multiplier": round_.noise_multiplier,
         "sampling": round_.sampling.name,
+        **asdict(round_.sampling),
     }
-    match round_.sampling:
-        case Poisson(sampling_rate=rate):
-            entry["sampling_rate"] = rate
-        case Uniform(cohort_size=cohort, num_clients=clients):
-            entry |= {"cohort_size": cohort, "num_clients": clients}
-        case Full():
-            pass
-    return entry
 
 
 def _render_toml(schedule: Schedule) -> str:
