@@ -131,6 +131,7 @@ def assert_alone(trainer, broadcast, draw, task, size=9):
             assert torch.equal(states[place][name], kept[name])
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("local", [RAGGED, WHOLE, SHARED_RATE])
 @pytest.mark.parametrize(
     "build", [logistic, perceptron, convolutional, normalized, recurrent, dropping]
@@ -139,6 +140,7 @@ def test_an_update_does_not_show_who_else_trained(build, local):
     assert_alone(*setting(build, local))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", sorted(fl.METHODS))
 def test_nor_does_it_in_any_method(name):
     local = PLAIN if "pgn" in name else RAGGED
