@@ -50,7 +50,7 @@ ROOMS = {
         {"methods"},
         {"trainers"},
         {"engine"},
-        {"federation", "privatize", "auditing"},
+        {"federation", "server", "privatize", "auditing"},
     ],
 }
 
