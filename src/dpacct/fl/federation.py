@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,8 +17,10 @@ from dpacct.budget import Budget, Spent
 from dpacct.errors import BudgetExceeded, InvalidParameter
 from dpacct.fl.clients import ClientData, Population
 from dpacct.fl.engine.checks import refuse_weights
+from dpacct.fl.engine.follower import follower_settings
 from dpacct.fl.engine.loop import RoundLoop
-from dpacct.fl.engine.resumption import save
+from dpacct.fl.engine.player import Player, led
+from dpacct.fl.engine.ranks import Ranks
 from dpacct.fl.engine.setup import Settings, place, prepare
 from dpacct.fl.local.losses import LossFunction
 from dpacct.fl.local.sgd import SGD
@@ -32,10 +35,10 @@ from dpacct.rounds import Adjacency, Sampling
 
 
 class Federation:
-    """Trains a model on clients' data, one charged round at a time.
+    """Trains a model on clients' data: iterate over it, or call `run`.
 
-    Iterate over it, or call `run`. Every round is reserved in the ledger before its cohort is
-    drawn, and committed before its noisy sum reaches the model.
+    Every round is reserved in the ledger before its cohort is drawn, and committed before its noisy
+    sum reaches the model.
 
     Args:
         model: changed in place, and moved to ``device``. Its parameters that require a gradient
@@ -68,6 +71,8 @@ class Federation:
         preflight: check on made-up clients, before anything is charged, that bound, training, noise
             and denominator of this very run are what is charged for (`dpacct.fl.engine.preflight`).
         example: a made-up client to try all settings on; by default random (`engine.rehearsal`).
+        distributed: this process is one of ``torch.distributed``, and so are all others with the
+            same arguments; rank 0 alone uses ledger, budget, checkpoint and callbacks.
 
     Attributes:
         model: with the latest parameters. noise_multiplier: calibrated or given.
@@ -84,6 +89,8 @@ class Federation:
     """
 
     noise_multiplier: float
+    stopped_because: str | None
+    resumed_with: str | None
 
     def __init__(
         self,
@@ -119,37 +126,37 @@ class Federation:
         denominator: str = "planned",
         preflight: bool = True,
         example: ClientData | None = None,
+        distributed: bool = False,
     ) -> None:
         refuse_weights(weights, denominator)
         self._checkpoint = None if checkpoint is None else Path(checkpoint)
         self.model = place(model, device)
-        self._run = run = prepare(
-            Settings(
-                rounds=rounds,
-                method=method,
-                clip_norm=clip_norm,
-                bound=bound,
-                sampling=sampling,
-                adjacency=adjacency,
-                budget=budget,
-                noise_multiplier=noise_multiplier,
-                delta=delta,
-                local=local,
-                server_lr=server_lr,
-                noise=noise,
-                secure_noise=secure_noise,
-                ledger=ledger,
-                name=name,
-                accountant=accountant,
-                seed=seed,
-                checkpoint=self._checkpoint,
-            ),
-            self.model,
-            clients,
+        ranks = Ranks() if distributed else None
+        follows = ranks is not None and ranks.rank > 0
+        settings = Settings(
+            rounds=rounds,
+            method=method,
+            clip_norm=clip_norm,
+            bound=bound,
+            sampling=sampling,
+            adjacency=adjacency,
+            budget=budget,
+            noise_multiplier=noise_multiplier,
+            delta=delta,
+            local=local,
+            server_lr=server_lr,
+            noise=noise,
+            secure_noise=secure_noise,
+            ledger=ledger,
+            name=name,
+            accountant=accountant,
+            seed=seed,
+            checkpoint=self._checkpoint,
         )
-        engine = run.rounds.engine
-        self.rounds, self.budget = run.planned, run.budget
-        self.noise_multiplier = engine.plan.noise_multiplier
+        settings = follower_settings(settings) if follows else settings
+        self._run = run = prepare(settings, self.model, clients)
+        engine, self.rounds, self.budget = run.rounds.engine, run.planned, run.budget
+        self.noise_multiplier = math.nan if follows else engine.plan.noise_multiplier
         self.not_private_because = run.rounds.not_private_because
         self._checkpoint_every = validate.count(
             "checkpoint_every", checkpoint_every, "the rounds between checkpoints"
@@ -164,10 +171,10 @@ class Federation:
             chunk=chunk_size,
             memory_limit=memory_limit,
         )
-        self._player = RoundLoop(run.rounds, chooser, preflight, example)
-        self._callbacks = tuple(callbacks)
-        self.stopped_because: str | None = None
-        self.resumed_with: str | None = None
+        loop = RoundLoop(run.rounds, chooser, preflight and not follows, example)
+        self._player: Player = loop if ranks is None else led(loop, ranks)
+        self._callbacks = () if follows else tuple(callbacks)
+        self.stopped_because, self.resumed_with = None, None
         self._close = weakref.finalize(self, run.rounds.account.close)
 
     @property
@@ -207,8 +214,8 @@ class Federation:
     @property
     def planned_epsilon(self) -> Spent:
         """What the whole plan costs where cohorts and noise are secret."""
-        plan = self.rounds * self._run.rounds.event().charged
-        return spend(plan, self.budget.delta, self._run.accountant)
+        delta = self._player.account.delta
+        return spend(self.rounds * self._run.rounds.event().charged, delta, self._run.accountant)
 
     def run(self) -> Report | None:
         """Train all rounds that are left, and return the last report (None if none was left)."""
@@ -219,8 +226,13 @@ class Federation:
 
     def __iter__(self) -> Iterator[Report]:
         """Train, one report a round; ends with the plan, or where the budget allows no more."""
+        with self._player.to_the_end():
+            yield from self._play()
+
+    def _play(self) -> Iterator[Report]:
         player = self._player
         self.rounds = player.begin(self._run.name, self.rounds, self._run.limit)
+        self.noise_multiplier = player.engine.plan.noise_multiplier
         for callback in self._callbacks:
             callback.start(self)
         try:
@@ -238,7 +250,7 @@ class Federation:
             if self._checkpoint and self.round % self._checkpoint_every:
                 self.save()
             if self.round >= self.rounds:
-                player.account.finish()
+                player.finish()
         finally:
             for callback in self._callbacks:
                 callback.finish(self)
@@ -252,7 +264,7 @@ class Federation:
             InvalidParameter: there is no path. OSError: it cannot be written.
         """
         target = self._target(path)
-        save(self._run.rounds, target)
+        self._player.save(target)
         return target
 
     def resume(self, path: str | Path | None = None) -> Self:

@@ -230,3 +230,14 @@ def test_a_model_with_other_random_numbers_is_trained_one_by_one():
     refused = fl.Federation(Jitter(), cross_entropy, clients, vectorize=True, **options)
     with refused, pytest.raises(Unsupported, match="random"):
         refused.run()
+
+
+def test_dropout_side_by_side_is_another_one_for_each_client_and_round():
+    trainer, broadcast, draw, task = setting(dropping, fl.SGD(lr=0.1, epochs=1, batch_size=4))
+    data = client(draw, 8, 1)
+    rows = trainer.train([task(data, seed) for seed in (11, 12, 11)], broadcast)
+    assert torch.equal(rows[0], rows[2])
+    # The batches differ as well; without dropout one batch of all examples gives one update.
+    trainer, broadcast, _, task = setting(dropping, fl.SGD(lr=0.1, epochs=1, batch_size=None))
+    rows = trainer.train([task(data, seed) for seed in (11, 12)], broadcast)
+    assert float((rows[0] - rows[1]).norm()) > 0.1 * float(rows[0].norm())

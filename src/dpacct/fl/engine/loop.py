@@ -7,7 +7,7 @@ the one that was charged for. `dpacct.fl.engine.rounds` has the order of a round
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from dpacct.budget import Budget
@@ -17,8 +17,8 @@ from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.precision import reduced_precision
 from dpacct.fl.engine.preflight import preflight
 from dpacct.fl.engine.rehearsal import Rehearsal
-from dpacct.fl.engine.resumption import resume
-from dpacct.fl.engine.rounds import Rounds
+from dpacct.fl.engine.resumption import resume, save
+from dpacct.fl.engine.rounds import OpenRound, Rounds
 from dpacct.fl.engine.states import Collected, Draw, TrainingState
 from dpacct.fl.guards.seals import Seal
 from dpacct.fl.privacy.account import Account
@@ -45,7 +45,7 @@ class RoundLoop:
     ) -> None:
         self.rounds = rounds
         self.choice: Choice | None = None
-        self._chooser = chooser
+        self.chooser = chooser
         self._preflight = preflight
         self._example = example
 
@@ -75,16 +75,32 @@ class RoundLoop:
             BudgetExceeded: not one fits, or not the plan.
             Anything that `dpacct.fl.engine.rehearsal.Rehearsal` raises.
         """
+        self.prepare(rounds)
+        return self.rounds.begin(name, rounds, limit)
+
+    def prepare(self, rounds: int) -> None:
+        """The first half of `begin`: nothing is registered yet."""
         self._check_population()
         # Rule 1.
         if self.choice is None and self.state.round < rounds:
             self.choice = self._rehearse()
-        return self.rounds.begin(name, rounds, limit)
 
     def resume(self, path: Path, *, calibrated: bool) -> str | None:
         """Go on from a checkpoint, see `dpacct.fl.engine.resumption`."""
         self._check_population()
         return resume(self.rounds, path, calibrated=calibrated)
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint of the last finished round."""
+        save(self.rounds, path)
+
+    def finish(self) -> None:
+        """The plan is at its end."""
+        self.account.finish()
+
+    def to_the_end(self) -> AbstractContextManager[None]:
+        """Around the rounds of a run: nobody else has to hear how they end."""
+        return nullcontext()
 
     def _rehearse(self) -> Choice:
         """Try everything on made-up clients, choose how clients are trained, and audit the run.
@@ -94,7 +110,7 @@ class RoundLoop:
         """
         engine, state = self.engine, self.state
         with forked_generators(), self._settled(0):
-            rehearsal = Rehearsal(engine, self._chooser, state, self._example)
+            rehearsal = Rehearsal(engine, self.chooser, state, self._example)
             choice = rehearsal.run()
             if self._preflight:
                 strict = choice.trainer.together or choice.trainer.alone
@@ -112,13 +128,18 @@ class RoundLoop:
             InvalidParameter: the population or the model has changed; nothing is charged.
             Unsupported: something reached past the bound, or the bound changed; nothing leaves.
         """
-        # Rule 2.
-        self._check_population()
-        opened = self.rounds.open()
-        opened.merge(self._collect(opened.draw))
+        opened = self.open()
+        opened.merge(self.collect(opened.draw))
         return opened.release()
 
-    def _collect(self, draw: Draw) -> Collected:
+    def open(self) -> OpenRound:
+        """Reserve the next round, and draw its cohort; see `Rounds.open`."""
+        # Rule 2.
+        self._check_population()
+        return self.rounds.open()
+
+    def collect(self, draw: Draw) -> Collected:
+        """Train the workers of a draw, or of a share of it, and sum what they send."""
         choice = self.choice or self._rehearse()
         with forked_generators(), self._settled(draw.seed):
             return self.engine.collect(self.state, draw, choice.trainer, choice.chunk)
@@ -135,7 +156,7 @@ class RoundLoop:
         seed_generators(seed, self.engine.device)
         try:
             with reduced_precision(self.engine.local.precision):
-                self._chooser.model.train()
+                self.chooser.model.train()
                 yield
         finally:
             name = released.broken()
