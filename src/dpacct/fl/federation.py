@@ -158,9 +158,10 @@ class Federation:
         engine, self.rounds, self.budget = run.rounds.engine, run.planned, run.budget
         self.noise_multiplier = math.nan if follows else engine.plan.noise_multiplier
         self.not_private_because = run.rounds.not_private_because
-        self._checkpoint_every = validate.count(
+        every = validate.count(
             "checkpoint_every", checkpoint_every, "the rounds between checkpoints"
         )
+        self._checkpoint_every = every
         chooser = TrainerChooser(
             model,
             loss,

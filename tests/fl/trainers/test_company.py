@@ -20,6 +20,7 @@ from dpacct.fl.local.batches import plan_batches
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.models.cnn import ConvNet
 from dpacct.fl.models.lstm import CharacterLSTM
+from dpacct.fl.trainers.dropout import OwnDropout
 from dpacct.fl.trainers.groups import GroupTrainer
 from dpacct.fl.trainers.sequential import Broadcast, SequentialTrainer, Task
 from dpacct.fl.trainers.vectorized import VectorizedTrainer
@@ -241,3 +242,10 @@ def test_dropout_side_by_side_is_another_one_for_each_client_and_round():
     trainer, broadcast, _, task = setting(dropping, fl.SGD(lr=0.1, epochs=1, batch_size=None))
     rows = trainer.train([task(data, seed) for seed in (11, 12)], broadcast)
     assert float((rows[0] - rows[1]).norm()) > 0.1 * float(rows[0].norm())
+
+
+def test_each_dropout_of_a_model_drops_others():
+    ones = torch.ones(1, 64)
+    with OwnDropout(torch.tensor(5)):
+        first, second = (torch.nn.functional.dropout(ones) for _ in range(2))
+    assert not torch.equal(first, second)
