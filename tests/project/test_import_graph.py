@@ -51,7 +51,7 @@ ROOMS = {
         {"methods"},
         {"trainers"},
         {"engine"},
-        {"federation", "privatize", "auditing", "opacus"},
+        {"federation", "server", "privatize", "auditing", "opacus"},
     ],
 }
 

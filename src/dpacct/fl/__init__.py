@@ -10,6 +10,8 @@ if find_spec("torch") is None:
 
 from dpacct.fl.auditing.audit import audit
 from dpacct.fl.clients import ClientData, Population
+from dpacct.fl.engine.rounds import OpenRound
+from dpacct.fl.engine.states import Contributions, Draw
 from dpacct.fl.federation import Federation
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods import (
@@ -40,6 +42,7 @@ from dpacct.fl.privatize import AggregationPlan, privatize
 from dpacct.fl.report.callbacks import Callback, CSVWriter, JSONLinesWriter, RunView
 from dpacct.fl.report.evaluation import Evaluation, evaluate
 from dpacct.fl.report.reports import Diagnostics, Report, Timing
+from dpacct.fl.server import Server
 from dpacct.rounds import Full, Poisson, Uniform
 
 __all__ = [
@@ -59,6 +62,7 @@ __all__ = [
     "ClientData",
     "Clip",
     "Context",
+    "Contributions",
     "DPFedAvg",
     "DPFedLS",
     "DPFedPGN",
@@ -67,6 +71,7 @@ __all__ = [
     "DPFedSAMTopK",
     "Dense",
     "Diagnostics",
+    "Draw",
     "Evaluation",
     "FedAlphaNormEC",
     "FedAvgSmoothed",
@@ -82,6 +87,7 @@ __all__ = [
     "Noise",
     "NoiseShares",
     "Noised",
+    "OpenRound",
     "PerLayerClip",
     "Poisson",
     "Population",
@@ -90,6 +96,7 @@ __all__ = [
     "Report",
     "RunView",
     "SecureGaussianNoise",
+    "Server",
     "SmoothedNormalization",
     "Timing",
     "Uniform",

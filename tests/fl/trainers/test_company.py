@@ -20,6 +20,7 @@ from dpacct.fl.local.batches import plan_batches
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.models.cnn import ConvNet
 from dpacct.fl.models.lstm import CharacterLSTM
+from dpacct.fl.trainers.dropout import OwnDropout
 from dpacct.fl.trainers.groups import GroupTrainer
 from dpacct.fl.trainers.sequential import Broadcast, SequentialTrainer, Task
 from dpacct.fl.trainers.vectorized import VectorizedTrainer
@@ -232,3 +233,21 @@ def test_a_model_with_other_random_numbers_is_trained_one_by_one():
     refused = fl.Federation(Jitter(), cross_entropy, clients, vectorize=True, **options)
     with refused, pytest.raises(Unsupported, match="random"):
         refused.run()
+
+
+def test_dropout_side_by_side_is_another_one_for_each_client_and_round():
+    trainer, broadcast, draw, task = setting(dropping, fl.SGD(lr=0.1, epochs=1, batch_size=4))
+    data = client(draw, 8, 1)
+    rows = trainer.train([task(data, seed) for seed in (11, 12, 11)], broadcast)
+    assert torch.equal(rows[0], rows[2])
+    # The batches differ as well; without dropout one batch of all examples gives one update.
+    trainer, broadcast, _, task = setting(dropping, fl.SGD(lr=0.1, epochs=1, batch_size=None))
+    rows = trainer.train([task(data, seed) for seed in (11, 12)], broadcast)
+    assert float((rows[0] - rows[1]).norm()) > 0.1 * float(rows[0].norm())
+
+
+def test_each_dropout_of_a_model_drops_others():
+    ones = torch.ones(1, 64)
+    with OwnDropout(torch.tensor(5)):
+        first, second = (torch.nn.functional.dropout(ones) for _ in range(2))
+    assert not torch.equal(first, second)

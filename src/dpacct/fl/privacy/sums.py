@@ -58,12 +58,36 @@ def contribute(
         rows = torch.where(bad.unsqueeze(1), 0.0, rows)
         norms = torch.where(bad, 0.0, norms)
     inside = at_least_single(bound.apply(rows, norms, layout, MARGIN)).contiguous()
+    return _on_grid(inside, bound, layout, contributions), norms, bad
+
+
+def received(
+    rows: Tensor, bound: Bound, layout: Layout, contributions: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows that were bounded elsewhere, held to the limits here.
+
+    What `contribute` made comes out as it went in, to the last bit. Whatever else is sent obeys the
+    limits behind it: a row that is too long is shortened, whether or not the bound would have
+    mapped it there.
+
+    Args, Returns: as `contribute`, with the norms of what came.
+    """
+    rows = at_least_single(rows).contiguous()
+    norms = row_norms(rows)
+    bad = ~torch.isfinite(norms)
+    rows = torch.where(bad.unsqueeze(1), 0.0, rows)
+    norms = torch.where(bad, 0.0, norms)
+    return _on_grid(rows, bound, layout, contributions), norms, bad
+
+
+def _on_grid(rows: Tensor, bound: Bound, layout: Layout, contributions: int) -> Tensor:
+    """Rows within their limits and on their grid, in place."""
     for start, stop, limit in bound.limits(layout):
-        part = inside[:, start:stop]
+        part = rows[:, start:stop]
         _hold(part, limit)
         grid = unit(limit, contributions)
         part.mul_(1 / grid).trunc_().mul_(grid)
-    return inside, norms, bad
+    return rows
 
 
 def _hold(part: Tensor, limit: float) -> None:
