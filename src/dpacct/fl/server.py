@@ -191,7 +191,11 @@ class Server:
         rounds = self._rounds
         if not rounds.planned and rounds.state.round < self.rounds:
             self._rehearse()
+        begun = rounds.account.begun
         self.rounds = rounds.begin(self._prepared.name, self.rounds, self._prepared.limit)
+        if self._checkpoint and not begun:
+            # A process that dies in its first round leaves a run that can be taken over.
+            self.save()
         return self.rounds
 
     def __iter__(self) -> Iterator[OpenRound]:
@@ -218,8 +222,13 @@ class Server:
         return target
 
     def resume(self, path: str | Path | None = None) -> Self:
-        """Go on from a checkpoint, in the ledger that it knows; see `Federation.resume`."""
+        """Go on from a checkpoint, in the ledger that it knows; see `Federation.resume`.
+
+        The round that was open when the process ended is opened anew, in the place that the ledger
+        has for it: nothing of it was released, so that it counts once.
+        """
         found = resume(self._rounds, self._target(path), calibrated=self._prepared.calibrated)
+        self._rounds.take_over()
         self.resumed_with = found
         self.noise_multiplier = self._rounds.engine.plan.noise_multiplier
         return self
