@@ -51,6 +51,7 @@ ROOMS = {
         {"trainers"},
         {"engine"},
         {"federation", "server", "privatize", "auditing"},
+        {"flower"},
     ],
 }
 
@@ -67,6 +68,14 @@ ONLY = {
     "sklearn": {"fl"},
     "dp_accounting": {"interop"},
     "opacus": {"interop"},
+    "flwr": {
+        "dpacct.interop.flower",
+        "dpacct.fl.flower.clients",
+        "dpacct.fl.flower.exchange",
+        "dpacct.fl.flower.roster",
+        "dpacct.fl.flower.strategy",
+        "dpacct.fl.flower.wire",
+    },
     "typer": {"dpacct_cli"},
     "rich": {"dpacct_cli"},
     "matplotlib": {"dpacct_cli"},
@@ -78,6 +87,7 @@ HEAVY = {
     "mpmath",
     "dp_accounting",
     "opacus",
+    "flwr",
     "matplotlib",
 }
 

@@ -22,6 +22,7 @@ from dpacct.budget import Budget, Spent
 from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
 from dpacct.fl.engine.checks import refuse_weights
+from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.preflight import preflight as audit_before
 from dpacct.fl.engine.rehearsal import check_kind
 from dpacct.fl.engine.reproduction import reproduces
@@ -158,6 +159,16 @@ class Server:
     def round(self) -> int:
         """Rounds done."""
         return self._rounds.state.round
+
+    @property
+    def engine(self) -> Engine:
+        """The parts of the run that stay the same from round to round."""
+        return self._rounds.engine
+
+    @property
+    def bound(self) -> Bound:
+        """Of the next round."""
+        return self._rounds.state.bound
 
     @property
     def setting(self) -> str:

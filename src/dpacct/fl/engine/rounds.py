@@ -230,11 +230,11 @@ class OpenRound:
         """
         self._require_open()
         before = self._engine.memory(client, self._state) or {}
-        shapes = {name: value.shape for name, value in before.items()}
-        if {name: value.shape for name, value in memory.items()} != shapes or not all(
+        shapes = {name: (value.shape, value.dtype) for name, value in before.items()}
+        if {n: (value.shape, value.dtype) for n, value in memory.items()} != shapes or not all(
             bool(torch.isfinite(value).all()) for value in memory.values()
         ):
-            rule = f"it holds finite tensors {', '.join(shapes) or '(none)'} of their shapes"
+            rule = f"it holds finite tensors {', '.join(shapes) or '(none)'} of their kinds"
             raise InvalidParameter("memory", f"of client {client}", rule)
         self.found.memories[client] = copies(memory)
 
