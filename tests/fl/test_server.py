@@ -212,22 +212,65 @@ def test_a_round_that_is_left_stays_spent_and_a_run_ends_with_its_plan(tmp_path)
         assert "charged" in run.stopped_because
 
 
-def test_a_server_that_was_killed_goes_on(tmp_path):
+def spent_in(path) -> tuple[int, int]:
+    with Ledger.open(path, read_only=True) as book:
+        [entry] = book.runs
+        assert not book.verify().problems
+        return entry.rounds, entry.committed
+
+
+def die(run: fl.Server) -> None:
+    """What is left of a process that was killed: its files, without a last word."""
+    run._rounds.account._closed = True
+    run._rounds.account._ledger.close()
+
+
+@pytest.mark.parametrize("done", [0, 2])
+def test_a_server_that_was_killed_loses_no_round_and_charges_none_twice(tmp_path, done):
     options = {"rounds": 4, "checkpoint": tmp_path / "run.pt", "clip_norm": 0.5}
-    with server(**options) as run:
-        rounds = iter(run)
-        for _ in range(2):
-            next(rounds).release()
-        opened = next(rounds)
-        reached = flat(run.model)
-        del opened
+    run = server(**options)
+    rounds = iter(run)
+    for _ in range(done):
+        next(rounds).release()
+    next(rounds)
+    reached = flat(run.model)
+    die(run)
+    assert spent_in(tmp_path / "run.pt.ledger") == (done + 1, done)
     with server(**options).resume() as later:
         assert torch.equal(flat(later.model), reached)
-        left = [opened.release().round for opened in later]
-    assert left == [3]
-    with Ledger.open(tmp_path / "run.pt.ledger", read_only=True) as book:
-        [entry] = book.runs
-        assert (entry.rounds, entry.committed) == (4, 3)
+        assert [opened.release().round for opened in later] == list(range(done + 1, 5))
+        assert later.stopped_because is None
+    assert spent_in(tmp_path / "run.pt.ledger") == (4, 4)
+
+
+def test_a_round_whose_release_was_not_kept_stays_spent(tmp_path, monkeypatch):
+    options = {"rounds": 4, "checkpoint": tmp_path / "run.pt"}
+    run = server(**options)
+    rounds = iter(run)
+    next(rounds).release()
+    opened = next(rounds)
+    # Killed between the release and the checkpoint: somebody may have seen the model.
+    monkeypatch.setattr(run, "save", lambda: None)
+    opened.release()
+    die(run)
+    with server(**options).resume() as later:
+        assert [opened.release().round for opened in later] == [2, 3]
+        assert "charged" in later.stopped_because
+    assert spent_in(tmp_path / "run.pt.ledger") == (4, 4)
+
+
+def test_of_two_processes_with_one_round_one_releases_it(tmp_path):
+    options = {"rounds": 4, "checkpoint": tmp_path / "run.pt"}
+    with server(**options) as run:
+        opened = next(iter(run))
+        with server(**options).resume() as other:
+            theirs = next(iter(other))
+            theirs.release()
+            before = flat(run.model)
+            with pytest.raises(LedgerError, match="committed"):
+                opened.release()
+            assert torch.equal(flat(run.model), before)
+    assert spent_in(tmp_path / "run.pt.ledger") == (1, 1)
 
 
 def test_a_budget_ends_the_run(tmp_path):
@@ -287,7 +330,7 @@ def test_a_cohort_has_its_members_alone():
     with server(sampling=fl.Uniform(2, 6), adjacency="replace-one") as run:
         opened = next(iter(run))
         stranger = next(client for client in range(6) if client not in opened.cohort)
-        with pytest.raises(InvalidParameter, match="not in round 1"):
+        with pytest.raises(InvalidParameter, match="is not in round 1"):
             opened.add([stranger], sent(opened, torch.ones(1, 21)))
 
 

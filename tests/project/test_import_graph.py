@@ -52,6 +52,7 @@ ROOMS = {
         {"trainers"},
         {"engine"},
         {"federation", "server", "privatize", "auditing", "opacus"},
+        {"flower"},
     ],
 }
 
@@ -62,6 +63,14 @@ ONLY = {
     "sklearn": {"fl"},
     "dp_accounting": {"interop"},
     "opacus": {"interop"},
+    "flwr": {
+        "dpacct.interop.flower",
+        "dpacct.fl.flower.clients",
+        "dpacct.fl.flower.exchange",
+        "dpacct.fl.flower.roster",
+        "dpacct.fl.flower.strategy",
+        "dpacct.fl.flower.wire",
+    },
     "typer": {"dpacct_cli"},
     "rich": {"dpacct_cli"},
     "matplotlib": {"dpacct_cli"},
@@ -73,6 +82,7 @@ HEAVY = {
     "mpmath",
     "dp_accounting",
     "opacus",
+    "flwr",
     "matplotlib",
 }
 

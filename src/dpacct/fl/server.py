@@ -22,6 +22,7 @@ from dpacct.budget import Budget, Spent
 from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
 from dpacct.fl.engine.checks import refuse_weights
+from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.preflight import preflight as audit_before
 from dpacct.fl.engine.rehearsal import check_kind
 from dpacct.fl.engine.reproduction import reproduces
@@ -160,6 +161,16 @@ class Server:
         return self._rounds.state.round
 
     @property
+    def engine(self) -> Engine:
+        """The parts of the run that stay the same from round to round."""
+        return self._rounds.engine
+
+    @property
+    def bound(self) -> Bound:
+        """Of the next round."""
+        return self._rounds.state.bound
+
+    @property
     def setting(self) -> str:
         """What clients, checkpoints and the ledger's run must agree on, in words."""
         return self._rounds.setting()
@@ -191,7 +202,11 @@ class Server:
         rounds = self._rounds
         if not rounds.planned and rounds.state.round < self.rounds:
             self._rehearse()
+        begun = rounds.account.begun
         self.rounds = rounds.begin(self._prepared.name, self.rounds, self._prepared.limit)
+        if self._checkpoint and not begun:
+            # A process that dies in its first round leaves a run that can be taken over.
+            self.save()
         return self.rounds
 
     def __iter__(self) -> Iterator[OpenRound]:
@@ -218,8 +233,13 @@ class Server:
         return target
 
     def resume(self, path: str | Path | None = None) -> Self:
-        """Go on from a checkpoint, in the ledger that it knows; see `Federation.resume`."""
+        """Go on from a checkpoint, in the ledger that it knows; see `Federation.resume`.
+
+        The round that was open when the process ended is opened anew, in the place that the ledger
+        has for it: nothing of it was released, so that it counts once.
+        """
         found = resume(self._rounds, self._target(path), calibrated=self._prepared.calibrated)
+        self._rounds.take_over()
         self.resumed_with = found
         self.noise_multiplier = self._rounds.engine.plan.noise_multiplier
         return self

@@ -53,6 +53,7 @@ class Rounds:
         self.state = state
         self.model = model
         self.planned = 0
+        self._left: Ticket | None = None
         self.first_bound = state.bound
         self.not_private_because = not_private_because
 
@@ -97,12 +98,17 @@ class Rounds:
         self._check_model()
         # Rule 1.
         event = self.event()
-        ticket = self.account.reserve(event)
+        left, self._left = self._left, None
+        ticket = left if left and left.event == event else self.account.reserve(event)
         charging = time.perf_counter() - began
         # From here on randomness is drawn: the round stays spent, whatever happens.
         ticket.draw()
         # Rule 2.
         return OpenRound(self, ticket, event, began, charging)
+
+    def take_over(self) -> None:
+        """Open the next round in the place of one that was reserved, and never released."""
+        self._left = self.account.take_over(self.event())
 
     def setting(self) -> str:
         """What must not change when a run goes on, in words."""
@@ -116,16 +122,15 @@ class Rounds:
 
     def write_model(self) -> None:
         """Copy the released parameters into the model."""
-        own = dict(self.model.named_parameters())
         with torch.no_grad():
             for name, value in self.state.params.items():
-                own[name].copy_(value)
+                self.model.get_parameter(name).copy_(value)
 
     def _check_model(self) -> None:
         """Refuse a model that cannot take up the next release."""
-        own = dict(self.model.named_parameters())
+        own = {name: value.shape for name, value in self.model.named_parameters()}
         for name, value in self.state.params.items():
-            if name not in own or own[name].shape != value.shape:
+            if own.get(name) != value.shape:
                 rule = f"its parameter {name} of shape {tuple(value.shape)} is trained"
                 found = "another shape" if name in own else f"without {name}"
                 raise InvalidParameter("model", found, rule)
@@ -149,8 +154,7 @@ class OpenRound:
     ) -> None:
         engine, state = rounds.engine, rounds.state
         self._rounds, self._engine, self._state = rounds, engine, state
-        self._ticket, self._event = ticket, event
-        self._began, self._charging = began, charging
+        self._ticket, self._event, self._began, self._charging = ticket, event, began, charging
         self._came: set[int] = set()
         self.settled = False
         self.released: Released | None = None
@@ -173,7 +177,7 @@ class OpenRound:
 
     @property
     def workers(self) -> Sequence[int]:
-        """Who trains: the cohort, or everybody where the method says so."""
+        """Who trains: the cohort, or everybody where the method asks for it."""
         return self.draw.workers
 
     def memory(self, client: int) -> State | None:
@@ -193,9 +197,8 @@ class OpenRound:
             rows: over the coordinates of the mask.
             below: bool [c], whether each was within the clip norm before it was bounded.
         """
-        device = self._engine.device
-        rows, below = rows.detach().to(device), below.to(device)
-        return self._engine.check(self._state, self.found.kept, rows, below)
+        kept, device = self.found.kept, self._engine.device
+        return self._engine.check(self._state, kept, rows.detach().to(device), below.to(device))
 
     def add(self, clients: Sequence[int], contributions: Contributions) -> None:
         """Add contributions, one of each client; those of workers outside the cohort count nothing.
@@ -209,10 +212,9 @@ class OpenRound:
             raise InvalidParameter("clients", len(clients), rule)
         workers, seen = set(self.draw.workers), set(self._came)
         for client in clients:
-            if client not in workers:
-                raise InvalidParameter("clients", client, f"it is not in round {self.number}")
-            if client in seen:
-                rule = f"it has contributed to round {self.number}, and counts once"
+            if client not in workers or client in seen:
+                found = "has contributed to" if client in seen else "is not in"
+                rule = f"it {found} round {self.number}, whose clients count once"
                 raise InvalidParameter("clients", client, rule)
             seen.add(client)
         self._came = seen
@@ -227,22 +229,21 @@ class OpenRound:
             InvalidParameter: its clients have other memories.
         """
         self._require_open()
-        before = self._engine.memory(client, self._state)
-        shapes = {} if before is None else {name: value.shape for name, value in before.items()}
-        if {name: value.shape for name, value in memory.items()} != shapes or not all(
+        before = self._engine.memory(client, self._state) or {}
+        shapes = {name: (value.shape, value.dtype) for name, value in before.items()}
+        if {n: (value.shape, value.dtype) for n, value in memory.items()} != shapes or not all(
             bool(torch.isfinite(value).all()) for value in memory.values()
         ):
-            rule = f"it holds finite tensors {', '.join(shapes) or '(none)'} of their shapes"
+            rule = f"it holds finite tensors {', '.join(shapes) or '(none)'} of their kinds"
             raise InvalidParameter("memory", f"of client {client}", rule)
         self.found.memories[client] = copies(memory)
 
     def merge(self, part: Collected) -> None:
         """Add what was collected elsewhere from a `Draw.share` of the round."""
         self._require_open()
-        if self._found is None:
-            self._found = part
-        else:
+        if self._found is not None:
             self._found.merge(part)
+        self._found = self._found or part
 
     def release(self) -> Report:
         """Add the noise, commit, and move the model; whoever came, nobody included.

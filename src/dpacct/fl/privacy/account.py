@@ -228,6 +228,11 @@ class Account:
             )
         return run.reserve(event)
 
+    def take_over(self, event: Event) -> Ticket | None:
+        """The round that the run ended in before, if it is this one; see `Run.take_over`."""
+        self._check_open()
+        return None if self._run is None else self._run.take_over(event)
+
     def finish(self) -> None:
         """The run takes no more rounds."""
         if self._run is not None and not self._run.finished:
