@@ -2,6 +2,7 @@
 
 from dpacct.fl.auditing.audit import audit
 from dpacct.fl.clients import ClientData, Population
+from dpacct.fl.examples import Examples
 from dpacct.fl.federation import Federation
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods import (
@@ -60,6 +61,7 @@ __all__ = [
     "Dense",
     "Diagnostics",
     "Evaluation",
+    "Examples",
     "FedAlphaNormEC",
     "FedAvgSmoothed",
     "FedSMPRandK",

@@ -18,6 +18,7 @@ from dpacct.fl.clients import ClientData, Population, check_population
 from dpacct.fl.engine import checks as settings
 from dpacct.fl.engine.engine import Engine, TrainingState
 from dpacct.fl.engine.loop import RoundLoop
+from dpacct.fl.engine.populations import Asked, choose_chooser, local_training, unit_of
 from dpacct.fl.layout import Layout, copies, trainable
 from dpacct.fl.local.losses import LossFunction
 from dpacct.fl.local.sgd import SGD
@@ -30,7 +31,6 @@ from dpacct.fl.privacy.noise import Noise
 from dpacct.fl.privacy.randomness import SEEDED, expected_cohort, randomness_for
 from dpacct.fl.report.callbacks import Callback
 from dpacct.fl.report.reports import Report
-from dpacct.fl.trainers.chooser import TrainerChooser
 from dpacct.ledger import Ledger
 from dpacct.ledger.terms import known_terms
 from dpacct.rounds import Adjacency, Poisson, Sampling
@@ -46,7 +46,7 @@ class Federation:
         model: changed in place, and moved to ``device``. Its parameters that require a gradient
             are trained; float32 or float64; no batch norm.
         loss: (outputs, targets) -> mean loss over the examples of the batch.
-        clients: the population; any sequence of `ClientData`, which may be lazy.
+        clients: the population; any sequence of `ClientData`, which may be lazy, or `Examples`.
         method: what runs on clients and server; default DP-FedAvg.
         clip_norm: norm bound C of a client's whole update; short for ``bound=Clip(C)``.
         bound: another bound.
@@ -56,7 +56,7 @@ class Federation:
         delta: at which epsilon is reported, where there is no budget. A ledger that is there has
             one, which is the default and the only one allowed; else the default is 1e-5.
         rounds: planned number of rounds.
-        local: local training, default ``SGD()``. server_lr: factor on the noisy mean.
+        local: default ``SGD()``; for `Examples` the gradient. server_lr: factor on the noisy mean.
         noise: where the noise comes from; default `GaussianNoise`, added by a trusted server.
             ``secure_noise`` is short for ``noise=SecureGaussianNoise()``.
         ledger: an open `Ledger`, or the path of one. None: beside the checkpoint if there is one
@@ -131,9 +131,10 @@ class Federation:
             ledger = self._checkpoint.with_name(f"{self._checkpoint.name}.ledger")
         scheme = settings.choose_sampling(Poisson(0.1) if sampling is None else sampling)
         relation = Adjacency.parse(scheme.default_adjacency if adjacency is None else adjacency)
-        at = settings.choose_delta(budget, delta, known_terms(ledger), relation)
+        unit = unit_of(clients)
+        at = settings.choose_delta(budget, delta, known_terms(ledger), relation, unit)
         method = DPFedAvg() if method is None else method
-        local = method.prepare(SGD() if local is None else local)
+        local = local_training(clients, method, local)
         self.rounds = validate.rounds(rounds)
         check_population(clients, len(clients))
         noise = settings.choose_noise_source(noise, secure=secure_noise)
@@ -159,19 +160,11 @@ class Federation:
             "checkpoint_every", checkpoint_every, "the rounds between checkpoints"
         )
         private = self.not_private_because is None
-        account = Account(ledger, self.budget, private=private, accountant=charged_by)
+        account = Account(ledger, self.budget, private=private, accountant=charged_by, unit=unit)
         self._name = name or method.name or type(method).__name__
         rate = validate.real("server_lr", server_lr, "a server learning rate is a finite number")
-        chooser = TrainerChooser(
-            model,
-            loss,
-            method,
-            layout,
-            local,
-            vectorize=vectorize,
-            chunk=chunk_size,
-            memory_limit=memory_limit,
-        )
+        asked = Asked(vectorize, chunk_size, memory_limit)
+        chooser = choose_chooser(clients, model, loss, method, layout, local, asked)
         engine = Engine(clients, method, layout, local, plan, noise, source, self.device, rate)
         state = TrainingState(0, params, copies(method.init(copies(params))), {}, first_bound, None)
         self._player = RoundLoop(engine, chooser, account, state, model, preflight, example)
@@ -209,9 +202,9 @@ class Federation:
 
     @property
     def epsilon(self) -> Spent:
-        """Achieved and proven epsilon of what was released; infinite where it is not private.
+        """Achieved and proven epsilon of what was released, also when the run is closed.
 
-        It stays known when the run is closed.
+        Infinite where it is not private.
         """
         return self._player.account.epsilon()
 

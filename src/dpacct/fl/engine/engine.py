@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dpacct.fl.clients import Population
 from dpacct.fl.engine.reproduction import check_noise, published_sum, reproduces
+from dpacct.fl.examples import Examples
 from dpacct.fl.layout import Layout, Params, State, copies
 from dpacct.fl.local.batches import chunks
 from dpacct.fl.local.sgd import SGD
@@ -28,6 +29,7 @@ from dpacct.fl.privacy.noise import Noise, drawn_std
 from dpacct.fl.privacy.randomness import Randomness, torch_seed
 from dpacct.fl.privacy.sums import add_rows, contribute
 from dpacct.fl.tensors import forked_generators
+from dpacct.fl.trainers.lot_trainer import LotTrainer
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer, join
 
 # Spreads the seeds of a round's clients.
@@ -144,7 +146,7 @@ class Engine:
         workers = range(self.num_clients) if self.method.everyone_computes else cohort
         for part in chunks(workers, chunk):
             self._clock(started := time.perf_counter())
-            tasks = [self.task(client, state, order, trainer) for client in part]
+            tasks = self._tasks(part, state, order, trainer)
             rows = trainer.train(tasks, broadcast)
             found.local_seconds += self._clock(started)
             started = time.perf_counter()
@@ -239,6 +241,15 @@ class Engine:
             own = self.method.init_client(copies(state.params))
         seed = (order + client * _GOLDEN) % 2**63
         return join(lambda: self.clients[client], self.local, own, seed, self.device, trainer)
+
+    def _tasks(
+        self, part: Sequence[int], state: TrainingState, order: int, trainer: Trainer
+    ) -> Sequence[Task]:
+        """The tasks of a chunk; examples are read together."""
+        if isinstance(trainer, LotTrainer) and isinstance(self.clients, Examples):
+            seeds = [(order + client * _GOLDEN) % 2**63 for client in part]
+            return trainer.read(self.clients, part, seeds, self.device)
+        return [self.task(client, state, order, trainer) for client in part]
 
     def _bound(
         self, rows: Tensor, kept: Tensor | None, layout: Layout, bound: Bound

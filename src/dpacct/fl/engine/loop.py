@@ -36,7 +36,7 @@ from dpacct.fl.privacy.noise import drawn_std
 from dpacct.fl.privacy.randomness import draw_cohort, torch_seed
 from dpacct.fl.report.reports import Report, Timing
 from dpacct.fl.tensors import forked_generators, seed_generators
-from dpacct.fl.trainers.chooser import Choice, TrainerChooser
+from dpacct.fl.trainers.choice import Choice, Chooser
 from dpacct.ledger import Event
 
 
@@ -53,7 +53,7 @@ class RoundLoop:
     def __init__(
         self,
         engine: Engine,
-        chooser: TrainerChooser,
+        chooser: Chooser,
         account: Account,
         state: TrainingState,
         model: nn.Module,
@@ -82,8 +82,7 @@ class RoundLoop:
             Anything that `dpacct.fl.engine.rehearsal.Rehearsal` raises.
         """
         self._check_population()
-        # Rule 1.
-        if self.choice is None and self.state.round < rounds:
+        if self.choice is None and self.state.round < rounds:  # Rule 1.
             self.choice = self._rehearse()
         if self.account.begun or self.state.round >= rounds:
             return rounds
@@ -256,6 +255,8 @@ class RoundLoop:
             noise_std=std or 0.0,
             clip_norm=state.bound.clip_norm,
             released=release is not None,
+            unit=self.account.unit,
+            adjacency=str(engine.plan.adjacency),
             diagnostics=diagnostics,
             timing=Timing(found.local_seconds, privacy, now - began),
         )
