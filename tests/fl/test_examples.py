@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.fl.problems import cross_entropy, flat, half_square, linear, perceptron
 from torch import Tensor, nn
 
 from dpacct import Budget, fl
@@ -15,6 +14,7 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
 from dpacct.fl.data import Examples as Rows
 from dpacct.ledger import Ledger
+from tests.fl.problems import cross_entropy, flat, half_square, linear, perceptron
 
 FEATURES, CLASSES, COUNT = 6, 3, 90
 
@@ -25,7 +25,9 @@ def data(count: int = COUNT, seed: int = 0) -> ClientData:
     return ClientData(inputs, (inputs[:, :CLASSES]).argmax(dim=1))
 
 
-def train(population: Any, model: nn.Module | None = None, loss: Any = cross_entropy, **options: Any):
+def train(
+    population: Any, model: nn.Module | None = None, loss: Any = cross_entropy, **options: Any
+):
     settings: dict[str, Any] = {
         "clip_norm": 1.0,
         "noise_multiplier": 1.0,
@@ -299,19 +301,19 @@ def test_what_is_no_data_set(bad):
 
 
 def test_a_seeded_run_goes_on_bit_by_bit(tmp_path):
-    def run(rounds: int, model: nn.Module, **options: Any):
+    def run(model: nn.Module, **options: Any):
         settings = {"sampling": fl.Poisson(0.3), "seed": 5, "checkpoint": tmp_path / "run.pt"}
         return train(fl.Examples(data()), model, rounds=4, **(settings | options))
 
     whole = linear(FEATURES, CLASSES)
-    run(4, whole, checkpoint=None).run()
-    begun = run(4, linear(FEATURES, CLASSES))
+    run(whole, checkpoint=None).run()
+    begun = run(linear(FEATURES, CLASSES))
     for report in begun:
         if report.round == 2:
             break
     begun.close()
     model = linear(FEATURES, CLASSES)
-    resumed = run(4, model).resume()
+    resumed = run(model).resume()
     assert resumed.round == 2
     resumed.run()
     assert torch.equal(flat(whole), flat(model))
