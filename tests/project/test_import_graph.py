@@ -44,7 +44,7 @@ ROOMS = {
         {"terms"},
     ],
     "dpacct.fl": [
-        {"tensors", "clients", "devices"},
+        {"tensors", "clients", "devices", "examples"},
         {"layout", "guards"},
         {"local", "privacy", "report", "data"},
         {"postprocess", "models"},

@@ -82,6 +82,7 @@ def train(
       dpacct train dp-fedavg --preset mnist-logistic --eps 7
       dpacct train dp-fedpgn --set rho=0.1 --set beta=0.5
       dpacct train dp-fedavg --config run.toml --json
+      dpacct train mymethods:Proximal --set strength=0.1
       dpacct train --ledger mnist.ledger --resume
     """
     style = options.read_style(as_json, quiet)
@@ -90,7 +91,8 @@ def train(
     }
     refuse_contradictions(ledger, run, new_ledger=new_ledger, resume=resume)
     if method is None and not resume:
-        raise InvalidParameter("method", None, f"a method is one of {', '.join(own.METHODS)}")
+        known = f"a method is one of {', '.join(own.METHODS)}, or package.module:Class"
+        raise InvalidParameter("method", None, known)
     layers = (typed, tuple(assignments or ()), preset, config)
     # What contradicts itself is refused before anything is looked for.
     settings = combine(method or own.METHODS[0], *layers)

@@ -12,6 +12,7 @@ from dpacct.fl.auditing.audit import audit
 from dpacct.fl.clients import ClientData, Population
 from dpacct.fl.engine.rounds import OpenRound
 from dpacct.fl.engine.states import Contributions, Draw
+from dpacct.fl.examples import Examples
 from dpacct.fl.federation import Federation
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods import (
@@ -73,6 +74,7 @@ __all__ = [
     "Diagnostics",
     "Draw",
     "Evaluation",
+    "Examples",
     "FedAlphaNormEC",
     "FedAvgSmoothed",
     "FedSMPRandK",

@@ -20,6 +20,7 @@ from dpacct.fl.engine.checks import refuse_weights
 from dpacct.fl.engine.follower import follower_settings
 from dpacct.fl.engine.loop import RoundLoop
 from dpacct.fl.engine.player import Player, led
+from dpacct.fl.engine.populations import Asked, choose_chooser
 from dpacct.fl.engine.ranks import Ranks
 from dpacct.fl.engine.setup import Settings, place, prepare
 from dpacct.fl.local.losses import LossFunction
@@ -29,7 +30,6 @@ from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.privacy.noise import Noise
 from dpacct.fl.report.callbacks import Callback
 from dpacct.fl.report.reports import Report
-from dpacct.fl.trainers.chooser import TrainerChooser
 from dpacct.ledger import Ledger
 from dpacct.rounds import Adjacency, Sampling
 
@@ -44,7 +44,7 @@ class Federation:
         model: changed in place, and moved to ``device``. Its parameters that require a gradient
             are trained; float32 or float64; no batch norm.
         loss: (outputs, targets) -> mean loss over the examples of the batch.
-        clients: the population; any sequence of `ClientData`, which may be lazy.
+        clients: the population; any sequence of `ClientData`, which may be lazy, or `Examples`.
         method: what runs on clients and server; default DP-FedAvg.
         clip_norm: norm bound C of a client's whole update; short for ``bound=Clip(C)``.
         bound: another bound.
@@ -54,7 +54,7 @@ class Federation:
         delta: at which epsilon is reported, where there is no budget. A ledger that is there has
             one, which is the default and the only one allowed; else the default is 1e-5.
         rounds: planned number of rounds.
-        local: local training, default ``SGD()``. server_lr: factor on the noisy mean.
+        local: default ``SGD()``; for `Examples` the gradient. server_lr: factor on the noisy mean.
         noise: where the noise comes from; default `GaussianNoise`, added by a trusted server.
             ``secure_noise`` is short for ``noise=SecureGaussianNoise()``.
         ledger: an open `Ledger`, or the path of one. None: beside the checkpoint if there is one
@@ -158,20 +158,11 @@ class Federation:
         engine, self.rounds, self.budget = run.rounds.engine, run.planned, run.budget
         self.noise_multiplier = math.nan if follows else engine.plan.noise_multiplier
         self.not_private_because = run.rounds.not_private_because
-        every = validate.count(
-            "checkpoint_every", checkpoint_every, "the rounds between checkpoints"
-        )
+        every = validate.count("checkpoint_every", checkpoint_every, "rounds between checkpoints")
         self._checkpoint_every = every
-        chooser = TrainerChooser(
-            model,
-            loss,
-            engine.method,
-            engine.layout,
-            engine.local,
-            vectorize=vectorize,
-            chunk=chunk_size,
-            memory_limit=memory_limit,
-        )
+        method, layout, local = engine.method, engine.layout, engine.local
+        asked = Asked(vectorize, chunk_size, memory_limit)
+        chooser = choose_chooser(clients, model, loss, method, layout, local, asked)
         loop = RoundLoop(run.rounds, chooser, preflight and not follows, example)
         self._player: Player = loop if ranks is None else led(loop, ranks)
         self._callbacks = () if follows else tuple(callbacks)
@@ -206,9 +197,9 @@ class Federation:
 
     @property
     def epsilon(self) -> Spent:
-        """Achieved and proven epsilon of what was released; infinite where it is not private.
+        """Achieved and proven epsilon of what was released, also when the run is closed.
 
-        It stays known when the run is closed.
+        Infinite where it is not private.
         """
         return self._player.account.epsilon()
 

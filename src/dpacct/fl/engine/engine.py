@@ -24,6 +24,7 @@ from dpacct.fl.engine.states import (
     TrainingState,
     client_seed,
 )
+from dpacct.fl.examples import Examples
 from dpacct.fl.layout import Layout, State, copies
 from dpacct.fl.local.batches import chunks
 from dpacct.fl.local.sgd import SGD
@@ -35,6 +36,7 @@ from dpacct.fl.privacy.noise import Noise, drawn_std
 from dpacct.fl.privacy.randomness import Randomness, draw_cohort, torch_seed
 from dpacct.fl.privacy.sums import add_rows, contribute, received
 from dpacct.fl.tensors import forked_generators
+from dpacct.fl.trainers.lot_trainer import LotTrainer
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer, join
 
 INDICATOR_LIMITS = [(0, 1, INDICATOR_NORM)]
@@ -106,7 +108,7 @@ class Engine:
         members = set(draw.members)
         for part in chunks(draw.workers, chunk):
             self._clock(started := time.perf_counter())
-            tasks = [self.task(client, state, draw.order, trainer) for client in part]
+            tasks = self._tasks(part, state, draw.order, trainer)
             rows = trainer.train(tasks, broadcast)
             found.local_seconds += self._clock(started)
             started = time.perf_counter()
@@ -233,6 +235,15 @@ class Engine:
         """
         own, seed = self.memory(client, state), client_seed(order, client)
         return join(lambda: self.clients[client], self.local, own, seed, self.device, trainer)
+
+    def _tasks(
+        self, part: Sequence[int], state: TrainingState, order: int, trainer: Trainer
+    ) -> Sequence[Task]:
+        """The tasks of a chunk; examples are read together."""
+        if isinstance(trainer, LotTrainer) and isinstance(self.clients, Examples):
+            seeds = [client_seed(order, client) for client in part]
+            return trainer.read(self.clients, part, seeds, self.device)
+        return [self.task(client, state, order, trainer) for client in part]
 
     def memory(self, client: int, state: TrainingState) -> State | None:
         """What a client remembers; None where the method's clients remember nothing."""

@@ -25,7 +25,8 @@ from dpacct.fl.engine.setup import Settings
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
-from dpacct.fl.trainers.chooser import Choice
+from dpacct.fl.trainers.choice import Choice
+from dpacct.fl.trainers.way import taken
 
 
 def follower_settings(settings: Settings) -> Settings:
@@ -92,7 +93,7 @@ class Follower:
         if not isinstance(start, Start):
             _end(start)
         if start.way is not None:
-            loop.choice = start.way.taken(loop.chooser, loop.engine.layout)
+            loop.choice = taken(start.way, loop.chooser, loop.engine.layout)
         self._take(start.state)
         return start.rounds
 

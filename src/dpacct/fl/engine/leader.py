@@ -15,8 +15,8 @@ from dpacct.fl.engine.ranks import Begin, Done, Failed, Ranks, Start, Stop, Work
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
-from dpacct.fl.trainers.chooser import Choice
-from dpacct.fl.trainers.way import Way
+from dpacct.fl.trainers.choice import Choice
+from dpacct.fl.trainers.way import way_of
 
 
 class Leader:
@@ -60,7 +60,7 @@ class Leader:
         finally:
             ranks.collect(tried and Failed(words_of(sys.exception())))
         planned = loop.rounds.begin(name, rounds, limit)
-        way = None if loop.choice is None else Way.of(loop.choice)
+        way = None if loop.choice is None else way_of(loop.choice)
         ranks.tell(Start(planned, way, _public(loop.state)))
         return planned
 

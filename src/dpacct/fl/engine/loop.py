@@ -24,7 +24,7 @@ from dpacct.fl.guards.seals import Seal
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
 from dpacct.fl.tensors import forked_generators, seed_generators
-from dpacct.fl.trainers.chooser import Choice, TrainerChooser
+from dpacct.fl.trainers.choice import Choice, Chooser
 
 
 class RoundLoop:
@@ -39,7 +39,7 @@ class RoundLoop:
     def __init__(
         self,
         rounds: Rounds,
-        chooser: TrainerChooser,
+        chooser: Chooser,
         preflight: bool,  # noqa: FBT001 - built in one place
         example: ClientData | None,
     ) -> None:
@@ -81,8 +81,7 @@ class RoundLoop:
     def prepare(self, rounds: int) -> None:
         """The first half of `begin`: nothing is registered yet."""
         self._check_population()
-        # Rule 1.
-        if self.choice is None and self.state.round < rounds:
+        if self.choice is None and self.state.round < rounds:  # Rule 1.
             self.choice = self._rehearse()
 
     def resume(self, path: Path, *, calibrated: bool) -> str | None:

@@ -15,7 +15,7 @@ from dpacct.fl.engine.ranks import Ranks
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
-from dpacct.fl.trainers.chooser import Choice
+from dpacct.fl.trainers.choice import Choice
 
 
 class Player(Protocol):

@@ -22,7 +22,7 @@ from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.privacy.randomness import Seeded
 from dpacct.fl.tensors import norm, seed_generators
-from dpacct.fl.trainers.chooser import Choice, TrainerChooser
+from dpacct.fl.trainers.choice import Choice, Chooser
 from dpacct.fl.trainers.examples import Kind, Maker, made_up, usual_kind
 from dpacct.fl.trainers.isolation import Isolation
 from dpacct.fl.trainers.tasks import Trainer
@@ -57,7 +57,7 @@ class Rehearsal:
     def __init__(
         self,
         engine: Engine,
-        chooser: TrainerChooser,
+        chooser: Chooser,
         state: TrainingState,
         example: ClientData | None,
     ) -> None:

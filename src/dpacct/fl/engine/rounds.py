@@ -290,6 +290,8 @@ class OpenRound:
             noise_std=std or 0.0,
             clip_norm=bound.clip_norm,
             released=release is not None,
+            unit=rounds.account.unit,
+            adjacency=str(engine.plan.adjacency),
             diagnostics=diagnose(found, bound, std or 0.0, list(bound.limits(layout))),
             timing=Timing(found.local_seconds, privacy, now - self._began),
         )

@@ -13,6 +13,7 @@ from dpacct.budget import Budget
 from dpacct.fl.clients import Population, check_population
 from dpacct.fl.engine import checks
 from dpacct.fl.engine.engine import Engine
+from dpacct.fl.engine.populations import local_training, unit_of
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.layout import Layout, copies, trainable
@@ -88,10 +89,10 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Prepar
     scheme = checks.choose_sampling(Poisson(0.1) if sampling is None else sampling)
     relation = settings.adjacency
     relation = Adjacency.parse(scheme.default_adjacency if relation is None else relation)
-    budget = settings.budget
-    at = checks.choose_delta(budget, settings.delta, known_terms(ledger), relation)
+    budget, unit = settings.budget, unit_of(clients)
+    at = checks.choose_delta(budget, settings.delta, known_terms(ledger), relation, unit)
     method = DPFedAvg() if settings.method is None else settings.method
-    local = method.prepare(SGD() if settings.local is None else settings.local)
+    local = local_training(clients, method, settings.local)
     rounds = validate.rounds(settings.rounds)
     check_population(clients, len(clients))
     noise = checks.choose_noise_source(settings.noise, secure=settings.secure_noise)
@@ -107,7 +108,7 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Prepar
     given = settings.noise_multiplier
     multiplier, kept = checks.choose_noise(scheme, relation, rounds, budget, given, at, accountant)
     plan = NoisePlan(scheme, relation, multiplier, cohort)
-    account = Account(ledger, kept, private=reason is None, accountant=accountant)
+    account = Account(ledger, kept, private=reason is None, accountant=accountant, unit=unit)
     rule = "a server learning rate is a finite number"
     rate = validate.real("server_lr", settings.server_lr, rule)
     device = next(iter(params.values())).device
