@@ -32,7 +32,7 @@ from dpacct.tight.game.strategies import (
     touching_side,
     two_strategies,
 )
-from dpacct.tight.game.triangles import Triangle, profile
+from dpacct.tight.game.triangles import Triangle, not_too_flat, profile
 
 # Neighboring grid points of one round's law lie up to this share of the loss apart.
 _SPREAD, _FINE = 32, 128
@@ -90,7 +90,7 @@ def cell_kernel(
     """
 
     def side(missing: Fraction, reach: int) -> Side:
-        triangle = Triangle(float(missing), float(cell.w))
+        triangle = not_too_flat(noise, Triangle(float(missing), float(cell.w)))
         return _side(rate, noise, triangle, step, reach, negligible)
 
     rising, falling = side(cell.b, reach[0]), side(cell.a, reach[1])
