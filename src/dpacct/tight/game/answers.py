@@ -10,8 +10,8 @@ from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import UNIT, Array
 from dpacct.rounds import Schedule
 from dpacct.tight.game.backward import Frame, play_lower, play_upper
-from dpacct.tight.game.cover import Cover
 from dpacct.tight.game.plan import GamePlan, moved
+from dpacct.tight.game.rounds import Positions
 from dpacct.tight.game.stages import stages_above, stages_below
 
 # By so much a loss is put on the safe side of an epsilon.
@@ -19,14 +19,14 @@ _NUDGE = 2.0**-45
 _BELOW = 1e-6
 
 
-def play_above(schedule: Schedule, plan: GamePlan, cover: Cover, frame: Frame) -> Array:
+def play_above(schedule: Schedule, plan: GamePlan, positions: Positions, frame: Frame) -> Array:
     """Proven delta at the losses of a frame."""
-    return play_upper(stages_above(schedule, plan, frame, cover), frame)
+    return play_upper(stages_above(schedule, plan, frame, positions), frame)
 
 
-def upper_epsilon(schedule: Schedule, plan: GamePlan, cover: Cover, delta: float) -> float:
+def upper_epsilon(schedule: Schedule, plan: GamePlan, positions: Positions, delta: float) -> float:
     """Proven eps(delta)."""
-    return crossing(play_above(schedule, plan, cover, plan.upper), plan.upper, delta)
+    return crossing(play_above(schedule, plan, positions, plan.upper), plan.upper, delta)
 
 
 def crossing(deltas: Array, frame: Frame, delta: float) -> float:
@@ -72,11 +72,11 @@ def lower_epsilon(schedule: Schedule, plan: GamePlan, delta: float) -> float:
     return first * (1 - 8 * UNIT)
 
 
-def upper_delta(schedule: Schedule, plan: GamePlan, cover: Cover, epsilon: float) -> float:
+def upper_delta(schedule: Schedule, plan: GamePlan, positions: Positions, epsilon: float) -> float:
     """Proven delta(eps)."""
     loss = -epsilon * (1 - _NUDGE)
     frame = moved(plan.upper, loss)
-    deltas = play_above(schedule, plan, cover, frame)
+    deltas = play_above(schedule, plan, positions, frame)
     return float(deltas[math.floor(loss / frame.step) - frame.first])
 
 

@@ -29,15 +29,19 @@ from dpacct.tight.game.answers import (
     upper_epsilon,
 )
 from dpacct.tight.game.backward import Frame, rounds_above
-from dpacct.tight.game.cover import Cover, default_cover, small_cover
+from dpacct.tight.game.cover import default_cover, small_cover
 from dpacct.tight.game.gap import narrow_epsilon
+from dpacct.tight.game.mixtures import Mixing
 from dpacct.tight.game.plan import GamePlan, plan_at_delta, plan_at_epsilon
 from dpacct.tight.game.refine import check_gap
-from dpacct.tight.game.rounds import check_schedule
-from dpacct.tight.game.stages import effort_above, effort_below, stages_above
+from dpacct.tight.game.rounds import Positions, check_schedule
+from dpacct.tight.game.stages import are_bounded, effort_above, effort_below, stages_above
 
-# Losses times laws times rounds: about two and ten seconds, and for two strategies.
-_QUICK, MOST_EFFORT, _CHEAP = 3e8, 2e9, 6e8
+# Losses times laws times rounds: about two, ten and thirty seconds, and for two strategies.
+_QUICK, _LONG, MOST_EFFORT, _CHEAP = 3e8, 8e8, 2e9, 1e9
+# The share of the noise that mixtures may give away, and the noise from which on they are better
+# than cells: where one round's loss may be large, cells are.
+_SLACK, _MIXED, _CALM = 3e-3, 2.0, 3.0
 _DEFAULT_SHARE, _COARSE_SHARE = 1e-3, 4e-3
 
 
@@ -59,9 +63,9 @@ def game_epsilon(schedule: Schedule, delta: float, gap: float | None = None) -> 
         return Interval(0.0, 0.0)
     if gap is not None:
         return narrow_epsilon(schedule, delta, gap)
-    plan, cover = _start(schedule, lambda share: plan_at_delta(schedule, delta, share))
+    plan, positions = _start(schedule, lambda share: plan_at_delta(schedule, delta, share))
     lower = lower_epsilon(schedule, plan, delta) if _cheap(schedule, plan.lower) else 0.0
-    return Interval.bracket(lower, upper_epsilon(schedule, plan, cover, delta))
+    return Interval.bracket(lower, upper_epsilon(schedule, plan, positions, delta))
 
 
 def game_upper_epsilon(schedule: Schedule, delta: float) -> float:
@@ -99,8 +103,8 @@ def prefix_upper_epsilons(round_: Round, rounds: int, delta: float) -> Array:
     def plan_with(share: float) -> GamePlan:
         return plan_at_delta(schedule, delta, share, both=False)
 
-    plan, cover = _start(schedule, plan_with)
-    stages = stages_above(schedule, plan, plan.upper, cover)
+    plan, positions = _start(schedule, plan_with)
+    stages = stages_above(schedule, plan, plan.upper, positions)
     found = [crossing(w, plan.upper, delta) for w in rounds_above(stages, plan.upper)]
     # All rounds cost at least what a part of them does.
     return np.minimum.accumulate(found[::-1])[::-1]
@@ -120,11 +124,11 @@ def deltas_at(schedule: Schedule, delta: float, *, whole: bool = False) -> tuple
     def plan_with(share: float) -> GamePlan:
         return plan_at_delta(schedule, delta, share, both=False)
 
-    plan, cover = _start(schedule, plan_with)
+    plan, positions = _start(schedule, plan_with)
     frame = plan.upper
     if whole:
         frame = replace(frame, size=max(frame.size, 2 * abs(frame.first)))
-    return frame, play_above(schedule, plan, cover, frame)
+    return frame, play_above(schedule, plan, positions, frame)
 
 
 def game_delta(schedule: Schedule, epsilon: float) -> Interval:
@@ -132,27 +136,33 @@ def game_delta(schedule: Schedule, epsilon: float) -> Interval:
     check_schedule(schedule)
     if not schedule.rounds:
         return Interval(0.0, 0.0)
-    plan, cover = _start(schedule, lambda share: plan_at_epsilon(schedule, epsilon, share))
+    plan, positions = _start(schedule, lambda share: plan_at_epsilon(schedule, epsilon, share))
     lower = lower_delta(schedule, plan, epsilon) if _cheap(schedule, plan.lower) else 0.0
-    return Interval.bracket(lower, upper_delta(schedule, plan, cover, epsilon))
+    return Interval.bracket(lower, upper_delta(schedule, plan, positions, epsilon))
 
 
-def _start(schedule: Schedule, plan_with: Callable[[float], GamePlan]) -> tuple[GamePlan, Cover]:
-    """A plan and a cover that are affordable, the best first.
+def _start(
+    schedule: Schedule, plan_with: Callable[[float], GamePlan]
+) -> tuple[GamePlan, Positions]:
+    """A plan and positions that are affordable, the best first.
 
     Raises:
         NotConverged: none is.
     """
+    noise = min(round_.noise_multiplier for round_ in schedule.distinct())
+    mixtures = ((_DEFAULT_SHARE, None, _LONG), (_COARSE_SHARE, None, MOST_EFFORT))
     effort = math.inf
     for share, cover, most in (
-        (_DEFAULT_SHARE, default_cover(), _QUICK),
+        (_DEFAULT_SHARE, default_cover(), _QUICK if noise < _CALM else _QUICK / 3),
+        *(mixtures if noise >= _MIXED else ()),
         (_COARSE_SHARE, default_cover(), MOST_EFFORT),
         (_COARSE_SHARE, small_cover(), MOST_EFFORT),
     ):
         plan = plan_with(share)
-        effort = effort_above(schedule, plan.upper, cover)
-        if effort <= most:
-            return plan, cover
+        positions = cover or Mixing(_SLACK, plan.upper.tilt)
+        effort = effort_above(schedule, plan.upper, positions)
+        if effort <= most and are_bounded(schedule, plan, positions):
+            return plan, positions
     raise NotConverged(
         f"the game of {schedule.rounds} rounds would need {effort:.2g} steps, more than "
         f"{MOST_EFFORT:.2g}"
