@@ -28,6 +28,7 @@ LAYERS = [
     {"accountant"},
     {"risk"},
     {"calibration", "ledger"},
+    {"claims"},
     {"dpacct"},  # the public names
     {"interop", "fl"},
     {"dpacct_cli"},
