@@ -28,6 +28,8 @@ LAYERS = [
     {"accountant"},
     {"risk"},
     {"calibration", "ledger"},
+    {"claims"},
+    {"pictures"},
     {"dpacct"},  # the public names
     {"fl"},
     {"interop"},
@@ -73,7 +75,7 @@ ONLY = {
     },
     "typer": {"dpacct_cli"},
     "rich": {"dpacct_cli"},
-    "matplotlib": {"dpacct_cli"},
+    "matplotlib": {"dpacct.pictures.matplotlib"},
 }
 HEAVY = {
     "scipy.stats",
