@@ -27,7 +27,8 @@ LAYERS = [
     {"tight"},
     {"accountant"},
     {"risk"},
-    {"calibration", "ledger"},
+    {"calibration", "report"},
+    {"ledger"},
     {"dpacct"},  # the public names
     {"interop", "fl"},
     {"dpacct_cli"},
