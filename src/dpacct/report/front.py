@@ -113,11 +113,12 @@ def front_page(promise: Promise) -> list[Block]:
 def _headline(promise: Promise, asked: Question) -> str:
     blindly = chosen_of_thousand(EVEN)
     right = of_thousand(promise.best.guess)
-    return (
+    words = (
         f"Whoever sees all that {'will be' if promise.planned else 'was'} released and guesses "
         f"{asked.asked} is right at most {right} times in 1,000. Guessing blindly is right "
         f"{blindly} times."
     )
+    return words if promise.spent is None else f"{words} {spent_words(promise)}"
 
 
 def one_in(delta: float) -> str:
@@ -140,20 +141,22 @@ def _promised(promise: Promise, asked: Question) -> list[Block]:
         f"holds for all data of one {unit}, in all rounds together."
     )
     if promise.spent is not None:
-        words += f" {_BUDGET} {spent_words(promise.spent, promise.delta)}"
+        words += f" {_BUDGET}"
     return [Heading(2, "What is promised, and to whom"), Paragraph(words)]
 
 
-def spent_words(spent: float, delta: float) -> str:
+def spent_words(promise: Promise) -> str:
     """What an odometer's reading is worth: a statement about the cases in which it reads so.
 
     Of those, a guess that is right has at most e^epsilon times the probability of one that is
     wrong, plus delta.
     """
-    right = of_thousand(guess_of_guarantee(spent, 0.0, EVEN))
+    if promise.spent is None:
+        return ""
+    right = of_thousand(guess_of_guarantee(promise.spent, 0.0, EVEN))
     return (
-        f"So far {trimmed(up(spent))} was spent. Where it is no more than that, a guess is right "
-        f"at most {right} times in 1,000, but for a share delta, {one_in(delta)}, of all cases."
+        f"So far epsilon {trimmed(up(promise.spent))} was spent: where it is no more than that, at "
+        f"most {right} times, but for a share delta, {one_in(promise.delta)}, of all cases."
     )
 
 

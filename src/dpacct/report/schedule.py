@@ -151,7 +151,7 @@ def _blocks(
 
 
 def _picture(facts: dict[str, Any]) -> list[Block]:
-    drawn = facts | {"budget": None, "part_of_plan": False, "marks": []}
+    drawn: dict[str, Any] = facts | {"budget": None, "part_of_plan": False, "marks": []}
     return [Picture(draw(drawn), bars(drawn))] if len(facts["points"]) > 1 else []
 
 
