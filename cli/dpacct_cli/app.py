@@ -9,6 +9,7 @@ import typer
 import dpacct
 from dpacct.errors import DpacctError
 from dpacct_cli import errors, words
+from dpacct_cli.claims import command as claims
 from dpacct_cli.commands import calibrate, compare, delta, rdp, risk
 from dpacct_cli.commands import spend as epsilon
 from dpacct_cli.ledger import command as ledger
@@ -82,11 +83,12 @@ for _command in (
 ):
     app.command(cls=TextCommand)(_command)
 
-ledger_group = typer.Typer(
-    cls=TextGroup,
-    help="The durable record of what was spent on a data set.",
-    rich_markup_mode=None,
-)
-for _name, _command in ledger.COMMANDS.items():
-    ledger_group.command(_name, cls=TextCommand)(_command)
-app.add_typer(ledger_group, name="ledger")
+GROUPS = {
+    "ledger": ("The durable record of what was spent on a data set.", ledger.COMMANDS),
+    "claims": ("What publications promise, against what is proven.", claims.COMMANDS),
+}
+for _group, (_help, _commands) in GROUPS.items():
+    _typer = typer.Typer(cls=TextGroup, help=_help, rich_markup_mode=None)
+    for _name, _below in _commands.items():
+        _typer.command(_name, cls=TextCommand)(_below)
+    app.add_typer(_typer, name=_group)

@@ -28,6 +28,8 @@ LABELS = {
     "sampling_rate": "--q",
     "noise_multiplier": "--noise",
     "schedule": "--schedule",
+    "claims": "FILE",
+    "claim": "--claim",
     "solve": "--solve",
     "sampling": "--sampling",
     "cohort_size": "--cohort",
@@ -77,8 +79,8 @@ WHOLE = {
     "public_seed", "eval_every",
 }  # fmt: skip
 REALS = {
-    "epsilon", "noise_multiplier", "num_epochs", "orders", "clip_norm", "lr", "weight_decay",
-    "lr_decay", "server_lr",
+    "epsilon", "claim", "noise_multiplier", "num_epochs", "orders", "clip_norm", "lr",
+    "weight_decay", "lr_decay", "server_lr",
 }  # fmt: skip
 LISTS = {"orders", "fpr"}
 

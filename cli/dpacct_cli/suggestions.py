@@ -107,6 +107,11 @@ def meant_command(name: str, known: Iterable[str]) -> str | None:
     return next(iter(_near(name, names)), None)
 
 
+def near(name: str, names: Sequence[str]) -> str:
+    """The name that is spelled nearly so, or an empty text."""
+    return next(iter(_near(name, names)), "")
+
+
 def _near(name: str, names: Sequence[str]) -> list[str]:
     from difflib import get_close_matches
 

@@ -28,7 +28,7 @@ LAYERS = [
     {"accountant"},
     {"risk"},
     {"calibration", "report"},
-    {"ledger"},
+    {"ledger", "claims"},
     {"dpacct"},  # the public names
     {"interop", "fl"},
     {"dpacct_cli"},
