@@ -64,7 +64,7 @@ class Promise:
         delta: at which it is.
         risks: of the procedure itself; None where the promise alone is known.
         num_units: how many there are, where that is known.
-        planned: it is still to run.
+        planned: it may still be to run, so that nobody was promised anything yet.
         spent: what was read of epsilon, where that is a budget and results had a say in what ran.
     """
 
@@ -114,7 +114,7 @@ def _headline(promise: Promise, asked: Question) -> str:
     blindly = chosen_of_thousand(EVEN)
     right = of_thousand(promise.best.guess)
     words = (
-        f"Whoever sees all that {'will be' if promise.planned else 'was'} released and guesses "
+        f"Whoever sees all that {'is' if promise.planned else 'was'} released and guesses "
         f"{asked.asked} is right at most {right} times in 1,000. Guessing blindly is right "
         f"{blindly} times."
     )
@@ -132,9 +132,9 @@ def one_in(delta: float) -> str:
 def _promised(promise: Promise, asked: Question) -> list[Block]:
     unit = line(promise.unit)
     many = "" if promise.num_units is None else f" (there are {promise.num_units:,})"
-    epsilon = trimmed(up(promise.epsilon))
+    can, epsilon = "can be" if promise.planned else "was", trimmed(up(promise.epsilon))
     words = (
-        f"Each {unit}{many} {'is' if promise.planned else 'was'} promised: what is released looks "
+        f"Each {unit}{many} {can} promised: what is released looks "
         f"nearly the same {asked.whatever}. How nearly is measured by two numbers. Epsilon is "
         f"{epsilon} here, and delta {chosen(promise.delta)}, which is {one_in(promise.delta)}. "
         f"Smaller is more private, and with 0 and 0 nothing at all could be found out. The promise "

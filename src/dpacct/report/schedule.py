@@ -143,7 +143,7 @@ def _blocks(
     return [
         Heading(1, f"Privacy report: {line(title)}"),
         *(nothing_promised(none) if promise is None else front_page(promise)),
-        *to_sign(tuple(facts["assumptions"])),
+        *(to_sign(tuple(facts["assumptions"])) if promise else []),
         *figures(plan, spent, facts["accountant"], facts["unit"]),
         *_picture(facts),
         *glossary(),

@@ -46,7 +46,7 @@ _QUESTIONS = {
     Adjacency.REPLACE_ONE: Question(
         "whatever your data say",
         "what its data say: they could be those of any other {unit}",
-        "which of two records was used, that of one {unit} or that of another",
+        "which of two records was used, that of one {unit} or that of another,",
         "had the data that the attacker suspects",
         "had other data than the attacker suspects",
         "how many took part; and that a certain {unit} did, if that is known",

@@ -47,7 +47,7 @@ def compose(report: dict[str, Any], found: Verification, promise: Promise | None
     return [
         Heading(1, f"Privacy report: {line(name)}"),
         *_front(report, found, promise),
-        *to_sign(OF_LEDGER),
+        *(to_sign(OF_LEDGER) if promise and found.sound else []),
         *_claim(report, found),
         Picture(draw(report), bars(report)),
         *_definition(report),
