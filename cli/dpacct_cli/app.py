@@ -10,7 +10,7 @@ import dpacct
 from dpacct.errors import DpacctError
 from dpacct_cli import errors, words
 from dpacct_cli.claims import command as claims
-from dpacct_cli.commands import calibrate, compare, delta, rdp, risk
+from dpacct_cli.commands import calibrate, compare, delta, rdp, report, risk
 from dpacct_cli.commands import spend as epsilon
 from dpacct_cli.ledger import command as ledger
 from dpacct_cli.plot import command as plot
@@ -80,6 +80,7 @@ for _command in (
     risk.risk,
     rdp.rdp,
     compare.compare,
+    report.report,
     train.train,
 ):
     app.command(cls=TextCommand)(_command)

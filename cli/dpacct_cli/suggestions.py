@@ -62,7 +62,7 @@ COMMANDS = {
     "show": "list ls status cat print",
     "verify": "check fsck validate",
     "init": "new create make",
-    "report": "html page",
+    "report": "html page reports ethics board",
     "remaining": "left rest",
     "export": "dump",
 }

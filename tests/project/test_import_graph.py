@@ -27,8 +27,8 @@ LAYERS = [
     {"tight"},
     {"accountant"},
     {"risk"},
-    {"calibration", "ledger"},
-    {"claims"},
+    {"calibration", "report"},
+    {"ledger", "claims"},
     {"pictures"},
     {"dpacct"},  # the public names
     {"fl"},

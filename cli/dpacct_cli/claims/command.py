@@ -30,7 +30,7 @@ def check(file: File, as_json: options.AsJson = False, quiet: options.Quiet = Fa
       dpacct claims check dp-fed-ls-t3-uniform-z2.0
     """
     style = options.read_style(as_json, quiet)
-    judged = _judge(_read(file).claims, quick=style is options.Style.QUIET)
+    judged = _judge(read_claims(file).claims, quick=style is options.Style.QUIET)
     _show(judged, style, whole=True)
 
 
@@ -50,7 +50,7 @@ def list_claims(as_json: options.AsJson = False, quiet: options.Quiet = False) -
     _show(_judge(found.claims, quick=True), style, whole=False)
 
 
-def _read(file: str | None) -> "Claims":
+def read_claims(file: str | None) -> "Claims":
     """The claims of a file, or a shipped one by its id."""
     from dpacct.claims import Claims, load_claims, shipped_claims
 
@@ -79,9 +79,10 @@ def _judge(claims: "Sequence[Claim]", *, quick: bool) -> "list[Judgment]":
 
 
 def _show(judged: "list[Judgment]", style: options.Style, *, whole: bool) -> None:
+    from dpacct.claims.facts import facts_of
     from dpacct_cli.claims import pages
 
-    data: dict[str, object] = {"claims": [pages.as_data(one) for one in judged]}
+    data: dict[str, object] = {"claims": [facts_of(one) for one in judged]}
     words = "\n".join(str(one.verdict) for one in judged)
     if not whole or style is not options.Style.HUMAN:
         show(Answer(data, words, lambda: pages.table(judged)), style)

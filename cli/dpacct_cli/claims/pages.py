@@ -1,10 +1,9 @@
-"""What `dpacct claims` shows: a page for a claim, a table of many, and both as JSON."""
+"""What `dpacct claims` shows: a page for a claim, and a table of many."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dpacct.budget import Interval
 from dpacct.claims.claim import Claim, NoiseBy
 from dpacct.claims.judge import Judged, Judgment, Verdict
 from dpacct.display import chosen, down, up
@@ -101,41 +100,3 @@ def _span(judged: Judgment) -> str:
         return "-"
     worst = max(known, key=lambda found: found.lower)
     return f"[{down(worst.lower)}, {up(worst.upper)}]"
-
-
-def as_data(judged: Judgment) -> dict[str, object]:
-    """A claim as JSON."""
-    claim = judged.claim
-    return {
-        "id": claim.id,
-        "source": claim.source.name,
-        "place": claim.place,
-        "data": claim.data,
-        "stated": claim.epsilon,
-        "delta": claim.delta,
-        "stated_accountant": claim.accountant,
-        "note": claim.note,
-        "verdict": str(judged.verdict),
-        "readings": [_reading_data(one) for one in judged.readings],
-    }
-
-
-def _reading_data(judged: Judged) -> dict[str, object]:
-    reading = judged.reading
-    return {
-        "words": reading.words,
-        "role": str(reading.role),
-        "verdict": str(judged.verdict),
-        "epsilon": _both(judged.epsilon),
-        "reason": judged.reason,
-        "data_sets": judged.data_sets,
-        "sufficient_noise": judged.noise,
-        "noise_by": str(reading.noise_by),
-        "clip_from": str(reading.clip_from),
-        "divisor": str(reading.divisor),
-        **mechanism.keys(reading.schedule),
-    }
-
-
-def _both(found: Interval | None) -> dict[str, float] | None:
-    return None if found is None else {"lower": found.lower, "upper": found.upper}

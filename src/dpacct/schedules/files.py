@@ -214,7 +214,8 @@ def _cell(text: str) -> int | float | str:
     return float(text) if _NUMBER.fullmatch(text) else text
 
 
-def _entry(phase: Phase) -> dict[str, int | float | str]:
+def phase_entry(phase: Phase) -> dict[str, int | float | str]:
+    """A phase in the words of a file: `PHASE_KEYS`."""
     round_, count = phase
     return {
         "rounds": count,
@@ -227,7 +228,7 @@ def _entry(phase: Phase) -> dict[str, int | float | str]:
 def _render_toml(schedule: Schedule) -> str:
     blocks = [f'adjacency = "{schedule.adjacency}"\n']
     for phase in schedule:
-        lines = [f"{key} = {json.dumps(value)}" for key, value in _entry(phase).items()]
+        lines = [f"{key} = {json.dumps(value)}" for key, value in phase_entry(phase).items()]
         blocks.append("\n".join(["[[phase]]", *lines]) + "\n")
     return "\n".join(blocks)
 
@@ -235,7 +236,7 @@ def _render_toml(schedule: Schedule) -> str:
 def _render_json(schedule: Schedule) -> str:
     document = {
         "adjacency": str(schedule.adjacency),
-        "phase": [_entry(phase) for phase in schedule],
+        "phase": [phase_entry(phase) for phase in schedule],
     }
     return json.dumps(document, indent=2) + "\n"
 
@@ -245,7 +246,7 @@ def _render_csv(schedule: Schedule) -> str:
     writer = csv.DictWriter(buffer, CSV_COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
     for phase in schedule:
-        writer.writerow(_entry(phase) | {"adjacency": str(schedule.adjacency)})
+        writer.writerow(phase_entry(phase) | {"adjacency": str(schedule.adjacency)})
     return buffer.getvalue()
 
 
