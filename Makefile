@@ -2,7 +2,7 @@
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 
-.PHONY: test thorough explore lint bench docs
+.PHONY: test thorough explore lint bench docs reference site
 
 test: | $(PYTHON)
 	$(PYTHON) -m pytest -n auto
@@ -26,6 +26,17 @@ bench: | $(PYTHON)
 
 docs: | $(PYTHON)
 	DPACCT_TESTS=thorough $(PYTHON) -m pytest -n auto tests/project/test_docs_examples.py
+
+# The page of all commands, after a change of an option or of its help.
+reference: | $(PYTHON)
+	$(PYTHON) -m website.commands
+
+# The documentation site: build/site/html/index.html. Installs the extra `site`, then needs no network.
+site: | $(PYTHON)
+	$(PYTHON) -c 'import furo, myst_parser, latex2mathml, ziamath' 2>/dev/null \
+	    || $(PYTHON) -m pip install -q -c constraints.txt -e '.[site]'
+	$(PYTHON) -m website
+	$(PYTHON) -m website.notebooks build/site/notebooks
 
 $(PYTHON):
 	python3 -m venv $(VENV)

@@ -1,0 +1,1 @@
+"""The documentation site: its pages, their order, and how they are built without a network."""
