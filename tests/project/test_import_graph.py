@@ -65,17 +65,10 @@ ONLY = {
     "sklearn": {"fl"},
     "dp_accounting": {"interop"},
     "opacus": {"interop"},
-    "flwr": {
-        "dpacct.interop.flower",
-        "dpacct.fl.flower.clients",
-        "dpacct.fl.flower.exchange",
-        "dpacct.fl.flower.roster",
-        "dpacct.fl.flower.strategy",
-        "dpacct.fl.flower.wire",
-    },
+    "flwr": {"fl", "interop"},
     "typer": {"dpacct_cli"},
     "rich": {"dpacct_cli"},
-    "matplotlib": {"dpacct.pictures.matplotlib"},
+    "matplotlib": {"pictures"},
 }
 HEAVY = {
     "scipy.stats",

@@ -260,11 +260,8 @@ class OpenRound:
         layout = engine.kept_layout(found.kept)
         # Rule 3.
         check_limits(bound, layout)
-        if (
-            rounds.engine is not engine
-            or rounds.state is not state
-            or rounds.event() != self._event
-        ):
+        changed = rounds.engine is not engine or rounds.state is not state
+        if changed or rounds.event() != self._event:
             raise Unsupported("the bound or the noise changed while clients trained: no release")
         release = engine.release(state, found)
         std = drawn_std(engine.noise, engine.plan.update_std(bound), found.arrived)
