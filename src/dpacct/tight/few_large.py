@@ -49,6 +49,8 @@ _MOST_NODES = MAX_FREQUENCIES // 4
 # The contour was made for another epsilon if it is this much too large or too small.
 _FAR_OFF, _ATTEMPTS = 0.03, 4
 _WIDE = 1e-6
+# By what a cheaper tilt may raise the logarithm of Chernoff's bound.
+_LOOSEST = 4.0
 # Beyond this multiple of it nothing is asked for.
 _TOO_FAR = 3.0
 # For estimates: the share of epsilon where small losses end, the least one, and their accuracy.
@@ -76,7 +78,7 @@ class FewLarge:
         self._log_small += log_chernoff_factor(self._small_tilt)
         self._masses = [faded_mass(cut) for cut in self._split.cuts]
         saddle, at = tilt_at_epsilon(self._split, epsilon)
-        tilt = cheapest_tilt(self._split, saddle, epsilon, log_delta)
+        tilt = cheapest_tilt(self._split, saddle, epsilon, log_delta, _LOOSEST)
         self._contour = Contour(
             self._split, tilt, epsilon, log_delta, 0.0, at.variance, _MOST_NODES
         )
@@ -102,7 +104,9 @@ class FewLarge:
             raise NotConverged("epsilon is far above the one that the losses were split for")
         found, slope = self._contour.delta_and_slope(epsilon)
         lower, upper = faded_delta(epsilon, self._composition.counts, self._masses)
-        upper += self._not_enough(epsilon)
+        # P(A) bounds that part, too, and it is never below zero.
+        lower = max(lower, 0.0)
+        upper = min(upper + self._not_enough(epsilon), self._faded(epsilon, more=True))
         exponent = self._log_small - self._small_tilt * epsilon
         slack = 16 * UNIT * (abs(self._log_small) + self._small_tilt * epsilon + 8)
         small = math.exp(min(max(exponent + slack, -700.0), 0.0))
@@ -114,8 +118,12 @@ class FewLarge:
         )
         return Interval.bracket(min(bounds.lower, bounds.upper), bounds.upper), falling / total
 
-    def _faded(self, epsilon: float) -> float:
+    def _faded(self, epsilon: float, *, more: bool = False) -> float:
+        """e^eps times an upper bound of Q(A), or one of P(A)."""
         counts = self._composition.counts.tolist()
+        if more:
+            rows = zip(counts, self._masses, strict=True)
+            return sum(n * (mass.most + mass.most_more) for n, mass in rows) * (1 + 1e-9)
         mass = sum(n * mass.most for n, mass in zip(counts, self._masses, strict=True))
         return math.exp(epsilon) * mass
 

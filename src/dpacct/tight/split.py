@@ -177,18 +177,23 @@ class JointLaw:
         """See `contour.Law`."""
         small, excess = np.zeros(number, dtype=np.complex128), np.zeros(number, np.complex128)
         small_error, excess_error = np.zeros(number), np.zeros(number)
-        for kind, odds in zip(self._kinds, self._odds, strict=True):
-            shift, shift_error = kind.small.shift(step, number)
-            large, large_error = kind.large.shift(step, number)
-            value, error = log_of_power(shift, shift_error, kind.count)
-            small, small_error = small + value, small_error + error
-            # Odds of large losses at each frequency.
-            least = np.maximum(np.abs(1 + shift) - 1.01 * shift_error, 0.0) + 1e-300
-            ratio = odds * (1 + large) / (1 + shift + 1e-300)
-            off = odds * (large_error + np.abs(1 + large) * (shift_error + 16 * UNIT) / least)
-            off = off / least + np.abs(ratio) * self._odds_error
-            value, error = log_one_plus(ratio, off)
-            excess, excess_error = excess + kind.count * value, excess_error + kind.count * error
+        # What overflows is no bound, and replaced below.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for kind, odds in zip(self._kinds, self._odds, strict=True):
+                shift, shift_error = kind.small.shift(step, number)
+                large, large_error = kind.large.shift(step, number)
+                value, error = log_of_power(shift, shift_error, kind.count)
+                small, small_error = small + value, small_error + error
+                # Odds of large losses at each frequency.
+                least = np.maximum(np.abs(1 + shift) - 1.01 * shift_error, 0.0) + 1e-300
+                ratio = odds * (1 + large) / (1 + shift + 1e-300)
+                off = odds * (large_error + np.abs(1 + large) * (shift_error + 16 * UNIT) / least)
+                off = off / least + np.abs(ratio) * self._odds_error
+                value, error = log_one_plus(ratio, off)
+                excess, excess_error = (
+                    excess + kind.count * value,
+                    excess_error + kind.count * error,
+                )
         scale = -_log_expm1(self._excess)
         with np.errstate(over="ignore", invalid="ignore"):
             grown = np.exp(small + scale)
