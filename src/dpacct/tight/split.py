@@ -199,9 +199,11 @@ class JointLaw:
             grown = np.exp(small + scale)
             value = grown * _complex_expm1(excess)
             modulus = np.abs(grown) * np.exp(excess.real)
-            error = modulus * (np.expm1(excess_error) + 16 * UNIT * np.minimum(np.abs(excess), 1.0))
+            error = modulus * (np.expm1(excess_error) + 64 * UNIT * np.minimum(np.abs(excess), 1.0))
             error += np.abs(value) * (
-                np.expm1(small_error) + (1 + self._excess) * self._odds_error * 1.01 + 64 * UNIT
+                np.expm1(small_error)
+                + (1 + self._excess) * self._odds_error * 1.01
+                + UNIT * (64 + 8 * abs(float(scale)))
             )
         # No value of a characteristic function exceeds one.
         known = np.isfinite(error) & (error < 1.0)

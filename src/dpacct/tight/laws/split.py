@@ -190,15 +190,16 @@ class SplitLosses:
         panels = len(edges) - 1
         each = self.large.weight.reshape(panels, -1).sum(axis=1)
         masses = each * (1 + 2 * self.large.slack) + 2 * self.large.size
-        losses = np.log1p(q * np.expm1(edges))
-        # 1 - (1 - q) e^{-l} e^{-i angle}: how far u turns more than the loss does.
-        rest = (1 - q) * np.exp(-losses)
+        # The share p = q e^u / r, of which (1 - q) e^{-l} is the rest.
+        p = 1 / (1 + np.exp(math.log1p(-q) - math.log(q) - edges))
         inverse = cut.small.width**-2 + (cut.faded.width**-2 if cut.fading < cut.end else 0.0)
         corners = self._corners()
         best = np.ones_like(times)
         for unit in _ANGLES:
             angle = unit / math.sqrt(inverse)
-            extra = np.arctan2(rest * math.sin(angle), 1 - rest * math.cos(angle))
+            # The argument of 1 - (1 - p) e^{-i angle}: what u turns more than the loss.
+            versed = 2 * math.sin(angle / 2) ** 2
+            extra = np.arctan2((1 - p) * math.sin(angle), p + (1 - p) * versed)
             turn = (angle + np.maximum(extra, 0.0)) * (1 + 1e-9)
             with np.errstate(over="ignore"):
                 growth = np.exp(np.minimum((sigma * turn) ** 2 / 2, 700.0)) * (1 + 1e-9)
