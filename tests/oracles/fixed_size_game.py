@@ -125,3 +125,36 @@ def _last_round(q: float, z: float, left: Array) -> Array:
     near, far = (0.5 * erfc(-(sign * mu / 2 - odds / mu) / math.sqrt(2)) for sign in (1, -1))
     profile = q * (near - np.exp(np.minimum(odds, 600.0)) * far)
     return np.where(left > 0, -np.expm1(-size) + np.exp(-size) * profile, profile)
+
+
+def zero_out_two_rounds(
+    q: float, z: float, epsilon: float, angles: int, side: int = 161, *, swapped: bool = False
+) -> float:
+    """delta(eps) of two rounds where a contribution becomes zero, any angle at each past."""
+    # A chord lies above the value, so that places are dense where the curvature is.
+    left = np.sinh(np.linspace(-9.0, 9.0, 1601)) * (6.0 / math.sinh(9.0))
+    last = np.max([_last_value(q, z, left, w, swapped=swapped) for w in (1.0, 0.0, -1.0)], axis=0)
+    best = 0.0
+    for k in range(angles + 1):
+        crowd = _on_circle(math.pi * k / angles)
+        p, q_density, cell = _densities(q, z, crowd, (1.0, 0.0), (0.0, 0.0), side)
+        if swapped:
+            p, q_density = q_density, p
+        worth = np.interp(np.log(p / q_density) - epsilon, left, last)
+        best = max(best, float((p * worth).sum() * cell))
+    return best
+
+
+def _last_value(q: float, z: float, left: Array, crowd: float, *, swapped: bool) -> Array:
+    """E_P[(1 - e^(-y - L))_+] at each y, on a line, with the client at 1 or at 0."""
+    x = np.linspace(-1 - 9 * z, 1 + 9 * z, 6001)
+    rest = (1 - q) * _line(x, crowd, z)
+    p, other = rest + q * _line(x, 1.0, z), rest + q * _line(x, 0.0, z)
+    if swapped:
+        p, other = other, p
+    step = float(x[1] - x[0])
+    return np.array([float(np.maximum(p - math.exp(-y) * other, 0).sum()) * step for y in left])
+
+
+def _line(x: Array, center: float, z: float) -> Array:
+    return np.exp(-((x - center) ** 2) / (2 * z * z)) / (z * math.sqrt(2 * math.pi))

@@ -272,7 +272,7 @@ def test_what_the_game_is_not_about_is_refused_in_words() -> None:
     with pytest.raises(NotConverged, match="delta"):
         game_epsilon(schedule, 1e-30)
     with pytest.raises(NotConverged, match=r"the game .*would need"):
-        game_epsilon(20_000 * Round(4.0, Uniform(1, 10)), 1e-5)
+        game_epsilon(200_000 * Round(4.0, Uniform(1, 10)), 1e-5)
     assert game_epsilon(Schedule(), 1e-5).upper == 0.0
 
 
