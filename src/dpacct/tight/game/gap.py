@@ -17,9 +17,9 @@ from dpacct.pairs.dominating import Direction
 from dpacct.rounds import Schedule
 from dpacct.tight.game.answers import lower_epsilon, upper_epsilon
 from dpacct.tight.game.cover import Cover, default_cover, split
+from dpacct.tight.game.kinds import fewer_kinds
 from dpacct.tight.game.plan import GamePlan, plan_at_delta
 from dpacct.tight.game.refine import gains
-from dpacct.tight.game.rounds import fewer_kinds
 from dpacct.tight.game.stages import effort_above, effort_below, stages_above, stages_below
 
 # Losses times laws times rounds of all passes together: about a minute.

@@ -3,14 +3,12 @@
 Rule 1: neighbors differ in one client, who is replaced or whose contribution becomes zero.
 Rule 2: a round is of fixed size, Poisson, or takes everybody; what each client sends may depend on
     what was released before and on fresh randomness, not on whether a client took part before.
-Rule 3: rates are rounded up for the upper bound, and down for the lower one; noise of many kinds
-    of rounds is rounded down for the upper bound.
+Rule 3: rates are rounded up for the upper bound, and down for the lower one.
 """
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import numpy as np
 
@@ -21,7 +19,7 @@ from dpacct.pairs.dominating import (
     SampledGaussianPair,
     achieved_pair,
 )
-from dpacct.rounds import Adjacency, Phase, Poisson, Round, Schedule, Uniform
+from dpacct.rounds import Adjacency, Poisson, Round, Schedule, Uniform
 from dpacct.tight.game.cover import Cover
 from dpacct.tight.game.gaussian_profile import LARGEST_SHIFT
 from dpacct.tight.game.kernels import (
@@ -43,7 +41,6 @@ from dpacct.tight.game.zero_out import ANGLES, zero_out_above, zero_out_below
 # How all positions in a round are bounded: one law for each of some cells, or mixtures of few.
 Positions = Cover | Mixing
 
-MOST_KINDS = 60
 _PLAYED = (Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT)
 
 
@@ -84,28 +81,6 @@ def is_played(schedule: Schedule) -> bool:
         and all(is_game(round_) or has_one_pair(round_) for round_ in kinds)
         and all(LARGEST_SHIFT * round_.noise_multiplier >= 2.0 for round_ in kinds)
     )
-
-
-@lru_cache(maxsize=64)
-def fewer_kinds(schedule: Schedule) -> Schedule:
-    """A schedule that costs at least as much, with fewer kinds of rounds; itself if there are few.
-
-    Noise is rounded down to one of some values, evenly spaced in the logarithm.
-    """
-    noises = [round_.noise_multiplier for round_ in schedule.distinct() if is_game(round_)]
-    if len(noises) <= MOST_KINDS:
-        return schedule
-    least = min(noises)
-    width = math.log(max(noises) / least) / MOST_KINDS
-
-    def louder(round_: Round) -> Round:
-        if not is_game(round_) or not width:
-            return round_
-        noise = round_.noise_multiplier
-        rounded = least * math.exp(width * math.floor(math.log(noise / least) / width))
-        return Round(min(noise, rounded), round_.sampling, round_.adjacency)
-
-    return Schedule(Phase(louder(round_), count) for round_, count in schedule)
 
 
 def check_schedule(schedule: Schedule) -> None:
@@ -152,7 +127,7 @@ def laws_above(
     Raises:
         NotConverged: there are no such laws of the kind asked for.
     """
-    noise, rate = round_.noise_multiplier, _rates(round_)[1]
+    noise, rate = round_.noise_multiplier, rate_bounds(round_)[1]
     if takes_everybody(round_):
         return [gaussian_above(*_gaussian(round_, step, negligible))]
     reach = reach_of(rate, noise, step, negligible)
@@ -174,7 +149,7 @@ def laws_below(
     round_: Round, step: float, negligible: float, direction: Direction = Direction.REMOVE
 ) -> list[Kernel]:
     """Laws below some positions in this round."""
-    noise, rate = round_.noise_multiplier, _rates(round_)[0]
+    noise, rate = round_.noise_multiplier, rate_bounds(round_)[0]
     if takes_everybody(round_):
         return [gaussian_below(*_gaussian(round_, step, negligible))]
     reach = reach_of(rate, noise, step, negligible)
@@ -194,14 +169,14 @@ def simple_pair(round_: Round, direction: Direction) -> AchievedPair:
     """A pair about as bad as what the adversary does in this round; for plans."""
     if not is_game(round_):
         return achieved_pair(round_, direction)
-    return SampledGaussianPair(_rates(round_)[0], _simple_std(round_), direction)
+    return SampledGaussianPair(rate_bounds(round_)[0], _simple_std(round_), direction)
 
 
 def least_frame(schedule: Schedule, probability: float) -> float:
     """How far a frame has to reach for the tails that `simple_pair` leaves out; for plans."""
     return max(
         (
-            far_loss(_rates(round_)[1], round_.noise_multiplier, 1e-6, probability)
+            far_loss(rate_bounds(round_)[1], round_.noise_multiplier, 1e-6, probability)
             for round_ in schedule.distinct()
             if is_game(round_) and round_.adjacency is Adjacency.ZERO_OUT
         ),
@@ -224,7 +199,7 @@ def moment_law(round_: Round, step: float, negligible: float, *, upper: bool) ->
         if upper:
             return laws_above(round_, (), step, negligible)[0]
         return laws_below(round_, step, negligible)[0]
-    rate, noise = _rates(round_)[1], 2 * _simple_std(round_)
+    rate, noise = rate_bounds(round_)[1], 2 * _simple_std(round_)
     reach = reach_of(rate, noise, step, negligible)
     if upper:
         return sampled_above(rate, noise, step, reach, Direction.REMOVE)
@@ -246,7 +221,8 @@ def _gaussian(
     return noise, step, gaussian_reach(noise, step, negligible)
 
 
-def _rates(round_: Round) -> tuple[float, float]:
+def rate_bounds(round_: Round) -> tuple[float, float]:
+    """The sampling rate, rounded down and up."""
     sampling = round_.sampling
     if isinstance(sampling, Uniform):
         return sampling.rate_bounds

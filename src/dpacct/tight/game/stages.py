@@ -7,12 +7,12 @@ from contextlib import suppress
 from dpacct.errors import NotConverged
 from dpacct.rounds import Adjacency, Round, Schedule
 from dpacct.tight.game.backward import Frame, Stage, prepare
+from dpacct.tight.game.kinds import fewer_kinds
 from dpacct.tight.game.mixtures import LAWS, Mixing
 from dpacct.tight.game.plan import GamePlan
 from dpacct.tight.game.rounds import (
     Positions,
     angles_for,
-    fewer_kinds,
     is_game,
     laws_above,
     laws_below,
