@@ -60,17 +60,52 @@ def triangles(mesh: int) -> Iterator[tuple[Point, Point, Point]]:
             yield _on_circle(2 * at_b), _on_circle(0.0), _on_circle(-2 * (math.pi - at_a - at_b))
 
 
-def two_rounds(q: float, z: float, epsilon: float, mesh: int, side: int = 161) -> float:
+def two_rounds(
+    q: float,
+    z: float,
+    epsilon: float,
+    mesh: int,
+    side: int = 161,
+    last: Callable[[Array], Array] | None = None,
+) -> float:
     """delta(eps) of two rounds, the best triangle of a mesh in the first at each past.
 
-    The last round is worth the larger of remove and add: for one threshold nothing exceeds them.
+    The last round, if of the same kind, is worth the larger of remove and add: for one threshold
+    nothing exceeds them.
     """
+    worth = last or fixed_size_last(q, z)
     best = 0.0
     for crowd, client, other in triangles(mesh):
         p, q_density, cell = _densities(q, z, crowd, client, other, side)
         left = np.log(p / q_density) - epsilon
-        best = max(best, float((p * _last_round(q, z, left)).sum() * cell))
+        best = max(best, float((p * worth(left)).sum() * cell))
     return best
+
+
+def line_then(z: float, rate: float, epsilon: float, last: Callable[[Array], Array]) -> float:
+    """delta(eps) of a round with one pair, Gaussian or Poisson, and whatever comes after."""
+    x, p, other = _replaced_on_a_line(z, rate)
+    return float((p * last(np.log(p / other) - epsilon)).sum() * (x[1] - x[0]))
+
+
+def one_pair_last(z: float, rate: float = 1.0) -> Callable[[Array], Array]:
+    """What a last round with one pair is worth at each loss, where one client is replaced."""
+    x, p, other = _replaced_on_a_line(z, rate)
+    places = np.sinh(np.linspace(-9.0, 9.0, 801)) * (12.0 / math.sinh(9.0))
+    worth = [float(np.maximum(p - math.exp(-y) * other, 0).sum()) for y in places]
+    values = np.array(worth) * float(x[1] - x[0])
+    return lambda left: np.interp(left, places, values)
+
+
+def fixed_size_last(q: float, z: float) -> Callable[[Array], Array]:
+    """The same for a round of fixed size."""
+    return lambda left: _last_round(q, z, left)
+
+
+def _replaced_on_a_line(z: float, rate: float) -> tuple[Array, Array, Array]:
+    x = np.linspace(-1 - 9 * z, 1 + 9 * z, 4001)
+    rest = (1 - rate) * _line(x, 0.0, z)
+    return x, rest + rate * _line(x, 1.0, z), rest + rate * _line(x, -1.0, z)
 
 
 def one_round(

@@ -27,7 +27,7 @@ from dpacct.tight.game.kinds import MOST_KINDS, fewer_kinds
 from dpacct.tight.game.plan import plan_at_epsilon
 from dpacct.tight.game.strategies import add_pair
 from dpacct.tight.game.triangles import Triangle, not_too_flat, profile
-from tests.oracles.fixed_size_game import two_rounds
+from tests.oracles.fixed_size_game import fixed_size_last, line_then, one_pair_last, two_rounds
 from tests.strategies import log_uniform
 
 SVHN = 2000**-1.1
@@ -114,6 +114,21 @@ def test_two_rounds_of_every_triangle(rate: float, noise: float, budget: float) 
         # Two strategies are not all that there is, however fine the grid.
         assert brute == pytest.approx(0.025854, abs=1e-5)
         assert found.lower < 0.02578
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.3])
+def test_two_rounds_of_different_kinds_in_their_order(rate: float) -> None:
+    """Brute force: a round of fixed size before, and after, one of everybody or of Poisson."""
+    q, z, other, budget = 0.1, 1.2, 4.0, 0.2
+    fixed_size = Round(z, Uniform(10, 100))
+    one_pair = Round(other, Full() if rate == 1.0 else Poisson(rate), "replace-one")
+    first = game_delta(1 * fixed_size + 1 * one_pair, budget)
+    last = game_delta(1 * one_pair + 1 * fixed_size, budget)
+    brute_first = two_rounds(q, z, budget, 6, 241, one_pair_last(other, rate))
+    brute_last = line_then(other, rate, budget, fixed_size_last(q, z))
+    for found, brute in ((first, brute_first), (last, brute_last)):
+        assert found.lower <= brute * (1 + 1e-4)
+        assert brute * (1 - 1e-4) <= found.upper <= brute * 1.03
 
 
 def test_the_gap_of_the_grid_is_of_second_order() -> None:

@@ -95,7 +95,7 @@ def _narrow(schedule: Schedule, delta: float, found: _Found, direction: Directio
         if coarse is plan:
             coarse = plan_at_delta(schedule, delta, _COARSE_SHARE, direction=direction)
         found.spend(_LOOKS * effort_above(schedule, coarse.upper, cover))
-        finer = _refined(schedule, coarse, cover, found.upper)
+        finer = refined(schedule, coarse, cover, found.upper)
         if finer == cover:
             raise NotConverged("no cell adds anything")
         if len(finer) > _MOST_CELLS:
@@ -103,7 +103,7 @@ def _narrow(schedule: Schedule, delta: float, found: _Found, direction: Directio
         cover = finer
 
 
-def _refined(schedule: Schedule, coarse: GamePlan, cover: Cover, epsilon: float) -> Cover:
+def refined(schedule: Schedule, coarse: GamePlan, cover: Cover, epsilon: float) -> Cover:
     """The cover with those cells split that add the most; itself if none adds anything."""
     frame = coarse.upper
     above = stages_above(schedule, coarse, frame, cover)

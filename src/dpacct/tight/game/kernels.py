@@ -219,3 +219,9 @@ def gaussian_below(noise: float, step: float, reach: tuple[int, int]) -> Kernel:
     points = _points(reach[0], _FINE)
     side = touching_side(gaussian_pair(noise, middles(points, step)), points, step)
     return dominated_kernel(side, side, step)
+
+
+def forget() -> None:
+    """Compute laws anew from here on; for measurements of time."""
+    for kept in (_side, cell_kernel, strategy_kernels, sampled_above):
+        kept.cache_clear()
