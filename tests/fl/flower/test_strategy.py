@@ -339,6 +339,29 @@ def test_a_node_that_starts_again_is_the_client_that_it_was():
     assert {client for client, _ in network.sent} == set(range(6))
 
 
+def test_nobody_takes_the_place_of_a_node_that_is_there():
+    network, reports, told = grid(), [], []
+    first = network.node_of(3)
+
+    def claim(report):
+        reports.append(report.diagnostics.cohort_size)
+        if len(reports) == 1:
+            network.join(3, app())
+        if len(reports) == 3:
+            del network.nodes[first]
+
+    def look(client, message, replies):
+        if client == 3:
+            told.append(message.metadata.dst_node_id == first)
+        return replies
+
+    network.fault = look
+    with server(sampling=fl.Full(), rounds=5) as run:
+        play(run, network, on_round=claim)
+    assert reports == [6] * 5
+    assert told == [True, True, True, False, False]
+
+
 def test_who_is_away_contributes_zero_and_is_asked_again_when_back():
     network, reports = grid(), []
 

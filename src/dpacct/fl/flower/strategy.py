@@ -111,7 +111,8 @@ class PrivateStrategy(Strategy):
             messages = self._open_round(grid)
             if messages is None:
                 break
-            replies = list(exchange(grid, messages, timeout, self._poll))
+            # One by one, as they come: nobody holds the updates of a whole cohort.
+            replies = exchange(grid, messages, timeout, self._poll)
             arrays, metrics = self.aggregate_train(self.server.round + 1, replies)
             number = self.server.round
             if arrays is not None and metrics is not None:
