@@ -13,8 +13,10 @@ from flwr.clientapp import ClientApp
 import dpacct
 from dpacct import fl
 from dpacct.errors import InvalidParameter, LedgerError, Unsupported
-from dpacct.fl.flower import PrivateStrategy, client_app, private_mod, versions, wire
+from dpacct.fl.flower import PrivateStrategy, client_app, private_mod, wire
 from dpacct.fl.flower.roster import Roster
+from dpacct.fl.flower.versions import check_flower
+from dpacct.interop import packages
 from dpacct.ledger import Ledger
 from tests.fl.flower.fake import FakeGrid
 from tests.fl.problems import cross_entropy, federation, flat, linear, make_clients
@@ -604,20 +606,23 @@ def test_nothing_is_charged_to_a_ledger_of_another_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("found", "said"), [("1.40.2", r"1\.40\.2 is installed.*1\.41"), (None, "not installed")]
+    ("found", "said"),
+    [("1.40.2", r"flwr 1\.40\.2 is too old, version 1\.41"), (None, "not installed")],
 )
 def test_a_flower_that_is_too_old_is_named(monkeypatch, found, said):
     def version(name):
         if found is None:
-            raise versions.metadata.PackageNotFoundError(name)
+            raise packages.metadata.PackageNotFoundError(name)
         return found
 
-    monkeypatch.setattr(versions.metadata, "version", version)
-    with pytest.raises(ImportError, match=said):
-        versions.check_flower()
+    monkeypatch.setattr(packages.metadata, "version", version)
+    with pytest.raises(Unsupported, match=said):
+        PrivateStrategy(server())
+    with pytest.raises(Unsupported, match=said):
+        app()
 
 
 def test_a_flower_that_is_new_enough_is_taken(monkeypatch):
     for found in ("1.41.0", "1.50rc1", "2.0.0"):
-        monkeypatch.setattr(versions.metadata, "version", lambda _, found=found: found)
-        assert versions.check_flower() == found
+        monkeypatch.setattr(packages.metadata, "version", lambda _, found=found: found)
+        assert check_flower()

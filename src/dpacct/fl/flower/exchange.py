@@ -31,7 +31,7 @@ def exchange(
         message.metadata.__dict__["_ttl"] = float(math.ceil(timeout) + 1)
     waiting: set[str] = set()
     for message in messages:
-        # Alone: whether a message is too large for the network must not depend on how many there are.
+        # Alone: whether it is too large for the network must not depend on how many there are.
         waiting |= {number for number in grid.push_messages([message]) if number}
     while waiting:
         for reply in list(grid.pull_messages(list(waiting))):

@@ -49,7 +49,7 @@ class PrivateStrategy(Strategy):
             `dpacct.fl.report.reports.RELEASED` is private.
 
     Raises:
-        ImportError: Flower is too old. Unsupported: clients cannot be told the bound.
+        Unsupported: Flower is too old, or clients cannot be told the bound.
     """
 
     def __init__(
