@@ -26,7 +26,6 @@ HEADINGS = ("Args", "Attributes", "Returns", "Yields", "Error", "Raises", "Sourc
 HEADING = re.compile(rf"^(?P<name>{'|'.join(HEADINGS)}): *(?P<rest>.*)$")
 ENTRY = re.compile(r"^(?P<names>[*\w`.]+(?:, [*\w`.]+)*): (?P<text>.*)$")
 CODE = re.compile(r"(``.+?``|`[^`\n]+`)")
-STATIC = (staticmethod, classmethod)
 DERIVATION = re.compile(r"docs/(derivations/[\w-]+)\.md")
 
 
@@ -99,7 +98,8 @@ def _class_body(value: Any) -> str:
             parts.append(_directive("property", name, _doc(member)))
         else:
             function = getattr(value, name)
-            kind = type(member).__name__ if isinstance(member, STATIC) else "method"
+            kind = "classmethod" if isinstance(member, classmethod) else "method"
+            kind = "staticmethod" if isinstance(member, staticmethod) else kind
             parts.append(_directive(kind, f"{name}{_signature(function)}", _doc(function)))
     return "\n\n".join(parts)
 
