@@ -6,22 +6,23 @@ import ast
 import enum
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 import dpacct
 
-# Beside dpacct and its rooms: what the page on Python promises below them.
-PARTS = (
-    "dpacct.fl.postprocess",
-    "dpacct.fl.data",
-    "dpacct.fl.models",
-    "dpacct.renyi.odometer",
-    "dpacct.renyi.curve",
-    "dpacct.tight.accountant",
-)
+# Beside dpacct and its rooms: what the page on Python promises below them. Where a module has no
+# ``__all__``, the names that are promised.
+PARTS: dict[str, tuple[str, ...]] = {
+    "dpacct.fl.postprocess": (),
+    "dpacct.fl.data": (),
+    "dpacct.fl.models": (),
+    "dpacct.renyi.odometer": ("Odometer",),
+    "dpacct.renyi.curve": ("RenyiValue",),
+    "dpacct.tight.accountant": ("TightAccountant",),
+}
 HEADINGS = ("Args", "Attributes", "Returns", "Yields", "Error", "Raises", "Source", "Example")
 HEADING = re.compile(rf"^(?P<name>{'|'.join(HEADINGS)}): *(?P<rest>.*)$")
 ENTRY = re.compile(r"^(?P<names>[*\w`.]+(?:, [*\w`.]+)*): (?P<text>.*)$")
@@ -38,14 +39,8 @@ def modules() -> tuple[ModuleType, ...]:
 
 
 def public_names(module: ModuleType) -> list[str]:
-    """What a module offers: its ``__all__``, or what is defined in it."""
-    offered = getattr(module, "__all__", None)
-    if offered is None:
-        offered = [
-            name
-            for name, value in vars(module).items()
-            if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
-        ]
+    """What a module offers: its ``__all__``, or what is promised of it."""
+    offered: Sequence[str] = getattr(module, "__all__", PARTS.get(module.__name__, ()))
     return sorted((name for name in offered if not name.startswith("__")), key=str.lower)
 
 

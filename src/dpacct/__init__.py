@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # Imported when asked for: the ledger brings SQLite, `fl` PyTorch, which most uses never need.
 _ROOMS = ("fl", "interop", "ledger", "risk", "schedules")
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Adjacency",
