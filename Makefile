@@ -7,9 +7,10 @@ PYTHON := $(VENV)/bin/python
 test: | $(PYTHON)
 	$(PYTHON) -m pytest -n auto
 
-# What is slow, and the properties again, on five times as many examples.
+# What is slow, what everyday runs take a sample of, and the properties again, on five times as many examples.
 thorough: | $(PYTHON)
-	DPACCT_TESTS=thorough $(PYTHON) -m pytest -n auto -m "hypothesis or slow"
+	DPACCT_TESTS=thorough $(PYTHON) -m pytest -n auto -m "hypothesis or slow or sampled" \
+		--ignore=tests/project/test_docs_examples.py
 
 # New examples each time; what fails is printed with the line that repeats it.
 explore: | $(PYTHON)
@@ -24,7 +25,7 @@ bench: | $(PYTHON)
 	$(PYTHON) -m benchmarks
 
 docs: | $(PYTHON)
-	$(PYTHON) -m pytest tests/project/test_docs_examples.py
+	DPACCT_TESTS=thorough $(PYTHON) -m pytest -n auto tests/project/test_docs_examples.py
 
 # The page of all commands, after a change of an option or of its help.
 reference: | $(PYTHON)

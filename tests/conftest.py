@@ -31,9 +31,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave what is slow, and rarely fails, to `make thorough`; a test that is named runs."""
     if PROFILE != "quick" or any("::" in argument for argument in config.args):
         return
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    config.hook.pytest_deselected(items=slow)
-    items[:] = [item for item in items if item not in set(slow)]
+    left = {item for item in items if item.get_closest_marker("slow")}
+    families: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            families.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for family in families.values():
+        [count] = family[0].get_closest_marker("sampled").args
+        # As far from each other as may be.
+        taken = {family[place * len(family) // count] for place in range(count)}
+        left.update(item for item in family if item not in taken)
+    config.hook.pytest_deselected(items=[item for item in items if item in left])
+    items[:] = [item for item in items if item not in left]
 
 
 @pytest.fixture(scope="session")

@@ -66,6 +66,7 @@ def test_known_values_by_renyi(
     assert 0 < found.lower < found.upper
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("noise", "rate", "count", "delta"),
     [(1.0, 0.1, 300, 1e-5), (0.6, 0.01, 10, 1e-6), (5.0, 0.9, 1000, 1e-10), (0.4, 1e-3, 5, 1e-3)],

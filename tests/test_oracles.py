@@ -20,6 +20,7 @@ def close(value: mpf, expected: mpf) -> bool:
     return abs(value / expected - 1) < AGREEMENT
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("noise_std", [0.05, 0.2, 1.0, 10.0, 1000.0])
 @pytest.mark.parametrize("sampling_rate", [1e-7, 0.01, 0.5, 0.999999])
 @pytest.mark.parametrize("order", [2, 3, 32])

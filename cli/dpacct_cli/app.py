@@ -9,9 +9,11 @@ import typer
 import dpacct
 from dpacct.errors import DpacctError
 from dpacct_cli import errors, words
-from dpacct_cli.commands import calibrate, compare, delta, rdp, risk
+from dpacct_cli.claims import command as claims
+from dpacct_cli.commands import calibrate, compare, delta, rdp, report, risk
 from dpacct_cli.commands import spend as epsilon
 from dpacct_cli.ledger import command as ledger
+from dpacct_cli.plot import command as plot
 from dpacct_cli.text_commands import TextCommand, TextGroup
 from dpacct_cli.train import command as train
 
@@ -78,15 +80,18 @@ for _command in (
     risk.risk,
     rdp.rdp,
     compare.compare,
+    report.report,
     train.train,
 ):
     app.command(cls=TextCommand)(_command)
 
-ledger_group = typer.Typer(
-    cls=TextGroup,
-    help="The durable record of what was spent on a data set.",
-    rich_markup_mode=None,
-)
-for _name, _command in ledger.COMMANDS.items():
-    ledger_group.command(_name, cls=TextCommand)(_command)
-app.add_typer(ledger_group, name="ledger")
+GROUPS = {
+    "ledger": ("The durable record of what was spent on a data set.", ledger.COMMANDS),
+    "claims": ("What publications promise, against what is proven.", claims.COMMANDS),
+    "plot": ("Pictures: PNG, SVG or PDF by -o, else as text.", plot.COMMANDS),
+}
+for _group, (_help, _commands) in GROUPS.items():
+    _typer = typer.Typer(cls=TextGroup, help=_help, rich_markup_mode=None)
+    for _name, _below in _commands.items():
+        _typer.command(_name, cls=TextCommand)(_below)
+    app.add_typer(_typer, name=_group)

@@ -28,6 +28,9 @@ LABELS = {
     "sampling_rate": "--q",
     "noise_multiplier": "--noise",
     "schedule": "--schedule",
+    "claims": "FILE",
+    "claim": "--claim",
+    "report": "FILE",
     "solve": "--solve",
     "sampling": "--sampling",
     "cohort_size": "--cohort",
@@ -77,8 +80,8 @@ WHOLE = {
     "public_seed", "eval_every",
 }  # fmt: skip
 REALS = {
-    "epsilon", "noise_multiplier", "num_epochs", "orders", "clip_norm", "lr", "weight_decay",
-    "lr_decay", "server_lr",
+    "epsilon", "claim", "noise_multiplier", "num_epochs", "orders", "clip_norm", "lr",
+    "weight_decay", "lr_decay", "server_lr",
 }  # fmt: skip
 LISTS = {"orders", "fpr"}
 
@@ -144,8 +147,7 @@ def _not_a_number(label: str, value: str) -> str:
 
 
 def _same(one: object, other: object) -> bool:
-    # NaN is no number's equal, not even its own.
-    return one == other or (one != one and other != other)  # noqa: PLR0124
+    return one == other or (one != one and other != other)  # noqa: PLR0124 - NaN, which is not its own equal
 
 
 def _meant(name: str, value: str, text: str | None) -> str:

@@ -66,6 +66,12 @@ class Row:
     meaning: str = ""
 
 
+def wrapped(label: str, text: str) -> list[Row]:
+    """Words that may be longer than a line, as rows of which the first has the label."""
+    lines = wrap(text, WIDTH - LABEL_WIDTH - 4) or [""]
+    return [Row(label if number == 0 else "", line) for number, line in enumerate(lines)]
+
+
 @dataclass(frozen=True, slots=True)
 class Grid:
     """A table of cells below a header; cells of numbers are aligned by their columns."""

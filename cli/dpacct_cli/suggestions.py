@@ -62,7 +62,7 @@ COMMANDS = {
     "show": "list ls status cat print",
     "verify": "check fsck validate",
     "init": "new create make",
-    "report": "html page",
+    "report": "html page reports ethics board",
     "remaining": "left rest",
     "export": "dump",
 }
@@ -105,6 +105,11 @@ def meant_command(name: str, known: Iterable[str]) -> str | None:
         if bare == command or bare in COMMANDS.get(command, "").split():
             return command
     return next(iter(_near(name, names)), None)
+
+
+def near(name: str, names: Sequence[str]) -> str:
+    """The name that is spelled nearly so, or an empty text."""
+    return next(iter(_near(name, names)), "")
 
 
 def _near(name: str, names: Sequence[str]) -> list[str]:

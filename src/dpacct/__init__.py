@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from dpacct.accountant import delta, epsilon
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from dpacct.ledger import Ledger
 
 # Imported when asked for: the ledger brings SQLite, `fl` PyTorch, which most uses never need.
-_ROOMS = ("fl", "interop", "ledger", "risk", "schedules")
+_ROOMS = ("claims", "fl", "interop", "ledger", "pictures", "report", "risk", "schedules")
 
 __version__ = "0.2.0"
 
@@ -65,4 +66,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_ROOMS])
+    # What completes opens: `help(dpacct)` reads every name.
+    rooms = [room for room in _ROOMS if room != "fl" or find_spec("torch")]
+    return sorted([*__all__, *rooms])

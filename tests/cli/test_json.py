@@ -162,6 +162,7 @@ def test_solve_for_the_rate(dpacct: Any) -> None:
     assert dpacct(words, "-q").text == f"{data['sampling_rate']!r}\n"
 
 
+@pytest.mark.slow
 def test_solve_for_a_cohort(dpacct: Any) -> None:
     words = "calibrate --eps 8 --noise 2 --rounds 300 --solve q --sampling uniform --clients 2000"
     data = dpacct(words, "--json").json

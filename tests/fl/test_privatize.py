@@ -209,3 +209,36 @@ def test_plans_that_make_no_sense_are_refused(options, error):
     settings = {"noise_multiplier": 1.0, "clip_norm": 1.0, "num_clients": 10}
     with pytest.raises(error):
         fl.AggregationPlan(**(settings | options))
+
+
+def test_a_planned_loop_is_charged_as_its_plan_and_ends_with_it(tmp_path):
+    plan = fl.AggregationPlan(
+        noise_multiplier=2.0, clip_norm=0.5, sampling=Poisson(0.1), num_clients=50
+    )
+    with Ledger.open(tmp_path / "planned.ledger", Budget(8, 1e-5)) as book:
+        run = book.start_run("own", plan=12 * plan.round)
+        while run.held:
+            fl.privatize(torch.ones(len(plan.draw_cohort()), 3), plan, run)
+        assert run.on_plan
+        assert run.committed == 12
+        planned = book.epsilon().upper
+    assert planned == dpacct.epsilon(12 * plan.round, delta=1e-5).upper
+    with Ledger.open(tmp_path / "unplanned.ledger", Budget(8, 1e-5)) as book:
+        for _ in range(12):
+            fl.privatize(torch.zeros(0, 3), plan, book)
+        assert book.epsilon().upper > 1.3 * planned
+
+
+def test_cohorts_are_those_of_the_plan_and_new_each_time():
+    fixed = fl.AggregationPlan(1.0, 1.0, sampling=Uniform(20, 1000))
+    drawn = [fixed.draw_cohort() for _ in range(4)]
+    assert all(len(set(cohort)) == 20 and cohort == sorted(cohort) for cohort in drawn)
+    assert len({tuple(cohort) for cohort in drawn}) == 4
+    assert fl.AggregationPlan(1.0, 1.0, num_clients=7).draw_cohort() == list(range(7))
+    rare = fl.AggregationPlan(1.0, 1.0, sampling=Poisson(1e-9), num_clients=50)
+    assert rare.draw_cohort() == []
+
+
+def test_the_round_of_a_plan_is_what_its_bound_is_charged():
+    layered = fl.AggregationPlan(1.5, bound=fl.PerLayerClip((0.3, 0.4)), num_clients=7)
+    assert layered.round == dpacct.Round(1.5, Full())

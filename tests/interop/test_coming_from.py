@@ -22,6 +22,7 @@ def says(*figures: str) -> None:
         assert figure in PAGE
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("accountant", "stops", "exact"),
     [

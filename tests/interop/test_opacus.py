@@ -536,7 +536,7 @@ def test_seeds_of_the_program_do_not_reach_batches_and_noise(ledger: Ledger) -> 
 
 
 def test_the_generator_of_a_step_is_standard_normal_and_secret() -> None:
-    from dpacct.interop.opacus_noise import STATE, fresh_generator
+    from dpacct.fl.opacus.noise import STATE, fresh_generator
 
     job = Job()
     drawn = [torch.randn(4096, generator=fresh_generator(job.optimizer)) for _ in range(2)]
@@ -659,7 +659,7 @@ def test_without_opacus_and_torch_the_import_says_what_to_install(
 def test_versions_are_compared_as_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     from importlib import metadata
 
-    from dpacct.interop.packages import import_package
+    from dpacct.packages import import_package
 
     for found, needed, old in (
         ("2", "2.0", False),

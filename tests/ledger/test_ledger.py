@@ -460,6 +460,7 @@ def test_remaining_as_plan_is_what_a_plan_may_have(ledger: Ledger) -> None:
     assert ledger.remaining_as_plan(ROUND) == 0
 
 
+@pytest.mark.slow
 def test_a_plan_of_many_different_rounds(ledger: Ledger) -> None:
     plan = dpacct.schedules.shapes.linear(200, 3.0, 2.0, Poisson(0.05))
     run = ledger.start_run("decay", plan)

@@ -32,6 +32,7 @@ def check(order: float, rate: float, noise: float, width: float = 1e-10) -> None
         assert upper - lower <= width * abs(truth)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("start", range(4))
 def test_truth_is_inside_on_a_grid_of_extremes(start: int) -> None:
     for order, rate, noise in GRID[start::4]:

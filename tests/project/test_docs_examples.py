@@ -30,6 +30,14 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "evidence").rglob("*.md")),
 ]
+# Their examples train, or compare with everything: `make docs` runs them.
+LONG = {
+    "docs/guide/methods.md",
+    "docs/guide/sampling.md",
+    "docs/guide/training.md",
+    "docs/reference/command-line.md",
+    "docs/reference/python.md",
+}
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^`]*)$")
 OPTION = re.compile(r"""(?P<name>\w+)(?:=(?:"(?P<quoted>[^"]*)"|(?P<bare>\S*)))?""")
 COMMAND_SECONDS = 120
@@ -163,7 +171,16 @@ def complaints_about(page: str, folder: Path) -> list[str]:
         ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def listed(page: Path) -> Any:
+    name = page.relative_to(ROOT).as_posix()
+    return pytest.param(page, id=name, marks=[pytest.mark.slow] if name in LONG else [])
+
+
+def test_long_pages_are_pages() -> None:
+    assert {page.relative_to(ROOT).as_posix() for page in PAGES} >= LONG
+
+
+@pytest.mark.parametrize("page", [listed(page) for page in PAGES])
 def test_every_example_of_the_page_holds(page: Path, tmp_path: Path) -> None:
     complaints = complaints_about(page.read_text(encoding="utf-8"), tmp_path)
     assert not complaints, "\n\n".join(complaints)

@@ -37,10 +37,34 @@ def test_the_public_names_are_these() -> None:
 
 
 def test_completion_finds_the_public_names_and_nothing_else() -> None:
-    rooms = {"fl", "interop", "ledger", "risk", "schedules"}
+    rooms = {"claims", "fl", "interop", "ledger", "pictures", "report", "risk", "schedules"}
     assert set(dir(dpacct)) == NAMES | rooms
     code = "import dpacct; [getattr(dpacct, name) for name in dir(dpacct)]"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+WITHOUT_TORCH = """
+import importlib.util, pydoc, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "torch" else find(name, *rest)
+sys.modules["torch"] = None
+import dpacct
+assert "fl" not in dir(dpacct) and "ledger" in dir(dpacct)
+pydoc.render_doc(dpacct)
+try:
+    import dpacct.fl
+except ImportError as error:
+    assert (error.name, error.msg) == (
+        "torch",
+        "dpacct.fl trains with PyTorch, which is not installed: pip install 'dpacct[fl]'",
+    )
+else:
+    raise AssertionError("dpacct.fl was imported without PyTorch")
+"""
+
+
+def test_without_torch_the_accountant_works_and_training_says_what_to_install() -> None:
+    subprocess.run([sys.executable, "-c", WITHOUT_TORCH], check=True, timeout=120)
 
 
 def test_no_function_hides_behind_its_module() -> None:

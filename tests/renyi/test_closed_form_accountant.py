@@ -35,6 +35,7 @@ WHERE_FORMS_HOLD = [
 TWO_VALLEYS = 2_206_910_141 * Round(15.657, Uniform(89, 50_000_000))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("plan", "delta"),
     [*itertools.product(WHERE_FORMS_HOLD, [1e-3, 1e-5, 1e-12]), (TWO_VALLEYS, 4e-17)],

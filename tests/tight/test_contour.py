@@ -53,6 +53,7 @@ def best_line(composition: Composition, epsilon: float) -> tuple[float, float]:
     return tilt, min(0.0, log_delta_estimate(tilt, at, epsilon))
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("case", range(len(SETTINGS)))
 @pytest.mark.parametrize("factor", [0.02, 0.3, 1.0, 2.0, 4.0])
 @pytest.mark.parametrize("step", [0.0, 15.0, 32.0])

@@ -42,6 +42,7 @@ def costs(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return seen
 
 
+@pytest.mark.slow
 def test_a_rate_next_to_a_cliff_is_found_in_few_steps(costs: list[float]) -> None:
     # Above this rate epsilon is that of a participation, below it is nothing.
     found = calibrate(epsilon=8, delta=1e-5, noise_multiplier=0.2, rounds=3, solve="sampling_rate")
@@ -55,6 +56,7 @@ def test_many_rounds_are_found_in_few_steps(costs: list[float]) -> None:
     assert len(costs) <= 10
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rate", [1e-12, 1e-40, 1e-99])
 def test_delta_of_next_to_nothing_is_next_to_nothing(rate: float) -> None:
     found = delta(200 * Round(19.6, Poisson(rate)), epsilon=0.0)
@@ -101,6 +103,7 @@ def test_a_contour_that_overflows_is_refused_without_a_warning() -> None:
             contour.delta(5.0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("schedule", "at"),
     [

@@ -60,6 +60,7 @@ def holds(bracket: Interval, truth: mpf) -> bool:
     return bracket.lower <= truth <= bracket.upper
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize(("rounds", "epsilon"), SETTINGS)
 def test_delta_holds_the_truth(
@@ -70,6 +71,7 @@ def test_delta_holds_the_truth(
     assert bracket.upper - bracket.lower <= 1e-8 * bracket.upper
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize(("rounds", "epsilon"), MANY_ROUNDS)
 def test_many_rounds_do_not_eat_the_bracket(
@@ -88,6 +90,7 @@ def test_a_tiny_tilt_is_what_its_order_says() -> None:
     assert bracket.upper - bracket.lower <= 1e-6 * bracket.upper
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize("delta", [0.05, 1e-15, 1e-20])
 @pytest.mark.parametrize("rounds", [SETTINGS[0][0], SETTINGS[6][0], SETTINGS[9][0]])
@@ -103,6 +106,7 @@ def test_epsilon_holds_the_truth(
     assert below <= delta <= above
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize("epsilon", [0.0, 1e-9, 0.3, 6.0, 9.0])
 def test_any_epsilon_is_fine(epsilon: float, direction: Direction) -> None:
@@ -113,6 +117,7 @@ def test_any_epsilon_is_fine(epsilon: float, direction: Direction) -> None:
     assert bracket.upper - bracket.lower <= 1e-7 * bracket.upper
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("epsilon", [0.0, 1.0])
 @pytest.mark.parametrize("direction", Direction)
 def test_both_oracles_agree(epsilon: float, direction: Direction) -> None:
@@ -123,6 +128,7 @@ def test_both_oracles_agree(epsilon: float, direction: Direction) -> None:
     assert abs(plain - swapped) <= mpf(10) ** -15 * plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", Direction)
 def test_oracle_does_not_depend_on_its_resolution(direction: Direction) -> None:
     remove = direction is Direction.REMOVE
@@ -141,6 +147,7 @@ def test_oracle_knows_the_exact_gaussian(direction: Direction) -> None:
         assert abs(found / truth - 1) < 1e-14
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
 def test_two_rounds_next_to_full_ones(epsilon: float, direction: Direction) -> None:
@@ -249,6 +256,7 @@ def test_two_rounds_by_an_integral_of_closed_forms(
         assert bracket.lower * (1 - 1e-12) <= truth <= bracket.upper * (1 + 1e-12)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize(("rounds", "epsilon"), SETTINGS)
 def test_chernoff_is_an_upper_bound_and_rarely_far_off(

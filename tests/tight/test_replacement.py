@@ -98,6 +98,7 @@ def two_rounds(case: int, epsilon: float) -> mpf:
     return replacement.two_rounds(epsilon, first, second)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("case", range(len(TWO)))
 @pytest.mark.parametrize("factor", [0.1, 1.0, 2.0])
 @pytest.mark.parametrize("width", [0.0, 1e-4])

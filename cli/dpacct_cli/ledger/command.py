@@ -12,6 +12,7 @@ from dpacct.budget import DEFAULT_DELTA, Budget
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.rounds import Adjacency, Round
 from dpacct_cli import options
+from dpacct_cli.commands.report import FormName, ledger_report, read_target
 from dpacct_cli.ledger import pages as ledger_pages
 from dpacct_cli.ledger.runs import File, charge, finish, given, opened
 from dpacct_cli.mechanism_options import MechanismOptions
@@ -116,25 +117,18 @@ def verify(
 def report(
     file: File,
     output: Output = None,
+    form: FormName = None,
     force: Force = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """A page for a reviewer: Markdown, or HTML by -o.
+    """A page for those who decide, as `dpacct report FILE` writes it.
 
     Examples:
       dpacct ledger report census.ledger
       dpacct ledger report census.ledger -o privacy.html
     """
-    target = read_output(output, force=force)
-    if target is not None and target.suffix.lower() not in (".md", ".html"):
-        raise InvalidParameter("--output", output, "a report ends in .md or .html")
-    with opened(file) as ledger:
-        if as_json:
-            print(json.dumps(ledger.report(), indent=2, allow_nan=False))
-            return
-        html = target is not None and target.suffix.lower() == ".html"
-        page = ledger.report_html() if html else ledger.report_markdown()
-    write_output(page, target, force=force)
+    target = read_target(output, form, as_json=as_json, force=force)
+    write_output(ledger_report(given(file), target.form), target.file, force=force)
 
 
 def remaining(

@@ -21,12 +21,13 @@ from dpacct_cli.train import options as own
 from dpacct_cli.train import page as train_page
 from dpacct_cli.train.files import RunFiles, begin
 from dpacct_cli.train.resume import go_on, others_of
-from dpacct_cli.train.settings import FREE, Settings, combine, refuse_changes
+from dpacct_cli.train.settings import FREE, KEYS, Settings, combine, refuse_changes
 
 INTERRUPTED = 130
 
 
 def train(
+    context: typer.Context,
     method: own.MethodName = None,
     data: own.Data = None,
     data_dir: own.DataDir = None,
@@ -81,43 +82,17 @@ def train(
       dpacct train dp-fedavg --preset mnist-logistic --eps 7
       dpacct train dp-fedpgn --set rho=0.1 --set beta=0.5
       dpacct train dp-fedavg --config run.toml --json
+      dpacct train mymethods:Proximal --set strength=0.1
       dpacct train --ledger mnist.ledger --resume
     """
     style = options.read_style(as_json, quiet)
-    typed = {
-        "data": data,
-        "data_dir": data_dir,
-        "label": label,
-        "clients": clients,
-        "partition": partition,
-        "model": model,
-        "rounds": rounds,
-        "q": q,
-        "cohort": cohort,
-        "sampling": sampling,
-        "adjacency": adjacency,
-        "eps": eps,
-        "noise": noise,
-        "delta": delta,
-        "clip_norm": clip_norm,
-        "local_lr": local_lr,
-        "local_epochs": local_epochs,
-        "local_steps": local_steps,
-        "batch_size": batch_size,
-        "momentum": momentum,
-        "weight_decay": weight_decay,
-        "lr_decay": lr_decay,
-        "server_lr": server_lr,
-        "eval_every": eval_every,
-        "device": device,
-        "seed": seed,
-        "public_seed": public_seed,
-        "secure_noise": "yes" if secure_noise else None,
-        "vectorize": vectorize,
+    typed = {key: context.params[key] for key in KEYS} | {
+        "secure_noise": "yes" if secure_noise else None
     }
     refuse_contradictions(ledger, run, new_ledger=new_ledger, resume=resume)
     if method is None and not resume:
-        raise InvalidParameter("method", None, f"a method is one of {', '.join(own.METHODS)}")
+        known = f"a method is one of {', '.join(own.METHODS)}, or package.module:Class"
+        raise InvalidParameter("method", None, known)
     layers = (typed, tuple(assignments or ()), preset, config)
     # What contradicts itself is refused before anything is looked for.
     settings = combine(method or own.METHODS[0], *layers)

@@ -64,6 +64,11 @@ class RunFiles:
         return self.stem if self.stem.startswith(method) else f"{method} {self.stem}"
 
 
+def short_name(method: str) -> str:
+    """A method as files are called by it: ``Class`` for ``package.module:Class``."""
+    return method.rpartition(":")[2]
+
+
 def home_of(data: str) -> Path:
     """The ledger of a data set: beside a table, else in the working folder."""
     return Path(data).with_suffix(SUFFIX) if is_table(data) else Path(f"{data}{SUFFIX}")
@@ -94,7 +99,7 @@ def begin(ledger: str | None, method: str, data: str, *, new_ledger: bool = Fals
         name = base_of(path)
     else:
         path = home_of(data)
-        name = f"{method}-{path.stem}"
+        name = f"{short_name(method)}-{path.stem}"
         if new_ledger:
             names = (path.with_name(stem + SUFFIX) for stem in _numbered(path.stem))
             path = next(path for path in names if not path.exists())

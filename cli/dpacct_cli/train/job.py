@@ -16,14 +16,14 @@ from dpacct.fl.data import DATASETS, Dataset, PartitionedClients, TableSchema, l
 from dpacct.fl.data.partitions import Partition, dirichlet, iid, natural
 from dpacct.fl.devices import Device, choose_device
 from dpacct.fl.local.sgd import SGD
-from dpacct.fl.methods import METHODS
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.models import Model, build_model
 from dpacct.ledger.terms import Terms
 from dpacct.rounds import Sampling, Uniform
-from dpacct_cli.errors import OptionConflict, conflict
+from dpacct_cli.errors import conflict
 from dpacct_cli.mechanism_options import MechanismOptions, ReadDelta
 from dpacct_cli.options import number
+from dpacct_cli.train.methods import build_method
 from dpacct_cli.train.settings import Settings, is_table, option
 
 
@@ -105,24 +105,6 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
         vectorize=vectorize,
         secure_noise=settings.get("secure_noise") is not None,
     )
-
-
-def build_method(name: str, options: Mapping[str, Any]) -> Method:
-    """The method called ``name``.
-
-    Raises:
-        InvalidParameter: there is none, or an option is out of range.
-        OptionConflict: it has no such option.
-    """
-    if name not in METHODS:
-        raise InvalidParameter("method", name, f"a method is one of {', '.join(METHODS)}")
-    build = METHODS[name]
-    known = list(inspect.signature(build).parameters)
-    for key in options:
-        if key not in known:
-            has = f"it has {', '.join(known)}" if known else "it has none"
-            raise OptionConflict(f"--set {key} is no option of {name}; {has}.")
-    return build(**options)
 
 
 def read_data(settings: Settings) -> Dataset:

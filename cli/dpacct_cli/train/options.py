@@ -46,7 +46,9 @@ def _option(*names: str, metavar: str, text: str) -> object:
 MethodName = Annotated[
     Text,
     typer.Argument(
-        metavar="[METHOD]", help=f"One of {', '.join(METHODS)}; a run that goes on knows its own."
+        metavar="[METHOD]",
+        help=f"One of {', '.join(METHODS)}; or package.module:Class, a method of your own. A run "
+        "that goes on knows its own.",
     ),
 ]
 Delta = Annotated[

@@ -70,6 +70,7 @@ def page(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> Pag
         *mechanism.rows(plan),
         Row("noise multiplier", z, f"std of the noise on the sum / clip norm "
             f"{plain(outcome.clip_norm)}"),
+        *([Row("method", settings.method)] if ":" in settings.method else []),
         Row("training", f"{settings.values['model']} on {job.dataset.name}, {len(job.clients):,} "
             f"clients ({settings.values['partition']}), {seconds(outcome.seconds)}"),
         Row("ledger", str(files.ledger)),

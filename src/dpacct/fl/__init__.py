@@ -1,7 +1,18 @@
 """Federated training under client-level differential privacy, charged for what really ran."""
 
+from importlib.util import find_spec
+
+if find_spec("torch") is None:
+    raise ModuleNotFoundError(
+        "dpacct.fl trains with PyTorch, which is not installed: pip install 'dpacct[fl]'",
+        name="torch",
+    )
+
 from dpacct.fl.auditing.audit import audit
 from dpacct.fl.clients import ClientData, Population
+from dpacct.fl.engine.rounds import OpenRound
+from dpacct.fl.engine.states import Contributions, Draw
+from dpacct.fl.examples import Examples
 from dpacct.fl.federation import Federation
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods import (
@@ -32,6 +43,7 @@ from dpacct.fl.privatize import AggregationPlan, privatize
 from dpacct.fl.report.callbacks import Callback, CSVWriter, JSONLinesWriter, RunView
 from dpacct.fl.report.evaluation import Evaluation, evaluate
 from dpacct.fl.report.reports import Diagnostics, Report, Timing
+from dpacct.fl.server import Server
 from dpacct.rounds import Full, Poisson, Uniform
 
 __all__ = [
@@ -51,6 +63,7 @@ __all__ = [
     "ClientData",
     "Clip",
     "Context",
+    "Contributions",
     "DPFedAvg",
     "DPFedLS",
     "DPFedPGN",
@@ -59,7 +72,9 @@ __all__ = [
     "DPFedSAMTopK",
     "Dense",
     "Diagnostics",
+    "Draw",
     "Evaluation",
+    "Examples",
     "FedAlphaNormEC",
     "FedAvgSmoothed",
     "FedSMPRandK",
@@ -74,6 +89,7 @@ __all__ = [
     "Noise",
     "NoiseShares",
     "Noised",
+    "OpenRound",
     "PerLayerClip",
     "Poisson",
     "Population",
@@ -82,6 +98,7 @@ __all__ = [
     "Report",
     "RunView",
     "SecureGaussianNoise",
+    "Server",
     "SmoothedNormalization",
     "Timing",
     "Uniform",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,39 +15,36 @@ from dpacct import validate
 from dpacct.accountant import spend
 from dpacct.budget import Budget, Spent
 from dpacct.errors import BudgetExceeded, InvalidParameter
-from dpacct.fl.clients import ClientData, Population, check_population
-from dpacct.fl.engine import checks as settings
-from dpacct.fl.engine.engine import Engine, TrainingState
+from dpacct.fl.clients import ClientData, Population
+from dpacct.fl.engine.checks import refuse_weights
+from dpacct.fl.engine.follower import follower_settings
 from dpacct.fl.engine.loop import RoundLoop
-from dpacct.fl.layout import Layout, copies, trainable
+from dpacct.fl.engine.player import Player, led
+from dpacct.fl.engine.populations import Asked, choose_chooser
+from dpacct.fl.engine.ranks import Ranks
+from dpacct.fl.engine.setup import Settings, place, prepare
 from dpacct.fl.local.losses import LossFunction
 from dpacct.fl.local.sgd import SGD
-from dpacct.fl.methods.dp_fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.privacy.account import Account
-from dpacct.fl.privacy.bounds import Bound, check_limits
-from dpacct.fl.privacy.charge import NoisePlan
+from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.privacy.noise import Noise
-from dpacct.fl.privacy.randomness import SEEDED, expected_cohort, randomness_for
 from dpacct.fl.report.callbacks import Callback
 from dpacct.fl.report.reports import Report
-from dpacct.fl.trainers.chooser import TrainerChooser
 from dpacct.ledger import Ledger
-from dpacct.ledger.terms import known_terms
-from dpacct.rounds import Adjacency, Poisson, Sampling
+from dpacct.rounds import Adjacency, Sampling
 
 
 class Federation:
-    """Trains a model on clients' data, one charged round at a time.
+    """Trains a model on clients' data: iterate over it, or call `run`.
 
-    Iterate over it, or call `run`. Every round is reserved in the ledger before its cohort is
-    drawn, and committed before its noisy sum reaches the model.
+    Every round is reserved in the ledger before its cohort is drawn, and committed before its noisy
+    sum reaches the model.
 
     Args:
         model: changed in place, and moved to ``device``. Its parameters that require a gradient
             are trained; float32 or float64; no batch norm.
         loss: (outputs, targets) -> mean loss over the examples of the batch.
-        clients: the population; any sequence of `ClientData`, which may be lazy.
+        clients: the population; any sequence of `ClientData`, which may be lazy, or `Examples`.
         method: what runs on clients and server; default DP-FedAvg.
         clip_norm: norm bound C of a client's whole update; short for ``bound=Clip(C)``.
         bound: another bound.
@@ -56,7 +54,7 @@ class Federation:
         delta: at which epsilon is reported, where there is no budget. A ledger that is there has
             one, which is the default and the only one allowed; else the default is 1e-5.
         rounds: planned number of rounds.
-        local: local training, default ``SGD()``. server_lr: factor on the noisy mean.
+        local: default ``SGD()``; for `Examples` the gradient. server_lr: factor on the noisy mean.
         noise: where the noise comes from; default `GaussianNoise`, added by a trusted server.
             ``secure_noise`` is short for ``noise=SecureGaussianNoise()``.
         ledger: an open `Ledger`, or the path of one. None: beside the checkpoint if there is one
@@ -73,6 +71,8 @@ class Federation:
         preflight: check on made-up clients, before anything is charged, that bound, training, noise
             and denominator of this very run are what is charged for (`dpacct.fl.engine.preflight`).
         example: a made-up client to try all settings on; by default random (`engine.rehearsal`).
+        distributed: this process is one of ``torch.distributed``, and so are all others with the
+            same arguments; rank 0 alone uses ledger, budget, checkpoint and callbacks.
 
     Attributes:
         model: with the latest parameters. noise_multiplier: calibrated or given.
@@ -89,6 +89,8 @@ class Federation:
     """
 
     noise_multiplier: float
+    stopped_because: str | None
+    resumed_with: str | None
 
     def __init__(
         self,
@@ -124,62 +126,48 @@ class Federation:
         denominator: str = "planned",
         preflight: bool = True,
         example: ClientData | None = None,
+        distributed: bool = False,
     ) -> None:
-        settings.refuse_weights(weights, denominator)
+        refuse_weights(weights, denominator)
         self._checkpoint = None if checkpoint is None else Path(checkpoint)
-        if ledger is None and self._checkpoint is not None:
-            ledger = self._checkpoint.with_name(f"{self._checkpoint.name}.ledger")
-        scheme = settings.choose_sampling(Poisson(0.1) if sampling is None else sampling)
-        relation = Adjacency.parse(scheme.default_adjacency if adjacency is None else adjacency)
-        at = settings.choose_delta(budget, delta, known_terms(ledger), relation)
-        method = DPFedAvg() if method is None else method
-        local = method.prepare(SGD() if local is None else local)
-        self.rounds = validate.rounds(rounds)
-        check_population(clients, len(clients))
-        noise = settings.choose_noise_source(noise, secure=secure_noise)
-        noise.check(scheme, relation, len(clients))
-        first_bound = settings.choose_bound(bound, clip_norm, method)
-        place = next(model.parameters(), torch.empty(0)).device if device is None else device
-        self.model = model.to(torch.device(place))
-        params = copies(trainable(model))
-        layout = Layout.of(params)
-        check_limits(first_bound, layout)
-        source = randomness_for(seed)
-        seeded = None if source.private else SEEDED
-        self.not_private_because = method.not_private_because or seeded
-        cohort = expected_cohort(scheme, len(clients))
-        self._accountant = charged_by = settings.plan_accountant(method, params, accountant, scheme)
-        self.noise_multiplier, self.budget = settings.choose_noise(
-            scheme, relation, self.rounds, budget, noise_multiplier, at, charged_by
+        self.model = place(model, device)
+        ranks = Ranks() if distributed else None
+        follows = ranks is not None and ranks.rank > 0
+        settings = Settings(
+            rounds=rounds,
+            method=method,
+            clip_norm=clip_norm,
+            bound=bound,
+            sampling=sampling,
+            adjacency=adjacency,
+            budget=budget,
+            noise_multiplier=noise_multiplier,
+            delta=delta,
+            local=local,
+            server_lr=server_lr,
+            noise=noise,
+            secure_noise=secure_noise,
+            ledger=ledger,
+            name=name,
+            accountant=accountant,
+            seed=seed,
+            checkpoint=self._checkpoint,
         )
-        plan = NoisePlan(scheme, relation, self.noise_multiplier, cohort)
-        self._calibrated = noise_multiplier is None
-        self._limited_by = None if self._calibrated else budget
-        self._checkpoint_every = validate.count(
-            "checkpoint_every", checkpoint_every, "the rounds between checkpoints"
-        )
-        private = self.not_private_because is None
-        account = Account(ledger, self.budget, private=private, accountant=charged_by)
-        self._name = name or method.name or type(method).__name__
-        rate = validate.real("server_lr", server_lr, "a server learning rate is a finite number")
-        chooser = TrainerChooser(
-            model,
-            loss,
-            method,
-            layout,
-            local,
-            vectorize=vectorize,
-            chunk=chunk_size,
-            memory_limit=memory_limit,
-        )
-        engine = Engine(clients, method, layout, local, plan, noise, source, self.device, rate)
-        state = TrainingState(0, params, copies(method.init(copies(params))), {}, first_bound, None)
-        self._player = RoundLoop(engine, chooser, account, state, model, preflight, example)
-        self._player.event()
-        self._callbacks = tuple(callbacks)
-        self.stopped_because: str | None = None
-        self.resumed_with: str | None = None
-        self._close = weakref.finalize(self, account.close)
+        settings = follower_settings(settings) if follows else settings
+        self._run = run = prepare(settings, self.model, clients)
+        engine, self.rounds, self.budget = run.rounds.engine, run.planned, run.budget
+        self.noise_multiplier = math.nan if follows else engine.plan.noise_multiplier
+        self.not_private_because = run.rounds.not_private_because
+        every = validate.count("checkpoint_every", checkpoint_every, "rounds between checkpoints")
+        self._checkpoint_every = every
+        method, layout, local = engine.method, engine.layout, engine.local
+        asked = Asked(vectorize, chunk_size, memory_limit)
+        chooser = choose_chooser(clients, model, loss, method, layout, local, asked)
+        loop = RoundLoop(run.rounds, chooser, preflight and not follows, example)
+        self._player: Player = loop if ranks is None else led(loop, ranks)
+        self._callbacks = () if follows else tuple(callbacks)
+        self.stopped_because, self.resumed_with = None, None
+        self._close = weakref.finalize(self, run.rounds.account.close)
 
     @property
     def device(self) -> torch.device:
@@ -209,17 +197,17 @@ class Federation:
 
     @property
     def epsilon(self) -> Spent:
-        """Achieved and proven epsilon of what was released; infinite where it is not private.
+        """Achieved and proven epsilon of what was released, also when the run is closed.
 
-        It stays known when the run is closed.
+        Infinite where it is not private.
         """
         return self._player.account.epsilon()
 
     @property
     def planned_epsilon(self) -> Spent:
         """What the whole plan costs where cohorts and noise are secret."""
-        plan = self.rounds * self._player.event().charged
-        return spend(plan, self.budget.delta, self._accountant)
+        delta = self._player.account.delta
+        return spend(self.rounds * self._run.rounds.event().charged, delta, self._run.accountant)
 
     def run(self) -> Report | None:
         """Train all rounds that are left, and return the last report (None if none was left)."""
@@ -230,14 +218,19 @@ class Federation:
 
     def __iter__(self) -> Iterator[Report]:
         """Train, one report a round; ends with the plan, or where the budget allows no more."""
+        with self._player.to_the_end():
+            yield from self._play()
+
+    def _play(self) -> Iterator[Report]:
         player = self._player
-        self.rounds = player.begin(self._name, self.rounds, self._limited_by)
+        self.rounds = player.begin(self._run.name, self.rounds, self._run.limit)
+        self.noise_multiplier = player.engine.plan.noise_multiplier
         for callback in self._callbacks:
             callback.start(self)
         try:
             while self.round < self.rounds:
                 try:
-                    report = player.play(self.rounds, self.not_private_because)
+                    report = player.play()
                 except BudgetExceeded as refusal:
                     self.stopped_because = str(refusal)
                     break
@@ -249,7 +242,7 @@ class Federation:
             if self._checkpoint and self.round % self._checkpoint_every:
                 self.save()
             if self.round >= self.rounds:
-                player.account.finish()
+                player.finish()
         finally:
             for callback in self._callbacks:
                 callback.finish(self)
@@ -278,7 +271,7 @@ class Federation:
             LedgerError: the ledger is not that of the checkpoint, or has lost rounds.
         """
         player = self._player
-        self.resumed_with = player.resume(self._target(path), calibrated=self._calibrated)
+        self.resumed_with = player.resume(self._target(path), calibrated=self._run.calibrated)
         self.noise_multiplier = player.engine.plan.noise_multiplier
         return self
 

@@ -108,13 +108,17 @@ def refuse_running_statistics(model: nn.Module) -> None:
     Raises:
         Unsupported: a module tracks running statistics.
     """
-    modules = cast("list[tuple[str, nn.Module]]", list(cast("Any", model).named_modules()))
-    for name, module in modules:
+    for name, module in modules_of(model):
         if isinstance(getattr(module, "running_mean", None), Tensor):
             raise Unsupported(
                 f"{name or 'the model'} ({type(module).__name__}) keeps running statistics of the "
                 "clients' data, which are neither bounded nor noised. Use group or layer norm"
             )
+
+
+def modules_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The modules of a model, itself included, by name."""
+    return list(cast("Any", model).named_modules())
 
 
 def check_tensors(params: Mapping[str, Tensor], layout: Layout, what: str) -> None:

@@ -21,8 +21,8 @@ from typing import Any, cast
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.interop.packages import import_package
 from dpacct.ledger.record.events import joint_noise_of
+from dpacct.packages import import_package
 from dpacct.rounds import (
     MAX_PHASES,
     Adjacency,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from dpacct.interop.dp_accounting import TightPrivacyAccountant
-from dpacct.interop.packages import import_package
+from dpacct.packages import import_package
 
 __all__ = ["TightAccountantConfig"]
 

@@ -17,9 +17,17 @@ from typing import Any
 
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.errors import Unsupported
-from dpacct.interop.opacus_installed import accountants as _accountants
-from dpacct.interop.opacus_ledger import LedgerLoader, attach_ledger, refuse_adaptive
+from dpacct.packages import import_opacus
 from dpacct.rounds import Phase, Poisson, Round, Schedule
+
+# Whether Opacus is there is asked before what imports torch, which Opacus brings.
+_accountants = import_opacus("accountants")
+
+from dpacct.fl.opacus.loader import (  # noqa: E402 - see above
+    LedgerLoader,
+    attach_ledger,
+    refuse_adaptive,
+)
 
 __all__ = ["NAME", "LedgerLoader", "TightAccountant", "attach_ledger", "register"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from dpacct import validate
 from dpacct.budget import Budget, Spent
+from dpacct.display import Drawn, drawn
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.book import Book
 from dpacct.ledger.creation import create
@@ -23,8 +23,6 @@ from dpacct.ledger.record.plans import schedule_of
 from dpacct.ledger.record.position import Position, require
 from dpacct.ledger.remaining import rounds_left, rounds_left_as_plan
 from dpacct.ledger.report.compose import verified_report
-from dpacct.ledger.report.html import to_html
-from dpacct.ledger.report.markdown import to_markdown
 from dpacct.ledger.report.summary import report_of, summarize
 from dpacct.ledger.run import Run
 from dpacct.ledger.sums import check_runs
@@ -116,12 +114,7 @@ class Ledger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_failure: object) -> None:
         self.close()
 
     @property
@@ -283,11 +276,15 @@ class Ledger:
 
     def report_markdown(self) -> str:
         """The report for a reviewer, as Markdown; verifies the ledger first."""
-        return to_markdown(verified_report(self._readings.now()))
+        return verified_report(self._readings.now()).to_markdown()
 
     def report_html(self) -> str:
         """The report for a reviewer, as one page of HTML; verifies the ledger first."""
-        return to_html(verified_report(self._readings.now()))
+        return verified_report(self._readings.now()).to_html()
+
+    def plot(self, *, dark: bool = False) -> Drawn:
+        """What was spent, over the rounds and by run, as a picture; refused where no round ran."""
+        return drawn("draw_ledger", self.report(), dark=dark)
 
     def export(self) -> Iterator[dict[str, Any]]:
         """Every entry as it stands in the file, with its hash."""

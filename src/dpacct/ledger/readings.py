@@ -180,8 +180,14 @@ class Readings:
         """As `ledger_upper`, but whatever decided how many rounds ran: the figure to promise."""
         if self.ledger_guarantee() is not Guarantee.PLANNED:
             return self.ledger_upper()
-        whole = together(charged_plans(self.book, standing_plans(self.book)))
-        return proven_epsilon(whole, self.book.budget.delta, math.inf)
+        return proven_epsilon(self.whole_plan(), self.book.budget.delta, math.inf)
+
+    def whole_plan(self) -> Charged:
+        """All that was planned before the first round, with the accountant that it is charged by.
+
+        Where the claim is `Guarantee.PLANNED`, all that was released comes from it.
+        """
+        return together(charged_plans(self.book, standing_plans(self.book)))
 
     def planned_rounds(self) -> tuple[int, int]:
         """How many places in initial plans are used, and how many there are."""

@@ -6,10 +6,12 @@ Rule 3: a round that its run's plan covers was admitted with the plan; any other
 only while the adaptive bound, with all that is held for plans, stays within the budget.
 Rule 4: where the charge of a plan depends on the order of its rounds, they are released in it.
 Rule 5: admission and reservation are one transaction: two processes never share the same room.
+Rule 6: a round that is reserved is committed at most once, by whichever process.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -87,6 +89,35 @@ def reserve(
             return Reservation(entry.number, run, cost, slot, skipped)
     held = any(subtract(ledger.held, state.held))
     raise refuse(book.mixture, book.budget, ledger, base, charged, standing(), held=held)
+
+
+def left_behind(book: Book, run: int, event: Event) -> Reservation | None:
+    """The latest round of a run, if it is this one and nobody settled it.
+
+    Nothing of it was released, since a round is committed before that. Whoever takes it over may
+    draw and release it anew: of those who do, one can commit.
+
+    Args:
+        run: its number. event: the round as it would be reserved.
+    Returns:
+        The reservation, whose cost is not known, so that it cannot be abandoned; or None.
+    Raises:
+        LedgerError: the entry is damaged.
+    """
+    now = book.as_of()
+    last: Entry | None = None
+    for entry, _ in now.store.entries():
+        if entry.kind == "reserve" and entry.run == run:
+            last = entry
+    if last is None or now.store.is_closed(last.number):
+        return None
+    data: dict[str, Any] = dict(now.store.entry(last.number).content["data"])
+    number, left = data.pop("slot", None), data.pop("left", False)
+    # As it is read back: a list for a tuple, say.
+    if left or data != json.loads(json.dumps(event_to_json(event))):
+        return None
+    slot = None if number is None else Slot(number, ())
+    return Reservation(last.number, run, (), slot, skipped=False)
 
 
 def commit(book: Book, reservation: Reservation, details: dict[str, Any]) -> None:

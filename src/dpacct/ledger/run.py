@@ -13,7 +13,7 @@ from dpacct.errors import LedgerError
 from dpacct.ledger.book import Book
 from dpacct.ledger.readings import Guarantee, Reader
 from dpacct.ledger.record.events import Event, checked_details
-from dpacct.ledger.reservation import Reservation, abandon, commit, reserve
+from dpacct.ledger.reservation import Reservation, abandon, commit, left_behind, reserve
 from dpacct.rounds import Round, Schedule
 
 
@@ -174,6 +174,29 @@ class Run:
         whole = event if isinstance(event, Event) else Event(event)
         reservation = reserve(self._book, self.id, self._plan, whole, self._readings.standing)
         return Ticket(self._book, reservation, whole)
+
+    def take_over(self, event: Event | Round) -> Ticket | None:
+        """The ticket of a round that another process reserved and left, instead of a new one.
+
+        Nothing of such a round was released: `Ticket.commit` comes before that. So it is drawn
+        anew, and counts once. If the other process is alive after all, whoever commits first may
+        release the round, and the other one may not.
+
+        Args:
+            event: the round, equal to what was reserved in every detail.
+        Returns:
+            Its ticket, which cannot be abandoned; None where the run's latest round is another one,
+            or was settled.
+        Raises:
+            LedgerError: the file is damaged.
+        """
+        whole = event if isinstance(event, Event) else Event(event)
+        found = left_behind(self._book, self.id, whole)
+        if found is None:
+            return None
+        ticket = Ticket(self._book, found, whole)
+        ticket.draw()
+        return ticket
 
     def finish(self) -> None:
         """End the run: it takes no more rounds, and what was held for its plan is free again.

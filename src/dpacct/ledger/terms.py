@@ -15,6 +15,9 @@ from dpacct.errors import InvalidParameter
 from dpacct.ledger.ledger import Ledger
 from dpacct.rounds import Adjacency
 
+# Units of privacy that runs know by themselves; a ledger may have any other word.
+CLIENT, EXAMPLE = "client", "example"
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -24,25 +27,31 @@ class Terms:
         path: of its file.
         budget: of all its runs together; its delta is that of every reading.
         adjacency: of all its rounds; None before the first.
+        unit: whom it protects.
     """
 
     path: Path
     budget: Budget
     adjacency: Adjacency | None
+    unit: str = CLIENT
 
     @classmethod
     def of(cls, ledger: Ledger) -> Terms:
         """Those of an open ledger."""
-        return cls(ledger.path, ledger.budget, ledger.adjacency)
+        return cls(ledger.path, ledger.budget, ledger.adjacency, ledger.unit)
 
-    def check(self, delta: float | None, adjacency: Adjacency | None = None) -> float:
+    def check(
+        self, delta: float | None, adjacency: Adjacency | None = None, unit: str = ""
+    ) -> float:
         """The delta of a run: the ledger's.
 
         Args:
             delta: what the run asked for; None where it asked for none.
             adjacency: of the run, where it is known.
+            unit: that the run protects, where it is known. A client may have any other name in the
+                ledger but that of an example.
         Raises:
-            InvalidParameter: the run asked for another one, or has another adjacency.
+            InvalidParameter: the run asked for another one, or has another adjacency or unit.
         """
         own = self.budget.delta
         if delta is not None and delta != own:
@@ -55,6 +64,10 @@ class Terms:
             raise InvalidParameter(
                 "adjacency", str(adjacency), rule, "Take that one, or charge another ledger."
             )
+        named = unit == CLIENT and self.unit != EXAMPLE
+        if unit and unit != self.unit and not named:
+            rule = f"the ledger {self.path} protects one {self.unit}, and the run one {unit}"
+            raise InvalidParameter("ledger", str(self.path), rule, "Charge another ledger.")
         return own
 
 

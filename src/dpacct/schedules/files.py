@@ -18,6 +18,7 @@ import re
 import reprlib
 import tomllib
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -213,27 +214,21 @@ def _cell(text: str) -> int | float | str:
     return float(text) if _NUMBER.fullmatch(text) else text
 
 
-def _entry(phase: Phase) -> dict[str, int | float | str]:
+def phase_entry(phase: Phase) -> dict[str, int | float | str]:
+    """A phase in the words of a file: `PHASE_KEYS`."""
     round_, count = phase
-    entry: dict[str, int | float | str] = {
+    return {
         "rounds": count,
         "noise_multiplier": round_.noise_multiplier,
         "sampling": round_.sampling.name,
+        **asdict(round_.sampling),
     }
-    match round_.sampling:
-        case Poisson(sampling_rate=rate):
-            entry["sampling_rate"] = rate
-        case Uniform(cohort_size=cohort, num_clients=clients):
-            entry |= {"cohort_size": cohort, "num_clients": clients}
-        case Full():
-            pass
-    return entry
 
 
 def _render_toml(schedule: Schedule) -> str:
     blocks = [f'adjacency = "{schedule.adjacency}"\n']
     for phase in schedule:
-        lines = [f"{key} = {json.dumps(value)}" for key, value in _entry(phase).items()]
+        lines = [f"{key} = {json.dumps(value)}" for key, value in phase_entry(phase).items()]
         blocks.append("\n".join(["[[phase]]", *lines]) + "\n")
     return "\n".join(blocks)
 
@@ -241,7 +236,7 @@ def _render_toml(schedule: Schedule) -> str:
 def _render_json(schedule: Schedule) -> str:
     document = {
         "adjacency": str(schedule.adjacency),
-        "phase": [_entry(phase) for phase in schedule],
+        "phase": [phase_entry(phase) for phase in schedule],
     }
     return json.dumps(document, indent=2) + "\n"
 
@@ -251,7 +246,7 @@ def _render_csv(schedule: Schedule) -> str:
     writer = csv.DictWriter(buffer, CSV_COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
     for phase in schedule:
-        writer.writerow(_entry(phase) | {"adjacency": str(schedule.adjacency)})
+        writer.writerow(phase_entry(phase) | {"adjacency": str(schedule.adjacency)})
     return buffer.getvalue()
 
 

@@ -430,6 +430,8 @@ def test_the_bar_shows_budget_and_accuracy_and_nothing_private() -> None:
         noise_std=1.0,
         clip_norm=1.0,
         released=True,
+        unit="client",
+        adjacency="add-remove",
         diagnostics=Diagnostics(10, 0.625, 1.0, 1.0, 1.0, 0, 1.0),
         timing=Timing(0.1, 0.1, 0.4),
     )

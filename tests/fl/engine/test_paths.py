@@ -16,7 +16,7 @@ from dpacct.fl.layout import Layout, trainable
 from dpacct.fl.local.batches import chunks, plan_batches
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.trainers.chooser import TrainerChooser
+from dpacct.fl.trainers import agreement
 from dpacct.fl.trainers.sequential import Broadcast, SequentialTrainer, Task
 from dpacct.fl.trainers.vectorized import VectorizedTrainer
 from tests.fl.problems import (
@@ -297,12 +297,12 @@ def test_a_loss_that_is_no_mean_over_examples_is_trained_one_by_one():
 
 
 def test_a_difference_that_is_gone_in_double_precision_was_rounding(monkeypatch):
-    agree = TrainerChooser._agree
+    agree = agreement._agree
 
-    def rounded(self, expected, found, broadcast):
-        return expected.dtype == torch.float64 and agree(self, expected, found, broadcast)
+    def rounded(expected, found, broadcast, tolerance):
+        return expected.dtype == torch.float64 and agree(expected, found, broadcast, tolerance)
 
-    monkeypatch.setattr(TrainerChooser, "_agree", rounded)
+    monkeypatch.setattr(agreement, "_agree", rounded)
     with federation(perceptron(), make_clients([8, 3, 5]), vectorize=True) as run:
         run.run()
         assert "side by side" in run.training_path

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from dpacct import fl
 from dpacct.fl.engine.checks import choose_bound
-from dpacct.fl.engine.engine import Engine, TrainingState
+from dpacct.fl.engine.engine import Engine
+from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.layout import Layout, trainable
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method
@@ -103,7 +104,9 @@ def simulate(
     states = [state]
     for number in range(rounds):
         cohort = range(len(clients)) if cohorts is None else cohorts[number]
-        found = engine.collect(state, list(cohort), kind(method, objective, layout), 3)
+        found = engine.collect(
+            state, engine.draw_for(list(cohort)), kind(method, objective, layout), 3
+        )
         release = engine.release(state, found)
         assert release is not None
         memories = state.client_states | found.memories

@@ -75,6 +75,7 @@ def test_a_method_is_a_frozen_value_that_says_what_it_is(name):
                 setattr(method, field.name, 1)
 
 
+@pytest.mark.sampled(13)
 @each
 @pytest.mark.parametrize(
     "mechanism",
@@ -109,6 +110,7 @@ def test_side_by_side_equals_one_by_one(name, options):
     assert not torch.equal(vector(finals[0][0].params), vector(finals[0][-1].params))
 
 
+@pytest.mark.sampled(16)
 @each
 @pytest.mark.parametrize("clip", [1e3, 0.1])
 def test_side_by_side_equals_one_by_one_in_double_precision(name, options, clip):
@@ -127,6 +129,7 @@ def test_side_by_side_equals_one_by_one_in_double_precision(name, options, clip)
     assert torch.allclose(one, two, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.sampled(8)
 @each
 def test_a_resumed_run_ends_where_the_uninterrupted_one_does(name, options, tmp_path):
     method = build(name, options)
@@ -227,6 +230,7 @@ def test_without_noise_it_is_the_method_of_its_paper(name, options, reference, c
     assert np.linalg.norm(found - case.start) > 1e-3
 
 
+@pytest.mark.sampled(8)
 @each
 def test_epsilon_is_that_of_the_mechanism_and_of_nothing_else(name, options, tmp_path):
     method = build(name, options)
@@ -261,6 +265,7 @@ def test_the_order_of_clients_does_not_matter(name, options):
     assert torch.allclose(*finals, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.sampled(8)
 @each
 def test_a_quadratic_with_a_known_optimum_is_descended(name, options):
     # All clients agree on the optimum, so that no method has a bias left but that of its steps:
@@ -279,6 +284,7 @@ def test_a_quadratic_with_a_known_optimum_is_descended(name, options):
     assert min(gaps) < (0.15 if "normec" in name else 0.05) * gaps[0]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PAPERS)
 def test_what_is_printed_runs_and_is_not_private(name, tmp_path):
     method = build(name, {"paper_mode": True})

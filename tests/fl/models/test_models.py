@@ -215,6 +215,7 @@ def test_the_lstm_is_fused_outside_of_transforms_alone(monkeypatch: pytest.Monke
     assert len(calls) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [fl.DPFedAvg(), fl.DPFedSAM(rho=0.1)])
 def test_the_lstm_trains_alike_in_both_ways(method: fl.Method) -> None:
     data = text(6)

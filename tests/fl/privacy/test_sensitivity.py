@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from dpacct import fl
 from dpacct.errors import InvalidParameter
-from dpacct.fl.engine.engine import Engine, TrainingState
+from dpacct.fl.engine.engine import Engine
+from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.layout import Layout
 from dpacct.fl.privacy.bounds import clip_rows
 from dpacct.fl.privacy.charge import NoisePlan
@@ -106,7 +107,7 @@ def summed(rows, bound, sampling, population, noise):
         Crowd(population), fl.DPFedAvg(), LAYOUT, fl.SGD(), plan, noise, source, cpu, 1.0
     )
     state = TrainingState(0, {}, {}, {}, bound, None)
-    total = engine.collect(state, range(len(rows)), Given(rows), 3).total
+    total = engine.collect(state, engine.draw_for(range(len(rows))), Given(rows), 3).total
     if total.is_floating_point():
         return [Fraction(value) for value in total.tolist()]
     unit = Fraction(2) ** grid_exponent(bound.limits(LAYOUT))

@@ -20,6 +20,7 @@ from dpacct.fl.local.batches import plan_batches
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.models.cnn import ConvNet
 from dpacct.fl.models.lstm import CharacterLSTM
+from dpacct.fl.trainers.dropout import OwnDropout
 from dpacct.fl.trainers.groups import GroupTrainer
 from dpacct.fl.trainers.sequential import Broadcast, SequentialTrainer, Task
 from dpacct.fl.trainers.vectorized import VectorizedTrainer
@@ -131,6 +132,7 @@ def assert_alone(trainer, broadcast, draw, task, size=9):
             assert torch.equal(states[place][name], kept[name])
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("local", [RAGGED, WHOLE, SHARED_RATE])
 @pytest.mark.parametrize(
     "build", [logistic, perceptron, convolutional, normalized, recurrent, dropping]
@@ -139,6 +141,7 @@ def test_an_update_does_not_show_who_else_trained(build, local):
     assert_alone(*setting(build, local))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", sorted(fl.METHODS))
 def test_nor_does_it_in_any_method(name):
     local = PLAIN if "pgn" in name else RAGGED
@@ -230,3 +233,21 @@ def test_a_model_with_other_random_numbers_is_trained_one_by_one():
     refused = fl.Federation(Jitter(), cross_entropy, clients, vectorize=True, **options)
     with refused, pytest.raises(Unsupported, match="random"):
         refused.run()
+
+
+def test_dropout_side_by_side_is_another_one_for_each_client_and_round():
+    trainer, broadcast, draw, task = setting(dropping, fl.SGD(lr=0.1, epochs=1, batch_size=4))
+    data = client(draw, 8, 1)
+    rows = trainer.train([task(data, seed) for seed in (11, 12, 11)], broadcast)
+    assert torch.equal(rows[0], rows[2])
+    # The batches differ as well; without dropout one batch of all examples gives one update.
+    trainer, broadcast, _, task = setting(dropping, fl.SGD(lr=0.1, epochs=1, batch_size=None))
+    rows = trainer.train([task(data, seed) for seed in (11, 12)], broadcast)
+    assert float((rows[0] - rows[1]).norm()) > 0.1 * float(rows[0].norm())
+
+
+def test_each_dropout_of_a_model_drops_others():
+    ones = torch.ones(1, 64)
+    with OwnDropout(torch.tensor(5)):
+        first, second = (torch.nn.functional.dropout(ones) for _ in range(2))
+    assert not torch.equal(first, second)

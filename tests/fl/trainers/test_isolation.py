@@ -199,6 +199,7 @@ def test_what_does_no_harm_is_the_same_whatever_the_first_client_holds(vectorize
 WAYS = ["alone", "together", "measured", "resumed"]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("place", range(len(SHIPPED_METHODS)), ids=list(SHIPPED_METHODS))
 def test_shipped_methods_do_not_open_a_way(place, tmp_path):
     made = list(SHIPPED_METHODS.values())[place]

@@ -58,6 +58,7 @@ def is_one_line(line: str) -> bool:
     return line.isprintable() and 0 < len(line) < 1000
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_no_forgery_gives_a_traceback_and_none_that_is_sound_spends_less(
     tmp_path: Path, originals: list[list[Row]], seed: int

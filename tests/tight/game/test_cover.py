@@ -16,7 +16,7 @@ from dpacct.tight.game.cover import (
     without_spare,
 )
 
-WHOLE = Cell(Fraction(0), Fraction(0), Fraction(0))
+WHOLE = Cell.whole()
 
 
 @pytest.mark.parametrize("cells", [default_cover(), small_cover()], ids=["default", "small"])

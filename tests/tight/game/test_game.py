@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import warnings
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +14,8 @@ from dpacct.pairs.dominating import Direction, SymmetrizedPair, achieved_pair, p
 from dpacct.rounds import Full, Phase, Poisson, Round, Schedule, Uniform
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import find_engine
-from dpacct.tight.game import game
+from dpacct.tight.game import game, gap
+from dpacct.tight.game.answers import lower_delta
 from dpacct.tight.game.curve import curve_delta
 from dpacct.tight.game.game import (
     game_delta,
@@ -23,6 +25,8 @@ from dpacct.tight.game.game import (
 )
 from dpacct.tight.game.plan import plan_at_epsilon
 from dpacct.tight.game.rounds import MOST_KINDS, fewer_kinds
+from dpacct.tight.game.strategies import add_pair
+from dpacct.tight.game.triangles import Triangle, not_too_flat, profile
 from tests.oracles.fixed_size_game import two_rounds
 from tests.strategies import log_uniform
 
@@ -118,7 +122,7 @@ def test_the_gap_of_the_grid_is_of_second_order() -> None:
     reference = two_strategies_delta(schedule, epsilon)
     for factor in (16.0, 4.0):
         plan = plan_at_epsilon(schedule, epsilon, 1e-3 * factor)
-        errors.append(1 - game._lower_delta(schedule, plan, epsilon) / reference)
+        errors.append(1 - lower_delta(schedule, plan, epsilon) / reference)
     # A share four times as large doubles the step; the reference has a step four times smaller.
     assert 3.0 < errors[0] / errors[1] < 8.0
 
@@ -138,6 +142,48 @@ def test_a_narrower_gap_on_request() -> None:
     plain, narrow = game_epsilon(schedule, 1e-3), game_epsilon(schedule, 1e-3, gap=0.002)
     assert narrow.upper <= narrow.lower * 1.002
     assert plain.lower <= narrow.upper <= plain.upper
+
+
+def test_a_gap_out_of_reach_ends_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in a wait nor in a loop: the bracket so far, and a way out."""
+    words = r"the gap 0\.00.* is not reached .*: epsilon lies in \[.*\]; ask for a wider gap"
+    monkeypatch.setattr(gap, "MOST_REFINED", 4e8)
+    with pytest.raises(NotConverged, match=words):
+        game_epsilon(20 * Round(2.4, Uniform(20, 100)), 1e-3, gap=0.001)
+    monkeypatch.setattr(gap, "MOST_REFINED", 1e5)
+    with pytest.raises(NotConverged, match=r"is not reached .* ask for a wider gap"):
+        game_epsilon(20 * Round(2.4, Uniform(20, 100)), 1e-3, gap=0.001)
+
+
+def test_a_gap_that_no_cell_leaves_is_no_endless_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gap, "_SHARE", 0.1)
+    monkeypatch.setattr(gap, "_PART_OF_GAP", 100.0)
+    with pytest.raises(NotConverged, match=r"no cell adds anything.*epsilon lies in"):
+        game_epsilon(30 * Round(2.0, Poisson(0.1), "replace-one"), 1e-4, gap=0.001)
+
+
+def test_both_sides_are_played_whenever_a_gap_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(game, "_CHEAP", 0.0)
+    schedule = 20 * Round(2.4, Uniform(20, 100))
+    assert game_epsilon(schedule, 1e-3).lower == 0.0
+    found = game_epsilon(schedule, 1e-3, gap=0.05)
+    assert 0.0 < found.upper <= found.lower * 1.05
+
+
+def test_flat_triangles_are_made_less_flat() -> None:
+    """Larger angles bound smaller ones, so that no cell is too thin for its quadrature."""
+    flat = Triangle(1 - 1e-9, 0.0)
+    near = not_too_flat(11.3, flat)
+    losses = np.array([0.0, 0.01])
+    with pytest.raises(NotConverged, match="too flat"):
+        profile(0.1, 11.3, flat, losses)
+    assert flat.b - 0.01 < near.b < flat.b
+    assert near.w == 0.0
+    exact = add_pair(0.1, 11.3, losses)[0].lower
+    assert (profile(0.1, 11.3, near, losses).upper >= exact).all()
+    assert not_too_flat(11.3, Triangle(0.3, 0.2)) == Triangle(0.3, 0.2)
 
 
 def test_rounds_of_everybody_stand_between() -> None:
@@ -220,9 +266,9 @@ def test_what_the_game_is_not_about_is_refused_in_words() -> None:
     with pytest.raises(Unsupported, match="noise multiplier of at least"):
         game_epsilon(10 * Round(0.1, Uniform(1, 10)), 1e-5)
     schedule = 10 * Round(1.0, Uniform(1, 10))
-    for gap in (0.0, 1e-4, 0.9):
+    for width in (0.0, 1e-4, 0.9):
         with pytest.raises(InvalidParameter, match="a relative gap lies in"):
-            game_epsilon(schedule, 1e-5, gap=gap)
+            game_epsilon(schedule, 1e-5, gap=width)
     with pytest.raises(NotConverged, match="delta"):
         game_epsilon(schedule, 1e-30)
     with pytest.raises(NotConverged, match=r"the game .*would need"):

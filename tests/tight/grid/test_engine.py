@@ -94,6 +94,7 @@ def test_epsilon_holds_the_truth(rounds: Rounds, delta: float, direction: Direct
     assert below <= delta <= above
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize(("rounds", "delta"), ATOMS)
 def test_near_atoms_have_narrow_brackets(
@@ -113,6 +114,7 @@ def test_near_atoms_have_narrow_brackets(
     assert max(part.lower for part in alone) <= delta
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
 @pytest.mark.parametrize(("first", "second"), [((0.5, 1.0), (0.3, 0.7)), ((0.02, 0.6), (0.1, 0.4))])

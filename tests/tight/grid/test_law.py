@@ -77,6 +77,7 @@ def test_the_profile_lies_between_both_laws(
         assert lower - left_out * masses.excess <= truth * (1 + 1e-10) + 1e-300
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize(("rate", "noise", "tilt", "step"), ROUNDS[:5])
 def test_the_upper_profile_is_exact_at_grid_points(
@@ -176,6 +177,7 @@ def test_too_many_cells_are_refused() -> None:
         law_of(0.5, 0.3, Direction.REMOVE, 2.0, 2.0**-18)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mirrored", [False, True])
 @pytest.mark.parametrize(("rate", "noise", "order"), [(0.1, 1.0, 5.0), (1e-3, 1.0, 9.0)])
 def test_cells_are_as_accurate_as_they_say(

@@ -35,6 +35,7 @@ def full_norm(half: np.ndarray, size: int) -> float:
     return float(np.sqrt(squares[0] + 2 * squares[1 : size // 2].sum() + squares[size // 2]))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not LONG, reason="needs 80-bit floating point")
 @pytest.mark.parametrize("levels", [4, 7, 10, 13, 16, 18, 20])
 def test_transforms_are_as_accurate_as_assumed(levels: int) -> None:

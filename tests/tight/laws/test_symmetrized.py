@@ -75,6 +75,7 @@ def test_rounds_of_several_kinds_cost_more_than_either() -> None:
     assert whole.upper < renyi.upper
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("epsilon", "rate", "noise_std", "rounds"),
     [(0.05, 0.001, 1.0, 10), (1.0, 0.01, 0.6, 3), (4.0, 0.02, 0.4, 30)],
@@ -92,6 +93,7 @@ def test_losses_that_are_nearly_atoms(
     assert upper < 1.05 * lower
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rate", [1e-6, 1e-3, 0.5])
 @pytest.mark.parametrize("noise_std", [0.3, 20.0])
 @pytest.mark.parametrize("delta", [1e-3, 1e-9])

@@ -51,6 +51,7 @@ def truth(q: float, s: float, tilt: float, end: float, times: list[float]) -> tu
         return moment, [integral(mpc(a, t)) / moment for t in times]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", CASES)
 def test_moment_and_characteristic_function_hold_the_truth(
     case: tuple[float, float, float, float],

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from dpacct.fl.auditing.problem import Problem
 from dpacct.fl.clients import ClientData
-from dpacct.fl.engine.engine import Engine, Released, TrainingState
+from dpacct.fl.engine.engine import Engine
+from dpacct.fl.engine.states import Collected, Released, TrainingState
 from dpacct.fl.layout import Layout, trainable
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
@@ -29,7 +30,14 @@ from dpacct.fl.trainers.chooser import ONE_BY_ONE, TrainerChooser
 from dpacct.fl.trainers.tasks import Trainer
 from dpacct.rounds import Adjacency
 
-CHUNK = 3
+_CHUNK = 3
+
+
+def collect(
+    engine: Engine, state: TrainingState, cohort: Sequence[int], trainer: Trainer
+) -> Collected:
+    """The sums of a round to which just these clients come."""
+    return engine.collect(state, engine.draw_for(cohort), trainer, _CHUNK)
 
 
 class Bench:
@@ -86,7 +94,7 @@ class Bench:
         """Noiseless sum of the bounded updates of a cohort, float64 [k]."""
         plain = replace(self.engine, noise=GaussianNoise(), clients=clients or self.problem.clients)
         self.replay()
-        return plain.collect(self.state(), cohort, trainer or self.trainer, CHUNK).total
+        return collect(plain, self.state(), cohort, trainer or self.trainer).total
 
     def replay(self) -> None:
         """Make the next round draw the batches that the last one drew."""
@@ -167,7 +175,7 @@ class Bench:
         for _ in range(draws):
             self.replay()
             state = self.state()
-            found = self.engine.collect(state, cohort, self.trainer, CHUNK)
+            found = collect(self.engine, state, cohort, self.trainer)
             # Batches are replayed, noise is not.
             engine = replace(self.engine, source=fresh)
             release = engine.release(state, found)
@@ -183,7 +191,7 @@ class Bench:
         """With the release given, what follows must not depend on the clients."""
         self.replay()
         state = self.state()
-        found = self.engine.collect(state, self.everybody, self.trainer, CHUNK)
+        found = collect(self.engine, state, self.everybody, self.trainer)
         release = self.engine.release(state, found)
         if release is None:
             return Finding("release", passed=True, detail="nothing was released")
@@ -207,7 +215,7 @@ class Bench:
         self.replay()
         engine = replace(self.engine, clients=clients)
         state = self.state()
-        engine.collect(state, cohort, self.trainer, CHUNK)
+        collect(engine, state, cohort, self.trainer)
         return engine.apply(state, release)
 
     def check_memory(self) -> Finding:
@@ -225,7 +233,7 @@ class Bench:
     def memories(self, trainer: Trainer, first: int) -> dict[int, dict[str, Tensor]]:
         """What clients keep of a round of the first so many."""
         self.replay()
-        return self.engine.collect(self.state(), self.everybody[:first], trainer, CHUNK).memories
+        return collect(self.engine, self.state(), self.everybody[:first], trainer).memories
 
 
 def _equal(one: TrainingState, two: TrainingState) -> bool:

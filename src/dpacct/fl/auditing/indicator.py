@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dpacct.fl.auditing.bench import CHUNK, Bench
+from dpacct.fl.auditing.bench import Bench, collect
 from dpacct.fl.clients import ClientData
 from dpacct.fl.privacy.adaptive_clip import INDICATOR_NORM, AdaptiveClip
 from dpacct.fl.privacy.bound_checks import check_joint_charge
@@ -62,7 +62,7 @@ def _exact(
     """The count of a cohort without noise."""
     bench.replay()
     plain = replace(bench.engine, noise=GaussianNoise(), clients=clients or bench.problem.clients)
-    found = plain.collect(bench.state(), cohort, bench.trainer, CHUNK)
+    found = collect(plain, bench.state(), cohort, bench.trainer)
     return math.nan if found.indicators is None else float(found.indicators)
 
 
@@ -71,7 +71,7 @@ def _residuals(bench: Bench, exact: float) -> Draws:
     fresh = Seeded(22)
     bench.replay()
     state = bench.state()
-    found = bench.engine.collect(state, bench.everybody, bench.trainer, CHUNK)
+    found = collect(bench.engine, state, bench.everybody, bench.trainer)
     engine = replace(bench.engine, source=fresh)
     counts: list[float] = []
     for _ in range(ROUNDS):

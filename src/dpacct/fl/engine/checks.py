@@ -91,13 +91,17 @@ def refuse_weights(weights: Any, denominator: Any) -> None:
 
 
 def choose_delta(
-    budget: Budget | None, delta: float | None, terms: Terms | None, adjacency: Adjacency
+    budget: Budget | None,
+    delta: float | None,
+    terms: Terms | None,
+    adjacency: Adjacency,
+    unit: str,
 ) -> float:
     """The one delta of a run: that of its ledger, which its budget and its own may only repeat.
 
     Raises:
         InvalidParameter: two of them differ, one is out of range, or the ledger has another
-            adjacency.
+            adjacency or unit.
     """
     own = None if delta is None else validate.delta(delta)
     if budget is not None:
@@ -106,7 +110,7 @@ def choose_delta(
             raise InvalidParameter("delta", delta, rule, "Drop one of them.")
         own = budget.delta
     if terms is not None:
-        return terms.check(own, adjacency)
+        return terms.check(own, adjacency, unit)
     return DEFAULT_DELTA if own is None else own
 
 

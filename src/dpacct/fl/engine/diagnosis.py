@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from dpacct.fl.engine.engine import Collected
+from dpacct.fl.engine.states import Collected
 from dpacct.fl.privacy.bounds import Bound, SmoothedNormalization
 from dpacct.fl.privacy.secure_noise import grid_exponent
 from dpacct.fl.report.reports import Diagnostics

@@ -16,80 +16,30 @@ from torch import Tensor
 
 from dpacct.fl.clients import Population
 from dpacct.fl.engine.reproduction import check_noise, published_sum, reproduces
-from dpacct.fl.layout import Layout, Params, State, copies
+from dpacct.fl.engine.states import (
+    Collected,
+    Contributions,
+    Draw,
+    Released,
+    TrainingState,
+    client_seed,
+)
+from dpacct.fl.examples import Examples
+from dpacct.fl.layout import Layout, State, copies
 from dpacct.fl.local.batches import chunks
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.privacy.adaptive_clip import INDICATOR_NORM, AdaptiveClip
-from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.privacy.charge import NoisePlan
-from dpacct.fl.privacy.markers import Bounded, Noised, bounded, noised, scatter
+from dpacct.fl.privacy.markers import bounded, noised, scatter
 from dpacct.fl.privacy.noise import Noise, drawn_std
-from dpacct.fl.privacy.randomness import Randomness, torch_seed
-from dpacct.fl.privacy.sums import add_rows, contribute
+from dpacct.fl.privacy.randomness import Randomness, draw_cohort, torch_seed
+from dpacct.fl.privacy.sums import add_rows, contribute, received
 from dpacct.fl.tensors import forked_generators
+from dpacct.fl.trainers.lot_trainer import LotTrainer
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer, join
 
-# Spreads the seeds of a round's clients.
-_GOLDEN = 0x9E3779B97F4A7C15
-
 INDICATOR_LIMITS = [(0, 1, INDICATOR_NORM)]
-
-
-@dataclass(slots=True, eq=False)
-class TrainingState:
-    """All that changes from round to round.
-
-    Attributes:
-        round: rounds done.
-        params: released parameters, on the device.
-        server_state: public. client_states: private, by client.
-        bound: of the next round.
-        released: vector of the last release, None before the first.
-    """
-
-    round: int
-    params: Params
-    server_state: State
-    client_states: dict[int, State]
-    bound: Bound
-    released: Tensor | None
-
-
-@dataclass(slots=True, eq=False)
-class Collected:
-    """Sums over a cohort, before any noise. Private.
-
-    Attributes:
-        total: sum of encoded rows, as `Noise.zeros` [k].
-        indicators: encoded sum of the indicators [1], None without an adaptive clip.
-        kept: the mask's coordinates, None for all.
-        arrived: how many contributions the sum holds.
-        norms: of the raw updates in it.
-        dropped: how many of them were not finite.
-        local_seconds, privacy_seconds: what it took.
-        memories: new client states, applied once the round is committed.
-        raw: unbounded rows, for a method that does what a paper prints; else None.
-    """
-
-    total: Tensor
-    indicators: Tensor | None
-    kept: Tensor | None
-    arrived: int = 0
-    norms: list[Tensor] = field(default_factory=list[Tensor])
-    dropped: list[Tensor] = field(default_factory=list[Tensor])
-    local_seconds: float = 0.0
-    privacy_seconds: float = 0.0
-    memories: dict[int, State] = field(default_factory=dict[int, State])
-    raw: list[Tensor] | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Released:
-    """What leaves the aggregator: the noised mean, and the noisy sum of the indicators."""
-
-    mean: Noised
-    indicator_sum: float | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,50 +66,99 @@ class Engine:
         params, server, norm = dict(state.params), dict(state.server_state), state.bound.clip_norm
         return Broadcast(state.round + 1, params, server, self.local, norm)
 
-    @forked_generators()
-    def collect(
-        self, state: TrainingState, cohort: Sequence[int], trainer: Trainer, chunk: int
-    ) -> Collected:
-        """Train, mask, bound and sum: everything up to the noise.
+    def draw(self) -> Draw:
+        """Who takes part in a round, from the run's randomness."""
+        cohort = draw_cohort(self.plan.sampling, self.num_clients, self.source)
+        return self.draw_for(self.noise.arrivals(cohort, self.source))
 
-        Args:
-            state: the run so far, unchanged. cohort: whose contributions are summed.
-            trainer: runs local training. chunk: clients held in memory at a time.
-        """
+    def draw_for(self, members: Sequence[int]) -> Draw:
+        """The rest of a draw, where it is known whose contributions arrive."""
+        workers = range(self.num_clients) if self.method.everyone_computes else members
+        seed = torch_seed(self.source)
+        return Draw(members, workers, seed, torch_seed(self.source))
+
+    def open(self, state: TrainingState) -> Collected:
+        """Empty sums of the next round, over the coordinates of its mask."""
         released = None if state.released is None else state.released.clone()
         kept = self.method.mask.select(self.layout, state.round + 1, released)
         kept = None if kept is None else kept.to(self.device)
-        layout = self.layout if kept is None else self.layout.restrict(kept)
-        bound = state.bound
-        counted = isinstance(bound, AdaptiveClip)
-        found = Collected(
-            self.noise.zeros(layout.size, self.device),
-            self.noise.zeros(1, self.device) if counted else None,
+        size = self.kept_layout(kept).size
+        return Collected(
+            self.noise.zeros(size, self.device),
+            self.noise.zeros(1, self.device) if isinstance(state.bound, AdaptiveClip) else None,
             kept,
             raw=[] if reproduces(self.method) else None,
         )
+
+    def kept_layout(self, kept: Tensor | None) -> Layout:
+        """Of a mask's coordinates."""
+        return self.layout if kept is None else self.layout.restrict(kept)
+
+    @forked_generators()
+    def collect(self, state: TrainingState, draw: Draw, trainer: Trainer, chunk: int) -> Collected:
+        """Train, mask, bound and sum: everything up to the noise.
+
+        Args:
+            state: the run so far, unchanged. draw: who takes part; a share of it gives its part
+                of the sums.
+            trainer: runs local training. chunk: clients held in memory at a time.
+        """
+        found = self.open(state)
         broadcast = self.broadcast(state)
-        order = torch_seed(self.source)
-        members = set(cohort)
-        workers = range(self.num_clients) if self.method.everyone_computes else cohort
-        for part in chunks(workers, chunk):
+        members = set(draw.members)
+        for part in chunks(draw.workers, chunk):
             self._clock(started := time.perf_counter())
-            tasks = [self.task(client, state, order, trainer) for client in part]
+            tasks = self._tasks(part, state, draw.order, trainer)
             rows = trainer.train(tasks, broadcast)
             found.local_seconds += self._clock(started)
             started = time.perf_counter()
             ours = [place for place, client in enumerate(part) if client in members]
             if found.raw is not None:
-                found.raw.append(rows[ours] if kept is None else rows[ours][:, kept])
-            # Rule 1.
-            bounded_rows, norms, bad = self._bound(rows, kept, layout, bound)
-            self._add(found, bounded_rows, norms, bad, ours, layout, bound)
+                found.raw.append(rows[ours] if found.kept is None else rows[ours][:, found.kept])
+            contributions = self.bound(state, found.kept, rows)
+            self.add(state, found, contributions.take(ours))
             found.privacy_seconds += self._clock(started)
             if tasks[0].state is not None:
-                full = scatter(bounded_rows.rows, kept, self.layout.size)
+                full = scatter(contributions.bounded.rows, found.kept, self.layout.size)
                 memories = trainer.remember(tasks, full, broadcast) or []
                 found.memories.update(zip(part, map(copies, memories), strict=True))
         return found
+
+    def bound(self, state: TrainingState, kept: Tensor | None, rows: Tensor) -> Contributions:
+        """Mask and bound raw updates [c, d], which may be changed in place. Rule 1."""
+        rows = rows if kept is None else rows.index_select(1, kept)
+        layout, most = self.kept_layout(kept), self.plan.contributions
+        inside, norms, bad = contribute(rows, state.bound, layout, most)
+        return Contributions(bounded(inside), norms, norms <= state.bound.clip_norm, bad)
+
+    def check(
+        self, state: TrainingState, kept: Tensor | None, rows: Tensor, below: Tensor
+    ) -> Contributions:
+        """Updates [c, k] that were masked and bounded elsewhere, held to the same limits. Rule 1.
+
+        Args:
+            state: the run so far. kept: the mask's coordinates.
+            rows: as `contribute` gives them, to the last bit unchanged if they are.
+            below: as in `Contributions`.
+        """
+        layout, most = self.kept_layout(kept), self.plan.contributions
+        inside, norms, bad = received(rows, state.bound, layout, most)
+        return Contributions(bounded(inside), norms, below & ~bad, bad)
+
+    def add(self, state: TrainingState, found: Collected, contributions: Contributions) -> None:
+        """Add contributions to the sums of the round."""
+        bound, norms = state.bound, contributions.norms
+        limits = bound.limits(self.kept_layout(found.kept))
+        std = self.plan.update_std(bound)
+        add_rows(found.total, self.noise.encode(contributions.bounded.rows, limits, std))
+        if found.indicators is not None:
+            signs = torch.where(contributions.below, INDICATOR_NORM, -INDICATOR_NORM)
+            signs = signs.to(norms.dtype)
+            std = self.plan.indicator_std(bound) or 0.0
+            add_rows(found.indicators, self.noise.encode(signs.unsqueeze(1), INDICATOR_LIMITS, std))
+        found.arrived += len(norms)
+        found.norms.append(norms)
+        found.dropped.append(contributions.bad.sum())
 
     def release(self, state: TrainingState, found: Collected) -> Released | None:
         """Add the noise and divide by the planned cohort size.
@@ -169,7 +168,7 @@ class Engine:
         """
         bound, plan = state.bound, self.plan
         kept = found.kept
-        layout = self.layout if kept is None else self.layout.restrict(kept)
+        layout = self.kept_layout(kept)
         std = drawn_std(self.noise, plan.update_std(bound), found.arrived)
         if std is None:
             return None
@@ -234,44 +233,24 @@ class Engine:
             client: its number. state: the run so far. trainer: judges its data.
             order: seed of the round's batches. Those of a client do not depend on who else came.
         """
+        own, seed = self.memory(client, state), client_seed(order, client)
+        return join(lambda: self.clients[client], self.local, own, seed, self.device, trainer)
+
+    def _tasks(
+        self, part: Sequence[int], state: TrainingState, order: int, trainer: Trainer
+    ) -> Sequence[Task]:
+        """The tasks of a chunk; examples are read together."""
+        if isinstance(trainer, LotTrainer) and isinstance(self.clients, Examples):
+            seeds = [client_seed(order, client) for client in part]
+            return trainer.read(self.clients, part, seeds, self.device)
+        return [self.task(client, state, order, trainer) for client in part]
+
+    def memory(self, client: int, state: TrainingState) -> State | None:
+        """What a client remembers; None where the method's clients remember nothing."""
         own = state.client_states.get(client)
         if own is None and overrides(self.method, "init_client"):
             own = self.method.init_client(copies(state.params))
-        seed = (order + client * _GOLDEN) % 2**63
-        return join(lambda: self.clients[client], self.local, own, seed, self.device, trainer)
-
-    def _bound(
-        self, rows: Tensor, kept: Tensor | None, layout: Layout, bound: Bound
-    ) -> tuple[Bounded, Tensor, Tensor]:
-        """Mask and bound a chunk; also the raw norms [c], and which rows were not finite [c]."""
-        rows = rows if kept is None else rows.index_select(1, kept)
-        inside, norms, bad = contribute(rows, bound, layout, self.plan.contributions)
-        return bounded(inside), norms, bad
-
-    def _add(
-        self,
-        found: Collected,
-        rows: Bounded,
-        norms: Tensor,
-        bad: Tensor,
-        ours: list[int],
-        layout: Layout,
-        bound: Bound,
-    ) -> None:
-        values = rows.rows
-        if len(ours) < len(values):
-            places = torch.tensor(ours, dtype=torch.int64, device=values.device)
-            values, norms, bad = values[places], norms[places], bad[places]
-        limits = bound.limits(layout)
-        encoded = self.noise.encode(values, limits, self.plan.update_std(bound))
-        add_rows(found.total, encoded)
-        if found.indicators is not None and isinstance(bound, AdaptiveClip):
-            signs = torch.where(norms <= bound.clip_norm, INDICATOR_NORM, -INDICATOR_NORM)
-            std = self.plan.indicator_std(bound) or 0.0
-            add_rows(found.indicators, self.noise.encode(signs.unsqueeze(1), INDICATOR_LIMITS, std))
-        found.arrived += len(ours)
-        found.norms.append(norms)
-        found.dropped.append(bad.sum())
+        return own
 
     def _clock(self, since: float) -> float:
         if self.device.type == "cuda":

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dpacct.fl.engine.engine import Collected, Engine, TrainingState
+from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.reproduction import reproduces
+from dpacct.fl.engine.states import Collected, TrainingState
 from dpacct.fl.privacy.bound_checks import check_bound, check_charge, check_joint_charge
 from dpacct.fl.privacy.findings import Audit, Finding
 from dpacct.fl.privacy.noise import drawn_std
@@ -34,13 +35,14 @@ _BATCH = 32
 
 
 def preflight(
-    engine: Engine, trainers: Sequence[Trainer], state: TrainingState, make: Maker
+    engine: Engine, trainers: Sequence[Trainer], state: TrainingState, make: Maker | None
 ) -> Audit:
     """Check bound, training, noise, denominator and charge of a run.
 
     Args:
         engine: of the run. trainers: that it may use. state: where it stands.
-        make: made-up clients of (number of examples, seed), whose shapes are public.
+        make: made-up clients of (number of examples, seed), whose shapes are public; None where
+            clients train elsewhere, and ``alone`` cannot be looked at.
     Returns:
         The findings: ``bound``, ``alone``, ``charge``, ``noise``, ``empty cohort``, ``fresh``,
         ``denominator``; ``joint charge`` and ``indicator`` for an adaptive clip norm. None for a
@@ -56,7 +58,7 @@ def preflight(
     return Audit(
         (
             check_bound(state.bound, engine.layout, engine.plan.contributions, like, tried),
-            _alone(replayed, trainers, state, make),
+            *([] if make is None else [_alone(replayed, trainers, state, make)]),
             check_charge(engine.plan, state.bound, engine.noise),
             *check_joint_charge(engine.plan, state.bound, engine.noise),
             *_noise(_Releases(replayed, state)),

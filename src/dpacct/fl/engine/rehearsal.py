@@ -16,12 +16,13 @@ from torch import Tensor
 
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
-from dpacct.fl.engine.engine import Engine, TrainingState
+from dpacct.fl.engine.engine import Engine
+from dpacct.fl.engine.states import Draw, TrainingState
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.privacy.randomness import Seeded
 from dpacct.fl.tensors import norm, seed_generators
-from dpacct.fl.trainers.chooser import Choice, TrainerChooser
+from dpacct.fl.trainers.choice import Choice, Chooser
 from dpacct.fl.trainers.examples import Kind, Maker, made_up, usual_kind
 from dpacct.fl.trainers.isolation import Isolation
 from dpacct.fl.trainers.tasks import Trainer
@@ -56,7 +57,7 @@ class Rehearsal:
     def __init__(
         self,
         engine: Engine,
-        chooser: TrainerChooser,
+        chooser: Chooser,
         state: TrainingState,
         example: ClientData | None,
     ) -> None:
@@ -146,7 +147,7 @@ class _Worlds:
         """
         engine, state = self._engines[0], self._state
         for _ in range(2):
-            found = engine.collect(state, self._cohort(engine), trainer, len(_SIZES))
+            found = engine.collect(state, self._draw(engine), trainer, len(_SIZES))
             # As many as are planned, so that shares of the noise suffice.
             found.arrived = max(found.arrived, math.ceil(engine.plan.cohort_size))
             release = engine.release(state, found)
@@ -155,16 +156,16 @@ class _Worlds:
             seed_generators(0, engine.device)
             after = engine.apply(state, release)
             other = self._engines[1]
-            other.collect(state, self._cohort(other), trainer, len(_SIZES))
+            other.collect(state, self._draw(other), trainer, len(_SIZES))
             seed_generators(0, engine.device)
             strange = other.apply(state, release)
             _check_same(after, strange)
-            _check_kind(after, state)
+            check_kind(after, state)
             after.client_states = state.client_states | found.memories
             state = after
 
-    def _cohort(self, engine: Engine) -> list[int]:
-        return engine.noise.arrivals(list(range(len(_SIZES))), engine.source)
+    def _draw(self, engine: Engine) -> Draw:
+        return engine.draw_for(engine.noise.arrivals(range(len(_SIZES)), engine.source))
 
     def _rows(self, world: int, trainer: Trainer) -> Tensor:
         engine = self._engines[world]
@@ -193,7 +194,12 @@ def _check_same(state: TrainingState, other: TrainingState) -> None:
             )
 
 
-def _check_kind(after: TrainingState, before: TrainingState) -> None:
+def check_kind(after: TrainingState, before: TrainingState) -> None:
+    """The parameters after a round are parameters of the same model.
+
+    Raises:
+        InvalidParameter: they are not.
+    """
     for name, value in after.params.items():
         was = before.params[name]
         if value.shape != was.shape or value.dtype != was.dtype:

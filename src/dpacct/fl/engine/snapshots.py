@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dpacct.errors import InvalidParameter
-from dpacct.fl.engine.engine import TrainingState
+from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.layout import Layout, State
 from dpacct.fl.privacy.adaptive_clip import AdaptiveClip
 from dpacct.fl.privacy.bounds import Bound

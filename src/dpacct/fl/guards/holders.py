@@ -55,32 +55,30 @@ def _attributes(value: Any) -> dict[str, Any] | None:
     return cast("dict[str, Any]", own) if isinstance(own, dict) else None
 
 
-def _reader(value: Any) -> Read | None:
+def _reader(value: Any) -> Read | None:  # noqa: PLR0911 - one for each kind of object
     """A function that reads an object anew."""
-    read: Read | None
     match value:
         case property():
-            read = lambda: [value.fget, value.fset, value.fdel]  # noqa: E731
+            return lambda: [value.fget, value.fset, value.fdel]
         case functools.cached_property():
             function = cast("Any", value).func
-            read = lambda: [function]  # noqa: E731
+            return lambda: [function]
         case contextvars.ContextVar():
             variable = cast("contextvars.ContextVar[Any]", value)
-            read = lambda: [variable.get(None)]  # noqa: E731
+            return lambda: [variable.get(None)]
         case GeneratorType():
-            read = partial(_frame, cast("GeneratorType[Any, Any, Any]", value))
+            return partial(_frame, cast("GeneratorType[Any, Any, Any]", value))
         case WeakKeyDictionary() | WeakValueDictionary():
             entries = cast("WeakKeyDictionary[Any, Any]", value)
-            read = lambda: [*entries.values(), *entries.keys()]  # noqa: E731
+            return lambda: [*entries.values(), *entries.keys()]
         case array.array() | memoryview():
-            read = lambda: [value.tobytes()]  # noqa: E731
+            return lambda: [value.tobytes()]
         case io.BytesIO() | io.StringIO():
-            read = lambda: [value.getvalue(), value.tell()]  # noqa: E731
+            return lambda: [value.getvalue(), value.tell()]
         case np.ndarray():
-            read = _array(cast("NDArray[Any]", value))
+            return _array(cast("NDArray[Any]", value))
         case _:
-            read = _generator(value)
-    return read
+            return _generator(value)
 
 
 def _array(values: NDArray[Any]) -> Read:

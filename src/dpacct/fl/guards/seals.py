@@ -76,7 +76,7 @@ def _face(tensor: Tensor) -> tuple[object, ...]:
         tensor.stride(),
         tensor.dtype,
         tensor.requires_grad,
-        len(tensor._backward_hooks or ()),  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        len(tensor._backward_hooks or ()),  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - its hooks
     )
 
 

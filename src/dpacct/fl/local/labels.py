@@ -50,8 +50,12 @@ class Labels:
         low, high = (int(value) for value in torch.aminmax(targets))
         if low >= 0 and high < self.count:
             return self.padded or not bool((targets == self.ignored).any())
-        inside = (targets >= 0) & (targets < self.count) | (targets == self.ignored)
-        if not bool(inside.all()):
+        if not bool(self.fit(targets).all()):
             rule = f"labels lie in 0..{self.count - 1}"
             raise InvalidParameter("targets", low if low < 0 else high, rule)
         return self.padded
+
+    def fit(self, targets: Tensor) -> Tensor:
+        """Whether all labels of each example are in range, bool [n]."""
+        inside = (targets >= 0) & (targets < self.count) | (targets == self.ignored)
+        return inside.flatten(1).all(dim=1) if inside.ndim > 1 else inside

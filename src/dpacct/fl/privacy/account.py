@@ -22,7 +22,7 @@ from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, NotConv
 from dpacct.fl.privacy.resuming import Saved, check_run
 from dpacct.ledger import Event, Ledger, Run, Ticket
 from dpacct.ledger.record.charged import PAIRS, TIGHT, Charged, achieved_epsilon, epsilon_so_far
-from dpacct.ledger.terms import Terms
+from dpacct.ledger.terms import CLIENT, Terms
 from dpacct.rounds import Schedule
 
 
@@ -34,9 +34,10 @@ class Account:
         budget: of a new ledger. Its delta is the run's.
         private: whether noise and cohorts are secret.
         accountant: that calibrated the plan; see `dpacct.fl.engine.checks.plan_accountant`.
+        unit: that the run protects; a ledger that is there may call a client otherwise.
 
     Attributes:
-        begun: whether the ledger has a run of this account.
+        begun: whether the ledger has a run of this account. unit: that the run protects.
     """
 
     def __init__(
@@ -46,7 +47,9 @@ class Account:
         *,
         private: bool,
         accountant: str = PAIRS,
+        unit: str = CLIENT,
     ) -> None:
+        self.unit = unit
         self._given = ledger
         self._budget = budget
         self._private = private
@@ -228,6 +231,11 @@ class Account:
             )
         return run.reserve(event)
 
+    def take_over(self, event: Event) -> Ticket | None:
+        """The round that the run ended in before, if it is this one; see `Run.take_over`."""
+        self._check_open()
+        return None if self._run is None else self._run.take_over(event)
+
     def finish(self) -> None:
         """The run takes no more rounds."""
         if self._run is not None and not self._run.finished:
@@ -271,12 +279,13 @@ class Account:
                 given,
                 None if event is None or Path(given).exists() else self._budget,
                 adjacency=adjacency,
+                unit=self.unit,
                 typical=None if event is None else event.charged,
                 passing=self._folder is not None,
             )
         try:
             # It may have come into being since the run was set up.
-            Terms.of(ledger).check(self.delta, adjacency)
+            Terms.of(ledger).check(self.delta, adjacency, self.unit)
         except InvalidParameter:
             if ledger is not self._given:
                 ledger.close()

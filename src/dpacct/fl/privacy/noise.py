@@ -95,16 +95,17 @@ class GaussianNoise:
 
     name = "gaussian"
 
-    def check(self, sampling: Sampling, adjacency: Adjacency, num_clients: int) -> None:
+    # The first three hold for all noise that a trusted server adds.
+    def check(self: object, sampling: Sampling, adjacency: Adjacency, num_clients: int) -> None:
         """Fits everywhere."""
         del sampling, adjacency, num_clients
 
-    def arrivals(self, cohort: Sequence[int], source: Randomness) -> list[int]:
+    def arrivals(self: object, cohort: Sequence[int], source: Randomness) -> list[int]:
         """Everybody."""
         del source
         return list(cohort)
 
-    def actual_std(self, std: float, arrived: int) -> float | None:
+    def actual_std(self: object, std: float, arrived: int) -> float | None:
         """As charged, whoever takes part."""
         del arrived
         return std

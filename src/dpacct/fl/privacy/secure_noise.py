@@ -10,7 +10,6 @@ Proof and cost: docs/derivations/federated.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -19,10 +18,9 @@ from torch import Tensor
 
 from dpacct.errors import Unsupported
 from dpacct.fl.privacy.exact_gaussian import MAX_SIGMA, rounded_gaussian
-from dpacct.fl.privacy.noise import Limits
+from dpacct.fl.privacy.noise import GaussianNoise, Limits
 from dpacct.fl.privacy.randomness import Randomness
 from dpacct.fl.tensors import from_array
-from dpacct.rounds import Adjacency, Sampling
 
 # The grid is 2^-24 times a power of two that is at most the largest limit.
 _RESOLUTION = 24
@@ -43,19 +41,9 @@ class SecureGaussianNoise:
 
     name = "secure gaussian"
 
-    def check(self, sampling: Sampling, adjacency: Adjacency, num_clients: int) -> None:
-        """Fits everywhere."""
-        del sampling, adjacency, num_clients
-
-    def arrivals(self, cohort: Sequence[int], source: Randomness) -> list[int]:
-        """Everybody."""
-        del source
-        return list(cohort)
-
-    def actual_std(self, std: float, arrived: int) -> float | None:
-        """As charged, whoever takes part."""
-        del arrived
-        return std
+    check = GaussianNoise.check
+    arrivals = GaussianNoise.arrivals
+    actual_std = GaussianNoise.actual_std
 
     def zeros(self, size: int, device: torch.device) -> Tensor:
         """Int64 [size], in units of the grid."""

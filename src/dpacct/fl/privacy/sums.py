@@ -22,6 +22,8 @@ from dpacct.fl.privacy.bounds import Bound, clip_rows
 from dpacct.fl.privacy.norms import MARGIN, at_least_single, row_norms
 
 _MANTISSA = 53
+# Coordinates that are bounded at a time.
+_SLAB = 1 << 18
 # More than there are people. The grid of float64 sums, and of the whole numbers of secure noise,
 # is finer than 2^-18 of the norm limit up to here.
 MAX_CONTRIBUTIONS = 2**33
@@ -51,6 +53,24 @@ def contribute(
         The contributions [c, k], float32 or float64; the raw norms [c], zero for rows that were
         not finite; and which those were [c]. They contribute zero.
     """
+    step = max(1, _SLAB // max(layout.size, 1))
+    if len(rows) <= step:
+        return _contribute_few(rows, bound, layout, contributions)
+    parts = [
+        _contribute_few(rows[top : top + step], bound, layout, contributions)
+        for top in range(0, len(rows), step)
+    ]
+    norms, bad = torch.cat([part[1] for part in parts]), torch.cat([part[2] for part in parts])
+    if all(part[0].data_ptr() == rows[k * step].data_ptr() for k, part in enumerate(parts)):
+        # All of them changed in place.
+        return rows, norms, bad
+    return torch.cat([part[0] for part in parts]), norms, bad
+
+
+def _contribute_few(
+    rows: Tensor, bound: Bound, layout: Layout, contributions: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `contribute`, of so few rows that they stay in a cache from the first norm to the grid."""
     rows = at_least_single(rows)
     norms = row_norms(rows)
     bad = ~torch.isfinite(norms)
@@ -58,12 +78,36 @@ def contribute(
         rows = torch.where(bad.unsqueeze(1), 0.0, rows)
         norms = torch.where(bad, 0.0, norms)
     inside = at_least_single(bound.apply(rows, norms, layout, MARGIN)).contiguous()
+    return _on_grid(inside, bound, layout, contributions), norms, bad
+
+
+def received(
+    rows: Tensor, bound: Bound, layout: Layout, contributions: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows that were bounded elsewhere, held to the limits here.
+
+    What `contribute` made comes out as it went in, to the last bit. Whatever else is sent obeys the
+    limits behind it: a row that is too long is shortened, whether or not the bound would have
+    mapped it there.
+
+    Args, Returns: as `contribute`, with the norms of what came.
+    """
+    rows = at_least_single(rows).contiguous()
+    norms = row_norms(rows)
+    bad = ~torch.isfinite(norms)
+    rows = torch.where(bad.unsqueeze(1), 0.0, rows)
+    norms = torch.where(bad, 0.0, norms)
+    return _on_grid(rows, bound, layout, contributions), norms, bad
+
+
+def _on_grid(rows: Tensor, bound: Bound, layout: Layout, contributions: int) -> Tensor:
+    """Rows within their limits and on their grid, in place."""
     for start, stop, limit in bound.limits(layout):
-        part = inside[:, start:stop]
+        part = rows[:, start:stop]
         _hold(part, limit)
         grid = unit(limit, contributions)
         part.mul_(1 / grid).trunc_().mul_(grid)
-    return inside, norms, bad
+    return rows
 
 
 def _hold(part: Tensor, limit: float) -> None:

@@ -30,6 +30,8 @@ RELEASED = frozenset(
         "noise_std",
         "clip_norm",
         "released",
+        "unit",
+        "adjacency",
         "test_accuracy",
     }
 )
@@ -84,6 +86,8 @@ class Report:
         noise_std: standard deviation of the noise on each coordinate of the sum of updates.
         clip_norm: norm bound of one update in this round (of the whole update).
         released: False where a round released nothing (too few noise shares arrived).
+        unit, adjacency: what neighboring data sets differ by: one ``unit`` ("client", "example"),
+            which is added or removed, or replaced, or whose contribution becomes zero.
         diagnostics, timing: not private, and left out of ``repr``.
     """
 
@@ -95,6 +99,8 @@ class Report:
     noise_std: float
     clip_norm: float
     released: bool
+    unit: str
+    adjacency: str
     diagnostics: Diagnostics = field(repr=False)
     timing: Timing = field(repr=False)
 
@@ -134,4 +140,5 @@ class Report:
         }
         bare = asdict(self.diagnostics)
         bare |= {f"seconds_{key}": value for key, value in asdict(self.timing).items()}
-        return row | {f"{UNPROTECTED}{key}": value for key, value in bare.items()}
+        row |= {f"{UNPROTECTED}{key}": value for key, value in bare.items()}
+        return row | {"unit": self.unit, "adjacency": self.adjacency}

@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
@@ -25,9 +24,9 @@ from dpacct.fl.local.labels import Labels
 from dpacct.fl.local.losses import LocalLoss, LossFunction
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.tensors import norm
+from dpacct.fl.trainers.agreement import UNBATCHABLE, disagreement
+from dpacct.fl.trainers.choice import Choice
 from dpacct.fl.trainers.company import shows_company
-from dpacct.fl.trainers.doubled import doubled
 from dpacct.fl.trainers.examples import Kind, Maker, made_up_task
 from dpacct.fl.trainers.footprint import client_bytes, default_memory_limit
 from dpacct.fl.trainers.groups import LANES, GroupTrainer
@@ -47,17 +46,6 @@ _DATA_SHARE = 0.25
 # Seconds for a few steps of the smallest group, one client after the other. On a CPU side by side
 # saves what surrounds the arithmetic, and where arithmetic takes that long there is little of it.
 _SLOW = 1.0
-# What a model raises that `torch.func` cannot batch.
-_UNBATCHABLE = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Choice:
-    """The trainer, how many clients it gets at a time, and why, in words."""
-
-    trainer: TolerantTrainer
-    chunk: int
-    reason: str
 
 
 class TrainerChooser:
@@ -72,6 +60,7 @@ class TrainerChooser:
     Attributes:
         model: the copy that clients train. loss: with it.
         alone: trains one after the other. vectorized: trains all at once.
+        limit: bytes for what is in memory at a time.
 
     Raises:
         InvalidParameter: one of the last three makes no sense. Unsupported: no copy can be made.
@@ -108,7 +97,7 @@ class TrainerChooser:
         self._local = local
         self._vectorize = vectorize
         self._chunk = chunk
-        self._limit = limit
+        self.limit = limit
         # Asked for side by side and nothing else, clients get the memory that they need.
         self._limited = vectorize == "auto" or memory_limit is not None
         self._tolerance = 5e-2 if local.precision == "bfloat16" else 2e-3
@@ -123,7 +112,7 @@ class TrainerChooser:
         tasks = [task for task in tasks if task.plan.steps]
         if self._vectorize is False or not tasks:
             return found
-        complaint = self._compare(tasks, broadcast)
+        complaint = self.compare(tasks, broadcast)
         if complaint and self._vectorize is True:
             raise Unsupported(f"vectorize=True, but {complaint}")
         if not complaint:
@@ -151,7 +140,7 @@ class TrainerChooser:
         Raises:
             Unsupported: vectorize=True, and this model or method cannot be.
         """
-        rows = max(1, self._limit // (16 * max(self._layout.size, 1)))
+        rows = max(1, self.limit // (16 * max(self._layout.size, 1)))
         one_by_one = TolerantTrainer(self._layout, self.alone, None, kind, labels, None)
         slow = Choice(one_by_one, self._chunk or min(cohort, rows), "one client at a time")
         few = self._vectorize == "auto" and (cohort < 2 or self._chunk == 1)
@@ -163,7 +152,7 @@ class TrainerChooser:
                 raise Unsupported(f"vectorize=True, but {words}")
             return replace(slow, reason=f"one client at a time{words}")
         # A client with more data than its share would break the limit: it is trained alone.
-        share = None if self._chunk else int(_DATA_SHARE * self._limit) // (2 * together.clients)
+        share = None if self._chunk else int(_DATA_SHARE * self.limit) // (2 * together.clients)
         return Choice(replace(one_by_one, together=together, room=share), together.clients, words)
 
     def _together(
@@ -175,10 +164,10 @@ class TrainerChooser:
         sizes = (2 * width - width // 3, width, min(width, 2))
         people = [make(size, seed) for seed, size in enumerate(sizes)]
         tasks = [made_up_task(data, self._method, broadcast) for data in people]
-        fitting = int((1 - _DATA_SHARE) * self._limit) // self._client_bytes(tasks[0], broadcast)
+        fitting = int((1 - _DATA_SHARE) * self.limit) // self._client_bytes(tasks[0], broadcast)
         if self._limited and fitting < LANES:
             return self._refused(f"memory has no room for {LANES}")
-        complaint = self._compare(tasks, broadcast)
+        complaint = self.compare(tasks, broadcast)
         if complaint:
             return self._refused(complaint)
         trainers = [
@@ -232,47 +221,25 @@ class TrainerChooser:
             words = f", {least / alone:.1f} times as fast as side by side"
         return best, words
 
-    def _compare(self, tasks: Sequence[Task], broadcast: Broadcast) -> str:
-        """What is wrong with training these clients side by side, or nothing."""
-        try:
-            with self.still():
-                expected = self.alone.train(tasks, broadcast)
-                found = self.vectorized.train(tasks, broadcast)
-                same = self._agree(expected, found, broadcast)
-                same = same or self._agree_in_double(tasks, broadcast)
-        except _UNBATCHABLE as error:
-            line = str(error).strip().partition("\n")[0]
-            return f"torch.func cannot batch this model or method ({line[:200]})"
-        if same:
-            return ""
-        return (
-            "side by side this model or loss gives another result: a loss must be the mean over "
-            "the examples of a batch, and a method must treat each client by itself"
-        )
+    def compare(
+        self, tasks: Sequence[Task], broadcast: Broadcast, trainer: Trainer | None = None
+    ) -> str:
+        """What is wrong with training these side by side, or nothing.
 
-    def _agree(self, expected: Tensor, found: Tensor, broadcast: Broadcast) -> bool:
-        """Whether rows are equal up to rounding, or none can be told from another."""
-        gap = norm(found - expected, dim=1)
-        scale = norm(expected, dim=1)
-        floor = 1e-6 * float(norm(torch.stack([norm(v) for v in broadcast.anchor.values()])))
-        near = bool((gap <= self._tolerance * scale + floor).all())
-        return near or not bool(gap.isfinite().all())
-
-    def _agree_in_double(self, tasks: Sequence[Task], broadcast: Broadcast) -> bool:
-        """The same comparison with twice the digits.
-
-        Rounding may decide on which side of its kink an activation lies, and then two correct
-        results differ visibly; with 53 bits that hardly happens twice.
+        Args:
+            tasks, broadcast: what is trained.
+            trainer: that is compared with one-by-one training; default `vectorized`.
         """
-        if any(value.dtype != torch.float32 for value in broadcast.anchor.values()):
-            return False
-        same, wide = doubled(tasks, broadcast)
-        try:
-            expected = self.alone.train(same, wide)
-            return self._agree(expected, self.vectorized.train(same, wide), wide)
-        except _UNBATCHABLE:
-            # A model that holds constants in float32, say.
-            return False
+        together = self.vectorized if trainer is None else trainer
+        with self.still():
+            return disagreement(self.alone, together, tasks, broadcast, self._tolerance)
+
+    def example_bytes(self, task: Task, broadcast: Broadcast) -> int:
+        """Memory that one more example takes in a step beside its gradient."""
+        rows = task.plan.indices[0]
+        batch = Batch(task.data.inputs[rows], task.data.targets[rows], None)
+        anchor = copies(broadcast.anchor)
+        return client_bytes(partial(self.loss.gradient, anchor, batch), {}, batch)[0]
 
     def _client_bytes(self, task: Task, broadcast: Broadcast) -> int:
         """Memory that one more client in a chunk takes beside its data, measured on one step."""
@@ -285,6 +252,6 @@ class TrainerChooser:
             # As it is computed side by side: a model may save less where it is alone.
             step = partial(self.vectorized.plain_gradients, params, inputs, targets, None)
             return client_bytes(step, anchor, batch)[0]
-        except _UNBATCHABLE:
+        except UNBATCHABLE:
             step = partial(self.loss.gradient, anchor, batch)
             return client_bytes(step, anchor, batch)[0]

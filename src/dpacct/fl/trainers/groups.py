@@ -51,7 +51,7 @@ class GroupTrainer:
     def __init__(self, trainer: Trainer, clients: int = LANES, widest: float = float("inf")):
         self.clients = clients
         self._trainer = trainer
-        self._widest = widest
+        self.widest = widest
 
     def admit(self, data: ClientData) -> bool:
         """See `Trainer`."""
@@ -91,7 +91,7 @@ class GroupTrainer:
             widths.setdefault(padded_width(used, local), []).append(place)
         groups: list[Group] = []
         for width, places in widths.items():
-            count = self.clients if width <= self._widest else 1
+            count = self.clients if width <= self.widest else 1
             for start in range(0, len(places), count):
                 part = places[start : start + count]
                 filled = [tasks[place] for place in part]

@@ -14,7 +14,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import Any, cast
 
@@ -202,19 +202,12 @@ def covers(planned: Round, actual: Round) -> bool:
 
 def round_to_json(round_: Round) -> dict[str, Any]:
     """The round in the words of a schedule file, with its adjacency."""
-    entry: dict[str, Any] = {
+    return {
         "noise_multiplier": round_.noise_multiplier,
         "sampling": round_.sampling.name,
         "adjacency": str(round_.adjacency),
+        **asdict(round_.sampling),
     }
-    match round_.sampling:
-        case Poisson(sampling_rate=rate):
-            entry["sampling_rate"] = rate
-        case Uniform(cohort_size=cohort, num_clients=clients):
-            entry |= {"cohort_size": cohort, "num_clients": clients}
-        case Full():
-            pass
-    return entry
 
 
 _ROUND = ("noise_multiplier", "sampling", "adjacency")

@@ -12,6 +12,9 @@ from dpacct.ledger.record.charged import Charged, achieved_epsilon, proven_epsil
 from dpacct.ledger.record.events import round_to_json, schedule_to_json
 from dpacct.ledger.report.claims import Claim
 from dpacct.ledger.report.history import History, RunHistory, read_history
+from dpacct.ledger.report.promise import promise_of
+from dpacct.report.assumptions import OF_LEDGER
+from dpacct.report.front import risk_to_json
 from dpacct.rounds import Phase, Schedule
 
 
@@ -105,7 +108,12 @@ def _run(readings: Readings, number: int) -> dict[str, Any]:
 def report_of(now: Readings) -> dict[str, Any]:
     """What `Ledger.report` returns, as of the entry that the readings are of."""
     found = with_history(summarize(now), read_history(now))
-    return found | {"reporter": software()}
+    return found | {
+        "kind": "ledger",
+        "risk": risk_to_json(promise_of(now, found)),
+        "assumptions": list(OF_LEDGER),
+        "reporter": software(),
+    }
 
 
 def with_history(summary: dict[str, Any], history: History) -> dict[str, Any]:

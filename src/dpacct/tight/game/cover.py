@@ -21,6 +21,11 @@ class Cell(NamedTuple):
     b: Fraction
     w: Fraction
 
+    @classmethod
+    def whole(cls) -> Cell:
+        """All triangles."""
+        return cls(Fraction(0), Fraction(0), Fraction(0))
+
     @property
     def size(self) -> Fraction:
         """One less the sum; zero where the cell is a single triangle."""

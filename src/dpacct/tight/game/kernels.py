@@ -32,12 +32,13 @@ from dpacct.tight.game.strategies import (
     touching_side,
     two_strategies,
 )
-from dpacct.tight.game.triangles import Triangle, profile
+from dpacct.tight.game.triangles import Triangle, not_too_flat, profile
 
 # Neighboring grid points of one round's law lie up to this share of the loss apart.
 _SPREAD, _FINE = 32, 128
 # So many points of a profile are computed at once.
 _ROWS = 16
+_LEAST = 1e-300
 MAX_REACH = 1 << 17
 
 
@@ -45,21 +46,37 @@ MAX_REACH = 1 << 17
 def _side(
     rate: float, noise: float, triangle: Triangle, step: float, reach: int, negligible: float
 ) -> Side:
-    points = _points(reach, _SPREAD)
-    losses = _losses(points, step)
-    values = np.empty(len(points))
-    for start in range(0, len(points), _ROWS):
+    points = points_to(reach)
+    values = side_values(rate, noise, triangle, grid_losses(points, step), negligible)
+    return dominating_side(points, step, values)
+
+
+def side_values(
+    rate: float, noise: float, triangle: Triangle, losses: Array, negligible: float
+) -> Array:
+    """Upper bounds of a triangle's profile at losses that increase from 0, shape (n,), positive."""
+    if triangle.b == 1.0 and triangle.w == 0.0:
+        return np.maximum(add_pair(rate, noise, losses)[0].upper, _LEAST)
+    triangle = not_too_flat(noise, triangle)
+    values = np.empty(len(losses))
+    for start in range(0, len(losses), _ROWS):
         rows = slice(start, start + _ROWS)
         values[rows] = profile(rate, noise, triangle, losses[rows]).upper
         if values[rows][-1] <= negligible:
             # A profile falls: what bounds it here bounds it further out.
             values[start + _ROWS :] = values[rows][-1]
             break
-    return dominating_side(points, step, values)
+    return values
 
 
-def _losses(points: Points, step: float) -> Array:
+def grid_losses(points: Points, step: float) -> Array:
+    """Points as losses; exact, as the step has few bits."""
     return np.asarray(step * points, dtype=np.float64)
+
+
+def points_to(reach: int) -> Points:
+    """The points that laws above have up to there, as `grid_points`."""
+    return _points(reach, _SPREAD)
 
 
 @lru_cache(maxsize=64)
@@ -108,11 +125,12 @@ def strategy_kernels(
 def remove_above(rate: float, noise: float, step: float, reach: tuple[int, int]) -> Kernel:
     """A law above the remove pair, but for its largest losses of less than zero; for plans."""
     sides = [
-        dominating_side(points, step, pair(rate, noise, _losses(points, step))[0].upper)
-        for pair, points in (
-            (remove_pair, _points(reach[0], _SPREAD)),
-            (add_pair, _points(reach[1], _SPREAD)),
+        dominating_side(
+            points,
+            step,
+            np.maximum(pair(rate, noise, grid_losses(points, step))[0].upper, _LEAST),
         )
+        for pair, points in ((remove_pair, points_to(reach[0])), (add_pair, points_to(reach[1])))
     ]
     return dominating_kernel(sides[0], sides[1], step)
 
@@ -149,7 +167,7 @@ def gaussian_reach(noise: float, step: float, negligible: float) -> tuple[int, i
 def gaussian_above(noise: float, step: float, reach: tuple[int, int]) -> Kernel:
     """A law that dominates a round in which everybody takes part and one client is replaced."""
     points = _points(reach[0], _FINE)
-    side = dominating_side(points, step, gaussian_pair(noise, _losses(points, step))[0].upper)
+    side = dominating_side(points, step, gaussian_pair(noise, grid_losses(points, step))[0].upper)
     return dominating_kernel(side, side, step)
 
 
@@ -158,7 +176,7 @@ def poisson_above(rate: float, noise: float, step: float, reach: tuple[int, int]
     """A law that dominates a round of Poisson sampling in which one client is replaced."""
     points = _points(reach[0], _FINE)
     pair = ReplacementPair(rate, noise)
-    upper = [one_round_delta(float(loss), pair).upper for loss in _losses(points, step)]
+    upper = [one_round_delta(float(loss), pair).upper for loss in grid_losses(points, step)]
     side = dominating_side(points, step, np.maximum(upper, 1e-300))
     return dominating_kernel(side, side, step)
 

@@ -84,6 +84,16 @@ def dominating_side(points: Points, step: float, values: Array) -> Side:
     return Side(points[1:], factor * masses[1:], factor * most, excess)
 
 
+def profile_below(side: Side, step: float) -> Array:
+    """Lower bounds of the profile of a side's masses at the loss 0 and at its points.
+
+    Multiplying masses by one or more, as `dominating_kernel` does, keeps them below.
+    """
+    points, masses = np.append(0, side.points), np.append(0.0, side.masses)
+    found = _profile(points, step, masses, side.infinite)
+    return found * (1 - UNIT * (4 * len(points) + 200))
+
+
 def dominated_side(points: Points, step: float, left: Array, right: Array) -> Side:
     """Masses whose profile is at most H everywhere.
 

@@ -30,6 +30,10 @@ from dpacct.tight.game.kernels import (
     strategy_kernels,
 )
 from dpacct.tight.game.laws import Kernel
+from dpacct.tight.game.mixtures import Mixing, mixing_laws
+
+# How all positions in a round are bounded: one law for each of some cells, or mixtures of few.
+Positions = Cover | Mixing
 
 MOST_KINDS = 60
 
@@ -114,8 +118,12 @@ def check_schedule(schedule: Schedule) -> None:
             )
 
 
-def laws_above(round_: Round, cover: Cover, step: float, negligible: float) -> list[Kernel]:
-    """Laws of which one dominates, whatever the positions in this round."""
+def laws_above(round_: Round, positions: Positions, step: float, negligible: float) -> list[Kernel]:
+    """Laws of which one, or a mixture, dominates, whatever the positions in this round.
+
+    Raises:
+        NotConverged: there are no such laws of the kind asked for.
+    """
     noise = round_.noise_multiplier
     if takes_everybody(round_):
         return [gaussian_above(noise, step, gaussian_reach(noise, step, negligible))]
@@ -123,7 +131,9 @@ def laws_above(round_: Round, cover: Cover, step: float, negligible: float) -> l
     reach = reach_of(rate, noise, step, negligible)
     if not is_game(round_):
         return [poisson_above(rate, noise, step, reach)]
-    return [cell_kernel(rate, noise, cell, step, reach, negligible) for cell in cover]
+    if isinstance(positions, Mixing):
+        return list(mixing_laws(rate, noise, step, reach[0], negligible, positions))
+    return [cell_kernel(rate, noise, cell, step, reach, negligible) for cell in positions]
 
 
 def laws_below(round_: Round, step: float, negligible: float) -> list[Kernel]:

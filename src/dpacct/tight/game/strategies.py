@@ -82,9 +82,10 @@ def remove_pair(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bound
 
 def add_pair(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
     """Bounds of H and of -H' for the add pair; nothing beyond its largest loss."""
+    # Where s is small all that is known is H <= q s, and H = 0 where it is negative.
     mu = 2 / noise
     missing = (1 - rate) / rate * np.expm1(losses)
-    kept = 1 - missing
+    kept, spare = 1 - missing, 64 * UNIT * (1 + missing)
     inside = kept > 2.0**-20
     kept = np.where(inside, kept, 1.0)
     lost = 32 * (1 + missing) / kept
@@ -94,7 +95,7 @@ def add_pair(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
     error = _far_error(k, mu, lost + 20 * losses)
     slope = (1 - rate) * plain.near + rate * plain.far
     steep = _spread(slope, plain.relative + error)
-    most = np.where(inside, found.upper, rate * 2.0**-19)
+    most = np.where(inside, found.upper, rate * np.maximum(1 - missing + spare, 0.0))
     return Bounds(found.lower * inside, most), Bounds(steep.lower * inside, steep.upper)
 
 

@@ -66,11 +66,7 @@ def profile(rate: float, noise: float, triangle: Triangle, losses: Array) -> Bou
     """
     if LARGEST_SHIFT * noise < 2.0:
         raise NotConverged(f"the game needs a noise multiplier of {2 / LARGEST_SHIFT:.3g} or more")
-    # Slightly larger angles, so that the roundings here stay on the safe side.
-    b, w = triangle.b * _SMALLER * math.pi / 2, triangle.w * _SMALLER * math.pi / 2
-    sin_b, cos_b, sin_w, cos_w = math.cos(b), math.sin(b), math.cos(w), math.sin(w)
-    mu = 2 * sin_b * sin_w / noise
-    f, g = 2 * sin_b * cos_w / noise, 2 * sin_w * cos_b / noise
+    f, g, mu = _lengths(noise, triangle)
     strip, step = _spacing(f, g, mu)
     half = math.ceil(_REACH / step)
     if 2 * half >= _MAX_NODES:
@@ -95,6 +91,23 @@ def profile(rate: float, noise: float, triangle: Triangle, losses: Array) -> Bou
     lower = rate * (value - error) * (1 - 8 * UNIT)
     upper = rate * (value + error + _BEYOND) * (1 + 8 * UNIT)
     return Bounds(np.maximum(lower, 0.0), upper)
+
+
+def not_too_flat(noise: float, triangle: Triangle) -> Triangle:
+    """The triangle, or one with larger angles that `profile` can do; its profile is no smaller."""
+    b, w = triangle.b, triangle.w
+    while 2 * math.ceil(_REACH / _spacing(*_lengths(noise, Triangle(b, w)))[1]) >= _MAX_NODES:
+        # Twice the smaller angle takes half the nodes.
+        b, w = (2 * b - 1, w) if b > w else (b, 2 * w - 1)
+    return Triangle(b, w)
+
+
+def _lengths(noise: float, triangle: Triangle) -> tuple[float, float, float]:
+    """f, g and mu."""
+    # Slightly larger angles, so that the roundings here stay on the safe side.
+    b, w = triangle.b * _SMALLER * math.pi / 2, triangle.w * _SMALLER * math.pi / 2
+    sin_b, cos_b, sin_w, cos_w = math.cos(b), math.sin(b), math.cos(w), math.sin(w)
+    return 2 * sin_b * cos_w / noise, 2 * sin_w * cos_b / noise, 2 * sin_b * sin_w / noise
 
 
 def _growth_rate(f: float, g: float, mu: float) -> float:

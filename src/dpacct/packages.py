@@ -33,6 +33,15 @@ def import_package(module: str, distribution: str, at_least: str, extra: str) ->
     return importlib.import_module(module)
 
 
+def import_opacus(part: str) -> Any:
+    """A part of Opacus: its accountants and its loaders are met in different rooms.
+
+    Raises:
+        Unsupported: it is not installed, or too old.
+    """
+    return import_package(f"opacus.{part}", "opacus", "1.6", "opacus")
+
+
 def _release(version: str) -> tuple[int, ...]:
     """The numbers a version begins with; ``2`` and ``2.0`` are one."""
     numbers = [int(part) for part in re.findall(r"\d+", re.split(r"[^\d.]", version)[0])]

@@ -1,4 +1,4 @@
-"""The report as Markdown: the form. Its sentences are in `compose` and `claims`."""
+"""The report as Markdown: the form. Its sentences stand where its blocks are composed."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import re
 from collections.abc import Iterable
 
 from dpacct.display import escaped
-from dpacct.ledger.report.chart import bars
-from dpacct.ledger.report.document import (
+from dpacct.report.document import (
+    SIGNED,
     Block,
     Bullets,
     Heading,
     Paragraph,
     Picture,
+    Signatures,
     Table,
     column_is_number,
 )
 
 # What would be markup or HTML in the words of others (names, reasons, details).
+_SIGN = "  ".join(f"{word} " + "\\_" * 20 for word in SIGNED)
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#])")
 
 
@@ -36,9 +38,12 @@ def _block(block: Block) -> str:
             return "\n".join(f"- {_safe(item)}" for item in items)
         case Table(header, rows):
             return _table(header, rows)
-        case Picture(report):
-            drawn = bars(report)
-            return f"```\n{drawn}\n```" if drawn else ""
+        case Picture(_, text):
+            return f"```\n{text}\n```" if text else ""
+        case Signatures(items):
+            return "\n\n".join(
+                f"{number}. {_safe(item)}\n\n   {_SIGN}" for number, item in enumerate(items, 1)
+            )
 
 
 def _table(header: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> str:

@@ -22,16 +22,16 @@ import torch
 from torch.utils.data import DataLoader
 
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsupported
+from dpacct.fl.opacus.noise import fresh_generator
+from dpacct.fl.opacus.ranks import Ranks
+from dpacct.fl.opacus.steps import Steps
 from dpacct.fl.privacy.randomness import OperatingSystem, draw_cohort
-from dpacct.interop.opacus_installed import library
-from dpacct.interop.opacus_noise import fresh_generator
-from dpacct.interop.opacus_ranks import Ranks
-from dpacct.interop.opacus_steps import Steps
 from dpacct.ledger import Event, Run, Ticket
+from dpacct.packages import import_opacus
 from dpacct.rounds import Adjacency, Poisson, Round, Schedule
 
-_samplers = library("utils.uniform_sampler")
-_optimizers = library("optimizers")
+_samplers = import_opacus("utils.uniform_sampler")
+_optimizers = import_opacus("optimizers")
 
 _KNOWN = (
     _optimizers.DPOptimizer,

@@ -1,4 +1,8 @@
-"""Epsilon over rounds as a picture: SVG drawn here, and bars of text for where there is none."""
+"""Epsilon over rounds as a picture: SVG drawn here, and bars of text for where there is none.
+
+What is drawn is the facts of a report: ``points``, ``marks``, ``delta``, ``epsilon``, ``budget``
+(or null), ``part_of_plan``, ``epsilon_any_stop``.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,10 @@ from dpacct.display import chosen, escaped, up
 
 WIDTH, HEIGHT = 780, 430
 LEFT, RIGHT, TOP, BOTTOM = 56, 132, 96, 52
-# Okabe and Ito's palette: told apart with any kind of color vision.
-PLANNED, ADAPTIVE, LIMIT, FAINT = "#0072B2", "#D55E00", "#444444", "#8a8a8a"
+# What things are drawn as; the page's style knows their colors, on light and dark ground.
+PLANNED, ADAPTIVE, FAINT = 'class="planned"', 'class="adaptive"', 'class="faint"'
 BAR_WIDTH, BARS = 40, 12
-_NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
+_ROLE = 'class="chart" role="img" font-size="13" xmlns="http://www.w3.org/2000/svg"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,33 +57,36 @@ def draw(report: dict[str, Any]) -> str:
     points = [p for p in report["points"] if p["upper"] is not None]
     if not points:
         return ""
-    budget = float(report["budget"]["epsilon"])
+    budget = _budget(report)
     whole = _whole_plan(report)
-    most = max(*(p["upper"] for p in points), budget, whole or 0.0)
+    most = max(*(p["upper"] for p in points), budget or 0.0, whole or 0.0)
     last = points[-1]
     scale = _Scale(max(last["round"], 1), most * 1.08)
     title = _title(report, last, whole)
-    style = "font-family:system-ui,sans-serif;font-size:13px;fill:#222"
+    below = "rounds" if budget is None else "rounds charged, all runs"
     parts = [
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" style="{style}" {_NAMESPACE}>',
+        f'<svg {_ROLE} viewBox="0 0 {WIDTH} {HEIGHT}">',
         f"<title>{escape(title)}</title>",
-        _text(LEFT, 18, title, extra='font-size="15" font-weight="600"'),
-        *_axes(scale, float(report["delta"])),
+        _text(LEFT, 18, title, extra='class="strong" font-size="15"'),
+        *_axes(
+            scale,
+            float(report["delta"]),
+            below,
+        ),
         *_marks(scale, report["marks"]),
         *_band(scale, points),
         *_upper(scale, points),
-        _line(
-            LEFT,
-            scale.y(budget),
-            WIDTH - RIGHT,
-            scale.y(budget),
-            f'stroke="{LIMIT}" stroke-dasharray="6 4" stroke-width="1.5"',
-        ),
-        *_level(scale, whole),
+        *_level(scale, budget, 'class="limit" stroke-dasharray="6 4" stroke-width="1.5"'),
+        *_level(scale, whole, f'{PLANNED} stroke-dasharray="2 3"'),
         *_labels(scale, points, budget, whole),
         "</svg>",
     ]
     return "\n".join(parts)
+
+
+def _budget(report: dict[str, Any]) -> float | None:
+    """The epsilon that may be spent, where one was set."""
+    return None if report["budget"] is None else float(report["budget"]["epsilon"])
 
 
 def _whole_plan(report: dict[str, Any]) -> float | None:
@@ -89,30 +96,31 @@ def _whole_plan(report: dict[str, Any]) -> float | None:
 
 def _title(report: dict[str, Any], last: dict[str, Any], whole: float | None) -> str:
     """What the picture says, the figure that holds in any case first."""
-    budget = chosen(report["budget"]["epsilon"], least=True)
+    budget = _budget(report)
+    of = "" if budget is None else f" of {chosen(budget, least=True)}"
     rounds = f"after {last['round']} rounds"
     if report["epsilon"]["upper"] is None:
-        return f"No bound any more; epsilon was {up(last['upper'], 4)} of {budget} {rounds}"
+        return f"No bound any more; epsilon was {up(last['upper'], 4)}{of} {rounds}"
     if whole is None:
-        return f"Epsilon {up(last['upper'], 4)} of {budget} {rounds}"
+        return f"Epsilon {up(last['upper'], 4)}{of} {rounds}"
     return (
-        f"Epsilon {up(whole, 4)} of {budget} for the whole plan; {up(last['upper'], 4)} {rounds} "
+        f"Epsilon {up(whole, 4)}{of} for the whole plan; {up(last['upper'], 4)} {rounds} "
         f"if settled in advance"
     )
 
 
-def _axes(scale: _Scale, delta: float) -> list[str]:
+def _axes(scale: _Scale, delta: float, words: str) -> list[str]:
     found: list[str] = []
     for value in ticks(scale.epsilon):
         y = scale.y(value)
-        found.append(_line(LEFT, y, WIDTH - RIGHT, y, 'stroke="#e3e3e3"'))
-        found.append(_text(LEFT - 8, y + 4, f"{value:.4g}", "end", f'fill="{FAINT}"'))
+        found.append(_line(LEFT, y, WIDTH - RIGHT, y, 'class="rule"'))
+        found.append(_text(LEFT - 8, y + 4, f"{value:.4g}", "end", FAINT))
     steps = [value for value in ticks(scale.rounds) if value == int(value)]
     for value in steps:
         x = scale.x(value)
-        found.append(_text(x, HEIGHT - BOTTOM + 18, f"{value:.0f}", "middle", f'fill="{FAINT}"'))
+        found.append(_text(x, HEIGHT - BOTTOM + 18, f"{value:.0f}", "middle", FAINT))
     middle = (LEFT + WIDTH - RIGHT) / 2
-    found.append(_text(middle, HEIGHT - 12, "rounds charged, all runs", "middle"))
+    found.append(_text(middle, HEIGHT - 12, words, "middle"))
     found.append(_text(LEFT - 46, 38, f"epsilon at delta {chosen(delta)}"))
     return found
 
@@ -127,9 +135,7 @@ def _marks(scale: _Scale, marks: list[dict[str, Any]]) -> list[str]:
     for place, words in sorted(places.items()):
         x = scale.x(place)
         label = "; ".join(words)
-        found.append(
-            _line(x, TOP - 8, x, HEIGHT - BOTTOM, f'stroke="{FAINT}" stroke-dasharray="2 3"')
-        )
+        found.append(_line(x, TOP - 8, x, HEIGHT - BOTTOM, 'class="edge" stroke-dasharray="2 3"'))
         row = next((n for n, end in enumerate(ends) if x > end), None)
         if row is None or len(label) > 60:
             continue
@@ -138,7 +144,7 @@ def _marks(scale: _Scale, marks: list[dict[str, Any]]) -> list[str]:
         left = min(x - 1, WIDTH - width - 4)
         ends[row] = left + width + 8
         y = TOP - 12 - 15 * row
-        found.append(_text(left, y, label, extra='font-size="11" fill="#555"'))
+        found.append(_text(left, y, label, extra='class="faint" font-size="11"'))
     return found
 
 
@@ -148,7 +154,7 @@ def _band(scale: _Scale, points: list[dict[str, Any]]) -> list[str]:
         return []
     there = [f"{scale.x(p['round']):.1f},{scale.y(p['upper']):.1f}" for p in known]
     back = [f"{scale.x(p['round']):.1f},{scale.y(p['lower']):.1f}" for p in reversed(known)]
-    return [f'<polygon points="{" ".join(there + back)}" fill="{ADAPTIVE}" fill-opacity="0.13"/>']
+    return [f'<polygon points="{" ".join(there + back)}" class="band"/>']
 
 
 def _upper(scale: _Scale, points: list[dict[str, Any]]) -> list[str]:
@@ -164,34 +170,33 @@ def _upper(scale: _Scale, points: list[dict[str, Any]]) -> list[str]:
         color = PLANNED if kind == "planned" else ADAPTIVE
         if len(piece) == 1:
             x, y = scale.x(piece[0]["round"]), scale.y(piece[0]["upper"])
-            found.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{color}"/>')
+            found.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" {color}/>')
         found.append(
-            f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2.5" '
+            f'<polyline points="{path}" {color} fill="none" stroke-width="2.5" '
             f'stroke-linejoin="round"/>'
         )
         start = index
     return found
 
 
-def _level(scale: _Scale, whole: float | None) -> list[str]:
-    """The whole plan's epsilon as a line, where only a part of it ran."""
-    if whole is None:
+def _level(scale: _Scale, level: float | None, style: str) -> list[str]:
+    """An epsilon as a line: the budget, or the whole plan where only a part of it ran."""
+    if level is None:
         return []
-    y = scale.y(whole)
-    return [_line(LEFT, y, WIDTH - RIGHT, y, f'stroke="{PLANNED}" stroke-dasharray="2 3"')]
+    y = scale.y(level)
+    return [_line(LEFT, y, WIDTH - RIGHT, y, style)]
 
 
 def _labels(
-    scale: _Scale, points: list[dict[str, Any]], budget: float, whole: float | None
+    scale: _Scale, points: list[dict[str, Any]], budget: float | None, whole: float | None
 ) -> list[str]:
     """Direct labels at the right end, pushed apart where they would touch."""
     last = points[-1]
     kind = last["guarantee"]
     color = PLANNED if kind == "planned" else ADAPTIVE
-    wanted = [
-        (scale.y(budget), f"budget {chosen(budget, least=True)}", LIMIT),
-        (scale.y(last["upper"]), f"proven, {kind}", color),
-    ]
+    wanted = [(scale.y(last["upper"]), f"proven, {kind}", color)]
+    if budget is not None:
+        wanted.append((scale.y(budget), f"budget {chosen(budget, least=True)}", ""))
     if whole is not None:
         wanted.append((scale.y(whole), "the whole plan", PLANNED))
     if last["lower"] is not None and scale.y(last["lower"]) - scale.y(last["upper"]) > 6:
@@ -201,7 +206,7 @@ def _labels(
     floor = -math.inf
     for y, words, tone in sorted(wanted, key=lambda label: label[0]):
         floor = max(y, floor + 15)
-        found.append(_text(WIDTH - RIGHT + 6, floor + 4, words, extra=f'fill="{tone}"'))
+        found.append(_text(WIDTH - RIGHT + 6, floor + 4, words, extra=tone))
     return found
 
 
@@ -210,7 +215,7 @@ def bars(report: dict[str, Any]) -> str:
     points = [p for p in report["points"] if p["upper"] is not None]
     if not points:
         return ""
-    most = max(*(p["upper"] for p in points), float(report["budget"]["epsilon"]))
+    most = max(*(p["upper"] for p in points), _budget(report) or 0.0)
     step = max(1, len(points) // BARS)
     shown = points[len(points) - 1 :: -step][::-1]
     digits = len(str(shown[-1]["round"]))

@@ -1,0 +1,1 @@
+"""`dpacct claims ...`: what publications promise, against what is proven and achieved."""

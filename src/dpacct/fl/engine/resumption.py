@@ -1,0 +1,73 @@
+"""Checkpoints of a run: written after a round, read when it goes on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from dpacct.fl.engine.checkpoint import read_checkpoint, write_checkpoint
+from dpacct.fl.engine.rounds import Rounds
+from dpacct.fl.engine.snapshots import Expected, noise_of, pack, saved_in, unpack
+from dpacct.fl.layout import copies
+
+
+def save(rounds: Rounds, path: Path) -> None:
+    """Write a checkpoint of the last finished round."""
+    randomness = rounds.engine.source.save()
+    content = pack(rounds.state, rounds.setting(), rounds.account.saved(), randomness)
+    write_checkpoint(path, content)
+
+
+def resume(rounds: Rounds, path: Path, *, calibrated: bool) -> str | None:
+    """Go on from a checkpoint.
+
+    Args:
+        rounds: of a run of the same setting. path: of the file.
+        calibrated: the noise was found for a budget, and the checkpoint's is taken if another
+            version found it in other last digits.
+    Returns:
+        What is worth a note, or None.
+    Raises:
+        InvalidParameter: missing, damaged, or of another setting.
+        LedgerError: the ledger is not that of the checkpoint, or has lost rounds.
+    """
+    content = read_checkpoint(path, torch.device("cpu"))
+    holder = f"the checkpoint {path}"
+    saved = saved_in(content, str(path))
+    if saved is not None:
+        rounds.account.find(saved, holder)
+    if calibrated:
+        _take_noise(rounds, noise_of(content))
+    engine = rounds.engine
+    setting = rounds.setting()
+    found = unpack(
+        content,
+        Expected(
+            str(path),
+            setting,
+            engine.layout,
+            rounds.first_bound,
+            engine.device,
+            engine.num_clients,
+            engine.method.init_client(copies(rounds.state.params)),
+        ),
+    )
+    engine.source.restore(found.randomness)
+    note = None
+    if saved is not None:
+        note = rounds.account.resume(rounds.event(), saved, setting, holder)
+    rounds.state = found.state
+    rounds.write_model()
+    return note
+
+
+def _take_noise(rounds: Rounds, noise_multiplier: float | None) -> None:
+    """Another noise that differs from that of the plan by less than a calibration promises."""
+    plan = rounds.engine.plan
+    own = plan.noise_multiplier
+    if noise_multiplier is None or not math.isclose(noise_multiplier, own, rel_tol=1e-5):
+        return
+    rounds.engine = replace(rounds.engine, plan=replace(plan, noise_multiplier=noise_multiplier))

@@ -1,0 +1,149 @@
+"""The values of a round: what chance decided, what was summed, what is released, what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+
+from dpacct.fl.layout import Params, State
+from dpacct.fl.privacy.bounds import Bound
+from dpacct.fl.privacy.markers import Bounded, Noised
+
+# Spreads the seeds of a round's clients.
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def client_seed(order: int, client: int) -> int:
+    """Seed of a client's batches, from that of the round's."""
+    return (order + client * _GOLDEN) % 2**63
+
+
+@dataclass(slots=True, eq=False)
+class TrainingState:
+    """All that changes from round to round.
+
+    Attributes:
+        round: rounds done.
+        params: released parameters, on the device.
+        server_state: public. client_states: private, by client.
+        bound: of the next round.
+        released: vector of the last release, None before the first.
+    """
+
+    round: int
+    params: Params
+    server_state: State
+    client_states: dict[int, State]
+    bound: Bound
+    released: Tensor | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draw:
+    """What chance decided about a round. Who is a member stays secret.
+
+    Attributes:
+        members: whose contributions are summed, ascending.
+        workers: who trains: the members, or everybody where the method says so.
+        seed: of the global generators around training. order: of the batches of the clients.
+    """
+
+    members: Sequence[int]
+    workers: Sequence[int]
+    seed: int
+    order: int
+
+    def seed_of(self, client: int) -> int:
+        """Seed of a client's batches. It does not depend on who else came."""
+        return client_seed(self.order, client)
+
+    def share(self, part: int, parts: int) -> Draw:
+        """Every ``parts``-th worker, from number ``part`` on, for training in several places.
+
+        The shares together are the draw; `Collected.merge` joins what they collect.
+        """
+        workers = list(self.workers)[part::parts]
+        members = set(self.members)
+        return replace(self, workers=workers, members=[w for w in workers if w in members])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contributions:
+    """Updates behind mask and bound, one client a row. Private.
+
+    Attributes:
+        bounded: the rows [c, k].
+        norms: of the raw updates, float64 [c]; zero for those that were not finite.
+        below: whether an update was within the clip norm before it was bounded [c].
+        bad: which were not finite [c]; they contribute zero.
+    """
+
+    bounded: Bounded
+    norms: Tensor
+    below: Tensor
+    bad: Tensor
+
+    def __len__(self) -> int:
+        return len(self.norms)
+
+    def take(self, places: list[int]) -> Contributions:
+        """Those of some clients, by their places."""
+        if len(places) == len(self):
+            return self
+        rows = replace(self.bounded, rows=self.bounded.rows[places])
+        return Contributions(rows, self.norms[places], self.below[places], self.bad[places])
+
+
+@dataclass(slots=True, eq=False)
+class Collected:
+    """Sums over a cohort, before any noise. Private.
+
+    Attributes:
+        total: sum of encoded rows, as `Noise.zeros` [k].
+        indicators: encoded sum of the indicators [1], None without an adaptive clip.
+        kept: the mask's coordinates, None for all.
+        arrived: how many contributions the sum holds.
+        norms: of the raw updates in it.
+        dropped: how many of them were not finite.
+        local_seconds, privacy_seconds: what it took.
+        memories: new client states, applied once the round is committed.
+        raw: unbounded rows, for a method that does what a paper prints; else None.
+    """
+
+    total: Tensor
+    indicators: Tensor | None
+    kept: Tensor | None
+    arrived: int = 0
+    norms: list[Tensor] = field(default_factory=list[Tensor])
+    dropped: list[Tensor] = field(default_factory=list[Tensor])
+    local_seconds: float = 0.0
+    privacy_seconds: float = 0.0
+    memories: dict[int, State] = field(default_factory=dict[int, State])
+    raw: list[Tensor] | None = None
+
+    def merge(self, other: Collected) -> None:
+        """Add what was collected of the same round elsewhere, from other clients.
+
+        Sums are exact, so that the order of merging shows in no bit of them.
+        """
+        self.total.add_(other.total)
+        if self.indicators is not None and other.indicators is not None:
+            self.indicators.add_(other.indicators)
+        self.arrived += other.arrived
+        self.norms.extend(other.norms)
+        self.dropped.extend(other.dropped)
+        self.local_seconds += other.local_seconds
+        self.privacy_seconds += other.privacy_seconds
+        self.memories.update(other.memories)
+        if self.raw is not None:
+            self.raw.extend(other.raw or [])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Released:
+    """What leaves the aggregator: the noised mean, and the noisy sum of the indicators."""
+
+    mean: Noised
+    indicator_sum: float | None

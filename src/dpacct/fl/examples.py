@@ -1,0 +1,135 @@
+"""Single examples as the population: each of them is protected, not whoever holds several.
+
+Rule 1: two data sets are neighbors if they differ by one example. Somebody with ten examples is
+protected ten times less; where people hold more than one, clients are the unit to protect.
+Rule 2: an example is read by its own number, never through what others hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, cast, overload
+
+import torch
+from torch import Tensor
+
+from dpacct import validate
+from dpacct.errors import InvalidParameter
+from dpacct.fl.clients import ClientData
+from dpacct.ledger.terms import EXAMPLE
+
+
+class Batched(Protocol):
+    """Examples that are read many at a time, as `dpacct.fl.data.Examples` are."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+        ...
+
+    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs [n, ...] and targets [n, ...] of some rows, int64 [n]."""
+        ...
+
+
+class Examples(Sequence[ClientData]):
+    """A population of examples, for a model that is trained in one place (DP-SGD).
+
+    ``Federation(model, loss, fl.Examples(data), ...)`` then samples examples, bounds each one's
+    gradient, and charges a ledger whose unit is an example.
+
+    Args:
+        data: what is trained on: inputs (then ``targets`` are given), a `ClientData`, a
+            `torch.utils.data.TensorDataset` of two tensors, anything with ``len`` and
+            ``batch(rows)`` (see `Batched`), or another data set of pairs, which is read whole.
+        targets: [n, ...] where ``data`` are the inputs [n, ...].
+        unit: what one example is, in words: "example", or "patient" where each row is one.
+
+    Raises:
+        InvalidParameter: no examples, or something that is none of these.
+    """
+
+    def __init__(self, data: Any, targets: Tensor | None = None, *, unit: str = EXAMPLE) -> None:
+        self.unit = validate.line("unit", unit, "a unit of privacy")
+        self._source = _source(data, targets)
+        if not len(self._source):
+            raise InvalidParameter("data", 0, "there is at least one example")
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    @overload
+    def __getitem__(self, place: int) -> ClientData: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[ClientData]: ...
+
+    def __getitem__(self, place: int | slice) -> ClientData | Sequence[ClientData]:
+        """One example, or several of them, each by itself."""
+        if isinstance(place, slice):
+            return [self[row] for row in range(*place.indices(len(self)))]
+        row = place + len(self) if place < 0 else place
+        if not 0 <= row < len(self):
+            raise IndexError(place)
+        return self.batch([row])
+
+    def batch(self, rows: Sequence[int]) -> ClientData:
+        """Some examples together, in the order of ``rows``."""
+        return ClientData(*self._source.batch(torch.tensor(rows, dtype=torch.int64)))
+
+
+class _Tensors:
+    """Inputs and targets in memory."""
+
+    def __init__(self, data: ClientData) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        data = self._data
+        return (
+            data.inputs.index_select(0, rows.to(data.inputs.device)),
+            data.targets.index_select(0, rows.to(data.targets.device)),
+        )
+
+
+def _source(data: Any, targets: Tensor | None) -> Batched:
+    if targets is not None:
+        return _Tensors(ClientData(data, targets))
+    if isinstance(data, ClientData):
+        return _Tensors(data)
+    tensors = getattr(data, "tensors", None)
+    if isinstance(tensors, tuple):
+        pair = cast("tuple[Any, ...]", tensors)
+        if len(pair) != 2:
+            rule = "an example is a pair of input and target"
+            raise InvalidParameter("data", f"{len(pair)} tensors", rule)
+        return _Tensors(ClientData(pair[0], pair[1]))
+    if isinstance(data, Tensor):
+        raise InvalidParameter("targets", None, "inputs come with their targets")
+    if callable(getattr(data, "batch", None)) and hasattr(data, "__len__"):
+        return cast("Batched", data)
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        return _Tensors(_stacked(data))
+    rule = "examples are two tensors, or a data set that can be read by number"
+    raise InvalidParameter("data", type(data).__name__, rule)
+
+
+def _stacked(data: Any) -> ClientData:
+    """All pairs of a data set, in memory."""
+    pairs: list[tuple[Tensor, Tensor]] = []
+    for row in range(len(data)):
+        pair = data[row]
+        if not isinstance(pair, tuple | list) or len(cast("Sequence[Any]", pair)) != 2:
+            rule = "each example is a pair of input and target"
+            raise InvalidParameter("data", f"example {row}", rule)
+        value, target = cast("Sequence[Any]", pair)
+        pairs.append((torch.as_tensor(value), torch.as_tensor(target)))
+        if any(a.shape != b.shape for a, b in zip(pairs[0], pairs[-1], strict=True)):
+            rule = "all examples have the shapes of the first one; pad them to a public length"
+            raise InvalidParameter("data", f"example {row}", rule)
+    if not pairs:
+        raise InvalidParameter("data", 0, "there is at least one example")
+    inputs, targets = zip(*pairs, strict=True)
+    return ClientData(torch.stack(inputs), torch.stack(targets))

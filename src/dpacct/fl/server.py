@@ -1,0 +1,272 @@
+"""`Server`: the server's side of a run whose clients train elsewhere.
+
+`Federation` with the clients left out: the same engine, ledger, checkpoints and reports. Whoever
+carries messages drives it round by round: reserved and drawn, filled, released.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn, Self
+
+import torch
+from torch import nn
+
+from dpacct import validate
+from dpacct.accountant import spend
+from dpacct.budget import Budget, Spent
+from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
+from dpacct.fl.clients import ClientData
+from dpacct.fl.engine.checks import refuse_weights
+from dpacct.fl.engine.engine import Engine
+from dpacct.fl.engine.preflight import preflight as audit_before
+from dpacct.fl.engine.rehearsal import check_kind
+from dpacct.fl.engine.reproduction import reproduces
+from dpacct.fl.engine.resumption import resume, save
+from dpacct.fl.engine.rounds import OpenRound, Rounds
+from dpacct.fl.engine.setup import Settings, place, prepare
+from dpacct.fl.local.sgd import SGD
+from dpacct.fl.methods.protocol import Method
+from dpacct.fl.privacy.bounds import Bound
+from dpacct.fl.privacy.noise import Noise, NoiseShares
+from dpacct.fl.privacy.randomness import Seeded
+from dpacct.ledger import Ledger
+from dpacct.rounds import Adjacency, Sampling
+
+
+class Elsewhere(Sequence[ClientData]):
+    """A population that trains elsewhere: it has a size, and no data to look at."""
+
+    def __init__(self, num_clients: int) -> None:
+        self._count = validate.count("num_clients", num_clients, "the population")
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise Unsupported(f"client {index} trains elsewhere; the server has none of its data")
+
+
+class Server:
+    """The server's side of a private training run.
+
+    Iterate over it: each `OpenRound` is reserved in the ledger, with its cohort drawn. Send out
+    ``opened.broadcast``, `OpenRound.add` what comes back, and `OpenRound.release`: the noise is
+    added once, the ledger commits, the model moves, memories are kept. Who does not answer
+    contributes zero. A round that is left without a release stays spent.
+
+    That only members of the cohort are added, each once, is checked here. That a client's data
+    show in its own answer alone, that nobody waits longer or shorter for an answer because of
+    another one's, and that cohorts stay secret, is up to whoever carries the messages.
+
+    Args:
+        model: changed in place, and moved to ``device``; see `Federation`.
+        num_clients: the population, from which cohorts are drawn whoever is reachable.
+        noise: as for `Federation`; not `NoiseShares`, which clients add behind secure aggregation.
+        Others: as for `Federation`.
+
+    Attributes:
+        Those of `Federation`.
+
+    Raises:
+        InvalidParameter, Unsupported: a setting that makes no sense, or is not private.
+        BudgetExceeded: (when the first round is opened) the plan does not fit into the ledger.
+        AuditFailed: (likewise) bound, noise, denominator or charge are not what they say.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_clients: int,
+        *,
+        rounds: int,
+        method: Method | None = None,
+        clip_norm: float | None = None,
+        bound: Bound | None = None,
+        sampling: Sampling | None = None,
+        adjacency: Adjacency | str | None = None,
+        budget: Budget | None = None,
+        noise_multiplier: float | None = None,
+        delta: float | None = None,
+        local: SGD | None = None,
+        server_lr: float = 1.0,
+        noise: Noise | None = None,
+        secure_noise: bool = False,
+        ledger: Ledger | str | Path | None = None,
+        name: str | None = None,
+        accountant: str = "tight",
+        device: torch.device | str | None = None,
+        seed: int | None = None,
+        checkpoint: str | Path | None = None,
+        checkpoint_every: int = 1,
+        weights: str = "equal",
+        denominator: str = "planned",
+        preflight: bool = True,
+    ) -> None:
+        refuse_weights(weights, denominator)
+        if isinstance(noise, NoiseShares):
+            raise Unsupported(
+                "noise shares are added by clients behind secure aggregation, and this server sees "
+                "their updates one by one. Take GaussianNoise() or SecureGaussianNoise()"
+            )
+        self._checkpoint = None if checkpoint is None else Path(checkpoint)
+        self._checkpoint_every = validate.count(
+            "checkpoint_every", checkpoint_every, "the rounds between checkpoints"
+        )
+        self._preflight = preflight
+        self.model = place(model, device)
+        self._prepared = run = prepare(
+            Settings(
+                rounds=rounds,
+                method=method,
+                clip_norm=clip_norm,
+                bound=bound,
+                sampling=sampling,
+                adjacency=adjacency,
+                budget=budget,
+                noise_multiplier=noise_multiplier,
+                delta=delta,
+                local=local,
+                server_lr=server_lr,
+                noise=noise,
+                secure_noise=secure_noise,
+                ledger=ledger,
+                name=name,
+                accountant=accountant,
+                seed=seed,
+                checkpoint=self._checkpoint,
+            ),
+            self.model,
+            Elsewhere(num_clients),
+        )
+        if reproduces(run.rounds.engine.method):
+            raise Unsupported(
+                f"{run.name} with paper_mode does what a paper prints with raw updates in one place"
+            )
+        self._rounds: Rounds = run.rounds
+        self.rounds, self.budget = run.planned, run.budget
+        self.noise_multiplier = run.rounds.engine.plan.noise_multiplier
+        self.not_private_because = run.rounds.not_private_because
+        self.stopped_because: str | None = None
+        self.resumed_with: str | None = None
+        self._close = weakref.finalize(self, run.rounds.account.close)
+
+    @property
+    def round(self) -> int:
+        """Rounds done."""
+        return self._rounds.state.round
+
+    @property
+    def engine(self) -> Engine:
+        """The parts of the run that stay the same from round to round."""
+        return self._rounds.engine
+
+    @property
+    def bound(self) -> Bound:
+        """Of the next round."""
+        return self._rounds.state.bound
+
+    @property
+    def setting(self) -> str:
+        """What clients, checkpoints and the ledger's run must agree on, in words."""
+        return self._rounds.setting()
+
+    @property
+    def ledger_path(self) -> Path | None:
+        """The ledger's file; None for a passing one."""
+        return self._rounds.account.path
+
+    @property
+    def epsilon(self) -> Spent:
+        """Achieved and proven epsilon of what was released; infinite where it is not private."""
+        return self._rounds.account.epsilon()
+
+    @property
+    def planned_epsilon(self) -> Spent:
+        """What the whole plan costs where cohorts and noise are secret."""
+        plan = self.rounds * self._rounds.event().charged
+        return spend(plan, self.budget.delta, self._prepared.accountant)
+
+    def begin(self) -> int:
+        """Audit the run, and register it in the ledger; iterating does it, too.
+
+        Returns:
+            The rounds that there are, in all.
+        Raises:
+            BudgetExceeded, AuditFailed: see the class.
+        """
+        rounds = self._rounds
+        if not rounds.planned and rounds.state.round < self.rounds:
+            self._rehearse()
+        begun = rounds.account.begun
+        self.rounds = rounds.begin(self._prepared.name, self.rounds, self._prepared.limit)
+        if self._checkpoint and not begun:
+            # A process that dies in its first round leaves a run that can be taken over.
+            self.save()
+        return self.rounds
+
+    def __iter__(self) -> Iterator[OpenRound]:
+        """Open the rounds that are left; ends with the plan, or where the budget has no more."""
+        self.begin()
+        while self.round < self.rounds:
+            try:
+                opened = self._rounds.open()
+            except BudgetExceeded as refusal:
+                self.stopped_because = str(refusal)
+                break
+            yield opened
+            if self._checkpoint and opened.settled and self.round % self._checkpoint_every == 0:
+                self.save()
+        if self._checkpoint and self.round % self._checkpoint_every:
+            self.save()
+        if self.round >= self.rounds:
+            self._rounds.account.finish()
+
+    def save(self, path: str | Path | None = None) -> Path:
+        """Write a checkpoint of the last finished round, atomically; see `Federation.save`."""
+        target = self._target(path)
+        save(self._rounds, target)
+        return target
+
+    def resume(self, path: str | Path | None = None) -> Self:
+        """Go on from a checkpoint, in the ledger that it knows; see `Federation.resume`.
+
+        The round that was open when the process ended is opened anew, in the place that the ledger
+        has for it: nothing of it was released, so that it counts once.
+        """
+        found = resume(self._rounds, self._target(path), calibrated=self._prepared.calibrated)
+        self._rounds.take_over()
+        self.resumed_with = found
+        self.noise_multiplier = self._rounds.engine.plan.noise_multiplier
+        return self
+
+    def close(self) -> None:
+        """Close the ledger, if it was opened here."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self.close()
+
+    def _rehearse(self) -> None:
+        """Play a round of zeros before anything is charged."""
+        engine, state = replace(self._rounds.engine, source=Seeded(0)), self._rounds.state
+        if self._preflight:
+            audit_before(engine, (), state, None).require()
+        found = engine.open(state)
+        found.arrived = math.ceil(engine.plan.cohort_size)
+        release = engine.release(state, found)
+        if release is not None:
+            check_kind(engine.apply(state, release), state)
+
+    def _target(self, path: str | Path | None) -> Path:
+        target = self._checkpoint if path is None else Path(path)
+        if target is None:
+            raise InvalidParameter("path", None, "the run has no checkpoint file of its own")
+        return target

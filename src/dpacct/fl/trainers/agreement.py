@@ -1,0 +1,76 @@
+"""Whether two ways of training give the same updates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dpacct.fl.tensors import norm
+from dpacct.fl.trainers.doubled import doubled
+from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer
+
+# What a model raises that `torch.func` cannot batch.
+UNBATCHABLE = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
+
+
+def disagreement(
+    alone: Trainer,
+    together: Trainer,
+    tasks: Sequence[Task],
+    broadcast: Broadcast,
+    tolerance: float,
+) -> str:
+    """What is wrong with training these clients side by side, or nothing.
+
+    Args:
+        alone: trains one by one, the way to be met. together: side by side.
+        tasks, broadcast: what is trained. tolerance: share of an update that may differ.
+    """
+    try:
+        expected = alone.train(tasks, broadcast)
+        found = together.train(tasks, broadcast)
+        same = _agree(expected, found, broadcast, tolerance)
+        same = same or _agree_in_double(alone, together, tasks, broadcast, tolerance)
+    except UNBATCHABLE as error:
+        line = str(error).strip().partition("\n")[0]
+        return f"torch.func cannot batch this model or method ({line[:200]})"
+    if same:
+        return ""
+    return (
+        "side by side this model or loss gives another result: a loss must be the mean over "
+        "the examples of a batch, and a method must treat each client by itself"
+    )
+
+
+def _agree(expected: Tensor, found: Tensor, broadcast: Broadcast, tolerance: float) -> bool:
+    """Whether rows are equal up to rounding, or none can be told from another."""
+    gap = norm(found - expected, dim=1)
+    scale = norm(expected, dim=1)
+    floor = 1e-6 * float(norm(torch.stack([norm(v) for v in broadcast.anchor.values()])))
+    near = bool((gap <= tolerance * scale + floor).all())
+    return near or not bool(gap.isfinite().all())
+
+
+def _agree_in_double(
+    alone: Trainer,
+    together: Trainer,
+    tasks: Sequence[Task],
+    broadcast: Broadcast,
+    tolerance: float,
+) -> bool:
+    """The same comparison with twice the digits.
+
+    Rounding may decide on which side of its kink an activation lies, and then two correct
+    results differ visibly; with 53 bits that hardly happens twice.
+    """
+    if any(value.dtype != torch.float32 for value in broadcast.anchor.values()):
+        return False
+    same, wide = doubled(tasks, broadcast)
+    try:
+        expected = alone.train(same, wide)
+        return _agree(expected, together.train(same, wide), wide, tolerance)
+    except UNBATCHABLE:
+        # A model that holds constants in float32, say.
+        return False

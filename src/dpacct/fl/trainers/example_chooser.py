@@ -1,0 +1,162 @@
+"""How the examples of a run are trained: many at once, in groups of which size, or one by one.
+
+Compared on made-up examples, as `dpacct.fl.trainers.chooser` does for clients, and not timed. In a
+group of the size that is chosen every place gives the same bits, or no group is used.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from dpacct.errors import Unsupported
+from dpacct.fl.clients import ClientData
+from dpacct.fl.layout import Layout
+from dpacct.fl.local.labels import Labels
+from dpacct.fl.methods.protocol import Method
+from dpacct.fl.trainers.choice import Choice
+from dpacct.fl.trainers.chooser import TrainerChooser
+from dpacct.fl.trainers.examples import Kind, Maker, made_up_task
+from dpacct.fl.trainers.groups import LANES
+from dpacct.fl.trainers.lot_trainer import LotTrainer
+from dpacct.fl.trainers.lots import Lot
+from dpacct.fl.trainers.per_example import ExampleTrainer
+from dpacct.fl.trainers.tasks import Broadcast
+
+# Groups that a planned cohort is split into, and examples in a group, at most.
+_PARTS, _WIDEST = (1, 2, 4, 8), 16 * LANES
+# What surrounds a group takes about as long as so many more examples of a small network.
+_OVERHEAD = 24
+# Made-up examples that are compared with one-by-one training.
+_COMPARED = 3
+# Bytes for each weight: its gradient as it is made, as a row, and as it is bounded and summed.
+_ROW_BYTES = 32
+_PLACE = "the last bits of a gradient depend on its place among others"
+
+
+class ExampleChooser:
+    """As `TrainerChooser`, for a population of examples.
+
+    Args:
+        chooser: of the same run; compares, and knows the limits.
+        method, layout: of the run.
+        vectorize: "auto" or True: many at once wherever that can be; False: one by one.
+        chunk: examples at a time, None for as many as fit.
+
+    Attributes:
+        model, loss, alone: of the chooser.
+        vectorized: trains many at once, in the groups that were chosen last.
+    """
+
+    def __init__(
+        self,
+        chooser: TrainerChooser,
+        method: Method,
+        layout: Layout,
+        *,
+        vectorize: bool | str,
+        chunk: int | None,
+    ) -> None:
+        self.model = chooser.model
+        self.loss = chooser.loss
+        self.alone = chooser.alone
+        self._chooser = chooser
+        self._method = method
+        self._layout = layout
+        self._vectorize = vectorize
+        self._chunk = chunk
+        self.vectorized = self.trainer_of(LANES)
+
+    def choose(
+        self, make: Maker, kind: Kind, labels: Labels | None, broadcast: Broadcast, cohort: int
+    ) -> Choice:
+        """Decide, from a few made-up examples; see `TrainerChooser.choose`.
+
+        Raises:
+            Unsupported: vectorize=True, and this model or method cannot be batched.
+        """
+        slow = LotTrainer(self._layout, self.alone, None, kind, labels)
+        chunk = self._chunk or self._fitting(make, broadcast)
+        if self._vectorize is False:
+            return Choice(slow, chunk, "one example at a time, as asked")
+        size, words = self._group_size(make, broadcast, chunk, cohort)
+        if not size:
+            if self._vectorize is True:
+                raise Unsupported(f"vectorize=True, but {words}")
+            return Choice(slow, chunk, f"one example at a time: {words}")
+        self.vectorized = self.trainer_of(size)
+        whole = max(size, size * (chunk // size))
+        return Choice(replace(slow, together=self.vectorized), whole, words)
+
+    def _group_size(
+        self, make: Maker, broadcast: Broadcast, chunk: int, cohort: int
+    ) -> tuple[int, str]:
+        """The size of a group, 0 where none can be trusted; and why."""
+        tasks = [made_up_task(make(1, seed), self._method, broadcast) for seed in range(_COMPARED)]
+        complaint = self._chooser.compare(tasks, broadcast, self.trainer_of(LANES))
+        if complaint:
+            return 0, complaint
+        for size in _sizes(chunk, cohort):
+            if not shows_place(self.trainer_of(size), make, broadcast):
+                return size, f"{size} examples at once"
+        return 0, _PLACE
+
+    def trainer_of(self, size: int) -> ExampleTrainer:
+        """A trainer of groups of this size."""
+        return ExampleTrainer(self._method, self.loss.batched(), self._layout, size)
+
+    def _fitting(self, make: Maker, broadcast: Broadcast) -> int:
+        """How many examples fit into memory beside each other."""
+        task = made_up_task(make(1, 0), self._method, broadcast)
+        saved = self._chooser.example_bytes(task, broadcast)
+        each = saved + _ROW_BYTES * self._layout.size
+        return max(1, self._chooser.limit // each)
+
+
+def _sizes(chunk: int, cohort: int) -> list[int]:
+    """Sizes of a group, the one with the least to compute first; all are multiples of `LANES`."""
+    # A Poisson cohort is larger than planned half of the time: leave most of them whole.
+    usual = cohort + 2 * math.sqrt(cohort)
+    most = max(LANES, LANES * (min(chunk, _WIDEST) // LANES))
+    sizes = {min(most, LANES * math.ceil(usual / part / LANES)) for part in _PARTS}
+    return sorted(sizes, key=lambda size: _groups(cohort, size) * (size + _OVERHEAD))
+
+
+def _groups(cohort: int, size: int) -> float:
+    """Groups that a cohort fills, in the mean over a few likely numbers of them."""
+    spread = [cohort + step * math.sqrt(cohort) / 2 for step in range(-4, 5)]
+    return sum(max(1, math.ceil(count / size)) for count in spread) / len(spread)
+
+
+def shows_place(trainer: ExampleTrainer, make: Maker, broadcast: Broadcast) -> bool:
+    """Whether an example has other bits at another place of a group than alone; every place."""
+    device, size = _device(broadcast), trainer.size
+    target = _made_up_lot(lambda count, seed: make(count, seed + 1), 1, device)
+    like = trainer.train(target, broadcast)
+    for first in (0, 1):
+        lot = _made_up_lot(make, size, device)
+        lot.data.inputs[first::2] = target.data.inputs
+        lot.data.targets[first::2] = target.data.targets
+        lot.seeds.zero_()
+        found = trainer.train(lot, broadcast)[first::2]
+        if not bool(((found == like) | (found.isnan() & like.isnan())).all()):
+            return True
+    return False
+
+
+def _made_up_lot(make: Maker, size: int, device: torch.device) -> Lot:
+    data = make(size, 0)
+    inputs, targets = _own(data.inputs, device), _own(data.targets, device)
+    seeds = torch.zeros(size, dtype=torch.int64, device=device)
+    return Lot(ClientData(inputs, targets), seeds, torch.zeros(size, dtype=torch.bool))
+
+
+def _own(values: Tensor, device: torch.device) -> Tensor:
+    return values.to(device, copy=True)
+
+
+def _device(broadcast: Broadcast) -> torch.device:
+    return next(iter(broadcast.anchor.values())).device

@@ -1,0 +1,155 @@
+"""Gradients of single examples, many at once: `torch.func` over examples that share parameters.
+
+All examples of a round start at the same parameters, so these are not copied: a layer's output for
+many examples is one product, and only its gradients are kept apart. One step for each example.
+
+Rule: what is computed for one example has the same form whatever the others hold. Groups have a
+constant size, filled up with zeros, and run on one thread; `dpacct.fl.trainers.groups` says why.
+`dpacct.fl.trainers.example_chooser` tries every place in a group before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from dpacct.fl.clients import ClientData
+from dpacct.fl.layout import Layout, Params, State
+from dpacct.fl.local.batches import Batch
+from dpacct.fl.local.losses import LocalLoss
+from dpacct.fl.methods.protocol import Method, overrides
+from dpacct.fl.tensors import one_thread
+from dpacct.fl.trainers.dropout import OwnDropout, step_seeds
+from dpacct.fl.trainers.isolation import Isolation
+from dpacct.fl.trainers.lots import Lot, as_lot
+from dpacct.fl.trainers.tasks import Broadcast, Task
+
+OneExample = Callable[[Tensor, Tensor, Tensor], Any]
+
+
+class ExampleTrainer:
+    """One step for each example, in groups of a constant size.
+
+    Args:
+        method, loss, layout: of the run; the loss differentiates with `torch.func`.
+        size: of a group, a public number.
+    """
+
+    def __init__(self, method: Method, loss: LocalLoss, layout: Layout, size: int) -> None:
+        self.size = size
+        self._method = method
+        self._loss = loss
+        self._layout = layout
+        self._projects = overrides(method, "after_step")
+        changes = ("gradient", "after_step", "local_update")
+        self._plain = not any(overrides(method, name) for name in changes)
+
+    def admit(self, data: ClientData) -> bool:
+        """See `Trainer`: every example."""
+        del data
+        return True
+
+    def train(self, tasks: Sequence[Task], broadcast: Broadcast) -> Tensor:
+        """See `Trainer`; an example that has failed has a row of NaN, nobody one of zeros."""
+        lot = as_lot(tasks)
+        like = next(iter(broadcast.anchor.values()))
+        rows = like.new_empty(len(lot), self._layout.size)
+        starts = range(0, len(lot), self.size)
+        workers = min(torch.get_num_threads(), len(starts)) if like.device.type == "cpu" else 1
+        with one_thread(like.device), Isolation(broadcast, self._loss, self._method) as shown:
+            step = vmap(self._step(shown))
+
+            def group(start: int) -> None:
+                part = self._filled(lot[start : start + self.size])
+                found = step(part.data.inputs, part.data.targets, step_seeds(part.seeds, 0))
+                self._write(found, rows[start : start + self.size])
+
+            if workers > 1:
+                # Each group on one thread, several groups at a time.
+                with ThreadPoolExecutor(workers) as pool:
+                    list(pool.map(group, starts))
+            else:
+                for start in starts:
+                    group(start)
+        rows[lot.failed.to(rows.device)] = torch.nan
+        for place, task in enumerate([] if isinstance(tasks, Lot) else tasks):
+            if not task.failed and not task.plan.steps:
+                rows[place] = 0.0
+        return rows
+
+    def remember(
+        self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast
+    ) -> list[State] | None:
+        """See `Trainer`: examples have no memory."""
+        del tasks, rows, broadcast
+
+    def _filled(self, part: Lot) -> Lot:
+        """As many as a group has."""
+        missing = self.size - len(part)
+        if not missing:
+            return part
+        inputs, targets = (
+            torch.cat([values, values.new_zeros(missing, *values.shape[1:])])
+            for values in (part.data.inputs, part.data.targets)
+        )
+        seeds = torch.cat([part.seeds, part.seeds.new_zeros(missing)])
+        return Lot(ClientData(inputs, targets), seeds, part.failed)
+
+    def _write(self, found: Any, rows: Tensor) -> None:
+        """What was computed for a group, into its rows [n, d]."""
+        count = len(rows)
+        if isinstance(found, Tensor):
+            rows.copy_(found[:count].detach())
+            return
+        tensors = cast("Params", found)
+        parts = [tensors[name][:count].detach() for name in self._layout.names]
+        torch.cat([part.reshape(count, -1) for part in parts], dim=1, out=rows)
+
+    def _step(self, shown: Broadcast) -> OneExample:
+        """The update of one example: a dictionary of tensors, or a vector [d]."""
+        rate, decay = shown.step_size(1), shown.local.weight_decay
+        if self._plain and not decay:
+            return self._plain_step(shown.anchor, rate)
+        return self._any_step(shown, rate, decay)
+
+    def _plain_step(self, anchor: Params, rate: float) -> OneExample:
+        """-rate times the gradient: the gradient of -rate times the loss, which saves a pass."""
+        loss = self._loss
+
+        def one(x: Tensor, y: Tensor, seed: Tensor) -> Params:
+            def scaled(params: Params) -> Tensor:
+                with OwnDropout(seed):
+                    return -rate * loss(params, _alone(x, y))
+
+            return cast("Params", grad(scaled)(anchor))
+
+        return one
+
+    def _any_step(self, shown: Broadcast, rate: float, decay: float) -> OneExample:
+        """What the method makes of one step."""
+        method, loss, layout, projects = self._method, self._loss, self._layout, self._projects
+        start = layout.flatten(shown.anchor)
+
+        def one(x: Tensor, y: Tensor, seed: Tensor) -> Tensor:
+            context = shown.context(rate, 1)
+            with OwnDropout(seed):
+                found = method.gradient(loss, context.anchor, _alone(x, y), context)
+            anchor = context.anchor
+            move = {n: -rate * (g + decay * anchor[n]) for n, g in found.items()}
+            if projects:
+                moved = {name: anchor[name] + step for name, step in move.items()}
+                delta = layout.flatten(method.after_step(moved, context)) - start
+            else:
+                delta = layout.flatten(move)
+            return method.local_update(delta, None, context)
+
+        return one
+
+
+def _alone(x: Tensor, y: Tensor) -> Batch:
+    return Batch(x.unsqueeze(0), y.unsqueeze(0), None)

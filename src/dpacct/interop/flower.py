@@ -1,0 +1,191 @@
+"""The tight accountant as Flower's `PrivacyAccountant`, for its differentially private strategies.
+
+```python
+from dpacct.interop.flower import TightAccountant
+strategy = DifferentialPrivacyServerSideFixedClipping(..., accountant=TightAccountant(config))
+```
+
+Flower's own accountant counts a round "without amplification" as a release of which one client
+moves the sum by its clip norm. Where a cohort is smaller than the population, a client that joins
+takes the place of another, so that one client moves the sum by up to twice that: here it is charged
+for that. Importing this module imports Flower; `dpacct.fl.flower` is a strategy of our own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from flwr.serverapp import (
+    GaussianPrivacyEvent,
+    NeighboringRelation,
+    PrivacyConfig,
+    PrivacySpent,
+    SamplingMethod,
+)
+
+from dpacct import validate
+from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
+from dpacct.budget import Budget
+from dpacct.errors import InvalidParameter
+from dpacct.ledger import Run
+from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
+
+_SCHEMA = 1
+_BACKEND = "dpacct"
+
+
+class TightAccountant:
+    """Flower's accountant protocol, whose answers are proven upper bounds.
+
+    Args:
+        config: of Flower: population, sampling, neighbors, delta and limit.
+        run: of a ledger, which is charged too: on disk before a strategy hands out what it noised.
+            Its delta is the configuration's.
+        accountant: name of ours that gives the bound.
+
+    Raises:
+        InvalidParameter: the run's ledger has another delta or adjacency.
+    """
+
+    def __init__(
+        self, config: PrivacyConfig, *, run: Run | None = None, accountant: str = DEFAULT_ACCOUNTANT
+    ) -> None:
+        self._config = config
+        self._run = run
+        self._judge = find_accountant(accountant)
+        self._events: list[tuple[GaussianPrivacyEvent, int]] = []
+        if run is not None:
+            delta = run.epsilon().delta
+            if delta != config.target_delta:
+                rule = f"the ledger's is {delta:g}"
+                raise InvalidParameter("target_delta", config.target_delta, rule)
+
+    @property
+    def config(self) -> PrivacyConfig:
+        """As it was given."""
+        return self._config
+
+    @property
+    def num_releases(self) -> int:
+        """How many rounds were composed."""
+        return sum(count for _, count in self._events)
+
+    @property
+    def schedule(self) -> Schedule:
+        """What was composed, in its order."""
+        return self._with()
+
+    def compose(self, event: GaussianPrivacyEvent, count: int = 1) -> None:
+        """Count rounds, and charge the ledger's run for them.
+
+        Raises:
+            InvalidParameter: the event is of another population, or the count is none.
+            BudgetExceeded: the ledger has no room; what was noised must not be handed out.
+        """
+        times = validate.count("count", count, "a number of rounds")
+        round_ = self.round_of(event)
+        if self._run is not None:
+            for _ in range(times):
+                ticket = self._run.reserve(round_)
+                ticket.draw()
+                ticket.commit()
+        self._events.append((event, times))
+
+    def get_epsilon(self, delta: float) -> float:
+        """Proven upper bound of epsilon at this delta; 0 before the first round."""
+        at = validate.delta(delta)
+        return self._judge.epsilon(self.schedule, at).upper if self._events else 0.0
+
+    def get_delta(self, epsilon: float) -> float:
+        """Proven upper bound of delta at this epsilon."""
+        at = validate.epsilon(epsilon)
+        return self._judge.delta(self.schedule, at).upper if self._events else 0.0
+
+    def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
+        """All of it, at this delta or the configuration's."""
+        at = self._config.target_delta if delta is None else delta
+        return PrivacySpent(
+            self.get_epsilon(at), at, self.num_releases, f"dpacct {self._judge.name}"
+        )
+
+    def would_exceed(
+        self, event: GaussianPrivacyEvent, max_epsilon: float | None = None, count: int = 1
+    ) -> bool:
+        """Whether more rounds would exceed a limit; nothing is counted.
+
+        Raises:
+            InvalidParameter: there is no limit.
+        """
+        limit = self._config.max_epsilon if max_epsilon is None else max_epsilon
+        if limit is None:
+            rule = "a limit is given here, or in the configuration"
+            raise InvalidParameter("max_epsilon", None, rule)
+        most = Budget(limit, self._config.target_delta)
+        times = validate.count("count", count, "a number of rounds")
+        after = self._with((event, times))
+        return self._judge.epsilon(after, most.delta).upper > most.epsilon
+
+    def round_of(self, event: GaussianPrivacyEvent) -> Round:
+        """The round as it is charged.
+
+        Raises:
+            InvalidParameter: it is of another population.
+        """
+        config, size = self._config, event.sample_size
+        if event.population_size != config.population_size:
+            rule = f"the configuration has a population of {config.population_size}"
+            raise InvalidParameter("population_size", event.population_size, rule)
+        replaced = config.neighboring_relation is NeighboringRelation.REPLACE_ONE
+        adjacency = Adjacency.REPLACE_ONE if replaced else Adjacency.ADD_REMOVE
+        match config.sampling_method:
+            case SamplingMethod.POISSON:
+                sampling: Any = Poisson(size / config.population_size)
+            case SamplingMethod.WITHOUT_REPLACEMENT:
+                sampling = Uniform(size, config.population_size)
+            case _:
+                # Whoever comes takes somebody's place, unless everybody comes.
+                sampling = Full()
+                if size < config.population_size:
+                    adjacency = Adjacency.REPLACE_ONE
+        return Round(event.noise_multiplier, sampling, adjacency)
+
+    def state_dict(self) -> dict[str, object]:
+        """What was composed, as JSON."""
+        config = self._config
+        return {
+            "schema_version": _SCHEMA,
+            "backend": _BACKEND,
+            "config": [
+                config.target_delta,
+                config.population_size,
+                config.neighboring_relation.value,
+                config.sampling_method.value,
+            ],
+            "events": [[e.noise_multiplier, e.sample_size, times] for e, times in self._events],
+        }
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Take up what `state_dict` wrote. A ledger's run has an account of its own, as it was.
+
+        Raises:
+            InvalidParameter: it is of another configuration, or nothing that was written here.
+        """
+        own = self.state_dict()
+        if any(state.get(key) != own[key] for key in ("schema_version", "backend", "config")):
+            rule = "it was written by this accountant, for the same configuration"
+            raise InvalidParameter("state", state.get("config"), rule)
+        try:
+            found = [
+                (GaussianPrivacyEvent(noise, size, self._config.population_size), times)
+                for noise, size, times in cast("list[Any]", state["events"])
+            ]
+            counted = [(e, validate.count("events", n, "a number of rounds")) for e, n in found]
+            for event, _ in counted:
+                self.round_of(event)
+        except (KeyError, TypeError, ValueError) as error:
+            rule = f"it lists noise multiplier, sample size and number of rounds ({error})"
+            raise InvalidParameter("state", state.get("events"), rule) from None
+        self._events = counted
+
+    def _with(self, *more: tuple[GaussianPrivacyEvent, int]) -> Schedule:
+        return Schedule([Phase(self.round_of(event), n) for event, n in (*self._events, *more)])

@@ -1,0 +1,114 @@
+"""The game on request of a width: cells are split where they add most, until that is reached.
+
+Every pass is counted before it is made, so that a width out of reach ends in a sentence, not in a
+wait.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpacct.budget import Interval
+from dpacct.errors import NotConverged
+from dpacct.rounds import Schedule
+from dpacct.tight.game.answers import lower_epsilon, upper_epsilon
+from dpacct.tight.game.cover import Cover, default_cover, split
+from dpacct.tight.game.plan import GamePlan, plan_at_delta
+from dpacct.tight.game.refine import gains
+from dpacct.tight.game.rounds import fewer_kinds
+from dpacct.tight.game.stages import effort_above, effort_below, stages_above, stages_below
+
+# Losses times laws times rounds of all passes together: about a minute.
+MOST_REFINED = 6e9
+_SHARE, _PART_OF_GAP, _COARSE_SHARE = 1e-3, 1 / 8, 4e-3
+_MOST_CELLS = 400
+# One cell in so many is split at once.
+_PART = 12
+# A pass that brings the bound nearer by less than this share of what is missing is the last.
+_STALLED = 0.02
+# A look at what each cell adds, forward and backward, counts as so many passes.
+_LOOKS = 3
+
+
+@dataclass(slots=True)
+class _Found:
+    """What is known so far, and what it took."""
+
+    gap: float
+    lower: float = 0.0
+    upper: float = math.inf
+    spent: float = 0.0
+
+    @property
+    def reached(self) -> bool:
+        return self.upper <= self.lower * (1 + self.gap)
+
+    def spend(self, effort: float) -> None:
+        """Count what the next pass takes."""
+        if self.spent + effort > MOST_REFINED:
+            raise NotConverged(
+                f"{self.spent + effort:.2g} steps would be needed, more than {MOST_REFINED:.2g}"
+            )
+        self.spent += effort
+
+
+def narrow_epsilon(schedule: Schedule, delta: float, gap: float) -> Interval:
+    """Achieved and proven eps(delta), at most the relative ``gap`` apart.
+
+    Raises:
+        NotConverged: that is not reached; says between which values epsilon lies.
+    """
+    found = _Found(gap)
+    try:
+        _narrow(schedule, delta, found)
+    except NotConverged as reason:
+        known = f"epsilon lies in [{found.lower:.8g}, {found.upper:.8g}]"
+        if found.upper == math.inf:
+            known = f"epsilon is at least {found.lower:.8g}"
+        raise NotConverged(
+            f"the gap {gap:g} is not reached ({reason}): {known}; ask for a wider gap"
+        ) from reason
+    return Interval.bracket(found.lower, found.upper)
+
+
+def _narrow(schedule: Schedule, delta: float, found: _Found) -> None:
+    plan = plan_at_delta(schedule, delta, min(_SHARE, found.gap * _PART_OF_GAP))
+    found.spend(effort_below(schedule, plan.lower))
+    found.lower = lower_epsilon(schedule, plan, delta)
+    cover, coarse = default_cover(), plan
+    while True:
+        found.spend(effort_above(schedule, plan.upper, cover))
+        before = found.upper
+        found.upper = min(before, upper_epsilon(schedule, plan, cover, delta))
+        if found.reached:
+            return
+        if before - found.upper < _STALLED * (found.upper - found.lower * (1 + found.gap)):
+            raise NotConverged("more cells hardly help")
+        if coarse is plan:
+            coarse = plan_at_delta(schedule, delta, _COARSE_SHARE)
+        found.spend(_LOOKS * effort_above(schedule, coarse.upper, cover))
+        finer = _refined(schedule, coarse, cover, found.upper)
+        if finer == cover:
+            raise NotConverged("no cell adds anything")
+        if len(finer) > _MOST_CELLS:
+            raise NotConverged(f"with {_MOST_CELLS} cells")
+        cover = finer
+
+
+def _refined(schedule: Schedule, coarse: GamePlan, cover: Cover, epsilon: float) -> Cover:
+    """The cover with those cells split that add the most; itself if none adds anything."""
+    frame = coarse.upper
+    above = stages_above(schedule, coarse, frame, cover)
+    below = stages_below(fewer_kinds(schedule), coarse, frame)
+    stages = [
+        (cells, plain, count) for (cells, count), (plain, _) in zip(above, below, strict=True)
+    ]
+    _, found = gains(stages, frame, -epsilon)
+    if len(found) < len(cover) or not found.any():
+        return cover
+    order = np.argsort(found)[::-1]
+    most = [int(k) for k in order[: max(2, len(cover) // _PART)]]
+    return split(cover, [cover[k] for k in most if found[k] > 0])

@@ -1,0 +1,185 @@
+"""A few laws, such that every triangle lies below a mixture of two of them.
+
+The game's value is linear in the law of a round, so that a triangle below a mixture of laws gains
+no more than the best of these. The laws are those of triangles on the longest side, with a little
+less noise. Where that shows least in the answer it is more, so that few laws and large cells do:
+over many rounds the two strategies of one dimension are worth more than all others by a margin.
+
+Which laws are taken is a guess; that their mixtures cover all triangles is proven, cell by cell.
+Proof: docs/derivations/fixed-size-game.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from dpacct.errors import NotConverged
+from dpacct.numerics.rounding import UNIT, Array
+from dpacct.tight.game.cover import Cell
+from dpacct.tight.game.gaussian_profile import LARGEST_SHIFT
+from dpacct.tight.game.kernels import grid_losses, points_to, side_values
+from dpacct.tight.game.laws import (
+    Kernel,
+    Points,
+    Side,
+    dominating_kernel,
+    dominating_side,
+    profile_below,
+)
+from dpacct.tight.game.triangles import Triangle
+
+LAWS = 5
+# A law's noise is at most this share smaller.
+_LARGEST_SHARE, _BISECTIONS = 0.3, 9
+# So many cells are looked at, the smallest of this size.
+_MOST_CELLS, _SMALLEST = 6000, 2e-4
+# Losses beyond those that matter count as infinite for the laws, a little earlier for the cells.
+_FLOOR = 2.0
+# Tilts at which the laws are weighed, relative to that of the answer.
+_TILTS = (0.5, 1.0, 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixing:
+    """Laws by mixtures: how much of the noise may be given away, and the tilt of the answer."""
+
+    slack: float
+    tilt: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """One kind of round on a grid: rate, noise, points of one side, and what is negligible."""
+
+    rate: float
+    noise: float
+    step: float
+    points: Points
+    negligible: float
+
+    def values(self, triangle: Triangle, noise: float) -> Array:
+        """Upper bounds of the profile at the points."""
+        losses = grid_losses(self.points, self.step)
+        return side_values(self.rate, noise, triangle, losses, self.negligible)
+
+
+@lru_cache(maxsize=64)
+def mixing_laws(
+    rate: float,
+    noise: float,
+    step: float,
+    reach: int,
+    negligible: float,
+    mixing: Mixing,
+) -> tuple[Kernel, ...]:
+    """Laws of which some mixture of two dominates any triangle.
+
+    Args:
+        rate, noise: q in (0, 1), at least the true one, and z.
+        step: of the grid, with few bits.
+        reach: points that losses of either sign reach at least.
+        negligible: probability that may be lost to infinite losses.
+        mixing: how they are chosen.
+    Raises:
+        NotConverged: no such laws are found.
+    """
+    grid = _Grid(rate, noise, step, points_to(reach), negligible)
+    sides = [
+        (_law_side(grid, Triangle(b, 0.0), less), _law_side(grid, Triangle(1 - b, 0.0), less))
+        for b, less in _chosen(grid, mixing)
+    ]
+    rows = np.array(
+        [
+            np.concatenate([profile_below(rising, step), profile_below(falling, step)])
+            for rising, falling in sides
+        ]
+    )
+    _check_all_triangles(grid, rows)
+    return tuple(dominating_kernel(rising, falling, step) for rising, falling in sides)
+
+
+def _law_side(grid: _Grid, triangle: Triangle, noise: float) -> Side:
+    values = np.maximum(grid.values(triangle, noise), _FLOOR * grid.negligible)
+    return dominating_side(grid.points, grid.step, values)
+
+
+def _check_all_triangles(grid: _Grid, rows: Array) -> None:
+    """Split all triangles into cells until each is below a mixture of two rows.
+
+    Raises:
+        NotConverged: one is not, however small.
+    """
+    known: dict[tuple[float, float], Array] = {}
+
+    def values(b: float, w: float) -> Array:
+        if (b, w) not in known:
+            known[b, w] = grid.values(Triangle(b, w), grid.noise)
+        return known[b, w]
+
+    tested, waiting = 0, [Cell.whole()]
+    while waiting:
+        cell = waiting.pop()
+        tested += 1
+        a, b, w = float(cell.a), float(cell.b), float(cell.w)
+        if below_a_mixture(np.concatenate([values(b, w), values(a, w)]), rows):
+            continue
+        if tested >= _MOST_CELLS or cell.size < _SMALLEST:
+            raise NotConverged("a few laws do not bound all positions")
+        waiting.extend(cell.children())
+
+
+def below_a_mixture(values: Array, rows: Array) -> bool:
+    """Whether the values surely lie below x times one row plus 1 - x times another one.
+
+    Args:
+        values: shape (n,), upper bounds.
+        rows: shape (k, n), k > 1, lower bounds; positive.
+    """
+    first, second = np.triu_indices(len(rows), 1)
+    change, need = rows[first] - rows[second], values - rows[second]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        at = need / change
+    least = np.where(change > 0, at, 0.0).max(axis=1, initial=0.0)
+    most = np.where(change < 0, at, 1.0).min(axis=1, initial=1.0)
+    best = int(np.argmax(most - least))
+    # Any share would do: what counts is that this one passes, roundings included.
+    share = min(1.0, max(0.0, float(0.5 * (least[best] + most[best]))))
+    mixed = share * rows[first[best]] + (1 - share) * rows[second[best]]
+    return bool((values <= mixed * (1 - 8 * UNIT)).all())
+
+
+def _chosen(grid: _Grid, mixing: Mixing) -> list[tuple[float, float]]:
+    """Positions on the longest side, as the missing share at b, and noise; not proven."""
+    least = 2.0 / LARGEST_SHIFT
+
+    def less(share: float) -> float:
+        return max(least, grid.noise / (1 + share))
+
+    def growth(b: float, share: float) -> Array:
+        noise = less(share)
+        rising, falling = (grid.values(Triangle(x, 0.0), noise) for x in (b, 1 - b))
+        return _growth(grid, rising, falling, mixing.tilt)
+
+    goal = growth(0.0, mixing.slack)
+    found: list[tuple[float, float]] = []
+    for b in np.linspace(0.0, 1.0, LAWS).tolist():
+        low, high = mixing.slack, _LARGEST_SHARE
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (low + high)
+            fits = bool((growth(b, middle) <= goal).all())
+            low, high = (middle, high) if fits else (low, middle)
+        found.append((b, less(low)))
+    return found
+
+
+def _growth(grid: _Grid, rising: Array, falling: Array, tilt: float) -> Array:
+    """About M(tilt) - 1 of the law with these profiles, at a few tilts."""
+    losses = grid_losses(grid.points, grid.step)
+    found: list[float] = []
+    for order in (share * tilt for share in _TILTS):
+        weighed = np.exp(order * losses) * rising + np.exp(-(order + 1) * losses) * falling
+        found.append(order * (order + 1) * float(np.trapezoid(weighed, losses)))
+    return np.array(found)

@@ -1,0 +1,71 @@
+"""All rounds of a schedule as stages of the game, and what it costs to play them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from dpacct.errors import NotConverged
+from dpacct.rounds import Round, Schedule
+from dpacct.tight.game.backward import Frame, Stage, prepare
+from dpacct.tight.game.mixtures import LAWS, Mixing
+from dpacct.tight.game.plan import GamePlan
+from dpacct.tight.game.rounds import Positions, fewer_kinds, is_game, laws_above, laws_below
+
+Stages = list[tuple[Stage, int]]
+
+# What the laws of one kind of round cost; the cells of a larger cover are thinner.
+_A_COVER = 1.7e4
+# The same for mixtures, and of how much noise that is true.
+_A_MIXTURE, _USUAL_SLACK = 2e8, 4e-3
+# Where laws are few the transform of the values counts, too.
+_ALONE = 2
+# Two laws, each worth a few of those next to each other in memory.
+_STRATEGIES = 8
+
+
+def stages_above(schedule: Schedule, plan: GamePlan, frame: Frame, positions: Positions) -> Stages:
+    """The phases with laws above them, by cells or by mixtures."""
+    played = fewer_kinds(schedule)
+    ready: dict[Round, Stage] = {}
+    for round_ in played.distinct():
+        laws = laws_above(round_, positions, frame.step, plan.negligible)
+        ready[round_] = prepare(laws, frame, upper=True)
+    return [(ready[round_], count) for round_, count in played.phases]
+
+
+def are_bounded(schedule: Schedule, plan: GamePlan, positions: Positions) -> bool:
+    """Whether there are such laws: any cells have some, mixtures may not be found."""
+    if not isinstance(positions, Mixing):
+        return True
+    with suppress(NotConverged):
+        for round_ in fewer_kinds(schedule).distinct():
+            laws_above(round_, positions, plan.upper.step, plan.negligible)
+        return True
+    return False
+
+
+def stages_below(schedule: Schedule, plan: GamePlan, frame: Frame) -> Stages:
+    """The phases with laws below them."""
+    ready = {
+        round_: prepare(laws_below(round_, frame.step, plan.negligible), frame, upper=False)
+        for round_ in schedule.distinct()
+    }
+    return [(ready[round_], count) for round_, count in schedule.phases]
+
+
+def effort_above(schedule: Schedule, frame: Frame, positions: Positions) -> float:
+    """Losses times laws times rounds, and what the laws cost, in the same unit."""
+    kinds = fewer_kinds(schedule).distinct()
+    if isinstance(positions, Mixing):
+        laws, each = LAWS + _ALONE, _A_MIXTURE * max(1.0, _USUAL_SLACK / positions.slack)
+    else:
+        laws, each = len(positions), _A_COVER * len(positions) ** 2
+    found = each * sum(is_game(round_) for round_ in kinds)
+    return found + float(frame.size) * sum(
+        count * (laws if is_game(round_) else 1) for round_, count in kinds.items()
+    )
+
+
+def effort_below(schedule: Schedule, frame: Frame) -> float:
+    """The same for two strategies."""
+    return float(_STRATEGIES * schedule.rounds * frame.size)

@@ -1,0 +1,187 @@
+"""Claim files: what they say is what is read, and what is wrong is named with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpacct.claims import ClipFrom, Divisor, NoiseBy, Role, load_claims, parse_claims
+from dpacct.errors import InvalidParameter
+from dpacct.rounds import Poisson, Round, Uniform
+
+GOOD = """\
+[source]
+name = "A paper"
+
+[[claim]]
+id = "a"
+place = "Table 1"
+epsilon = 2
+delta = 1e-5
+rounds = 100
+sampling = "poisson"
+sampling_rate = 0.1
+adjacency = "add-remove"
+noise_multiplier = 2.0
+"""
+BELOW = """
+[[claim.reading]]
+words = "with cohorts of fixed size"
+role = "run"
+sampling = "uniform"
+cohort_size = 50
+num_clients = 500
+adjacency = "replace-one"
+noise_by = "clients"
+clip_from = "released"
+divisor = "realized"
+
+[[claim.reading]]
+words = "with twice the noise"
+role = "stated"
+noise_std = 2.0
+clip_norm = 0.5
+"""
+
+
+def test_a_claim_without_readings_is_one_reading() -> None:
+    (claim,) = parse_claims(GOOD, "a.toml").claims
+    (reading,) = claim.readings
+    assert (claim.id, claim.place, claim.epsilon, claim.delta) == ("a", "Table 1", 2.0, 1e-5)
+    assert reading.schedule == 100 * Round(2.0, Poisson(0.1))
+    assert (reading.noise_by, reading.clip_from) == (NoiseBy.SERVER, ClipFrom.CONSTANT)
+    assert claim.line == 4
+
+
+def test_readings_take_over_what_they_do_not_say() -> None:
+    (claim,) = parse_claims(GOOD + BELOW, "a.toml").claims
+    fixed, twice = claim.readings
+    assert fixed.schedule == 100 * Round(2.0, Uniform(50, 500))
+    assert (fixed.role, fixed.noise_by, fixed.divisor) == (
+        Role.RUN, NoiseBy.CLIENTS, Divisor.REALIZED,
+    )  # fmt: skip
+    assert twice.schedule == 100 * Round(4.0, Poisson(0.1))
+    assert twice.role is Role.STATED
+    assert (fixed.line, twice.line) == (15, 26)
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [("num_clients^-1.1", 500**-1.1), ("1/num_clients", 1 / 500), ("0.1/num_clients", 0.1 / 500)],
+)
+def test_delta_may_be_said_in_clients(words: str, value: float) -> None:
+    text = GOOD.replace("delta = 1e-5", f'delta = "{words}"\nnum_clients = 500')
+    (claim,) = parse_claims(text, "a.toml").claims
+    assert claim.delta == value
+    assert claim.delta_words == words
+
+
+def test_lines_are_those_of_the_file_whatever_stands_above() -> None:
+    text = GOOD.replace(
+        'name = "A paper"', 'name = "A paper"\nabout = """\n[[claim]]\nrounds = 3\n"""'
+    ).replace("rounds = 100", "rounds = 0")
+    with pytest.raises(InvalidParameter, match=r"line 13: rounds is 0; the number of rounds"):
+        parse_claims(text, "a.toml")
+
+
+BAD = [
+    ("rounds = 100\n", "", "line 4: rounds is missing"),
+    ("sampling = ", "sampling_ = ", "line 10: 'sampling_' is not one of id"),
+    ('adjacency = "add-remove"\n', "", "line 4: adjacency is missing"),
+    ('id = "a"\n', "", "line 4: id is missing"),
+    ("delta = 1e-5\n", "", "line 4: delta is missing"),
+    ("noise_multiplier = 2.0\n", "", "line 4: a noise multiplier is missing"),
+    ('name = "A paper"\n', "", "line 1: name is missing"),
+    ('[source]\nname = "A paper"\n', "", r"line 1: \[source\] is missing"),
+    ("sampling_rate = 0.1\n", "", "line 4: sampling_rate is missing, for poisson"),
+    ("rounds = 100", "rounds = 0", "line 9: rounds is 0; the number of rounds"),
+    ("rounds = 100", "rounds = 1.5", "line 9: rounds is 1.5"),
+    ("epsilon = 2", "epsilon = -2", "line 7: epsilon is -2; a target epsilon"),
+    ("epsilon = 2", 'epsilon = "2"', "line 7: epsilon is '2'; it has to be a number"),
+    ("epsilon = 2", "epsilon = nan", "line 7: epsilon is nan"),
+    ("delta = 1e-5", "delta = 1", r"line 8: delta is 1; delta lies in \(0, 1\)"),
+    ("delta = 1e-5", 'delta = "n^-2"\nnum_clients = 9', "line 8: delta is 'n\\^-2'; it is a"),
+    ("delta = 1e-5", 'delta = "1/num_clients"', "line 8: delta in terms of num_clients needs"),
+    ("sampling_rate = 0.1", "sampling_rate = 10", r"line 11: sampling_rate is 10.*\(10 %\)"),
+    ('"poisson"', '"posson"', "line 10: sampling is 'posson'; a sampling scheme is one of"),
+    ('"poisson"', '"full"', "line 10: sampling is 'full'; everybody takes part"),
+    ('"poisson"', '"uniform"', "line 4: cohort_size is missing, for uniform"),
+    ('"poisson"', '"poisson"\ncohort_size = 3', "line 11: cohort_size is 3; Poisson cohorts"),
+    ('"add-remove"', '"replace"', "line 12: adjacency is 'replace'; an adjacency is one of"),
+    ("noise_multiplier = 2.0", "noise_multiplier = -2.0", "line 13: noise_multiplier is -2.0"),
+    ("noise_multiplier", "sigma", "line 13: 'sigma' is not known here.*mean noise_multiplier"),
+    ("noise_multiplier", "noise_std", "line 4: a clip norm is missing"),
+    ("[[claim]]", "[claim]", r"each claim stands below \[\[claim\]\], with two brackets"),
+    ("= 2.0", '= 2.0\nnoise_by = "us"', "line 14: noise_by is 'us'; it is one of server"),
+    ("= 2.0", "= 2.0\n[[claim.reading]]\nrole = 1", "line 15: role is 1; it is one of stated"),
+    ("= 2.0", "= 2.0\n[[claim.reading]]\nrounds = -1", "line 15: rounds is -1"),
+    ("= 2.0", "= 2.0\n[[statement]]\nholds = 'yes'", "line 14: place is missing in this"),
+    ("delta = 1e-5", "delta = ", "not valid TOML.*line 8"),
+    ('"Table 1"', '"Table\\u0007"', "line 6: place is at most"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "after", "message"), BAD)
+def test_bad_input_is_named_with_its_line(before: str, after: str, message: str) -> None:
+    assert before in GOOD
+    with pytest.raises(InvalidParameter, match=message) as caught:
+        parse_claims(GOOD.replace(before, after, 1), "a.toml")
+    assert caught.value.value == "a.toml"
+
+
+MIXED = [
+    ("noise_std = 4.0\nclip_norm = 1.0", "divided by the sensitivity 2 x clip_norm"),
+    ("noise_std = 4.0\nclip_norm = 2.0", None),
+    ("noise_std = 1.0\nclip_norm = 1.0", "divided by half the clip norm"),
+    ("noise_std = 4.0\nclip_norm = 1.0\n", "divided by the sensitivity"),
+    ("noise_variance = 4.0\nclip_norm = 1.0", None),
+    ("noise_variance = 2.0\nclip_norm = 1.0", "The variance was divided by clip_norm; its root"),
+    ("noise_std = 1.0\nclip_norm = 0.25\nnum_clients = 1000", "clip_norm; here|looks|itself"),
+    ("noise_std = 0.02\nclip_norm = 1.0\nnum_clients = 1000", 'noise_on = "mean"'),
+    ('noise_std = 0.02\nclip_norm = 1.0\nnum_clients = 1000\nnoise_on = "mean"', None),
+    ('noise_std = 2.0\nclip_norm = 1.0\nnum_clients = 1000\nnoise_on = "mean"', "on the sum"),
+    ("noise_std = 2.0\nclip_norm = 7.0", "not divided by clip_norm"),
+    ("noise_std = 36.0\nclip_norm = 3.0", "looks like a variance: name it noise_variance"),
+    ("noise_std = 2.0\nclip_norm = 1.0\nsensitivity = 1.0", None),
+    ("noise_std = 2.0\nclip_norm = 1.0\nsensitivity = 2.0", "2 x clip_norm, as under another"),
+    ("clip_norm = 1.0\nsensitivity = 5.0", "one client moves the sum by up to 1 x clip_norm"),
+    ("sensitivity = 5.0", "compared with the clip norm, which is missing"),
+    ("noise_std = 2.0\nnoise_variance = 2.0\nclip_norm = 1", "Is one of them the other"),
+    ('noise_std = 2.0\nclip_norm = 1.0\nnoise_on = "mean"', "Give num_clients"),
+    ('noise_std = 2.0\nclip_norm = 1.0\nnoise_on = "it"', "on the sum or on the mean"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("more", "message"), MIXED)
+def test_units_that_are_mixed_up_are_named(more: str, message: str | None) -> None:
+    text = f"{GOOD}{more}\n"
+    if message is None:
+        assert parse_claims(text, "a.toml").claims[0].readings[0].round.noise_multiplier == 2.0
+        return
+    with pytest.raises(InvalidParameter, match=rf"line 1\d: .*({message})"):
+        parse_claims(text, "a.toml")
+
+
+def test_a_replaced_client_moves_the_sum_twice_as_far() -> None:
+    text = GOOD.replace("add-remove", "replace-one") + "clip_norm = 0.5\nsensitivity = 0.5\n"
+    with pytest.raises(InvalidParameter, match="up to 2 x clip_norm, 1"):
+        parse_claims(text, "a.toml")
+    parse_claims(text.replace("sensitivity = 0.5", "sensitivity = 1.0"), "a.toml")
+
+
+def test_two_claims_have_two_names() -> None:
+    again = GOOD[GOOD.index("[[claim]]") :]
+    with pytest.raises(InvalidParameter, match="line 15: another claim is called 'a'"):
+        parse_claims(GOOD + again, "a.toml")
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidParameter, match="cannot be read"):
+        load_claims(tmp_path / "none.toml")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InvalidParameter, match="UTF-8"):
+        load_claims(tmp_path / "bytes.toml")
+    (tmp_path / "empty.toml").write_text('[source]\nname = "A"\n', encoding="utf-8")
+    with pytest.raises(InvalidParameter, match="there is no claim"):
+        load_claims(tmp_path / "empty.toml")

@@ -1,0 +1,123 @@
+"""Verdicts: proven, refuted, open, not private as described."""
+
+from __future__ import annotations
+
+import pytest
+
+import dpacct
+from dpacct.budget import Interval
+from dpacct.claims import Verdict, judge, parse_claims, shipped_claims
+from dpacct.claims.judge import answer, compare
+from dpacct.claims.witness import witness
+from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
+from tests.claims.test_files import GOOD
+
+
+def claim(more: str = "", **changed: str) -> Verdict:
+    text = GOOD + more
+    for key, value in changed.items():
+        (old,) = (line for line in GOOD.splitlines() if line.startswith(f"{key} ="))
+        text = text.replace(old, f"{key} = {value}")
+    return judge(parse_claims(text, "a.toml").claims[0]).verdict
+
+
+@pytest.mark.parametrize(
+    ("stated", "word"),
+    [
+        (0.9, Verdict.REFUTED), (1.0, Verdict.OPEN), (1.5, Verdict.OPEN), (2.0, Verdict.PROVEN),
+    ],
+)  # fmt: skip
+def test_a_stated_epsilon_against_a_bracket(stated: float, word: Verdict) -> None:
+    assert compare(stated, Interval(1.0, 2.0)) is word
+
+
+def test_verdicts_follow_what_is_proven_and_achieved() -> None:
+    spent = dpacct.epsilon(100 * Round(2.0, Poisson(0.1)), delta=1e-5)
+    assert claim(epsilon=repr(spent.upper)) is Verdict.PROVEN
+    assert claim(epsilon=repr(spent.lower * (1 - 1e-9))) is Verdict.REFUTED
+    assert claim(epsilon=repr(spent.upper * (1 - 1e-12))) in (Verdict.OPEN, Verdict.REFUTED)
+
+
+def test_the_noise_that_is_told_makes_a_claim_true() -> None:
+    (one,) = judge(parse_claims(GOOD.replace("= 2\n", "= 1.5\n"), "a.toml").claims[0]).readings
+    assert one.verdict is Verdict.REFUTED
+    assert one.noise is not None
+    again = dpacct.epsilon(100 * Round(one.noise, Poisson(0.1)), delta=1e-5)
+    assert again.upper <= 1.5
+    assert one.noise > 2.0
+
+
+def test_quick_and_whole_judgments_agree() -> None:
+    for one in shipped_claims().claims:
+        if one.source.name == "Fed-alpha-NormEC":
+            assert judge(one, quick=True).verdict is judge(one).verdict
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        ('clip_from = "median"', Verdict.NOT_PRIVATE),
+        ('unprotected = "the exact mean is released"', Verdict.NOT_PRIVATE),
+        ('noise_by = "participants"', Verdict.OPEN),
+        ('noise_by = "participants"\nnum_clients = 1', Verdict.NOT_PRIVATE),
+        ('noise_by = "clients"', Verdict.OPEN),
+        ('divisor = "realized"', Verdict.OPEN),
+        ('clip_from = "released"', Verdict.REFUTED),
+        ('clip_from = "private-quantile"', Verdict.REFUTED),
+    ],
+)
+def test_what_is_released_unprotected_decides(more: str, word: Verdict) -> None:
+    assert claim(f"{more}\n", epsilon="1.5") is word
+
+
+def test_shares_of_a_fixed_number_of_clients_are_noise_on_the_sum() -> None:
+    fixed = (
+        'noise_by = "participants"\n[[claim.reading]]\nsampling = "uniform"\n'
+        'cohort_size = 3\nnum_clients = 30\nadjacency = "replace-one"\n'
+    )
+    assert claim(fixed, epsilon="60", rounds="20") is Verdict.PROVEN
+    everybody = 'noise_by = "participants"\n[[claim.reading]]\nsampling = "full"\nadjacency = '
+    assert claim(everybody + '"replace-one"\n', epsilon="60", rounds="2") is Verdict.PROVEN
+    assert claim(everybody + '"add-remove"\n', epsilon="60", rounds="2") is Verdict.NOT_PRIVATE
+
+
+def test_the_weakest_reading_of_what_runs_counts() -> None:
+    more = (
+        '[[claim.reading]]\nrole = "stated"\nnoise_multiplier = 0.1\n'
+        "[[claim.reading]]\nnoise_multiplier = 50\n[[claim.reading]]\nnoise_multiplier = 40\n"
+    )
+    found = judge(parse_claims(GOOD + more, "a.toml").claims[0])
+    assert found.verdict is Verdict.PROVEN
+    assert not found.agreed
+    assert [one.verdict for one in found.readings] == ["refuted", "proven", "proven"]
+
+
+def test_without_an_epsilon_the_bracket_is_told() -> None:
+    (one,) = judge(parse_claims(GOOD.replace("epsilon = 2\n", ""), "a.toml").claims[0]).readings
+    assert one.verdict is Verdict.UNSTATED
+    assert one.epsilon is not None
+
+
+def test_the_game_decides_where_fixed_pairs_leave_it_open() -> None:
+    plan = 200 * Round(2.0, Uniform(100, 2000))
+    pairs = dpacct.epsilon(plan, delta=1e-4, accountant="pairs")
+    played = Interval(1.02 * pairs.lower, 0.98 * pairs.upper)
+    said = answer(1.01 * pairs.lower, plan, 1e-4, played, "pairs")
+    assert said.verdict is Verdict.REFUTED
+    assert "Depending on what was released so far" in said.data_sets
+    fixed = answer(0.99 * pairs.lower, plan, 1e-4, played, "pairs")
+    assert "Depending" not in fixed.data_sets
+
+
+@pytest.mark.parametrize("relation", Adjacency)
+@pytest.mark.parametrize("scheme", [Poisson(0.1), Full(), Uniform(5, 50), Uniform(50, 50)])
+def test_data_sets_are_told_for_every_kind_of_round(
+    scheme: Poisson | Full | Uniform, relation: Adjacency
+) -> None:
+    words = witness(Schedule() + Round(1.0, scheme, relation))
+    assert words.startswith("In every round all other clients contribute ")
+    assert words.endswith(".")
+    replaced = relation is Adjacency.REPLACE_ONE
+    assert ("replaced" in words) is replaced
+    displaces = isinstance(scheme, Uniform) and relation is Adjacency.ADD_REMOVE
+    assert ("takes its place" in words) is displaces

@@ -1,0 +1,168 @@
+"""One process of several: `python -m tests.fl.engine.ranked MEETING FOLDER RANK SIZE CASE...`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed
+
+from dpacct import Budget, Ledger, fl
+from dpacct.errors import InvalidParameter, Unsupported
+from tests.fl.problems import federation, linear, make_clients, perceptron
+
+CLIENTS = make_clients([9, 4, 7, 12, 5, 8, 3, 6])
+# What a run must give on any number of ranks, bit by bit.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": {"sampling": fl.Poisson(0.5)},
+    "secure": {"sampling": fl.Poisson(0.5), "secure_noise": True},
+    "side by side": {"vectorize": True},
+    "memories": {"method": fl.FedAlphaNormEC(), "clip_norm": None, "bound": None},
+    "adaptive": {"bound": fl.AdaptiveClip(1.0, indicator_noise=2.0), "clip_norm": None},
+    "half the memory": {"sampling": fl.Uniform(3, 8), "local": fl.SGD(lr=0.1, steps=3)},
+}
+
+
+def seeded(name: str, **more: Any) -> fl.Federation:
+    return federation(perceptron(), CLIENTS, seed=5, **(SETTINGS[name] | more))
+
+
+def weights(run: fl.Federation) -> list[torch.Tensor]:
+    return [value.detach().clone() for value in run.model.parameters()]
+
+
+def identity(folder: Path, rank: int) -> None:
+    found = {}
+    for name in SETTINGS:
+        run = seeded(name, distributed=True)
+        last = run.run()
+        assert last is not None
+        assert run.round == run.rounds == last.round == 3
+        found[name] = weights(run)
+    torch.save(found, folder / f"{rank}.pt")
+
+
+def charged(folder: Path, rank: int) -> None:
+    """A private run in a ledger that only rank 0 can see: left, resumed, until it is spent."""
+    ledger = folder / "own.ledger" if rank == 0 else Path("/nowhere/at/all.ledger")
+    budget = Budget(2.0, 1e-5)
+    if rank == 0:
+        Ledger.open(ledger, budget).close()
+
+    def begun() -> fl.Federation:
+        return federation(
+            linear(), CLIENTS, rounds=9, noise_multiplier=4.0, budget=budget, ledger=ledger,
+            checkpoint=ledger.with_suffix(".pt"), distributed=True,
+        )  # fmt: skip
+
+    first = begun()
+    for report in first:
+        if report.round == 2:
+            break
+    first.close()
+    run = begun().resume()
+    reports = list(run)
+    # The budget has room for some of the rounds.
+    assert reports[0].round == 3
+    assert 2 < reports[-1].round == run.round < 9
+    assert run.stopped_because is not None
+    if rank == 0:
+        assert 0 < run.epsilon.upper <= 2
+    else:
+        for known in (lambda: run.epsilon, lambda: run.planned_epsilon, lambda: reports[0].epsilon):
+            with pytest.raises(Unsupported, match="rank 0 knows what is spent"):
+                known()
+        assert run.noise_multiplier == 4.0
+    torch.save(weights(run), folder / f"charged{rank}.pt")
+
+
+def refusals(folder: Path, rank: int) -> None:
+    """What differs is refused on every rank, before anything is charged."""
+    del folder
+    for options in ({"clip_norm": 1.0 + rank}, {"server_lr": 1.0 + rank}):
+        run = seeded("plain", **options, distributed=True)
+        words = "rank 0 trains" if rank else "rank 1 of 2 failed: InvalidParameter"
+        with pytest.raises((InvalidParameter, Unsupported), match=words):
+            run.run()
+        if rank == 0:
+            assert run.epsilon.upper == 0
+
+
+class Faulty(list[fl.ClientData]):
+    """Clients whose third reading ends the process that reads."""
+
+    def __init__(self, *, kill: bool) -> None:
+        super().__init__(CLIENTS)
+        self.kill, self.armed = kill, False
+
+    def __getitem__(self, index: Any) -> Any:
+        if self.armed:
+            if self.kill:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise KeyboardInterrupt
+        return super().__getitem__(index)
+
+
+def failing(folder: Path, rank: int, *, kill: bool = False) -> None:
+    """A rank fails in its second round: that one stays spent, and nothing of it is released."""
+    clients = Faulty(kill=kill)
+    ledger = folder / ("killed.ledger" if kill else "failed.ledger")
+    options = {"ledger": ledger} if rank == 0 else {}
+    run = federation(linear(), clients, rounds=4, distributed=True, **options)
+    before: list[torch.Tensor] = []
+
+    def play() -> None:
+        for report in run:
+            before[:] = weights(run)
+            clients.armed = rank == 1 and report.round == 1
+
+    with pytest.raises((Unsupported, ConnectionError, KeyboardInterrupt)) as refused:
+        play()
+    if rank == 0:
+        words = "has lost the others" if kill else "rank 1 of 2 failed: KeyboardInterrupt"
+        assert words in str(refused.value)
+        assert all(map(torch.equal, before, weights(run)))
+        run.close()
+        with Ledger.open(ledger) as kept:
+            [entry] = kept.runs
+            assert (entry.rounds, entry.committed) == (2, 1)
+
+
+def killed(folder: Path, rank: int) -> None:
+    failing(folder, rank, kill=True)
+
+
+def leaving(folder: Path, rank: int) -> None:
+    """One rank leaves the loop early: the others hear of it, and can run again."""
+    del folder
+    run = seeded("plain", distributed=True)
+    with pytest.raises(Unsupported, match="has left the run") if rank == 0 else nullcontext():
+        for report in run:
+            if rank == 1 and report.round == 1:
+                break
+    assert run.round == 1
+    assert seeded("plain", distributed=True).run() is not None
+
+
+CASES = {case.__name__: case for case in (identity, charged, refusals, failing, killed, leaving)}
+
+
+def main() -> None:
+    meeting, folder, rank, size, *cases = sys.argv[1:]
+    distributed.init_process_group(
+        "gloo", init_method=meeting, rank=int(rank), world_size=int(size),
+        timeout=timedelta(seconds=60),
+    )  # fmt: skip
+    for case in cases:
+        CASES[case](Path(folder), int(rank))
+
+
+if __name__ == "__main__":
+    main()

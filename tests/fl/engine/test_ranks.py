@@ -1,0 +1,121 @@
+"""Runs on several processes: the model of one process, and failures that end all of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from dpacct.errors import InvalidParameter
+from tests.fl.engine.ranked import SETTINGS, seeded, weights
+
+ROOT = Path(__file__).resolve().parents[3]
+IP = shutil.which("ip") or ""
+
+
+def played(folder: Path, size: int, *cases: str) -> list[int]:
+    """Exit codes of all ranks; what they print is shown where one fails."""
+    command = [sys.executable, "-m", "tests.fl.engine.ranked", f"file://{folder}/meet", str(folder)]
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(size), *cases], cwd=ROOT) for rank in range(size)
+    ]
+    return [rank.wait(timeout=300) for rank in ranks]
+
+
+def test_several_processes_train_the_model_of_one_and_fail_together(tmp_path: Path) -> None:
+    cases = ("identity", "charged", "refusals", "leaving", "failing")
+    assert played(tmp_path, 2, *cases) == [0, 0]
+    ours, theirs = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    for name in SETTINGS:
+        alone = seeded(name)
+        alone.run()
+        for found in (ours, theirs):
+            assert all(map(torch.equal, weights(alone), found[name])), name
+    both = [torch.load(tmp_path / f"charged{rank}.pt") for rank in range(2)]
+    assert all(map(torch.equal, *both))
+
+
+@pytest.mark.slow
+def test_three_processes_train_the_model_of_one(tmp_path: Path) -> None:
+    assert played(tmp_path, 3, "identity") == [0, 0, 0]
+    found = torch.load(tmp_path / "2.pt")
+    for name in SETTINGS:
+        alone = seeded(name)
+        alone.run()
+        assert all(map(torch.equal, weights(alone), found[name])), name
+
+
+@pytest.mark.slow
+def test_a_killed_rank_ends_the_run_and_leaves_the_round_spent(tmp_path: Path) -> None:
+    assert played(tmp_path, 2, "killed") == [0, -signal.SIGKILL]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0 or not IP, reason="needs network namespaces")
+def test_two_hosts_train_the_model_of_one(tmp_path: Path) -> None:
+    with hosts("dpacct0", "dpacct1") as addresses:
+        command = [sys.executable, "-m", "tests.fl.engine.ranked"]
+        command += [f"tcp://{addresses[0]}:29517", str(tmp_path)]
+        cable = os.environ | {"GLOO_SOCKET_IFNAME": "veth"}
+        ranks = [
+            subprocess.Popen(
+                [IP, "netns", "exec", f"dpacct{rank}", *command, str(rank), "2", "identity"],
+                cwd=ROOT,
+                env=cable,
+            )
+            for rank in range(2)
+        ]
+        assert [rank.wait(timeout=300) for rank in ranks] == [0, 0]
+    found = torch.load(tmp_path / "1.pt")
+    alone = seeded("plain")
+    alone.run()
+    assert all(map(torch.equal, weights(alone), found["plain"]))
+
+
+@contextmanager
+def hosts(*names: str) -> Iterator[list[str]]:
+    """Two network namespaces with a cable between them; yields their addresses."""
+    addresses = [f"10.77.0.{number}" for number in (1, 2)]
+    try:
+        for name in names:
+            ip("netns", "add", name)
+        one, other = names
+        ip(
+            "link",
+            "add",
+            "veth",
+            "netns",
+            one,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "veth",
+            "netns",
+            other,
+        )
+        for name, address in zip(names, addresses, strict=True):
+            ip("-n", name, "address", "add", f"{address}/24", "dev", "veth")
+            ip("-n", name, "link", "set", "veth", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        yield addresses
+    finally:
+        for name in names:
+            subprocess.run([IP, "netns", "delete", name], check=False, capture_output=True)
+
+
+def ip(*words: str) -> None:
+    subprocess.run([IP, *words], check=True)
+
+
+def test_ranks_need_processes_that_have_met() -> None:
+    with pytest.raises(InvalidParameter, match="init_process_group"):
+        seeded("plain", distributed=True)

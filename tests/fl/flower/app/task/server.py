@@ -1,0 +1,48 @@
+"""Seven rounds with everybody; a line of ``rounds.jsonl`` for each."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from torch import nn
+
+from dpacct import fl
+from dpacct.fl.flower import PrivateStrategy
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    folder = Path(context.run_config["folder"])
+    lines = (folder / "rounds.jsonl").open("a", encoding="utf-8")
+    torch.manual_seed(1)
+    server = fl.Server(
+        nn.Linear(6, 3), num_clients=3, rounds=context.run_config["rounds"],
+        clip_norm=0.5, noise_multiplier=1.0, sampling=fl.Full(), local=fl.SGD(lr=0.1),
+        checkpoint=folder / "run.pt",
+    )  # fmt: skip
+    with server:
+        if (folder / "run.pt").exists():
+            server.resume()
+        began = [time.monotonic()]
+
+        def note(report: fl.Report) -> None:
+            found = report.diagnostics
+            now = time.monotonic()
+            line = {"round": report.round, "came": found.cohort_size, "bad": found.dropped_updates}
+            lines.write(json.dumps(line | {"seconds": round(now - began[0], 1)}) + "\n")
+            lines.flush()
+            began[0] = now
+
+        (folder / "server.pid").write_text(str(os.getpid()), encoding="utf-8")
+        strategy = PrivateStrategy(server, on_round=note, patience=600)
+        strategy.start(grid, timeout=context.run_config["timeout"])
+        ended = {"rounds": server.round, "epsilon": server.epsilon.upper}
+    (folder / "ended.json").write_text(json.dumps(ended), encoding="utf-8")

@@ -1,0 +1,600 @@
+"""The plug-in for Flower over Flower's own messages, in one process."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="flwr is not installed beside the other test extras")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+import dpacct
+from dpacct import fl
+from dpacct.errors import InvalidParameter, LedgerError, Unsupported
+from dpacct.fl.flower import PrivateStrategy, client_app, private_mod, versions, wire
+from dpacct.fl.flower.roster import Roster
+from dpacct.ledger import Ledger
+from tests.fl.flower.fake import FakeGrid
+from tests.fl.problems import cross_entropy, federation, flat, linear, make_clients
+
+pytestmark = pytest.mark.usefixtures("uncounted")
+
+CLIENTS = make_clients((9, 4, 0, 7, 5, 8))
+SETTINGS = {
+    "clip_norm": 0.5,
+    "noise_multiplier": 0.7,
+    "sampling": fl.Poisson(0.6),
+    "rounds": 3,
+    "local": fl.SGD(lr=0.1, epochs=2, batch_size=4),
+}
+QUICK = {"poll": 1e-3, "patience": 0.05}
+
+
+@pytest.fixture(autouse=True)
+def _uncounted_epsilon(monkeypatch):
+    spent = dpacct.Budget(1.0, 1e-5)
+    monkeypatch.setattr("dpacct.fl.report.reports.Report.epsilon", Spent(spent))
+
+
+class Spent:
+    """Stands for an epsilon that takes longer than a small round."""
+
+    def __init__(self, spent):
+        self.upper, self.delta = spent.epsilon, spent.delta
+
+
+def own_data(context):
+    return CLIENTS[context.node_config["partition-id"]]
+
+
+def app(**options) -> ClientApp:
+    return client_app(linear, cross_entropy, own_data, **options)
+
+
+def server(**options) -> fl.Server:
+    return fl.Server(linear(), len(CLIENTS), **(SETTINGS | {"preflight": False} | options))
+
+
+def grid(fault=None, **options) -> FakeGrid:
+    return FakeGrid([app(**options) for _ in CLIENTS], fault)
+
+
+def play(run: fl.Server, network: FakeGrid, **options):
+    strategy = PrivateStrategy(run, **(QUICK | options))
+    return strategy.start(network, timeout=0.05)
+
+
+METHODS = [
+    fl.DPFedAvg(),
+    fl.DPFedPGN(),
+    fl.DPFedSAM(),
+    fl.DPFedLS(),
+    fl.FedSMPTopK(),
+    fl.FedAlphaNormEC(alpha=0.1, beta=0.5),
+]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_it_ends_with_the_bits_of_a_federation(method):
+    options = {"method": method, "seed": 5, "rounds": 2}
+    if method.bound is not None:
+        options["clip_norm"] = None
+    with federation(linear(), CLIENTS, **(SETTINGS | options)) as run:
+        run.run()
+        expected = run.model
+    with server(**options) as run:
+        result = play(run, grid(method=method))
+        assert run.round == 2
+    assert torch.equal(flat(run.model), flat(expected))
+    found = wire.tensors_of(result.arrays)
+    assert torch.equal(found["weight"], expected.weight.detach())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"bound": fl.AdaptiveClip(0.3), "noise_multiplier": 0.2, "noise": fl.SecureGaussianNoise()},
+        {"bound": fl.PerLayerClip((0.4, 0.2)), "sampling": fl.Uniform(3, 6)},
+    ],
+    ids=["adaptive", "per layer"],
+)
+def test_other_bounds_noises_and_cohorts_go_along(options):
+    options = {"seed": 3, "clip_norm": None, "rounds": 2} | options
+    with federation(linear(), CLIENTS, **(SETTINGS | options)) as run:
+        run.run()
+        expected = flat(run.model)
+    with server(**options) as run:
+        play(run, grid())
+    assert torch.equal(flat(run.model), expected)
+
+
+def own_loop() -> ClientApp:
+    """A ClientApp as its users write it: it moves each parameter, and says too much."""
+    found = ClientApp(mods=[private_mod()])
+
+    @found.train()
+    def train(message, context):
+        arrays = message.content["arrays"].to_torch_state_dict()
+        assert message.content["config"]["lr"] == 0.1
+        client = context.node_config["partition-id"]
+        moved = {name: value + 0.01 * client for name, value in arrays.items()}
+        metrics = MetricRecord({"num-examples": 11, "loss": 0.25})
+        content = RecordDict({"arrays": ArrayRecord(moved), "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    return found
+
+
+def test_a_training_loop_of_ones_own_is_bounded_and_says_nothing_else():
+    seen = []
+
+    def look(client, message, replies):
+        seen.extend(reply.content for reply in replies)
+        return replies
+
+    network = FakeGrid([own_loop() for _ in CLIENTS], look)
+    with server(sampling=fl.Full(), noise_multiplier=1e-3, clip_norm=0.1, rounds=1) as run:
+        before = flat(run.model)
+        play(run, network)
+    # Updates of 0.01 k on 21 coordinates, clipped to 0.1 from k = 3 on.
+    updates = [min(0.01 * client, 0.1 / 21**0.5) for client in range(6)]
+    moved = flat(run.model) - before
+    assert torch.allclose(moved, torch.full_like(moved, sum(updates) / 6), atol=1e-4)
+    assert len(seen) == 6
+    for content in seen:
+        assert list(content.keys()) == [wire.SIGN, wire.UPDATE]
+        row = wire.tensors_of(content[wire.UPDATE])["row"]
+        assert float(row.double().norm()) <= 0.1
+
+
+def test_a_method_inside_training_needs_the_engines_loop():
+    for method in (fl.DPFedSAM(), fl.DPFedLS(), fl.FedAlphaNormEC()):
+        with pytest.raises(Unsupported, match="client_app"):
+            private_mod(method)
+    private_mod(fl.FedSMPTopK())
+
+
+def rounds_of(path) -> tuple[int, int]:
+    with Ledger.open(path, read_only=True) as book:
+        assert not book.verify().problems
+        return book.runs[0].rounds, book.runs[0].committed
+
+
+def test_reserved_before_messages_leave_and_committed_before_the_model_moves(tmp_path):
+    path, seen = tmp_path / "run.ledger", []
+
+    def look(client, message, replies):
+        seen.append((message.content[wire.SIGN]["round"], rounds_of(path)))
+        return replies
+
+    with server(ledger=path, sampling=fl.Full(), rounds=2) as run:
+        play(run, grid(look), on_round=lambda report: seen.append((report.round, rounds_of(path))))
+    assert seen == [(1, (1, 0))] * 6 + [(1, (1, 1))] + [(2, (2, 1))] * 6 + [(2, (2, 2))]
+
+
+def test_an_empty_cohort_asks_nobody_and_releases_noise():
+    network = grid()
+    with server(sampling=fl.Poisson(1e-9), rounds=2) as run:
+        before = flat(run.model)
+        play(run, network)
+        assert run.round == 2
+    assert network.sent == []
+    assert bool((flat(run.model) != before).all())
+
+
+def test_the_run_ends_with_its_budget(tmp_path):
+    budget = dpacct.Budget(3, 1e-5)
+    with server(
+        ledger=tmp_path / "a", budget=budget, noise_multiplier=4.0, sampling=fl.Full(), rounds=50
+    ) as run:
+        play(run, FakeGrid([app() for _ in CLIENTS]), min_clients=1)
+        assert 0 < run.round < 50
+        assert run.epsilon.upper <= 3
+
+
+# Faults of a client: what arrives, and how many contributions the sum then holds.
+
+
+def nan(message):
+    content = wire.unpack_assignment(message.content)
+    row = torch.full((21,), torch.nan)
+    return Message(
+        wire.pack_answer(
+            wire.Answer(content.run, content.number, content.client, 0.5, row, False, None)
+        ),
+        reply_to=message,
+    )
+
+
+def changed(reply, **entries):
+    """The same reply, with other words in its sign."""
+    sign = ConfigRecord(dict(reply.content[wire.SIGN]) | entries)
+    content = RecordDict({wire.SIGN: sign, wire.UPDATE: reply.content[wire.UPDATE]})
+    found = Message(content, reply_to=reply)
+    found.__dict__["_metadata"] = reply.metadata
+    return found
+
+
+def with_row(reply, row):
+    content = RecordDict({wire.SIGN: reply.content[wire.SIGN], wire.UPDATE: wire.arrays_of(row)})
+    found = Message(content, reply_to=reply)
+    found.__dict__["_metadata"] = reply.metadata
+    return found
+
+
+def garbled(reply):
+    """Bytes that are no array."""
+    array = Array("float32", (21,), "numpy.ndarray", b"nothing")
+    content = RecordDict(
+        {wire.SIGN: reply.content[wire.SIGN], wire.UPDATE: ArrayRecord({"row": array})}
+    )
+    found = Message(content, reply_to=reply)
+    found.__dict__["_metadata"] = reply.metadata
+    return found
+
+
+FAULTS = {
+    "none": (lambda message, replies: replies, 6, 0),
+    "gone": (lambda message, replies: [], 5, 0),
+    "nan": (lambda message, replies: [nan(message)], 6, 1),
+    "twice": (lambda message, replies: [*replies, *replies], 6, 0),
+    "another round": (lambda message, replies: [changed(replies[0], round=9)], 5, 0),
+    "another process": (lambda message, replies: [changed(replies[0], run="f00d")], 5, 0),
+    "as another client": (lambda message, replies: [changed(replies[0], client=1)], 5, 0),
+    "as nobody": (lambda message, replies: [changed(replies[0], client=99)], 5, 0),
+    "another norm": (lambda message, replies: [changed(replies[0], clip_norm=9.0)], 5, 0),
+    "another version": (lambda message, replies: [changed(replies[0], protocol=9)], 5, 0),
+    "no number": (lambda message, replies: [changed(replies[0], round="one")], 5, 0),
+    "too short": (lambda m, replies: [with_row(replies[0], {"row": torch.ones(4)})], 5, 0),
+    "no update": (lambda m, replies: [with_row(replies[0], {"other": torch.ones(21)})], 5, 0),
+    "whole numbers": (
+        lambda m, replies: [with_row(replies[0], {"row": torch.ones(21, dtype=torch.int64)})], 5, 0,
+    ),
+    "garbled": (lambda message, replies: [garbled(replies[0])], 5, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_one_clients_fault_costs_its_contribution_alone(fault, tmp_path):
+    cause, arrived, dropped = FAULTS[fault]
+    reports = []
+
+    def act(client, message, replies):
+        return cause(message, replies) if client == 4 else replies
+
+    options = {
+        "sampling": fl.Full(), "rounds": 1, "noise_multiplier": 1e-3, "clip_norm": 0.5,
+        "local": fl.SGD(lr=0.1, epochs=2, batch_size=4, shuffle=False),
+    }  # fmt: skip
+    with server(ledger=tmp_path / "run.ledger", **options) as run:
+        play(run, grid(act), on_round=reports.append)
+    assert reports[0].diagnostics.cohort_size == arrived
+    assert reports[0].diagnostics.dropped_updates == dropped
+    assert rounds_of(tmp_path / "run.ledger") == (1, 1)
+    # What is not there is zero, and what is there twice counts once.
+    everybody = [c for c in range(6) if c != 4 or fault in ("none", "twice")]
+    with federation(
+        linear(), [CLIENTS[c] for c in everybody], **(SETTINGS | options | {"seed": 1})
+    ) as small:
+        small.run()
+    ours, theirs = flat(run.model) - flat(linear()), flat(small.model) - flat(linear())
+    assert torch.allclose(ours, theirs * len(everybody) / 6, atol=1e-3)
+
+
+def test_a_long_update_is_shortened_by_the_server():
+    long = {"row": torch.full((21,), 1e6)}
+    network = grid(lambda client, message, replies: [with_row(replies[0], long)])
+    with server(sampling=fl.Full(), noise_multiplier=1e-3, rounds=1) as run:
+        before = flat(run.model)
+        play(run, network)
+    assert 0.49 < float((flat(run.model) - before).norm()) < 0.51
+
+
+def test_a_late_answer_does_not_count_in_a_later_round():
+    late, reports = [], []
+
+    def delay(client, message, replies):
+        if client != 4:
+            return replies
+        late.extend(replies)
+        # That of the round before arrives now, under the id that is waited for.
+        held = late[:-1][-1:]
+        for reply in held:
+            number = replies[0].metadata.reply_to_message_id
+            reply.metadata.__dict__["_reply_to_message_id"] = number
+        return held
+
+    with server(sampling=fl.Full(), rounds=3) as run:
+        play(run, grid(delay), on_round=reports.append)
+    assert [report.diagnostics.cohort_size for report in reports] == [5, 5, 5]
+
+
+def test_a_training_error_on_one_node_costs_its_contribution():
+    def broken(context):
+        if context.node_config["partition-id"] == 2:
+            raise OSError("the disk is gone")
+        return own_data(context)
+
+    reports = []
+    network = FakeGrid([client_app(linear, cross_entropy, broken) for _ in CLIENTS])
+    with server(sampling=fl.Full(), rounds=1) as run:
+        play(run, network, on_round=reports.append)
+    assert reports[0].diagnostics.cohort_size == 5
+
+
+def test_a_node_that_starts_again_is_the_client_that_it_was():
+    reports = []
+
+    def restart(report):
+        reports.append(report)
+        del network.nodes[network.node_of(3)]
+        network.join(3, app())
+
+    network = grid()
+    with server(sampling=fl.Full(), rounds=4) as run:
+        play(run, network, on_round=restart)
+    assert [report.diagnostics.cohort_size for report in reports] == [6, 6, 6, 6]
+    assert {client for client, _ in network.sent} == set(range(6))
+
+
+def test_who_is_away_contributes_zero_and_is_asked_again_when_back():
+    network, reports = grid(), []
+
+    def away(report):
+        reports.append(report.diagnostics.cohort_size)
+        if len(reports) == 1:
+            del network.nodes[network.node_of(5)]
+        if len(reports) == 2:
+            network.join(5, app())
+
+    with server(sampling=fl.Full(), rounds=4) as run:
+        play(run, network, on_round=away)
+    assert reports[0] == 6
+    assert reports[1] == 5
+    assert reports[-1] == 6
+
+
+# What is refused before anything is charged.
+
+
+def without_mod() -> ClientApp:
+    found = ClientApp()
+
+    @found.train()
+    def train(message, context):
+        return Message(RecordDict({"arrays": ArrayRecord()}), reply_to=message)
+
+    return found
+
+
+def refused_at_the_start(tmp_path, apps, match, **options):
+    path = tmp_path / "run.ledger"
+    with server(ledger=path, **options) as run:
+        with pytest.raises(InvalidParameter, match=match):
+            play(run, FakeGrid(apps))
+        assert run.round == 0
+    assert not path.exists()
+
+
+def test_a_strategy_without_the_mod_is_refused(tmp_path):
+    refused_at_the_start(tmp_path, [*[app()] * 5, without_mod()], "without the mod")
+    refused_at_the_start(tmp_path, [*[app()] * 5, ClientApp()], "Does its ClientApp have the mod")
+
+
+def test_another_clip_norm_method_or_version_is_refused(tmp_path, monkeypatch):
+    mine = [app() for _ in range(5)]
+    refused_at_the_start(tmp_path, [*mine, app(clip_norm=0.7)], "0.7 on client 5")
+    refused_at_the_start(tmp_path, [*mine, app(method=fl.DPFedSAM())], "DPFedSAM")
+    monkeypatch.setattr("dpacct.fl.flower.clients.__version__", "0.0.9")
+    refused_at_the_start(tmp_path, [*mine, app()], "0.0.9")
+
+
+def test_another_version_of_the_messages_is_refused_on_both_sides(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(wire, "PROTOCOL", 9)
+        old = app()
+        content = wire.hello()
+    message = Message(content, dst_node_id=1, message_type="train")
+    with pytest.raises(InvalidParameter, match="Install the same dpacct"):
+        old(message, None)
+    with pytest.raises(InvalidParameter, match="version 1 of the messages"):
+        Roster(None)._client_of(1, Message(RecordDict({wire.SIGN: ConfigRecord(
+            {"protocol": 9, "client": 0, "version": "9.9"})}), reply_to=message))  # fmt: skip
+
+
+def test_clients_that_nobody_knows_or_everybody_is_are_refused(tmp_path):
+    network = grid()
+    network.join(3, app())
+    with (
+        server(ledger=tmp_path / "a") as run,
+        pytest.raises(InvalidParameter, match="both say so"),
+    ):
+        play(run, network)
+    network = grid()
+    network.join(6, app())
+    with server(ledger=tmp_path / "a") as run, pytest.raises(InvalidParameter, match="from 0 to 5"):
+        play(run, network)
+    network = grid()
+    network.join(None, app())
+    with server(ledger=tmp_path / "a") as run, pytest.raises(InvalidParameter, match="node-config"):
+        play(run, network)
+    assert not (tmp_path / "a").exists()
+
+
+def test_too_few_clients_are_refused_unless_they_are_enough(tmp_path):
+    few = [app() for _ in range(4)]
+    refused_at_the_start(tmp_path, few, "6 clients answer within")
+    with server(rounds=1) as run:
+        play(run, FakeGrid(few), min_clients=4)
+        assert run.round == 1
+    with pytest.raises(InvalidParameter, match="min_clients"):
+        PrivateStrategy(server(), min_clients=7)
+
+
+def test_settings_that_are_not_the_servers_are_refused():
+    strategy = PrivateStrategy(server(), **QUICK)
+    with pytest.raises(InvalidParameter, match="num_rounds"):
+        strategy.start(grid(), num_rounds=9)
+    with pytest.raises(InvalidParameter, match="initial_arrays"):
+        strategy.start(grid(), initial_arrays=wire.arrays_of({"weight": torch.zeros(3, 6)}))
+    with pytest.raises(Unsupported, match="configuration"):
+        strategy.start(grid(), train_config=ConfigRecord({"lr": 1.0}))
+
+
+def test_a_bound_of_ones_own_cannot_be_told():
+    class Ours(fl.Clip):
+        pass
+
+    class Other:
+        clip_norm = 1.0
+        sensitivity = fl.Clip(1.0).sensitivity
+        limits = fl.Clip(1.0).limits
+        apply = fl.Clip(1.0).apply
+
+    PrivateStrategy(server(bound=Ours(1.0), clip_norm=None))
+    with pytest.raises(Unsupported, match="cannot be told"):
+        PrivateStrategy(server(bound=Other(), clip_norm=None))
+
+
+def test_a_client_answers_to_nothing_else():
+    network = grid()
+    message = Message(RecordDict(), dst_node_id=1, message_type="train")
+    with pytest.raises(InvalidParameter, match="signed"):
+        app()(message, None)
+    told = []
+    with server(sampling=fl.Full(), rounds=1) as run:
+        network.fault = lambda client, message, replies: told.append(message) or replies
+        play(run, network)
+    context = type("Context", (), {"node_config": {"partition-id": 1}})()
+    with pytest.raises(InvalidParameter, match="answers for nobody else"):
+        app()(told[0], context)
+    with pytest.raises(InvalidParameter, match=r"0\.7 alone"):
+        app(clip_norm=0.7)(told[1], context)
+    del told[1].content[wire.SIGN]["seed"]
+    with pytest.raises(InvalidParameter, match="all that a client needs"):
+        app()(told[1], context)
+
+
+def test_an_evaluation_goes_to_public_data_alone():
+    seen = []
+    with server(rounds=2) as run:
+        strategy = PrivateStrategy(run, **QUICK)
+        result = strategy.start(
+            grid(),
+            timeout=0.05,
+            evaluate_fn=lambda number, arrays: (
+                seen.append((number, len(arrays))) or MetricRecord({"accuracy": 0.5})
+            ),
+        )
+        assert strategy.configure_evaluate(1, ArrayRecord(), ConfigRecord(), None) == []
+    assert seen == [(0, 2), (1, 2), (2, 2)]
+    assert set(result.evaluate_metrics_serverapp) == {0, 1, 2}
+    assert result.evaluate_metrics_clientapp == {}
+    assert set(result.train_metrics_clientapp[2]) == {"epsilon", "delta", "clip-norm"}
+
+
+# Killed and resumed.
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("method", [fl.DPFedAvg(), fl.FedAlphaNormEC()], ids=["avg", "ec"])
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_server_that_is_killed_mid_round_goes_on(tmp_path, at, method):
+    options = {"checkpoint": tmp_path / "run.pt", "rounds": 3, "sampling": fl.Full()}
+    options |= {"method": method, "clip_norm": None if method.bound is not None else 0.5}
+    memories = []
+
+    def kill(client, message, replies):
+        given = wire.unpack_assignment(message.content)
+        memories.append((given.number, given.memory))
+        if (given.number, client) == (at, 3):
+            raise Killed
+        return replies
+
+    network = grid(kill, method=method)
+    with pytest.raises(Killed), server(**options) as run:
+        play(run, network)
+    assert rounds_of(tmp_path / "run.pt.ledger") == (at, at - 1)
+    network.fault = lambda client, message, replies: (
+        memories.append((wire.unpack_assignment(message.content).number, None)) or replies
+    )
+    with server(**options).resume() as later:
+        assert later.round == at - 1
+        play(later, network)
+        assert later.round == 3
+    # No round was lost, none was charged twice, and the ledger has one run.
+    assert rounds_of(tmp_path / "run.pt.ledger") == (3, 3)
+    with Ledger.open(tmp_path / "run.pt.ledger", read_only=True) as book:
+        assert len(book.runs) == 1
+        assert book.runs[0].finished
+    if method.bound is not None:
+        # Nobody remembers a round that was not committed.
+        first = [memory["memory"] for number, memory in memories if number == 1 and memory]
+        assert all(not bool(memory.any()) for memory in first)
+
+
+def test_an_answer_to_the_process_that_was_killed_does_not_count(tmp_path):
+    options = {"checkpoint": tmp_path / "run.pt", "rounds": 2, "sampling": fl.Full()}
+    held, reports = [], []
+
+    def kill(client, message, replies):
+        held.extend(replies)
+        if client == 5:
+            raise Killed
+        return replies
+
+    network = grid(kill)
+    with pytest.raises(Killed), server(**options) as run:
+        play(run, network)
+
+    def old(client, message, replies):
+        reply = held[client]
+        reply.metadata.__dict__["_reply_to_message_id"] = replies[0].metadata.reply_to_message_id
+        return [reply]
+
+    network.fault = old
+    with server(**options).resume() as later:
+        play(later, network, on_round=reports.append)
+    assert reports[0].diagnostics.cohort_size == 0
+
+
+def test_nothing_is_charged_to_a_ledger_of_another_run(tmp_path):
+    options = {"rounds": 3, "sampling": fl.Full()}
+    with server(checkpoint=tmp_path / "one.pt", **options) as run:
+        play(run, grid())
+    with server(ledger=tmp_path / "other.ledger", **options) as run:
+        play(run, grid())
+    with (
+        server(checkpoint=tmp_path / "one.pt", ledger=tmp_path / "other.ledger", **options) as run,
+        pytest.raises(LedgerError, match="another ledger"),
+    ):
+        run.resume()
+    assert rounds_of(tmp_path / "other.ledger") == (3, 3)
+
+
+# What is installed.
+
+
+@pytest.mark.parametrize(
+    ("found", "said"), [("1.40.2", r"1\.40\.2 is installed.*1\.41"), (None, "not installed")]
+)
+def test_a_flower_that_is_too_old_is_named(monkeypatch, found, said):
+    def version(name):
+        if found is None:
+            raise versions.metadata.PackageNotFoundError(name)
+        return found
+
+    monkeypatch.setattr(versions.metadata, "version", version)
+    with pytest.raises(ImportError, match=said):
+        versions.check_flower()
+
+
+def test_a_flower_that_is_new_enough_is_taken(monkeypatch):
+    for found in ("1.41.0", "1.50rc1", "2.0.0"):
+        monkeypatch.setattr(versions.metadata, "version", lambda _, found=found: found)
+        assert versions.check_flower() == found

@@ -1,0 +1,330 @@
+"""Single examples as a population."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dpacct import Budget, fl
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl.clients import ClientData
+from dpacct.fl.data import Examples as Rows
+from dpacct.ledger import Ledger
+from tests.fl.problems import cross_entropy, flat, half_square, linear, perceptron
+
+FEATURES, CLASSES, COUNT = 6, 3, 90
+
+
+def data(count: int = COUNT, seed: int = 0) -> ClientData:
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(count, FEATURES, generator=generator)
+    return ClientData(inputs, (inputs[:, :CLASSES]).argmax(dim=1))
+
+
+def train(
+    population: Any, model: nn.Module | None = None, loss: Any = cross_entropy, **options: Any
+):
+    settings: dict[str, Any] = {
+        "clip_norm": 1.0,
+        "noise_multiplier": 1.0,
+        "sampling": fl.Full(),
+        "rounds": 2,
+    }
+    model = linear(FEATURES, CLASSES) if model is None else model
+    return fl.Federation(model, loss, population, **(settings | options))
+
+
+class Silent(fl.GaussianNoise):
+    """Charged as Gaussian noise, and none."""
+
+    def add(self, total: Tensor, limits: Any, std: float, source: Any) -> Tensor:
+        return total
+
+
+def step(population: Any, **options: Any) -> Tensor:
+    """What one round without noise adds to the model."""
+    model = options.pop("model", None) or linear(FEATURES, CLASSES)
+    before = flat(model)
+    settings = {"noise": Silent(), "preflight": False, "rounds": 1}
+    train(population, model, **(settings | options)).run()
+    return flat(model) - before
+
+
+def clipped_mean(model: nn.Module, rows: ClientData, norm: float) -> Tensor:
+    """-mean of the clipped gradients, one backward pass an example."""
+    total = torch.zeros(sum(p.numel() for p in model.parameters()), dtype=torch.float64)
+    for x, y in zip(rows.inputs, rows.targets, strict=True):
+        model.zero_grad()
+        cross_entropy(model(x.unsqueeze(0)), y.unsqueeze(0)).backward()
+        grad = torch.cat([p.grad.flatten() for p in model.parameters()]).double()
+        total -= grad * min(1.0, norm / float(grad.norm()))
+    return total / len(rows)
+
+
+@pytest.mark.parametrize("make", [linear, perceptron])
+def test_a_round_is_a_step_of_dp_sgd(make):
+    rows = data()
+    model = make(FEATURES, CLASSES)
+    expected = clipped_mean(model, rows, 0.3)
+    found = step(fl.Examples(rows), model=model, clip_norm=0.3, server_lr=0.5)
+    torch.testing.assert_close(found.double(), 0.5 * expected, atol=1e-6, rtol=1e-4)
+
+
+def test_many_at_once_and_one_by_one_give_the_same_step():
+    rows = data(40)
+    many = step(fl.Examples(rows), model=perceptron(FEATURES, CLASSES))
+    one = step(fl.Examples(rows), model=perceptron(FEATURES, CLASSES), vectorize=False)
+    torch.testing.assert_close(many, one, atol=1e-7, rtol=1e-5)
+
+
+def test_the_ways_are_named():
+    run = train(fl.Examples(data()))
+    run.run()
+    assert run.training_path.endswith("examples at once")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [fl.DPFedSAM(rho=0.1), fl.DPFedLS(), fl.FedSMPRandK(), fl.DPFedPGN()],
+    ids=lambda method: method.name,
+)
+def test_methods_without_memories_train_examples_as_they_train_clients_of_one(method):
+    rows = data(20)
+    people = [ClientData(rows.inputs[k : k + 1], rows.targets[k : k + 1]) for k in range(20)]
+    local = fl.SGD(lr=1.0, steps=1, batch_size=1)
+    ours = step(fl.Examples(rows), method=method, model=perceptron(FEATURES, CLASSES))
+    model = perceptron(FEATURES, CLASSES)
+    theirs = step(people, method=method, model=model, local=local, vectorize=False)
+    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-4)
+
+
+def summed(rows: ClientData, chunk: int) -> Tensor:
+    """The noiseless sum over everybody, float64."""
+    sums: list[Tensor] = []
+
+    class Recorded(Silent):
+        def add(self, total: Tensor, limits: Any, std: float, source: Any) -> Tensor:
+            sums.append(total.clone())
+            return total
+
+    model = perceptron(FEATURES, CLASSES)
+    step(fl.Examples(rows), model=model, noise=Recorded(), chunk_size=chunk)
+    return sums[-1]
+
+
+@pytest.mark.parametrize("left_out", [0, 33, 69])
+def test_the_sum_moves_by_exactly_one_contribution(left_out):
+    # Bit by bit: the others change their places when one of them is missing.
+    rows = data(70)
+    kept = [k for k in range(70) if k != left_out]
+    others = ClientData(rows.inputs[kept], rows.targets[kept])
+    alone = ClientData(torch.full_like(rows.inputs, math.nan), rows.targets)
+    alone.inputs[left_out] = rows.inputs[left_out]
+    whole, rest, own = (summed(part, 32) for part in (rows, others, alone))
+    assert torch.equal(whole - rest, own)
+    assert 0 < float(own.norm()) <= 1.0
+    assert torch.equal(whole, summed(rows, 96))
+
+
+def test_an_example_out_of_range_costs_its_own_contribution():
+    rows = data(40)
+    broken = ClientData(rows.inputs.clone(), rows.targets.clone())
+    broken.targets[3] = 99
+    broken.inputs[7] = math.nan
+    kept = [k for k in range(40) if k not in (3, 7)]
+    ours = step(fl.Examples(broken))
+    theirs = step(fl.Examples(ClientData(rows.inputs[kept], rows.targets[kept])))
+    torch.testing.assert_close(ours * 40, theirs * 38, atol=1e-6, rtol=1e-5)
+    report = train(fl.Examples(broken), noise=Silent(), preflight=False).run()
+    assert report is not None
+    assert report.diagnostics.dropped_updates == 2
+
+
+class Unreadable:
+    """Examples of which some cannot be read, and some have another shape."""
+
+    def __init__(self, rows: ClientData, bad: int, odd: int) -> None:
+        self.rows, self.bad, self.odd = rows, bad, odd
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        if bool((chosen == self.bad).any()):
+            raise OSError("the disk is gone")
+        inputs, targets = self.rows.inputs[chosen], self.rows.targets[chosen]
+        if bool((chosen == self.odd).any()):
+            # As a reader that pads to the longest of what it was asked for.
+            inputs = nn.functional.pad(inputs, (0, 1))
+        return inputs, targets
+
+
+def test_what_cannot_be_read_costs_its_own_contribution():
+    rows = data(40)
+    kept = [k for k in range(40) if k not in (20, 30)]
+    ours = step(fl.Examples(Unreadable(rows, 20, 30)))
+    theirs = step(fl.Examples(ClientData(rows.inputs[kept], rows.targets[kept])))
+    torch.testing.assert_close(ours * 40, theirs * 38, atol=1e-6, rtol=1e-5)
+
+
+def test_an_empty_batch_releases_noise():
+    model = linear(FEATURES, CLASSES)
+    before = flat(model)
+    run = train(fl.Examples(data()), model, sampling=fl.Poisson(1e-9), rounds=1)
+    report = run.run()
+    assert report is not None
+    assert report.diagnostics.cohort_size == 0
+    assert not torch.equal(before, flat(model))
+
+
+def test_the_ledger_and_the_report_speak_of_examples(tmp_path):
+    path = tmp_path / "examples.ledger"
+    with train(fl.Examples(data()), ledger=path, budget=Budget(50, 1e-3)) as run:
+        report = run.run()
+    assert report is not None
+    assert (report.unit, report.adjacency) == ("example", "add-remove")
+    assert report.to_dict()["unit"] == "example"
+    with Ledger.open(path, read_only=True) as ledger:
+        assert ledger.unit == "example"
+        assert "one example" in ledger.report_markdown()
+
+
+@pytest.mark.parametrize("unit", ["client", "patient"])
+def test_a_ledger_of_another_unit_is_refused(tmp_path, unit):
+    path = tmp_path / "people.ledger"
+    Ledger.open(path, Budget(8, 1e-5), unit=unit).close()
+    with pytest.raises(InvalidParameter, match="protects one"):
+        train(fl.Examples(data()), ledger=path)
+
+
+def test_a_ledger_of_examples_is_refused_for_clients(tmp_path):
+    path = tmp_path / "rows.ledger"
+    Ledger.open(path, Budget(8, 1e-5), unit="example").close()
+    with pytest.raises(InvalidParameter, match="protects one example"):
+        train([data(3), data(4)], ledger=path)
+
+
+def test_a_unit_of_ones_own(tmp_path):
+    path = tmp_path / "patients.ledger"
+    Ledger.open(path, Budget(80, 1e-3), unit="patient").close()
+    with train(fl.Examples(data(), unit="patient"), ledger=path) as run:
+        report = run.run()
+    assert report is not None
+    assert report.unit == "patient"
+
+
+@pytest.mark.parametrize("tracked", [True, False])
+def test_batch_norm_is_refused(tracked):
+    model = nn.Sequential(
+        nn.Linear(FEATURES, 4),
+        nn.BatchNorm1d(4, track_running_stats=tracked),
+        nn.Linear(4, CLASSES),
+    )
+    with pytest.raises(Unsupported, match="BatchNorm1d"):
+        train(fl.Examples(data()), model)
+
+
+def test_methods_with_memories_are_refused():
+    with pytest.raises(Unsupported, match="memory"):
+        train(fl.Examples(data()), clip_norm=None, method=fl.FedAlphaNormEC())
+
+
+@pytest.mark.parametrize(
+    ("local", "name"),
+    [(fl.SGD(steps=2), "local"), (fl.SGD(epochs=3), "local"), (fl.SGD(momentum=0.9), "momentum")],
+)
+def test_more_than_one_step_is_refused(local, name):
+    with pytest.raises(InvalidParameter) as caught:
+        train(fl.Examples(data()), local=local)
+    assert caught.value.name == name
+
+
+def test_a_model_that_cannot_be_batched_trains_one_by_one():
+    class Branching(nn.Linear):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return super().forward(inputs) if bool(inputs.sum() > 0) else 2 * inputs[:, :CLASSES]
+
+    run = train(fl.Examples(data(10)), Branching(FEATURES, CLASSES))
+    run.run()
+    assert run.training_path.startswith("one example at a time")
+    with pytest.raises(Unsupported, match="vectorize=True"):
+        train(fl.Examples(data(10)), Branching(FEATURES, CLASSES), vectorize=True).run()
+
+
+def test_other_losses_and_weight_decay():
+    inputs = torch.randn(30, FEATURES)
+    population = fl.Examples(inputs, inputs[:, :CLASSES].clone())
+    local = fl.SGD(lr=1.0, weight_decay=0.1)
+    many = step(population, loss=half_square, local=local)
+    one = step(population, loss=half_square, local=local, vectorize=False)
+    torch.testing.assert_close(many, one, atol=1e-7, rtol=1e-5)
+
+
+def test_forms_of_data():
+    rows = data(5)
+    pairs = list(zip(rows.inputs, rows.targets, strict=True))
+    forms = [
+        fl.Examples(rows.inputs, rows.targets),
+        fl.Examples(rows),
+        fl.Examples(torch.utils.data.TensorDataset(rows.inputs, rows.targets)),
+        fl.Examples(Rows(rows.inputs, rows.targets)),
+        fl.Examples(pairs),
+    ]
+    for found in forms:
+        assert len(found) == 5
+        assert torch.equal(found[-1].inputs, rows.inputs[4:])
+        assert torch.equal(found.batch([3, 1]).targets, rows.targets[[3, 1]])
+        assert [len(one) for one in found[1:3]] == [1, 1]
+    with pytest.raises(IndexError):
+        forms[0][5]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        torch.zeros(3, 2),
+        [],
+        [torch.zeros(2)],
+        [(torch.zeros(2), 0), (torch.zeros(3), 0)],
+        torch.utils.data.TensorDataset(torch.zeros(3, 2)),
+        3,
+    ],
+    ids=["no targets", "empty", "no pair", "two shapes", "one tensor", "a number"],
+)
+def test_what_is_no_data_set(bad):
+    with pytest.raises(InvalidParameter):
+        fl.Examples(bad)
+
+
+def test_a_seeded_run_goes_on_bit_by_bit(tmp_path):
+    def run(model: nn.Module, **options: Any):
+        settings = {"sampling": fl.Poisson(0.3), "seed": 5, "checkpoint": tmp_path / "run.pt"}
+        return train(fl.Examples(data()), model, rounds=4, **(settings | options))
+
+    whole = linear(FEATURES, CLASSES)
+    run(whole, checkpoint=None).run()
+    begun = run(linear(FEATURES, CLASSES))
+    for report in begun:
+        if report.round == 2:
+            break
+    begun.close()
+    model = linear(FEATURES, CLASSES)
+    resumed = run(model).resume()
+    assert resumed.round == 2
+    resumed.run()
+    assert torch.equal(flat(whole), flat(model))
+
+
+def test_secure_noise_fixed_cohorts_and_adaptive_norms():
+    population = fl.Examples(data())
+    train(population, secure_noise=True, sampling=fl.Poisson(0.2)).run()
+    report = train(population, sampling=fl.Uniform(30, COUNT)).run()
+    assert report is not None
+    assert report.adjacency == "replace-one"
+    adaptive = train(population, clip_norm=None, bound=fl.AdaptiveClip(1.0))
+    adaptive.run()
+    assert adaptive.bound.clip_norm != 1.0

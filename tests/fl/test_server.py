@@ -1,0 +1,433 @@
+"""`fl.Server` is `fl.Federation` with the clients elsewhere: the same bits, the same charges."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dpacct import Budget, fl
+from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsupported
+from dpacct.fl.engine.states import Collected
+from dpacct.fl.layout import Layout, copies, trainable
+from dpacct.fl.local.losses import LocalLoss
+from dpacct.fl.privacy.markers import scatter
+from dpacct.fl.privacy.sums import contribute
+from dpacct.fl.trainers.sequential import SequentialTrainer
+from dpacct.fl.trainers.tasks import join
+from dpacct.ledger import Ledger
+from tests.fl.problems import cross_entropy, federation, flat, linear, make_clients
+
+CPU = torch.device("cpu")
+SIZES = (9, 4, 0, 7, 5, 8)
+CLIENTS = make_clients(SIZES)
+SETTINGS = {
+    "clip_norm": 0.5,
+    "noise_multiplier": 0.7,
+    "sampling": fl.Poisson(0.6),
+    "rounds": 3,
+    "local": fl.SGD(lr=0.1, epochs=2, batch_size=4),
+}
+
+
+class Devices:
+    """Clients that train somewhere else: they know what they are told, and their own data."""
+
+    def __init__(self, method: fl.Method, local: fl.SGD) -> None:
+        self.model = linear()
+        self.layout = Layout.of(trainable(self.model))
+        loss = LocalLoss(self.model, cross_entropy, self.layout.names, "float32", functional=False)
+        self.trainer = SequentialTrainer(method, loss, self.layout)
+        self.local = method.prepare(local)
+
+    def task(self, opened: fl.OpenRound, client: int):
+        seed, memory = opened.draw.seed_of(client), opened.memory(client)
+        return join(lambda: CLIENTS[client], self.local, memory, seed, CPU, self.trainer)
+
+    def answer(self, opened: fl.OpenRound, client: int, *, bounded_there: bool) -> None:
+        task, kept = self.task(opened, client), opened.found.kept
+        row = self.trainer.train([task], opened.broadcast)
+        if bounded_there:
+            bound, most = opened._state.bound, opened._engine.plan.contributions
+            layout = self.layout if kept is None else self.layout.restrict(kept)
+            sent = row if kept is None else row[:, kept]
+            inside, norms, _ = contribute(sent, bound, layout, most)
+            contribution = opened.check(inside, norms <= bound.clip_norm)
+            assert torch.equal(contribution.bounded.rows, inside)
+        else:
+            contribution = opened.bound(row)
+        opened.add([client], contribution)
+        rows = scatter(contribution.bounded.rows, kept, self.layout.size)
+        for memory in self.trainer.remember([task], rows, opened.broadcast) or []:
+            opened.remember(client, memory)
+
+
+def server(**options) -> fl.Server:
+    return fl.Server(linear(), len(CLIENTS), **(SETTINGS | {"preflight": False} | options))
+
+
+def one_place(**options):
+    """The model, and the reports, of a federation."""
+    with federation(linear(), CLIENTS, **(SETTINGS | options)) as run:
+        return list(run), flat(run.model)
+
+
+pytestmark = pytest.mark.usefixtures("uncounted")
+
+METHODS = [
+    fl.DPFedAvg(),
+    fl.DPFedSAM(),
+    fl.DPFedPGN(),
+    fl.DPFedLS(),
+    fl.FedSMPTopK(),
+    fl.FedAlphaNormEC(alpha=0.1, beta=0.5),
+]
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["bounded there", "bounded here"])
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_it_ends_with_the_bits_of_a_federation(method, there):
+    options = {"method": method, "seed": 5}
+    if method.bound is not None:
+        options["clip_norm"] = None
+    expected, model = one_place(**options)
+    with server(**options) as run:
+        devices = Devices(method, SETTINGS["local"])
+        reports = []
+        for opened in run:
+            for client in reversed(list(opened.workers)):
+                devices.answer(opened, client, bounded_there=there)
+            reports.append(opened.release())
+    assert torch.equal(flat(run.model), model)
+    assert [r.diagnostics.cohort_size for r in reports] == [
+        r.diagnostics.cohort_size for r in expected
+    ]
+    assert [r.noise_std for r in reports] == [r.noise_std for r in expected]
+    assert run.not_private_because is not None
+
+
+@pytest.mark.parametrize("noise", [fl.GaussianNoise(), fl.SecureGaussianNoise()])
+def test_an_adaptive_norm_and_every_noise_go_along(noise):
+    options = {
+        "seed": 3, "clip_norm": None, "bound": fl.AdaptiveClip(0.3), "noise": noise,
+        "noise_multiplier": 0.2,
+    }  # fmt: skip
+    _, model = one_place(**options)
+    with server(**options) as run:
+        devices = Devices(fl.DPFedAvg(), SETTINGS["local"])
+        for opened in run:
+            for client in opened.workers:
+                devices.answer(opened, client, bounded_there=client % 2 == 0)
+            opened.release()
+    assert torch.equal(flat(run.model), model)
+
+
+@pytest.mark.parametrize("noise", [fl.GaussianNoise(), fl.SecureGaussianNoise()])
+@pytest.mark.parametrize("method", [fl.DPFedAvg(), fl.FedAlphaNormEC()], ids=["avg", "ec"])
+def test_shares_that_are_collected_apart_are_the_whole(noise, method):
+    options = {"seed": 4, "noise": noise, "method": method}
+    if method.bound is not None:
+        options["clip_norm"] = None
+    _, model = one_place(**options)
+    with federation(linear(), CLIENTS, **(SETTINGS | options)) as run:
+        player = run._player
+        player.begin("shares", run.rounds, None)
+        for _ in range(run.rounds):
+            opened = player.rounds.open()
+            shares = [opened.draw.share(part, 3) for part in range(3)]
+            assert sorted(w for share in shares for w in share.workers) == list(opened.workers)
+            assert sorted(m for share in shares for m in share.members) == list(opened.cohort)
+            for share in reversed(shares):
+                opened.merge(player._collect(share))
+            opened.release()
+        assert torch.equal(flat(run.model), model)
+
+
+def test_a_round_is_on_disk_before_its_cohort_and_committed_before_the_model(tmp_path, monkeypatch):
+    path = tmp_path / "run.ledger"
+    with server(ledger=path) as run:
+        before = flat(run.model)
+        rounds = iter(run)
+        assert run.ledger_path == path
+        opened = next(rounds)
+        with Ledger.open(path, read_only=True) as book:
+            assert (book.runs[0].rounds, book.runs[0].committed) == (1, 0)
+        assert torch.equal(flat(run.model), before)
+        moved = []
+        write = run._rounds.write_model
+        with Ledger.open(path, read_only=True) as book:
+            monkeypatch.setattr(
+                run._rounds, "write_model", lambda: (moved.append(book.runs[0].committed), write())
+            )
+            opened.release()
+        assert moved == [1]
+        assert not torch.equal(flat(run.model), before)
+
+
+def test_a_ledger_that_cannot_commit_releases_nothing(tmp_path, monkeypatch):
+    with server(ledger=tmp_path / "run.ledger", method=fl.FedAlphaNormEC(), clip_norm=None) as run:
+        opened = next(iter(run))
+        opened.remember(1, {"memory": torch.ones(21)})
+        before = flat(run.model)
+
+        def fails(*_: object) -> None:
+            raise LedgerError("the disk is full")
+
+        monkeypatch.setattr("dpacct.ledger.run.commit", fails)
+        with pytest.raises(LedgerError, match="disk"):
+            opened.release()
+        assert torch.equal(flat(run.model), before)
+        assert run._rounds.state.client_states == {}
+        assert run.round == 0
+
+
+def test_memories_are_kept_after_the_commit_alone():
+    with server(method=fl.FedAlphaNormEC(), clip_norm=None, rounds=2) as run:
+        rounds = iter(run)
+        lost = next(rounds)
+        lost.remember(2, {"memory": torch.ones(21)})
+        opened = next(rounds)
+        assert float(opened.memory(2)["memory"].abs().sum()) == 0
+        opened.remember(2, {"memory": torch.ones(21)})
+        assert float(opened.memory(2)["memory"].abs().sum()) == 0
+        opened.release()
+        assert float(run._rounds.state.client_states[2]["memory"].sum()) == 21
+
+
+def test_nobody_comes_and_noise_is_released():
+    with server(noise_multiplier=2.0, server_lr=1.0) as run:
+        before = flat(run.model)
+        report = next(iter(run)).release()
+    assert report.diagnostics.cohort_size == 0
+    assert report.released
+    assert bool((flat(run.model) != before).all())
+
+
+def test_a_round_that_is_left_stays_spent_and_a_run_ends_with_its_plan(tmp_path):
+    with server(rounds=3, ledger=tmp_path / "run.ledger") as run:
+        rounds = iter(run)
+        next(rounds)
+        for opened in rounds:
+            opened.release()
+        assert run.round == 2
+        assert "charged" in run.stopped_because
+
+
+def spent_in(path) -> tuple[int, int]:
+    with Ledger.open(path, read_only=True) as book:
+        [entry] = book.runs
+        assert not book.verify().problems
+        return entry.rounds, entry.committed
+
+
+def die(run: fl.Server) -> None:
+    """What is left of a process that was killed: its files, without a last word."""
+    run._rounds.account._closed = True
+    run._rounds.account._ledger.close()
+
+
+@pytest.mark.parametrize("done", [0, 2])
+def test_a_server_that_was_killed_loses_no_round_and_charges_none_twice(tmp_path, done):
+    options = {"rounds": 4, "checkpoint": tmp_path / "run.pt", "clip_norm": 0.5}
+    run = server(**options)
+    rounds = iter(run)
+    for _ in range(done):
+        next(rounds).release()
+    next(rounds)
+    reached = flat(run.model)
+    die(run)
+    assert spent_in(tmp_path / "run.pt.ledger") == (done + 1, done)
+    with server(**options).resume() as later:
+        assert torch.equal(flat(later.model), reached)
+        assert [opened.release().round for opened in later] == list(range(done + 1, 5))
+        assert later.stopped_because is None
+    assert spent_in(tmp_path / "run.pt.ledger") == (4, 4)
+
+
+def test_a_round_whose_release_was_not_kept_stays_spent(tmp_path, monkeypatch):
+    options = {"rounds": 4, "checkpoint": tmp_path / "run.pt"}
+    run = server(**options)
+    rounds = iter(run)
+    next(rounds).release()
+    opened = next(rounds)
+    # Killed between the release and the checkpoint: somebody may have seen the model.
+    monkeypatch.setattr(run, "save", lambda: None)
+    opened.release()
+    die(run)
+    with server(**options).resume() as later:
+        assert [opened.release().round for opened in later] == [2, 3]
+        assert "charged" in later.stopped_because
+    assert spent_in(tmp_path / "run.pt.ledger") == (4, 4)
+
+
+def test_of_two_processes_with_one_round_one_releases_it(tmp_path):
+    options = {"rounds": 4, "checkpoint": tmp_path / "run.pt"}
+    with server(**options) as run:
+        opened = next(iter(run))
+        with server(**options).resume() as other:
+            theirs = next(iter(other))
+            theirs.release()
+            before = flat(run.model)
+            with pytest.raises(LedgerError, match="committed"):
+                opened.release()
+            assert torch.equal(flat(run.model), before)
+    assert spent_in(tmp_path / "run.pt.ledger") == (1, 1)
+
+
+def test_a_budget_ends_the_run(tmp_path):
+    options = {"budget": Budget(2, 1e-5), "noise_multiplier": 2.0, "rounds": 500}
+    with server(ledger=tmp_path / "run.ledger", **options) as run:
+        assert run.begin() < 500
+        assert run.planned_epsilon.upper <= 2
+
+
+def test_a_plan_that_does_not_fit_is_refused_before_anything(tmp_path):
+    with Ledger.open(tmp_path / "small.ledger", Budget(0.01, 1e-5)):
+        pass
+    with server(ledger=tmp_path / "small.ledger") as run, pytest.raises(BudgetExceeded):
+        next(iter(run))
+
+
+def sent(opened: fl.OpenRound, rows: torch.Tensor) -> fl.Contributions:
+    return opened.check(rows, torch.ones(len(rows), dtype=torch.bool))
+
+
+def test_what_is_sent_is_held_to_the_bound():
+    with server(sampling=fl.Full(), noise_multiplier=0.01) as run:
+        opened = next(iter(run))
+        rows = torch.zeros(6, 21)
+        rows[0] = 1e30
+        rows[1, 3] = float("nan")
+        rows[2, 0] = float("inf")
+        rows[3, 0] = 0.25
+        given = rows.clone()
+        contributions = sent(opened, rows)
+        assert torch.equal(rows.nan_to_num(7.0), given.nan_to_num(7.0))
+        found = contributions.bounded.rows
+        assert contributions.bad.tolist() == [False, True, True, False, False, False]
+        assert 0.49 < float(found[0].double().norm()) <= 0.5
+        assert float(found[1:3].abs().sum()) == 0
+        assert float(found[3, 0]) == 0.25
+        opened.add(range(6), contributions)
+        total = opened.found.total
+        assert float((total - found.double().sum(dim=0)).abs().max()) == 0
+        report = opened.release()
+    assert report.diagnostics.dropped_updates == 2
+
+
+@pytest.mark.parametrize("places", [[6], [-1], [2, 2], [0, 1]])
+def test_whoever_is_not_in_the_round_adds_nothing(places):
+    with server(sampling=fl.Full()) as run:
+        opened = next(iter(run))
+        opened.add([1], sent(opened, torch.ones(1, 21)))
+        before = opened.found.total.clone()
+        with pytest.raises(InvalidParameter, match="clients"):
+            opened.add(places, sent(opened, torch.ones(len(places), 21)))
+        assert torch.equal(opened.found.total, before)
+        assert opened.found.arrived == 1
+
+
+def test_a_cohort_has_its_members_alone():
+    with server(sampling=fl.Uniform(2, 6), adjacency="replace-one") as run:
+        opened = next(iter(run))
+        stranger = next(client for client in range(6) if client not in opened.cohort)
+        with pytest.raises(InvalidParameter, match="is not in round 1"):
+            opened.add([stranger], sent(opened, torch.ones(1, 21)))
+
+
+def test_a_worker_outside_the_cohort_counts_nothing():
+    options = {"method": fl.FedAlphaNormEC(), "clip_norm": None, "sampling": fl.Poisson(0.5)}
+    with server(**options) as run:
+        opened = next(iter(run))
+        assert list(opened.workers) == list(range(6))
+        opened.add(range(6), sent(opened, torch.full((6, 21), 0.01)))
+        assert opened.found.arrived == len(opened.cohort)
+
+
+def test_after_the_release_nothing_is_added_or_released():
+    with server(sampling=fl.Full()) as run:
+        opened = next(iter(run))
+        row = sent(opened, torch.ones(1, 21))
+        opened.release()
+        empty = Collected(torch.zeros(21), None, None)
+        for late in (
+            lambda: opened.add([0], row),
+            lambda: opened.merge(empty),
+            lambda: opened.remember(0, {}),
+            opened.release,
+        ):
+            with pytest.raises(Unsupported, match="released"):
+                late()
+        assert run.round == 1
+
+
+@pytest.mark.parametrize(
+    "memory", [{}, {"memory": torch.zeros(4)}, {"memory": torch.full((21,), torch.nan)}]
+)
+def test_a_memory_of_another_kind_is_refused(memory):
+    with server(method=fl.FedAlphaNormEC(), clip_norm=None) as run:
+        opened = next(iter(run))
+        with pytest.raises(InvalidParameter, match="memory"):
+            opened.remember(0, memory)
+
+
+def test_two_contributions_of_one_client_are_not_one():
+    with server(sampling=fl.Full()) as run:
+        opened = next(iter(run))
+        with pytest.raises(InvalidParameter, match="one of each client"):
+            opened.add([0], sent(opened, torch.ones(2, 21)))
+
+
+def test_what_a_server_cannot_do_is_refused():
+    with pytest.raises(Unsupported, match="secure aggregation"):
+        server(noise=fl.NoiseShares(2), sampling=fl.Full(), adjacency="replace-one")
+    with pytest.raises(Unsupported, match="paper_mode"):
+        server(method=fl.FedAlphaNormEC(paper_mode=True), clip_norm=None)
+    with pytest.raises(Unsupported, match="weights"):
+        server(weights="examples")
+    with pytest.raises(InvalidParameter, match="num_clients"):
+        fl.Server(linear(), 0, **SETTINGS)
+    with pytest.raises(Unsupported, match="elsewhere"):
+        server()._rounds.engine.clients[0]
+
+
+def test_a_method_that_breaks_behind_the_noise_costs_nothing(tmp_path):
+    class Shrinking(fl.DPFedAvg):
+        def server(self, params, noised, server_state):
+            return {name: value[:1] for name, value in params.items()}, server_state
+
+    with server(method=Shrinking(), ledger=tmp_path / "run.ledger") as run:
+        with pytest.raises(InvalidParameter, match="server"):
+            next(iter(run))
+        assert not (tmp_path / "run.ledger").exists()
+
+
+def test_a_bound_that_lets_more_through_is_found_before_anything(tmp_path):
+    class Wide(fl.Clip):
+        def sensitivity(self, adjacency):
+            return super().sensitivity(adjacency)
+
+        def apply(self, rows, norms, layout, margin):
+            return rows.mul_(3.0)
+
+    options = {"bound": Wide(0.5), "clip_norm": None, "ledger": tmp_path / "run.ledger"}
+    with server(**options, preflight=True) as run:
+        with pytest.raises(fl.AuditFailed, match="bound"):
+            next(iter(run))
+        assert not (tmp_path / "run.ledger").exists()
+
+
+def test_a_bound_that_changes_releases_nothing():
+    with server(sampling=fl.Full()) as run:
+        opened = next(iter(run))
+        object.__setattr__(run._rounds.state.bound, "clip_norm", 9.0)
+        with pytest.raises(Unsupported, match="changed"):
+            opened.release()
+        assert run.round == 0
+
+
+def test_parameters_are_copied(tmp_path):
+    with server(checkpoint=tmp_path / "run.pt") as run:
+        opened = next(iter(run))
+        given = copies(opened.broadcast.anchor)
+        opened.release()
+        assert all(torch.equal(given[name], opened.broadcast.anchor[name]) for name in given)

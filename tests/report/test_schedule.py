@@ -1,0 +1,191 @@
+"""The report on rounds: its first page, what is to be signed, its figures, its three forms."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+import dpacct
+from dpacct import Full, InvalidParameter, Poisson, Round, Schedule, Uniform, Unsupported, report
+from dpacct.report.assumptions import COHORTS, MEMORY, of_schedule
+from dpacct.report.front import one_in
+from tests.ledger.report.test_compose import Checker, text_of
+
+PLAN = 300 * Round(1.0, Poisson(0.1))
+
+
+@pytest.fixture(scope="module")
+def page() -> report.Report:
+    return report.on_schedule(PLAN, delta=1e-5, unit="patient", num_units=50_000)
+
+
+def test_the_first_page_says_what_an_ethics_board_asks(page: report.Report) -> None:
+    for text in (text_of(page.to_html()), page.to_markdown().replace("\\", "")):
+        first = text[: text.index("What is assumed, to be signed")]
+        for words in (
+            "is right at most 844 times in 1,000", "500 times", "Each patient (there are 50,000)",
+            "1 in 100,000", "every single patient", "not against", "groups", "not promised",
+        ):  # fmt: skip
+            assert words in first, words
+        assert text.index("Who is protected") < text.index("What an attacker can at most find out")
+        assert text.index("to be signed") < text.index("The figures") < text.index("Words")
+
+
+def test_people_and_epsilon_are_those_that_are_proven(page: report.Report) -> None:
+    spent = dpacct.epsilon(PLAN, delta=1e-5)
+    facts = page.facts
+    assert facts["epsilon"] == {"lower": spent.lower, "upper": spent.upper}
+    assert facts["risk"]["epsilon"] == spent.upper
+    shown = re.search(r"Epsilon is ([\d.]+) here", page.to_markdown())
+    assert shown is not None
+    assert spent.upper <= float(shown[1]) <= spent.upper * 1.0001
+    row = facts["risk"]["of_procedure"]["rates"][0]
+    assert row["fpr"] == 0.001
+    assert "| 1 | 174 |" in page.to_markdown()
+    assert 0.173 < row["tpr"] <= 0.174
+    assert facts["points"][-1]["upper"] == spent.upper
+    assert [p["round"] for p in facts["points"]] == sorted({p["round"] for p in facts["points"]})
+
+
+def test_json_is_plain_and_holds_all_phases(page: report.Report) -> None:
+    data = json.loads(page.to_json())
+    assert (data["kind"], data["unit"], data["num_units"]) == ("schedule", "patient", 50_000)
+    assert data["phases"] == [
+        {"rounds": 300, "noise_multiplier": 1.0, "sampling": "poisson", "sampling_rate": 0.1}
+    ]
+    assert data["assumptions"]
+
+
+def test_the_page_is_one_that_everybody_can_read(page: report.Report) -> None:
+    html = page.to_html()
+    assert '<html lang="en">' in html
+    levels = [int(level) for level in re.findall(r"<h(\d)", html)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    tables = re.findall(r"<table.*?</table>", html, re.DOTALL)
+    assert tables
+    for table in tables:
+        assert "<caption>" in table
+        assert re.search(r'<th scope="(col|row)"', table)
+    for svg in re.findall(r"<svg.*?</svg>", html, re.DOTALL):
+        root = ET.fromstring(svg)  # noqa: S314 - reads what this test wrote
+        assert root.attrib["role"] == "img"
+        (title, *_) = (node.text for node in root.iter() if node.tag.endswith("title"))
+        assert title
+    assert "prefers-color-scheme: dark" in html
+    assert "@media print" in html
+    # It is whole: nothing is fetched, no script runs.
+    Checker().feed(html)
+    assert "url(" not in html
+    assert "@import" not in html
+
+
+def test_no_value_is_shown_as_python_writes_it(page: report.Report) -> None:
+    for text in (text_of(page.to_html()), page.to_markdown()):
+        assert not re.search(r"Poisson\(|Round\(|Adjacency\.|None|inf\b|nan|\{'|<dpacct", text)
+
+
+def luminance(color: str) -> float:
+    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_words_stand_out_from_their_ground(scheme: int) -> None:
+    from dpacct.report.style import STYLE
+
+    found = re.findall(r"--(\w+): (#[0-9a-f]{6})", STYLE)
+    colors = dict(found[8 * scheme : 8 * scheme + 8])
+    assert len(colors) == 8
+    for name in ("words", "faint", "planned", "adaptive"):
+        assert contrast(colors[name], colors["ground"]) >= 4.5, name
+    assert contrast(colors["planned"], colors["empty"]) >= 3
+    assert contrast(colors["chance"], colors["planned"]) >= 1.5
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (5 * Round(9.0), "whether the data of a certain client were used"),
+        (5 * Round(9.0, Full(), "replace-one"), "which of two records was used"),
+        (5 * Round(9.0, Full(), "zero-out"), "whether a certain client contributed"),
+        (5 * Round(9.0, Full(), "replace-one"), "how many took part"),
+    ],
+)
+def test_each_adjacency_has_its_question(plan: Schedule, words: str) -> None:
+    text = report.on_schedule(plan, delta=1e-5).to_markdown()
+    assert words in text
+    assert "{unit}" not in text
+
+
+def test_what_is_assumed_depends_on_what_runs() -> None:
+    assert COHORTS not in of_schedule(2 * Round(9.0), "tight")
+    assert COHORTS in of_schedule(2 * Round(9.0, Poisson(0.1)), "tight")
+    fixed = 2 * Round(9.0, Uniform(5, 50))
+    assert MEMORY in of_schedule(fixed, "tight")
+    assert MEMORY not in of_schedule(fixed, "pairs")
+
+
+def test_a_weak_promise_is_called_weak_and_none_is_called_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weak = report.on_schedule(100 * Round(1.0), delta=1e-5).to_markdown()
+    assert "This protection is weak" in weak
+    strong = report.on_schedule(10 * Round(20.0), delta=1e-5).to_markdown()
+    assert "This protection is weak" not in strong
+    nothing: Any = dpacct.Spent(1.0, float("inf"), 1e-5)
+    monkeypatch.setattr("dpacct.report.schedule.spend", lambda *_: nothing)
+    monkeypatch.setattr("dpacct.report.schedule._points", lambda *_: [])
+    none = report.on_schedule(10 * Round(20.0), delta=1e-5)
+    assert none.facts["risk"] is None
+    assert "Nothing is promised to anybody" in none.to_markdown()
+    assert "to be signed" not in none.to_markdown()
+
+
+@pytest.mark.parametrize(
+    ("delta", "words"),
+    [(1e-5, "1 in 100,000"), (2.34e-4, "1 in 4,270"), (0.5, "1 in 2"), (0.7, "more than 1 in 2")],
+)
+def test_delta_is_told_as_one_in_so_many(delta: float, words: str) -> None:
+    assert one_in(delta) == words
+
+
+def test_rounds_that_differ_are_listed_and_many_are_counted() -> None:
+    plan = Schedule(phase for n in range(50) for phase in 2 * Round(9 + n / 10))
+    found = report.on_schedule(plan, delta=1e-5)
+    text = found.to_markdown()
+    assert text.startswith("# Privacy report: 100 rounds of 50 kinds")
+    assert "And 10 more phases" in text
+    assert len(found.facts["phases"]) == 50
+
+
+def test_bad_input_is_refused_before_anything_is_computed() -> None:
+    with pytest.raises(InvalidParameter, match="rounds"):
+        report.on_schedule(Schedule(), delta=1e-5)
+    with pytest.raises(InvalidParameter, match="delta"):
+        report.on_schedule(PLAN, delta=0)
+    with pytest.raises(InvalidParameter, match="unit"):
+        report.on_schedule(PLAN, delta=1e-5, unit="a\nb")
+    with pytest.raises(InvalidParameter, match="accountant"):
+        report.on_schedule(PLAN, delta=1e-5, accountant="guess")
+    with pytest.raises(Unsupported):
+        report.on_schedule(PLAN, delta=1e-5, accountant="gdp")
+
+
+def test_words_of_others_stay_words() -> None:
+    found = report.on_schedule(PLAN, delta=1e-5, unit="<b>cl|ient</b>", name="<i>x</i>")
+    assert "<b>" not in found.to_html()
+    assert "<i>" not in found.to_html()
+    assert "<b>" not in found.to_markdown().replace("\\<", "")

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from dpacct.errors import NotConverged
+from dpacct.rounds import Round, Uniform
+from dpacct.tight.game import mixtures
+from dpacct.tight.game.answers import lower_epsilon, upper_epsilon
+from dpacct.tight.game.cover import default_cover
+from dpacct.tight.game.kernels import reach_of
+from dpacct.tight.game.mixtures import Mixing, below_a_mixture, mixing_laws
+from dpacct.tight.game.plan import plan_at_delta
+from dpacct.tight.game.triangles import Triangle, profile
+from tests.tight.game.test_laws import mirrored, own_profile
+
+RATE, NOISE, STEP = 0.2, 8.0, 2.0**-8
+MIXING = Mixing(0.01, 1.2)
+
+
+def test_every_triangle_is_worth_less_than_the_best_law() -> None:
+    """At any convex v with v(0) = 0: here the larger of two hockey sticks, scaled at random."""
+    reach = reach_of(RATE, NOISE, STEP, 1e-12)
+    laws = mixing_laws(RATE, NOISE, STEP, reach[0], 1e-12, MIXING)
+    assert len(laws) == mixtures.LAWS
+    losses = STEP * np.array([0.0, 0.5, 3.0, 11.3, 30.0])
+    above = np.array(
+        [
+            np.concatenate([own_profile(law, STEP, losses), mirrored(law, STEP, losses)])
+            for law in laws
+        ]
+    )
+    generator = np.random.default_rng(7)
+    for _ in range(60):
+        missing = generator.dirichlet([0.5, 0.5, 0.5])
+        if max(missing[:2]) > 0.99:
+            continue
+        sides = [
+            profile(RATE, NOISE, Triangle(float(x), float(missing[2])), losses).lower
+            for x in (missing[1], missing[0])
+        ]
+        exact = np.concatenate(sides)
+        for weights in generator.dirichlet(np.full(len(exact), 0.3), size=40):
+            assert weights @ exact <= (above @ weights).max()
+
+
+@pytest.mark.parametrize("law", range(mixtures.LAWS))
+def test_each_law_may_stand_above(law: int) -> None:
+    reach = reach_of(RATE, NOISE, STEP, 1e-12)
+    found = mixing_laws(RATE, NOISE, STEP, reach[0], 1e-12, MIXING)[law]
+    other = found.masses * np.exp(-STEP * (found.first + np.arange(len(found.masses))))
+    first = math.fsum(found.masses) + found.infinite
+    assert 1 <= first < 1 + 1e-9
+    assert math.fsum(other) <= first
+
+
+def test_a_mixture_is_found_where_there_is_one() -> None:
+    rows = np.array([[1.0, 4.0, 2.0], [3.0, 2.0, 2.0], [0.5, 0.5, 9.0]])
+    middle = 0.5 * (rows[0] + rows[1])
+    assert below_a_mixture(middle * (1 - 1e-9), rows)
+    assert below_a_mixture(np.array([0.9, 3.9, 1.9]), rows)
+    assert not below_a_mixture(middle * np.array([1.0, 1.0, 1.001]), rows)
+    assert not below_a_mixture(np.array([3.1, 0.1, 0.1]), rows)
+
+
+def test_laws_that_leave_triangles_out_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any noise given away there is no room for cells of a size."""
+    monkeypatch.setattr(mixtures, "_MOST_CELLS", 300)
+    with pytest.raises(NotConverged, match="do not bound all positions"):
+        mixing_laws(RATE, NOISE, STEP, 400, 1e-12, Mixing(1e-7, 1.2))
+
+
+def test_mixtures_agree_with_cells() -> None:
+    schedule = 40 * Round(8.0, Uniform(200, 1000))
+    plan = plan_at_delta(schedule, 1e-4)
+    lower = lower_epsilon(schedule, plan, 1e-4)
+    by_mixtures = upper_epsilon(schedule, plan, Mixing(0.004, plan.upper.tilt), 1e-4)
+    by_cells = upper_epsilon(schedule, plan, default_cover(), 1e-4)
+    assert lower <= min(by_mixtures, by_cells)
+    assert by_mixtures == pytest.approx(by_cells, rel=0.01)
+    assert by_mixtures <= lower * 1.015
