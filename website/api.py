@@ -54,12 +54,14 @@ def pages() -> dict[str, str]:
     written: dict[str, str] = {}
     owners: dict[int, str] = {}
     for module in modules():
-        parts = [f"# {module.__name__}", markdown(inspect.getdoc(module) or "")]
+        # Names in signatures mean those of this module first.
+        here = f"```{{py:currentmodule}} {module.__name__}\n```"
+        parts = [f"# {module.__name__}", markdown(inspect.getdoc(module) or ""), here]
         for name in public_names(module):
             value = getattr(module, name)
             home = owners.setdefault(id(value), f"{module.__name__}.{name}")
             if home == f"{module.__name__}.{name}":
-                parts.append(described(home, value))
+                parts.append(described(name, value))
             else:
                 parts.append(f"- `{name}` is {{py:obj}}`{home}`.")
         written[page_name(module)] = "\n\n".join(parts) + "\n"
