@@ -6,27 +6,27 @@ import ast
 import enum
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 import dpacct
 
-# Beside dpacct and its rooms: what the page on Python promises below them.
-PARTS = (
-    "dpacct.fl.postprocess",
-    "dpacct.fl.data",
-    "dpacct.fl.models",
-    "dpacct.renyi.odometer",
-    "dpacct.renyi.curve",
-    "dpacct.tight.accountant",
-)
+# Beside dpacct and its rooms: what the page on Python promises below them. Where a module has no
+# ``__all__``, the names that are promised.
+PARTS: dict[str, tuple[str, ...]] = {
+    "dpacct.fl.postprocess": (),
+    "dpacct.fl.data": (),
+    "dpacct.fl.models": (),
+    "dpacct.renyi.odometer": ("Odometer",),
+    "dpacct.renyi.curve": ("RenyiValue",),
+    "dpacct.tight.accountant": ("TightAccountant",),
+}
 HEADINGS = ("Args", "Attributes", "Returns", "Yields", "Error", "Raises", "Source", "Example")
 HEADING = re.compile(rf"^(?P<name>{'|'.join(HEADINGS)}): *(?P<rest>.*)$")
 ENTRY = re.compile(r"^(?P<names>[*\w`.]+(?:, [*\w`.]+)*): (?P<text>.*)$")
 CODE = re.compile(r"(``.+?``|`[^`\n]+`)")
-STATIC = (staticmethod, classmethod)
 DERIVATION = re.compile(r"docs/(derivations/[\w-]+)\.md")
 
 
@@ -39,14 +39,8 @@ def modules() -> tuple[ModuleType, ...]:
 
 
 def public_names(module: ModuleType) -> list[str]:
-    """What a module offers: its ``__all__``, or what is defined in it."""
-    offered = getattr(module, "__all__", None)
-    if offered is None:
-        offered = [
-            name
-            for name, value in vars(module).items()
-            if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
-        ]
+    """What a module offers: its ``__all__``, or what is promised of it."""
+    offered: Sequence[str] = getattr(module, "__all__", PARTS.get(module.__name__, ()))
     return sorted((name for name in offered if not name.startswith("__")), key=str.lower)
 
 
@@ -60,12 +54,14 @@ def pages() -> dict[str, str]:
     written: dict[str, str] = {}
     owners: dict[int, str] = {}
     for module in modules():
-        parts = [f"# {module.__name__}", markdown(inspect.getdoc(module) or "")]
+        # Names in signatures mean those of this module first.
+        here = f"```{{py:currentmodule}} {module.__name__}\n```"
+        parts = [f"# {module.__name__}", markdown(inspect.getdoc(module) or ""), here]
         for name in public_names(module):
             value = getattr(module, name)
             home = owners.setdefault(id(value), f"{module.__name__}.{name}")
             if home == f"{module.__name__}.{name}":
-                parts.append(described(home, value))
+                parts.append(described(name, value))
             else:
                 parts.append(f"- `{name}` is {{py:obj}}`{home}`.")
         written[page_name(module)] = "\n\n".join(parts) + "\n"
@@ -99,7 +95,8 @@ def _class_body(value: Any) -> str:
             parts.append(_directive("property", name, _doc(member)))
         else:
             function = getattr(value, name)
-            kind = type(member).__name__ if isinstance(member, STATIC) else "method"
+            kind = "classmethod" if isinstance(member, classmethod) else "method"
+            kind = "staticmethod" if isinstance(member, staticmethod) else kind
             parts.append(_directive(kind, f"{name}{_signature(function)}", _doc(function)))
     return "\n\n".join(parts)
 

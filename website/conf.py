@@ -32,8 +32,9 @@ maximum_signature_line_length = 80
 python_use_unqualified_type_names = True
 toc_object_entries_show_parents = "hide"
 
-# A page that GitHub shows too may leave out a level of headings.
-suppress_warnings = ["myst.header"]
+# A page that GitHub shows too may leave out a level of headings; and a name in a signature may be
+# that of two classes, of which the nearer one is linked.
+suppress_warnings = ["myst.header", "ref.python"]
 
 # Quotes and dashes of options and numbers stay what can be typed.
 smartquotes = False

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NAVIGATION = "docs/navigation.toml"
 HOME = "docs/index.md"
 # Pages beside those of docs/ and the README.md of each folder of evidence/.
-LOOSE = ("CHANGELOG.md", "CONTRIBUTING.md")
+LOOSE = ("CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md")
 
 FENCED = re.compile(r"^(?P<indent> *)(`{3,}).*?^(?P=indent)\2 *$", re.MULTILINE | re.DOTALL)
 CODE_SPAN = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
@@ -54,7 +54,7 @@ def site_path(page: str) -> str:
     """Where a page of the repository stands on the site: docs/guide/risk.md is guide/risk.md."""
     if page.startswith("docs/"):
         return page.removeprefix("docs/")
-    if page.startswith("evidence/"):
+    if page.endswith("/README.md"):
         return page.removesuffix("/README.md") + ".md"
     return page.lower()
 

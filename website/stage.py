@@ -66,7 +66,10 @@ def _code(text: str) -> str:
     """A block or span of code as Sphinx wants it."""
     if formula := INLINE_FORMULA.fullmatch(text):
         return f"{{math}}`{formula[1]}`"
-    return FENCE.sub(_fence, text, count=1) if text.lstrip(" ").startswith("```") else text
+    if not text.lstrip(" ").startswith("```"):
+        return text
+    # The empty line that ends a doctest says nothing to a reader.
+    return re.sub(r"\n\s*\n( *`{3,})$", r"\n\1", FENCE.sub(_fence, text, count=1))
 
 
 def _fence(match: re.Match[str]) -> str:

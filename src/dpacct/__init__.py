@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Imported when asked for: the ledger brings SQLite, `fl` PyTorch, which most uses never need.
 _ROOMS = ("claims", "fl", "interop", "ledger", "pictures", "report", "risk", "schedules")
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Adjacency",

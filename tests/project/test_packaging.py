@@ -76,7 +76,7 @@ def test_installing_brings_four_packages(metadata: Message) -> None:
     plain = {requirement.name for requirement in needed if requirement.marker is None}
     assert plain == {"numpy", "scipy", "typer", "rich"}
     assert set(metadata.get_all("Provides-Extra", [])) == set(EXTRAS)
-    assert set(EXTRAS) == {"fl", "plot", "interop", "dev", *PLUG_INS}
+    assert set(EXTRAS) == {"fl", "plot", "interop", "dev", "site", "release", *PLUG_INS}
 
 
 def test_every_requirement_has_a_lower_bound() -> None:

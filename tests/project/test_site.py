@@ -69,13 +69,17 @@ def test_every_option_that_help_prints_is_on_the_page_of_commands() -> None:
 
 
 def test_every_public_name_has_a_page_of_functions() -> None:
-    written = "\n".join(api.pages().values())
+    written = api.pages()
+    everything = "\n".join(written.values())
     rooms = [module for module in api.modules() if module is not dpacct]
     assert {"dpacct.fl", "dpacct.ledger", "dpacct.risk"} <= {room.__name__ for room in rooms}
     for module in api.modules():
+        page = written[api.page_name(module)]
         for name in api.public_names(module):
-            place = rf"({re.escape(module.__name__)}\.{name}\b|- `{name}` is )"
-            assert re.search(place, written), f"{module.__name__}.{name}"
+            assert re.search(rf"({{py:\w+}} {name}\b|- `{name}` is )", page), f"{module}: {name}"
+    for home in re.findall(r"` is {py:obj}`([\w.]+)`", everything):
+        module, _, name = home.rpartition(".")
+        assert re.search(rf"{{py:\w+}} {name}\b", written[f"reference/api/{module}"]), home
 
 
 def test_a_docstring_becomes_markdown() -> None:

@@ -71,20 +71,17 @@ def read_html(file: Path) -> Loads:
     return page
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
+@needs_the_builder
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(
+    tmp_path: Path,
+) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "website", "--into", str(folder)],
+        [sys.executable, "-W", "ignore", "-m", "website", "--into", str(tmp_path)],
         cwd=ROOT, check=False, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    return folder / "html"
-
-
-@needs_the_builder
-@pytest.mark.slow
-def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(site: Path) -> None:
+    site = tmp_path / "html"
     built = {file.relative_to(site).as_posix(): read_html(file) for file in site.rglob("*.html")}
     expected = {pages.site_path(page).removesuffix(".md") + ".html" for page in pages.all_pages()}
     assert expected <= set(built)
@@ -108,11 +105,6 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(site
         assert not re.search(
             r"url\(\s*['\"]?(https?:)?//|@import", style.read_text(encoding="utf-8")
         )
-
-
-@needs_the_builder
-@pytest.mark.slow
-def test_the_built_pages_have_mathematics_search_and_both_grounds(site: Path) -> None:
     page = (site / "derivations" / "moments.html").read_text(encoding="utf-8")
     assert page.count("<math") > 100
     assert "prefers-color-scheme: dark" in page

@@ -1,0 +1,1 @@
+"""Complete scripts; README.md lists them, and the tests run each."""
