@@ -79,6 +79,12 @@ class MechanismOptions:
     epochs: str | None = None
 
     @property
+    def says_what_runs(self) -> bool:
+        """Any option was typed that says what runs."""
+        said = (self.noise, self.rounds, self.rate, self.schedule, self.sampling, self.cohort)
+        return any(text is not None for text in (*said, self.adjacency, self.epochs))
+
+    @property
     def num_clients(self) -> int | None:
         """The population, if it was given."""
         if self.clients is None:
