@@ -25,7 +25,6 @@ from dpacct.rounds import (
     Schedule,
     Uniform,
 )
-from dpacct.schedules.shapes import load_schedule
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import SCHEMES, number
 from dpacct_cli.render import plain
@@ -176,6 +175,8 @@ class MechanismOptions:
         """What runs: the file, or the same round again and again."""
         if self.schedule is not None:
             self.refuse_beside_schedule()
+            from dpacct.schedules import load_schedule
+
             return load_schedule(self.schedule)
         # Checked in the order in which a person would read them back.
         noise = self.read_noise()
