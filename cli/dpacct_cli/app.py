@@ -12,6 +12,7 @@ from dpacct_cli import errors, words
 from dpacct_cli.claims import command as claims
 from dpacct_cli.commands import calibrate, compare, delta, rdp, report, risk
 from dpacct_cli.commands import spend as epsilon
+from dpacct_cli.explore import command as explore
 from dpacct_cli.ledger import command as ledger
 from dpacct_cli.text_commands import TextCommand, TextGroup
 from dpacct_cli.train import command as train
@@ -80,6 +81,7 @@ for _command in (
     rdp.rdp,
     compare.compare,
     report.report,
+    explore.explore,
     train.train,
 ):
     app.command(cls=TextCommand)(_command)
