@@ -14,6 +14,7 @@ from dpacct_cli.commands import calibrate, compare, delta, rdp, report, risk
 from dpacct_cli.commands import spend as epsilon
 from dpacct_cli.explore import command as explore
 from dpacct_cli.ledger import command as ledger
+from dpacct_cli.plot import command as plot
 from dpacct_cli.text_commands import TextCommand, TextGroup
 from dpacct_cli.train import command as train
 
@@ -89,6 +90,7 @@ for _command in (
 GROUPS = {
     "ledger": ("The durable record of what was spent on a data set.", ledger.COMMANDS),
     "claims": ("What publications promise, against what is proven.", claims.COMMANDS),
+    "plot": ("Pictures: PNG, SVG or PDF by -o, else as text.", plot.COMMANDS),
 }
 for _group, (_help, _commands) in GROUPS.items():
     _typer = typer.Typer(cls=TextGroup, help=_help, rich_markup_mode=None)

@@ -30,6 +30,7 @@ LABELS = {
     "schedule": "--schedule",
     "claims": "FILE",
     "claim": "--claim",
+    "report": "FILE",
     "solve": "--solve",
     "sampling": "--sampling",
     "cohort_size": "--cohort",

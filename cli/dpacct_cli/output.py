@@ -49,6 +49,11 @@ def write_output(text: str, target: Path | None, *, force: bool) -> None:
     write_new(text, target, LABEL, replace=force)
 
 
+def write_bytes(content: bytes, target: Path, *, force: bool) -> None:
+    """Write what is no text to the file that was named; errors as for `write_output`."""
+    _write(content, target, LABEL, replace=force)
+
+
 def write_new(text: str, file: Path, name: str, *, replace: bool = False) -> None:
     """Write a file of text, by default one that does not exist yet.
 
@@ -59,10 +64,13 @@ def write_new(text: str, file: Path, name: str, *, replace: bool = False) -> Non
     Raises:
         InvalidParameter: as for `write_output`.
     """
+    _write(text.encode("utf-8", "surrogateescape"), file, name, replace=replace)
+
+
+def _write(content: bytes, file: Path, name: str, *, replace: bool) -> None:
     # With the ledger comes SQLite, which most commands never need.
     from dpacct.ledger.disk.outputs import write_file
 
-    content = text.encode("utf-8", "surrogateescape")
     try:
         write_file(file, lambda stream: stream.write(content), name=name, replace=replace)
     except OSError as error:

@@ -15,9 +15,10 @@ from dpacct.rounds import Full, Poisson, Round, Uniform
 from evidence.pages import EVIDENCE, markdown, put_tables
 
 PAGE = "published/README.md"
-HEAD = ["claim", "place", "data", "stated", "delta"] + [
-    "reading", "what runs", "bracket", "verdict", "noise that would do"
-]  # fmt: skip
+HEAD = (
+    "claim", "place", "data", "stated", "delta", "reading", "what runs", "bracket", "verdict",
+    "noise that would do",
+)  # fmt: skip
 STATEMENTS = ["place", "what it says", "holds", "why"]
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dpacct.ledger import Ledger
 
 # Imported when asked for: the ledger brings SQLite, `fl` PyTorch, which most uses never need.
-_ROOMS = ("claims", "fl", "interop", "ledger", "report", "risk", "schedules")
+_ROOMS = ("claims", "fl", "interop", "ledger", "pictures", "report", "risk", "schedules")
 
 __version__ = "0.1.0"
 

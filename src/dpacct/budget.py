@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from dpacct import validate
+from dpacct.display import down, html_table, up
 from dpacct.errors import InvalidParameter, NotConverged
 
 # Where nobody names one, and no population says more.
@@ -69,6 +70,18 @@ class Interval:
 
     def __contains__(self, value: float) -> bool:
         return self.lower <= value <= self.upper
+
+    def _repr_html_(self) -> str:
+        """For a notebook."""
+        return html_table(bracket_rows(self))
+
+
+def bracket_rows(found: Interval) -> list[tuple[str, str, str]]:
+    """Both sides, each shortened to its safe side, and what it is worth."""
+    return [
+        ("proven", up(found.upper), "no neighboring data sets exceed it"),
+        ("achieved", down(found.lower), "an explicit pair of data sets reaches it"),
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,28 @@ reaches a terminal or a page, and none is so long that it hides the rest.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from importlib import import_module
+from os import PathLike
+from typing import Any, Protocol
 
+# Values know that they can be drawn, not by whom: the only way to a later room.
+_PICTURES = "dpacct.pictures"
 # As many characters of a name are shown as a name may have.
 MAX_SHOWN = 200
+
+
+class Drawn(Protocol):
+    """A picture of a value: a notebook shows it, and so does `print`, as text."""
+
+    def save(self, path: str | PathLike[str], *, replace: bool = False) -> None:
+        """Write a file whose name ends in .png, .svg or .pdf."""
+        ...
+
+    def text(self, width: int = 80) -> str:
+        """The picture as lines of text."""
+        ...
 
 
 def up(value: float | Decimal, digits: int = 5) -> str:
@@ -66,3 +84,23 @@ def line(words: str, longest: int = MAX_SHOWN) -> str:
     """Words of others on one line: white space is a blank, and what is too long is cut."""
     cut = words if len(words) <= longest else f"{words[:longest]}... ({len(words)} characters)"
     return escaped(" ".join(cut.split()))
+
+
+def html_table(rows: Iterable[tuple[str, str, str]]) -> str:
+    """A small table for a notebook: what it is, the figure, and what the figure means."""
+    cells = "".join(
+        f"<tr><th style='text-align:left'>{_html(name)}</th><td>{_html(figure)}</td>"
+        f"<td style='text-align:left;opacity:0.75'>{_html(meaning)}</td></tr>"
+        for name, figure, meaning in rows
+    )
+    return f"<table>{cells}</table>"
+
+
+def _html(words: str) -> str:
+    shown = escaped(words).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return shown.replace('"', "&quot;")
+
+
+def drawn(function: str, value: Any, **options: Any) -> Drawn:
+    """The picture of a value by a function of the room of pictures."""
+    return getattr(import_module(_PICTURES), function)(value, **options)

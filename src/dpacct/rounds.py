@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import NamedTuple, cast
 
 from dpacct import validate
+from dpacct.display import Drawn, drawn
 from dpacct.errors import InvalidParameter
 
 MAX_PHASES = 10**6
@@ -250,6 +251,16 @@ class Schedule:
             Phase(Round(factor * round_.noise_multiplier, round_.sampling, round_.adjacency), count)
             for round_, count in self.phases
         )
+
+    def plot(self, *, dark: bool = False) -> Drawn:
+        """A picture of noise and sampling rate over the rounds; a notebook shows it.
+
+        Args:
+            dark: for a dark ground.
+        Raises:
+            InvalidParameter: there are no rounds.
+        """
+        return drawn("draw_schedule", self, dark=dark)
 
     def __repr__(self) -> str:
         return " + ".join(f"{count} * {round_!r}" for round_, count in self.phases) or "Schedule()"

@@ -13,10 +13,21 @@ import dpacct as library
 from dpacct_cli import text_commands
 from dpacct_cli.app import app
 
-COMMANDS = ["calibrate", "epsilon", "delta", "risk", "rdp", "compare", "train", "ledger", "claims"]
+COMMANDS = [
+    "calibrate",
+    "epsilon",
+    "delta",
+    "risk",
+    "rdp",
+    "compare",
+    "train",
+    "ledger",
+    "claims",
+    "plot",
+]
 # Training takes other options and longer, and groups have commands of their own, whose tests check
 # their examples.
-OTHERS = ("train", "ledger", "claims")
+OTHERS = ("train", "ledger", "claims", "plot")
 ACCOUNTING = [command for command in COMMANDS if command not in OTHERS]
 COMMON = ["--json", "--quiet", "--sampling", "--cohort", "--clients", "--adjacency", "--schedule"]
 

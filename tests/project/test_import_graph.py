@@ -29,6 +29,7 @@ LAYERS = [
     {"risk"},
     {"calibration", "report"},
     {"ledger", "claims"},
+    {"pictures"},
     {"dpacct"},  # the public names
     {"interop", "fl"},
     {"dpacct_cli"},
@@ -70,7 +71,7 @@ ONLY = {
     "opacus": {"interop"},
     "typer": {"dpacct_cli"},
     "rich": {"dpacct_cli"},
-    "matplotlib": {"dpacct_cli"},
+    "matplotlib": {"dpacct.pictures.matplotlib"},
 }
 HEAVY = {
     "scipy.stats",

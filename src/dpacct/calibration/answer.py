@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dpacct.budget import Interval, Spent
+from dpacct.display import chosen, html_table, up
 from dpacct.errors import InvalidParameter
 from dpacct.rounds import Round, Schedule
 
@@ -62,6 +63,25 @@ class Calibration:
     def rounds(self) -> int:
         """The number of rounds."""
         return self.schedule.rounds
+
+    def _repr_html_(self) -> str:
+        """For a notebook."""
+        kinds = self.schedule.distinct()
+        rows = [("accountant", self.accountant, str(self.schedule.adjacency))]
+        if self.risk is not None:
+            rows = [(self.goal, up(self.risk.upper), "of any attack, proven"), *rows]
+        rows = [
+            ("epsilon", up(self.epsilon.upper), f"proven, at delta {chosen(self.delta, 3)}"),
+            *rows,
+        ]
+        if len(kinds) == 1:
+            (only,) = kinds
+            who = f"{self.rounds} rounds, {only.sampling!r}"
+            noise = ("noise multiplier", up(only.noise_multiplier, 7), "noise std / clip norm")
+            return html_table([noise, *rows, ("mechanism", who, "")])
+        scale = ("noise scale", up(self.noise_scale, 7), "x the noise of every round")
+        several = f"{self.rounds} rounds of {len(kinds)} kinds"
+        return html_table([scale, *rows, ("mechanism", several, "")])
 
     def _only_round(self, name: str) -> Round:
         distinct = list(self.schedule.distinct())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from dpacct import validate
 from dpacct.budget import Budget, Spent
+from dpacct.display import Drawn, drawn
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.book import Book
 from dpacct.ledger.creation import create
@@ -114,12 +114,7 @@ class Ledger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_failure: object) -> None:
         self.close()
 
     @property
@@ -286,6 +281,10 @@ class Ledger:
     def report_html(self) -> str:
         """The report for a reviewer, as one page of HTML; verifies the ledger first."""
         return verified_report(self._readings.now()).to_html()
+
+    def plot(self, *, dark: bool = False) -> Drawn:
+        """What was spent, over the rounds and by run, as a picture; refused where no round ran."""
+        return drawn("draw_ledger", self.report(), dark=dark)
 
     def export(self) -> Iterator[dict[str, Any]]:
         """Every entry as it stands in the file, with its hash."""

@@ -13,8 +13,8 @@ import dpacct
 from dpacct import Budget, Ledger, Round
 from dpacct.display import up
 from dpacct.ledger import Guarantee
-from dpacct.report.chart import bars, draw
 from dpacct.ledger.report.claims import Claim
+from dpacct.report.chart import bars, draw
 
 BUDGET = Budget(8, 1e-5)
 ROUND = Round(9.0)

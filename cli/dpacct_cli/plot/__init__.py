@@ -1,0 +1,1 @@
+"""`dpacct plot ...`: pictures, to files and to the terminal."""

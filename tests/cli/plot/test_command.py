@@ -1,0 +1,97 @@
+"""`dpacct plot`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from dpacct_cli.app import app
+
+PLAN = "--noise 1 --rounds 30 --q 0.1"
+KINDS = ["eps", "delta", "tradeoff", "rdp", "schedule", "compare"]
+
+
+@pytest.fixture(autouse=True)
+def _no_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpacct.interop.installed_peers", lambda: ())
+
+
+def test_the_kinds_are_those_documented() -> None:
+    group: Any = typer.main.get_command(app)
+    assert list(group.commands["plot"].commands) == [*KINDS, "ledger", "train"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_is_drawn_without_a_file(dpacct: Any, kind: str) -> None:
+    text = dpacct(f"plot {kind} {PLAN}").text
+    assert text.isascii()
+    assert "add-remove" in text
+    found = dpacct(f"plot {kind} {PLAN} --json").json
+    assert found["title"] in text
+    assert found["panels"]
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_a_file_is_written_by_its_name(dpacct: Any, suffix: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / f"a{suffix}"
+    assert dpacct(f"plot schedule {PLAN} -o {file}").text.endswith(f": {file}\n")
+    assert file.stat().st_size > 1000
+    ran = dpacct(f"plot schedule {PLAN} -o {file}")
+    assert (ran.code, ran.out) == (2, "")
+    assert "it exists already. --force replaces it." in ran.err
+    assert dpacct(f"plot schedule {PLAN} -o {file} --force --dark").code == 0
+
+
+def test_several_settings_share_a_picture(dpacct: Any) -> None:
+    line = "plot eps --noise 1,2 --rounds 3 --q 0.1 --accountant tight,rdp"
+    found = dpacct(f"{line} --json").json
+    names = [curve["name"].partition(":")[0] for curve in found["panels"][0]["curves"]]
+    assert names == ["noise 1, tight", "noise 2, tight", "noise 1, rdp", "noise 2, rdp"]
+
+
+def test_a_ledger_and_runs_are_drawn(dpacct: Any, tmp_path: Path) -> None:
+    file = tmp_path / "a.ledger"
+    assert dpacct(f"ledger init {file} --eps 8 --delta 1e-5").code == 0
+    assert dpacct(f"ledger charge {file} {PLAN} --name first").code == 0
+    assert "1 first" in dpacct(f"plot ledger {file}").text
+    report = tmp_path / "one.report.jsonl"
+    report.write_text('{"epsilon_upper": 2.0, "test_accuracy": 0.5, "delta": 1e-5}\n')
+    assert "accuracy 0.5 at epsilon 2" in dpacct(f"plot train {report}").text
+
+
+def test_examples_of_the_help_run(
+    dpacct: Any, schedule_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(Path(schedule_file).parent)
+    for kind in ("eps", "delta", "schedule"):
+        found = re.findall(r"^\s+dpacct (plot .*)$", dpacct(f"plot {kind} -h").text, re.MULTILINE)
+        assert found
+        for example in found:
+            assert dpacct(example).code == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (f"plot eps {PLAN} -o a.gif", "-o is 'a.gif'; a picture ends in .png, .svg, .pdf"),
+        ("plot eps --noise 1,x --rounds 3 --q 0.1", "--noise is 'x', which is not a number"),
+        ("plot eps --noise 1,2,3,4,5,6,7 --rounds 3 --q 0.1", "that is 7 settings, and a picture"),
+        ("plot eps --noise 1 --rounds 3 --q 0.1 --accountant tigt", "--accountant is 'tigt'"),
+        (f"plot tradeoff {PLAN} --fpr 2", "--fpr is 2; a false positive rate lies in"),
+        ("plot eps --noise 1 --q 0.1", "--rounds is missing"),
+        ("plot ledger none.ledger", "FILE is 'none.ledger'; there is no such file"),
+        ("plot train none.jsonl", "FILE is 'none.jsonl'; it cannot be read"),
+        ("plot tradeof", "Did you mean dpacct plot tradeoff?"),
+    ],
+)
+def test_bad_input_is_one_line(dpacct: Any, line: str, words: str) -> None:
+    ran = dpacct(line)
+    assert (ran.code, ran.out) == (2, "")
+    assert words in ran.err
+    assert ran.err.count("\n") == 1

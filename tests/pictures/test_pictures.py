@@ -1,0 +1,161 @@
+"""Pictures as data: what is drawn is what was computed, and lies on the safe side."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dpacct
+from dpacct import Budget, Full, Ledger, Poisson, Round, Schedule, Uniform
+from dpacct.errors import InvalidParameter
+from dpacct.pictures import (
+    Picture,
+    Setting,
+    as_data,
+    compare_picture,
+    delta_picture,
+    epsilon_picture,
+    ledger_picture,
+    rdp_picture,
+    read_run,
+    runs_picture,
+    schedule_picture,
+    tradeoff_picture,
+)
+from dpacct.pictures.spending import counts, first_rounds
+
+PLAN = 60 * Round(1.0, Poisson(0.1)) + 40 * Round(2.0, Poisson(0.05))
+SETTING = Setting("plan", PLAN, "tight")
+
+
+def test_epsilon_over_rounds_is_that_of_the_first_rounds() -> None:
+    picture = epsilon_picture([SETTING], 1e-5, target=5.0)
+    (curve,) = picture.panels[0].curves
+    for rounds in (1.0, 100.0, curve.x[len(curve.x) // 2]):
+        spent = dpacct.epsilon(first_rounds(PLAN, int(rounds)), delta=1e-5)
+        at = list(curve.x).index(rounds)
+        assert (curve.lower[at], curve.y[at]) == (spent.lower, spent.upper)
+    assert list(curve.y) == sorted(curve.y)
+    assert picture.panels[0].levels[0].y == 5.0
+
+
+def test_fixed_cohorts_are_bounded_by_one_game() -> None:
+    plan = 20 * Round(3.0, Uniform(40, 200))
+    (curve,) = epsilon_picture([Setting("", plan, "tight")], 1e-4).panels[0].curves
+    pairs = dpacct.epsilon(plan, delta=1e-4, accountant="pairs")
+    assert pairs.lower == curve.lower[-1] < curve.y[-1] < pairs.upper
+    assert all(low <= high for low, high in zip(curve.lower, curve.y, strict=True))
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 7, 300, 10**9])
+def test_rounds_are_counted_up_to_the_last_one(rounds: int) -> None:
+    found = counts(rounds)
+    assert (found[0], found[-1]) == (1, rounds)
+    assert found == sorted(set(found))
+    assert len(found) < 200
+
+
+def test_the_first_rounds_of_a_schedule() -> None:
+    assert first_rounds(PLAN, 70) == 60 * Round(1.0, Poisson(0.1)) + 10 * Round(2.0, Poisson(0.05))
+    assert first_rounds(PLAN, 100) == PLAN
+    assert first_rounds(PLAN, 0) == Schedule()
+
+
+def test_delta_falls_with_epsilon_and_is_that_of_the_accountant() -> None:
+    picture = delta_picture([SETTING], at=2.0)
+    (curve,) = picture.panels[0].curves
+    assert list(curve.y) == sorted(curve.y, reverse=True)
+    (mark,) = picture.panels[0].marks
+    exact = dpacct.delta(PLAN, epsilon=2.0)
+    assert exact.lower <= mark.y <= exact.upper * (1 + 1e-6)
+
+
+def test_attacks_are_marked_on_the_tradeoff_curve() -> None:
+    picture = tradeoff_picture([SETTING], [0.01])
+    (mark,) = picture.panels[0].marks
+    proven = dpacct.risk.true_positive_rate(PLAN, fpr=0.01).upper
+    assert mark.y == pytest.approx(proven, rel=1e-6)
+    guessing, curve = picture.panels[0].curves
+    assert all(tpr >= fpr for fpr, tpr in zip(guessing.y, curve.y, strict=True))
+
+
+def test_the_best_order_is_marked_on_the_renyi_curve() -> None:
+    picture = rdp_picture([SETTING], 1e-5)
+    (mark,) = picture.panels[0].marks
+    epsilon = dpacct.epsilon(PLAN, delta=1e-5, accountant="rdp").upper
+    assert f"epsilon {dpacct.display.up(epsilon, 4)}" in mark.words
+    (curve,) = picture.panels[0].curves
+    assert min(curve.x) < mark.x < max(curve.x)
+
+
+def test_a_schedule_has_noise_and_rate() -> None:
+    noise, rate = schedule_picture(PLAN).panels
+    assert (list(noise.curves[0].x), list(noise.curves[0].y)) == ([0, 60, 100], [1, 2, 2])
+    assert list(rate.curves[0].y) == [0.1, 0.05, 0.05]
+    with pytest.raises(InvalidParameter, match="at least one round"):
+        schedule_picture(Schedule())
+
+
+def test_many_phases_are_thinned_out() -> None:
+    plan = dpacct.schedules.geometric(5000, 2.0, 1.0, Full())
+    (curve,) = schedule_picture(plan).panels[0].curves
+    assert len(curve.x) < 3000
+    assert (curve.x[-1], curve.y[-1]) == (5000, 1.0)
+
+
+def test_the_smallest_epsilon_is_the_finding() -> None:
+    answers = [("a", 1.0, 2.0, ""), ("b", None, None, "does not apply"), ("c", None, 1.5, "")]
+    picture = compare_picture(PLAN, 1e-5, answers)
+    assert picture.title == "The smallest epsilon is 1.5000, by c"
+    assert [math.isfinite(bar.upper) for bar in picture.panels[0].bars] == [True, False, True]
+    json.dumps(as_data(picture), allow_nan=False)
+
+
+def test_a_ledger_has_its_budget_and_its_runs(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "a.ledger", Budget(8, 1e-5)) as ledger:
+        with pytest.raises(InvalidParameter, match="at least one round"):
+            ledger.plot()
+        ledger.charge("search", 10 * Round(2.0, Poisson(0.1)))
+        ledger.charge("final", 20 * Round(1.5, Poisson(0.1)))
+        picture = ledger_picture(ledger.report())
+        promised = ledger.epsilon_any_stop()
+    over_rounds, by_run = picture.panels
+    assert over_rounds.curves[0].y[-1] == promised
+    assert [bar.name for bar in by_run.bars] == ["1 search", "2 final"]
+    assert over_rounds.levels[0].y == 8.0
+
+
+def rows(*values: Any) -> str:
+    return "".join(json.dumps(value) + "\n" for value in values)
+
+
+def test_runs_are_read_from_reports(tmp_path: Path) -> None:
+    file = tmp_path / "one.report.jsonl"
+    looked = {"epsilon_upper": 2.0, "test_accuracy": 0.5, "delta": 1e-5}
+    file.write_text(rows({"epsilon_upper": 1.0}, looked, looked | {"epsilon_upper": 3.0}))
+    run = read_run(file)
+    assert (run.name, run.epsilon, run.accuracy) == ("one", (2.0, 3.0), (0.5, 0.5))
+    assert runs_picture([run]).panels[0].curves[0].name == "one"
+
+
+@pytest.mark.parametrize("text", ["", "not json", "[1]\n", '{"epsilon_upper": null}\n'])
+def test_reports_that_say_nothing_are_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "one.jsonl"
+    file.write_text(text)
+    with pytest.raises(InvalidParameter, match="report is"):
+        read_run(file)
+    with pytest.raises(InvalidParameter, match="cannot be read"):
+        read_run(tmp_path / "none.jsonl")
+
+
+def test_every_picture_is_json() -> None:
+    for picture in (
+        epsilon_picture([SETTING], 1e-5), delta_picture([SETTING]), rdp_picture([SETTING], 1e-5),
+        tradeoff_picture([SETTING], []), schedule_picture(PLAN),
+    ):  # fmt: skip
+        assert isinstance(picture, Picture)
+        json.dumps(as_data(picture), allow_nan=False)
