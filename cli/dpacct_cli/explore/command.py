@@ -113,7 +113,7 @@ def explore(
     with _journal(target, sweep, resume=resume, replace=force) as journal:
         rows = _computed(sweep, journal, processes, output)
         if target is not None:
-            write_bytes(_content(rows, target.suffix.lower()), target, LABEL, replace=force)
+            write_bytes(_content(rows, target.suffix.lower()), target, force=force)
             place_of(target).unlink(missing_ok=True)
     if target is None:
         numbers = "\n".join(_number(row) for row in rows)
@@ -205,9 +205,10 @@ def _content(rows: list[dict[str, Any]], suffix: str) -> bytes:
         return forms.to_csv(rows).encode()
     if suffix == ".json":
         return (json.dumps(forms.to_data(rows), indent=2, allow_nan=False) + "\n").encode()
+    from dpacct.pictures import Drawing
     from dpacct_cli.explore import picture
 
-    return picture.draw(rows, suffix[1:])
+    return Drawing(picture.picture_of(rows)).to_bytes(suffix[1:])
 
 
 def _tell_failures(rows: list[dict[str, Any]]) -> None:

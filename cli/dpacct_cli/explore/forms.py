@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpacct_cli.explore.rows import COLUMNS
-from dpacct_cli.render import Grid, Page, Row, down, noise, plain, rate, up
+from dpacct_cli.render import Grid, Page, Row, down, noise, rate, up
 
 Rows = Sequence[dict[str, Any]]
 # As many fit on a few screens.
@@ -21,7 +21,7 @@ AXES = {
     "cohort_size": "cohort",
     "delta": "delta",
 }
-_SHOWN = {"noise_multiplier": noise, "sampling_rate": rate, "delta": plain}
+_SHOWN = {"noise_multiplier": noise, "sampling_rate": rate, "delta": noise}
 
 
 def to_csv(rows: Rows) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from dpacct import __version__, validate
 from dpacct.accountant import find_accountant
 from dpacct.budget import DEFAULT_DELTA
-from dpacct.rounds import MAX_CLIENTS, Adjacency, Full, Poisson
+from dpacct.rounds import MAX_CLIENTS, Adjacency, Full
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.explore.values import read_values
 from dpacct_cli.mechanism_options import MechanismOptions
@@ -145,8 +145,6 @@ def _who(typed: Typed, fixed: Fixed) -> list[tuple[str | None, str | None]]:
 
         return [(None, cohort) for cohort in _values("--cohort", typed.cohort, check)]
     if typed.rate is None:
-        MechanismOptions(
-            "1", "1", None, None, fixed.sampling, clients=fixed.clients
-        ).read_schedule()
-        raise OptionConflict(f"--q is missing for {Poisson.name} sampling.")
+        # It says what else there is.
+        MechanismOptions(sampling=fixed.sampling, clients=fixed.clients).read_sampling()
     return [(rate, None) for rate in _values("--q", typed.rate, validate.sampling_rate)]

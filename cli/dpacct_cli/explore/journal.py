@@ -123,16 +123,18 @@ def _read(file: int, target: Path, sweep: Sweep) -> dict[int, dict[str, Any]]:
         found = [json.loads(line) for line in lines]
         rows = {int(one["index"]): dict(one["row"]) for one in found[1:]}
     except (ValueError, KeyError, TypeError):
-        raise _refused(
-            target, f"{place_of(target).name} is damaged", "--force begins anew."
-        ) from None
+        raise _damaged(target) from None
     if found[0] != sweep.name:
         rule = f"{place_of(target).name} has the rows of another sweep, or of another version"
         raise _refused(target, rule, "--force begins anew.")
     known = range(len(sweep.settings))
     if not all(n in known and set(row) == set(COLUMNS) for n, row in rows.items()):
-        raise _refused(target, f"{place_of(target).name} is damaged", "--force begins anew.")
+        raise _damaged(target)
     return rows
+
+
+def _damaged(target: Path) -> InvalidParameter:
+    return _refused(target, f"{place_of(target).name} is damaged", "--force begins anew.")
 
 
 def _refused(target: Path, rule: str, hint: str = "") -> InvalidParameter:

@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
+from dpacct.display import up
 from dpacct.errors import Unsupported
 from dpacct.pictures.picture import Curve, Panel, Picture
 from dpacct_cli.errors import OptionConflict
 from dpacct_cli.explore.forms import AXES, constant, shown, varying
 from dpacct_cli.explore.grid import Sweep
 
-MOST_LINES, MOST_PANELS = 8, 5
+# As many lines look different.
+MOST_LINES, MOST_PANELS = 6, 5
 # Ratios above which a scale is logarithmic.
 _WIDE = 30.0
 _LABELS = {
@@ -71,8 +73,8 @@ def picture_of(rows: Sequence[dict[str, Any]]) -> Picture:
 def _title(rows: Sequence[dict[str, Any]], across: str) -> str:
     if not rows:
         return "No epsilon could be computed"
-    ends = [f(row["epsilon_upper"] for row in rows) for f in (min, max)]
-    return f"Epsilon is {ends[0]:.3g} to {ends[1]:.3g} over {_LABELS[across]}"
+    least, most = (f(row["epsilon_upper"] for row in rows) for f in (min, max))
+    return f"Epsilon is {up(least, 3)} to {up(most, 3)} over {_LABELS[across]}"
 
 
 def _groups(
