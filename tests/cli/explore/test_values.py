@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -66,7 +67,7 @@ def test_a_range_never_leaves_its_ends(first: int, more: int, step: int) -> None
     text = f"{first / 100}..{last / 100}/{step / 100}"
     found = [Fraction(value) for value in read_values("--noise", text)]
     assert found[0] == Fraction(first, 100)
-    assert all(b - a == Fraction(step, 100) for a, b in zip(found, found[1:], strict=False))
+    assert all(b - a == Fraction(step, 100) for a, b in pairwise(found))
     assert found[-1] <= Fraction(last, 100) < found[-1] + Fraction(step, 100)
 
 
