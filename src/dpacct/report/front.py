@@ -38,11 +38,7 @@ AGAINST = (
     "everybody who sees what is released: the models and results of every round. Even those who "
     "know the data of everybody else, work together, and have any computer they like"
 )
-NOT__WEAK_WORDS = (
-    "This protection is weak: an attacker who comes near that is hardly ever wrong. Nobody should "
-    "call it private without saying so."
-)
-AGAINST = (
+NOT_AGAINST = (
     "those who run the computation and see contributions before the noise is added, and whoever "
     "gets at the data in another way"
 )
