@@ -19,6 +19,7 @@ COMMANDS = {
     "rdp": ("dpacct_cli.commands.rdp", "rdp"),
     "compare": ("dpacct_cli.commands.compare", "compare"),
     "report": ("dpacct_cli.commands.report", "report"),
+    "explore": ("dpacct_cli.explore.command", "explore"),
     "train": ("dpacct_cli.train.command", "train"),
 }
 # Of each group the module with its commands, and its help.

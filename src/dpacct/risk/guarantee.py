@@ -27,8 +27,15 @@ def tpr_of_guarantee(epsilon: float, delta: float, fpr: float) -> float:
     if math.isinf(epsilon):
         return 1.0
     rare = 1.0
-    if fpr == 0.0 or epsilon + math.log(fpr) < 1.0:
-        first = fpr * math.exp(epsilon)
+    if fpr == 0.0:
+        rare = delta
+    elif epsilon + math.log(fpr) < 1.0:
+        # e^eps may overflow where the product does not: then an error of 2^-40 covers the sum's.
+        first = (
+            fpr * math.exp(epsilon)
+            if epsilon < 700.0
+            else math.exp(epsilon + math.log(fpr)) * (1 + 2.0**-40)
+        )
         rare = above(first + delta, first, delta)
     ratio = math.exp(-epsilon)
     common = above(1 - ratio * (1 - fpr - delta), 1.0, ratio)
