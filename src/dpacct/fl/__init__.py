@@ -18,10 +18,14 @@ from dpacct.fl.methods import (
     DPFedSAMTopK,
     FedAlphaNormEC,
     FedAvgSmoothed,
+    FedCM,
+    FedDyn,
     FedSMPRandK,
     FedSMPTopK,
+    Scaffold,
 )
 from dpacct.fl.methods.protocol import Context, Method
+from dpacct.fl.methods.server_optimizers import Adam, Momentum, ServerOptimizer
 from dpacct.fl.privacy.adaptive_clip import AdaptiveClip
 from dpacct.fl.privacy.bounds import Bound, Clip, PerLayerClip, SmoothedNormalization
 from dpacct.fl.privacy.findings import Audit, AuditFailed, Finding
@@ -40,6 +44,7 @@ __all__ = [
     "BLURS",
     "METHODS",
     "SGD",
+    "Adam",
     "AdaptiveClip",
     "AggregationPlan",
     "AlphaNormEC",
@@ -64,6 +69,8 @@ __all__ = [
     "Examples",
     "FedAlphaNormEC",
     "FedAvgSmoothed",
+    "FedCM",
+    "FedDyn",
     "FedSMPRandK",
     "FedSMPTopK",
     "Federation",
@@ -73,6 +80,7 @@ __all__ = [
     "JSONLinesWriter",
     "Mask",
     "Method",
+    "Momentum",
     "Noise",
     "NoiseShares",
     "Noised",
@@ -83,7 +91,9 @@ __all__ = [
     "RandomK",
     "Report",
     "RunView",
+    "Scaffold",
     "SecureGaussianNoise",
+    "ServerOptimizer",
     "SmoothedNormalization",
     "Timing",
     "Uniform",

@@ -24,6 +24,7 @@ from dpacct.fl.local.losses import LossFunction
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.dp_fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method
+from dpacct.fl.methods.server_optimizers import ServerOptimizer
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.privacy.bounds import Bound, check_limits
 from dpacct.fl.privacy.charge import NoisePlan
@@ -57,6 +58,7 @@ class Federation:
             one, which is the default and the only one allowed; else the default is 1e-5.
         rounds: planned number of rounds.
         local: default ``SGD()``; for `Examples` the gradient. server_lr: factor on the noisy mean.
+        server: what becomes of the server's step, `Momentum` or `Adam`; None leaves it as it is.
         noise: where the noise comes from; default `GaussianNoise`, added by a trusted server.
             ``secure_noise`` is short for ``noise=SecureGaussianNoise()``.
         ledger: an open `Ledger`, or the path of one. None: beside the checkpoint if there is one
@@ -107,6 +109,7 @@ class Federation:
         delta: float | None = None,
         local: SGD | None = None,
         server_lr: float = 1.0,
+        server: ServerOptimizer | None = None,
         noise: Noise | None = None,
         secure_noise: bool = False,
         ledger: Ledger | str | Path | None = None,
@@ -165,7 +168,8 @@ class Federation:
         rate = validate.real("server_lr", server_lr, "a server learning rate is a finite number")
         asked = Asked(vectorize, chunk_size, memory_limit)
         chooser = choose_chooser(clients, model, loss, method, layout, local, asked)
-        engine = Engine(clients, method, layout, local, plan, noise, source, self.device, rate)
+        way = (clients, method, layout, local, plan, noise, source)
+        engine = Engine(*way, self.device, rate, server)
         state = TrainingState(0, params, copies(method.init(copies(params))), {}, first_bound, None)
         self._player = RoundLoop(engine, chooser, account, state, model, preflight, example)
         self._player.event()

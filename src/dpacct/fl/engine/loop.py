@@ -126,6 +126,7 @@ class RoundLoop:
             f"{engine.method!r}, {engine.local!r}, {plan}, {type(engine.noise).__name__}, "
             f"{engine.num_clients} clients, {engine.layout.size} parameters, "
             f"server_lr={engine.server_lr!r}"
+            + ("" if engine.server is None else f", server={engine.server!r}")
         )
 
     def save(self, path: Path) -> None:
@@ -218,8 +219,7 @@ class RoundLoop:
         charging = time.perf_counter() - began
         # From here on randomness is drawn: the round stays spent, whatever happens.
         ticket.draw()
-        # Rule 3.
-        cohort = draw_cohort(engine.plan.sampling, engine.num_clients, engine.source)
+        cohort = draw_cohort(engine.plan.sampling, engine.num_clients, engine.source)  # Rule 3.
         arrived = engine.noise.arrivals(cohort, engine.source)
         found = self._collect(arrived)
         resumed = time.perf_counter()
