@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from dpacct.errors import NotConverged
 from dpacct.pairs.dominating import Direction
-from dpacct.rounds import Schedule
+from dpacct.rounds import Adjacency, Schedule
 from dpacct.tight.composition import Composition
 from dpacct.tight.game.backward import Frame
 from dpacct.tight.game.rounds import least_frame, moment_law, moment_on_grid, simple_pair
@@ -123,7 +123,9 @@ def _plan(
         if not upper:
             # Two strategies are cheap, but not free.
             least = min(frames[0].step / _FINER, _least_loss(schedule) / 4)
-            step = max(step, lattice(least))
+            # Nor does the simple pair tell what its law loses on a grid where it is not played.
+            simply_played = schedule.adjacency is not Adjacency.ZERO_OUT
+            step = max(step, lattice(least)) if simply_played else lattice(least)
         first, size = math.floor(-most / step) - 8, math.ceil((2 * most - epsilon) / step) + 16
         if size > MAX_POINTS:
             raise NotConverged(f"the game would need {size} losses, more than {MAX_POINTS}")
