@@ -180,6 +180,13 @@ def least_frame(schedule: Schedule, probability: float) -> float:
     )
 
 
+def heavy_pair(round_: Round, direction: Direction) -> AchievedPair:
+    """A pair whose tails no position in this round exceeds by much; for plans."""
+    if not is_game(round_):
+        return achieved_pair(round_, direction)
+    return SampledGaussianPair(rate_bounds(round_)[0], round_.noise_multiplier / 2, direction)
+
+
 def _simple_std(round_: Round) -> float:
     noise = round_.noise_multiplier
     if round_.adjacency is Adjacency.REPLACE_ONE:
