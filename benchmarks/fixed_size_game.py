@@ -29,7 +29,7 @@ from dpacct.tight.game.kernels import forget
 from dpacct.tight.game.plan import plan_at_delta
 
 WANG = "Wang et al. 2019"
-_MOST_CELLS = 160
+_MOST_CELLS = 70
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ MORE = (
     Setting(200, 1000, 10.0, 5000, 1e-3),
     Setting(100, 1000, 6.0, 5000, 1e-8),
 )
-DRAWN = (PROTOTYPE[0], PROTOTYPE[2], PROTOTYPE[4], Setting(50, 1000, 4.0, 1000, 1e-5))
+DRAWN = (PROTOTYPE[0], PROTOTYPE[2])
 
 
 def rows(settings: Sequence[Setting]) -> Iterator[str]:

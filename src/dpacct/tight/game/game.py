@@ -180,9 +180,10 @@ def _start(
     """
     noise = min(round_.noise_multiplier for round_ in schedule.distinct())
     mixtures = ((_DEFAULT_SHARE, None, _LONG), (_COARSE_SHARE, None, MOST_EFFORT))
+    quick = _LONG if noise < _MIXED else _QUICK if noise < _CALM else _QUICK / 2.5
     effort = math.inf
     for share, cover, most in (
-        (_DEFAULT_SHARE, default_cover(), _QUICK if noise < _CALM else _QUICK / 2.5),
+        (_DEFAULT_SHARE, default_cover(), quick),
         *(mixtures if noise >= _MIXED else ()),
         (_COARSE_SHARE, default_cover(), MOST_EFFORT),
         (_COARSE_SHARE, small_cover(), MOST_EFFORT),

@@ -10,10 +10,16 @@ from dataclasses import dataclass, replace
 
 from dpacct.errors import NotConverged
 from dpacct.pairs.dominating import Direction
-from dpacct.rounds import Schedule
+from dpacct.rounds import Adjacency, Schedule
 from dpacct.tight.composition import Composition
 from dpacct.tight.game.backward import Frame
-from dpacct.tight.game.rounds import least_frame, moment_law, moment_on_grid, simple_pair
+from dpacct.tight.game.rounds import (
+    heavy_pair,
+    least_frame,
+    moment_law,
+    moment_on_grid,
+    simple_pair,
+)
 from dpacct.tight.saddle import epsilon_estimate, log_delta_estimate, tilt_at_delta, tilt_at_epsilon
 
 # Share of epsilon that the grid may cost.
@@ -73,6 +79,8 @@ def plan_at_delta(
     simple = Composition.of_schedule(schedule, simple_pair, Direction.REMOVE)
     tilt, at = tilt_at_delta(simple, log_delta)
     epsilon = max(epsilon_estimate(tilt, at, log_delta), _LEAST_EPSILON)
+    heavy = Composition.of_schedule(schedule, heavy_pair, Direction.REMOVE)
+    tilt = min(tilt, tilt_at_delta(heavy, log_delta)[0])
     return replace(
         _plan(schedule, simple, tilt, epsilon, log_delta, share, both=both), direction=direction
     )
@@ -94,6 +102,8 @@ def plan_at_epsilon(
     tilt, at = tilt_at_epsilon(simple, epsilon)
     log_delta = min(log_delta_estimate(tilt, at, epsilon), -1e-3)
     least = max(epsilon, _LEAST_EPSILON)
+    heavy = Composition.of_schedule(schedule, heavy_pair, Direction.REMOVE)
+    tilt = min(tilt, tilt_at_delta(heavy, log_delta)[0])
     return replace(
         _plan(schedule, simple, tilt, least, log_delta, share, both=True), direction=direction
     )
@@ -123,7 +133,9 @@ def _plan(
         if not upper:
             # Two strategies are cheap, but not free.
             least = min(frames[0].step / _FINER, _least_loss(schedule) / 4)
-            step = max(step, lattice(least))
+            # Nor does the simple pair tell what its law loses on a grid where it is not played.
+            simply_played = schedule.adjacency is not Adjacency.ZERO_OUT
+            step = max(step, lattice(least)) if simply_played else lattice(least)
         first, size = math.floor(-most / step) - 8, math.ceil((2 * most - epsilon) / step) + 16
         if size > MAX_POINTS:
             raise NotConverged(f"the game would need {size} losses, more than {MAX_POINTS}")

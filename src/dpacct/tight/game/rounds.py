@@ -131,18 +131,16 @@ def laws_above(
     if takes_everybody(round_):
         return [gaussian_above(*_gaussian(round_, step, negligible))]
     reach = reach_of(rate, noise, step, negligible)
-    match is_game(round_), round_.adjacency:
-        case True, Adjacency.ZERO_OUT:
-            angles = angles_for(positions)
-            return list(zero_out_above(rate, noise, step, reach[0], negligible, direction, angles))
-        case True, _ if isinstance(positions, Mixing):
-            return list(mixing_laws(rate, noise, step, reach[0], negligible, positions))
-        case True, _:
-            return [cell_kernel(rate, noise, cell, step, reach, negligible) for cell in positions]
-        case False, Adjacency.ZERO_OUT:
+    if round_.adjacency is Adjacency.ZERO_OUT:
+        if not is_game(round_):
             return [sampled_above(rate, 2 * noise, step, reach, direction)]
-        case _:
-            return [poisson_above(rate, noise, step, reach)]
+        angles = angles_for(positions)
+        return list(zero_out_above(rate, noise, step, reach[0], negligible, direction, angles))
+    if not is_game(round_):
+        return [poisson_above(rate, noise, step, reach)]
+    if isinstance(positions, Mixing):
+        return list(mixing_laws(rate, noise, step, reach[0], negligible, positions))
+    return [cell_kernel(rate, noise, cell, step, reach, negligible) for cell in positions]
 
 
 def laws_below(
@@ -153,16 +151,14 @@ def laws_below(
     if takes_everybody(round_):
         return [gaussian_below(*_gaussian(round_, step, negligible))]
     reach = reach_of(rate, noise, step, negligible)
-    match is_game(round_), round_.adjacency:
-        case True, Adjacency.ZERO_OUT:
+    if round_.adjacency is Adjacency.ZERO_OUT:
+        if is_game(round_):
             return list(zero_out_below(rate, noise, step, reach[0], direction))
-        case True, _:
-            return list(strategy_kernels(rate, noise, step, reach))
-        case False, Adjacency.ZERO_OUT:
-            remove, add = strategy_kernels(rate, 2 * noise, step, reach)
-            return [remove if direction is Direction.REMOVE else add]
-        case _:
-            return [poisson_below(rate, noise, step, reach)]
+        remove, add = strategy_kernels(rate, 2 * noise, step, reach)
+        return [remove if direction is Direction.REMOVE else add]
+    if is_game(round_):
+        return list(strategy_kernels(rate, noise, step, reach))
+    return [poisson_below(rate, noise, step, reach)]
 
 
 def simple_pair(round_: Round, direction: Direction) -> AchievedPair:
@@ -182,6 +178,13 @@ def least_frame(schedule: Schedule, probability: float) -> float:
         ),
         default=0.0,
     )
+
+
+def heavy_pair(round_: Round, direction: Direction) -> AchievedPair:
+    """A pair whose tails no position in this round exceeds by much; for plans."""
+    if not is_game(round_):
+        return achieved_pair(round_, direction)
+    return SampledGaussianPair(rate_bounds(round_)[0], round_.noise_multiplier / 2, direction)
 
 
 def _simple_std(round_: Round) -> float:
