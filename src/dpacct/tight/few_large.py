@@ -111,7 +111,7 @@ class FewLarge:
         slack = 16 * UNIT * (abs(self._log_small) + self._small_tilt * epsilon + 8)
         small = math.exp(min(max(exponent + slack, -700.0), 0.0))
         total = found.upper + max(upper, 0.0) + small
-        falling = slope * found.upper - self._faded(epsilon)
+        falling = slope * found.upper - (self._faded(epsilon) if lower > 0.0 else 0.0)
         bounds = Interval(
             max(0.0, (found.lower + lower) * (1 - 4 * UNIT)),
             min(1.0, max(found.upper, total) * (1 + 8 * UNIT)),
@@ -221,7 +221,7 @@ def few_large_epsilon(composition: Composition, delta: float) -> Interval:
         NotConverged: see `FewLarge`.
     """
     log_delta = math.log(delta)
-    guess = about_epsilon(composition, log_delta)
+    guess = about_epsilon(composition, log_delta, _NEAR)
     best = Interval(0.0, math.inf)
     for _ in range(_ATTEMPTS):
         bounds = FewLarge(composition, guess, log_delta)
@@ -242,7 +242,7 @@ def few_large_delta(composition: Composition, epsilon: float) -> Interval:
     return FewLarge(composition, epsilon, min(log_delta, 0.0)).delta(epsilon)
 
 
-def about_epsilon(composition: Composition, log_delta: float) -> float:
+def about_epsilon(composition: Composition, log_delta: float, tolerance: float) -> float:
     """About eps(delta), a little too large rather than too small; nothing is proven of it."""
     rows = zip(composition.rates, composition.noise, composition.counts, strict=True)
     alone = max(
@@ -253,8 +253,8 @@ def about_epsilon(composition: Composition, log_delta: float) -> float:
     def excess(log_epsilon: float) -> float:
         return _about_log_delta(composition, math.exp(log_epsilon), log_delta) - log_delta
 
-    found = bracket_root(excess, start + 0.02, (start - 2.0, start + 5.0), _NEAR, 0.1)
-    return math.exp(found[1] + 0.5 * _NEAR)
+    found = bracket_root(excess, start + 0.02, (start - 2.0, start + 5.0), tolerance, 0.1)
+    return math.exp(found[1] + 0.5 * tolerance)
 
 
 def _alone(rate: float, noise: float, delta: float) -> float:
