@@ -49,8 +49,8 @@ _MOST_NODES = MAX_FREQUENCIES // 4
 # The contour was made for another epsilon if it is this much too large or too small.
 _FAR_OFF, _ATTEMPTS = 0.03, 4
 _WIDE = 1e-6
-# By what a cheaper tilt may raise the logarithm of Chernoff's bound.
-_LOOSEST = 4.0
+# By what a cheaper tilt may raise the logarithm of Chernoff's bound, and how far above delta.
+_LOOSEST, _LOOSE_IN_ALL = 4.0, 12.5
 # Beyond this multiple of it nothing is asked for.
 _TOO_FAR = 3.0
 # For estimates: the share of epsilon where small losses end, the least one, and their accuracy.
@@ -78,7 +78,9 @@ class FewLarge:
         self._log_small += log_chernoff_factor(self._small_tilt)
         self._masses = [faded_mass(cut) for cut in self._split.cuts]
         saddle, at = tilt_at_epsilon(self._split, epsilon)
-        tilt = cheapest_tilt(self._split, saddle, epsilon, log_delta, _LOOSEST)
+        loose = at.log_moment - saddle * epsilon - log_delta
+        loosest = min(max(_LOOSE_IN_ALL - loose, 0.0), _LOOSEST)
+        tilt = cheapest_tilt(self._split, saddle, epsilon, log_delta, loosest)
         self._contour = Contour(
             self._split, tilt, epsilon, log_delta, 0.0, at.variance, _MOST_NODES
         )
