@@ -273,9 +273,9 @@ def _about_log_delta(composition: Composition, epsilon: float, log_delta: float)
     try:
         split = _split_at(composition, _USUAL * epsilon, _MARGIN * epsilon, log_delta)
         saddle, at = tilt_at_epsilon(split, epsilon)
+        masses = [faded_mass(cut) for cut in split.cuts]
     except NotConverged:
         return -math.inf
-    counts = composition.counts
-    faded = faded_delta(epsilon, counts, [faded_mass(cut) for cut in split.cuts])[1]
+    faded = faded_delta(epsilon, composition.counts, masses)[1]
     several = log_delta_estimate(saddle, at, epsilon)
     return math.log(max(faded, 1e-300) + math.exp(min(several, 0.0)))
