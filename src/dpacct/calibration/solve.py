@@ -85,6 +85,7 @@ def _noise_factor(goal: Goal, unit: Schedule) -> float:
         goal.log_noise(rate) - math.log(max(r.noise_multiplier for r in unit.distinct())),
     )
     guess = _refine(goal, lambda t: unit.scale_noise(math.exp(t)), guess, ends)
+    guess = _corrected(goal, lambda t: unit.scale_noise(math.exp(t)), guess, excess_at, ends)
     # epsilon falls about as 1 / noise: the step reaches the other side of the root.
     step = min(max(2 * abs(excess_at(guess)), 2 * _TOLERANCE), 0.5)
     bad, good = bracket_root(excess_at, guess, ends, _TOLERANCE, step)
@@ -139,6 +140,28 @@ def largest_rate(goal: Goal, at_scheme: Callable[[Sampling], Schedule]) -> Sched
             f"no sampling rate down to {_SMALLEST_RATE:g} gives {goal.name} {goal.target:g}"
         )
     return at_scheme(Poisson(math.exp(-good)))
+
+
+def _corrected(
+    goal: Goal,
+    schedule_at: Callable[[float], Schedule],
+    guess: float,
+    excess_at: Callable[[float], float],
+    ends: tuple[float, float],
+) -> float:
+    """Where the goal would be met if the estimate is off by as much there as at the guess."""
+    missed = excess_at(guess)
+    start = math.log(goal.estimate(schedule_at(guess)) / goal.target)
+    if not _TOLERANCE * 10 < abs(missed) < 1.0 or not math.isfinite(start):
+        return guess
+    near = (max(ends[0], guess - 1.0), min(ends[1], guess + 1.0))
+
+    def still_missed(t: float) -> float:
+        found = math.log(goal.estimate(schedule_at(t)) / goal.target) - start + missed
+        return found if not math.isnan(found) else math.copysign(math.inf, guess - t)
+
+    low, high = bracket_root(still_missed, guess, near, _TOLERANCE, 2 * abs(missed))
+    return high if high < near[1] else low
 
 
 def _refine(

@@ -180,7 +180,7 @@ class Composition:
         """log M(c), and mean and variance of the loss tilted by e^{c L}; not proven."""
         value = self.precision * tilt * (1 + tilt) / 2
         mean, variance = self.precision * (0.5 + tilt), self.precision
-        for nodes, noise, counts in self._nodes(tilt, ACCURACY, 0.0, MAX_NODES):
+        for nodes, noise, counts in self._nodes(tilt, ACCURACY, 0.0, MAX_NODES, _ROWS):
             part = nodes_cumulants(nodes, noise, counts)
             value, mean = value + part.log_moment, mean + part.mean
             variance += part.variance

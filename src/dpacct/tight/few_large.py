@@ -49,8 +49,8 @@ _MOST_NODES = MAX_FREQUENCIES // 4
 # The contour was made for another epsilon if it is this much too large or too small.
 _FAR_OFF, _ATTEMPTS = 0.03, 4
 _WIDE = 1e-6
-# By what a cheaper tilt may raise the logarithm of Chernoff's bound.
-_LOOSEST = 4.0
+# By what a cheaper tilt may raise the logarithm of Chernoff's bound, and how far above delta.
+_LOOSEST, _LOOSE_IN_ALL = 4.0, 12.5
 # Beyond this multiple of it nothing is asked for.
 _TOO_FAR = 3.0
 # For estimates: the share of epsilon where small losses end, the least one, and their accuracy.
@@ -78,7 +78,9 @@ class FewLarge:
         self._log_small += log_chernoff_factor(self._small_tilt)
         self._masses = [faded_mass(cut) for cut in self._split.cuts]
         saddle, at = tilt_at_epsilon(self._split, epsilon)
-        tilt = cheapest_tilt(self._split, saddle, epsilon, log_delta, _LOOSEST)
+        loose = at.log_moment - saddle * epsilon - log_delta
+        loosest = min(max(_LOOSE_IN_ALL - loose, 0.0), _LOOSEST)
+        tilt = cheapest_tilt(self._split, saddle, epsilon, log_delta, loosest)
         self._contour = Contour(
             self._split, tilt, epsilon, log_delta, 0.0, at.variance, _MOST_NODES
         )
@@ -111,7 +113,7 @@ class FewLarge:
         slack = 16 * UNIT * (abs(self._log_small) + self._small_tilt * epsilon + 8)
         small = math.exp(min(max(exponent + slack, -700.0), 0.0))
         total = found.upper + max(upper, 0.0) + small
-        falling = slope * found.upper - self._faded(epsilon)
+        falling = slope * found.upper - (self._faded(epsilon) if lower > 0.0 else 0.0)
         bounds = Interval(
             max(0.0, (found.lower + lower) * (1 - 4 * UNIT)),
             min(1.0, max(found.upper, total) * (1 + 8 * UNIT)),
@@ -221,7 +223,7 @@ def few_large_epsilon(composition: Composition, delta: float) -> Interval:
         NotConverged: see `FewLarge`.
     """
     log_delta = math.log(delta)
-    guess = about_epsilon(composition, log_delta)
+    guess = about_epsilon(composition, log_delta, _NEAR)
     best = Interval(0.0, math.inf)
     for _ in range(_ATTEMPTS):
         bounds = FewLarge(composition, guess, log_delta)
@@ -242,7 +244,7 @@ def few_large_delta(composition: Composition, epsilon: float) -> Interval:
     return FewLarge(composition, epsilon, min(log_delta, 0.0)).delta(epsilon)
 
 
-def about_epsilon(composition: Composition, log_delta: float) -> float:
+def about_epsilon(composition: Composition, log_delta: float, tolerance: float) -> float:
     """About eps(delta), a little too large rather than too small; nothing is proven of it."""
     rows = zip(composition.rates, composition.noise, composition.counts, strict=True)
     alone = max(
@@ -253,8 +255,8 @@ def about_epsilon(composition: Composition, log_delta: float) -> float:
     def excess(log_epsilon: float) -> float:
         return _about_log_delta(composition, math.exp(log_epsilon), log_delta) - log_delta
 
-    found = bracket_root(excess, start + 0.02, (start - 2.0, start + 5.0), _NEAR, 0.1)
-    return math.exp(found[1] + 0.5 * _NEAR)
+    found = bracket_root(excess, start + 0.02, (start - 2.0, start + 5.0), tolerance, 0.1)
+    return math.exp(found[1] + 0.5 * tolerance)
 
 
 def _alone(rate: float, noise: float, delta: float) -> float:
@@ -271,9 +273,9 @@ def _about_log_delta(composition: Composition, epsilon: float, log_delta: float)
     try:
         split = _split_at(composition, _USUAL * epsilon, _MARGIN * epsilon, log_delta)
         saddle, at = tilt_at_epsilon(split, epsilon)
+        masses = [faded_mass(cut) for cut in split.cuts]
     except NotConverged:
         return -math.inf
-    counts = composition.counts
-    faded = faded_delta(epsilon, counts, [faded_mass(cut) for cut in split.cuts])[1]
+    faded = faded_delta(epsilon, composition.counts, masses)[1]
     several = log_delta_estimate(saddle, at, epsilon)
     return math.log(max(faded, 1e-300) + math.exp(min(several, 0.0)))

@@ -14,7 +14,12 @@ from dpacct.numerics.rounding import UNIT
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import Composed, Contour
 from dpacct.tight.crossing import crossing
-from dpacct.tight.few_large import FewLarge, few_large_delta, few_large_epsilon
+from dpacct.tight.few_large import (
+    FewLarge,
+    about_epsilon,
+    few_large_delta,
+    few_large_epsilon,
+)
 from dpacct.tight.moment_bounds import chernoff_delta
 from dpacct.tight.saddle import (
     epsilon_estimate,
@@ -38,10 +43,16 @@ _FAR_OFF = 0.7
 _TINY, _TINIEST = 1e-320, 1e-250
 # The least epsilon that is guessed, in units of 1 / c.
 _LEAST_GUESS = 1e-4
+# A tilt times the standard deviation of the loss under it; more only where a tail is heavy.
+HEAVY = 12.0
+# Relative accuracy of a search for an estimate.
+_QUICK = 1e-6
 # The share of delta that a truncation may lose: no more than is seen, and next to nothing.
 _LOST, _FAR = 1e-8, 1e-26
 # With less noise than this the moments explode long before that.
 _LOUD = 1.5
+# Nodes of a contour without a blur, where most of the tail is gone.
+_MANY = 8000
 
 
 def inversion_delta(composition: Composition, epsilon: float) -> Interval:
@@ -84,7 +95,8 @@ def _plain_delta(composition: Composed, lost: float, epsilon: float) -> Interval
     """One contour at the saddle point, without a blur."""
     tilt, at = tilt_at_epsilon(composition, epsilon)
     log_delta = min(0.0, log_delta_estimate(tilt, at, epsilon))
-    found = Contour(composition, tilt, epsilon, log_delta, 0.0, at.variance).delta(epsilon)
+    most = _MANY if lost else None
+    found = Contour(composition, tilt, epsilon, log_delta, 0.0, at.variance, most).delta(epsilon)
     return Interval(found.lower, min(1.0, (found.upper + lost) * (1 + 4 * UNIT)))
 
 
@@ -184,7 +196,8 @@ def _plain_epsilon(composition: Composed, lost: float, delta: float) -> Interval
     log_delta, log_rest = math.log(delta), _log_rest(delta, lost)
     tilt, at = tilt_at_delta(composition, log_delta)
     guess = max(epsilon_estimate(tilt, at, log_delta), _LEAST_GUESS / tilt)
-    contour = Contour(composition, tilt, guess, log_delta, 0.0, at.variance)
+    most = _MANY if lost else None
+    contour = Contour(composition, tilt, guess, log_delta, 0.0, at.variance, most)
     return crossing(contour, guess, log_rest, log_delta)
 
 
@@ -195,12 +208,21 @@ def _log_rest(delta: float, lost: float) -> float:
     return math.log(delta - lost) - 4 * UNIT if lost else math.log(delta)
 
 
-def coarse_epsilon(composition: Composition, delta: float) -> float:
-    """About eps(delta), by one contour with a wide blur; nothing is proven of it.
+def without_far_tail(composition: Composition, delta: float) -> Composed:
+    """The composition, where there is much noise without losses that are next to impossible."""
+    if _is_loud(composition) and TruncatedComposition.applies(composition):
+        return TruncatedComposition.losing(composition, _FAR * delta)
+    return composition
+
+
+def quick_epsilon(composition: Composition, delta: float) -> float:
+    """About eps(delta) next to a heavy tail; nothing is proven of it.
 
     Raises:
-        NotConverged: see `Contour`.
+        NotConverged: a search needs too many nodes.
     """
+    if FewLarge.applies(composition):
+        return about_epsilon(composition, math.log(delta), _QUICK)
     rest, lost = composition, 0.0
     if TruncatedComposition.applies(composition):
         rest = TruncatedComposition.losing(composition, _LOST * delta)

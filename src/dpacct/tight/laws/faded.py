@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpacct.errors import NotConverged
 from dpacct.numerics.quadrature import ERROR_FACTOR, panel_nodes
 from dpacct.numerics.rounding import UNIT, Array
 from dpacct.pairs.panels import PanelBounds, node_errors, panel_edges
@@ -20,6 +21,8 @@ from dpacct.tight.laws.split import Cut
 from dpacct.tight.laws.truncated import lost_mass
 
 _WIDTHS, _WAVE = 1.5, 12.0
+# Of more mass than this nothing is split off.
+_MOST = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,11 @@ class FadedMass:
 
 
 def faded_mass(cut: Cut) -> FadedMass:
-    """The mass that is faded out of one round, and what lies beyond its end."""
+    """The mass that is faded out of one round, and what lies beyond its end.
+
+    Raises:
+        NotConverged: it is no small part.
+    """
     q, sigma = cut.rate, cut.noise
     beyond_q, beyond_p = lost_mass(0.0, sigma, cut.end), lost_mass(q, sigma, cut.end)
     x = (sigma**2 * cut.end + 0.5) / sigma
@@ -65,6 +72,8 @@ def faded_mass(cut: Cut) -> FadedMass:
             off = float((terms * relative).sum()) + float((size * (bounds.peak(0.0) + peak)).sum())
             absolute[k] += 1.01 * off + UNIT * terms.size * float(terms.sum()) + 1e-290
     (base, more), (off, more_off) = values, absolute
+    if base + more + off + more_off > _MOST:
+        raise NotConverged("large losses are not rare")
     return FadedMass(max(base - off, 0.0), base + off, more - more_off, more + more_off)
 
 
@@ -78,7 +87,7 @@ def _excess(epsilon: float, counts: Array, masses: list[FadedMass], *, most: boo
     """P(A) - e^eps Q(A): it falls with the mass under Q, and rises with what P has more."""
     base = np.array([mass.least if most else mass.most for mass in masses])
     more = np.array([mass.most_more if most else mass.least_more for mass in masses])
-    above = np.minimum(base + more, 0.5)
+    above = base + more
     growth = math.exp(epsilon)
     first = float(counts @ (more - math.expm1(epsilon) * base))
     # What is counted twice where several rounds are faded.

@@ -179,7 +179,8 @@ class SplitLosses:
                 )
                 # Left of the first panel r <= 1, and phi has at most the mass e^(-reach^2 / 2).
                 whole = (*whole[:4], np.append(whole[4], tail), np.append(whole[5], 2.1))
-            parts.append(Part(*(part.ravel() for part in whole), log_scale))
+            at, weight, spread, moved = (part.ravel() for part in whole[:4])
+            parts.append(Part(at, weight, spread, moved, whole[4], whole[5], log_scale))
         self.small, self.large = parts
 
     def large_decay(self, times: Array) -> Array:
