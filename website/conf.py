@@ -46,6 +46,7 @@ html_css_files = ["style.css"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
+html_show_copyright = False
 html_use_index = True
 html_math_renderer = "mathml"
 html_theme_options = {
