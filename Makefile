@@ -1,16 +1,24 @@
 # One command each, and each what .ci/run runs. VENV=path uses another environment.
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
+# Flower needs older packages than the other extras are tested with.
+FLOWER_VENV ?= .venv-flower
+FLOWER := $(FLOWER_VENV)/bin/python
 
-.PHONY: test thorough explore lint bench docs reference site
+.PHONY: test thorough explore flower lint bench docs reference site
 
 test: | $(PYTHON)
 	$(PYTHON) -m pytest -n auto
 
 # What is slow, what everyday runs take a sample of, and the properties again, on five times as many examples.
-thorough: | $(PYTHON)
+thorough: flower | $(PYTHON)
 	DPACCT_TESTS=thorough $(PYTHON) -m pytest -n auto -m "hypothesis or slow or sampled" \
 		--ignore=tests/project/test_docs_examples.py
+
+# The plug-ins for Flower, with its processes and its simulation: minutes.
+flower: | $(FLOWER)
+	DPACCT_TESTS=thorough $(FLOWER) -m pytest tests/fl/flower tests/interop/test_flower.py
+	$(FLOWER) -m pyright --pythonpath $(FLOWER) -p tests/fl/flower/pyright.json
 
 # New examples each time; what fails is printed with the line that repeats it.
 explore: | $(PYTHON)
@@ -41,3 +49,8 @@ site: | $(PYTHON)
 $(PYTHON):
 	python3 -m venv $(VENV)
 	$(PYTHON) -m pip install -q -c constraints.txt -e '.[dev,interop,fl,plot]'
+
+$(FLOWER):
+	python3 -m venv $(FLOWER_VENV)
+	grep -vE '^(packaging|rich|typer)==' constraints.txt > $(FLOWER_VENV)/constraints.txt
+	$(FLOWER) -m pip install -q -c $(FLOWER_VENV)/constraints.txt -e '.[dev,fl,flower,dp-accounting]' 'flwr[simulation]'

@@ -20,6 +20,8 @@ COMMANDS = [
     "risk",
     "rdp",
     "compare",
+    "report",
+    "explore",
     "train",
     "ledger",
     "claims",
@@ -27,7 +29,7 @@ COMMANDS = [
 ]
 # Training takes other options and longer, and groups have commands of their own, whose tests check
 # their examples.
-OTHERS = ("train", "ledger", "claims", "plot")
+OTHERS = ("report", "explore", "train", "ledger", "claims", "plot")
 ACCOUNTING = [command for command in COMMANDS if command not in OTHERS]
 COMMON = ["--json", "--quiet", "--sampling", "--cohort", "--clients", "--adjacency", "--schedule"]
 

@@ -60,17 +60,52 @@ def triangles(mesh: int) -> Iterator[tuple[Point, Point, Point]]:
             yield _on_circle(2 * at_b), _on_circle(0.0), _on_circle(-2 * (math.pi - at_a - at_b))
 
 
-def two_rounds(q: float, z: float, epsilon: float, mesh: int, side: int = 161) -> float:
+def two_rounds(
+    q: float,
+    z: float,
+    epsilon: float,
+    mesh: int,
+    side: int = 161,
+    last: Callable[[Array], Array] | None = None,
+) -> float:
     """delta(eps) of two rounds, the best triangle of a mesh in the first at each past.
 
-    The last round is worth the larger of remove and add: for one threshold nothing exceeds them.
+    The last round, if of the same kind, is worth the larger of remove and add: for one threshold
+    nothing exceeds them.
     """
+    worth = last or fixed_size_last(q, z)
     best = 0.0
     for crowd, client, other in triangles(mesh):
         p, q_density, cell = _densities(q, z, crowd, client, other, side)
         left = np.log(p / q_density) - epsilon
-        best = max(best, float((p * _last_round(q, z, left)).sum() * cell))
+        best = max(best, float((p * worth(left)).sum() * cell))
     return best
+
+
+def line_then(z: float, rate: float, epsilon: float, last: Callable[[Array], Array]) -> float:
+    """delta(eps) of a round with one pair, Gaussian or Poisson, and whatever comes after."""
+    x, p, other = _replaced_on_a_line(z, rate)
+    return float((p * last(np.log(p / other) - epsilon)).sum() * (x[1] - x[0]))
+
+
+def one_pair_last(z: float, rate: float = 1.0) -> Callable[[Array], Array]:
+    """What a last round with one pair is worth at each loss, where one client is replaced."""
+    x, p, other = _replaced_on_a_line(z, rate)
+    places = np.sinh(np.linspace(-9.0, 9.0, 801)) * (12.0 / math.sinh(9.0))
+    worth = [float(np.maximum(p - math.exp(-y) * other, 0).sum()) for y in places]
+    values = np.array(worth) * float(x[1] - x[0])
+    return lambda left: np.interp(left, places, values)
+
+
+def fixed_size_last(q: float, z: float) -> Callable[[Array], Array]:
+    """The same for a round of fixed size."""
+    return lambda left: _last_round(q, z, left)
+
+
+def _replaced_on_a_line(z: float, rate: float) -> tuple[Array, Array, Array]:
+    x = np.linspace(-1 - 9 * z, 1 + 9 * z, 4001)
+    rest = (1 - rate) * _line(x, 0.0, z)
+    return x, rest + rate * _line(x, 1.0, z), rest + rate * _line(x, -1.0, z)
 
 
 def one_round(
@@ -125,3 +160,36 @@ def _last_round(q: float, z: float, left: Array) -> Array:
     near, far = (0.5 * erfc(-(sign * mu / 2 - odds / mu) / math.sqrt(2)) for sign in (1, -1))
     profile = q * (near - np.exp(np.minimum(odds, 600.0)) * far)
     return np.where(left > 0, -np.expm1(-size) + np.exp(-size) * profile, profile)
+
+
+def zero_out_two_rounds(
+    q: float, z: float, epsilon: float, angles: int, side: int = 161, *, swapped: bool = False
+) -> float:
+    """delta(eps) of two rounds where a contribution becomes zero, any angle at each past."""
+    # A chord lies above the value, so that places are dense where the curvature is.
+    left = np.sinh(np.linspace(-9.0, 9.0, 1601)) * (6.0 / math.sinh(9.0))
+    last = np.max([_last_value(q, z, left, w, swapped=swapped) for w in (1.0, 0.0, -1.0)], axis=0)
+    best = 0.0
+    for k in range(angles + 1):
+        crowd = _on_circle(math.pi * k / angles)
+        p, q_density, cell = _densities(q, z, crowd, (1.0, 0.0), (0.0, 0.0), side)
+        if swapped:
+            p, q_density = q_density, p
+        worth = np.interp(np.log(p / q_density) - epsilon, left, last)
+        best = max(best, float((p * worth).sum() * cell))
+    return best
+
+
+def _last_value(q: float, z: float, left: Array, crowd: float, *, swapped: bool) -> Array:
+    """E_P[(1 - e^(-y - L))_+] at each y, on a line, with the client at 1 or at 0."""
+    x = np.linspace(-1 - 9 * z, 1 + 9 * z, 6001)
+    rest = (1 - q) * _line(x, crowd, z)
+    p, other = rest + q * _line(x, 1.0, z), rest + q * _line(x, 0.0, z)
+    if swapped:
+        p, other = other, p
+    step = float(x[1] - x[0])
+    return np.array([float(np.maximum(p - math.exp(-y) * other, 0).sum()) * step for y in left])
+
+
+def _line(x: Array, center: float, z: float) -> Array:
+    return np.exp(-((x - center) ** 2) / (2 * z * z)) / (z * math.sqrt(2 * math.pi))

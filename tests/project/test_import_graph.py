@@ -34,6 +34,7 @@ LAYERS = [
     {"fl"},
     {"interop"},
     {"dpacct_cli"},
+    {"__main__"},
 ]
 ROOMS = {
     "dpacct.ledger": [

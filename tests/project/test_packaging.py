@@ -143,7 +143,7 @@ def test_continuous_integration_is_runnable() -> None:
     assert subprocess.run([bash, "-n", str(script)], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("target", ["test", "lint", "bench", "docs"])
+@pytest.mark.parametrize("target", ["test", "lint", "bench", "docs", "flower"])
 def test_make_knows_the_target(target: str) -> None:
     make = shutil.which("make")
     if make is None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
+from itertools import pairwise
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -67,7 +67,7 @@ def test_the_page_is_one_that_everybody_can_read(page: report.Report) -> None:
     levels = [int(level) for level in re.findall(r"<h(\d)", html)]
     assert levels[0] == 1
     assert levels.count(1) == 1
-    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    assert all(after <= before + 1 for before, after in pairwise(levels))
     tables = re.findall(r"<table.*?</table>", html, re.DOTALL)
     assert tables
     for table in tables:

@@ -83,6 +83,7 @@ def test_a_badly_chosen_line_or_step_is_charged(case: int, factor: float, step: 
 @pytest.mark.parametrize("width", [1e-9, 1e-6, 1e-3, 0.1])
 def test_a_blur_is_charged(case: int, width: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contour, "_UNBLURRED", 1)
+    monkeypatch.setattr(contour, "_FEWER", 0)
     rounds, epsilon, direction = SETTINGS[case]
     composition = compose(rounds, direction)
     line = Contour(composition, *best_line(composition, epsilon)[:1], epsilon, -12.0, width)
@@ -97,6 +98,7 @@ def test_a_blur_is_charged(case: int, width: float, monkeypatch: pytest.MonkeyPa
 def test_a_blur_that_is_not_charged_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The blurred sum alone lies above the truth by more than the rest of its bracket."""
     monkeypatch.setattr(contour, "_UNBLURRED", 1)
+    monkeypatch.setattr(contour, "_FEWER", 0)
     rounds, epsilon, direction = SETTINGS[0]
     composition = compose(rounds, direction)
     tilt, log_delta = best_line(composition, epsilon)
@@ -157,6 +159,7 @@ def test_without_the_far_tail(
     """delta of what is kept lies below the truth, and by no more than what is lost."""
     if blurred:
         monkeypatch.setattr(contour, "_UNBLURRED", 1)
+    monkeypatch.setattr(contour, "_FEWER", 0)
     rounds = [(0.1, 1.3, 100)]
     exact = truth(epsilon, rounds, Direction.REMOVE)
     whole = compose(rounds, Direction.REMOVE)

@@ -16,7 +16,7 @@ from dpacct_cli import options
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.mechanism_options import MechanismOptions
 from dpacct_cli.output import Force, Output, read_output, write_output
-from dpacct_cli.words import spelling
+from dpacct_cli.words import spelling, text_of
 
 if TYPE_CHECKING:
     from dpacct.claims import Claim
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
 FORM_NAMES = ("html", "md", "json")
 DEFAULT_FORM = "md"
+_CLIENT = "client"
 
 Source = Annotated[
     str,
@@ -141,7 +142,7 @@ def _of_rounds(
             plan,
             delta=at.value,
             accountant=accountant,
-            unit=unit or "client",
+            unit=_CLIENT if unit is None else unit,
             num_units=typed.num_clients,
         )
         return FORMS[form](found)
@@ -165,12 +166,14 @@ def _of_file(
             typed.clients, typed.adjacency, typed.epochs,
         )  # fmt: skip
         return _of_rounds(named, delta, accountant, unit)
-    beside = typed.retyped() + (f" --delta {delta}" if delta else "")
-    if beside.strip():
-        raise conflict(beside.strip(), file, f"the {kind} says it already")
+    beside = {"--delta": delta, "--accountant": text_of("--accountant")}
     if kind == "ledger":
-        if unit is not None:
-            raise conflict(f"--unit {unit}", file, "the ledger says it already")
+        beside |= {"--unit": unit, "--claim": claim}
+    said = [f"{option} {value}" for option, value in beside.items() if value is not None]
+    said = [part for part in (typed.retyped(), *said) if part]
+    if said:
+        raise conflict(" ".join(said), file, f"the {kind} says it already")
+    if kind == "ledger":
         return lambda form: ledger_report(file, form)
     return lambda form: _claim_report(file, claim, unit, form)
 
@@ -214,7 +217,9 @@ def _claim_report(file: str, claim: str | None, unit: str | None, form: str) -> 
     from dpacct_cli.claims.command import read_claims
 
     found = {one.id: one for one in read_claims(file).claims}
-    return FORMS[form](on_claim(_one_of(found, claim, file), unit=unit or "client"))
+    return FORMS[form](
+        on_claim(_one_of(found, claim, file), unit=_CLIENT if unit is None else unit)
+    )
 
 
 def _one_of(found: dict[str, Claim], wanted: str | None, file: str) -> Claim:

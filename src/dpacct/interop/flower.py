@@ -15,20 +15,24 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from flwr.serverapp import (
+from dpacct import validate
+from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
+from dpacct.budget import Budget
+from dpacct.errors import InvalidParameter
+from dpacct.interop.packages import import_package
+from dpacct.ledger import Run
+from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
+
+# Before its names are asked for, which an older one lacks.
+import_package("flwr", "flwr", "1.41", "flower")
+
+from flwr.serverapp import (  # noqa: E402 - see above
     GaussianPrivacyEvent,
     NeighboringRelation,
     PrivacyConfig,
     PrivacySpent,
     SamplingMethod,
 )
-
-from dpacct import validate
-from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
-from dpacct.budget import Budget
-from dpacct.errors import InvalidParameter
-from dpacct.ledger import Run
-from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
 
 _SCHEMA = 1
 _BACKEND = "dpacct"

@@ -130,9 +130,20 @@ class PanelBounds:
     def power(self, exponent: float) -> Array:
         """Bound of |r^exponent| for an exponent <= 0."""
         with np.errstate(over="ignore"):
-            return np.exp(exponent * np.log(self._smallest))
+            return np.exp(exponent * self.log_smallest)
 
-    def peak(self, power: float, offset: float = 0.0) -> Array:
+    @property
+    def log_smallest(self) -> Array:
+        """Logarithm of a bound of |r| from below."""
+        return np.log(self._smallest) - 4 * UNIT * (1 + np.abs(np.log(self._smallest)))
+
+    @property
+    def log_largest(self) -> Array:
+        """Logarithm of a bound of |r| from above."""
+        log_r = np.log1p(self._q * np.expm1(np.minimum(self._high, 700.0)))
+        return log_r + 32 * UNIT * np.abs(log_r)
+
+    def peak(self, power: float, offset: float | Array = 0.0) -> Array:
         """Bound of |e^{-offset - (sigma u + 1/(2 sigma))^2/2} r^power| for a power >= 0.
 
         On the real axis from the value at the center and the slopes at the ends, which are

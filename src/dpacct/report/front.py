@@ -30,6 +30,10 @@ from dpacct.rounds import Adjacency
 
 # A guess that is right so often makes a promise that hardly anybody would call one.
 WEAK = 0.95
+_WEAK_WORDS = (
+    "This protection is weak: an attacker who comes near that is hardly ever wrong. Nobody should "
+    "call it private without saying so."
+)
 AGAINST = (
     "everybody who sees what is released: the models and results of every round. Even those who "
     "know the data of everybody else, work together, and have any computer they like"
@@ -104,6 +108,7 @@ def front_page(promise: Promise) -> list[Block]:
     asked = question(promise.adjacency, promise.unit)
     return [
         Paragraph(_headline(promise, asked), strong=True),
+        *([Paragraph(_WEAK_WORDS)] if promise.best.guess > WEAK else []),
         *_promised(promise, asked),
         *_protected(promise, asked),
         *_found_out(promise, asked),
@@ -111,13 +116,12 @@ def front_page(promise: Promise) -> list[Block]:
 
 
 def _headline(promise: Promise, asked: Question) -> str:
-    blindly = chosen_of_thousand(EVEN)
-    right = of_thousand(promise.best.guess)
-    words = (
-        f"Whoever sees all that {'is' if promise.planned else 'was'} released and guesses "
-        f"{asked.asked} is right at most {right} times in 1,000. Guessing blindly is right "
-        f"{blindly} times."
-    )
+    right, released = of_thousand(promise.best.guess), "is" if promise.planned else "was"
+    who = f"whoever sees all that {released} released and guesses {asked.asked}"
+    words = f"{who[0].upper()}{who[1:]} is right at most {right} times in 1,000."
+    if right == of_thousand(1.0):
+        words = f"It is not excluded that {who} is right {right} times in 1,000."
+    words += f" Guessing blindly is right {chosen_of_thousand(EVEN)} times."
     return words if promise.spent is None else f"{words} {spent_words(promise)}"
 
 
@@ -208,13 +212,6 @@ def _found_out(promise: Promise, asked: Question) -> list[Block]:
             "repetitions, not counts in this one." + ("" if promise.risks is None else _ALONE)
         ),
     ]
-    if best.guess > WEAK:
-        blocks.append(
-            Paragraph(
-                "This protection is weak: an attacker who comes near these bounds would hardly be "
-                "wrong. It should not be called private without saying so."
-            )
-        )
     return blocks
 
 

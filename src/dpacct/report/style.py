@@ -67,8 +67,9 @@ ul, ol {{ padding-left: 1.4rem; }}
 }}
 @media print {{
   :root {{ color-scheme: light; {_LIGHT} }}
-  html {{ font-size: 12.5px; }} .chart {{ min-width: 0; max-height: 24rem; }}
-  body {{ margin: 0; max-width: none; font-size: 1rem; padding: 0; }} h2 {{ margin-top: 1.2rem; }}
+  html {{ font-size: 12px; }} .chart {{ min-width: 0; max-height: 24rem; }}
+  body {{ margin: 0; max-width: none; font-size: 1rem; padding: 0; }} h2 {{ margin-top: 1rem; }}
+  p {{ margin: .7rem 0; }} th, td {{ padding-top: .25rem; padding-bottom: .25rem; }}
   h2, h3, h4, caption {{ break-after: avoid; }} .page {{ break-before: page; }}
   tr, figure, .claim {{ break-inside: avoid; }} .wide {{ overflow: visible; }}
   .found, .chance, .empty {{ print-color-adjust: exact; -webkit-print-color-adjust: exact; }}

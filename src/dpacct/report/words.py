@@ -47,8 +47,8 @@ _QUESTIONS = {
         "whatever your data say",
         "what its data say: they could be those of any other {unit}",
         "which of two records was used, that of one {unit} or that of another,",
-        "had the data that the attacker suspects",
-        "had other data than the attacker suspects",
+        "had the suspected data",
+        "had other data",
         "how many took part; and that a certain {unit} did, if that is known",
     ),
     Adjacency.ZERO_OUT: Question(

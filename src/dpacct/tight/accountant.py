@@ -81,7 +81,7 @@ class TightAccountant:
         if self.gap is not None:
             return self.epsilon(schedule, delta).upper
         upper = self._upper_epsilon(self._epsilon(proven_pair, schedule, delta), schedule, delta)
-        if self.plays(schedule):
+        if upper > 0.0 and self.plays(schedule):
             with suppress(NotConverged):
                 upper = min(upper, game_upper_epsilon(schedule, delta))
         return upper
@@ -122,7 +122,7 @@ class TightAccountant:
             lower = self._epsilon(achieved_pair, schedule, delta).lower
         if lower < _WIDE * upper:
             lower = max(lower, achieved_epsilon(schedule, delta))
-        if self.plays(schedule):
+        if lower < _WIDE * upper and self.plays(schedule):
             try:
                 played = game_epsilon(schedule, delta, self.gap)
                 lower, upper = max(lower, played.lower), min(upper, played.upper)

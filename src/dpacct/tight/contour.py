@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged
@@ -35,8 +36,8 @@ _ALIAS, _TRUNCATION = 34.0, 26.0
 CHERNOFF_TILTS = np.array([1.03, 1.1, 1.4, 2.0])
 # Frequencies at which the decay of the integrand is bounded, from 4 steps on.
 _TABLE_LENGTH = 100
-# A contour with more nodes than this is blurred.
-_UNBLURRED = 1500
+# A contour with more nodes than this is blurred, where a blur leaves less than this share of them.
+_UNBLURRED, _FEWER = 1500, 1.0
 # A delta above zero is never told as zero.
 _LEAST_DELTA = 1e-315
 # Of a blur with a larger variance than this the lower bound says nothing.
@@ -86,6 +87,7 @@ class Contour:
         epsilon, log_delta: about where delta will be asked for, and its logarithm there.
         width: what a blur may add to the width of epsilon; 0 for no blur at all.
         spread: about the variance of the loss under that tilt; influences the cost only.
+        most: how many nodes it may have before it is blurred; by default 1500.
     Raises:
         NotConverged: the integrand decays too slowly for the largest contour.
     """
@@ -98,6 +100,7 @@ class Contour:
         log_delta: float,
         width: float,
         spread: float = math.inf,
+        most: int | None = None,
     ) -> None:
         # Orders are 1 + c: where that is rounded, c has to be what it stands for.
         tilts = (1 + tilt * np.concatenate([[1.0], CHERNOFF_TILTS])) - 1
@@ -112,9 +115,10 @@ class Contour:
         # What is cut off is relative to M(c) e^{-c eps}, which may be far above delta.
         log_scale = self._log_moment[0] - tilt * epsilon
         log_cut = min(0.0, log_delta - log_scale) - _TRUNCATION
-        likely = min(9.0 / math.sqrt(spread), _UNBLURRED * self._step)
+        most = _UNBLURRED if most is None else most
+        likely = min(9.0 / math.sqrt(spread), most * self._step)
         laws = composition.laws(tilt, likely)
-        number = self._nodes(composition, laws, width / (1 + tilt), log_cut)
+        number = self._nodes(composition, laws, width / (1 + tilt), log_cut, most)
         self._t: Array = self._step * np.arange(float(number))
         last = float(self._t[-1])
         if last > likely:
@@ -137,7 +141,12 @@ class Contour:
         self._weights[0] /= 2
 
     def _nodes(
-        self, composition: Composed, laws: Sequence[Law], blur: float, log_cut: float
+        self,
+        composition: Composed,
+        laws: Sequence[Law],
+        blur: float,
+        log_cut: float,
+        cheap: int,
     ) -> int:
         """The number of nodes; sets the variance of the blur, or 0, and the truncation."""
         first = 4 * self._step
@@ -148,17 +157,21 @@ class Contour:
         slope = np.log(table / table[0])
         number = np.ceil(table / self._step).astype(np.int64) + 1
         while True:
-            for variance, most in ((0.0, _UNBLURRED), (blur, MAX_FREQUENCIES if blur else 0)):
-                bound = decay - variance / 2 * table**2
-                enough = np.flatnonzero(bound - slope <= log_cut)
-                if enough.size and number[enough[0]] <= most:
-                    at = enough[0]
-                    last, rest = float(table[at]), math.exp(float(bound[at]))
-                    # (1 / pi) * integral beyond of |M(c + i t)| / t^2, and without t^2.
-                    self._cut = 1.01 * rest / (math.pi * last)
-                    self._density_cut = 1.01 * rest / (math.pi * max(variance, 1e-300) * last)
-                    self.blur = variance
-                    return int(number[at])
+            found = _first_enough(decay - slope, number, log_cut)
+            blurred = _first_enough(decay - blur / 2 * table**2 - slope, number, log_cut)
+            most = number[blurred] if blur and blurred is not None else 0
+            at, variance = found, 0.0
+            # Unblurred where that is cheap, or cheaper.
+            if found is None or number[found] > max(_FEWER * most, cheap):
+                at, variance = blurred if most else None, blur
+            if at is not None:
+                bound = float(decay[at]) - variance / 2 * float(table[at]) ** 2
+                last, rest = float(table[at]), math.exp(bound)
+                # (1 / pi) * integral beyond of |M(c + i t)| / t^2, and without t^2.
+                self._cut = 1.01 * rest / (math.pi * last)
+                self._density_cut = 1.01 * rest / (math.pi * max(variance, 1e-300) * last)
+                self.blur = variance
+                return int(number[at])
             blur *= 2.0
             if not 0.0 < blur <= 1.0:
                 raise NotConverged("the contour integrand decays too slowly")
@@ -227,6 +240,12 @@ class Contour:
             exponent = log_upper + blurred - tilt * epsilon - gap
             right = min(right, math.exp(min(exponent, 700.0)) / -math.expm1(-gap))
         return (left + right) * 1.01
+
+
+def _first_enough(log_terms: Array, number: NDArray[np.int64], log_cut: float) -> int | None:
+    """The first frequency beyond which nothing matters, if there is one that can be reached."""
+    enough = np.flatnonzero((log_terms <= log_cut) & (number <= MAX_FREQUENCIES))
+    return int(enough[0]) if enough.size else None
 
 
 def alias_distance(

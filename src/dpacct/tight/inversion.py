@@ -6,25 +6,23 @@ The integral is `contour.Contour`; here the tilt is chosen, and epsilon found on
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged
-from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT
+from dpacct.numerics.rounding import UNIT
 from dpacct.tight.composition import Composition
-from dpacct.tight.contour import (
-    CHERNOFF_TILTS,
-    Composed,
-    Contour,
-    alias_distance,
-)
+from dpacct.tight.contour import Composed, Contour
+from dpacct.tight.crossing import crossing
+from dpacct.tight.few_large import FewLarge, few_large_delta, few_large_epsilon
 from dpacct.tight.moment_bounds import chernoff_delta
 from dpacct.tight.saddle import (
     epsilon_estimate,
-    log_chernoff_factor,
     log_delta_estimate,
     tilt_at_delta,
     tilt_at_epsilon,
 )
+from dpacct.tight.tilts import cheapest_tilt
 from dpacct.tight.truncation import TruncatedComposition
 
 # What a blur may add to epsilon, and the width that sends for a finer one; both relative.
@@ -37,14 +35,13 @@ _COARSE = 1e-3
 _LESS, _MORE = 0.7, 2.5
 # A guess of epsilon that was this much too large chose the tilt badly.
 _FAR_OFF = 0.7
-# Shares of the saddle point's tilt that are tried for a blurred contour.
-_SHARES = (1.0, 0.85, 0.7, 0.55, 0.4)
-_TINY = 1e-320
-_NEWTON_STEPS, _FARTHEST = 30, 1e9
+_TINY, _TINIEST = 1e-320, 1e-250
 # The least epsilon that is guessed, in units of 1 / c.
 _LEAST_GUESS = 1e-4
-# The share of delta that a truncation may lose.
-_LOST = 1e-8
+# The share of delta that a truncation may lose: no more than is seen, and next to nothing.
+_LOST, _FAR = 1e-8, 1e-26
+# With less noise than this the moments explode long before that.
+_LOUD = 1.5
 
 
 def inversion_delta(composition: Composition, epsilon: float) -> Interval:
@@ -56,23 +53,47 @@ def inversion_delta(composition: Composition, epsilon: float) -> Interval:
     """
     if epsilon >= composition.largest_loss:
         return Interval(0.0, 0.0)
-    try:
-        tilt, at = tilt_at_epsilon(composition, epsilon)
-        log_delta = min(0.0, log_delta_estimate(tilt, at, epsilon))
-        best = Contour(composition, tilt, epsilon, log_delta, 0.0, at.variance).delta(epsilon)
+    best = Interval(0.0, 1.0)
+    with suppress(NotConverged):
+        best = _plain_delta(composition, 0.0, epsilon)
         if best.width <= _WIDE * best.upper:
             return best
-    except NotConverged:
-        best = Interval(0.0, 1.0)
     if not TruncatedComposition.applies(composition):
         return _refine_delta(composition, 0.0, epsilon, best)
     best = Interval(best.lower, min(best.upper, chernoff_delta(composition, epsilon)))
+    if _is_loud(composition):
+        rest = TruncatedComposition.losing(composition, _FAR * max(best.upper, _TINIEST))
+        with suppress(NotConverged):
+            best = _intersection(best, _plain_delta(rest, rest.lost, epsilon))
+            if best.width <= _WIDE * best.upper:
+                return best
+    if FewLarge.applies(composition):
+        with suppress(NotConverged):
+            best = _intersection(best, few_large_delta(composition, epsilon))
+            if best.width <= _WIDE * best.upper:
+                return best
     for attempts in (1, _ATTEMPTS):
         # What may be lost depends on what is left: a first, coarse contour tells that.
         aim = best.lower if best.lower > 0.0 else 1e-5 * best.upper
         rest = TruncatedComposition.losing(composition, _LOST * aim)
         best = _refine_delta(rest, rest.lost, epsilon, best, attempts)
     return best
+
+
+def _plain_delta(composition: Composed, lost: float, epsilon: float) -> Interval:
+    """One contour at the saddle point, without a blur."""
+    tilt, at = tilt_at_epsilon(composition, epsilon)
+    log_delta = min(0.0, log_delta_estimate(tilt, at, epsilon))
+    found = Contour(composition, tilt, epsilon, log_delta, 0.0, at.variance).delta(epsilon)
+    return Interval(found.lower, min(1.0, (found.upper + lost) * (1 + 4 * UNIT)))
+
+
+def _is_loud(composition: Composition) -> bool:
+    return bool(composition.noise.size) and float(composition.noise.min()) >= _LOUD
+
+
+def _intersection(first: Interval, second: Interval) -> Interval:
+    return Interval.bracket(max(first.lower, second.lower), min(first.upper, second.upper))
 
 
 def _refine_delta(
@@ -136,20 +157,42 @@ def inversion_epsilon(composition: Composition, delta: float) -> Interval:
     Raises:
         NotConverged: see `Contour`.
     """
-    try:
-        log_delta = math.log(delta)
-        tilt, at = tilt_at_delta(composition, log_delta)
-        guess = max(epsilon_estimate(tilt, at, log_delta), _LEAST_GUESS / tilt)
-        contour = Contour(composition, tilt, guess, log_delta, 0.0, at.variance)
-        best = _crossing(contour, guess, log_delta, log_delta)
+    best = Interval(0.0, composition.largest_loss)
+    with suppress(NotConverged):
+        best = _plain_epsilon(composition, 0.0, delta)
         if best.width <= _WIDE * best.upper:
             return best
-    except NotConverged:
-        best = Interval(0.0, composition.largest_loss)
     if not TruncatedComposition.applies(composition):
         return _refine_epsilon(composition, 0.0, delta, best)
+    if _is_loud(composition):
+        rest = TruncatedComposition.losing(composition, _FAR * delta)
+        with suppress(NotConverged):
+            best = _intersection(best, _plain_epsilon(rest, rest.lost, delta))
+            if best.width <= _WIDE * best.upper:
+                return best
+    if FewLarge.applies(composition):
+        with suppress(NotConverged):
+            best = _intersection(best, few_large_epsilon(composition, delta))
+            if best.width <= _WIDE * best.upper:
+                return best
     rest = TruncatedComposition.losing(composition, _LOST * delta)
     return _refine_epsilon(rest, rest.lost, delta, best)
+
+
+def _plain_epsilon(composition: Composed, lost: float, delta: float) -> Interval:
+    """One contour at the saddle point, without a blur."""
+    log_delta, log_rest = math.log(delta), _log_rest(delta, lost)
+    tilt, at = tilt_at_delta(composition, log_delta)
+    guess = max(epsilon_estimate(tilt, at, log_delta), _LEAST_GUESS / tilt)
+    contour = Contour(composition, tilt, guess, log_delta, 0.0, at.variance)
+    return crossing(contour, guess, log_rest, log_delta)
+
+
+def _log_rest(delta: float, lost: float) -> float:
+    """log of what a contour may still have of delta, rounded down."""
+    if not lost < delta:
+        raise NotConverged("what is cut off of the losses is more than delta")
+    return math.log(delta - lost) - 4 * UNIT if lost else math.log(delta)
 
 
 def coarse_epsilon(composition: Composition, delta: float) -> float:
@@ -174,11 +217,7 @@ def _refine_epsilon(
     attempts: int = _ATTEMPTS,
 ) -> Interval:
     """Ever less blurred contours, intersected; ``lost`` belongs to delta, not to the contour."""
-    if not lost < delta:
-        raise NotConverged("what is cut off of the losses is more than delta")
-    log_delta = math.log(delta)
-    # Rounded down: what the contour may still have.
-    log_rest = math.log(delta - lost) - 4 * UNIT
+    log_delta, log_rest = math.log(delta), _log_rest(delta, lost)
     saddle, at = tilt_at_delta(composition, log_delta)
     guess = max(epsilon_estimate(saddle, at, log_delta), _LEAST_GUESS / saddle)
     tilt = cheapest = cheapest_tilt(composition, saddle, guess, log_delta)
@@ -188,7 +227,7 @@ def _refine_epsilon(
     while attempts > 0 and failed < _FAILURES:
         try:
             contour = Contour(composition, tilt, guess, log_delta, width, at.variance)
-            found = _crossing(contour, guess, log_rest, log_delta)
+            found = crossing(contour, guess, log_rest, log_delta)
         except NotConverged:
             failed += 1
             tilt, width = _easier(tilt, width, before)
@@ -215,58 +254,3 @@ def _refine_epsilon(
     if math.isinf(best.upper):
         raise NotConverged("no contour reaches epsilon")
     return best
-
-
-def cheapest_tilt(composition: Composed, tilt: float, epsilon: float, log_delta: float) -> float:
-    """A tilt, at most the one given, at which a blurred contour has the fewest nodes.
-
-    Next to a heavy tail the moments explode soon, and a smaller tilt has its aliases nearer.
-    """
-
-    def nodes(factor: float) -> float:
-        c = factor * tilt
-        tops = [
-            (b, composition.cumulants(b).log_moment + log_chernoff_factor(b))
-            for b in (c * CHERNOFF_TILTS).tolist()
-        ]
-        # The blur's variance is a width divided by 1 + c.
-        return alias_distance(c, epsilon, log_delta, tops) * math.sqrt(1 + c)
-
-    return tilt * min(_SHARES, key=nodes)
-
-
-def _crossing(contour: Contour, guess: float, log_upper: float, log_lower: float) -> Interval:
-    """Where the bounds of delta on a contour cross e^log_upper and e^log_lower; at least 0."""
-    # Both logarithms may be off by their functions' errors: each end has that much to spare.
-    spare = 4 * FUNCTION_ERROR * (1 - log_lower)
-
-    def above(epsilon: float) -> tuple[float, float]:
-        found, slope = contour.delta_and_slope(epsilon)
-        return math.log(max(found.upper, _TINY)) - log_upper + spare, slope
-
-    def below(epsilon: float) -> float:
-        return math.log(max(contour.delta(epsilon).lower, _TINY)) - log_lower - spare
-
-    # Newton's iteration in epsilon; where it ends is proven by what follows.
-    tolerance = (1e-9 if contour.blur else 3e-11) * guess
-    center, move = guess, math.inf
-    excess, slope = above(center)
-    for _ in range(_NEWTON_STEPS):
-        move = max(-excess / slope, -0.75 * center)
-        if abs(move) <= tolerance:
-            break
-        center += min(move, 4 * center + 1.0)
-        excess, slope = above(center)
-    upper, step = center + max(0.0, -excess / slope) + tolerance, tolerance
-    # Written so that what is no number proves nothing.
-    while not above(upper)[0] <= 0:
-        upper, step = upper + step, 2 * step
-        if not upper < _FARTHEST:
-            raise NotConverged("delta does not fall to its target on this contour")
-    if upper <= 4 * tolerance and above(0.0)[0] <= 0:
-        return Interval(0.0, 0.0)
-    lower = min(center, upper) - 1.02 * max(0.0, below(center) / slope) - tolerance
-    step = max(tolerance, 0.1 * (center - lower))
-    while lower > 0 and not below(lower) >= 0:
-        lower, step = lower - step, 2 * step
-    return Interval(max(lower, 0.0), upper)

@@ -21,10 +21,10 @@ _MAX_KINDS = 30
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TruncatedComposition:
-    """What `Composition` is, of the remove pairs up to ``ends``.
+    """What `Composition` is, of the pairs up to ``ends``.
 
     Attributes:
-        whole: the composition with its tails; remove direction, rates of at most one half.
+        whole: the composition with its tails; rates of at most one half.
         ends: the largest u = (2x - 1) / (2 sigma^2) that is kept of each kind of round, first of
             the sampled pairs, then of the pairs of C_q.
         lost: an upper bound of the probability that some round lies beyond.
@@ -38,19 +38,20 @@ class TruncatedComposition:
     def applies(cls, whole: Composition) -> bool:
         """Whether tails can be cut off: few kinds of sampled rounds with rates up to one half."""
         rates = [*whole.rates.tolist(), *(pair.sampling_rate for pair, _ in whole.symmetrized)]
-        if not 0 < len(rates) <= _MAX_KINDS or max(rates) > 0.5 or whole.replaced.rates.size:
-            return False
-        return not whole.rates.size or whole.direction is Direction.REMOVE
+        return 0 < len(rates) <= _MAX_KINDS and max(rates) <= 0.5 and not whole.replaced.rates.size
 
     @classmethod
     def losing(cls, whole: Composition, mass: float) -> TruncatedComposition:
         """The composition that loses about ``mass``."""
         kinds = _kinds(whole)
         each = mass / sum(share * count for _, _, count, share in kinds)
-        ends = tuple(end_for(rate, noise, each) for rate, noise, _, _ in kinds)
+        # In the add direction P is the law without the client.
+        sampled = len(whole.rates) if whole.direction is Direction.ADD else 0
+        settings = [(rate * (k >= sampled), noise) for k, (rate, noise, _, _) in enumerate(kinds)]
+        ends = tuple(end_for(*setting, each) for setting in settings)
         lost = sum(
-            share * count * lost_mass(rate, noise, end)
-            for (rate, noise, count, share), end in zip(kinds, ends, strict=True)
+            share * count * lost_mass(*setting, end)
+            for (_, _, count, share), setting, end in zip(kinds, settings, ends, strict=True)
         )
         return cls(whole, ends, lost * (1 + UNIT * (4 * len(kinds) + 8)))
 
@@ -76,8 +77,11 @@ class TruncatedComposition:
         for k, ((rate, noise, count, _), end) in enumerate(
             zip(_kinds(self.whole), self.ends, strict=True)
         ):
-            law = TruncatedLosses if k < sampled else SymmetrizedLosses
-            found.append(law(rate, noise, count, tilt, frequency, end))
+            setting = (rate, noise, count, tilt, frequency, end)
+            if k < sampled:
+                found.append(TruncatedLosses(*setting, self.whole.direction))
+            else:
+                found.append(SymmetrizedLosses(*setting))
         return found
 
     def log_moment(self, tilt: float | Array) -> Bounds:
@@ -103,8 +107,10 @@ class TruncatedComposition:
         sampled = len(self.whole.rates)
         kinds = zip(_kinds(self.whole), self.ends, strict=True)
         for k, ((rate, noise, count, _), end) in enumerate(kinds):
-            cumulants = truncated_cumulants if k < sampled else symmetrized_cumulants
-            part = cumulants(rate, noise, tilt, end)
+            if k < sampled:
+                part = truncated_cumulants(rate, noise, tilt, end, self.whole.direction)
+            else:
+                part = symmetrized_cumulants(rate, noise, tilt, end)
             value += count * part.log_moment
             mean, variance = mean + count * part.mean, variance + count * part.variance
         return Cumulants(value, mean, max(variance, 1e-300))

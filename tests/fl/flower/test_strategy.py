@@ -13,8 +13,10 @@ from flwr.clientapp import ClientApp
 import dpacct
 from dpacct import fl
 from dpacct.errors import InvalidParameter, LedgerError, Unsupported
-from dpacct.fl.flower import PrivateStrategy, client_app, private_mod, versions, wire
+from dpacct.fl.flower import PrivateStrategy, client_app, private_mod, wire
 from dpacct.fl.flower.roster import Roster
+from dpacct.fl.flower.versions import check_flower
+from dpacct.interop import packages
 from dpacct.ledger import Ledger
 from tests.fl.flower.fake import FakeGrid
 from tests.fl.problems import cross_entropy, federation, flat, linear, make_clients
@@ -339,6 +341,29 @@ def test_a_node_that_starts_again_is_the_client_that_it_was():
     assert {client for client, _ in network.sent} == set(range(6))
 
 
+def test_nobody_takes_the_place_of_a_node_that_is_there():
+    network, reports, told = grid(), [], []
+    first = network.node_of(3)
+
+    def claim(report):
+        reports.append(report.diagnostics.cohort_size)
+        if len(reports) == 1:
+            network.join(3, app())
+        if len(reports) == 3:
+            del network.nodes[first]
+
+    def look(client, message, replies):
+        if client == 3:
+            told.append(message.metadata.dst_node_id == first)
+        return replies
+
+    network.fault = look
+    with server(sampling=fl.Full(), rounds=5) as run:
+        play(run, network, on_round=claim)
+    assert reports == [6] * 5
+    assert told == [True, True, True, False, False]
+
+
 def test_who_is_away_contributes_zero_and_is_asked_again_when_back():
     network, reports = grid(), []
 
@@ -581,20 +606,23 @@ def test_nothing_is_charged_to_a_ledger_of_another_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("found", "said"), [("1.40.2", r"1\.40\.2 is installed.*1\.41"), (None, "not installed")]
+    ("found", "said"),
+    [("1.40.2", r"flwr 1\.40\.2 is too old, version 1\.41"), (None, "not installed")],
 )
 def test_a_flower_that_is_too_old_is_named(monkeypatch, found, said):
     def version(name):
         if found is None:
-            raise versions.metadata.PackageNotFoundError(name)
+            raise packages.metadata.PackageNotFoundError(name)
         return found
 
-    monkeypatch.setattr(versions.metadata, "version", version)
-    with pytest.raises(ImportError, match=said):
-        versions.check_flower()
+    monkeypatch.setattr(packages.metadata, "version", version)
+    with pytest.raises(Unsupported, match=said):
+        PrivateStrategy(server())
+    with pytest.raises(Unsupported, match=said):
+        app()
 
 
 def test_a_flower_that_is_new_enough_is_taken(monkeypatch):
     for found in ("1.41.0", "1.50rc1", "2.0.0"):
-        monkeypatch.setattr(versions.metadata, "version", lambda _, found=found: found)
-        assert versions.check_flower() == found
+        monkeypatch.setattr(packages.metadata, "version", lambda _, found=found: found)
+        assert check_flower()

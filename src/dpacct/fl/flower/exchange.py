@@ -29,7 +29,10 @@ def exchange(
     for message in messages:
         # Whoever begins after that would train in vain.
         message.metadata.__dict__["_ttl"] = float(math.ceil(timeout) + 1)
-    waiting = {number for number in grid.push_messages(messages) if number}
+    waiting: set[str] = set()
+    for message in messages:
+        # Alone: whether it is too large for the network must not depend on how many there are.
+        waiting |= {number for number in grid.push_messages([message]) if number}
     while waiting:
         for reply in list(grid.pull_messages(list(waiting))):
             if reply.metadata.reply_to_message_id in waiting:

@@ -1,6 +1,7 @@
 """Which node is which client, whatever ids Flower gives them.
 
 Rule 1: a client's number is its own and stays; a node's id may change whenever it starts again.
+Nobody takes the place of a node that is there: a memory would be sent to whoever says its number.
 Rule 2: a node whose client trains by something else than the server is refused: at the start with
 an error, later by leaving it out. Rule 3: who is asked depends on who is there, never on data.
 """
@@ -81,7 +82,9 @@ class Roster:
             except InvalidParameter as refusal:
                 _LOG.warning("node %s is left out: %s", node, refusal)
                 continue
-            self.nodes[client] = node
+            if self.nodes.setdefault(client, node) != node:
+                # Until the other one is gone it is asked again.
+                self._known.discard(node)
 
     def _ask(self, grid: Grid) -> None:
         there = set(grid.get_node_ids())

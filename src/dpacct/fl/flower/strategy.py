@@ -49,7 +49,7 @@ class PrivateStrategy(Strategy):
             `dpacct.fl.report.reports.RELEASED` is private.
 
     Raises:
-        ImportError: Flower is too old. Unsupported: clients cannot be told the bound.
+        Unsupported: Flower is too old, or clients cannot be told the bound.
     """
 
     def __init__(
@@ -111,7 +111,8 @@ class PrivateStrategy(Strategy):
             messages = self._open_round(grid)
             if messages is None:
                 break
-            replies = list(exchange(grid, messages, timeout, self._poll))
+            # One by one, as they come: nobody holds the updates of a whole cohort.
+            replies = exchange(grid, messages, timeout, self._poll)
             arrays, metrics = self.aggregate_train(self.server.round + 1, replies)
             number = self.server.round
             if arrays is not None and metrics is not None:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from importlib import metadata
+from typing import Any
 
-OLDEST = (1, 41)
+from dpacct.interop.packages import import_package
+
+OLDEST = "1.41"
 
 
 def check_flower() -> str:
     """The version of Flower that is installed.
 
     Raises:
-        ImportError: none, or one that is too old.
+        Unsupported: none, or one that is too old.
     """
-    wanted = ".".join(map(str, OLDEST))
-    advice = f"this plug-in needs {wanted} or newer: pip install 'dpacct[flower,fl]'"
-    try:
-        found = metadata.version("flwr")
-    except metadata.PackageNotFoundError:
-        raise ImportError(f"Flower (flwr) is not installed; {advice}") from None
-    numbers = re.match(r"(\d+)\.(\d+)", found)
-    if numbers is None or (int(numbers[1]), int(numbers[2])) < OLDEST:
-        raise ImportError(f"Flower (flwr) {found} is installed; {advice}")
-    return found
+    flower: Any = import_package("flwr", "flwr", OLDEST, "flower,fl")
+    return str(flower.__version__)

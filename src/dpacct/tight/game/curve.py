@@ -15,9 +15,11 @@ import numpy as np
 
 from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import UNIT, Array
+from dpacct.pairs.dominating import Direction
 from dpacct.rounds import Schedule
 from dpacct.tight.game.backward import Frame
 from dpacct.tight.game.game import deltas_at
+from dpacct.tight.game.rounds import directions
 
 # The deltas that passes are tuned to, and how much further each serves.
 _TUNED, _FURTHER = (1e-5, 1e-11), 1.1
@@ -44,9 +46,9 @@ class _Pass:
 
 
 @lru_cache(maxsize=8)
-def _pass(schedule: Schedule, tuned: float) -> _Pass | None:
+def _pass(schedule: Schedule, tuned: float, direction: Direction) -> _Pass | None:
     try:
-        frame, deltas = deltas_at(schedule, tuned, whole=True)
+        frame, deltas = deltas_at(schedule, tuned, direction, whole=True)
     except NotConverged:
         return None
     kept = np.minimum.accumulate(deltas[::-1])[::-1]
@@ -57,9 +59,13 @@ def _pass(schedule: Schedule, tuned: float) -> _Pass | None:
 
 def curve_delta(schedule: Schedule, epsilon: float) -> float:
     """Proven delta(eps), eps >= 0; infinite where no pass is worth its time."""
+    return max(_at(schedule, epsilon, direction) for direction in directions(schedule))
+
+
+def _at(schedule: Schedule, epsilon: float, direction: Direction) -> float:
     best = math.inf
     for tuned in _TUNED:
-        found = _pass(schedule, tuned)
+        found = _pass(schedule, tuned, direction)
         if found is None:
             break
         best = min(best, found.at(epsilon))

@@ -1,4 +1,4 @@
-"""Epsilon and delta of schedules with rounds of fixed size, when one client is replaced.
+"""Epsilon and delta of schedules with rounds of fixed size, one client replaced or set to zero.
 
 The adversary chooses positions anew in each round, knowing the past. Upper: the best of a finite
 number of cells of positions, each bounded by one law. Lower: the better of two strategies in each
@@ -19,6 +19,7 @@ import numpy as np
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import Array
+from dpacct.pairs.dominating import Direction
 from dpacct.rounds import Round, Schedule
 from dpacct.tight.game.answers import (
     crossing,
@@ -34,14 +35,14 @@ from dpacct.tight.game.gap import narrow_epsilon
 from dpacct.tight.game.mixtures import Mixing
 from dpacct.tight.game.plan import GamePlan, plan_at_delta, plan_at_epsilon
 from dpacct.tight.game.refine import check_gap
-from dpacct.tight.game.rounds import Positions, check_schedule
+from dpacct.tight.game.rounds import Positions, check_schedule, directions
 from dpacct.tight.game.stages import are_bounded, effort_above, effort_below, stages_above
 
 # Losses times laws times rounds: about two, ten and thirty seconds, and for two strategies.
 _QUICK, _LONG, MOST_EFFORT, _CHEAP = 3e8, 8e8, 2e9, 1e9
 # The share of the noise that mixtures may give away, and the noise from which on they are better
 # than cells: where one round's loss may be large, cells are.
-_SLACK, _MIXED, _CALM = 3e-3, 2.0, 3.0
+_SLACK, _MIXED, _CALM = 3e-3, 2.0, 4.0
 _DEFAULT_SHARE, _COARSE_SHARE = 1e-3, 4e-3
 
 
@@ -49,7 +50,8 @@ def game_epsilon(schedule: Schedule, delta: float, gap: float | None = None) -> 
     """Achieved and proven eps(delta).
 
     Args:
-        schedule: of rounds in which one client is replaced; see `rounds.check_schedule`.
+        schedule: of rounds in which one client is replaced or sends zero; see
+            `rounds.check_schedule`.
         delta: in (0, 1), at least about 1e-17.
         gap: the relative width wanted; by default a cover that serves most settings is taken,
             which leaves about one percent or less, and a few where there are thousands of rounds.
@@ -61,19 +63,23 @@ def game_epsilon(schedule: Schedule, delta: float, gap: float | None = None) -> 
     check_schedule(schedule)
     if not schedule.rounds:
         return Interval(0.0, 0.0)
-    if gap is not None:
-        return narrow_epsilon(schedule, delta, gap)
-    plan, positions = _start(schedule, lambda share: plan_at_delta(schedule, delta, share))
-    lower = lower_epsilon(schedule, plan, delta) if _cheap(schedule, plan.lower) else 0.0
-    return Interval.bracket(lower, upper_epsilon(schedule, plan, positions, delta))
+    found: list[Interval] = []
+    for direction in directions(schedule):
+        if gap is not None:
+            found.append(narrow_epsilon(schedule, delta, gap, direction))
+            continue
+        plan, positions = _start(schedule, _at_delta(schedule, delta, direction, both=True))
+        lower = lower_epsilon(schedule, plan, delta) if _cheap(schedule, plan.lower) else 0.0
+        found.append(Interval.bracket(lower, upper_epsilon(schedule, plan, positions, delta)))
+    return _worse(found)
 
 
 def game_upper_epsilon(schedule: Schedule, delta: float) -> float:
     """The proven end of `game_epsilon`."""
     if not schedule.rounds:
         return 0.0
-    frame, deltas = deltas_at(schedule, delta)
-    return crossing(deltas, frame, delta)
+    passes = [deltas_at(schedule, delta, way) for way in _checked_directions(schedule)]
+    return max(crossing(deltas, frame, delta) for frame, deltas in passes)
 
 
 def check_worth(schedule: Schedule, delta: float) -> None:
@@ -83,7 +89,8 @@ def check_worth(schedule: Schedule, delta: float) -> None:
         NotConverged: the game would take too long, or delta is too small for it.
     """
     if schedule.rounds:
-        _start(schedule, lambda share: plan_at_delta(schedule, delta, share, both=False))
+        for direction in directions(schedule):
+            _start(schedule, _at_delta(schedule, delta, direction))
 
 
 @lru_cache(maxsize=32)
@@ -98,33 +105,34 @@ def prefix_upper_epsilons(round_: Round, rounds: int, delta: float) -> Array:
         As `game_epsilon`.
     """
     schedule = rounds * round_
-    check_schedule(schedule)
-
-    def plan_with(share: float) -> GamePlan:
-        return plan_at_delta(schedule, delta, share, both=False)
-
-    plan, positions = _start(schedule, plan_with)
-    stages = stages_above(schedule, plan, plan.upper, positions)
-    found = [crossing(w, plan.upper, delta) for w in rounds_above(stages, plan.upper)]
+    found = np.zeros(rounds + 1)
+    for direction in _checked_directions(schedule):
+        plan, positions = _start(schedule, _at_delta(schedule, delta, direction))
+        stages = stages_above(schedule, plan, plan.upper, positions)
+        each = [crossing(w, plan.upper, delta) for w in rounds_above(stages, plan.upper)]
+        found = np.maximum(found, each)
     # All rounds cost at least what a part of them does.
     return np.minimum.accumulate(found[::-1])[::-1]
 
 
-def deltas_at(schedule: Schedule, delta: float, *, whole: bool = False) -> tuple[Frame, Array]:
+def deltas_at(
+    schedule: Schedule,
+    delta: float,
+    direction: Direction = Direction.REMOVE,
+    *,
+    whole: bool = False,
+) -> tuple[Frame, Array]:
     """Proven delta at every loss of a frame tuned to one delta: eps is minus the loss.
 
     Args:
         schedule, delta: as for `game_epsilon`.
+        direction: one of `rounds.directions`; the largest of their values counts.
         whole: whether smaller epsilons are looked at too, which need more of the losses.
     Raises:
         As `game_epsilon`.
     """
     check_schedule(schedule)
-
-    def plan_with(share: float) -> GamePlan:
-        return plan_at_delta(schedule, delta, share, both=False)
-
-    plan, positions = _start(schedule, plan_with)
+    plan, positions = _start(schedule, _at_delta(schedule, delta, direction))
     frame = plan.upper
     if whole:
         frame = replace(frame, size=max(frame.size, 2 * abs(frame.first)))
@@ -136,9 +144,30 @@ def game_delta(schedule: Schedule, epsilon: float) -> Interval:
     check_schedule(schedule)
     if not schedule.rounds:
         return Interval(0.0, 0.0)
-    plan, positions = _start(schedule, lambda share: plan_at_epsilon(schedule, epsilon, share))
-    lower = lower_delta(schedule, plan, epsilon) if _cheap(schedule, plan.lower) else 0.0
-    return Interval.bracket(lower, upper_delta(schedule, plan, positions, epsilon))
+    found: list[Interval] = []
+    for direction in directions(schedule):
+        plan, positions = _start(
+            schedule,
+            lambda share, way=direction: plan_at_epsilon(schedule, epsilon, share, direction=way),
+        )
+        lower = lower_delta(schedule, plan, epsilon) if _cheap(schedule, plan.lower) else 0.0
+        found.append(Interval.bracket(lower, upper_delta(schedule, plan, positions, epsilon)))
+    return _worse(found)
+
+
+def _worse(found: list[Interval]) -> Interval:
+    return Interval(max(one.lower for one in found), max(one.upper for one in found))
+
+
+def _checked_directions(schedule: Schedule) -> tuple[Direction, ...]:
+    check_schedule(schedule)
+    return directions(schedule)
+
+
+def _at_delta(
+    schedule: Schedule, delta: float, direction: Direction, *, both: bool = False
+) -> Callable[[float], GamePlan]:
+    return lambda share: plan_at_delta(schedule, delta, share, both=both, direction=direction)
 
 
 def _start(
@@ -153,7 +182,7 @@ def _start(
     mixtures = ((_DEFAULT_SHARE, None, _LONG), (_COARSE_SHARE, None, MOST_EFFORT))
     effort = math.inf
     for share, cover, most in (
-        (_DEFAULT_SHARE, default_cover(), _QUICK if noise < _CALM else _QUICK / 3),
+        (_DEFAULT_SHARE, default_cover(), _QUICK if noise < _CALM else _QUICK / 2.5),
         *(mixtures if noise >= _MIXED else ()),
         (_COARSE_SHARE, default_cover(), MOST_EFFORT),
         (_COARSE_SHARE, small_cover(), MOST_EFFORT),

@@ -13,12 +13,13 @@ import numpy as np
 
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged
+from dpacct.pairs.dominating import Direction
 from dpacct.rounds import Schedule
 from dpacct.tight.game.answers import lower_epsilon, upper_epsilon
 from dpacct.tight.game.cover import Cover, default_cover, split
+from dpacct.tight.game.kinds import fewer_kinds
 from dpacct.tight.game.plan import GamePlan, plan_at_delta
 from dpacct.tight.game.refine import gains
-from dpacct.tight.game.rounds import fewer_kinds
 from dpacct.tight.game.stages import effort_above, effort_below, stages_above, stages_below
 
 # Losses times laws times rounds of all passes together: about a minute.
@@ -55,7 +56,9 @@ class _Found:
         self.spent += effort
 
 
-def narrow_epsilon(schedule: Schedule, delta: float, gap: float) -> Interval:
+def narrow_epsilon(
+    schedule: Schedule, delta: float, gap: float, direction: Direction = Direction.REMOVE
+) -> Interval:
     """Achieved and proven eps(delta), at most the relative ``gap`` apart.
 
     Raises:
@@ -63,7 +66,7 @@ def narrow_epsilon(schedule: Schedule, delta: float, gap: float) -> Interval:
     """
     found = _Found(gap)
     try:
-        _narrow(schedule, delta, found)
+        _narrow(schedule, delta, found, direction)
     except NotConverged as reason:
         known = f"epsilon lies in [{found.lower:.8g}, {found.upper:.8g}]"
         if found.upper == math.inf:
@@ -74,8 +77,10 @@ def narrow_epsilon(schedule: Schedule, delta: float, gap: float) -> Interval:
     return Interval.bracket(found.lower, found.upper)
 
 
-def _narrow(schedule: Schedule, delta: float, found: _Found) -> None:
-    plan = plan_at_delta(schedule, delta, min(_SHARE, found.gap * _PART_OF_GAP))
+def _narrow(schedule: Schedule, delta: float, found: _Found, direction: Direction) -> None:
+    plan = plan_at_delta(
+        schedule, delta, min(_SHARE, found.gap * _PART_OF_GAP), direction=direction
+    )
     found.spend(effort_below(schedule, plan.lower))
     found.lower = lower_epsilon(schedule, plan, delta)
     cover, coarse = default_cover(), plan
@@ -88,9 +93,9 @@ def _narrow(schedule: Schedule, delta: float, found: _Found) -> None:
         if before - found.upper < _STALLED * (found.upper - found.lower * (1 + found.gap)):
             raise NotConverged("more cells hardly help")
         if coarse is plan:
-            coarse = plan_at_delta(schedule, delta, _COARSE_SHARE)
+            coarse = plan_at_delta(schedule, delta, _COARSE_SHARE, direction=direction)
         found.spend(_LOOKS * effort_above(schedule, coarse.upper, cover))
-        finer = _refined(schedule, coarse, cover, found.upper)
+        finer = refined(schedule, coarse, cover, found.upper)
         if finer == cover:
             raise NotConverged("no cell adds anything")
         if len(finer) > _MOST_CELLS:
@@ -98,7 +103,7 @@ def _narrow(schedule: Schedule, delta: float, found: _Found) -> None:
         cover = finer
 
 
-def _refined(schedule: Schedule, coarse: GamePlan, cover: Cover, epsilon: float) -> Cover:
+def refined(schedule: Schedule, coarse: GamePlan, cover: Cover, epsilon: float) -> Cover:
     """The cover with those cells split that add the most; itself if none adds anything."""
     frame = coarse.upper
     above = stages_above(schedule, coarse, frame, cover)

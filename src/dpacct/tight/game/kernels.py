@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import Array
-from dpacct.pairs.dominating import ReplacementPair
+from dpacct.pairs.dominating import Direction, ReplacementPair
 from dpacct.pairs.one_round import one_round_delta
 from dpacct.tight.game.cover import Cell
 from dpacct.tight.game.laws import (
@@ -58,10 +59,19 @@ def side_values(
     if triangle.b == 1.0 and triangle.w == 0.0:
         return np.maximum(add_pair(rate, noise, losses)[0].upper, _LEAST)
     triangle = not_too_flat(noise, triangle)
+
+    def upper(part: Array) -> Array:
+        return profile(rate, noise, triangle, part).upper
+
+    return until_negligible(upper, losses, negligible)
+
+
+def until_negligible(upper: Callable[[Array], Array], losses: Array, negligible: float) -> Array:
+    """Upper bounds of a profile at losses that increase, computed as far as they matter."""
     values = np.empty(len(losses))
     for start in range(0, len(losses), _ROWS):
         rows = slice(start, start + _ROWS)
-        values[rows] = profile(rate, noise, triangle, losses[rows]).upper
+        values[rows] = upper(losses[rows])
         if values[rows][-1] <= negligible:
             # A profile falls: what bounds it here bounds it further out.
             values[start + _ROWS :] = values[rows][-1]
@@ -77,6 +87,11 @@ def grid_losses(points: Points, step: float) -> Array:
 def points_to(reach: int) -> Points:
     """The points that laws above have up to there, as `grid_points`."""
     return _points(reach, _SPREAD)
+
+
+def fine_points_to(reach: int) -> Points:
+    """The points that laws below have."""
+    return _points(reach, _FINE)
 
 
 @lru_cache(maxsize=64)
@@ -122,17 +137,28 @@ def strategy_kernels(
     return two_strategies(rate, noise, step, _points(reach[0], _FINE), _points(reach[1], _FINE))
 
 
-def remove_above(rate: float, noise: float, step: float, reach: tuple[int, int]) -> Kernel:
-    """A law above the remove pair, but for its largest losses of less than zero; for plans."""
+@lru_cache(maxsize=64)
+def sampled_above(
+    rate: float, noise: float, step: float, reach: tuple[int, int], direction: Direction
+) -> Kernel:
+    """A law above the remove pair or the add pair."""
+    pairs = (remove_pair, add_pair) if direction is Direction.REMOVE else (add_pair, remove_pair)
     sides = [
         dominating_side(
             points,
             step,
             np.maximum(pair(rate, noise, grid_losses(points, step))[0].upper, _LEAST),
         )
-        for pair, points in ((remove_pair, points_to(reach[0])), (add_pair, points_to(reach[1])))
+        for pair, points in zip(pairs, map(points_to, reach), strict=True)
     ]
     return dominating_kernel(sides[0], sides[1], step)
+
+
+def far_loss(rate: float, noise: float, least: float, probability: float) -> float:
+    """About the loss of one round beyond which there is this probability; at least ``least``."""
+    losses = np.geomspace(least, 600.0, 400)
+    tails = np.array([remove_tail(rate, noise, float(loss)) for loss in losses])
+    return float(losses[min(int(np.argmax(tails <= probability)), 399)])
 
 
 def reach_of(rate: float, noise: float, step: float, negligible: float) -> tuple[int, int]:
@@ -141,11 +167,9 @@ def reach_of(rate: float, noise: float, step: float, negligible: float) -> tuple
     Raises:
         NotConverged: more than `MAX_REACH`.
     """
-    losses = np.geomspace(step, 600.0, 400)
-    tails = np.array([remove_tail(rate, noise, float(loss)) for loss in losses])
-    far = losses[min(int(np.argmax(tails <= negligible)), 399)]
+    far = far_loss(rate, noise, step, negligible)
     # The same on both sides, so that a cell and its mirror image share what they need.
-    points = max(4, _counted(float(far), step))
+    points = max(4, _counted(far, step))
     return points, points
 
 
@@ -195,3 +219,9 @@ def gaussian_below(noise: float, step: float, reach: tuple[int, int]) -> Kernel:
     points = _points(reach[0], _FINE)
     side = touching_side(gaussian_pair(noise, middles(points, step)), points, step)
     return dominated_kernel(side, side, step)
+
+
+def forget() -> None:
+    """Compute laws anew from here on; for measurements of time."""
+    for kept in (_side, cell_kernel, strategy_kernels, sampled_above):
+        kept.cache_clear()

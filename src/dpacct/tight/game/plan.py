@@ -6,14 +6,14 @@ What is chosen here decides how close the bounds are and what they cost, never w
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dpacct.errors import NotConverged
-from dpacct.pairs.dominating import Direction, achieved_pair
+from dpacct.pairs.dominating import Direction
 from dpacct.rounds import Schedule
 from dpacct.tight.composition import Composition
 from dpacct.tight.game.backward import Frame
-from dpacct.tight.game.rounds import moment_on_grid
+from dpacct.tight.game.rounds import least_frame, moment_law, moment_on_grid, simple_pair
 from dpacct.tight.saddle import epsilon_estimate, log_delta_estimate, tilt_at_delta, tilt_at_epsilon
 
 # Share of epsilon that the grid may cost.
@@ -40,12 +40,14 @@ class GamePlan:
         upper, lower: frames; the lower one is finer, since two strategies are cheap.
         negligible: probability.
         epsilon: about the answer.
+        direction: which of the neighbors plays P.
     """
 
     upper: Frame
     lower: Frame
     negligible: float
     epsilon: float
+    direction: Direction = Direction.REMOVE
 
 
 def moved(frame: Frame, loss: float) -> Frame:
@@ -55,7 +57,12 @@ def moved(frame: Frame, loss: float) -> Frame:
 
 
 def plan_at_delta(
-    schedule: Schedule, delta: float, share: float = _GRID_SHARE, *, both: bool = True
+    schedule: Schedule,
+    delta: float,
+    share: float = _GRID_SHARE,
+    *,
+    both: bool = True,
+    direction: Direction = Direction.REMOVE,
 ) -> GamePlan:
     """A plan for eps(delta); unless for ``both`` bounds, the lower frame is that of the upper.
 
@@ -63,26 +70,38 @@ def plan_at_delta(
         NotConverged: delta is too small, or the grid would be too large.
     """
     log_delta = math.log(delta)
-    simple = Composition.of_schedule(schedule, achieved_pair, Direction.REMOVE)
+    simple = Composition.of_schedule(schedule, simple_pair, Direction.REMOVE)
     tilt, at = tilt_at_delta(simple, log_delta)
     epsilon = max(epsilon_estimate(tilt, at, log_delta), _LEAST_EPSILON)
-    return _plan(schedule, tilt, epsilon, log_delta, share, both=both)
+    return replace(
+        _plan(schedule, simple, tilt, epsilon, log_delta, share, both=both), direction=direction
+    )
 
 
-def plan_at_epsilon(schedule: Schedule, epsilon: float, share: float = _GRID_SHARE) -> GamePlan:
+def plan_at_epsilon(
+    schedule: Schedule,
+    epsilon: float,
+    share: float = _GRID_SHARE,
+    *,
+    direction: Direction = Direction.REMOVE,
+) -> GamePlan:
     """A plan for delta(eps).
 
     Raises:
         NotConverged: delta is too small, or the grid would be too large.
     """
-    simple = Composition.of_schedule(schedule, achieved_pair, Direction.REMOVE)
+    simple = Composition.of_schedule(schedule, simple_pair, Direction.REMOVE)
     tilt, at = tilt_at_epsilon(simple, epsilon)
     log_delta = min(log_delta_estimate(tilt, at, epsilon), -1e-3)
-    return _plan(schedule, tilt, max(epsilon, _LEAST_EPSILON), log_delta, share, both=True)
+    least = max(epsilon, _LEAST_EPSILON)
+    return replace(
+        _plan(schedule, simple, tilt, least, log_delta, share, both=True), direction=direction
+    )
 
 
 def _plan(
     schedule: Schedule,
+    simple: Composition,
     tilt: float,
     epsilon: float,
     log_delta: float,
@@ -92,9 +111,9 @@ def _plan(
 ) -> GamePlan:
     if log_delta < _SMALLEST_LOG_DELTA:
         raise NotConverged(f"the game reaches down to delta {math.exp(_SMALLEST_LOG_DELTA):.1g}")
-    simple = Composition.of_schedule(schedule, achieved_pair, Direction.REMOVE)
     far = log_delta + math.log(_OUTSIDE)
     most = max(epsilon_estimate(*tilt_at_delta(simple, far), far), 1.02 * epsilon)
+    most = max(most, least_frame(schedule, math.exp(far) / schedule.rounds))
     # Of few values, like the step: laws are kept between evaluations.
     negligible = 10.0 ** math.floor(math.log10(_NEGLIGIBLE / schedule.rounds) + log_delta / _TEN)
     frames: list[Frame] = []
@@ -146,7 +165,8 @@ def _step(
         step = lattice(step)
         lost = -exact
         for round_, count in schedule.distinct().items():
-            lost += count * moment_on_grid(round_, tilt, step, negligible, upper=upper)
+            law = moment_law(round_, step, negligible, upper=upper)
+            lost += count * moment_on_grid(law, tilt, step)
         lost = lost if upper else -lost
         if lost <= 1.2 * wanted:
             return step

@@ -1,41 +1,47 @@
 """Which rounds the game is about, and the laws of each kind of round in it.
 
-Rule 1: neighbors differ in one replaced client.
+Rule 1: neighbors differ in one client, who is replaced or whose contribution becomes zero.
 Rule 2: a round is of fixed size, Poisson, or takes everybody; what each client sends may depend on
     what was released before and on fresh randomness, not on whether a client took part before.
-Rule 3: rates are rounded up for the upper bound, and down for the lower one; noise of many kinds
-    of rounds is rounded down for the upper bound.
+Rule 3: rates are rounded up for the upper bound, and down for the lower one.
 """
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import numpy as np
 
 from dpacct.errors import Unsupported
-from dpacct.rounds import Adjacency, Phase, Poisson, Round, Schedule, Uniform
+from dpacct.pairs.dominating import (
+    AchievedPair,
+    Direction,
+    SampledGaussianPair,
+    achieved_pair,
+)
+from dpacct.rounds import Adjacency, Poisson, Round, Schedule, Uniform
 from dpacct.tight.game.cover import Cover
 from dpacct.tight.game.gaussian_profile import LARGEST_SHIFT
 from dpacct.tight.game.kernels import (
     cell_kernel,
+    far_loss,
     gaussian_above,
     gaussian_below,
     gaussian_reach,
     poisson_above,
     poisson_below,
     reach_of,
-    remove_above,
+    sampled_above,
     strategy_kernels,
 )
 from dpacct.tight.game.laws import Kernel
 from dpacct.tight.game.mixtures import Mixing, mixing_laws
+from dpacct.tight.game.zero_out import ANGLES, zero_out_above, zero_out_below
 
 # How all positions in a round are bounded: one law for each of some cells, or mixtures of few.
 Positions = Cover | Mixing
 
-MOST_KINDS = 60
+_PLAYED = (Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT)
 
 
 def is_game(round_: Round) -> bool:
@@ -43,23 +49,23 @@ def is_game(round_: Round) -> bool:
     sampling = round_.sampling
     return (
         isinstance(sampling, Uniform)
-        and round_.adjacency is Adjacency.REPLACE_ONE
+        and round_.adjacency in _PLAYED
         # So near one that the rate rounds up to it there is no choice that a double knows.
         and sampling.rate_bounds[1] < 1.0
     )
 
 
 def takes_everybody(round_: Round) -> bool:
-    """Whether it is a Gaussian with twice the clip norm as shift."""
+    """Whether it is a Gaussian, with the adjacency's shift."""
     sampling = round_.sampling
     if isinstance(sampling, Uniform) and sampling.cohort_size < sampling.num_clients:
         return False
-    return round_.adjacency is Adjacency.REPLACE_ONE and round_.sampling_rate == 1.0
+    return round_.adjacency in _PLAYED and round_.sampling_rate == 1.0
 
 
 def has_one_pair(round_: Round) -> bool:
     """Whether one fixed pair is exact for this round: everybody takes part, or each by a coin."""
-    poisson = isinstance(round_.sampling, Poisson) and round_.adjacency is Adjacency.REPLACE_ONE
+    poisson = isinstance(round_.sampling, Poisson) and round_.adjacency in _PLAYED
     return takes_everybody(round_) or poisson
 
 
@@ -77,28 +83,6 @@ def is_played(schedule: Schedule) -> bool:
     )
 
 
-@lru_cache(maxsize=64)
-def fewer_kinds(schedule: Schedule) -> Schedule:
-    """A schedule that costs at least as much, with fewer kinds of rounds; itself if there are few.
-
-    Noise is rounded down to one of some values, evenly spaced in the logarithm.
-    """
-    noises = [round_.noise_multiplier for round_ in schedule.distinct() if is_game(round_)]
-    if len(noises) <= MOST_KINDS:
-        return schedule
-    least = min(noises)
-    width = math.log(max(noises) / least) / MOST_KINDS
-
-    def louder(round_: Round) -> Round:
-        if not is_game(round_) or not width:
-            return round_
-        noise = round_.noise_multiplier
-        rounded = least * math.exp(width * math.floor(math.log(noise / least) / width))
-        return Round(min(noise, rounded), round_.sampling, round_.adjacency)
-
-    return Schedule(Phase(louder(round_), count) for round_, count in schedule)
-
-
 def check_schedule(schedule: Schedule) -> None:
     """Refuse schedules that the game is not about.
 
@@ -109,7 +93,8 @@ def check_schedule(schedule: Schedule) -> None:
         if not (is_game(round_) or has_one_pair(round_)):
             raise Unsupported(
                 f"the game is about rounds, of fixed size, Poisson or of everybody, in which one "
-                f"client is replaced; {round_!r} is another one: use the accountant 'tight'"
+                f"client is replaced or sends zero; {round_!r} is another one: use the accountant "
+                f"'tight'"
             )
         if LARGEST_SHIFT * round_.noise_multiplier < 2.0:
             raise Unsupported(
@@ -118,52 +103,126 @@ def check_schedule(schedule: Schedule) -> None:
             )
 
 
-def laws_above(round_: Round, positions: Positions, step: float, negligible: float) -> list[Kernel]:
+def angles_for(positions: Positions) -> int:
+    """Into how many ranges the one angle of a round is cut where a contribution becomes zero."""
+    return ANGLES if isinstance(positions, Mixing) else max(ANGLES, len(positions) // 2)
+
+
+def directions(schedule: Schedule) -> tuple[Direction, ...]:
+    """The orders of the two neighbors to look at: one where they may change places."""
+    if schedule.adjacency is Adjacency.ZERO_OUT:
+        return Direction.REMOVE, Direction.ADD
+    return (Direction.REMOVE,)
+
+
+def laws_above(
+    round_: Round,
+    positions: Positions,
+    step: float,
+    negligible: float,
+    direction: Direction = Direction.REMOVE,
+) -> list[Kernel]:
     """Laws of which one, or a mixture, dominates, whatever the positions in this round.
 
     Raises:
         NotConverged: there are no such laws of the kind asked for.
     """
-    noise = round_.noise_multiplier
+    noise, rate = round_.noise_multiplier, rate_bounds(round_)[1]
     if takes_everybody(round_):
-        return [gaussian_above(noise, step, gaussian_reach(noise, step, negligible))]
-    rate = _rates(round_)[1]
+        return [gaussian_above(*_gaussian(round_, step, negligible))]
     reach = reach_of(rate, noise, step, negligible)
-    if not is_game(round_):
-        return [poisson_above(rate, noise, step, reach)]
-    if isinstance(positions, Mixing):
-        return list(mixing_laws(rate, noise, step, reach[0], negligible, positions))
-    return [cell_kernel(rate, noise, cell, step, reach, negligible) for cell in positions]
+    match is_game(round_), round_.adjacency:
+        case True, Adjacency.ZERO_OUT:
+            angles = angles_for(positions)
+            return list(zero_out_above(rate, noise, step, reach[0], negligible, direction, angles))
+        case True, _ if isinstance(positions, Mixing):
+            return list(mixing_laws(rate, noise, step, reach[0], negligible, positions))
+        case True, _:
+            return [cell_kernel(rate, noise, cell, step, reach, negligible) for cell in positions]
+        case False, Adjacency.ZERO_OUT:
+            return [sampled_above(rate, 2 * noise, step, reach, direction)]
+        case _:
+            return [poisson_above(rate, noise, step, reach)]
 
 
-def laws_below(round_: Round, step: float, negligible: float) -> list[Kernel]:
+def laws_below(
+    round_: Round, step: float, negligible: float, direction: Direction = Direction.REMOVE
+) -> list[Kernel]:
     """Laws below some positions in this round."""
-    noise = round_.noise_multiplier
+    noise, rate = round_.noise_multiplier, rate_bounds(round_)[0]
     if takes_everybody(round_):
-        return [gaussian_below(noise, step, gaussian_reach(noise, step, negligible))]
-    rate = _rates(round_)[0]
+        return [gaussian_below(*_gaussian(round_, step, negligible))]
     reach = reach_of(rate, noise, step, negligible)
+    match is_game(round_), round_.adjacency:
+        case True, Adjacency.ZERO_OUT:
+            return list(zero_out_below(rate, noise, step, reach[0], direction))
+        case True, _:
+            return list(strategy_kernels(rate, noise, step, reach))
+        case False, Adjacency.ZERO_OUT:
+            remove, add = strategy_kernels(rate, 2 * noise, step, reach)
+            return [remove if direction is Direction.REMOVE else add]
+        case _:
+            return [poisson_below(rate, noise, step, reach)]
+
+
+def simple_pair(round_: Round, direction: Direction) -> AchievedPair:
+    """A pair about as bad as what the adversary does in this round; for plans."""
     if not is_game(round_):
-        return [poisson_below(rate, noise, step, reach)]
-    return list(strategy_kernels(rate, noise, step, reach))
+        return achieved_pair(round_, direction)
+    return SampledGaussianPair(rate_bounds(round_)[0], _simple_std(round_), direction)
 
 
-def moment_on_grid(
-    round_: Round, tilt: float, step: float, negligible: float, *, upper: bool
-) -> float:
-    """log M(tilt) of the law above, or below, one round of remove; for plans."""
-    if upper and is_game(round_):
-        rate, noise = _rates(round_)[1], round_.noise_multiplier
-        law = remove_above(rate, noise, step, reach_of(rate, noise, step, negligible))
-    elif upper:
-        law = laws_above(round_, (), step, negligible)[0]
-    else:
-        law = laws_below(round_, step, negligible)[0]
+def least_frame(schedule: Schedule, probability: float) -> float:
+    """How far a frame has to reach for the tails that `simple_pair` leaves out; for plans."""
+    return max(
+        (
+            far_loss(rate_bounds(round_)[1], round_.noise_multiplier, 1e-6, probability)
+            for round_ in schedule.distinct()
+            if is_game(round_) and round_.adjacency is Adjacency.ZERO_OUT
+        ),
+        default=0.0,
+    )
+
+
+def _simple_std(round_: Round) -> float:
+    noise = round_.noise_multiplier
+    if round_.adjacency is Adjacency.REPLACE_ONE:
+        return noise / 2
+    # A sampled Gaussian with as large a second moment as that of opposed positions.
+    first, second, both = (math.exp(shift / noise**2) for shift in (1.0, 4.0, 2.0))
+    return 1 / math.sqrt(math.log1p(second - 2 * both + first))
+
+
+def moment_law(round_: Round, step: float, negligible: float, *, upper: bool) -> Kernel:
+    """The law above, or below, one round of a simple strategy; for plans."""
+    if not is_game(round_):
+        if upper:
+            return laws_above(round_, (), step, negligible)[0]
+        return laws_below(round_, step, negligible)[0]
+    rate, noise = rate_bounds(round_)[1], 2 * _simple_std(round_)
+    reach = reach_of(rate, noise, step, negligible)
+    if upper:
+        return sampled_above(rate, noise, step, reach, Direction.REMOVE)
+    return strategy_kernels(rate, noise, step, reach)[0]
+
+
+def moment_on_grid(law: Kernel, tilt: float, step: float) -> float:
+    """log M(tilt) of a law."""
     places = law.first + np.arange(len(law.masses))
     return math.log(float(law.masses @ np.exp(tilt * step * places)))
 
 
-def _rates(round_: Round) -> tuple[float, float]:
+def _gaussian(
+    round_: Round, step: float, negligible: float
+) -> tuple[float, float, tuple[int, int]]:
+    """Noise for a shift of two, the step, and how far the losses reach."""
+    half = 1.0 if round_.adjacency is Adjacency.REPLACE_ONE else 2.0
+    noise = half * round_.noise_multiplier
+    return noise, step, gaussian_reach(noise, step, negligible)
+
+
+def rate_bounds(round_: Round) -> tuple[float, float]:
+    """The sampling rate, rounded down and up."""
     sampling = round_.sampling
     if isinstance(sampling, Uniform):
         return sampling.rate_bounds

@@ -5,11 +5,18 @@ from __future__ import annotations
 from contextlib import suppress
 
 from dpacct.errors import NotConverged
-from dpacct.rounds import Round, Schedule
+from dpacct.rounds import Adjacency, Round, Schedule
 from dpacct.tight.game.backward import Frame, Stage, prepare
+from dpacct.tight.game.kinds import fewer_kinds
 from dpacct.tight.game.mixtures import LAWS, Mixing
 from dpacct.tight.game.plan import GamePlan
-from dpacct.tight.game.rounds import Positions, fewer_kinds, is_game, laws_above, laws_below
+from dpacct.tight.game.rounds import (
+    Positions,
+    angles_for,
+    is_game,
+    laws_above,
+    laws_below,
+)
 
 Stages = list[tuple[Stage, int]]
 
@@ -18,7 +25,7 @@ _A_COVER = 1.7e4
 # The same for mixtures, and of how much noise that is true.
 _A_MIXTURE, _USUAL_SLACK = 2e8, 4e-3
 # Where laws are few the transform of the values counts, too.
-_ALONE = 2
+_ALONE = 6
 # Two laws, each worth a few of those next to each other in memory.
 _STRATEGIES = 8
 
@@ -28,7 +35,7 @@ def stages_above(schedule: Schedule, plan: GamePlan, frame: Frame, positions: Po
     played = fewer_kinds(schedule)
     ready: dict[Round, Stage] = {}
     for round_ in played.distinct():
-        laws = laws_above(round_, positions, frame.step, plan.negligible)
+        laws = laws_above(round_, positions, frame.step, plan.negligible, plan.direction)
         ready[round_] = prepare(laws, frame, upper=True)
     return [(ready[round_], count) for round_, count in played.phases]
 
@@ -39,24 +46,27 @@ def are_bounded(schedule: Schedule, plan: GamePlan, positions: Positions) -> boo
         return True
     with suppress(NotConverged):
         for round_ in fewer_kinds(schedule).distinct():
-            laws_above(round_, positions, plan.upper.step, plan.negligible)
+            laws_above(round_, positions, plan.upper.step, plan.negligible, plan.direction)
         return True
     return False
 
 
 def stages_below(schedule: Schedule, plan: GamePlan, frame: Frame) -> Stages:
     """The phases with laws below them."""
-    ready = {
-        round_: prepare(laws_below(round_, frame.step, plan.negligible), frame, upper=False)
-        for round_ in schedule.distinct()
-    }
+    ready: dict[Round, Stage] = {}
+    for round_ in schedule.distinct():
+        laws = laws_below(round_, frame.step, plan.negligible, plan.direction)
+        ready[round_] = prepare(laws, frame, upper=False)
     return [(ready[round_], count) for round_, count in schedule.phases]
 
 
 def effort_above(schedule: Schedule, frame: Frame, positions: Positions) -> float:
     """Losses times laws times rounds, and what the laws cost, in the same unit."""
     kinds = fewer_kinds(schedule).distinct()
-    if isinstance(positions, Mixing):
+    if schedule.adjacency is Adjacency.ZERO_OUT:
+        laws = angles_for(positions)
+        each = _A_COVER * laws**2
+    elif isinstance(positions, Mixing):
         laws, each = LAWS + _ALONE, _A_MIXTURE * max(1.0, _USUAL_SLACK / positions.slack)
     else:
         laws, each = len(positions), _A_COVER * len(positions) ** 2

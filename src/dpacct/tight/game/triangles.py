@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -66,7 +67,23 @@ def profile(rate: float, noise: float, triangle: Triangle, losses: Array) -> Bou
     """
     if LARGEST_SHIFT * noise < 2.0:
         raise NotConverged(f"the game needs a noise multiplier of {2 / LARGEST_SHIFT:.3g} or more")
-    f, g, mu = _lengths(noise, triangle)
+    return profile_over(rate, _lengths(noise, triangle), losses)
+
+
+class Lengths(NamedTuple):
+    """Distances over z from the foot of the altitude at a to w and to b, and the altitude.
+
+    One of f and g is negative where the foot lies outside of the side.
+    """
+
+    f: float
+    g: float
+    mu: float
+
+
+def profile_over(rate: float, lengths: Lengths, losses: Array) -> Bounds:
+    """The same for any triangle of such lengths, each known within 24 roundings of the largest."""
+    f, g, mu = lengths
     strip, step = _spacing(f, g, mu)
     half = math.ceil(_REACH / step)
     if 2 * half >= _MAX_NODES:
@@ -82,7 +99,8 @@ def profile(rate: float, noise: float, triangle: Triangle, losses: Array) -> Bou
     )
     with np.errstate(invalid="ignore"):
         known = np.where(losses > 0, np.abs(growth), 0.0) + abs(odds) + losses
-    error = 10 * known[:, None] + 24 * (max(f, g) * np.abs(s) + max(f, g) ** 2)
+    longest = max(abs(f), abs(g))
+    error = 10 * known[:, None] + 24 * (longest * np.abs(s) + longest**2)
     plain = gaussian_profile(k, mu, error)
     relative = plain.relative + 8 * s * s + 2 * len(s)
     rounding = 1.01 * UNIT * ((plain.near * relative) @ density)
@@ -102,17 +120,16 @@ def not_too_flat(noise: float, triangle: Triangle) -> Triangle:
     return Triangle(b, w)
 
 
-def _lengths(noise: float, triangle: Triangle) -> tuple[float, float, float]:
-    """f, g and mu."""
+def _lengths(noise: float, triangle: Triangle) -> Lengths:
     # Slightly larger angles, so that the roundings here stay on the safe side.
     b, w = triangle.b * _SMALLER * math.pi / 2, triangle.w * _SMALLER * math.pi / 2
     sin_b, cos_b, sin_w, cos_w = math.cos(b), math.sin(b), math.cos(w), math.sin(w)
-    return 2 * sin_b * cos_w / noise, 2 * sin_w * cos_b / noise, 2 * sin_b * sin_w / noise
+    return Lengths(2 * sin_b * cos_w / noise, 2 * sin_w * cos_b / noise, 2 * sin_b * sin_w / noise)
 
 
 def _growth_rate(f: float, g: float, mu: float) -> float:
     """K: on the line Im s = v the integrand is at most e^{K v^2/2} times larger."""
-    return 1 + (max(f, g) / mu) ** 2
+    return 1 + (max(abs(f), abs(g)) / mu) ** 2
 
 
 def _spacing(f: float, g: float, mu: float) -> tuple[float, float]:

@@ -1,0 +1,170 @@
+"""How far apart achieved and proven are for cohorts of fixed size, and what that takes.
+
+Usage: python -m benchmarks.fixed_size_game [FOLDER]
+
+Prints a table beside the fixed pair of C_q and the Renyi bound of Wang et al. 2019 (one client
+replaced). With a FOLDER it also draws (extra `plot`) the width over the number of cells and over
+time: cells are split where they add most, beginning with one. Times are those of the processor, so
+that other programs do not count; laws are computed anew for each answer.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from dpacct.renyi.conversion import best_epsilon
+from dpacct.renyi.curve import RenyiCurve
+from dpacct.rounds import Adjacency, Round, Schedule, Uniform
+from dpacct.tight.accountant import TightAccountant
+from dpacct.tight.game.answers import lower_epsilon, upper_epsilon
+from dpacct.tight.game.cover import Cell, Cover, split
+from dpacct.tight.game.gap import refined
+from dpacct.tight.game.kernels import forget
+from dpacct.tight.game.plan import plan_at_delta
+
+WANG = "Wang et al. 2019"
+_MOST_CELLS = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A cohort of so many of ``clients``, noise multiplier, rounds and delta."""
+
+    cohort: int
+    clients: int
+    noise: float
+    rounds: int
+    delta: float
+
+    @property
+    def schedule(self) -> Schedule:
+        """With one client replaced."""
+        return self.rounds * Round(self.noise, Uniform(self.cohort, self.clients))
+
+    def __str__(self) -> str:
+        rate = self.cohort / self.clients
+        return f"{rate:g}, {self.noise:g}, {self.rounds}, {self.delta:.3g}"
+
+
+PROTOTYPE = (
+    Setting(100, 2000, 2.4, 200, 2000**-1.1),
+    Setting(100, 2000, 1.8, 200, 2000**-1.1),
+    Setting(195, 975, 1.4, 100, 975**-1.1),
+    Setting(50, 500, 0.95, 300, 1 / 500),
+    Setting(100, 1000, 3.0, 300, 1e-5),
+)
+MORE = (
+    Setting(5, 1000, 0.7, 10, 1e-6),
+    Setting(5, 1000, 1.0, 1000, 1e-5),
+    Setting(500, 1000, 10.0, 50, 1e-10),
+    Setting(500, 1000, 5.0, 20, 1e-2),
+    Setting(20, 1000, 1.5, 100, 1e-8),
+    Setting(10, 1000, 2.0, 500, 1e-10),
+    Setting(300, 1000, 8.0, 1000, 1e-6),
+    Setting(50, 1000, 4.0, 3000, 1e-5),
+    Setting(200, 1000, 10.0, 5000, 1e-3),
+    Setting(100, 1000, 6.0, 5000, 1e-8),
+)
+DRAWN = (PROTOTYPE[0], PROTOTYPE[2], PROTOTYPE[4], Setting(50, 1000, 4.0, 1000, 1e-5))
+
+
+def rows(settings: Sequence[Setting]) -> Iterator[str]:
+    """Lines of a table in Markdown."""
+    yield (
+        "| q, z, rounds, delta | achieved | proven | apart | seconds | C_q, composed "
+        "| Renyi, Wang et al. 2019 | zero-out: achieved | proven |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for setting in settings:
+        forget()
+        start = time.process_time()
+        found = TightAccountant().epsilon(setting.schedule, setting.delta)
+        seconds = time.process_time() - start
+        fixed = TightAccountant(engine="pairs").epsilon(setting.schedule, setting.delta)
+        zeroed = setting.rounds * Round(
+            setting.noise, Uniform(setting.cohort, setting.clients), Adjacency.ZERO_OUT
+        )
+        other = TightAccountant().epsilon(zeroed, setting.delta)
+        yield (
+            f"| {setting} | {found.lower:.4f} | {found.upper:.4f} | "
+            f"{100 * (found.upper / found.lower - 1):.2f} % | {seconds:.1f} | {fixed.upper:.4f} | "
+            f"{wang(setting):.4f} | {other.lower:.4f} | {other.upper:.4f} |"
+        )
+
+
+def wang(setting: Setting) -> float:
+    """Epsilon by their bound of the Renyi divergence."""
+    curve = RenyiCurve(setting.schedule)
+    return best_epsilon(lambda order: dict(curve.routes(order))[WANG], setting.delta, 4.0).value
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A pass: the number of cells, by how much its bound exceeds what is achieved, and seconds."""
+
+    cells: int
+    apart: float
+    seconds: float
+
+
+def splits(setting: Setting) -> list[Played]:
+    """Passes with more and more cells; seconds of laws and pass, without the search for cells."""
+    schedule, delta = setting.schedule, setting.delta
+    plan, coarse = (plan_at_delta(schedule, delta, share) for share in (1e-3, 4e-3))
+    lower = lower_epsilon(schedule, plan, delta)
+    cover: Cover = (Cell.whole(),)
+    found: list[Played] = []
+    while len(cover) <= _MOST_CELLS:
+        forget()
+        start = time.process_time()
+        upper = upper_epsilon(schedule, plan, cover, delta)
+        seconds = time.process_time() - start
+        found.append(Played(len(cover), upper / lower - 1, seconds))
+        one = len(cover) == 1
+        finer = split(cover, cover) if one else refined(schedule, coarse, cover, upper)
+        if finer == cover:
+            break
+        cover = finer
+    return found
+
+
+def draw(path: Path, settings: Sequence[Setting]) -> None:
+    """The width over cells and over seconds."""
+    # An extra that only the picture needs.
+    figure: Any = import_module("matplotlib.figure").Figure(
+        figsize=(10, 4.2), layout="constrained", dpi=110
+    )
+    left, right = figure.subplots(1, 2, sharey=True)
+    for setting in settings:
+        passes = splits(setting)
+        percents = [100 * played.apart for played in passes]
+        left.plot([p.cells for p in passes], percents, ".-", label=str(setting))
+        right.plot([p.seconds for p in passes], percents, ".-")
+    for axes, label in ((left, "cells"), (right, "processor seconds, laws and pass")):
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel(label)
+        axes.axhline(1.0, color="0.6", linewidth=0.8, linestyle="--")
+        axes.grid(visible=True, which="major", alpha=0.3)
+    left.set_ylabel("proven above achieved [%]")
+    left.legend(title="q, z, rounds, delta", fontsize="small")
+    figure.savefig(path)
+
+
+def main(folder: Path | None = None) -> None:
+    """Print the table; draw into a folder."""
+    for line in rows((*PROTOTYPE, *MORE)):
+        print(line, flush=True)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        draw(folder / "fixed-size-game.png", DRAWN)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else None)

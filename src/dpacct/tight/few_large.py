@@ -1,0 +1,279 @@
+"""delta(eps) where few rounds with a large loss decide: contours of what those rounds add up to.
+
+Three parts: outcomes in which some loss is so large that it alone is enough (their masses are
+counted), outcomes with at least one large loss and none of that kind (a contour of the measure nu
+of `split`), and outcomes with small losses alone (next to nothing, by Chernoff's bound).
+
+Derivation: docs/derivations/few-large-losses.md.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dpacct.budget import Interval
+from dpacct.errors import NotConverged
+from dpacct.numerics.fourier import MAX_FREQUENCIES
+from dpacct.numerics.rounding import UNIT, Array
+from dpacct.numerics.search import bracket_root
+from dpacct.pairs.dominating import Direction
+from dpacct.pairs.gaussian import gaussian_epsilon
+from dpacct.pairs.moments import log_moment
+from dpacct.tight.composition import Composition
+from dpacct.tight.contour import Contour
+from dpacct.tight.crossing import crossing
+from dpacct.tight.laws.faded import faded_delta, faded_mass
+from dpacct.tight.laws.split import Cut
+from dpacct.tight.laws.steps import Step
+from dpacct.tight.laws.truncated import end_for
+from dpacct.tight.saddle import log_chernoff_factor, log_delta_estimate, tilt_at_epsilon
+from dpacct.tight.split import SplitComposition
+from dpacct.tight.tilts import cheapest_tilt
+
+_MAX_KINDS = 8
+# The share of delta that is lost beyond the end, and what small losses alone may have.
+_LOST, _SMALL = 1e-15, 1e-8
+# Where small losses end, in units of epsilon: the first that is small enough is taken.
+_SHARES = (0.6, 0.42, 0.3, 0.2, 0.13, 0.08, 0.05, 0.03)
+# Widths of a step on its way from 0 to 1, and how far losses that are faded out are kept.
+_STEP, _FADE, _KEPT = 10.0, 8.5, 12.5
+# Where a loss is half faded out, in units of what is enough by itself.
+_FADED = 1.4
+# How far above the epsilon that was guessed it is enough.
+_MARGIN = 1.05
+# Nothing that matters lies further out in the Gaussian's exponent.
+_SURE, _FARTHEST = 28.0, 600.0
+_MOST_NODES = MAX_FREQUENCIES // 4
+# The contour was made for another epsilon if it is this much too large or too small.
+_FAR_OFF, _ATTEMPTS = 0.03, 4
+_WIDE = 1e-6
+# By what a cheaper tilt may raise the logarithm of Chernoff's bound.
+_LOOSEST = 4.0
+# Beyond this multiple of it nothing is asked for.
+_TOO_FAR = 3.0
+# For estimates: the share of epsilon where small losses end, the least one, and their accuracy.
+_USUAL, _LEAST, _NEAR = 0.15, 1e-12, 0.02
+
+
+class FewLarge:
+    """Bounds of delta near one epsilon.
+
+    Args:
+        composition: sampled pairs of the remove direction, see `applies`.
+        epsilon, log_delta: about where delta will be asked for, and its logarithm there.
+    Raises:
+        NotConverged: small losses matter, or the contour would be too large.
+    """
+
+    blur = 0.0
+
+    def __init__(self, composition: Composition, epsilon: float, log_delta: float) -> None:
+        self._composition, self._epsilon = composition, epsilon
+        self._floor, self._tilts, self._growth = _rest_below(composition, epsilon)
+        enough = _MARGIN * epsilon + self._rest(epsilon)
+        self._split, self._small_tilt = _split(composition, epsilon, enough, log_delta)
+        self._log_small = self._split.log_small_moment(self._small_tilt)
+        self._log_small += log_chernoff_factor(self._small_tilt)
+        self._masses = [faded_mass(cut) for cut in self._split.cuts]
+        saddle, at = tilt_at_epsilon(self._split, epsilon)
+        tilt = cheapest_tilt(self._split, saddle, epsilon, log_delta, _LOOSEST)
+        self._contour = Contour(
+            self._split, tilt, epsilon, log_delta, 0.0, at.variance, _MOST_NODES
+        )
+
+    @classmethod
+    def applies(cls, composition: Composition) -> bool:
+        """Whether all rounds are a few kinds of sampled ones in the remove direction, rates <= 1/2.
+
+        Beside them there may be rounds of full participation.
+        """
+        rates = composition.rates
+        if composition.direction is not Direction.REMOVE or composition.is_symmetric:
+            return False
+        return 0 < len(rates) <= _MAX_KINDS and float(rates.max()) <= 0.5
+
+    def delta(self, epsilon: float) -> Interval:
+        """Lower and upper bound of delta at one epsilon >= 0."""
+        return self.delta_and_slope(epsilon)[0]
+
+    def delta_and_slope(self, epsilon: float) -> tuple[Interval, float]:
+        """The same, and about the derivative of log delta; of that nothing is proven."""
+        if epsilon > _TOO_FAR * self._epsilon:
+            raise NotConverged("epsilon is far above the one that the losses were split for")
+        found, slope = self._contour.delta_and_slope(epsilon)
+        lower, upper = faded_delta(epsilon, self._composition.counts, self._masses)
+        # P(A) bounds that part, too, and it is never below zero.
+        lower = max(lower, 0.0)
+        upper = min(upper + self._not_enough(epsilon), self._faded(epsilon, more=True))
+        exponent = self._log_small - self._small_tilt * epsilon
+        slack = 16 * UNIT * (abs(self._log_small) + self._small_tilt * epsilon + 8)
+        small = math.exp(min(max(exponent + slack, -700.0), 0.0))
+        total = found.upper + max(upper, 0.0) + small
+        falling = slope * found.upper - self._faded(epsilon)
+        bounds = Interval(
+            max(0.0, (found.lower + lower) * (1 - 4 * UNIT)),
+            min(1.0, max(found.upper, total) * (1 + 8 * UNIT)),
+        )
+        return Interval.bracket(min(bounds.lower, bounds.upper), bounds.upper), falling / total
+
+    def _faded(self, epsilon: float, *, more: bool = False) -> float:
+        """e^eps times an upper bound of Q(A), or one of P(A)."""
+        counts = self._composition.counts.tolist()
+        if more:
+            rows = zip(counts, self._masses, strict=True)
+            return sum(n * (mass.most + mass.most_more) for n, mass in rows) * (1 + 1e-9)
+        mass = sum(n * mass.most for n, mass in zip(counts, self._masses, strict=True))
+        return math.exp(epsilon) * mass
+
+    def _not_enough(self, epsilon: float) -> float:
+        """Upper bound of e^eps Q(A, L < eps): what is faded out, and yet not enough."""
+        least = math.inf
+        for cut in self._split.cuts:
+            first = min(cut.fading, cut.end)
+            least = min(least, math.log1p(cut.rate * math.expm1(first)) * (1 - 1e-12))
+        room = least - epsilon
+        if room >= self._floor:
+            return 0.0
+        exponent = float(np.min(self._growth - self._tilts * room)) if room > 0 else 0.0
+        return self._faded(epsilon) * math.exp(min(exponent + 1e-9, 0.0)) * (1 + 1e-9)
+
+    def _rest(self, epsilon: float) -> float:
+        """How far below zero all other rounds hardly ever are under Q."""
+        found = float(np.min((self._growth + _SURE) / self._tilts))
+        found = min(found, self._floor)
+        if not found <= 2 * epsilon:
+            raise NotConverged("all other rounds may make up for one large loss")
+        return found
+
+
+def _rest_below(composition: Composition, epsilon: float) -> tuple[float, Array, Array]:
+    """How far below zero the sum of all losses can be, tilts b, and log of E_Q e^{-b L}."""
+    floor = composition_floor(composition)
+    tilts = np.geomspace(4.0, 4000.0, 10) / epsilon
+    rates, noise = composition.rates[:, None], composition.noise[:, None]
+    try:
+        growth = composition.counts @ log_moment(-tilts[None, :], rates, noise).upper
+    except NotConverged:
+        growth = np.full_like(tilts, math.inf)
+    growth = growth + composition.precision * tilts * (1 + tilts) / 2
+    return floor, tilts, growth * (1 + 1e-9)
+
+
+def composition_floor(composition: Composition) -> float:
+    """Minus the least loss that a composition of the remove direction can have, rounded up."""
+    if composition.precision:
+        return math.inf
+    return float(-np.log1p(-composition.rates) @ composition.counts) * (1 + 1e-9)
+
+
+def _split(
+    composition: Composition, epsilon: float, enough: float, log_delta: float
+) -> tuple[SplitComposition, float]:
+    """Where to split, and the tilt at which small losses alone have next to nothing."""
+    allowed = log_delta + math.log(_SMALL)
+    for share in _SHARES:
+        found = _split_at(composition, share * epsilon, enough, log_delta)
+        tilts = np.geomspace(2.0, 60.0 / share, 14) / epsilon
+        costs = [
+            found.small_log_moment(b) + log_chernoff_factor(b) - b * epsilon for b in tilts.tolist()
+        ]
+        best = int(np.argmin(costs))
+        if costs[best] <= allowed:
+            return found, float(tilts[best])
+    raise NotConverged("many small losses add up to what is asked for")
+
+
+def _split_at(
+    composition: Composition, center: float, enough: float, log_delta: float
+) -> SplitComposition:
+    if 2 * enough - math.log(float(composition.rates.min())) > _FARTHEST:
+        raise NotConverged("the losses of so little noise are too large")
+    lost = math.exp(max(log_delta, -600.0)) * _LOST / float(composition.counts.sum())
+    small = Step(center, 0.75 * center / _STEP)
+    width = (_FADED - 1) * enough / _FADE
+    faded = Step(_FADED * enough, width)
+    cuts: list[Cut] = []
+    rows = zip(composition.rates, composition.noise, composition.counts, strict=True)
+    for rate, noise, count in ((float(q), float(z), float(n)) for q, z, n in rows):
+        end = min(_at_loss(faded.center + _KEPT * width, rate), end_for(rate, noise, lost))
+        first = _at_loss(center - _STEP * small.width, rate)
+        if first >= end:
+            raise NotConverged("no loss of some kind of round is large")
+        fading = _at_loss(enough, rate)
+        cuts.append(Cut(rate, noise, count, small, first, faded, fading, end))
+    return SplitComposition(tuple(cuts), composition.precision, composition.kinds)
+
+
+def _at_loss(loss: float, rate: float) -> float:
+    """The u at which log r is this."""
+    if loss > 30.0:
+        return loss - math.log(rate)
+    return math.log1p(math.expm1(loss) / rate)
+
+
+def few_large_epsilon(composition: Composition, delta: float) -> Interval:
+    """eps(delta) of one direction of a composition.
+
+    Error: inside the interval; relative width typically 1e-8 and less.
+    Raises:
+        NotConverged: see `FewLarge`.
+    """
+    log_delta = math.log(delta)
+    guess = about_epsilon(composition, log_delta)
+    best = Interval(0.0, math.inf)
+    for _ in range(_ATTEMPTS):
+        bounds = FewLarge(composition, guess, log_delta)
+        found = crossing(bounds, guess, log_delta, log_delta)
+        best = Interval.bracket(max(best.lower, found.lower), min(best.upper, found.upper))
+        near = abs(best.upper / guess - 1) < _FAR_OFF
+        if near or not best.upper > 0.0 or best.width <= _WIDE * best.upper:
+            break
+        guess = best.upper
+    return best
+
+
+def few_large_delta(composition: Composition, epsilon: float) -> Interval:
+    """delta(eps) of one direction of a composition, eps > 0; see `few_large_epsilon`."""
+    if not epsilon > 0.0:
+        raise NotConverged("every loss above zero is large")
+    log_delta = _about_log_delta(composition, epsilon, 0.0)
+    return FewLarge(composition, epsilon, min(log_delta, 0.0)).delta(epsilon)
+
+
+def about_epsilon(composition: Composition, log_delta: float) -> float:
+    """About eps(delta), a little too large rather than too small; nothing is proven of it."""
+    rows = zip(composition.rates, composition.noise, composition.counts, strict=True)
+    alone = max(
+        _alone(float(q), float(z), math.exp(max(log_delta, -700.0)) / float(n)) for q, z, n in rows
+    )
+    start = math.log(max(alone, _LEAST))
+
+    def excess(log_epsilon: float) -> float:
+        return _about_log_delta(composition, math.exp(log_epsilon), log_delta) - log_delta
+
+    found = bracket_root(excess, start + 0.02, (start - 2.0, start + 5.0), _NEAR, 0.1)
+    return math.exp(found[1] + 0.5 * _NEAR)
+
+
+def _alone(rate: float, noise: float, delta: float) -> float:
+    """eps of one round."""
+    if delta >= rate:
+        return 0.0
+    return math.log1p(
+        rate * math.expm1(min(gaussian_epsilon(delta / rate, 1 / noise).upper, 600.0))
+    )
+
+
+def _about_log_delta(composition: Composition, epsilon: float, log_delta: float) -> float:
+    """log of what one large loss and a few of them have; NaN is never returned."""
+    try:
+        split = _split_at(composition, _USUAL * epsilon, _MARGIN * epsilon, log_delta)
+        saddle, at = tilt_at_epsilon(split, epsilon)
+    except NotConverged:
+        return -math.inf
+    counts = composition.counts
+    faded = faded_delta(epsilon, counts, [faded_mass(cut) for cut in split.cuts])[1]
+    several = log_delta_estimate(saddle, at, epsilon)
+    return math.log(max(faded, 1e-300) + math.exp(min(several, 0.0)))

@@ -1,0 +1,191 @@
+"""One round of fixed-size sampling where a client's contribution becomes zero.
+
+The crowd is at w, the client's contribution at a, and nothing in the neighboring data set. Both lie
+on the unit circle, so that a round has one angle: P(loss > ...) grows with it, and the same with
+the data sets exchanged falls. A cell is a range of angles, and its law takes the one side from its
+largest angle and the other one from its least. Half a turn has a closed form, as has no turn:
+
+    opposed, w = -a:  P = (1-q) N(-1) + q N(1),  Q = (1-q) N(-1) + q N(0),
+    alike,   w = a:   P = N(0),  Q = (1-q) N(0) + q N(1)   (the add pair of shift 1).
+
+Derivation: docs/derivations/fixed-size-game.md.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from dpacct.numerics.rounding import UNIT, Array, Bounds
+from dpacct.pairs.dominating import Direction
+from dpacct.tight.game.gaussian_profile import normal
+from dpacct.tight.game.kernels import fine_points_to, grid_losses, points_to, until_negligible
+from dpacct.tight.game.laws import (
+    Kernel,
+    Side,
+    dominated_kernel,
+    dominating_kernel,
+    dominating_side,
+)
+from dpacct.tight.game.strategies import add_pair, middles, remove_pair, touching_side
+from dpacct.tight.game.triangles import Lengths, profile_over
+
+ANGLES = 16
+_LARGER, _LEAST = 1 + 2.0**-47, 1e-300
+
+
+@lru_cache(maxsize=256)
+def zero_out_above(
+    rate: float,
+    noise: float,
+    step: float,
+    reach: int,
+    negligible: float,
+    direction: Direction,
+    angles: int = ANGLES,
+) -> tuple[Kernel, ...]:
+    """Laws, one for each of equal ranges of the angle, that dominate what it may be.
+
+    Args:
+        rate, noise: q in (0, 1), at least the true one, and z >= 2/7.
+        step, reach, negligible: as for `kernels.cell_kernel`.
+        direction: remove if P has the contribution.
+    """
+    points = points_to(reach)
+    losses = grid_losses(points, step)
+
+    def side(values: Array) -> Side:
+        return dominating_side(points, step, np.maximum(values, _LEAST))
+
+    def client_gone(part: Array, turn: float) -> Array:
+        return contribution_profile(rate, noise, turn, part).upper
+
+    def client_back(part: Array, turn: float) -> Array:
+        return absence_profile(rate, noise, turn, part).upper
+
+    laws: list[Kernel] = []
+    for k in range(angles):
+        most, least = (k + 1) / angles, k / angles
+        gone = side(until_negligible(lambda part, t=most: client_gone(part, t), losses, negligible))
+        back = side(
+            until_negligible(lambda part, t=least: client_back(part, t), losses, negligible)
+        )
+        rising, falling = (gone, back) if direction is Direction.REMOVE else (back, gone)
+        laws.append(dominating_kernel(rising, falling, step))
+    return tuple(laws)
+
+
+@lru_cache(maxsize=256)
+def zero_out_below(
+    rate: float, noise: float, step: float, reach: int, direction: Direction
+) -> tuple[Kernel, ...]:
+    """Laws below three positions of the crowd: opposed to the client, at zero, and alike."""
+    points = fine_points_to(reach)
+    at = middles(points, step)
+    single = 2 * noise
+    sides = (
+        (opposed_pair(rate, noise, at), opposed_back_line(rate, noise, at)),
+        (remove_pair(rate, single, at), add_pair(rate, single, at)),
+        (add_pair(rate, single, at), remove_pair(rate, single, at)),
+    )
+
+    def law(gone: tuple[Bounds, Bounds], back: tuple[Bounds, Bounds]) -> Kernel:
+        first, second = (gone, back) if direction is Direction.REMOVE else (back, gone)
+        rising, falling = (touching_side(pair, points, step) for pair in (first, second))
+        return dominated_kernel(rising, falling, step)
+
+    return tuple(law(gone, back) for gone, back in sides)
+
+
+def contribution_profile(rate: float, noise: float, turn: float, losses: Array) -> Bounds:
+    """Bounds of H_gamma(P || Q), gamma = e^loss, where P has the contribution.
+
+    Args:
+        rate, noise: q in (0, 1) and z >= 2/7.
+        turn: angle between crowd and client, over pi; above 0. The upper bound holds for all less.
+        losses: shape (n,), each in [0, 600].
+    """
+    if turn == 1.0:
+        return opposed_pair(rate, noise, losses)[0]
+    angle = min(turn * _LARGER, 1.0) * math.pi
+    along = math.cos(angle)
+    return profile_over(
+        rate, Lengths((1 - along) / noise, along / noise, math.sin(angle) / noise), losses
+    )
+
+
+def absence_profile(rate: float, noise: float, turn: float, losses: Array) -> Bounds:
+    """Bounds of H_gamma(Q || P), the same with the data sets exchanged; largest for no turn.
+
+    Args:
+        rate, noise, losses: as above.
+        turn: below 1. The upper bound holds for all more.
+    """
+    half = 0.5 * turn / _LARGER * math.pi
+    across = math.sin(half) / noise
+    return profile_over(rate, Lengths(across, across, math.cos(half) / noise), losses)
+
+
+def opposed_pair(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
+    """Bounds of H and of -H' for the opposed pair, from events {x > t}.
+
+    Any t bounds from below. The best one solves c1 e^(-2t/z^2) + gamma e^((1-2t)/(2z^2)) = 1; what
+    a threshold near it lacks is of second order in its error.
+    """
+    square = noise * noise
+    with np.errstate(divide="ignore"):
+        crowd = math.log1p(-rate) - math.log(rate) + np.log(np.expm1(losses))
+    zero = losses + 0.5 / square
+    root = 0.5 * np.logaddexp(2 * zero, math.log(4.0) + crowd)
+    at = square * (np.logaddexp(zero, root) - math.log(2.0))
+    off = np.abs(np.logaddexp(crowd - 2 * at / square, zero - at / square))
+    off += 1e-12 * (1 + losses + at / square + abs(math.log1p(-rate) - math.log(rate)))
+    near, middle, far = (normal((mean - at) / noise) for mean in (1.0, 0.0, -1.0))
+    gamma, odds = np.exp(losses), (1 - rate) / rate * np.expm1(losses)
+    largest = (np.abs(at) + 1) / noise
+    error = UNIT * 1.01 * (64 + 16 * largest + 16 * largest**2)
+    value = near - gamma * middle - odds * far
+    spread = error * (near + gamma * middle + odds * far) + 1e-180
+    lower = rate * np.maximum(value - spread, 0.0) * (1 - 8 * UNIT)
+    upper = rate * np.maximum(value + spread + noise * off**2, 0.0) * (1 + 8 * UNIT)
+    second = (1 - rate) * far + rate * middle
+    kept = lower > 0.0
+    low, high = second * (1 - error) * kept, second * (1 + error) * kept
+    return Bounds(lower, upper), Bounds(low, high)
+
+
+def opposed_back_line(rate: float, noise: float, losses: Array) -> tuple[Bounds, Bounds]:
+    """A line below H of the opposed pair with the data sets exchanged, from events {s < x < t}.
+
+    Returns:
+        Bounds of its values at the losses and of minus its slope; both 0 where nothing is left.
+    """
+    square = noise * noise
+    with np.errstate(divide="ignore"):
+        crowd = math.log1p(-rate) - math.log(rate) + np.log(np.expm1(losses))
+    inner = 1 - np.exp(np.minimum(losses + crowd - 1 / square + math.log(4.0), 1.0))
+    root = np.sqrt(np.maximum(inner, 0.0))
+    start = square * (crowd - 0.5 / square + math.log(2.0) - np.log1p(root))
+    start = np.maximum(start, -40 * noise - 1)
+    end = square * (np.log1p(root) - math.log(2.0) - losses + 0.5 / square)
+
+    def inside(mean: float) -> tuple[Array, Array]:
+        above, below = normal((end - mean) / noise), normal((start - mean) / noise)
+        return np.maximum(above - below, 0.0), above + below
+
+    (near, near_size), (middle, size), (far, far_size) = (inside(m) for m in (1.0, 0.0, -1.0))
+    gamma, odds = np.exp(losses), (1 - rate) / rate * np.expm1(losses)
+    largest = (np.maximum(np.abs(start), np.abs(end)) + 1) / noise
+    error = UNIT * 1.01 * (64 + 16 * largest + 16 * largest**2)
+    value = middle - odds * far - gamma * near
+    value -= error * (size + odds * far_size + gamma * near_size) + 1e-180
+    kept = (inner > 0.0) & (end > start) & (value > 0.0)
+    second = (1 - rate) * far + rate * near
+    off = error * ((1 - rate) * far_size + rate * near_size)
+    lower = np.where(kept, rate * value * (1 - 8 * UNIT), 0.0)
+    return (
+        Bounds(lower, lower),
+        Bounds(np.maximum(second - off, 0.0) * kept, (second + off) * kept),
+    )

@@ -1,0 +1,75 @@
+"""Bounds of characteristic functions whose integrand is analytic: the path is moved off the line.
+
+With u = (2x - 1) / (2 sigma^2) and r = 1 - q + q e^u the integrand of phi is, up to a constant,
+e^{-(sigma u + 1 / (2 sigma))^2 / 2} r^{a + it}. On u + i theta the first factor grows by
+e^{sigma^2 theta^2 / 2}, |r| does not grow, and |r^{it}| = e^{-t arg r}: a bound that falls
+exponentially, where most of the mass has a large enough argument.
+
+Derivation: docs/derivations/inversion.md.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from dpacct.numerics.rounding import Array
+
+# Angles, times sigma, and the largest one.
+_ANGLES, _LARGEST = (0.15, 0.3, 0.6, 1.2, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0), 1.5
+
+
+class PanelMasses(NamedTuple):
+    """A tilted law on panels in u, relative to its whole mass; all of it rounded up.
+
+    Attributes:
+        order: a, the power of r: above 0 in the remove direction, below in the other one.
+        rate, noise: of the round.
+        edges: of the panels, shape (m + 1,).
+        masses: of the panels, shape (m,).
+        tail: mass left of the first panel.
+        end: density in u at the last edge, where the law ends sharply.
+    """
+
+    order: float
+    rate: float
+    noise: float
+    edges: Array
+    masses: Array
+    tail: float
+    end: float
+
+
+def shifted_bounds(times: Array, law: PanelMasses) -> Array:
+    """Bounds of |phi(t')| for every t' >= t >= 0; of the shape of ``times``, at most 1."""
+    log_odds = math.log1p(-law.rate) - math.log(law.rate)
+    p = 1 / (1 + np.exp(np.clip(log_odds - law.edges, -700.0, 700.0)))
+    best = np.ones_like(times)
+    for unit in _ANGLES:
+        angle = min(unit / law.noise, _LARGEST)
+        growth = math.exp((law.noise * angle) ** 2 / 2)
+        # arg r grows with u: on each panel it is at least that of the left edge.
+        turn = np.arctan2(p[:-1] * math.sin(angle), 1 - p[:-1] + p[:-1] * math.cos(angle))
+        swollen = _swelling(law.order, p, angle)
+        # What the last factors round is less than this.
+        waves = np.exp(-np.multiply.outer(times, turn * (1 - 1e-9))) @ (law.masses * swollen[1:])
+        rest = law.tail * swollen[0] + angle * law.end * swollen[-1]
+        best = np.minimum(best, growth * (1 + 1e-9) * (waves + rest))
+        if angle == _LARGEST:
+            break
+    return best
+
+
+def _swelling(order: float, p: Array, angle: float) -> Array:
+    """By how much |r^a| may grow off the line, left of each edge.
+
+    |r|^2 falls by the factor 1 - 4 p (1 - p) sin^2(angle / 2), which matters where a < 0.
+    """
+    if order >= 0:
+        return np.ones_like(p)
+    most = np.where(p < 0.5, 4 * p * (1 - p), 1.0)
+    log_growth = order / 2 * np.log1p(-most * math.sin(angle / 2) ** 2)
+    with np.errstate(over="ignore"):
+        return np.exp(log_growth * (1 + 1e-9))

@@ -1,0 +1,136 @@
+"""`dpacct report`: one page for a ledger, rounds or a claim, in three forms, never over a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dpacct as library
+from dpacct import Budget, Ledger, Poisson, Round
+from tests.cli.test_bad_input import assert_refused
+
+WORDS = "report --noise 4 --rounds 50 --q 0.1 --unit patient"
+CLAIM = "fed-alpha-normec-p1"
+
+
+@pytest.fixture(autouse=True)
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    plan = 5 * Round(4.0, Poisson(0.1))
+    with Ledger.open("census.ledger", Budget(8, 1e-5), unit="household") as ledger:
+        run = ledger.start_run("census", plan)
+        for _ in range(5):
+            run.reserve(Round(4.0, Poisson(0.1))).commit()
+    return "census.ledger"
+
+
+def test_the_report_on_a_ledger_is_that_of_ledger_report(dpacct: Any, ledger: str) -> None:
+    for form in ("html", "md", "json"):
+        one = dpacct(f"report {ledger} --format {form}").text
+        assert dpacct(f"ledger report {ledger} --format {form}").text == one
+        assert dpacct(f"report {ledger} -o page.{form}").text == ""
+        assert Path(f"page.{form}").read_text(encoding="utf-8") == one
+    assert json.loads(one)["kind"] == "ledger"
+    assert dpacct(f"report {ledger} --json").text == one
+
+
+def test_the_first_page_of_a_planned_ledger_is_about_its_plan(dpacct: Any, ledger: str) -> None:
+    data = dpacct(f"report {ledger} --json").json
+    plan = 5 * Round(4.0, Poisson(0.1))
+    risk = data["risk"]
+    assert risk["epsilon"] == data["epsilon_any_stop"]
+    assert risk["epsilon"] == pytest.approx(library.epsilon(plan, delta=1e-5).upper, rel=1e-9)
+    best = library.risk.best_guess(plan, prior=0.5)
+    assert best.lower <= risk["of_procedure"]["best_guess"] <= best.upper * (1 + 1e-6)
+    assert risk["of_promise"]["best_guess"] > risk["of_procedure"]["best_guess"]
+    assert (
+        "guesses whether the data of a certain household were used"
+        in dpacct(f"report {ledger}").text
+    )
+
+
+def test_rounds_by_options_and_by_file_are_the_same(dpacct: Any) -> None:
+    data = dpacct(WORDS, "--json").json
+    spent = library.epsilon(50 * Round(4.0, Poisson(0.1)), delta=1e-5)
+    assert data["epsilon"] == {"lower": spent.lower, "upper": spent.upper}
+    assert (data["kind"], data["unit"], data["delta"]) == ("schedule", "patient", 1e-5)
+    Path("rounds.csv").write_text("rounds,noise_multiplier,sampling_rate\n50,4,0.1\n")
+    Path("rounds.toml").write_text(
+        "[[phase]]\nrounds = 50\nnoise_multiplier = 4\nsampling_rate = 0.1\n"
+    )
+    for words in ("rounds.csv", "rounds.toml", "--schedule rounds.toml"):
+        assert dpacct(f"report {words} --unit patient --json").json == data
+
+
+def test_clients_are_counted_and_move_delta(dpacct: Any) -> None:
+    data = dpacct("report --noise 4 --rounds 5 --cohort 10 --clients 100 --json").json
+    assert (data["num_units"], data["delta"]) == (100, 100.0**-1.1)
+    assert "(there are 100)" in dpacct("report --noise 4 --rounds 5 --cohort 10 --clients 100").text
+
+
+def test_a_claim_by_its_id_and_in_a_file(dpacct: Any) -> None:
+    data = dpacct(f"report {CLAIM} --json").json
+    assert (data["kind"], data["verdict"]) == ("claim", "not private as described")
+    assert data["risk"] is None
+    text = dpacct(f"report {CLAIM}").text
+    assert "Nothing is promised to anybody" in text
+    assert "to be signed" not in text
+    Path("paper.toml").write_text(
+        '[source]\nname = "A paper"\n'
+        '[[claim]]\nid = "one"\nplace = "Table 1"\nepsilon = 3\ndelta = 1e-5\nrounds = 20\n'
+        'sampling = "poisson"\nsampling_rate = 0.1\nadjacency = "add-remove"\n'
+        "noise_multiplier = 2\n"
+        '[[claim]]\nid = "two"\nplace = "Table 1"\nepsilon = 0.3\ndelta = 1e-5\nrounds = 20\n'
+        'sampling = "poisson"\nsampling_rate = 0.1\nadjacency = "add-remove"\n'
+        "noise_multiplier = 2\n"
+    )
+    one = dpacct("report paper.toml --claim one").text
+    assert "What A paper (Table 1) promises holds: no data sets exceed epsilon 3." in one
+    two = dpacct("report paper.toml --claim two --json").json
+    assert two["verdict"] == "refuted"
+    # What people can be promised is what is proven, whatever is stated.
+    assert two["risk"]["epsilon"] == two["readings"][0]["epsilon"]["upper"] > 0.3
+    page = dpacct("report paper.toml --claim two").text
+    assert "does not hold: there are data sets that exceed it" in page
+    assert "a multiplier of" in page
+
+
+BAD = [
+    ("report", ("--noise is missing",)),
+    ("report nowhere", ("FILE is 'nowhere';", "no such file")),
+    ("report nowhere.toml", ("cannot be read",)),
+    ("report nowhere.ledger", ("FILE is 'nowhere.ledger';",)),
+    ("report census.ledger --noise 1", ("--noise 1 contradicts census.ledger",)),
+    ("report census.ledger --delta 1e-6", ("--delta 1e-6 contradicts census.ledger",)),
+    ("report census.ledger --unit x", ("--unit x contradicts census.ledger",)),
+    ("report census.ledger --claim x", ("--claim x contradicts census.ledger",)),
+    ("report census.ledger -o a.pdf", ("-o is 'a.pdf';", ".html", "--format")),
+    ("report census.ledger --format pdf", ("--format is 'pdf';", "html, md, json")),
+    ("report census.ledger -o a.md --format html", ("--format html contradicts -o a.md",)),
+    ("report census.ledger --json --format md", ("--format md contradicts --json",)),
+    ("report census.ledger -o census.ledger --format md", ("it is a ledger",)),
+    (f"{WORDS} --claim x", ("--claim x needs a file",)),
+    (f"{WORDS} --unit ''", ("--unit",)),
+    (f"report {CLAIM} --noise 3", ("--noise 3 contradicts",)),
+    (f"report {CLAIM} --claim other", ("--claim is 'other';",)),
+    ("ledger report census.ledger --format pdf", ("--format is 'pdf';",)),
+]
+
+
+@pytest.mark.parametrize(("words", "parts"), BAD, ids=[words for words, _ in BAD])
+def test_bad_input_is_refused(dpacct: Any, words: str, parts: tuple[str, ...]) -> None:
+    before = sorted(Path.cwd().iterdir())
+    assert_refused(dpacct(words), *parts)
+    assert sorted(Path.cwd().iterdir()) == before
+
+
+def test_nothing_is_replaced_unasked(dpacct: Any) -> None:
+    Path("a.html").write_text("mine", encoding="utf-8")
+    assert_refused(dpacct(WORDS, "-o a.html"), "it exists already", "--force replaces it.")
+    assert Path("a.html").read_text(encoding="utf-8") == "mine"
+    assert dpacct(WORDS, "-o a.html --force").text == ""
+    assert Path("a.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert dpacct(WORDS, "-o a.text --format html").text == ""

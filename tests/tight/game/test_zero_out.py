@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import dpacct
+from dpacct.pairs.dominating import Direction, achieved_pair, proven_pair
+from dpacct.rounds import Full, Poisson, Round, Uniform
+from dpacct.tight.accountant import TightAccountant
+from dpacct.tight.composition import Composition
+from dpacct.tight.engines import find_engine
+from dpacct.tight.game.curve import curve_delta
+from dpacct.tight.game.game import game_delta, game_epsilon, prefix_upper_epsilons
+from dpacct.tight.game.kernels import reach_of
+from dpacct.tight.game.zero_out import (
+    absence_profile,
+    contribution_profile,
+    opposed_back_line,
+    zero_out_above,
+    zero_out_below,
+)
+from tests.oracles.fixed_size_game import cohorts, one_round, zero_out_two_rounds
+from tests.tight.game.test_laws import own_profile
+
+LOSSES = np.array([0.0, 0.01, 0.05, 0.2])
+
+
+def place(turn: float) -> tuple[float, float]:
+    return math.cos(math.pi * turn), math.sin(math.pi * turn)
+
+
+@pytest.mark.parametrize(("rate", "noise"), [(0.05, 2.4), (0.3, 0.8)])
+@pytest.mark.parametrize("turn", [0.25, 0.8, 1.0])
+def test_the_profiles_are_those_of_densities_in_the_plane(
+    rate: float, noise: float, turn: float
+) -> None:
+    points = place(turn), (1.0, 0.0), (0.0, 0.0)
+    gone = contribution_profile(rate, noise, turn, LOSSES)
+    back = absence_profile(rate, noise, min(turn, 0.95), LOSSES)
+    line = opposed_back_line(rate, noise, LOSSES)[0]
+    for k, loss in enumerate(LOSSES):
+        first = one_round(
+            rate, noise, points, lambda p, q, y=loss: np.maximum(p - np.exp(y) * q, 0)
+        )
+        other = one_round(
+            rate, noise, points, lambda p, q, y=loss: np.maximum(q - np.exp(y) * p, 0)
+        )
+        assert first == pytest.approx(gone.upper[k], rel=3e-3, abs=1e-8)
+        assert gone.lower[k] <= gone.upper[k]
+        assert line.lower[k] <= other * (1 + 3e-3) + 1e-8
+        assert other <= back.upper[k] * (1 + 3e-3) + 1e-8
+        if turn < 0.95:
+            assert other == pytest.approx(back.upper[k], rel=3e-3, abs=1e-6)
+
+
+def test_more_turn_is_worse_one_way_and_better_the_other() -> None:
+    turns = np.linspace(0.05, 0.95, 10)
+    gone = [contribution_profile(0.1, 1.5, float(t), LOSSES) for t in turns]
+    back = [absence_profile(0.1, 1.5, float(t), LOSSES) for t in turns]
+    for k in range(9):
+        assert (gone[k].lower <= gone[k + 1].upper).all()
+        assert (back[k + 1].lower <= back[k].upper).all()
+    assert (gone[-1].lower <= contribution_profile(0.1, 1.5, 1.0, LOSSES).upper).all()
+
+
+@pytest.mark.parametrize("cohort", [1, 2])
+def test_no_data_sets_exceed_the_worst_angle(cohort: int) -> None:
+    generator, clients, noise = np.random.default_rng(cohort), 4, 1.1
+    rate = cohort / clients
+
+    def phi(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+        return np.maximum(p - 1.05 * q, 0) + 0.7 * np.maximum(q - 1.1 * p, 0)
+
+    most = max(
+        one_round(rate, noise, (place(k / 16), (1.0, 0.0), (0.0, 0.0)), phi) for k in range(17)
+    )
+    for _ in range(6):
+        raw = generator.normal(size=(clients, 2))
+        vectors = raw / np.maximum(1.0, np.linalg.norm(raw, axis=1, keepdims=True))
+        points = [(float(x), float(y)) for x, y in vectors]
+        assert cohorts([*points, (0.0, 0.0)], cohort, noise, phi) <= most * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+def test_laws_above_and_below(direction: Direction) -> None:
+    rate, noise, step = 0.1, 1.5, 2.0**-7
+    reach = reach_of(rate, noise, step, 1e-12)[0]
+    above = zero_out_above(rate, noise, step, reach, 1e-12, direction)
+    below = zero_out_below(rate, noise, step, reach, direction)
+    best = np.max([own_profile(law, step, LOSSES) for law in above], axis=0)
+    profile = contribution_profile if direction is Direction.REMOVE else absence_profile
+    worst = profile(rate, noise, float(direction is Direction.REMOVE), LOSSES)
+    assert (best >= worst.lower).all()
+    for law in below:
+        assert (own_profile(law, step, LOSSES) <= worst.upper).all()
+        other = law.masses * np.exp(-step * (law.first + np.arange(len(law.masses))))
+        assert math.fsum(law.masses) <= math.fsum(other) * (1 + 1e-15) <= 1 + 2e-15
+    for law in above:
+        other = law.masses * np.exp(-step * (law.first + np.arange(len(law.masses))))
+        first = math.fsum(law.masses) + law.infinite
+        assert 1 <= first < 1 + 1e-9
+        assert math.fsum(other) <= first
+
+
+@pytest.mark.parametrize(
+    ("noise", "uniform", "rounds", "delta"),
+    [(2.4, Uniform(100, 2000), 200, 2000**-1.1), (1.4, Uniform(20, 100), 50, 1e-4)],
+)
+def test_the_bracket_closes(noise: float, uniform: Uniform, rounds: int, delta: float) -> None:
+    schedule = rounds * Round(noise, uniform, "zero-out")
+    found = TightAccountant().epsilon(schedule, delta)
+    fixed = TightAccountant(engine="pairs").epsilon(schedule, delta)
+    assert found.upper <= found.lower * 1.01
+    assert found.lower > 1.2 * fixed.lower
+    assert found.upper < 0.6 * fixed.upper
+    replaced = TightAccountant(engine="pairs").epsilon(rounds * Round(noise, uniform), delta)
+    assert found.upper < replaced.lower
+
+
+@pytest.mark.parametrize(("rate", "noise", "budget"), [(0.05, 2.4, 0.0), (0.25, 1.0, 0.2)])
+def test_two_rounds_of_every_angle(rate: float, noise: float, budget: float) -> None:
+    """Brute force in the plane, both orders of the data sets."""
+    schedule = 2 * Round(noise, Uniform(round(100 * rate), 100), "zero-out")
+    brute = max(
+        zero_out_two_rounds(rate, noise, budget, 8, 241, swapped=swapped)
+        for swapped in (False, True)
+    )
+    found = game_delta(schedule, budget)
+    assert found.lower <= brute * (1 + 2e-4)
+    assert brute * (1 - 2e-4) <= found.upper <= brute * 1.01
+
+
+def test_one_round_has_the_worse_of_two_closed_forms() -> None:
+    schedule = 1 * Round(1.0, Uniform(1, 10), "zero-out")
+    for epsilon in (0.0, 0.1, 0.5):
+        at = np.array([epsilon])
+        exact = max(
+            contribution_profile(0.1, 1.0, 1.0, at).upper[0],
+            absence_profile(0.1, 1.0, 0.0, at).upper[0],
+        )
+        found = game_delta(schedule, epsilon)
+        assert found.lower <= exact <= found.upper
+        assert found.upper <= exact * 1.02
+        assert found.lower >= exact * 0.98
+
+
+def test_poisson_and_full_rounds_stand_between() -> None:
+    poisson = 10 * Round(2.0, Poisson(0.1), "zero-out")
+    exact = find_engine("contour")
+    remove, add = (
+        Composition.of_schedule(poisson, achieved_pair, direction) for direction in Direction
+    )
+    alone = game_epsilon(poisson, 1e-4)
+    truth = max(exact.epsilon(remove, 1e-4).lower, exact.epsilon(add, 1e-4).lower)
+    assert alone.lower <= truth <= alone.upper <= alone.lower * 1.003
+    mixed = 15 * Round(2.4, Uniform(5, 100), "zero-out") + poisson
+    mixed += Round(20.0, Full(), "zero-out")
+    found = game_epsilon(mixed, 1e-4)
+    assert alone.upper < found.lower <= found.upper <= found.lower * 1.01
+    fixed = Composition.of_schedule(mixed, proven_pair, Direction.REMOVE)
+    assert found.upper < exact.epsilon(fixed, 1e-4).upper
+
+
+def test_curve_prefixes_and_gap() -> None:
+    round_ = Round(2.0, Uniform(10, 100), "zero-out")
+    found = prefix_upper_epsilons(round_, 20, 1e-4)
+    alone = game_epsilon(20 * round_, 1e-4)
+    assert alone.lower <= found[20] <= alone.upper * 1.002
+    assert curve_delta(20 * round_, alone.upper) <= 1.1e-4
+    narrow = game_epsilon(2 * round_, 1e-4, gap=0.002)
+    assert narrow.upper <= narrow.lower * 1.002
+
+
+@pytest.mark.slow
+def test_a_calibration_needs_less_noise_than_for_a_replaced_client() -> None:
+    schedule = 20 * Round(1.0, Uniform(10, 100), "zero-out")
+    found = dpacct.calibrate(schedule=schedule, epsilon=2.0, delta=1e-4)
+    replaced = dpacct.calibrate(schedule=20 * Round(1.0, Uniform(10, 100)), epsilon=2.0, delta=1e-4)
+    assert found.epsilon.upper <= 2.0
+    assert found.noise_scale < 0.8 * replaced.noise_scale

@@ -1,0 +1,149 @@
+"""Small and large losses of one round against integrals in 30-digit arithmetic."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from mpmath import mp, mpc, mpf
+
+from dpacct.tight.laws.decay import log_one_plus
+from dpacct.tight.laws.faded import faded_delta, faded_mass
+from dpacct.tight.laws.split import Cut, SplitLosses
+from dpacct.tight.laws.steps import Step, tails
+
+
+def at_loss(loss: float, rate: float) -> float:
+    return math.log1p(math.expm1(loss) / rate)
+
+
+def cut_at(rate: float, noise: float, small: float, faded: float, end: float) -> Cut:
+    """Steps around two losses, as `few_large` makes them."""
+    step, fade = Step(small, 0.075 * small), Step(faded, 0.034 * faded)
+    places = [at_loss(loss, rate) for loss in (0.25 * small, faded - 8.5 * fade.width, end)]
+    return Cut(rate, noise, 5.0, step, places[0], fade, places[1], places[2])
+
+
+# (cut, tilt): a round that is nearly an atom, more noise, large losses, an end before the fading.
+CASES = [
+    (cut_at(1e-6, 0.5, 5e-5, 2.8e-4, 3.9e-4), 3e4),
+    (cut_at(2e-5, 1.6, 2e-5, 9e-5, 1.3e-4), 2e5),
+    (cut_at(1e-4, 0.3, 3.0, 21.0, 29.0), 1.3),
+    (cut_at(1e-3, 2.0, 4e-3, 0.2, 0.03), 300.0),
+]
+
+
+def shares(cut: Cut, u: mpf, loss: mpf) -> tuple[mpf, mpf, mpf]:
+    """Of small, large and faded losses at u."""
+    faded = mpf(0)
+    if u > cut.end:
+        faded = mpf(1)
+    elif u >= cut.fading:
+        faded = mp.ncdf((loss - mpf(cut.faded.center)) / mpf(cut.faded.width))
+    large = mpf(0)
+    if u >= cut.first:
+        large = mp.ncdf((loss - mpf(cut.small.center)) / mpf(cut.small.width))
+    return (1 - faded) * (1 - large), (1 - faded) * large, faded
+
+
+def integral(cut: Cut, power: mpc, part: int) -> mpc:
+    """Of g r^power over small (0), large (1) or faded (2) losses."""
+    q, s = mpf(cut.rate), mpf(cut.noise)
+    places = [cut.first, cut.fading, cut.end]
+    for step in (cut.small, cut.faded):
+        marks = (-4, -2, -1, 0, 1, 2, 4, 6, 9)
+        places += [at_loss(step.center + k * step.width, cut.rate) for k in marks]
+    low, high = -0.5 / cut.noise**2 - 9 / cut.noise, cut.end
+    if part == 2:
+        low, high = min(cut.fading, cut.end), cut.end + 9 / cut.noise
+    if part == 1:
+        low = cut.first
+    width = min(1.0, 1.5 / cut.noise)
+    places += list(np.arange(low, high, width))
+    inside = sorted({float(place) for place in places if low < place < high})
+
+    def f(u: mpf) -> mpc:
+        r = 1 + q * mp.expm1(u)
+        share = shares(cut, u, mp.log(r))[part]
+        return share * mp.npdf(s * u + 1 / (2 * s)) * s * mp.power(r, power)
+
+    ends = [low, *inside, high]
+    rule = {"method": "gauss-legendre", "maxdegree": 5}
+    return mp.fsum(mp.quad(f, [a, b], **rule) for a, b in pairwise(ends))
+
+
+@pytest.mark.parametrize(("cut", "tilt"), CASES)
+def test_both_parts_hold_the_truth(cut: Cut, tilt: float) -> None:
+    step, number = 0.4 / cut.small.center, 6
+    law = SplitLosses(cut, tilt, step * number)
+    for index, part in enumerate((law.small, law.large)):
+        with mp.workdps(30):
+            moment = integral(cut, mpc(1 + tilt), index).real
+            assert part.log_moment.lower <= mp.log(moment) <= part.log_moment.upper
+            assert part.log_moment.upper - part.log_moment.lower <= 1e-10
+            shift, error = part.shift(step, number)
+            for k in (1, number - 1) if index else (1,):
+                exact = integral(cut, mpc(1 + tilt, k * step), index) / moment
+                assert abs(exact - 1 - mpc(complex(shift[k]))) <= error[k] < 1e-9
+
+
+@pytest.mark.parametrize(("cut", "tilt"), CASES)
+def test_large_losses_decay_as_their_bound_says(cut: Cut, tilt: float) -> None:
+    step, number = 0.5 / cut.small.center, 600
+    law = SplitLosses(cut, tilt, step * number)
+    shift, error = law.large.shift(step, number)
+    times = step * np.arange(1.0, number)
+    bound = law.large_decay(times)
+    assert np.all(np.diff(bound) <= 0)
+    size = np.abs(1 + shift)[1:] - error[1:]
+    # The bound holds for all later frequencies, too.
+    largest = np.maximum.accumulate(size[::-1])[::-1]
+    assert np.all(largest <= bound)
+    assert bound[-1] < (1e-4 if cut.noise > 1.9 else 1e-9)
+
+
+@pytest.mark.parametrize(("cut", "tilt"), CASES)
+def test_what_is_faded_out_holds_the_truth(cut: Cut, tilt: float) -> None:
+    found = faded_mass(cut)
+    with mp.workdps(30):
+        base = integral(cut, mpc(0), 2).real
+        whole = integral(cut, mpc(1), 2).real
+        assert found.least <= base <= found.most <= found.least * (1 + 1e-9) + 1e-290
+        assert found.least_more <= whole - base <= found.most_more
+        epsilon = 0.5 * math.log1p(cut.rate * math.expm1(min(cut.fading, cut.end)))
+        lower, upper = faded_delta(epsilon, np.array([cut.count]), [found])
+        some, none = (-mp.expm1(cut.count * mp.log1p(-part)) for part in (whole, base))
+        exact = some - mp.exp(mpf(epsilon)) * none
+        assert lower <= exact <= upper
+    assert tilt > 0
+
+
+def test_shares_are_tails_of_a_gaussian() -> None:
+    step = Step(2.0, 0.5)
+    loss = np.array([-1.0, 1.0, 2.0, 3.0, 20.0])
+    assert step.above(loss) + step.below(loss) == pytest.approx(np.ones(5), abs=1e-15)
+    assert step.above(loss)[2] == step.below(loss)[2] == 0.5
+    assert tails(np.array([0.0, 40.0])).tolist() == [0.5, 0.0]
+
+
+@pytest.mark.parametrize("x", [-3.0, -0.4, 0.0, 1.0, 5.0])
+@pytest.mark.parametrize("y", [0.0, 0.7, 2.0])
+def test_a_step_off_the_line_is_bounded(x: float, y: float) -> None:
+    step = Step(1.0, 0.25)
+    low, high = np.array([1 + 0.25 * (x - 0.3)]), np.array([1 + 0.25 * (x + 0.2)])
+    angle = np.array([0.25 * y])
+    with mp.workdps(30):
+        for at in np.linspace(x - 0.3, x + 0.2, 5):
+            value = (1 + mp.erf(mpc(at, y) / mp.sqrt(2))) / 2
+            assert abs(value) <= step.above_near(low, high, angle)[0]
+            assert abs(1 - value) <= step.below_near(low, high, angle)[0]
+
+
+@pytest.mark.parametrize("z", [1e-12 + 1e-13j, 0.3 - 0.2j, -0.9 + 0.05j, 7 + 3j])
+def test_the_logarithm_next_to_one_keeps_its_digits(z: complex) -> None:
+    value, error = log_one_plus(np.array([z]), np.array([1e-16 * abs(z)]))
+    with mp.workdps(30):
+        assert abs(mp.log(1 + mpc(z)) - mpc(complex(value[0]))) <= error[0] <= 1e-13 * abs(z) * 20
+    assert math.isinf(log_one_plus(np.array([-1.0 + 0j]), np.array([1e-9]))[1][0])
