@@ -1,6 +1,6 @@
 """Print every comparison."""
 
-from benchmarks import calibration, federated, ledger, risk, startup
+from benchmarks import calibration, examples, federated, ledger, risk, startup
 
 if __name__ == "__main__":
     calibration.main()
@@ -12,3 +12,5 @@ if __name__ == "__main__":
     ledger.main()
     print()
     federated.main()
+    print()
+    examples.main()

@@ -130,6 +130,20 @@ def test_the_sum_moves_by_exactly_one_contribution(left_out):
     assert torch.equal(whole, summed(rows, 96))
 
 
+def test_threads_share_the_groups_and_change_no_bit():
+    rows = data(700)
+    threads = torch.get_num_threads()
+    found: list[Tensor] = []
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            found.append(step(fl.Examples(rows), model=perceptron(FEATURES, CLASSES)))
+            assert torch.get_num_threads() == count
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(*found)
+
+
 def test_an_example_out_of_range_costs_its_own_contribution():
     rows = data(40)
     broken = ClientData(rows.inputs.clone(), rows.targets.clone())

@@ -34,6 +34,9 @@ METHODS = (
     "fed-alpha-normec",
     "alpha-normec",
     "fedavg-smoothed",
+    "scaffold",
+    "feddyn",
+    "fedcm",
 )
 
 Text = str | None

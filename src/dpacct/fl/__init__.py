@@ -28,10 +28,14 @@ from dpacct.fl.methods import (
     DPFedSAMTopK,
     FedAlphaNormEC,
     FedAvgSmoothed,
+    FedCM,
+    FedDyn,
     FedSMPRandK,
     FedSMPTopK,
+    Scaffold,
 )
 from dpacct.fl.methods.protocol import Context, Method
+from dpacct.fl.methods.server_optimizers import Adam, Momentum, ServerOptimizer
 from dpacct.fl.privacy.adaptive_clip import AdaptiveClip
 from dpacct.fl.privacy.bounds import Bound, Clip, PerLayerClip, SmoothedNormalization
 from dpacct.fl.privacy.findings import Audit, AuditFailed, Finding
@@ -51,6 +55,7 @@ __all__ = [
     "BLURS",
     "METHODS",
     "SGD",
+    "Adam",
     "AdaptiveClip",
     "AggregationPlan",
     "AlphaNormEC",
@@ -77,6 +82,8 @@ __all__ = [
     "Examples",
     "FedAlphaNormEC",
     "FedAvgSmoothed",
+    "FedCM",
+    "FedDyn",
     "FedSMPRandK",
     "FedSMPTopK",
     "Federation",
@@ -86,6 +93,7 @@ __all__ = [
     "JSONLinesWriter",
     "Mask",
     "Method",
+    "Momentum",
     "Noise",
     "NoiseShares",
     "Noised",
@@ -97,8 +105,10 @@ __all__ = [
     "RandomK",
     "Report",
     "RunView",
+    "Scaffold",
     "SecureGaussianNoise",
     "Server",
+    "ServerOptimizer",
     "SmoothedNormalization",
     "Timing",
     "Uniform",

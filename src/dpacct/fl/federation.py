@@ -26,6 +26,7 @@ from dpacct.fl.engine.setup import Settings, place, prepare
 from dpacct.fl.local.losses import LossFunction
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
+from dpacct.fl.methods.server_optimizers import ServerOptimizer
 from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.privacy.noise import Noise
 from dpacct.fl.report.callbacks import Callback
@@ -55,6 +56,7 @@ class Federation:
             one, which is the default and the only one allowed; else the default is 1e-5.
         rounds: planned number of rounds.
         local: default ``SGD()``; for `Examples` the gradient. server_lr: factor on the noisy mean.
+        server: what becomes of the server's step, `Momentum` or `Adam`; None leaves it as it is.
         noise: where the noise comes from; default `GaussianNoise`, added by a trusted server.
             ``secure_noise`` is short for ``noise=SecureGaussianNoise()``.
         ledger: an open `Ledger`, or the path of one. None: beside the checkpoint if there is one
@@ -109,6 +111,7 @@ class Federation:
         delta: float | None = None,
         local: SGD | None = None,
         server_lr: float = 1.0,
+        server: ServerOptimizer | None = None,
         noise: Noise | None = None,
         secure_noise: bool = False,
         ledger: Ledger | str | Path | None = None,
@@ -145,6 +148,7 @@ class Federation:
             delta=delta,
             local=local,
             server_lr=server_lr,
+            server=server,
             noise=noise,
             secure_noise=secure_noise,
             ledger=ledger,

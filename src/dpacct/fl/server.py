@@ -31,6 +31,7 @@ from dpacct.fl.engine.rounds import OpenRound, Rounds
 from dpacct.fl.engine.setup import Settings, place, prepare
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
+from dpacct.fl.methods.server_optimizers import ServerOptimizer
 from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.privacy.noise import Noise, NoiseShares
 from dpacct.fl.privacy.randomness import Seeded
@@ -94,6 +95,7 @@ class Server:
         delta: float | None = None,
         local: SGD | None = None,
         server_lr: float = 1.0,
+        server: ServerOptimizer | None = None,
         noise: Noise | None = None,
         secure_noise: bool = False,
         ledger: Ledger | str | Path | None = None,
@@ -132,6 +134,7 @@ class Server:
                 delta=delta,
                 local=local,
                 server_lr=server_lr,
+                server=server,
                 noise=noise,
                 secure_noise=secure_noise,
                 ledger=ledger,

@@ -156,3 +156,56 @@ def smoothed_fedavg(s: Setting, alpha: float, factor: float) -> np.ndarray:
         scaled = [(1 - s.shrink) * u / (alpha + np.linalg.norm(u)) for u in updates]
         x = x + factor * sum(scaled) / len(scaled)
     return x
+
+
+def scaffold(s: Setting) -> np.ndarray:
+    """SCAFFOLD as printed, option II, with control variates that are means of gradients."""
+    x, c = s.start.copy(), np.zeros_like(s.start)
+    own = [np.zeros_like(s.start) for _ in s.centers]
+    for _ in range(s.rounds):
+        moved, changed = [], []
+
+        def direction(k, w, c=c):
+            return s.gradient(k, w) - own[k] + c
+
+        for i in range(len(s.centers)):
+            moved.append(s.clipped(descend(s, i, x, direction)))
+            after = own[i] - c - moved[-1] / (s.steps * s.lr)
+            changed.append(after - own[i])
+            own[i] = after
+        x = x + sum(moved) / len(moved)
+        c = c + sum(changed) / len(changed)
+    return x
+
+
+def feddyn(s: Setting, strength: float) -> np.ndarray:
+    """FedDyn as printed: the mean of the clients' models, minus h over the strength."""
+    x, h = s.start.copy(), np.zeros_like(s.start)
+    own = [np.zeros_like(s.start) for _ in s.centers]
+    for _ in range(s.rounds):
+        ends = []
+        for i in range(len(s.centers)):
+
+            def direction(k, w, x=x):
+                return s.gradient(k, w) - own[k] + strength * (w - x)
+
+            ends.append(x + s.clipped(descend(s, i, x, direction)))
+            own[i] = own[i] - strength * (ends[-1] - x)
+        h = h - strength * sum(end - x for end in ends) / len(ends)
+        x = sum(ends) / len(ends) - h / strength
+    return x
+
+
+def cm(s: Setting, alpha: float) -> np.ndarray:
+    """FedCM as printed, with a server rate that makes its step the mean of the updates."""
+    x, delta = s.start.copy(), np.zeros_like(s.start)
+    for _ in range(s.rounds):
+
+        def direction(k, w, delta=delta):
+            return alpha * s.gradient(k, w) + (1 - alpha) * delta
+
+        moved = [s.clipped(descend(s, i, x, direction)) for i in range(len(s.centers))]
+        mean = sum(moved) / len(moved)
+        delta = -mean / (s.lr * s.steps)
+        x = x + mean
+    return x

@@ -24,7 +24,7 @@ from tests.fl.problems import cross_entropy, flat, make_clients, perceptron
 NAMES = [
     "dp-fedavg", "blur", "blurs", "fed-smp-randk", "fed-smp-topk", "dp-fedsam", "dp-fedsam-topk",
     "dp-fedpgn", "dp-fedpgn-ls", "dp-fed-ls", "fed-alpha-normec", "alpha-normec",
-    "fedavg-smoothed",
+    "fedavg-smoothed", "scaffold", "feddyn", "fedcm",
 ]  # fmt: skip
 VARIANTS: list[tuple[str, dict]] = [
     *((name, {}) for name in NAMES),
@@ -210,6 +210,9 @@ REFERENCES: list[tuple[str, dict, Callable[[oracle.Setting], np.ndarray]]] = [
         lambda s: oracle.normec(s, 0.01, 0.3, 0.1, normalize=False, steps=1),
     ),
     ("fedavg-smoothed", {}, lambda s: oracle.smoothed_fedavg(s, 0.01, 0.1 * 0.1)),
+    ("scaffold", {}, oracle.scaffold),
+    ("feddyn", {}, lambda s: oracle.feddyn(s, 0.1)),
+    ("fedcm", {}, lambda s: oracle.cm(s, 0.1)),
 ]  # fmt: skip
 
 

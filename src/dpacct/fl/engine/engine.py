@@ -29,6 +29,7 @@ from dpacct.fl.layout import Layout, State, copies
 from dpacct.fl.local.batches import chunks
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method, overrides
+from dpacct.fl.methods.server_optimizers import ServerOptimizer, optimized, split
 from dpacct.fl.privacy.adaptive_clip import INDICATOR_NORM, AdaptiveClip
 from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.markers import bounded, noised, scatter
@@ -55,6 +56,7 @@ class Engine:
     source: Randomness
     device: torch.device
     server_lr: float
+    server: ServerOptimizer | None = None
     num_clients: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,7 +65,8 @@ class Engine:
 
     def broadcast(self, state: TrainingState) -> Broadcast:
         """What the clients of the next round are told; all of it is public."""
-        params, server, norm = dict(state.params), dict(state.server_state), state.bound.clip_norm
+        params, norm = dict(state.params), state.bound.clip_norm
+        server, _ = split(state.server_state)
         return Broadcast(state.round + 1, params, server, self.local, norm)
 
     def draw(self) -> Draw:
@@ -200,6 +203,7 @@ class Engine:
                 steps=self.local.steps,
                 server_lr=self.server_lr,
                 cohort_size=plan.cohort_size,
+                sampling_rate=plan.sampling.sampling_rate,
             ),
             indicator_sum,
         )
@@ -208,10 +212,10 @@ class Engine:
         """The next state, from the release and public state; the method has copies alone."""
         # Rule 3.
         mean = release.mean.map(torch.clone)
-        noised_mean = self.method.post(mean, copies(state.server_state))
-        params, server_state = self.method.server(
-            copies(state.params), noised_mean, copies(state.server_state)
-        )
+        public, kept = split(state.server_state)
+        noised_mean = self.method.post(mean, copies(public))
+        moved, told = self.method.server(copies(state.params), noised_mean, copies(public))
+        params, server_state = optimized(self.server, state.params, moved, told, copies(kept))
         bound = state.bound
         if isinstance(bound, AdaptiveClip) and release.indicator_sum is not None:
             bound = bound.adapt(release.indicator_sum, self.plan.cohort_size)

@@ -118,6 +118,7 @@ class Rounds:
             f"{engine.method!r}, {engine.local!r}, {plan}, {type(engine.noise).__name__}, "
             f"{engine.num_clients} clients, {engine.layout.size} parameters, "
             f"server_lr={engine.server_lr!r}"
+            + ("" if engine.server is None else f", server={engine.server!r}")
         )
 
     def write_model(self) -> None:

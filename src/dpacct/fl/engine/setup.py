@@ -20,6 +20,7 @@ from dpacct.fl.layout import Layout, copies, trainable
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.dp_fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method
+from dpacct.fl.methods.server_optimizers import ServerOptimizer
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.privacy.bounds import Bound, check_limits
 from dpacct.fl.privacy.charge import NoisePlan
@@ -45,6 +46,7 @@ class Settings:
     delta: float | None = None
     local: SGD | None = None
     server_lr: float = 1.0
+    server: ServerOptimizer | None = None
     noise: Noise | None = None
     secure_noise: bool = False
     ledger: Ledger | str | Path | None = None
@@ -112,7 +114,9 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Prepar
     rule = "a server learning rate is a finite number"
     rate = validate.real("server_lr", settings.server_lr, rule)
     device = next(iter(params.values())).device
-    engine = Engine(clients, method, layout, local, plan, noise, source, device, rate)
+    engine = Engine(
+        clients, method, layout, local, plan, noise, source, device, rate, settings.server
+    )
     state = TrainingState(0, params, copies(method.init(copies(params))), {}, bound, None)
     prepared = Prepared(
         Rounds(engine, account, state, model, reason),

@@ -17,7 +17,10 @@ from dpacct.fl.methods.dp_fedsam import DPFedSAM, DPFedSAMTopK
 from dpacct.fl.methods.fed_alpha_normec import AlphaNormEC, FedAlphaNormEC
 from dpacct.fl.methods.fed_smp import FedSMPRandK, FedSMPTopK
 from dpacct.fl.methods.fedavg_smoothed import FedAvgSmoothed
+from dpacct.fl.methods.fedcm import FedCM
+from dpacct.fl.methods.feddyn import FedDyn
 from dpacct.fl.methods.protocol import Method
+from dpacct.fl.methods.scaffold import Scaffold
 
 __all__ = [
     "BLUR",
@@ -32,8 +35,11 @@ __all__ = [
     "DPFedSAMTopK",
     "FedAlphaNormEC",
     "FedAvgSmoothed",
+    "FedCM",
+    "FedDyn",
     "FedSMPRandK",
     "FedSMPTopK",
+    "Scaffold",
 ]
 
 # By the name that the command line knows; options of a method are arguments of its constructor.
@@ -53,5 +59,8 @@ METHODS: dict[str, Callable[..., Method]] = {
         FedAlphaNormEC,
         AlphaNormEC,
         FedAvgSmoothed,
+        Scaffold,
+        FedDyn,
+        FedCM,
     )
 }

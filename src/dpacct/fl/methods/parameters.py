@@ -5,8 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dpacct.fl.layout import Params
+from dpacct.errors import InvalidParameter
+from dpacct.fl.layout import Layout, Params, State
+from dpacct.fl.local.sgd import SGD
+from dpacct.fl.methods.protocol import Context
 from dpacct.fl.tensors import norm
+
+# What clients call the vector [d] that they remember.
+MEMORY = "memory"
 
 
 def whole_norm(tensors: Params) -> Tensor:
@@ -29,3 +35,30 @@ def steps_taken(steps: int | Tensor) -> int | Tensor:
 def one_if_any(steps: int | Tensor) -> int | Tensor:
     """1 for a client that takes local steps, 0 for one that takes none."""
     return steps.clamp(max=1) if isinstance(steps, Tensor) else min(steps, 1)
+
+
+def zero_memory(params: Params) -> State:
+    """A memory as long as the parameters, zero."""
+    return {MEMORY: torch.cat([torch.zeros_like(v).flatten() for v in params.values()])}
+
+
+def memory_tensors(context: Context) -> Params:
+    """The client's memory in the shapes of the parameters."""
+    if context.client_state is None:
+        return {name: torch.zeros_like(value) for name, value in context.anchor.items()}
+    return Layout.of(context.anchor).unflatten(context.client_state[MEMORY])
+
+
+def plain_steps(method: str, local: SGD) -> SGD:
+    """Local training whose displacement is lr times a sum of directions.
+
+    Raises:
+        InvalidParameter: momentum, or total_lr.
+    """
+    if local.momentum:
+        rule = f"{method} reads sums of gradients off displacements, which momentum changes"
+        raise InvalidParameter("momentum", local.momentum, rule, "Drop it.")
+    if local.total_lr:
+        rule = f"the learning rate of {method} is that of one step"
+        raise InvalidParameter("total_lr", local.total_lr, rule, "Drop it.")
+    return local

@@ -43,6 +43,7 @@ class Context:
         lr: learning rate of each of this client's steps; a number, or a tensor [] under vmap.
         steps: number of this client's local steps; likewise.
         clip_norm: C of the round's bound, which is public.
+        client_state: the client's memory before the round; None for clients without one.
     """
 
     round: int
@@ -52,6 +53,7 @@ class Context:
     lr: float | Tensor
     steps: int | Tensor
     clip_norm: float = math.inf
+    client_state: State | None = None
 
 
 class Method(Protocol):

@@ -45,6 +45,7 @@ class Noised:
         steps: local steps where they are the same for all clients by the plan, else None.
         server_lr: of the run.
         cohort_size: planned number of clients in the round (Poisson: q N), the denominator.
+        sampling_rate: planned share of the clients, in (0, 1].
     """
 
     vector: Tensor
@@ -56,6 +57,7 @@ class Noised:
     steps: int | None
     server_lr: float
     cohort_size: float
+    sampling_rate: float
     key: object
 
     def __post_init__(self) -> None:
@@ -101,11 +103,11 @@ def noised(
     steps: int | None,
     server_lr: float,
     cohort_size: float,
+    sampling_rate: float,
 ) -> Noised:
     """For the engine alone: an aggregate that was charged and noised."""
-    return Noised(
-        vector, layout, std, kept, round_number, lr, steps, server_lr, cohort_size, _ENGINE
-    )
+    planned = (cohort_size, sampling_rate)
+    return Noised(vector, layout, std, kept, round_number, lr, steps, server_lr, *planned, _ENGINE)
 
 
 def scatter(values: Tensor, kept: Tensor | None, size: int) -> Tensor:

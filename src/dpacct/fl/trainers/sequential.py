@@ -59,7 +59,7 @@ class SequentialTrainer:
             seed_generators(task.seed, start.device)
         steps = task.plan.steps
         shown = isolation.shown
-        context = shown.context(shown.step_size(steps), steps)
+        context = shown.context(shown.step_size(steps), steps, task.state)
         end = self._layout.flatten(self._descend(task, context))
         return self._method.local_update(end - start, task.state, context).detach()
 
@@ -73,7 +73,8 @@ class SequentialTrainer:
         states: list[State] = []
         for row, task in zip(rows, tasks, strict=True):
             steps = task.plan.steps
-            context = isolation.shown.context(broadcast.step_size(steps), steps)
+            rate = broadcast.step_size(steps)
+            context = isolation.shown.context(rate, steps, task.state)
             with isolation:
                 # In storage of its own: a row of a matrix leads to all others.
                 states.append(self._method.client_state(task.state or {}, row.clone(), context))

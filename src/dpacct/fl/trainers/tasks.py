@@ -51,11 +51,14 @@ class Broadcast:
     local: SGD
     clip_norm: float = math.inf
 
-    def context(self, lr: float | Tensor, steps: int | Tensor) -> Context:
-        """The context of a client that takes so many steps at this rate."""
+    def context(
+        self, lr: float | Tensor, steps: int | Tensor, memory: State | None = None
+    ) -> Context:
+        """The context of a client with this memory, that takes so many steps at this rate."""
         # Dictionaries of its own: one client's entries are not the next one's.
         anchor, state = dict(self.anchor), dict(self.server_state)
-        return Context(self.round, anchor, state, self.local, lr, steps, self.clip_norm)
+        own = None if memory is None else dict(memory)
+        return Context(self.round, anchor, state, self.local, lr, steps, self.clip_norm, own)
 
     def step_size(self, steps: int) -> float:
         """Learning rate of each of a client's steps."""

@@ -21,13 +21,14 @@ from torch.nn import functional
 
 from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import Layout, Params, State
-from dpacct.fl.local.batches import Batch, BatchPlan, Steps, align, padded_width
+from dpacct.fl.local.batches import Batch, Steps, align, padded_width
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.tensors import unfold_first
 from dpacct.fl.trainers.dropout import OwnDropout, step_seeds
 from dpacct.fl.trainers.isolation import Isolation
 from dpacct.fl.trainers.linear_layers import WeightMajorLinear
+from dpacct.fl.trainers.stacking import drawn, nobody_like, stack_states
 from dpacct.fl.trainers.tasks import Broadcast, Task
 
 
@@ -88,13 +89,13 @@ class VectorizedTrainer:
         delta_first: bool,
     ) -> Any:
         """A pure per-client function applied to every row under vmap, so that rows cannot mix."""
-        states = _stack_states([task.state for task in tasks])
+        states = stack_states([task.state for task in tasks])
         steps = [task.plan.steps for task in tasks]
         rates = rows.new_tensor([broadcast.step_size(count) for count in steps])
         counts = torch.tensor(steps, device=rows.device)
 
         def one(row: Tensor, state: State | None, lr: Tensor, count: Tensor) -> Any:
-            context = broadcast.context(lr, count)
+            context = broadcast.context(lr, count, state)
             return change(row, state, context) if delta_first else change(state, row, context)
 
         in_dims = (0, None if states is None else 0, 0, 0)
@@ -105,18 +106,19 @@ class VectorizedTrainer:
         like = next(iter(params.values()))
         device = like.device
         working = [task for task in tasks if task.plan.steps]
-        nobody = _nobody(working[0].data)
-        drawn = [_drawn(task) if task.plan.steps else (nobody, task.plan) for task in tasks]
-        inputs = torch.cat([data.inputs for data, _ in drawn])
-        targets = torch.cat([data.targets for data, _ in drawn])
+        nobody = nobody_like(working[0].data)
+        parts = [drawn(task) if task.plan.steps else (nobody, task.plan) for task in tasks]
+        inputs = torch.cat([data.inputs for data, _ in parts])
+        targets = torch.cat([data.targets for data, _ in parts])
         width = max(padded_width(len(task.data), local) for task in working)
-        plan = align([plan for _, plan in drawn], [len(data) for data, _ in drawn], width)
+        plan = align([plan for _, plan in parts], [len(data) for data, _ in parts], width)
         steps = [task.plan.steps for task in tasks]
         rates = like.new_tensor([broadcast.step_size(count) for count in steps])
         counts = torch.tensor(steps, device=device)
         seeds = torch.tensor([task.seed or 0 for task in tasks], device=device)
         rate = None if local.total_lr else broadcast.step_size(0)
         moving = _to(plan, like)
+        states = stack_states([task.state for task in tasks])
         momenta: Params = {}
         for step in range(len(plan.rows)):
             rows = moving.rows[step]
@@ -124,7 +126,8 @@ class VectorizedTrainer:
             x = unfold_first(inputs.index_select(0, chosen), tuple(rows.shape))
             y = unfold_first(targets.index_select(0, chosen), tuple(rows.shape))
             own, weights = step_seeds(seeds, step), moving.weights[step]
-            grads = self._gradients(params, x, y, weights, rates, counts, own, broadcast)
+            known = (rates, counts, own, states)
+            grads = self._gradients(params, x, y, weights, known, broadcast)
             if local.weight_decay:
                 for name, value in params.items():
                     grads[name].add_(value, alpha=local.weight_decay)
@@ -140,7 +143,8 @@ class VectorizedTrainer:
                 else:
                     value.sub_(move, alpha=rate)
             if self._projects:
-                params = self._project(params, moving.active[step], rates, counts, broadcast)
+                active = moving.active[step]
+                params = self._project(params, active, rates, counts, states, broadcast)
         return params
 
     def _gradients(
@@ -149,11 +153,12 @@ class VectorizedTrainer:
         inputs: Tensor,
         targets: Tensor,
         weights: Tensor,
-        rates: Tensor,
-        counts: Tensor,
-        seeds: Tensor,
+        known: tuple[Tensor, Tensor, Tensor, State | None],
         broadcast: Broadcast,
     ) -> Params:
+        """Directions of all clients; ``known``: their rates, steps, seeds and memories."""
+        *_, seeds, states = known
+
         def one(
             own: Params,
             x: Tensor,
@@ -162,14 +167,16 @@ class VectorizedTrainer:
             lr: Tensor,
             count: Tensor,
             seed: Tensor,
+            state: State | None,
         ) -> Params:
-            context = broadcast.context(lr, count)
+            context = broadcast.context(lr, count, state)
             with OwnDropout(seed):
                 return self._method.gradient(self._loss, own, Batch(x, y, weight), context)
 
         if not self._steers:
             return self.plain_gradients(params, inputs, targets, weights, seeds)
-        return dict(vmap(one)(params, inputs, targets, weights, rates, counts, seeds))
+        in_dims = (0, 0, 0, 0, 0, 0, 0, None if states is None else 0)
+        return dict(vmap(one, in_dims=in_dims)(params, inputs, targets, weights, *known))
 
     def plain_gradients(
         self,
@@ -241,32 +248,18 @@ class VectorizedTrainer:
         active: Tensor,
         rates: Tensor,
         counts: Tensor,
+        states: State | None,
         broadcast: Broadcast,
     ) -> Params:
-        def one(own: Params, lr: Tensor, count: Tensor) -> Params:
-            return self._method.after_step(own, broadcast.context(lr, count))
+        def one(own: Params, lr: Tensor, count: Tensor, state: State | None) -> Params:
+            return self._method.after_step(own, broadcast.context(lr, count, state))
 
-        moved = vmap(one)(params, rates, counts)
+        in_dims = (0, 0, 0, None if states is None else 0)
+        moved = vmap(one, in_dims=in_dims)(params, rates, counts, states)
         return {
             name: torch.where(_like(active, value), moved[name], value)
             for name, value in params.items()
         }
-
-
-def _nobody(data: ClientData) -> ClientData:
-    """One row of zeros in place of the data of a client that takes no step."""
-    return ClientData(*(part.new_zeros(1, *part.shape[1:]) for part in (data.inputs, data.targets)))
-
-
-def _drawn(task: Task) -> tuple[ClientData, BatchPlan]:
-    """A client's data and plan; where the plan uses a part of the data, that part alone."""
-    data, plan = task.data, task.plan
-    if plan.indices.numel() >= len(data):
-        return data, plan
-    rows = plan.indices.flatten().to(data.inputs.device)
-    places = torch.arange(len(rows)).view_as(plan.indices)
-    part = ClientData(data.inputs.index_select(0, rows), data.targets.index_select(0, rows))
-    return part, BatchPlan(places, plan.counts)
 
 
 def _accumulate(momenta: Params, grads: Params, momentum: float) -> Params:
@@ -290,10 +283,3 @@ def _to(plan: Steps, like: Tensor) -> Steps:
         weights=plan.weights.to(like),
         active=plan.active.to(like.device),
     )
-
-
-def _stack_states(states: Sequence[State | None]) -> State | None:
-    first = states[0]
-    if first is None:
-        return None
-    return {name: torch.stack([cast("State", s)[name] for s in states]) for name in first}

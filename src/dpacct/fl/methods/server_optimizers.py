@@ -1,0 +1,142 @@
+"""What becomes of a method's server step: momentum or Adam on the way of the model.
+
+Rule 1: an optimizer sees the model before and after the method's own step, and its own state: all
+of it follows from releases, so it costs nothing. Rule 2: its state is public, part of the server's
+state under names of its own, and in every checkpoint. Rule 3: clients are not told of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dpacct.errors import InvalidParameter
+from dpacct.fl.layout import Params, State
+from dpacct.validate import above_zero, real
+
+# Names of an optimizer's tensors begin so; parameters of modules hold no colon.
+_PREFIX = "server optimizer: "
+
+
+class ServerOptimizer(Protocol):
+    """Turns the displacement that a method asks for into the one that is made."""
+
+    def step(self, moves: Params, state: State) -> tuple[Params, State]:
+        """The displacement of the model, and the next state.
+
+        Args:
+            moves: what the method adds to each tensor of the model in this round.
+            state: of the optimizer; empty before the first round.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Momentum:
+    """v <- beta v + move; the model moves by v (by move + beta v with ``nesterov``).
+
+    Args:
+        beta: in [0, 1). nesterov: look ahead, as in `torch.optim.SGD`.
+
+    Raises:
+        InvalidParameter: a value out of range.
+    Source: FedAvgM, Hsu, Qi, Brown 2019, arXiv:1909.06335.
+    """
+
+    beta: float = 0.9
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "beta", _decay("beta", self.beta))
+
+    def step(self, moves: Params, state: State) -> tuple[Params, State]:
+        """See `ServerOptimizer`."""
+        after = {n: self.beta * state[n] + v if n in state else v for n, v in moves.items()}
+        if not self.nesterov:
+            return after, after
+        return {n: v + self.beta * after[n] for n, v in moves.items()}, after
+
+
+@dataclass(frozen=True, slots=True)
+class Adam:
+    """Adam, with minus the displacement as the gradient.
+
+    ::
+
+        m <- beta1 m + (1 - beta1) move,  v <- beta2 v + (1 - beta2) move^2
+        the model moves by lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + floor)
+
+    The scale of the updates, and with it the run's ``server_lr``, only matters beside ``floor``.
+
+    Args:
+        lr: above 0. beta1, beta2: in [0, 1). floor: above 0; published 1e-3 for means of updates.
+
+    Raises:
+        InvalidParameter: a value out of range.
+    Source: Kingma, Ba 2015, arXiv:1412.6980; FedAdam of Reddi et al. 2021, arXiv:2003.00295, with
+        the corrections 1 - beta^t, which that leaves out.
+    """
+
+    lr: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.99
+    floor: float = 1e-3
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "lr", above_zero("lr", self.lr, "the server's learning rate"))
+        put(self, "beta1", _decay("beta1", self.beta1))
+        put(self, "beta2", _decay("beta2", self.beta2))
+        put(self, "floor", above_zero("floor", self.floor, "the floor of the denominator"))
+
+    def step(self, moves: Params, state: State) -> tuple[Params, State]:
+        """See `ServerOptimizer`."""
+        steps = state.get("steps", torch.zeros((), dtype=torch.float64)) + 1
+        count = float(steps)
+        after: State = {"steps": steps}
+        moved: Params = {}
+        for name, move in moves.items():
+            mean = self.beta1 * _of(state, f"m {name}", move) + (1 - self.beta1) * move
+            square = self.beta2 * _of(state, f"v {name}", move) + (1 - self.beta2) * move.square()
+            after |= {f"m {name}": mean, f"v {name}": square}
+            width = (square / (1 - self.beta2**count)).sqrt() + self.floor
+            moved[name] = self.lr * (mean / (1 - self.beta1**count)) / width
+        return moved, after
+
+
+def split(server_state: State) -> tuple[State, State]:
+    """A server's state as that of the method, and that of the optimizer."""
+    ours = {n.removeprefix(_PREFIX): v for n, v in server_state.items() if n.startswith(_PREFIX)}
+    return {n: v for n, v in server_state.items() if not n.startswith(_PREFIX)}, ours
+
+
+def optimized(
+    optimizer: ServerOptimizer | None, before: Params, after: Params, method: State, own: State
+) -> tuple[Params, State]:
+    """The new parameters, and both states together.
+
+    Args:
+        optimizer: None leaves the method's step as it is.
+        before, after: parameters around the method's step.
+        method: its new state. own: the optimizer's state so far.
+    """
+    if optimizer is None:
+        return after, method
+    moved, kept = optimizer.step({n: after[n] - v for n, v in before.items()}, own)
+    params = {name: value + moved[name] for name, value in before.items()}
+    return params, method | {f"{_PREFIX}{name}": value for name, value in kept.items()}
+
+
+def _of(state: State, name: str, like: Tensor) -> Tensor:
+    return state[name] if name in state else torch.zeros_like(like)
+
+
+def _decay(name: str, value: object) -> float:
+    rule = "a decay lies in [0, 1)"
+    number = real(name, value, rule)
+    if not 0 <= number < 1:
+        raise InvalidParameter(name, value, rule)
+    return number

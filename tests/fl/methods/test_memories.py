@@ -1,0 +1,237 @@
+"""Methods whose participants remember, and optimizers on the server: what is charged and kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from dpacct import fl
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl.engine.checkpoint import read_checkpoint
+from dpacct.fl.methods.protocol import Method
+from dpacct.fl.methods.server_optimizers import split
+from tests.fl.methods.stage import points, quadratics, simulate, vector
+from tests.fl.problems import cross_entropy, flat, make_clients, perceptron
+
+REMEMBERING = [fl.Scaffold(), fl.FedDyn()]
+named = pytest.mark.parametrize("method", REMEMBERING, ids=lambda method: method.name)
+
+
+def run(model: nn.Module, **options: Any):
+    settings: dict[str, Any] = {
+        "clip_norm": 1.0,
+        "noise_multiplier": 1.0,
+        "rounds": 4,
+        "sampling": fl.Poisson(0.6),
+        "local": fl.SGD(lr=0.2, epochs=1, batch_size=3),
+        "vectorize": False,
+        "preflight": False,
+        "seed": 12,
+    }
+    return fl.Federation(model, cross_entropy, make_clients([5, 3, 8, 6]), **(settings | options))
+
+
+@named
+def test_cohorts_of_fixed_size_are_refused_and_poisson_is_charged_by_pairs(method, tmp_path):
+    with pytest.raises(Unsupported, match="remember when they took part"):
+        run(perceptron(), method=method, sampling=fl.Uniform(2, 4))
+    with run(perceptron(), method=method, seed=None, ledger=tmp_path / "a.ledger") as found:
+        found.run()
+        [charged] = found._player.account._ledger.runs
+        assert charged.accountant == "pairs"
+
+
+@named
+def test_only_those_who_take_part_remember(method):
+    clients = quadratics([[1.0, 0.0], [0.0, 2.0], [3.0, 1.0]])
+    cohorts = [[0, 2], [2], []]
+    states = simulate(method, points([0.0, 0.0]), clients, 3, cohorts=cohorts)
+    assert [sorted(state.client_states) for state in states] == [[], [0, 2], [0, 2], [0, 2]]
+    first = states[1].client_states[0]["memory"]
+    assert torch.equal(first, states[3].client_states[0]["memory"])
+    moved = states[2].client_states[2]["memory"] - states[1].client_states[2]["memory"]
+    assert float(moved.norm()) > 0
+
+
+def test_scaffold_ends_where_all_clients_together_do():
+    # Curvatures differ, so that DP-FedAvg with many local steps ends elsewhere.
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.x = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+
+        def forward(self, inputs):
+            return inputs * self.x
+
+    def square(outputs, targets):
+        return 0.5 * (outputs - targets).square().sum(dim=1).mean()
+
+    rows = [(1.0, 1.0), (2.0, -2.0)]
+    clients = [
+        fl.ClientData(torch.tensor([[a]]).double(), torch.tensor([[b]]).double()) for a, b in rows
+    ]
+    # Minimum of (x - 1)^2 + (2 x + 2)^2.
+    best = (1 - 4) / 5
+    local = fl.SGD(lr=0.1, steps=5, batch_size=None)
+    ends = {
+        method.name: float(
+            simulate(method, Scaled(), clients, 60, loss=square, local=local)[-1].params["x"]
+        )
+        for method in (fl.Scaffold(), fl.FedDyn(strength=1.0), fl.DPFedAvg())
+    }
+    # The margin of a bound shortens nothing here, and its grid is finer than this.
+    assert ends["scaffold"] == pytest.approx(best, abs=1e-6)
+    assert ends["feddyn"] == pytest.approx(best, abs=1e-4)
+    assert abs(ends["dp-fedavg"] - best) > 0.02
+
+
+@pytest.mark.parametrize("method", [fl.Scaffold(), fl.FedCM()], ids=lambda method: method.name)
+@pytest.mark.parametrize("local", [fl.SGD(momentum=0.5), fl.SGD(total_lr=True)])
+def test_steps_that_are_no_plain_gradients_are_refused(method, local):
+    with pytest.raises(InvalidParameter, match=method.name):
+        run(perceptron(), method=method, local=local)
+
+
+@pytest.mark.parametrize("vectorize", [False, True])
+def test_a_method_sees_the_memory_in_its_context(vectorize):
+    class Remembering(Method):
+        def init_client(self, params):
+            return {"memory": torch.ones(())}
+
+        def gradient(self, loss, params, batch, context):
+            assert context.client_state is not None
+            return {n: context.client_state["memory"] + 0 * value for n, value in params.items()}
+
+        def after_step(self, params, context):
+            return {n: value - context.client_state["memory"] for n, value in params.items()}
+
+        def client_state(self, client_state, bounded, context):
+            return {"memory": context.client_state["memory"] + 1}
+
+    states = simulate(
+        Remembering(), points([0.0, 0.0]), quadratics([[1.0, 0.0]]), 2, vectorized=vectorize,
+        local=fl.SGD(lr=1.0, steps=1, batch_size=None), clip_norm=100.0,
+    )  # fmt: skip
+    assert vector(states[1].params).tolist() == pytest.approx([-2.0, -2.0], rel=1e-5)
+    assert vector(states[2].params).tolist() == pytest.approx([-6.0, -6.0], rel=1e-5)
+
+
+# Optimizers on the server.
+
+
+def walked(optimizer: Any, moves: list[torch.Tensor]) -> torch.Tensor:
+    place, state = torch.zeros_like(moves[0]), {}
+    for move in moves:
+        moved, state = optimizer.step({"w": move}, state)
+        place = place + moved["w"]
+    return place
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (fl.Momentum(0.8), lambda p: torch.optim.SGD(p, lr=1.0, momentum=0.8)),
+        (
+            fl.Momentum(0.8, nesterov=True),
+            lambda p: torch.optim.SGD(p, lr=1.0, momentum=0.8, nesterov=True),
+        ),
+        (
+            fl.Adam(0.05, 0.7, 0.9, floor=1e-2),
+            lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.7, 0.9), eps=1e-2),
+        ),
+    ],
+    ids=["momentum", "nesterov", "adam"],
+)
+def test_an_optimizer_walks_as_that_of_torch_does(ours, theirs):
+    generator = torch.Generator().manual_seed(1)
+    moves = [torch.randn(5, generator=generator, dtype=torch.float64) for _ in range(6)]
+    weight = nn.Parameter(torch.zeros(5, dtype=torch.float64))
+    peer = theirs([weight])
+    for move in moves:
+        weight.grad = -move
+        peer.step()
+    torch.testing.assert_close(walked(ours, moves), weight.detach(), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("server", [fl.Momentum(0.5), fl.Adam(lr=0.05)], ids=["momentum", "adam"])
+@pytest.mark.parametrize("method", [fl.DPFedAvg(), fl.DPFedPGN(), fl.Scaffold()], ids=str)
+def test_a_run_with_an_optimizer_goes_on_bit_by_bit(method, server, tmp_path):
+    settings = {"method": method, "server": server}
+    whole, plain = perceptron(), perceptron()
+    run(whole, **settings).run()
+    run(plain, method=method).run()
+    assert not torch.equal(flat(whole), flat(plain))
+    settings["checkpoint"] = tmp_path / "run.pt"
+    with run(perceptron(), **settings) as begun:
+        for report in begun:
+            if report.round == 2:
+                break
+    content = read_checkpoint(tmp_path / "run.pt", "cpu")
+    assert split(content["server_state"])[1]
+    resumed = perceptron(seed=77)
+    with run(resumed, **settings).resume() as going:
+        going.run()
+    assert torch.equal(flat(whole), flat(resumed))
+
+
+def test_another_optimizer_is_another_setting_and_none_is_as_before(tmp_path):
+    path = tmp_path / "run.pt"
+    with run(perceptron(), checkpoint=path) as begun:
+        next(iter(begun))
+    # Written without a word of optimizers, as versions that knew none did.
+    assert "server=" not in read_checkpoint(path, "cpu")["setting"]
+    with run(perceptron(), checkpoint=path).resume() as going:
+        assert going.round == 1
+    with pytest.raises(InvalidParameter, match="another setting"):
+        run(perceptron(), checkpoint=path, server=fl.Momentum(0.5)).resume()
+
+
+def test_clients_are_not_told_of_the_optimizer():
+    seen: list[set[str]] = []
+
+    class Watching(Method):
+        def init(self, params):
+            return {"mine": torch.zeros(1)}
+
+        def server(self, params, noised, server_state):
+            seen.append(set(server_state))
+            mean = noised.tensors
+            return {n: value + mean[n] for n, value in params.items()}, server_state
+
+        def gradient(self, loss, params, batch, context):
+            assert set(context.server_state) == {"mine"}
+            return loss.gradient(params, batch)
+
+    run(perceptron(), method=Watching(), server=fl.Adam()).run()
+    assert seen
+    assert all(names == {"mine"} for names in seen)
+
+
+def test_the_charge_does_not_depend_on_the_optimizer():
+    plain, moved = (
+        run(perceptron(), seed=None, server=server).run() for server in (None, fl.Adam())
+    )
+    assert plain is not None
+    assert moved is not None
+    assert plain.epsilon.upper == moved.epsilon.upper
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: fl.Momentum(1.0),
+        lambda: fl.Momentum(-0.1),
+        lambda: fl.Adam(lr=0),
+        lambda: fl.Adam(beta1=1),
+        lambda: fl.Adam(beta2=float("nan")),
+        lambda: fl.Adam(floor=0),
+        lambda: fl.FedDyn(strength=0),
+        lambda: fl.FedCM(alpha=1.5),
+    ],
+)
+def test_values_out_of_range_are_refused(make):
+    with pytest.raises(InvalidParameter):
+        make()
