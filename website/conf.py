@@ -18,6 +18,8 @@ from website.mathml import FormulaError, to_mathml
 
 project = "dpacct"
 author = "the dpacct authors"
+# From here on a formula in a line may be wider than a narrow screen, and scrolls by itself.
+LONG = 60
 FONT = "STIXTwoMath-Regular.ttf"
 version = release = dpacct.__version__
 
@@ -46,6 +48,7 @@ html_css_files = ["style.css"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
+html_show_copyright = False
 html_use_index = True
 html_math_renderer = "mathml"
 html_theme_options = {
@@ -66,7 +69,11 @@ def _visit(writer: Any, node: Any, *, display: bool) -> None:
     except FormulaError as error:
         logging.getLogger("website").warning("%s", error, location=node)
         shown = ""
-    writer.body.append(f'<div class="math-block">{shown}</div>' if display else shown)
+    if display:
+        shown = f'<div class="math-block">{shown}</div>'
+    elif len(node.astext()) > LONG:
+        shown = f'<span class="math-long">{shown}</span>'
+    writer.body.append(shown)
     raise SkipNode
 
 
