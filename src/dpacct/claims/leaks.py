@@ -83,6 +83,7 @@ def _told_by_the_divisor(reading: Reading) -> Leak | None:
         return None
     why = (
         "the noisy sum is divided by the number of clients who took part, so that the size of the "
-        "noise tells that number, which no bound here covers"
+        "noise tells that number; where it is known a client displaces another, as in a cohort of "
+        "fixed size, which no bound here covers"
     )
     return Leak(why, certain=False)
