@@ -9,18 +9,16 @@ import typer
 import dpacct
 from dpacct.errors import DpacctError
 from dpacct_cli import errors, words
-from dpacct_cli.claims import command as claims
-from dpacct_cli.commands import calibrate, compare, delta, rdp, report, risk
-from dpacct_cli.commands import spend as epsilon
-from dpacct_cli.explore import command as explore
-from dpacct_cli.ledger import command as ledger
-from dpacct_cli.plot import command as plot
-from dpacct_cli.text_commands import TextCommand, TextGroup
-from dpacct_cli.train import command as train
+from dpacct_cli.commands_table import Commands
+from dpacct_cli.text_commands import TextGroup
 
 
 class OneLineGroup(TextGroup):
     """The group of all commands; its errors are one line each."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.commands = Commands()
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
         """Run a command line and exit with 0, 1, 2 or 130."""
@@ -72,28 +70,3 @@ def root(
     ] = False,
 ) -> None:
     """Options that stand before a command."""
-
-
-for _command in (
-    calibrate.calibrate,
-    epsilon.epsilon,
-    delta.delta,
-    risk.risk,
-    rdp.rdp,
-    compare.compare,
-    report.report,
-    explore.explore,
-    train.train,
-):
-    app.command(cls=TextCommand)(_command)
-
-GROUPS = {
-    "ledger": ("The durable record of what was spent on a data set.", ledger.COMMANDS),
-    "claims": ("What publications promise, against what is proven.", claims.COMMANDS),
-    "plot": ("Pictures: PNG, SVG or PDF by -o, else as text.", plot.COMMANDS),
-}
-for _group, (_help, _commands) in GROUPS.items():
-    _typer = typer.Typer(cls=TextGroup, help=_help, rich_markup_mode=None)
-    for _name, _below in _commands.items():
-        _typer.command(_name, cls=TextCommand)(_below)
-    app.add_typer(_typer, name=_group)

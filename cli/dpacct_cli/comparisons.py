@@ -6,13 +6,12 @@ Rule: a comparison that takes long, does not apply or says nothing new is left o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import suppress
 
 import dpacct
 from dpacct.accountant import DEFAULT_ACCOUNTANT
 from dpacct.budget import Interval
-from dpacct.errors import NotConverged, Unsupported
+from dpacct.errors import Unsupported
 from dpacct.pairs.dominating import Direction, achieved_pair, proven_pair
 from dpacct.renyi.accountant import RenyiAccountant
 from dpacct.renyi.conversion import best_epsilon
@@ -22,11 +21,10 @@ from dpacct_cli import mechanism
 from dpacct_cli.render import Row, up
 
 PUBLISHED = "Wang et al. 2019"
-# Distinct rounds up to which a calibration by Renyi takes a few hundredths of a second.
+# Distinct rounds up to which Renyi takes a few thousandths of a second.
 MOST_KINDS = 4
 # A relative difference that is worth a line.
 WORTH_A_LINE = 1e-3
-WORSE = {"noise": "more noise", "rounds": "fewer rounds", "sampling_rate": "lower rate"}
 # Relative width that two proven sides of the same pair are meant to reach.
 NARROW = 1e-6
 # Below these the loss of a round may be so sharp that the bracket is wider than that.
@@ -34,42 +32,16 @@ LITTLE_NOISE = 0.1
 SMALL_RATE = 0.01
 
 
-def renyi_calibration(
-    found: dpacct.Calibration, solve: Callable[[str], dpacct.Calibration]
-) -> dpacct.Calibration | None:
-    """The same calibration by Renyi, where it is quick and applies.
+def epsilon_rows(
+    plan: Schedule, delta: float, accountant: str, spent: Interval, *, found: bool = False
+) -> list[Row]:
+    """Other epsilons: by Renyi; or for cohorts of fixed size (replace-one) what is published.
 
     Args:
-        found: the answer of the default accountant.
-        solve: the calibration by the accountant of a name.
+        plan, delta, accountant, spent: what runs, and what was answered.
+        found: the rounds are the answer to another question, so that more has to be said.
     """
-    if found.accountant != DEFAULT_ACCOUNTANT or found.risk is not None:
-        return None
-    if len(found.schedule.distinct()) > MOST_KINDS:
-        return None
-    with suppress(Unsupported, NotConverged):
-        return solve(RenyiAccountant().name)
-    return None
-
-
-def excess_in_words(ours: float, theirs: float, solved_for: str) -> str:
-    """How much worse another answer is than ours, or nothing where it is not.
-
-    Args:
-        ours, theirs: noise (or a factor on it), rounds or a rate, each above 0.
-        solved_for: which of them, as in `Calibration`.
-    """
-    worse = theirs / ours - 1.0 if solved_for == "noise" else 1.0 - theirs / ours
-    if worse <= WORTH_A_LINE:
-        return ""
-    # Down: not more is said against another answer than holds.
-    tenths = math.floor(1000.0 * worse)
-    shown = f"{tenths / 10:.1f}" if worse < 0.1 else str(tenths // 10)
-    return f"{shown} % {WORSE[solved_for]}"
-
-
-def epsilon_rows(plan: Schedule, delta: float, accountant: str, spent: Interval) -> list[Row]:
-    """Other epsilons: by Renyi; or for cohorts of fixed size (replace-one) what is published."""
+    what, of = ("epsilon ", ", of the same rounds") if found else ("", "")
     only = mechanism.single_round(plan)
     replaced = plan.adjacency is Adjacency.REPLACE_ONE
     if replaced and only is not None and isinstance(only.sampling, Uniform):
@@ -79,7 +51,7 @@ def epsilon_rows(plan: Schedule, delta: float, accountant: str, spent: Interval)
     renyi = RenyiAccountant().upper_epsilon(plan, delta)
     if not (1 + WORTH_A_LINE) * spent.upper < renyi < math.inf:
         return []
-    return [Row("instead of", up(renyi), "by Renyi")]
+    return [Row("instead of", up(renyi), f"{what}by Renyi{of}")]
 
 
 def _fixed_size_rows(

@@ -115,7 +115,9 @@ def line(error: DpacctError) -> str:
     elif isinstance(value, int | float) and typed is not None:
         shown = f"{words.shortened(typed)}{_beyond(typed, value)}"
     else:
-        return error.describe(label)
+        if isinstance(value, str) and not hint:
+            hint = suggestions.meant_value(value, error.rule)
+        return InvalidParameter(label, value, error.rule, hint).describe(label)
     sentence = f"{label} is {shown}; {words.in_units(error.rule)}."
     return f"{sentence} {hint}" if hint else sentence
 

@@ -25,7 +25,6 @@ from dpacct.rounds import (
     Schedule,
     Uniform,
 )
-from dpacct.schedules.shapes import load_schedule
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import SCHEMES, number
 from dpacct_cli.render import plain
@@ -77,6 +76,12 @@ class MechanismOptions:
     clients: str | None = None
     adjacency: str | None = None
     epochs: str | None = None
+
+    @property
+    def says_what_runs(self) -> bool:
+        """Any option was typed that says what runs."""
+        said = (self.noise, self.rounds, self.rate, self.schedule, self.sampling, self.cohort)
+        return any(text is not None for text in (*said, self.adjacency, self.epochs))
 
     @property
     def num_clients(self) -> int | None:
@@ -170,6 +175,8 @@ class MechanismOptions:
         """What runs: the file, or the same round again and again."""
         if self.schedule is not None:
             self.refuse_beside_schedule()
+            from dpacct.schedules import load_schedule
+
             return load_schedule(self.schedule)
         # Checked in the order in which a person would read them back.
         noise = self.read_noise()

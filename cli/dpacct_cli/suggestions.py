@@ -107,6 +107,20 @@ def meant_command(name: str, known: Iterable[str]) -> str | None:
     return next(iter(_near(name, names)), None)
 
 
+def meant_value(text: str, rule: str) -> str:
+    """A question on which of a few words is meant, or an empty text.
+
+    Args:
+        text: as typed.
+        rule: that was broken; it ends in ``one of``, and the words, separated by commas.
+    """
+    _, listed, words = rule.partition("one of ")
+    choices = [word.strip() for word in words.split(",")] if listed else []
+    same = [choice for choice in choices if _bare(choice) == _bare(text)]
+    found = next(iter(same), "") or near(text, choices)
+    return f"Did you mean {found}?" if found else ""
+
+
 def near(name: str, names: Sequence[str]) -> str:
     """The name that is spelled nearly so, or an empty text."""
     return next(iter(_near(name, names)), "")

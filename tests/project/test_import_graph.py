@@ -33,6 +33,7 @@ LAYERS = [
     {"dpacct"},  # the public names
     {"interop", "fl"},
     {"dpacct_cli"},
+    {"__main__"},
 ]
 ROOMS = {
     "dpacct.ledger": [

@@ -1,6 +1,5 @@
 """`dpacct calibrate`: the noise, rounds or sampling rate for a budget or a limit of risk."""
 
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -9,7 +8,6 @@ import dpacct
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.errors import InvalidParameter
 from dpacct.rounds import Full, Poisson, Uniform
-from dpacct.schedules.shapes import load_schedule
 from dpacct_cli import comparisons, mechanism, options
 from dpacct_cli.commands.limits import (
     Advantage,
@@ -91,7 +89,7 @@ def calibrate(
             *mechanism.rows(plan, ratio_only=typed.ratio_only),
             *mechanism.noise_rows(plan, clients=typed.num_clients, clip_norm=clip_norm),
             mechanism.accountant_row(plan, at.value, accountant),
-            *_instead(found, solve, lambda name: _solve(typed, solve, limit, at.value, name)),
+            *_others(found),
         ]
         note = mechanism.delta_note(at.value, typed.num_clients)
         note = note or comparisons.wide_bracket_note(plan, found.epsilon, accountant)
@@ -131,7 +129,7 @@ def _solve(
     gap: float | None = None,
 ) -> dpacct.Calibration:
     if typed.schedule is not None:
-        plan = load_schedule(typed.schedule)
+        plan = typed.read_schedule()
         return dpacct.calibrate(delta=delta, schedule=plan, accountant=accountant, gap=gap, **limit)
     return dpacct.calibrate(
         **limit,
@@ -194,16 +192,13 @@ def _first_row(found: dpacct.Calibration, solve: str) -> Row:
     return Row("noise multiplier", number, "std of the noise on the sum / clip norm")
 
 
-def _instead(
-    found: dpacct.Calibration, solve: str, again: Callable[[str], dpacct.Calibration]
-) -> list[Row]:
-    """What the same question would cost by Renyi."""
-    renyi = comparisons.renyi_calibration(found, again)
-    if renyi is None:
+def _others(found: dpacct.Calibration) -> list[Row]:
+    """What others would say that these rounds cost."""
+    if found.risk is not None:
         return []
-    number = _number(renyi, solve)
-    words = comparisons.excess_in_words(_number(found, solve), number, found.solved_for)
-    return [Row("instead of", _shown(number, solve), f"by Renyi, {words}")] if words else []
+    return comparisons.epsilon_rows(
+        found.schedule, found.delta, found.accountant, found.epsilon, found=True
+    )
 
 
 def _risk_rows(found: dpacct.Calibration) -> list[Row]:

@@ -15,6 +15,8 @@ from dpacct.risk.measures import guess, precision, prior_belief
 from dpacct.risk.tradeoff import RISK_ACCOUNTANT
 from dpacct.rounds import Adjacency, Schedule
 from dpacct_cli import mechanism, options
+from dpacct_cli.commands.promise import Promise
+from dpacct_cli.errors import OptionConflict
 from dpacct_cli.mechanism_options import MechanismOptions, read_clip_norm
 from dpacct_cli.render import Answer, Grid, Page, Row, bracket, down, plain, show, up
 from dpacct_cli.words import in_units
@@ -46,6 +48,17 @@ Prior = Annotated[
 ]
 
 
+Guarantee = Annotated[
+    str | None,
+    typer.Option(
+        "--eps",
+        metavar="E",
+        help="The risk of any mechanism with this epsilon; beside that of the rounds, if they are "
+        "given. Without --noise, the noise is calibrated to it.",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class AtRate:
     """The best attack at one false positive rate."""
@@ -59,6 +72,8 @@ def risk(
     noise: options.Noise = None,
     rounds: options.Rounds = None,
     q: options.Rate = None,
+    eps: Guarantee = None,
+    delta: options.Delta = None,
     fpr: FalsePositiveRates = RATES,
     prior: Prior = "0.5",
     schedule: options.ScheduleFile = None,
@@ -77,6 +92,8 @@ def risk(
     Examples:
       dpacct risk --noise 1 --rounds 300 --q 0.1
       dpacct risk --noise 1 --rounds 300 --q 0.1 --fpr 1e-3 --prior 0.01
+      dpacct risk --eps 8
+      dpacct risk --eps 8 --rounds 300 --q 0.1
       dpacct risk --schedule rounds.toml --json
     """
     style = options.read_style(as_json, quiet)
@@ -87,7 +104,16 @@ def risk(
     clip_norm = read_clip_norm(clip)
     rates = _read_rates(fpr)
     belief = prior_belief(options.number(prior))
-    plan = typed.read_schedule()
+    whoever = None
+    if eps is not None:
+        at = typed.read_delta(delta)
+        whoever = Promise(validate.target_epsilon(options.number(eps)), at, rates, belief)
+    elif delta is not None:
+        raise OptionConflict(f"--delta {delta} needs --eps, the epsilon that goes with it.")
+    if whoever is not None and not typed.says_what_runs:
+        show(Answer(whoever.data(alone=True), repr(whoever.advantage), whoever.page), style)
+        return
+    plan = typed.read_schedule() if whoever is None else whoever.plan_of(typed, engine.name)
     attacks = Attacks(plan, engine)
     advantage, right = attacks.advantage(), guess(attacks, belief)
     found = [_at(attacks, rate, belief) for rate in rates]
@@ -99,11 +125,15 @@ def risk(
         rows = [
             Row("advantage", bracket(advantage), "  TPR - FPR of the best attack"),
             Row("best guess", bracket(right), blind),
+            *([] if whoever is None else whoever.rows()),
             *mechanism.rows(plan, ratio_only=typed.ratio_only),
             *mechanism.noise_rows(plan, clients=typed.num_clients, clip_norm=clip_norm),
             Row("accountant", accountant),
         ]
-        return Page(rows, grid=_grid(found), remarks=[_words(plan, belief)])
+        if whoever is not None and typed.noise is None and typed.schedule is None:
+            rows.append(Row("noise", up(plan.phases[0].round.noise_multiplier, 7), "calibrated"))
+        grid = _grid(found) if whoever is None else whoever.beside(_grid(found))
+        return Page(rows, grid=grid, remarks=[_words(plan, belief)])
 
     data: dict[str, object] = {
         "advantage": _both(advantage),
@@ -116,6 +146,7 @@ def risk(
         "accountant": accountant,
         **mechanism.keys(plan),
         **mechanism.phase_list(plan),
+        **({} if whoever is None else whoever.data(alone=False)),
     }
     show(Answer(data, repr(advantage.upper), page), style)
 

@@ -1,5 +1,6 @@
 """What an attacker can find out at a budget."""
 
+from dpacct.risk.guarantee import AnyMechanism
 from dpacct.risk.measures import (
     advantage,
     best_guess,
@@ -11,6 +12,7 @@ from dpacct.risk.measures import (
 )
 
 __all__ = [
+    "AnyMechanism",
     "advantage",
     "best_guess",
     "guess",

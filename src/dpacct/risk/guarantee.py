@@ -1,60 +1,73 @@
-"""What an attacker can do to anything that is (epsilon, delta)-private, whatever it computes.
+"""Attack risk from a guarantee alone: the most that any (epsilon, delta)-DP mechanism lets out.
 
-The bounds are those of the one mechanism that is no better than its guarantee, so they are sharp
-for the guarantee; a mechanism that is known is usually far better than that (`attacks`).
+All attacks on such a mechanism satisfy, in both directions,
 
-Source: Wasserman, Zhou 2010 (arXiv:0811.2501); Kairouz, Oh, Viswanath 2015 (arXiv:1311.0776);
-docs/derivations/tradeoff.md, "From a guarantee alone".
+    TPR <= e^eps FPR + delta,        TPR <= 1 - e^-eps (1 - FPR - delta),
+
+and randomized response that gives everything away with probability delta reaches both. One
+mechanism has a pair (eps, delta) for every eps, so its own risk is usually far less.
+
+Source: Kairouz, Oh, Viswanath 2015 (arXiv:1311.0776), theorem 2.1; Dong, Roth, Su 2022
+(arXiv:1905.02383), proposition 2.5.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
+from dpacct import validate
 from dpacct.numerics.rounding import above
 
 
-def tpr_of_guarantee(epsilon: float, delta: float, fpr: float) -> float:
-    """The largest TPR at an FPR: min(1, e^eps FPR + delta, 1 - e^-eps (1 - FPR - delta)).
+@dataclass(frozen=True, slots=True)
+class AnyMechanism:
+    """Whatever is (epsilon, delta)-DP under a symmetric adjacency, and nothing more is known of it.
 
-    Args:
-        epsilon: at least 0, infinite where nothing is promised. delta: in [0, 1].
-        fpr: in [0, 1].
-    Error: rounded up.
+    Every value is exact up to rounding, which goes up: a mechanism reaches it, and none exceeds it.
+
+    Raises:
+        InvalidParameter: epsilon below 0, or delta outside (0, 1).
     """
-    if math.isinf(epsilon):
-        return 1.0
-    rare = 1.0
-    if fpr == 0.0 or epsilon + math.log(fpr) < 1.0:
-        first = fpr * math.exp(epsilon)
-        rare = above(first + delta, first, delta)
-    ratio = math.exp(-epsilon)
-    common = above(1 - ratio * (1 - fpr - delta), 1.0, ratio)
-    return min(1.0, rare, max(common, fpr))
 
+    epsilon: float
+    delta: float
 
-def advantage_of_guarantee(epsilon: float, delta: float) -> float:
-    """The largest TPR - FPR, (e^eps - 1 + 2 delta)/(e^eps + 1); arguments as `tpr_of_guarantee`.
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", validate.epsilon(self.epsilon))
+        object.__setattr__(self, "delta", validate.delta(self.delta))
 
-    Error: rounded up.
-    """
-    # As e^-eps, which cannot overflow.
-    ratio = math.exp(-epsilon)
-    found = (-math.expm1(-epsilon) + 2 * delta * ratio) / (1 + ratio)
-    return min(1.0, above(found, found, 2 * delta))
+    def advantage(self) -> float:
+        """The largest TPR - FPR: (e^eps - 1 + 2 delta) / (e^eps + 1)."""
+        # tanh(eps / 2) + 2 delta / (e^eps + 1), in which nothing overflows.
+        small = math.exp(-self.epsilon)
+        found = math.tanh(self.epsilon / 2) + 2 * self.delta * small / (1 + small)
+        return min(1.0, above(found, 1.0, found))
 
+    def tpr(self, fpr: float) -> float:
+        """The largest TPR of all attacks with this FPR in [0, 1].
 
-def guess_of_guarantee(epsilon: float, delta: float, prior: float) -> float:
-    """The largest probability of guessing right which data set was used.
+        Raises:
+            InvalidParameter: it is outside.
+        """
+        rate = validate.probability("fpr", fpr)
+        # Where e^eps is beyond all bounds, so is the first bound, but for an FPR of 0.
+        grown = rate * math.exp(self.epsilon) if self.epsilon < 700.0 else math.inf if rate else 0.0
+        first = grown + self.delta
+        second = 1 - math.exp(-self.epsilon) * (1 - rate - self.delta)
+        return min(1.0, above(first, first), above(second, 1.0, second))
 
-    Args:
-        epsilon, delta: as for `tpr_of_guarantee`.
-        prior: in (0, 1), what the attacker believes beforehand of one of them.
-    Error: rounded up.
-    """
-    # Best where the trade-off function has a corner: at its ends, and between them.
-    rare = min(prior, 1 - prior)
-    ratio = math.exp(-epsilon)
-    corner = (1 + delta * ratio) / (1 + ratio)
-    ends = 1 - rare + rare * delta
-    return min(1.0, above(max(corner, ends), 1.0))
+    def guess(self, prior: float) -> float:
+        """The largest probability of guessing right which of two data sets was used.
+
+        Args:
+            prior: the attacker's belief beforehand in one of them, in (0, 1).
+        Raises:
+            InvalidParameter: it is outside.
+        """
+        belief = validate.positive_probability("prior", prior, "a prior", below_one=True)
+        rare = min(belief, 1 - belief)
+        # The corners of the region of attacks: never accusing but where all is given away, and
+        # erring as often either way.
+        found = max(1 - rare + rare * self.delta, (1 + self.advantage()) / 2)
+        return min(1.0, above(found, 1.0))

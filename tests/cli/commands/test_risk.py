@@ -114,3 +114,34 @@ def test_bad_input(dpacct: Any, words: str, parts: tuple[str, ...]) -> None:
     assert len(ran.err.splitlines()) == 1
     for part in parts:
         assert part in ran.err
+
+
+def test_any_mechanism_with_a_guarantee(dpacct: Any) -> None:
+    data = dpacct("risk --eps 8 --fpr 0.01 --prior 0.1 --json").json
+    known = risk.AnyMechanism(8.0, 1e-5)
+    assert set(data) == {"prior", "any_mechanism"}
+    whoever = data["any_mechanism"]
+    assert (whoever["epsilon"], whoever["delta"]) == (8.0, 1e-5)
+    assert whoever["advantage"] == known.advantage()
+    assert whoever["best_guess"] == known.guess(0.1)
+    assert whoever["rates"][0]["tpr"] == known.tpr(0.01)
+    text = dpacct("risk --eps 8").text
+    assert "0.99933 at most" in text
+    assert "any mechanism  with epsilon 8 at delta 1e-05" in text
+    assert float(dpacct("risk --eps 8 -q").text) == known.advantage()
+
+
+def test_the_mechanism_itself_stands_beside(dpacct: Any) -> None:
+    data = dpacct("risk --eps 8 --rounds 300 --q 0.1 --json").json
+    assert data["noise_multiplier"] == pytest.approx(1.28601, rel=1e-4)
+    assert data["advantage"]["upper"] < data["any_mechanism"]["advantage"]
+    given = dpacct(RISK, "--eps 8 --delta 1e-6")
+    assert "against any mechanism with epsilon 8 at delta 1e-06" in given.text
+    assert "TPR of any" in given.text
+    assert "calibrated" in dpacct("risk --eps 8 --rounds 300 --q 0.1").text
+
+
+def test_a_delta_needs_its_epsilon(dpacct: Any) -> None:
+    ran = dpacct(RISK, "--delta 1e-6")
+    assert ran.code == 2
+    assert "--delta 1e-6 needs --eps" in ran.err
