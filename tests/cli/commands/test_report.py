@@ -10,7 +10,9 @@ import pytest
 
 import dpacct as library
 from dpacct import Budget, Ledger, Poisson, Round
+from tests.cli.conftest import SCHEDULE
 from tests.cli.test_bad_input import assert_refused
+from tests.cli.test_help import examples
 
 WORDS = "report --noise 4 --rounds 50 --q 0.1 --unit patient"
 CLAIM = "fed-alpha-normec-p1"
@@ -134,3 +136,12 @@ def test_nothing_is_replaced_unasked(dpacct: Any) -> None:
     assert dpacct(WORDS, "-o a.html --force").text == ""
     assert Path("a.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert dpacct(WORDS, "-o a.text --format html").text == ""
+
+
+def test_the_examples_of_its_help_run(dpacct: Any) -> None:
+    Path("rounds.toml").write_text(SCHEDULE, encoding="utf-8")
+    found = examples(dpacct("report --help").text)
+    assert len(found) == 4
+    for example in found:
+        assert dpacct(example.removeprefix("dpacct ")).code == 0
+    assert Path("privacy.html").exists()
