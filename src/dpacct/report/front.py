@@ -222,7 +222,7 @@ def nothing_promised(reason: str) -> list[Block]:
         reason: why, in whole sentences.
     """
     return [
-        Paragraph(f"Nothing is promised to anybody: {reason}", strong=True),
+        Paragraph(f"Nothing can be promised to anybody: {reason}", strong=True),
         Paragraph(
             "An attacker who sees what was released may be able to tell of every single person "
             "what their data say: 1,000 of 1,000."

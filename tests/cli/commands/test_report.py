@@ -78,7 +78,7 @@ def test_a_claim_by_its_id_and_in_a_file(dpacct: Any) -> None:
     assert (data["kind"], data["verdict"]) == ("claim", "not private as described")
     assert data["risk"] is None
     text = dpacct(f"report {CLAIM}").text
-    assert "Nothing is promised to anybody" in text
+    assert "Nothing can be promised to anybody" in text
     assert "to be signed" not in text
     Path("paper.toml").write_text(
         '[source]\nname = "A paper"\n'
@@ -90,13 +90,13 @@ def test_a_claim_by_its_id_and_in_a_file(dpacct: Any) -> None:
         "noise_multiplier = 2\n"
     )
     one = dpacct("report paper.toml --claim one").text
-    assert "What A paper (Table 1) promises holds: no data sets exceed epsilon 3." in one
+    assert "A paper (Table 1) promises epsilon 3. This holds: no data sets exceed it." in one
     two = dpacct("report paper.toml --claim two --json").json
     assert two["verdict"] == "refuted"
     # What people can be promised is what is proven, whatever is stated.
     assert two["risk"]["epsilon"] == two["readings"][0]["epsilon"]["upper"] > 0.3
     page = dpacct("report paper.toml --claim two").text
-    assert "does not hold: there are data sets that exceed it" in page
+    assert "This does not hold: there are data sets that exceed it" in page
     assert "a multiplier of" in page
 
 
