@@ -140,6 +140,21 @@ def noise_rows(schedule: Schedule, *, clients: int | None, clip_norm: float | No
     return found
 
 
+def noise_keys(
+    schedule: Schedule, *, clients: int | None, clip_norm: float | None
+) -> dict[str, object]:
+    """The JSON keys that a clip norm adds: the noise in its units, on the sum and on the mean."""
+    only = single_round(schedule)
+    if clip_norm is None or only is None:
+        return {}
+    # Decimal, as in what is shown.
+    std = Decimal(repr(only.noise_multiplier)) * Decimal(repr(clip_norm))
+    found: dict[str, object] = {"clip_norm": clip_norm, "noise_std": float(std)}
+    if clients is not None:
+        found["noise_std_mean"] = float(std / (Decimal(repr(only.sampling_rate)) * clients))
+    return found
+
+
 def accountant_row(schedule: Schedule, delta: float, name: str) -> Row:
     """Which theory proves the number, and for Renyi at which order."""
     engine = find_accountant(name)

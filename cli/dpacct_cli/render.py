@@ -2,7 +2,8 @@
 
 Rule 1: a number that is shortened for display goes to the safe side (noise, delta and proven
 bounds up, rates and achieved bounds down), so that what is shown is true, and safe if typed again.
-Rule 2: in a pipe, and on a terminal that knows no colors, the same words come as plain text.
+Rule 2: in a pipe, and on a terminal that knows no colors, the same words come as plain text; on a
+terminal no line is longer than it is wide, but for commands that are to be copied.
 Rule 3: whatever stands in a name, nothing but printable text reaches the screen.
 """
 
@@ -13,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from shutil import get_terminal_size
 from textwrap import wrap
 
 from dpacct.budget import Interval
@@ -21,6 +23,7 @@ from dpacct_cli.options import Style
 
 LABEL_WIDTH = 17
 WIDTH = 100
+NARROWEST, UNLIMITED = 30, 10**6
 VALUE_WIDTH = 12
 STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m"}
 RESET = "\x1b[0m"
@@ -120,25 +123,63 @@ def show(answer: Answer, style: Style) -> None:
 
 
 def _print_page(page: Page) -> None:
+    width = terminal_width()
     _emit()
     for index, row in enumerate(page.rows):
-        value = f"{row.value:<{VALUE_WIDTH}}  " if row.meaning else row.value
-        label = f"  {row.label:<{LABEL_WIDTH}}  "
-        _emit((label, ""), (value, "bold" if index == 0 else ""), (row.meaning, "dim"))
+        _print_row(row, "bold" if index == 0 else "", width)
     if page.grid is not None:
-        widths = page.grid.widths()
         _emit()
-        _emit((_aligned(page.grid.header, widths), "dim"))
-        for cells in page.grid.lines:
-            _emit((_aligned(cells, widths), ""))
+        _print_grid(page.grid, width)
     if page.remarks:
         _emit()
     for remark in page.remarks:
-        for line in wrap(remark, WIDTH, initial_indent="  ", subsequent_indent="    "):
+        for line in wrap(remark, min(WIDTH, width), initial_indent="  ", subsequent_indent="    "):
             _emit((line, ""))
     if page.closing:
         _emit()
-        _emit((f"  {page.closing}", ""))
+        # A command is to be copied, so the terminal breaks it.
+        whole = " dpacct " in f" {page.closing}"
+        for line in [page.closing] if whole else wrap(page.closing, width - 2):
+            _emit((f"  {line}", ""))
+
+
+def terminal_width() -> int:
+    """Columns of the terminal, at least `NARROWEST`; beyond all lines where there is none."""
+    if not sys.stdout.isatty():
+        return UNLIMITED
+    return max(NARROWEST, get_terminal_size().columns)
+
+
+def _print_row(row: Row, style: str, width: int) -> None:
+    value = f"{row.value:<{VALUE_WIDTH}}  " if row.meaning else row.value
+    label = f"  {row.label:<{LABEL_WIDTH}}  "
+    if len(label) + len(value) + len(row.meaning) <= width:
+        _emit((label, ""), (value, style), (row.meaning, "dim"))
+        return
+    # Beside the label where there is room for a few words, else below it.
+    lead = label if width >= 3 * len(label) else "    "
+    if lead != label and row.label:
+        _emit((f"  {row.label}", ""))
+    words = f"{row.value}  {row.meaning.strip()}" if row.meaning else row.value
+    for line in wrap(words, width - len(lead), break_on_hyphens=False):
+        _emit((lead, ""), (line, style))
+        lead = " " * len(lead)
+
+
+def _print_grid(grid: Grid, width: int) -> None:
+    widths = grid.widths()
+    if sum(widths) + 2 * len(widths) <= width:
+        _emit((_aligned(grid.header, widths), "dim"))
+        for cells in grid.lines:
+            _emit((_aligned(cells, widths), ""))
+        return
+    # What no line can hold stands below each other.
+    for cells in grid.lines:
+        first, *rest = zip(grid.header, cells, strict=True)
+        _emit((f"  {first[0]} {first[1]}".rstrip(), ""))
+        for name, cell in rest:
+            if cell:
+                _emit((f"    {name} ", "dim"), (cell, ""))
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -17,6 +17,12 @@ from tests.cli.conftest import Ran
 
 # What is typed, and what the line must hold: the option, the value, the range or the way out.
 BAD: list[tuple[str, tuple[str, ...]]] = [
+    ("epsilon --noise 1 --rounds 3 --q 0.1 --sampling posson", ("Did you mean poisson?",)),
+    ("epsilon --noise 1 --rounds 3 --q 0.1 --sampling Poisson", ("Did you mean poisson?",)),
+    ("epsilon --noise 1 --rounds 3 --q 0.1 --adjacency add_remove", ("Did you mean add-remove?",)),
+    ("epsilon --noise 1 --rounds 3 --q 0.1 --accountant closed", ("Did you mean closed-form?",)),
+    ("calibrate --eps 8 --rounds 3 --q 0.1 --solve nois", ("Did you mean noise?",)),
+    ("epsilon --noise 1 --rounds 3 --q 10%", ("--q is '10%'", "Did you mean 0.1 (10 %)?")),
     ("calibrate --eps 8 --rounds 300 --q 0", ("--q is 0;", "(0, 1]")),
     ("calibrate --eps 8 --rounds 300 --q 10", ("--q is 10;", "Did you mean 0.1 (10 %)?")),
     ("calibrate --eps 8 --rounds 300 --q -0.1", ("--q is -0.1;", "(0, 1]")),
@@ -191,8 +197,8 @@ MEANT = [
     ("ledger zebra", "of dpacct ledger. dpacct ledger --help lists what there is."),
     ("calibrate 8", "'8' stands where dpacct calibrate expects an option. dpacct calibrate --help"),
     ("ledger show a b", "'b' stands where dpacct ledger show expects an option."),
-    ("risk --eps 8", "--eps is not an option of dpacct risk, which takes what runs (--noise, "),
-    ("risk --eps 8", "It is one of dpacct calibrate, dpacct delta, dpacct train and"),
+    ("risk --gap 8", "--gap is not an option of dpacct risk, which takes what runs (--noise, "),
+    ("risk --gap 8", "It is one of dpacct calibrate and dpacct epsilon."),
     ("--eps 8", "--eps is not an option of dpacct. It is one of dpacct calibrate,"),
 ]  # fmt: skip
 

@@ -209,3 +209,25 @@ def test_schedule_serves_delta_and_rdp_too(dpacct: Any, schedule_file: str) -> N
     assert shown["delta"]["upper"] == library.delta(plan, epsilon=6).upper
     curve = dpacct("rdp", "--schedule", schedule_file, "--orders", "4", "--json").json
     assert curve["rdp"][0]["upper"] == library.rdp(plan, orders=[4])[0].upper
+
+
+def test_the_clip_norm_that_was_asked_for(dpacct: Any) -> None:
+    plain = dpacct(CALIBRATE, "--json").json
+    clipped = dpacct(CALIBRATE, "--clip 0.5 --json").json
+    assert set(clipped) - set(plain) == {"clip_norm", "noise_std"}
+    assert clipped["noise_std"] == pytest.approx(0.5 * plain["noise_multiplier"], rel=1e-15)
+    counted = "calibrate --eps 8 --rounds 300 --cohort 100 --clients 1000 --clip 0.5 --json"
+    found = dpacct(counted).json
+    assert found["noise_std_mean"] == pytest.approx(found["noise_std"] / 100, rel=1e-15)
+
+
+def test_delta_is_solved_for(dpacct: Any) -> None:
+    words = "calibrate --eps 8 --noise 1 --rounds 300 --q 0.1 --solve delta"
+    proven = library.delta(noise_multiplier=1, rounds=300, sampling_rate=0.1, epsilon=8).upper
+    data = dpacct(words, "--json").json
+    assert (data["solved_for"], data["delta"]) == ("delta", proven)
+    assert data["epsilon"]["upper"] == 8
+    assert float(dpacct(words, "-q").text) == proven
+    assert "the least proven at epsilon 8" in dpacct(words).text
+    refused = dpacct(words, "--delta 1e-5")
+    assert "--delta 1e-5 contradicts --solve delta" in refused.err

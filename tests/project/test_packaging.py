@@ -62,6 +62,10 @@ def test_the_wheel_holds_both_packages_and_nothing_else(wheel: zipfile.ZipFile) 
         for file in folder.rglob("*.py")
     }
     assert expected <= set(wheel.namelist())
+    claims = ROOT / "src" / "dpacct" / "claims" / "published"
+    shipped = {str(file.relative_to(ROOT / "src")) for file in claims.glob("*.toml")}
+    assert shipped
+    assert shipped <= set(wheel.namelist())
 
 
 def test_the_wheel_is_typed_and_licensed(wheel: zipfile.ZipFile) -> None:
@@ -158,6 +162,6 @@ def test_the_console_script_and_the_module_are_the_same_program() -> None:
         pytest.skip("dpacct is not installed in this environment")
     outputs = [
         subprocess.run([*words, "--version"], check=True, capture_output=True, text=True).stdout
-        for words in ([str(script)], [sys.executable, "-m", "dpacct_cli"])
+        for words in ([str(script)], *([sys.executable, "-m", m] for m in ("dpacct_cli", "dpacct")))
     ]
-    assert outputs == [f"dpacct {dpacct.__version__}\n"] * 2
+    assert outputs == [f"dpacct {dpacct.__version__}\n"] * 3

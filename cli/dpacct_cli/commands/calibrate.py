@@ -22,7 +22,7 @@ from dpacct_cli.render import Answer, Page, Row, bracket, down, plain, show, up
 from dpacct_cli.words import called
 
 # What --solve says, and the library's word for it.
-SOLVABLE = {"noise": "noise", "rounds": "rounds", "q": "sampling_rate"}
+SOLVABLE = {"noise": "noise", "rounds": "rounds", "q": "sampling_rate", "delta": "delta"}
 
 Solve = Annotated[
     str,
@@ -57,13 +57,14 @@ def calibrate(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """The noise for a budget or a limit of risk; or the rounds, or the rate.
+    """The noise for a budget or a limit of risk; or the rounds, the rate, or delta.
 
     Examples:
       dpacct calibrate --eps 8 --rounds 300 --q 0.1
       dpacct calibrate --eps 8 --rounds 300 --cohort 100 --clients 1000 --clip 0.5
       dpacct calibrate --eps 3 --examples 50000 --batch 256 --epochs 20
       dpacct calibrate --eps 8 --noise 1.5 --q 0.1 --solve rounds
+      dpacct calibrate --eps 8 --noise 1 --rounds 300 --q 0.1 --solve delta
       dpacct calibrate --eps 8 --schedule rounds.toml --json
       dpacct calibrate --advantage 0.1 --rounds 300 --q 0.1
       dpacct calibrate --tpr 0.1 --fpr 0.01 --rounds 300 --q 0.1
@@ -72,16 +73,18 @@ def calibrate(
     typed = MechanismOptions(
         noise, rounds, q, schedule, sampling, cohort, clients, adjacency, epochs
     )
-    _refuse_what_is_solved(typed, solve)
+    _refuse_what_is_solved(typed, solve, delta)
     limit = read_limit(eps, advantage, tpr, fpr)
     engine = find_accountant(accountant)
     clip_norm = read_clip_norm(clip)
-    at = typed.read_delta(delta)
+    at = None if solve == "delta" else typed.read_delta(delta)
     narrow = options.read_gap(gap)
-    found = _solve(typed, solve, limit, at.value, engine.name, narrow)
+    found = _solve(typed, solve, limit, None if at is None else at.value, engine.name, narrow)
 
     def page() -> Page:
         plan = found.schedule
+        if at is None:
+            return _delta_page(typed, found, clip_norm)
         rows = [
             _first_row(found, solve),
             *_risk_rows(found),
@@ -95,14 +98,35 @@ def calibrate(
         note = note or comparisons.wide_bracket_note(plan, found.epsilon, accountant)
         return Page(rows, closing=_closing(typed, found, at, clip_norm), note=note)
 
-    show(Answer(_data(found), repr(_number(found, solve)), page), style)
+    data = _data(found) | mechanism.noise_keys(
+        found.schedule, clients=typed.num_clients, clip_norm=clip_norm
+    )
+    show(Answer(data, repr(_number(found, solve)), page), style)
 
 
-def _refuse_what_is_solved(typed: MechanismOptions, solve: str) -> None:
+def _delta_page(
+    typed: MechanismOptions, found: dpacct.Calibration, clip_norm: float | None
+) -> Page:
+    """The delta that goes with an epsilon."""
+    plan = found.schedule
+    rows = [
+        Row(
+            "delta", up(found.delta, 7), f"the least proven at epsilon {plain(found.epsilon.upper)}"
+        ),
+        *mechanism.rows(plan, ratio_only=typed.ratio_only),
+        *mechanism.noise_rows(plan, clients=typed.num_clients, clip_norm=clip_norm),
+        Row("accountant", found.accountant),
+    ]
+    again = f"{typed.retyped()} --eps {plain(found.epsilon.upper)}"
+    closing = f"dpacct delta {again} shows what is achieved as well."
+    return Page(rows, closing=closing)
+
+
+def _refuse_what_is_solved(typed: MechanismOptions, solve: str, delta: str | None) -> None:
     if solve not in SOLVABLE:
         raise InvalidParameter("solve", solve, "it is one of " + ", ".join(SOLVABLE))
     if typed.schedule is not None:
-        if solve != "noise":
+        if solve not in ("noise", "delta"):
             why = "a schedule file says it; only its noise can be scaled"
             raise conflict(f"--solve {solve}", f"--schedule {typed.schedule}", why)
         typed.refuse_beside_schedule()
@@ -110,6 +134,7 @@ def _refuse_what_is_solved(typed: MechanismOptions, solve: str) -> None:
         "noise": {"--noise": typed.noise},
         "rounds": {"--rounds": typed.rounds, "--epochs": typed.epochs},
         "q": {"--q": typed.rate, "--cohort": typed.cohort},
+        "delta": {"--delta": delta},
     }
     for option, text in given[solve].items():
         if text is not None:
@@ -124,13 +149,19 @@ def _solve(
     typed: MechanismOptions,
     solve: str,
     limit: Limit,
-    delta: float,
+    delta: float | None,
     accountant: str,
     gap: float | None = None,
 ) -> dpacct.Calibration:
     if typed.schedule is not None:
-        plan = typed.read_schedule()
-        return dpacct.calibrate(delta=delta, schedule=plan, accountant=accountant, gap=gap, **limit)
+        return dpacct.calibrate(
+            **limit,
+            delta=delta,
+            schedule=typed.read_schedule(),
+            accountant=accountant,
+            gap=gap,
+            solve=SOLVABLE[solve],
+        )
     return dpacct.calibrate(
         **limit,
         delta=delta,
@@ -165,6 +196,8 @@ def _number(found: dpacct.Calibration, solve: str) -> float:
         return found.rounds
     if solve == "q":
         return found.sampling_rate
+    if solve == "delta":
+        return found.delta
     only = mechanism.single_round(found.schedule)
     return found.noise_scale if only is None else only.noise_multiplier
 
