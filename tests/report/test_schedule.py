@@ -150,7 +150,7 @@ def test_a_weak_promise_is_called_weak_and_none_is_called_none(
     monkeypatch.setattr("dpacct.report.schedule._points", lambda *_: [])
     none = report.on_schedule(10 * Round(20.0), delta=1e-5)
     assert none.facts["risk"] is None
-    assert "Nothing is promised to anybody" in none.to_markdown()
+    assert "Nothing can be promised to anybody" in none.to_markdown()
     assert "to be signed" not in none.to_markdown()
 
 

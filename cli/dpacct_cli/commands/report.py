@@ -183,11 +183,12 @@ def kind_of(file: str) -> str:
     from dpacct.ledger.disk.outputs import is_ledger
 
     path = Path(file)
-    if not os.path.exists(file) and not path.suffix:  # noqa: PTH110 - a name that is none is no file
+    known = path.suffix.lower() in (".toml", ".csv", ".json")
+    if not (known or os.path.exists(file) or os.sep in file):  # noqa: PTH110 - a name that is none is no file
         return "claim"
     if is_ledger(path):
         return "ledger"
-    if path.suffix.lower() not in (".toml", ".csv", ".json"):
+    if not known:
         # What is damaged is told by whoever reads it.
         return "ledger"
     if path.suffix.lower() != ".toml":

@@ -60,7 +60,7 @@ def picture_of(rows: Sequence[dict[str, Any]]) -> Picture:
         (key for key in varying(rows) if key != "cohort_size"),
         key=lambda key: -len({row[key] for row in rows}),
     )
-    across, lines, panels = (*axes, None, None)[:3]
+    across, (lines, panels) = axes[0], (*axes[1:], None, None)[:2]
     known = [row for row in rows if row["epsilon_upper"] is not None]
     groups = _groups(known, panels) or [(None, [])]
     return Picture(

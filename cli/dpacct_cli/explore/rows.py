@@ -14,7 +14,7 @@ from dpacct_cli import errors
 from dpacct_cli.explore.grid import Fixed, Setting
 from dpacct_cli.options import number
 
-COLUMNS = (
+COLUMNS: tuple[str, ...] = (
     "noise_multiplier",
     "rounds",
     "sampling",

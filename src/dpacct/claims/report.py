@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from dpacct.accountant import DEFAULT_ACCOUNTANT
-from dpacct.claims.claim import Claim, Role
+from dpacct.claims.claim import Claim, Divisor, Role
 from dpacct.claims.facts import facts_of
 from dpacct.claims.judge import Judged, Judgment, Verdict, judge
 from dpacct.display import chosen, down, line, up
@@ -25,12 +25,15 @@ from dpacct.report.words import bracket, neighbors, rounds_words, sampling_words
 
 _UNIT = "client"
 _VERDICTS = {
-    Verdict.UNSTATED: "{text} states no epsilon here.",
-    Verdict.PROVEN: "What {text} promises holds: no data sets exceed epsilon {stated}.",
-    Verdict.OPEN: "Whether what {text} promises, epsilon {stated}, holds is open.",
-    Verdict.REFUTED: "What {text} promises, epsilon {stated}, does not hold: there are data sets "
-    "that exceed it.",
-    Verdict.NOT_PRIVATE: "What {text} describes is not private: no epsilon holds at this delta.",
+    Verdict.UNSTATED: "It is told here what that is worth.",
+    Verdict.PROVEN: "This holds: no data sets exceed it.",
+    Verdict.OPEN: "Whether this holds is open.",
+    Verdict.REFUTED: "This does not hold: there are data sets that exceed it.",
+    Verdict.NOT_PRIVATE: "What it describes is not private: no epsilon holds at this delta.",
+}
+_DIVISORS = {
+    Divisor.PLANNED: "the size of the cohort that was planned",
+    Divisor.REALIZED: "the number of those who took part",
 }
 
 
@@ -87,9 +90,11 @@ def _promise(claim: Claim, decides: Judged, unit: str) -> Promise | None:
 
 def _verdict(judged: Judgment) -> str:
     claim = judged.claim
-    stated = "none" if claim.epsilon is None else chosen(claim.epsilon, least=True)
-    words = _VERDICTS[judged.verdict].replace("{stated}", stated)
-    return words.replace("{text}", f"{line(claim.source.name)} ({line(claim.place)})")
+    place = f"{line(claim.source.name)} ({line(claim.place)})"
+    if claim.epsilon is None:
+        return f"{place} states no epsilon. {_VERDICTS[judged.verdict]}"
+    stated = chosen(claim.epsilon, least=True)
+    return f"{place} promises epsilon {stated}. {_VERDICTS[judged.verdict]}"
 
 
 def _first(promise: Promise | None, decides: Judged) -> list[Block]:
@@ -145,13 +150,13 @@ def _reading(claim: Claim, judged: Judged, number: int, unit: str) -> list[Block
         ("noise multiplier", chosen(reading.round.noise_multiplier, least=True)),
         ("noise is added by", f"the {reading.noise_by}"),
         ("clip norm", str(reading.clip_from)),
-        ("the sum is divided by", f"the {reading.divisor} number of them"),
+        ("the sum is divided by", _DIVISORS[reading.divisor]),
         ("noise that would do", _enough(claim, judged)),
     ]
-    name = f"Reading {number}: {kind}"
+    name, words = f"Reading {number}: {kind}", line(reading.words, 500)
     return [
         Heading(3, name),
-        Paragraph(f"{line(reading.words, 500)}."),
+        Paragraph(f"{words[:1].upper()}{words[1:]}."),
         Table(("", ""), tuple(row for row in rows if row[1]), name),
     ]
 

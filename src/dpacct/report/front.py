@@ -25,7 +25,7 @@ from dpacct.report.people import (
 )
 from dpacct.report.people_chart import picture
 from dpacct.report.words import Question, question
-from dpacct.risk.guarantee import guess_of_guarantee
+from dpacct.risk.guarantee import AnyMechanism
 from dpacct.rounds import Adjacency
 
 # A guess that is right so often makes a promise that hardly anybody would call one.
@@ -157,7 +157,7 @@ def spent_words(promise: Promise) -> str:
     """
     if promise.spent is None:
         return ""
-    right = of_thousand(guess_of_guarantee(promise.spent, 0.0, EVEN))
+    right = of_thousand(AnyMechanism(promise.spent, promise.delta).guess(EVEN))
     return (
         f"So far epsilon {trimmed(up(promise.spent))} was spent: where it is no more than that, at "
         f"most {right} times, but for a share delta, {one_in(promise.delta)}, of all cases."
@@ -222,7 +222,7 @@ def nothing_promised(reason: str) -> list[Block]:
         reason: why, in whole sentences.
     """
     return [
-        Paragraph(f"Nothing is promised to anybody: {reason}", strong=True),
+        Paragraph(f"Nothing can be promised to anybody: {reason}", strong=True),
         Paragraph(
             "An attacker who sees what was released may be able to tell of every single person "
             "what their data say: 1,000 of 1,000."

@@ -16,7 +16,7 @@ from dpacct.accountant import ACCOUNTANTS
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged, Unsupported
 from dpacct.risk.attacks import Attacks
-from dpacct.risk.guarantee import guess_of_guarantee, tpr_of_guarantee
+from dpacct.risk.guarantee import AnyMechanism
 from dpacct.risk.measures import guess, precision
 from dpacct.rounds import Schedule
 
@@ -84,10 +84,10 @@ def risks_of_promise(epsilon: float, delta: float) -> Risks:
     """What anything that keeps a promise allows, whatever it computes.
 
     Args:
-        epsilon: proven; infinite where nothing is promised. delta: in (0, 1).
+        epsilon: proven, finite. delta: in (0, 1).
     """
-    rates = tuple(_at(fpr, tpr_of_guarantee(epsilon, delta, fpr)) for fpr in FPRS)
-    return Risks(guess_of_guarantee(epsilon, delta, EVEN), rates)
+    whoever = AnyMechanism(epsilon, delta)
+    return Risks(whoever.guess(EVEN), tuple(_at(fpr, whoever.tpr(fpr)) for fpr in FPRS))
 
 
 @lru_cache(maxsize=_KEPT)

@@ -1,10 +1,14 @@
-"""What an attacker can do to anything that is (epsilon, delta)-private, whatever it computes.
+"""Attack risk from a guarantee alone: the most that any (epsilon, delta)-DP mechanism lets out.
 
-The bounds are those of the one mechanism that is no better than its guarantee, so they are sharp
-for the guarantee; a mechanism that is known is usually far better than that (`attacks`).
+All attacks on such a mechanism satisfy, in both directions,
 
-Source: Wasserman, Zhou 2010 (arXiv:0811.2501); Kairouz, Oh, Viswanath 2015 (arXiv:1311.0776);
-docs/derivations/tradeoff.md, "From a guarantee alone".
+    TPR <= e^eps FPR + delta,        TPR <= 1 - e^-eps (1 - FPR - delta),
+
+and randomized response that gives everything away with probability delta reaches both. One
+mechanism has a pair (eps, delta) for every eps, so its own risk is usually far less.
+
+Source: Kairouz, Oh, Viswanath 2015 (arXiv:1311.0776), theorem 2.1; Dong, Roth, Su 2022
+(arXiv:1905.02383), proposition 2.5.
 """
 
 from __future__ import annotations
@@ -14,59 +18,6 @@ from dataclasses import dataclass
 
 from dpacct import validate
 from dpacct.numerics.rounding import above
-
-
-def tpr_of_guarantee(epsilon: float, delta: float, fpr: float) -> float:
-    """The largest TPR at an FPR: min(1, e^eps FPR + delta, 1 - e^-eps (1 - FPR - delta)).
-
-    Args:
-        epsilon: at least 0, infinite where nothing is promised. delta: in [0, 1].
-        fpr: in [0, 1].
-    Error: rounded up.
-    """
-    if math.isinf(epsilon):
-        return 1.0
-    rare = 1.0
-    if fpr == 0.0:
-        rare = delta
-    elif epsilon + math.log(fpr) < 1.0:
-        # e^eps may overflow where the product does not: then an error of 2^-40 covers the sum's.
-        first = (
-            fpr * math.exp(epsilon)
-            if epsilon < 700.0
-            else math.exp(epsilon + math.log(fpr)) * (1 + 2.0**-40)
-        )
-        rare = above(first + delta, first, delta)
-    ratio = math.exp(-epsilon)
-    common = above(1 - ratio * (1 - fpr - delta), 1.0, ratio)
-    return min(1.0, rare, max(common, fpr))
-
-
-def advantage_of_guarantee(epsilon: float, delta: float) -> float:
-    """The largest TPR - FPR, (e^eps - 1 + 2 delta)/(e^eps + 1); arguments as `tpr_of_guarantee`.
-
-    Error: rounded up.
-    """
-    # As e^-eps, which cannot overflow.
-    ratio = math.exp(-epsilon)
-    found = (-math.expm1(-epsilon) + 2 * delta * ratio) / (1 + ratio)
-    return min(1.0, above(found, found, 2 * delta))
-
-
-def guess_of_guarantee(epsilon: float, delta: float, prior: float) -> float:
-    """The largest probability of guessing right which data set was used.
-
-    Args:
-        epsilon, delta: as for `tpr_of_guarantee`.
-        prior: in (0, 1), what the attacker believes beforehand of one of them.
-    Error: rounded up.
-    """
-    # Best where the trade-off function has a corner: at its ends, and between them.
-    rare = min(prior, 1 - prior)
-    ratio = math.exp(-epsilon)
-    corner = (1 + delta * ratio) / (1 + ratio)
-    ends = 1 - rare + rare * delta
-    return min(1.0, above(max(corner, ends), 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +38,11 @@ class AnyMechanism:
         object.__setattr__(self, "delta", validate.delta(self.delta))
 
     def advantage(self) -> float:
-        """The largest TPR - FPR."""
-        return advantage_of_guarantee(self.epsilon, self.delta)
+        """The largest TPR - FPR: (e^eps - 1 + 2 delta) / (e^eps + 1)."""
+        # tanh(eps / 2) + 2 delta / (e^eps + 1), in which nothing overflows.
+        small = math.exp(-self.epsilon)
+        found = math.tanh(self.epsilon / 2) + 2 * self.delta * small / (1 + small)
+        return min(1.0, above(found, 1.0, found))
 
     def tpr(self, fpr: float) -> float:
         """The largest TPR of all attacks with this FPR in [0, 1].
@@ -96,7 +50,12 @@ class AnyMechanism:
         Raises:
             InvalidParameter: it is outside.
         """
-        return tpr_of_guarantee(self.epsilon, self.delta, validate.probability("fpr", fpr))
+        rate = validate.probability("fpr", fpr)
+        # Where e^eps is beyond all bounds, so is the first bound, but for an FPR of 0.
+        grown = rate * math.exp(self.epsilon) if self.epsilon < 700.0 else math.inf if rate else 0.0
+        first = grown + self.delta
+        second = 1 - math.exp(-self.epsilon) * (1 - rate - self.delta)
+        return min(1.0, above(first, first), above(second, 1.0, second))
 
     def guess(self, prior: float) -> float:
         """The largest probability of guessing right which of two data sets was used.
@@ -107,4 +66,8 @@ class AnyMechanism:
             InvalidParameter: it is outside.
         """
         belief = validate.positive_probability("prior", prior, "a prior", below_one=True)
-        return guess_of_guarantee(self.epsilon, self.delta, belief)
+        rare = min(belief, 1 - belief)
+        # The corners of the region of attacks: never accusing but where all is given away, and
+        # erring as often either way.
+        found = max(1 - rare + rare * self.delta, (1 + self.advantage()) / 2)
+        return min(1.0, above(found, 1.0))

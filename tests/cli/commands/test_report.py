@@ -10,7 +10,9 @@ import pytest
 
 import dpacct as library
 from dpacct import Budget, Ledger, Poisson, Round
+from tests.cli.conftest import SCHEDULE
 from tests.cli.test_bad_input import assert_refused
+from tests.cli.test_help import examples
 
 WORDS = "report --noise 4 --rounds 50 --q 0.1 --unit patient"
 CLAIM = "fed-alpha-normec-p1"
@@ -76,7 +78,7 @@ def test_a_claim_by_its_id_and_in_a_file(dpacct: Any) -> None:
     assert (data["kind"], data["verdict"]) == ("claim", "not private as described")
     assert data["risk"] is None
     text = dpacct(f"report {CLAIM}").text
-    assert "Nothing is promised to anybody" in text
+    assert "Nothing can be promised to anybody" in text
     assert "to be signed" not in text
     Path("paper.toml").write_text(
         '[source]\nname = "A paper"\n'
@@ -88,13 +90,13 @@ def test_a_claim_by_its_id_and_in_a_file(dpacct: Any) -> None:
         "noise_multiplier = 2\n"
     )
     one = dpacct("report paper.toml --claim one").text
-    assert "What A paper (Table 1) promises holds: no data sets exceed epsilon 3." in one
+    assert "A paper (Table 1) promises epsilon 3. This holds: no data sets exceed it." in one
     two = dpacct("report paper.toml --claim two --json").json
     assert two["verdict"] == "refuted"
     # What people can be promised is what is proven, whatever is stated.
     assert two["risk"]["epsilon"] == two["readings"][0]["epsilon"]["upper"] > 0.3
     page = dpacct("report paper.toml --claim two").text
-    assert "does not hold: there are data sets that exceed it" in page
+    assert "This does not hold: there are data sets that exceed it" in page
     assert "a multiplier of" in page
 
 
@@ -134,3 +136,12 @@ def test_nothing_is_replaced_unasked(dpacct: Any) -> None:
     assert dpacct(WORDS, "-o a.html --force").text == ""
     assert Path("a.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert dpacct(WORDS, "-o a.text --format html").text == ""
+
+
+def test_the_examples_of_its_help_run(dpacct: Any) -> None:
+    Path("rounds.toml").write_text(SCHEDULE, encoding="utf-8")
+    found = examples(dpacct("report --help").text)
+    assert len(found) == 4
+    for example in found:
+        assert dpacct(example.removeprefix("dpacct ")).code == 0
+    assert Path("privacy.html").exists()

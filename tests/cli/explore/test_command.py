@@ -21,6 +21,7 @@ from dpacct import Poisson, Round
 from dpacct_cli.explore import command, grid, workers
 from dpacct_cli.explore.rows import COLUMNS, Done, Task
 from tests.cli.test_bad_input import assert_refused
+from tests.cli.test_help import examples
 
 SMALL = "explore --noise 8,9 --rounds 10..30/10 --sampling full"
 
@@ -311,3 +312,11 @@ def test_ctrl_c_at_a_terminal_says_one_line_and_keeps_the_rows() -> None:
     assert err.startswith("dpacct: interrupted. ")
     assert err.count("\n") == 1
     assert Path("a.csv.part").read_bytes().endswith(b"\n")
+
+
+def test_the_examples_of_its_help_run(dpacct: Any) -> None:
+    found = examples(dpacct("explore --help").text)
+    assert len(found) == 2
+    for example in found:
+        assert dpacct(example.removeprefix("dpacct ")).code == 0
+    assert len(read("sweep.csv")) == 6
