@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -22,6 +22,7 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.engine.rounds import OpenRound
 from dpacct.fl.flower import wire
+from dpacct.fl.flower.bounds import bound_to_json
 from dpacct.fl.flower.exchange import exchange
 from dpacct.fl.flower.roster import Expected, Roster
 from dpacct.fl.flower.versions import check_flower
@@ -64,7 +65,7 @@ class PrivateStrategy(Strategy):
         check_flower()
         self.server = server
         engine, bound = server.engine, server.bound
-        wire.bound_to_json(bound)
+        bound_to_json(bound)
         most = engine.num_clients
         least = most if min_clients is None else min_clients
         self._enough = validate.count("min_clients", least, "the clients to wait for")
@@ -187,14 +188,14 @@ class PrivateStrategy(Strategy):
         self._opened = opened = next(self._rounds, None)
         if opened is None:
             return None
-        nodes = self._roster.nodes
-        return [
-            self._message(opened, client, nodes[client])
-            for client in opened.workers
-            if client in nodes
-        ]
+        nodes, told = self._roster.nodes, opened.broadcast
+        shared = wire.shared_records(told.anchor, told.server_state, opened.found.kept)
+        there = [client for client in opened.workers if client in nodes]
+        return [self._message(opened, client, nodes[client], shared) for client in there]
 
-    def _message(self, opened: OpenRound, client: int, node: int) -> Message:
+    def _message(
+        self, opened: OpenRound, client: int, node: int, shared: Mapping[str, ArrayRecord]
+    ) -> Message:
         engine, bound, told = self.server.engine, self.server.bound, opened.broadcast
         assignment = Assignment(
             run=self._tag,
@@ -211,7 +212,7 @@ class PrivateStrategy(Strategy):
             contributions=engine.plan.contributions,
             seed=opened.draw.seed_of(client),
         )
-        content = wire.pack_assignment(assignment)
+        content = wire.pack_assignment(assignment, shared)
         return Message(content, dst_node_id=node, message_type="train", group_id=str(opened.number))
 
     def _take(self, opened: OpenRound, reply: Message) -> None:

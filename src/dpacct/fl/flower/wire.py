@@ -16,11 +16,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from dpacct import __version__
-from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.errors import InvalidParameter
+from dpacct.fl.flower.bounds import bound_from_json, bound_to_json, number
 from dpacct.fl.layout import Params, State
 from dpacct.fl.local.sgd import SGD
-from dpacct.fl.privacy.adaptive_clip import AdaptiveClip
-from dpacct.fl.privacy.bounds import Bound, Clip, PerLayerClip, SmoothedNormalization
+from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.tensors import from_array
 
 # Counts up with every change of what travels.
@@ -126,8 +126,20 @@ def check_protocol(protocol: object, version: str) -> None:
         )
 
 
-def pack_assignment(given: Assignment) -> RecordDict:
-    """The message of a round."""
+def shared_records(
+    params: Params, server_state: State, kept: Tensor | None
+) -> dict[str, ArrayRecord]:
+    """What is the same in all messages of a round, made once."""
+    records = {ARRAYS: arrays_of(params)}
+    if server_state:
+        records[SERVER_STATE] = arrays_of(server_state)
+    if kept is not None:
+        records[MASK] = arrays_of({"kept": kept})
+    return records
+
+
+def pack_assignment(given: Assignment, shared: Mapping[str, ArrayRecord]) -> RecordDict:
+    """The message of a round to one client; ``shared`` by `shared_records`."""
     sign = ConfigRecord(
         {
             "protocol": PROTOCOL,
@@ -145,13 +157,9 @@ def pack_assignment(given: Assignment) -> RecordDict:
             "names": list(given.params),
         }
     )
-    content = RecordDict({SIGN: sign, ARRAYS: arrays_of(given.params)})
-    if given.server_state:
-        content[SERVER_STATE] = arrays_of(given.server_state)
+    content = RecordDict({SIGN: sign, **shared})
     if given.memory is not None:
         content[MEMORY] = arrays_of(given.memory)
-    if given.kept is not None:
-        content[MASK] = arrays_of({"kept": given.kept})
     return content
 
 
@@ -223,7 +231,7 @@ def unpack_answer(content: RecordDict) -> Answer:
             run=_text(sign["run"]),
             number=_whole(sign["round"]),
             client=_whole(sign["client"]),
-            clip_norm=_number(sign["clip_norm"]),
+            clip_norm=number(sign["clip_norm"]),
             row=row,
             below=_truth(sign["below"]),
             memory=None if memory is None else tensors_of(memory),
@@ -236,35 +244,6 @@ def unpack_answer(content: RecordDict) -> Answer:
     return answer
 
 
-def bound_to_json(bound: Bound) -> dict[str, Any]:
-    """A bound as clients are told it.
-
-    Raises:
-        Unsupported: it is not one of the package's own.
-    """
-    match bound:
-        case Clip(clip_norm=norm) | AdaptiveClip(clip_norm=norm):
-            return {"kind": "clip", "values": [norm]}
-        case PerLayerClip(clip_norms=norms):
-            return {"kind": "per layer", "values": list(norms)}
-        case SmoothedNormalization(alpha=alpha):
-            return {"kind": "smoothed", "values": [alpha]}
-        case _:
-            raise Unsupported(
-                f"clients cannot be told the bound {type(bound).__name__}; take Clip, "
-                "PerLayerClip, AdaptiveClip or SmoothedNormalization"
-            )
-
-
-def bound_from_json(found: dict[str, Any]) -> Bound:
-    """What `bound_to_json` wrote; of an adaptive norm, that of the round."""
-    kind, values = found["kind"], [_number(value) for value in found["values"]]
-    if kind == "per layer":
-        return PerLayerClip(tuple(values))
-    (value,) = values
-    return {"clip": Clip, "smoothed": SmoothedNormalization}[kind](value)
-
-
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r:.60} is no text")
@@ -275,12 +254,6 @@ def _whole(value: object) -> int:
     if type(value) is not int:
         raise TypeError(f"{value!r:.60} is no whole number")
     return value
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r:.60} is no number")
-    return float(value)
 
 
 def _truth(value: object) -> bool:
