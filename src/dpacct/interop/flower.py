@@ -19,8 +19,8 @@ from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter
-from dpacct.interop.packages import import_package
 from dpacct.ledger import Run
+from dpacct.packages import import_package
 from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
 
 # Before its names are asked for, which an older one lacks.

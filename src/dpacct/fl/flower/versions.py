@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpacct.interop.packages import import_package
+from dpacct.packages import import_package
 
 OLDEST = "1.41"
 
