@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 
 import numpy as np
@@ -174,7 +175,18 @@ def test_a_gap_that_no_cell_leaves_is_no_endless_loop(monkeypatch: pytest.Monkey
     monkeypatch.setattr(gap, "_SHARE", 0.1)
     monkeypatch.setattr(gap, "_PART_OF_GAP", 100.0)
     with pytest.raises(NotConverged, match=r"no cell adds anything.*epsilon lies in"):
-        game_epsilon(30 * Round(2.0, Poisson(0.1), "replace-one"), 1e-4, gap=0.001)
+        gap.narrow_epsilon(30 * Round(2.0, Poisson(0.1), "replace-one"), 1e-4, 0.001)
+
+
+def test_a_gap_out_of_reach_gives_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gap, "MOST_REFINED", 1e5)
+    schedule = 20 * Round(2.4, Uniform(20, 100))
+    usual = game_epsilon(schedule, 1e-3)
+    words = re.escape(f"[{usual.lower:.8g}, {usual.upper:.8g}]")
+    with pytest.raises(NotConverged, match=words):
+        game_epsilon(schedule, 1e-3, gap=0.001)
+    wide = usual.upper / usual.lower - 1
+    assert game_epsilon(schedule, 1e-3, gap=wide * 1.01) == usual
 
 
 def test_both_sides_are_played_whenever_a_gap_is_asked_for(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 
@@ -65,13 +66,25 @@ def game_epsilon(schedule: Schedule, delta: float, gap: float | None = None) -> 
         return Interval(0.0, 0.0)
     found: list[Interval] = []
     for direction in directions(schedule):
-        if gap is not None:
-            found.append(narrow_epsilon(schedule, delta, gap, direction))
+        if gap is None:
+            found.append(_usual_epsilon(schedule, delta, direction))
             continue
-        plan, positions = _start(schedule, _at_delta(schedule, delta, direction, both=True))
-        lower = lower_epsilon(schedule, plan, delta) if _cheap(schedule, plan.lower) else 0.0
-        found.append(Interval.bracket(lower, upper_epsilon(schedule, plan, positions, delta)))
+        known = None
+        with suppress(NotConverged):
+            known = _usual_epsilon(schedule, delta, direction)
+        found.append(narrow_epsilon(schedule, delta, gap, direction, known))
     return _worse(found)
+
+
+def _usual_epsilon(schedule: Schedule, delta: float, direction: Direction) -> Interval:
+    """One direction, by the best positions that are affordable.
+
+    Raises:
+        NotConverged: none are.
+    """
+    plan, positions = _start(schedule, _at_delta(schedule, delta, direction, both=True))
+    lower = lower_epsilon(schedule, plan, delta) if _cheap(schedule, plan.lower) else 0.0
+    return Interval.bracket(lower, upper_epsilon(schedule, plan, positions, delta))
 
 
 def game_upper_epsilon(schedule: Schedule, delta: float) -> float:

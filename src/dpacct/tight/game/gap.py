@@ -57,14 +57,23 @@ class _Found:
 
 
 def narrow_epsilon(
-    schedule: Schedule, delta: float, gap: float, direction: Direction = Direction.REMOVE
+    schedule: Schedule,
+    delta: float,
+    gap: float,
+    direction: Direction = Direction.REMOVE,
+    known: Interval | None = None,
 ) -> Interval:
     """Achieved and proven eps(delta), at most the relative ``gap`` apart.
 
+    Args:
+        schedule, delta, gap: see `dpacct.tight.game.game.game_epsilon`. direction: of the game.
+        known: what another way has found, which is not given up.
     Raises:
         NotConverged: that is not reached; says between which values epsilon lies.
     """
-    found = _Found(gap)
+    found = _Found(gap) if known is None else _Found(gap, known.lower, known.upper)
+    if known is not None and found.reached:
+        return known
     try:
         _narrow(schedule, delta, found, direction)
     except NotConverged as reason:
@@ -82,15 +91,15 @@ def _narrow(schedule: Schedule, delta: float, found: _Found, direction: Directio
         schedule, delta, min(_SHARE, found.gap * _PART_OF_GAP), direction=direction
     )
     found.spend(effort_below(schedule, plan.lower))
-    found.lower = lower_epsilon(schedule, plan, delta)
-    cover, coarse = default_cover(), plan
-    while True:
+    found.lower = max(found.lower, lower_epsilon(schedule, plan, delta))
+    cover, coarse, reached = default_cover(), plan, math.inf
+    while not found.reached:
         found.spend(effort_above(schedule, plan.upper, cover))
-        before = found.upper
-        found.upper = min(before, upper_epsilon(schedule, plan, cover, delta))
+        before, reached = reached, upper_epsilon(schedule, plan, cover, delta)
+        found.upper = min(found.upper, reached)
         if found.reached:
             return
-        if before - found.upper < _STALLED * (found.upper - found.lower * (1 + found.gap)):
+        if before - reached < _STALLED * (found.upper - found.lower * (1 + found.gap)):
             raise NotConverged("more cells hardly help")
         if coarse is plan:
             coarse = plan_at_delta(schedule, delta, _COARSE_SHARE, direction=direction)
