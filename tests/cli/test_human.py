@@ -101,7 +101,8 @@ NEAR_AN_ATOM = "--noise 0.75 --rounds 7 --q 2e-7"
 @pytest.mark.parametrize(
     ("words", "noted"),
     [
-        (f"epsilon {NEAR_AN_ATOM} --delta 6e-19", 1),
+        (f"epsilon {NEAR_AN_ATOM} --delta 6e-19", 0),
+        ("delta --noise 0.625 --rounds 2 --q 1e-5 --eps 6.6e-6", 1),
         (f"delta {NEAR_AN_ATOM} --eps 0.01", 1),
         (f"epsilon {NEAR_AN_ATOM} --delta 6e-19 --accountant rdp", 0),
         ("epsilon --noise 1.36 --rounds 300 --q 0.1", 0),
@@ -397,6 +398,7 @@ def test_a_terminal_shows_the_same_words(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     answer = render.Answer({}, "1.2", lambda: page)
     monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.delenv("NO_COLOR", raising=False)
     shown: list[str] = []
     for screen, term in ((io.StringIO(), "xterm"), (Terminal(), "xterm"), (Terminal(), "dumb")):

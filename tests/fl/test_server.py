@@ -137,7 +137,7 @@ def test_shares_that_are_collected_apart_are_the_whole(noise, method):
             assert sorted(w for share in shares for w in share.workers) == list(opened.workers)
             assert sorted(m for share in shares for m in share.members) == list(opened.cohort)
             for share in reversed(shares):
-                opened.merge(player._collect(share))
+                opened.merge(player.collect(share))
             opened.release()
         assert torch.equal(flat(run.model), model)
 
