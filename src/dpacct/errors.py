@@ -28,23 +28,22 @@ class InvalidParameter(DpacctError, ValueError):
 
     def describe(self, label: str) -> str:
         """The message with the parameter called ``label`` (the command line says ``--q``)."""
-        shown = _shown(self.value)
-        sentence = f"{label} is {shown}; {self.rule}."
+        sentence = f"{label} is {shown(self.value)}; {self.rule}."
         return f"{sentence} {self.hint}" if self.hint else sentence
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """A value as it is typed, cut where it is long."""
     if isinstance(value, int) and abs(value) >= 10**100:
         return "an integer of more than 100 digits"
     if isinstance(value, int | float):
         return str(value)
     try:
-        shown = repr(value[:_LONGEST] if isinstance(value, str | bytes) else value)
+        found = repr(value[:_LONGEST] if isinstance(value, str | bytes) else value)
     except (ValueError, RecursionError):
         # Python refuses to print integers of thousands of digits, and lists nested too deep.
         return f"a {type(value).__name__}"
-    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
+    return found if len(found) <= _LONGEST else f"{found[:_LONGEST]}..."
 
 
 class Unsupported(DpacctError):

@@ -185,3 +185,19 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.toml").write_text('[source]\nname = "A"\n', encoding="utf-8")
     with pytest.raises(InvalidParameter, match="there is no claim"):
         load_claims(tmp_path / "empty.toml")
+
+
+@pytest.mark.parametrize("rounds", ["9" * 5000, "0x" + "f" * 20_000, "-" + "9" * 4000])
+def test_numbers_without_end_are_refused_in_words(rounds: str) -> None:
+    with pytest.raises(InvalidParameter) as refused:
+        parse_claims(GOOD.replace("rounds = 100", f"rounds = {rounds}"), "a.toml")
+    assert len(str(refused.value)) < 400
+
+
+def test_who_is_set_to_zero_displaces_nobody() -> None:
+    text = GOOD.replace('"poisson"', '"uniform"')
+    text = text.replace("sampling_rate = 0.1", "cohort_size = 10\nnum_clients = 100")
+    text = text.replace("add-remove", "zero-out") + "clip_norm = 1.0\nsensitivity = {}\n"
+    assert parse_claims(text.format(1.0), "a.toml").claims
+    with pytest.raises(InvalidParameter, match="up to 1 x clip_norm"):
+        parse_claims(text.format(2.0), "a.toml")

@@ -8,6 +8,7 @@ import dpacct
 from dpacct.budget import Interval
 from dpacct.claims import Verdict, judge, parse_claims, shipped_claims
 from dpacct.claims.judge import answer, compare
+from dpacct.claims.report import on_claim
 from dpacct.claims.witness import witness
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
 from tests.claims.test_files import GOOD
@@ -47,6 +48,23 @@ def test_the_noise_that_is_told_makes_a_claim_true() -> None:
     assert one.noise > 2.0
 
 
+def test_of_two_figures_of_one_noise_the_smaller_one_is_judged() -> None:
+    enough = dpacct.epsilon(100 * Round(2.0, Poisson(0.1)), delta=1e-5).upper
+    more = "noise_std = {}\nclip_norm = 1.0"
+    exact = "noise_std = 2.0\nclip_norm = 1.0"
+    assert claim(f"{exact}\n", epsilon=repr(enough)) is Verdict.PROVEN
+    assert claim(f"{more.format(1.995)}\n", epsilon=repr(enough)) is not Verdict.PROVEN
+    variance = "noise_std = 2.0\nnoise_variance = 3.98\nclip_norm = 1.0"
+    assert claim(f"{variance}\n", epsilon=repr(enough)) is not Verdict.PROVEN
+
+
+def test_a_report_tells_the_epsilon_that_is_stated_and_none_beside_it() -> None:
+    spent = dpacct.epsilon(100 * Round(2.0, Poisson(0.1)), delta=1e-5)
+    text = GOOD.replace("= 2\n", f"= {spent.upper!r}\n")
+    page = on_claim(parse_claims(text, "a.toml").claims[0]).to_markdown()
+    assert f"epsilon {spent.upper!r}" in page
+
+
 def test_quick_and_whole_judgments_agree() -> None:
     for one in shipped_claims().claims:
         if one.source.name == "Fed-alpha-NormEC":
@@ -60,7 +78,8 @@ def test_quick_and_whole_judgments_agree() -> None:
         ('unprotected = "the exact mean is released"', Verdict.NOT_PRIVATE),
         ('noise_by = "participants"', Verdict.OPEN),
         ('noise_by = "participants"\nnum_clients = 1', Verdict.NOT_PRIVATE),
-        ('noise_by = "clients"', Verdict.OPEN),
+        # A fixed number of clients: the noise is always as much.
+        ('noise_by = "clients"', Verdict.REFUTED),
         ('divisor = "realized"', Verdict.OPEN),
         ('clip_from = "released"', Verdict.REFUTED),
         ('clip_from = "private-quantile"', Verdict.REFUTED),

@@ -83,7 +83,7 @@ def parse_claims(text: str, name: str) -> Claims:
     """As `load_claims`, of a text that is called ``name``."""
     try:
         data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise invalid(name, f"it is not valid TOML ({' '.join(str(error).split())})") from None
     return _Reader(name, find_lines(text)).claims(data)
 

@@ -50,7 +50,7 @@ def find_leak(reading: Reading, delta: float) -> Leak | None:
 def _told_by_the_noise(reading: Reading, delta: float) -> Leak | None:
     """Noise that each participant adds: its variance is their number."""
     scheme, relation = reading.round.sampling, reading.round.adjacency
-    if reading.noise_by is NoiseBy.SERVER or not isinstance(scheme, Poisson | Full):
+    if reading.noise_by is not NoiseBy.PARTICIPANTS or not isinstance(scheme, Poisson | Full):
         # In cohorts of fixed size the shares are always as many.
         return None
     if relation is not Adjacency.ADD_REMOVE:

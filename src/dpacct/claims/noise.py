@@ -60,7 +60,8 @@ def read_noise(given: Mapping[str, Any], sampling: Sampling, num_clients: int | 
         rule = f"{_source(given)} / clip_norm is {computed:.6g}"
         rule = f"{rule}, on the mean of {cohort:g} clients" if on == "mean" else rule
         raise InvalidParameter("noise_multiplier", multiplier, rule, slip)
-    return multiplier
+    # Of two figures that differ in digits that are not printed, the one that protects less.
+    return min(multiplier, validate.noise_multiplier(computed))
 
 
 def check_sensitivity(given: Mapping[str, Any], sampling: Sampling, adjacency: Adjacency) -> None:
@@ -78,7 +79,7 @@ def check_sensitivity(given: Mapping[str, Any], sampling: Sampling, adjacency: A
         raise InvalidParameter("sensitivity", given["sensitivity"], rule)
     clip = validate.above_zero("clip_norm", given["clip_norm"], "a clip norm")
     found = validate.above_zero("sensitivity", given["sensitivity"], "a sensitivity")
-    displaces = isinstance(sampling, Uniform) and adjacency is not Adjacency.REPLACE_ONE
+    displaces = isinstance(sampling, Uniform) and adjacency is Adjacency.ADD_REMOVE
     times = 2.0 if adjacency is Adjacency.REPLACE_ONE or displaces else 1.0
     if math.isclose(found, times * clip, rel_tol=_PRINTED):
         return
@@ -98,7 +99,7 @@ def _deviation(given: Mapping[str, Any]) -> float | None:
             rule = f"the square of noise_std is {std * std:.6g}"
             hint = "Is one of them the other?" if math.isclose(std, variance) else ""
             raise InvalidParameter("noise_variance", variance, rule, hint)
-        return std
+        return min(std, math.sqrt(variance))
     if "noise_std" in given:
         return validate.above_zero("noise_std", given["noise_std"], "a standard deviation")
     if "noise_variance" in given:

@@ -93,8 +93,13 @@ def _verdict(judged: Judgment) -> str:
     place = f"{line(claim.source.name)} ({line(claim.place)})"
     if claim.epsilon is None:
         return f"{place} states no epsilon. {_VERDICTS[judged.verdict]}"
-    stated = chosen(claim.epsilon, least=True)
+    stated = _as_stated(claim.epsilon)
     return f"{place} promises epsilon {stated}. {_VERDICTS[judged.verdict]}"
+
+
+def _as_stated(value: float) -> str:
+    """All digits: what is said of a figure is said of this one, not of one beside it."""
+    return repr(value).removesuffix(".0")
 
 
 def _first(promise: Promise | None, decides: Judged) -> list[Block]:
@@ -112,12 +117,12 @@ def _assumed(decides: Judged) -> tuple[str, ...]:
 
 def _figures(judged: Judgment, unit: str) -> list[Block]:
     claim = judged.claim
-    stated = "none" if claim.epsilon is None else chosen(claim.epsilon, least=True)
+    stated = "none" if claim.epsilon is None else _as_stated(claim.epsilon)
     rows = [
         ("text", line(claim.source.name)),
         ("place", line(claim.place)),
         ("data", line(claim.data)),
-        ("epsilon that is stated", f"{stated} at delta {chosen(claim.delta)}"),
+        ("epsilon that is stated", f"{stated} at delta {_as_stated(claim.delta)}"),
         ("computed there by", line(claim.accountant)),
         ("verdict", str(judged.verdict)),
         ("note", line(claim.note, 1000)),
@@ -172,5 +177,5 @@ def _epsilon(judged: Judged) -> str:
 def _enough(claim: Claim, judged: Judged) -> str:
     if judged.noise is None or claim.epsilon is None:
         return ""
-    stated = chosen(claim.epsilon, least=True)
+    stated = _as_stated(claim.epsilon)
     return f"a multiplier of {up(judged.noise, 6)} would make epsilon {stated} true"

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, NoReturn, TypeVar, cast
 
 from dpacct.claims.lines import Path, line_of
-from dpacct.errors import InvalidParameter
+from dpacct.errors import InvalidParameter, shown
 
 LONGEST = 600
 # What people write for a key, and what it is called here.
@@ -92,14 +92,15 @@ class Reader:
         try:
             return kind(table[key])
         except ValueError:
-            self.refuse((*path, key), f"{key} is {table[key]!r}; it is one of {', '.join(kind)}")
+            known = ", ".join(kind)
+            self.refuse((*path, key), f"{key} is {shown(table[key])}; it is one of {known}")
 
     def number(self, read: Callable[[], _Value], path: Path) -> _Value:
         """What ``read`` returns; its refusal, with the line of the key that it names."""
         try:
             return read()
         except InvalidParameter as error:
-            said = error.rule if error.value is None else f"{error.name} is {error.value!r}"
+            said = error.rule if error.value is None else f"{error.name} is {shown(error.value)}"
             rule = said if error.value is None else f"{said}; {error.rule}"
             place = (*path, error.name)
             if place not in self.lines and (*path[:2], error.name) in self.lines:
