@@ -53,6 +53,9 @@ def shifted_bounds(times: Array, law: PanelMasses) -> Array:
         # arg r grows with u: on each panel it is at least that of the left edge.
         turn = np.arctan2(p[:-1] * math.sin(angle), 1 - p[:-1] + p[:-1] * math.cos(angle))
         swollen = _swelling(law.order, p, angle)
+        if not np.isfinite(swollen).all():
+            # Further off the line it grows even more.
+            break
         # What the last factors round is less than this.
         waves = np.exp(-np.multiply.outer(times, turn * (1 - 1e-9))) @ (law.masses * swollen[1:])
         rest = law.tail * swollen[0] + angle * law.end * swollen[-1]

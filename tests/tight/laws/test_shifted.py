@@ -1,0 +1,23 @@
+"""Bounds by paths off the real line, where the growth off it exceeds all numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpacct.tight.laws.shifted import PanelMasses, shifted_bounds
+
+
+@pytest.mark.parametrize("order", [-5.0, -1e3, -1e5, 1e5])
+@pytest.mark.parametrize("noise", [0.3, 3.0])
+def test_where_the_growth_overflows_the_bound_is_the_trivial_one(
+    order: float, noise: float
+) -> None:
+    masses = np.array([0.0, 0.5, 0.5, 0.0])
+    law = PanelMasses(order, 0.3, noise, np.linspace(-4.0, 4.0, 5), masses, 0.0, 0.0)
+    times = np.array([0.0, 1.0, 100.0])
+    bounds = shifted_bounds(times, law)
+    assert np.isfinite(bounds).all()
+    assert (bounds <= 1.0).all()
+    assert (np.diff(bounds) <= 0.0).all()
+    assert bounds[0] == 1.0
