@@ -130,18 +130,32 @@ def test_the_sum_moves_by_exactly_one_contribution(left_out):
     assert torch.equal(whole, summed(rows, 96))
 
 
-def test_threads_share_the_groups_and_change_no_bit():
-    rows = data(700)
+def test_threads_change_no_bit():
+    """Many small groups, many times: two of them at once would share the model's parameters."""
+    rows = data(320)
     threads = torch.get_num_threads()
     found: list[Tensor] = []
     try:
-        for count in (1, 3):
+        for count in (1, 3, 3, 3):
             torch.set_num_threads(count)
-            found.append(step(fl.Examples(rows), model=perceptron(FEATURES, CLASSES)))
+            found.append(
+                step(fl.Examples(rows), model=perceptron(FEATURES, CLASSES), chunk_size=32)
+            )
             assert torch.get_num_threads() == count
     finally:
         torch.set_num_threads(threads)
-    assert torch.equal(*found)
+    assert all(torch.equal(found[0], other) for other in found[1:])
+
+
+@pytest.mark.parametrize("members", [40, 330])
+def test_modes_of_the_thread_hold_for_every_group(members: int):
+    """As many examples as may be: which groups there are must not decide how they are computed."""
+    rows = data(members)
+    with torch.autocast("cpu", torch.bfloat16):
+        whole = summed(rows, 32)
+        one = summed(ClientData(rows.inputs[:1], rows.targets[:1]), 32)
+        rest = summed(ClientData(rows.inputs[1:], rows.targets[1:]), 32)
+    assert torch.equal(whole - rest, one)
 
 
 def test_an_example_out_of_range_costs_its_own_contribution():

@@ -431,3 +431,51 @@ def test_parameters_are_copied(tmp_path):
         given = copies(opened.broadcast.anchor)
         opened.release()
         assert all(torch.equal(given[name], opened.broadcast.anchor[name]) for name in given)
+
+
+@pytest.mark.parametrize("noise", [fl.GaussianNoise(), fl.SecureGaussianNoise()])
+def test_what_would_be_broadcast_is_refused(noise):
+    """One number a client, stretched over the model, would be longer than what is charged."""
+    with server(noise=noise) as run:
+        opened = next(iter(run))
+        size = sum(value.numel() for value in run.model.parameters())
+        for shape in ((1, 1), (1, size - 1), (1, size + 1), (1, 1, size), (size,)):
+            with pytest.raises(InvalidParameter, match=r"rows is 'of shape"):
+                opened.bound(torch.ones(shape))
+            with pytest.raises(InvalidParameter, match=r"rows is 'of shape"):
+                opened.check(torch.ones(shape), torch.tensor([True]))
+        with pytest.raises(InvalidParameter, match=r"below is 'of shape"):
+            opened.check(torch.ones(1, size), torch.ones(1, size, dtype=torch.bool))
+        assert not opened.found.total.any()
+
+
+def test_what_was_bounded_for_another_round_is_refused():
+    size = sum(value.numel() for value in linear().parameters())
+    with server() as run, server(clip_norm=10.0) as other:
+        first = next(iter(run))
+        foreign = next(iter(other))
+        with pytest.raises(InvalidParameter, match="of another round"):
+            first.add([first.cohort[0]], foreign.bound(torch.ones(1, size)))
+        with pytest.raises(InvalidParameter, match="of another round"):
+            first.merge(foreign.found)
+        kept = first.bound(torch.ones(1, size))
+        first.release()
+        late = next(iter(run))
+        with pytest.raises(InvalidParameter, match="of another round"):
+            late.add([late.cohort[0]], kept)
+        late.add([late.cohort[0]], late.bound(torch.ones(1, size)))
+        before = late.found.total.clone()
+        with pytest.raises(InvalidParameter, match="count once"):
+            late.merge(late.found)
+        assert torch.equal(late.found.total, before)
+
+
+def test_only_clients_of_the_round_remember():
+    with server(method=fl.Scaffold(), clip_norm=1.0, sampling=fl.Poisson(0.5)) as run:
+        opened = next(iter(run))
+        outside = next(c for c in range(len(CLIENTS)) if c not in set(opened.workers))
+        memory = opened.memory(0)
+        assert memory is not None
+        for client in (outside, 99, -1, 10**9):
+            with pytest.raises(InvalidParameter, match="is not in round 1"):
+                opened.remember(client, memory)

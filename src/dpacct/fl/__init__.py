@@ -10,7 +10,7 @@ if find_spec("torch") is None:
 
 from dpacct.fl.auditing.audit import audit
 from dpacct.fl.clients import ClientData, Population
-from dpacct.fl.engine.rounds import OpenRound
+from dpacct.fl.engine.open_round import OpenRound
 from dpacct.fl.engine.states import Contributions, Draw
 from dpacct.fl.examples import Examples
 from dpacct.fl.federation import Federation

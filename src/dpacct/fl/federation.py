@@ -159,7 +159,8 @@ class Federation:
         )
         settings = follower_settings(settings) if follows else settings
         self._run = run = prepare(settings, self.model, clients)
-        engine, self.rounds, self.budget = run.rounds.engine, run.planned, run.budget
+        engine, self.rounds = run.rounds.engine, run.planned
+        self.budget = budget if follows and budget is not None else run.budget
         self.noise_multiplier = math.nan if follows else engine.plan.noise_multiplier
         self.not_private_because = run.rounds.not_private_because
         every = validate.count("checkpoint_every", checkpoint_every, "rounds between checkpoints")

@@ -23,11 +23,12 @@ from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
 from dpacct.fl.engine.checks import refuse_weights
 from dpacct.fl.engine.engine import Engine
+from dpacct.fl.engine.open_round import OpenRound
 from dpacct.fl.engine.preflight import preflight as audit_before
 from dpacct.fl.engine.rehearsal import check_kind
 from dpacct.fl.engine.reproduction import reproduces
 from dpacct.fl.engine.resumption import resume, save
-from dpacct.fl.engine.rounds import OpenRound, Rounds
+from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.setup import Settings, place, prepare
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method

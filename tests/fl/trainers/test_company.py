@@ -24,7 +24,7 @@ from dpacct.fl.trainers.dropout import OwnDropout
 from dpacct.fl.trainers.groups import GroupTrainer
 from dpacct.fl.trainers.sequential import Broadcast, SequentialTrainer, Task
 from dpacct.fl.trainers.vectorized import VectorizedTrainer
-from tests.fl.problems import cross_entropy
+from tests.fl.problems import cross_entropy, federation
 
 PLAIN = fl.SGD(lr=1.0, epochs=2, batch_size=5)
 RAGGED = fl.SGD(lr=3.0, epochs=2, batch_size=5, momentum=0.9, weight_decay=0.01)
@@ -253,3 +253,28 @@ def test_each_dropout_of_a_model_drops_others():
     with OwnDropout(torch.tensor(5)):
         first, second = (torch.nn.functional.dropout(ones) for _ in range(2))
     assert not torch.equal(first, second)
+
+
+class Channels(nn.Module):
+    """Random numbers that no seed of ours replaces."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.drop, self.last = nn.Linear(4, 6), nn.Dropout1d(0.3), nn.Linear(6, 3)
+
+    def forward(self, inputs):
+        rows = inputs[:, :12].reshape(len(inputs), 3, 4)
+        return self.last(self.drop(self.first(rows)).mean(1))
+
+
+@pytest.mark.parametrize("population", [list, fl.Examples])
+def test_a_model_with_random_operations_of_its_own_is_trained_one_by_one(population):
+    clients = [client(vectors, 6, seed) for seed in range(4)]
+    if population is fl.Examples:
+        both = [torch.cat([getattr(c, name) for c in clients]) for name in ("inputs", "targets")]
+        clients = fl.Examples(fl.ClientData(*both))
+    options = {} if population is list else {"local": None}
+    with federation(Channels(), clients, vectorize="auto", rounds=1, **options) as run:
+        run.run()
+        assert "at a time" in run.training_path
+        assert "torch.func cannot batch" in run.training_path

@@ -107,6 +107,7 @@ class Engine:
             trainer: runs local training. chunk: clients held in memory at a time.
         """
         found = self.open(state)
+        found.token, found.clients = draw.token, list(draw.workers)
         broadcast = self.broadcast(state)
         members = set(draw.members)
         for part in chunks(draw.workers, chunk):

@@ -14,11 +14,12 @@ from dpacct.budget import Budget
 from dpacct.errors import Unsupported
 from dpacct.fl.clients import ClientData, check_population
 from dpacct.fl.engine.engine import Engine
+from dpacct.fl.engine.open_round import OpenRound
 from dpacct.fl.engine.precision import reduced_precision
 from dpacct.fl.engine.preflight import preflight
 from dpacct.fl.engine.rehearsal import Rehearsal
 from dpacct.fl.engine.resumption import resume, save
-from dpacct.fl.engine.rounds import OpenRound, Rounds
+from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.states import Collected, Draw, TrainingState
 from dpacct.fl.guards.seals import Seal
 from dpacct.fl.privacy.account import Account

@@ -183,6 +183,8 @@ class Ranks:
 
 def words_of(error: BaseException | None) -> str:
     """An error in one line; empty for none."""
+    if isinstance(error, GeneratorExit):
+        return "its loop was left before the end"
     return "" if error is None else f"{type(error).__name__}: {error}".partition("\n")[0]
 
 

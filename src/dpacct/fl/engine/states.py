@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from secrets import token_bytes
 
 from torch import Tensor
 
@@ -48,12 +49,14 @@ class Draw:
         members: whose contributions are summed, ascending.
         workers: who trains: the members, or everybody where the method says so.
         seed: of the global generators around training. order: of the batches of the clients.
+        token: of this draw and its shares alone; what is collected for another one has another.
     """
 
     members: Sequence[int]
     workers: Sequence[int]
     seed: int
     order: int
+    token: bytes = field(default_factory=lambda: token_bytes(16))
 
     def seed_of(self, client: int) -> int:
         """Seed of a client's batches. It does not depend on who else came."""
@@ -78,12 +81,14 @@ class Contributions:
         norms: of the raw updates, float64 [c]; zero for those that were not finite.
         below: whether an update was within the clip norm before it was bounded [c].
         bad: which were not finite [c]; they contribute zero.
+        token: of the draw for which they were bounded.
     """
 
     bounded: Bounded
     norms: Tensor
     below: Tensor
     bad: Tensor
+    token: bytes = b""
 
     def __len__(self) -> int:
         return len(self.norms)
@@ -93,7 +98,8 @@ class Contributions:
         if len(places) == len(self):
             return self
         rows = replace(self.bounded, rows=self.bounded.rows[places])
-        return Contributions(rows, self.norms[places], self.below[places], self.bad[places])
+        norms, below, bad = self.norms[places], self.below[places], self.bad[places]
+        return Contributions(rows, norms, below, bad, self.token)
 
 
 @dataclass(slots=True, eq=False)
@@ -110,6 +116,8 @@ class Collected:
         local_seconds, privacy_seconds: what it took.
         memories: new client states, applied once the round is committed.
         raw: unbounded rows, for a method that does what a paper prints; else None.
+        clients: whose contributions it holds, or would if they were members.
+        token: of the draw that it belongs to.
     """
 
     total: Tensor
@@ -122,6 +130,8 @@ class Collected:
     privacy_seconds: float = 0.0
     memories: dict[int, State] = field(default_factory=dict[int, State])
     raw: list[Tensor] | None = None
+    clients: list[int] = field(default_factory=list[int])
+    token: bytes = b""
 
     def merge(self, other: Collected) -> None:
         """Add what was collected of the same round elsewhere, from other clients.
@@ -137,6 +147,7 @@ class Collected:
         self.local_seconds += other.local_seconds
         self.privacy_seconds += other.privacy_seconds
         self.memories.update(other.memories)
+        self.clients.extend(other.clients)
         if self.raw is not None:
             self.raw.extend(other.raw or [])
 

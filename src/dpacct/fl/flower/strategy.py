@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.engine.rounds import OpenRound
+from dpacct.fl.engine.open_round import OpenRound
 from dpacct.fl.flower import wire
 from dpacct.fl.flower.bounds import bound_to_json
 from dpacct.fl.flower.exchange import exchange

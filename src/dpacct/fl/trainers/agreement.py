@@ -34,14 +34,27 @@ def disagreement(
         same = _agree(expected, found, broadcast, tolerance)
         same = same or _agree_in_double(alone, together, tasks, broadcast, tolerance)
     except UNBATCHABLE as error:
-        line = str(error).strip().partition("\n")[0]
-        return f"torch.func cannot batch this model or method ({line[:200]})"
+        return _told(error)
     if same:
         return ""
     return (
         "side by side this model or loss gives another result: a loss must be the mean over "
         "the examples of a batch, and a method must treat each client by itself"
     )
+
+
+def unbatchable(together: Trainer, tasks: Sequence[Task], broadcast: Broadcast) -> str:
+    """What stops side by side training as the model is now, with its random layers, or nothing."""
+    try:
+        together.train(tasks, broadcast)
+    except UNBATCHABLE as error:
+        return _told(error)
+    return ""
+
+
+def _told(error: Exception) -> str:
+    line = str(error).strip().partition("\n")[0]
+    return f"torch.func cannot batch this model or method ({line[:200]})"
 
 
 def _agree(expected: Tensor, found: Tensor, broadcast: Broadcast, tolerance: float) -> bool:

@@ -24,7 +24,7 @@ from dpacct.fl.local.labels import Labels
 from dpacct.fl.local.losses import LocalLoss, LossFunction
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.trainers.agreement import UNBATCHABLE, disagreement
+from dpacct.fl.trainers.agreement import UNBATCHABLE, disagreement, unbatchable
 from dpacct.fl.trainers.choice import Choice
 from dpacct.fl.trainers.company import shows_company
 from dpacct.fl.trainers.examples import Kind, Maker, made_up_task
@@ -232,7 +232,8 @@ class TrainerChooser:
         """
         together = self.vectorized if trainer is None else trainer
         with self.still():
-            return disagreement(self.alone, together, tasks, broadcast, self._tolerance)
+            found = disagreement(self.alone, together, tasks, broadcast, self._tolerance)
+        return found or unbatchable(together, tasks, broadcast)
 
     def example_bytes(self, task: Task, broadcast: Broadcast) -> int:
         """Memory that one more example takes in a step beside its gradient."""

@@ -11,7 +11,6 @@ constant size, filled up with zeros, and run on one thread; `dpacct.fl.trainers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import torch
@@ -59,23 +58,14 @@ class ExampleTrainer:
         lot = as_lot(tasks)
         like = next(iter(broadcast.anchor.values()))
         rows = like.new_empty(len(lot), self._layout.size)
-        starts = range(0, len(lot), self.size)
-        workers = min(torch.get_num_threads(), len(starts)) if like.device.type == "cpu" else 1
         with one_thread(like.device), Isolation(broadcast, self._loss, self._method) as shown:
             step = vmap(self._step(shown))
-
-            def group(start: int) -> None:
+            # One after the other: threads would share the model, in which `torch.func` swaps
+            # parameters, and would not share modes such as autocast.
+            for start in range(0, len(lot), self.size):
                 part = self._filled(lot[start : start + self.size])
                 found = step(part.data.inputs, part.data.targets, step_seeds(part.seeds, 0))
                 self._write(found, rows[start : start + self.size])
-
-            if workers > 1:
-                # Each group on one thread, several groups at a time.
-                with ThreadPoolExecutor(workers) as pool:
-                    list(pool.map(group, starts))
-            else:
-                for start in starts:
-                    group(start)
         rows[lot.failed.to(rows.device)] = torch.nan
         for place, task in enumerate([] if isinstance(tasks, Lot) else tasks):
             if not task.failed and not task.plan.steps:

@@ -77,11 +77,11 @@ def narrow_epsilon(
     try:
         _narrow(schedule, delta, found, direction)
     except NotConverged as reason:
-        known = f"epsilon lies in [{found.lower:.8g}, {found.upper:.8g}]"
+        ends = f"epsilon lies in [{found.lower:.8g}, {found.upper:.8g}]"
         if found.upper == math.inf:
-            known = f"epsilon is at least {found.lower:.8g}"
+            ends = f"epsilon is at least {found.lower:.8g}"
         raise NotConverged(
-            f"the gap {gap:g} is not reached ({reason}): {known}; ask for a wider gap"
+            f"the gap {gap:g} is not reached ({reason}): {ends}; ask for a wider gap"
         ) from reason
     return Interval.bracket(found.lower, found.upper)
 

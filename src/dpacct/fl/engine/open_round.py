@@ -1,0 +1,248 @@
+"""One round: reserved and drawn, then filled with contributions, then released once.
+
+Rule 1: a contribution is for the draw that it was bounded for, of a client that is in it, and
+counts once, however it comes. Rule 2: model, bound and noise are those that were charged for.
+Rule 3: committed before anything is released, and before clients' memories change.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl.engine.diagnosis import diagnose
+from dpacct.fl.engine.engine import Engine
+from dpacct.fl.engine.states import Collected, Contributions, Draw, Released, TrainingState
+from dpacct.fl.layout import State, copies
+from dpacct.fl.privacy.account import Account
+from dpacct.fl.privacy.bounds import check_limits
+from dpacct.fl.privacy.noise import drawn_std
+from dpacct.fl.report.reports import Report, Timing
+from dpacct.fl.trainers.tasks import Broadcast
+from dpacct.ledger import Event, Ticket
+
+
+class RunInProgress(Protocol):
+    """What a round needs of its run: `dpacct.fl.engine.rounds.Rounds`."""
+
+    engine: Engine
+    account: Account
+    state: TrainingState
+    planned: int
+    not_private_because: str | None
+
+    def event(self) -> Event:
+        """The next round as it will be charged."""
+        ...
+
+    def write_model(self) -> None:
+        """Copy the released parameters into the model."""
+        ...
+
+
+class OpenRound:
+    """One round: reserved and drawn, then filled with contributions, then released once.
+
+    The cohort is secret: whoever learns it, beside the server and its members, learns what sampling
+    is charged for. A round that is never released stays spent.
+
+    Attributes:
+        number: 1, 2, ...
+        draw: who takes part. broadcast: what all clients are told; public.
+        settled: whether it is over; nothing is added any more.
+        released: what left, None before that and where nothing may; public.
+    """
+
+    def __init__(
+        self, rounds: RunInProgress, ticket: Ticket, event: Event, began: float, charging: float
+    ) -> None:
+        engine, state = rounds.engine, rounds.state
+        self._rounds, self._engine, self._state = rounds, engine, state
+        self._ticket, self._event, self._began, self._charging = ticket, event, began, charging
+        self._came: set[int] = set()
+        self.settled = False
+        self.released: Released | None = None
+        self.draw: Draw = engine.draw()
+        self.number = state.round + 1
+        self._found: Collected | None = None
+        self.broadcast: Broadcast = engine.broadcast(state)
+
+    @property
+    def found(self) -> Collected:
+        """The sums so far. Private."""
+        if self._found is None:
+            self._found = self._engine.open(self._state)
+            self._found.token = self.draw.token
+        return self._found
+
+    @property
+    def cohort(self) -> Sequence[int]:
+        """Whose contributions are summed, ascending. Secret."""
+        return self.draw.members
+
+    @property
+    def workers(self) -> Sequence[int]:
+        """Who trains: the cohort, or everybody where the method asks for it."""
+        return self.draw.workers
+
+    def memory(self, client: int) -> State | None:
+        """A copy of what a client remembers; None where clients remember nothing."""
+        own = self._engine.memory(client, self._state)
+        return None if own is None else copies(own)
+
+    def bound(self, rows: Tensor) -> Contributions:
+        """Mask and bound raw updates [c, d] as `Method.local_update` returns them.
+
+        Raises:
+            InvalidParameter: they have another shape.
+        """
+        _check_shape("rows", rows, len(rows), self._engine.layout.size)
+        rows = rows.detach().to(self._engine.device, copy=True)
+        found = self._engine.bound(self._state, self.found.kept, rows)
+        return replace(found, token=self.draw.token)
+
+    def check(self, rows: Tensor, below: Tensor) -> Contributions:
+        """Updates [c, k] that clients have masked and bounded, held to the same limits.
+
+        Args:
+            rows: over the coordinates of the mask.
+            below: bool [c], whether each was within the clip norm before it was bounded.
+        Raises:
+            InvalidParameter: they have another shape.
+        """
+        kept, device = self.found.kept, self._engine.device
+        _check_shape("rows", rows, len(rows), self._engine.kept_layout(kept).size)
+        _check_shape("below", below, len(rows))
+        rows, below = rows.detach().to(device), below.to(device)
+        found = self._engine.check(self._state, kept, rows, below)
+        return replace(found, token=self.draw.token)
+
+    def add(self, clients: Sequence[int], contributions: Contributions) -> None:
+        """Add contributions, one of each client; those of workers outside the cohort count nothing.
+
+        Raises:
+            InvalidParameter: a client that is not in the round, or came before, or contributions
+                that were bounded for another round; nothing is added.
+        """
+        self._require_open()
+        self._require_ours("contributions", contributions.token)
+        if len(clients) != len(contributions):
+            rule = f"there are {len(contributions)} contributions, one of each client"
+            raise InvalidParameter("clients", len(clients), rule)
+        self._came = self._came_with(clients)
+        self.found.clients.extend(clients)
+        members = set(self.draw.members)
+        ours = [place for place, client in enumerate(clients) if client in members]
+        self._engine.add(self._state, self.found, contributions.take(ours))
+
+    def remember(self, client: int, memory: State) -> None:
+        """A client's memory after the round; it is kept once the round is committed.
+
+        Raises:
+            InvalidParameter: it is not in the round, or its clients have other memories.
+        """
+        self._require_open()
+        if client not in set(self.draw.workers):
+            raise InvalidParameter("client", client, f"it is not in round {self.number}")
+        before = self._engine.memory(client, self._state) or {}
+        shapes = {name: (value.shape, value.dtype) for name, value in before.items()}
+        if {n: (value.shape, value.dtype) for n, value in memory.items()} != shapes or not all(
+            bool(torch.isfinite(value).all()) for value in memory.values()
+        ):
+            rule = f"it holds finite tensors {', '.join(shapes) or '(none)'} of their kinds"
+            raise InvalidParameter("memory", f"of client {client}", rule)
+        self.found.memories[client] = copies(memory)
+
+    def merge(self, part: Collected) -> None:
+        """Add what was collected elsewhere from a `Draw.share` of the round.
+
+        Raises:
+            InvalidParameter: it belongs to another round, or holds a client that came before.
+        """
+        self._require_open()
+        self._require_ours("part", part.token)
+        self._came = self._came_with(part.clients)
+        if self._found is not None:
+            self._found.merge(part)
+        self._found = self._found or part
+
+    def release(self) -> Report:
+        """Add the noise, commit, and move the model; whoever came, nobody included.
+
+        Raises:
+            Unsupported: the bound or the noise has changed since the round was reserved.
+            LedgerError: the ledger cannot be written; nothing leaves.
+        """
+        self._require_open()
+        self.settled = True
+        before = time.perf_counter()
+        rounds, engine, state, found = self._rounds, self._engine, self._state, self.found
+        bound = state.bound
+        layout = engine.kept_layout(found.kept)
+        # Rule 2.
+        check_limits(bound, layout)
+        changed = rounds.engine is not engine or rounds.state is not state
+        if changed or rounds.event() != self._event:
+            raise Unsupported("the bound or the noise changed while clients trained: no release")
+        release = engine.release(state, found)
+        std = drawn_std(engine.noise, engine.plan.update_std(bound), found.arrived)
+        if release is not None:
+            # Rule 3.
+            self._ticket.commit()
+            for client, memory in found.memories.items():
+                state.client_states[client] = {n: v.detach().cpu() for n, v in memory.items()}
+            rounds.state = engine.apply(state, release)
+            rounds.write_model()
+            self.released = release
+        else:
+            # Nothing is released; the round was charged all the same.
+            state.round += 1
+        now = time.perf_counter()
+        privacy = self._charging + found.privacy_seconds + now - before
+        return Report(
+            round=rounds.state.round,
+            rounds=rounds.planned,
+            spent=rounds.account.spent_so_far(),
+            not_private_because=rounds.not_private_because,
+            noise_multiplier=self._event.charged.noise_multiplier,
+            noise_std=std or 0.0,
+            clip_norm=bound.clip_norm,
+            released=release is not None,
+            unit=rounds.account.unit,
+            adjacency=str(engine.plan.adjacency),
+            diagnostics=diagnose(found, bound, std or 0.0, list(bound.limits(layout))),
+            timing=Timing(found.local_seconds, privacy, now - self._began),
+        )
+
+    def _require_open(self) -> None:
+        if self.settled:
+            raise Unsupported(f"round {self.number} was released; nothing is added to it any more")
+
+    def _require_ours(self, name: str, token: bytes) -> None:
+        if token != self.draw.token:
+            rule = f"round {self.number} takes what was bounded or collected for it"
+            raise InvalidParameter(name, "of another round", rule)
+
+    def _came_with(self, clients: Sequence[int]) -> set[int]:
+        """Who has come, with these clients. Rule 1."""
+        workers, seen = set(self.draw.workers), set(self._came)
+        for client in clients:
+            if client not in workers or client in seen:
+                found = "has contributed to" if client in seen else "is not in"
+                rule = f"it {found} round {self.number}, whose clients count once"
+                raise InvalidParameter("clients", client, rule)
+            seen.add(client)
+        return seen
+
+
+def _check_shape(name: str, values: Tensor, *shape: int) -> None:
+    """Refuse what would be broadcast."""
+    if tuple(values.shape) != shape:
+        rule = f"one row of {shape[1]} numbers a client" if len(shape) > 1 else "one a client"
+        raise InvalidParameter(name, f"of shape {tuple(values.shape)}", rule)
