@@ -87,6 +87,7 @@ def test_epsilon_is_the_least_over_all_orders(
         assert found < at(1 + (best - 1) * factor)
 
 
+@pytest.mark.slow
 @given(plan=plans(), delta=deltas)
 def test_epsilon_follows_from_the_curve_at_the_best_order(plan: Schedule, delta: float) -> None:
     order = RENYI.best_order(plan, delta)

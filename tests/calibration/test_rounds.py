@@ -111,6 +111,7 @@ def test_a_higher_rate_would_break_the_target(
         assert epsilon_of(**parts, sampling_rate=wider, delta=delta).upper > epsilon
 
 
+@pytest.mark.slow
 @FEWER
 @given(epsilon=log_uniform(0.3, 20.0), noise=log_uniform(1.0, 20.0), clients=st.integers(1, 10**6))
 def test_a_larger_cohort_would_break_the_target(epsilon: float, noise: float, clients: int) -> None:

@@ -103,6 +103,7 @@ def private(epsilon: float, engine: Any, **settings: Any) -> float:
     return optimizer.noise_multiplier
 
 
+@pytest.mark.slow
 def test_the_engine_calibrates_with_the_tight_accountant() -> None:
     ours = dpacct.calibrate(epsilon=3, delta=DELTA, rounds=160, sampling_rate=1 / 40)
     assert ours.noise_multiplier == pytest.approx(0.86619, abs=1e-5)
@@ -566,6 +567,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_loop_goes_on_and_pays_for_what_was_drawn(tmp_path: Path) -> None:
     file = tmp_path / "killed.ledger"
     script = KILLED.format(folder=str(Path(__file__).parent))

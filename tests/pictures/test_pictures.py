@@ -43,6 +43,7 @@ def test_epsilon_over_rounds_is_that_of_the_first_rounds() -> None:
     assert picture.panels[0].levels[0].y == 5.0
 
 
+@pytest.mark.slow
 def test_fixed_cohorts_are_bounded_by_one_game() -> None:
     plan = 20 * Round(3.0, Uniform(40, 200))
     (curve,) = epsilon_picture([Setting("", plan, "tight")], 1e-4).panels[0].curves

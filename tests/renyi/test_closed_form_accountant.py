@@ -90,6 +90,7 @@ def test_a_round_outside_all_conditions_is_refused_with_the_reasons() -> None:
 # Calibration.
 
 
+@pytest.mark.slow
 @FEWER
 @given(
     epsilon=log_uniform(0.01, 100.0),

@@ -56,6 +56,7 @@ def excess(mixture: Mixture, totals: tuple[int, ...], delta: float, epsilon: flo
         return gap(mpmath.exp((low + high) / 2))
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(BUDGETS, st.lists(log_uniform(1e-6, 50.0), min_size=11, max_size=11))
 def test_the_reading_is_the_smallest_epsilon_of_the_inequality(
@@ -238,6 +239,7 @@ def test_never_below_the_tight_epsilon_of_the_rounds_that_ran(
     assert odometer.epsilon >= renyi.upper * (1 - 1e-6)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("round_", "rounds", "most"),
     [

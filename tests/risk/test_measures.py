@@ -151,6 +151,7 @@ def check_noise(plan: Schedule, cost: Any, target: float) -> None:
     assert cost(plan.scale_noise(1 - 1e-6)) > target
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "parts",
     [

@@ -11,6 +11,7 @@ TYPED = "--examples 50000 --batch 256 --epochs 20"
 SAME = "--clients 50000 --cohort 256 --rounds 3907"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "command",
     [

@@ -64,6 +64,7 @@ def test_a_ledger_and_runs_are_drawn(dpacct: Any, tmp_path: Path) -> None:
     assert "accuracy 0.5 at epsilon 2" in dpacct(f"plot train {report}").text
 
 
+@pytest.mark.slow
 def test_examples_of_the_help_run(
     dpacct: Any, schedule_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

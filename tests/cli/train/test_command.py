@@ -383,6 +383,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(
         assert (run.rounds, run.committed, run.finished) == (5, 5, True)
 
 
+@pytest.mark.slow
 def test_a_stopped_seeded_run_ends_where_an_unstopped_one_does(
     dpacct: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ def played(folder: Path, size: int, *cases: str) -> list[int]:
     return [rank.wait(timeout=300) for rank in ranks]
 
 
+@pytest.mark.slow
 def test_several_processes_train_the_model_of_one_and_fail_together(tmp_path: Path) -> None:
     cases = ("identity", "charged", "refusals", "leaving", "failing")
     assert played(tmp_path, 2, *cases) == [0, 0]

@@ -133,6 +133,7 @@ def test_masking_comes_before_the_clip():
     assert float(vector(final.params).norm()) == pytest.approx(0.5, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_unbiased_version_has_the_whole_mean_as_its_expectation():
     target = torch.tensor([1.0, -2.0, 3.0, 0.5, -0.1], dtype=torch.float64)
     clients = quadratics([target.tolist()])

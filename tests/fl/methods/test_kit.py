@@ -75,7 +75,7 @@ def test_a_method_is_a_frozen_value_that_says_what_it_is(name):
                 setattr(method, field.name, 1)
 
 
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(8)
 @each
 @pytest.mark.parametrize(
     "mechanism",
@@ -110,7 +110,7 @@ def test_side_by_side_equals_one_by_one(name, options):
     assert not torch.equal(vector(finals[0][0].params), vector(finals[0][-1].params))
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(8)
 @each
 @pytest.mark.parametrize("clip", [1e3, 0.1])
 def test_side_by_side_equals_one_by_one_in_double_precision(name, options, clip):

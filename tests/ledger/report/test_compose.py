@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from dpacct import Budget, Ledger, Poisson, Round
+from dpacct import Budget, Ledger, Poisson, Round, __version__
 from dpacct.ledger import Event, Release
 from dpacct.report.chart import bars, draw, ticks
 
@@ -83,7 +83,8 @@ def test_the_report_says_what_a_reviewer_asks(eventful: Path) -> None:
         for fact in (
             "one patient", "add-remove", "1e-05", "Poisson, rate 0.05", "Renyi odometer",
             "update: noise multiplier 1.5, sensitivity 0.2", "left its plan at round 42",
-            "run 1 resumes, 1 lost", "no client answered", "clip_norm: 0.2", "dpacct 0.1.0", head,
+            "run 1 resumes, 1 lost", "no client answered", "clip_norm: 0.2", head,
+            f"dpacct {__version__}",
             "sound", "budget is 8", "fixed in advance", "secret",
         ):  # fmt: skip
             assert fact in text, fact
@@ -159,6 +160,7 @@ def test_reports_of_what_is_not_sound_or_not_private_claim_nothing(path: Path) -
     assert "damaged, and nothing is claimed" in damaged
 
 
+@pytest.mark.slow
 def test_planned_ledgers_say_so(path: Path) -> None:
     with Ledger.open(path, BUDGET) as ledger:
         run = ledger.start_run("planned", 20 * SECOND)

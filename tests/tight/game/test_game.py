@@ -277,6 +277,7 @@ def _unrolled(schedule: Schedule) -> list[Phase]:
     return [Phase(round_, 1) for round_, count in schedule for _ in range(count)]
 
 
+@pytest.mark.slow
 def test_more_noise_fewer_clients_fewer_rounds_cost_less() -> None:
     def upper(noise: float, cohort: int, rounds: int) -> float:
         return game_epsilon(rounds * Round(noise, Uniform(cohort, 100)), 1e-4).upper
