@@ -74,6 +74,7 @@ def test_the_main_example_by_default() -> None:
     assert less.lower > 8
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("target", "delta", "unit"),
     [
@@ -188,6 +189,7 @@ def test_known_multipliers(
 # A schedule whose noise is scaled.
 
 
+@pytest.mark.slow
 @FEWER
 @given(
     epsilon=log_uniform(0.01, 100.0),

@@ -89,6 +89,7 @@ def test_rounds_that_never_run_out() -> None:
 # The rate, or the cohort.
 
 
+@pytest.mark.slow
 @FEWER
 @given(
     epsilon=log_uniform(0.05, 50.0),

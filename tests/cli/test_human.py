@@ -177,6 +177,7 @@ FOLLOWED = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("accountant", ["tight", "rdp"])
 @pytest.mark.parametrize(("words", "label", "again"), FOLLOWED, ids=[f[0] for f in FOLLOWED])
 def test_what_is_shown_keeps_the_budget_when_it_is_typed_again(
@@ -339,6 +340,7 @@ def test_rdp_of_uniform_sampling_names_both_routes(dpacct: Any) -> None:
     assert "Wang et al. 2019" in text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "words",
     [

@@ -17,6 +17,7 @@ LINES = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("columns", [40, 80])
 @pytest.mark.parametrize("line", LINES)
 def test_lines_fit_the_terminal(

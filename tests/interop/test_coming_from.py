@@ -22,7 +22,7 @@ def says(*figures: str) -> None:
         assert figure in PAGE
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("accountant", "stops", "exact"),
     [

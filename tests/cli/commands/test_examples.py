@@ -11,7 +11,7 @@ TYPED = "--examples 50000 --batch 256 --epochs 20"
 SAME = "--clients 50000 --cohort 256 --rounds 3907"
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
@@ -101,6 +101,7 @@ def test_epochs_are_no_answer_to_themselves(dpacct: Any, solve: str, words: str)
     assert words in ran.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["calibrate --eps 3", "epsilon --noise 1", "risk --noise 1"])
 def test_pages_speak_of_examples_and_say_what_can_be_pasted(dpacct: Any, command: str) -> None:
     page = dpacct(command, TYPED).text

@@ -38,6 +38,7 @@ def test_mnist_and_fashion_mnist(name: str, mean: float, std: float) -> None:
     assert torch.bincount(data.train.targets)[:3].tolist() == first
 
 
+@pytest.mark.slow
 def test_cifar10() -> None:
     data = read("cifar10")
     assert (len(data.train), len(data.test)) == (50000, 10000)

@@ -58,7 +58,7 @@ def truth(
         return moment, [integral(mpc(a, sign * t)) / moment for t in times]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("case", "direction"),
     [
