@@ -16,7 +16,7 @@ from dpacct.errors import InvalidParameter, LedgerError, Unsupported
 from dpacct.fl.flower import PrivateStrategy, client_app, private_mod, wire
 from dpacct.fl.flower.roster import Roster
 from dpacct.fl.flower.versions import check_flower
-from dpacct.interop import packages
+from dpacct import packages
 from dpacct.ledger import Ledger
 from tests.fl.flower.fake import FakeGrid
 from tests.fl.problems import cross_entropy, federation, flat, linear, make_clients
