@@ -42,8 +42,8 @@ from dpacct.tight.game.stages import are_bounded, effort_above, effort_below, st
 # Losses times laws times rounds: about two, ten and thirty seconds, and for two strategies.
 _QUICK, _LONG, MOST_EFFORT, _CHEAP = 3e8, 8e8, 2e9, 1e9
 # The share of the noise that mixtures may give away, and the noise from which on they are better
-# than cells: where one round's loss may be large, cells are.
-_SLACK, _MIXED, _CALM = 3e-3, 2.0, 4.0
+# than many cells: where one round's loss may be large, cells are.
+_SLACK, _MIXED = 3e-3, 2.0
 _DEFAULT_SHARE, _COARSE_SHARE = 1e-3, 4e-3
 
 
@@ -193,7 +193,7 @@ def _start(
     """
     noise = min(round_.noise_multiplier for round_ in schedule.distinct())
     mixtures = ((_DEFAULT_SHARE, None, _LONG), (_COARSE_SHARE, None, MOST_EFFORT))
-    quick = _LONG if noise < _MIXED else _QUICK if noise < _CALM else _QUICK / 2.5
+    quick = _LONG if noise < _MIXED else _QUICK
     effort = math.inf
     for share, cover, most in (
         (_DEFAULT_SHARE, default_cover(), quick),
