@@ -11,12 +11,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.clientapp import ClientApp
 
 import dpacct
-from dpacct import fl
+from dpacct import fl, packages
 from dpacct.errors import InvalidParameter, LedgerError, Unsupported
 from dpacct.fl.flower import PrivateStrategy, client_app, private_mod, wire
 from dpacct.fl.flower.roster import Roster
 from dpacct.fl.flower.versions import check_flower
-from dpacct import packages
 from dpacct.ledger import Ledger
 from tests.fl.flower.fake import FakeGrid
 from tests.fl.problems import cross_entropy, federation, flat, linear, make_clients
