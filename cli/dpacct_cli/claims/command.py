@@ -56,7 +56,7 @@ def read_claims(file: str | None) -> "Claims":
 
     if not file:
         raise InvalidParameter("FILE", None, "name a file of claims, or the id of a shipped one")
-    if os.path.exists(file) or os.sep in file or file.endswith(".toml"):  # noqa: PTH110
+    if os.path.exists(file) or os.sep in file or file.endswith(".toml"):  # noqa: PTH110 - a name that is none is no file
         return load_claims(file)
     shipped = shipped_claims()
     found = tuple(claim for claim in shipped.claims if claim.id == file)

@@ -160,6 +160,6 @@ def _delta_of(setting: Setting) -> Callable[[float], Interval]:
     def delta(epsilon: float) -> Interval:
         upper = max(profile.proven(way, epsilon).upper for way in Direction)
         lower = max(profile.achieved(way, epsilon).lower for way in Direction)
-        return Interval.bracket(min(lower, upper), min(upper, 1.0))
+        return Interval.bracket(lower, min(upper, 1.0))
 
     return delta

@@ -79,7 +79,7 @@ def _auto_delta(composition: Composition, epsilon: float) -> Interval:
             upper = min(upper, chernoff_delta(composition, epsilon))
         if upper >= 1.0:
             raise
-        return Interval.bracket(min(least, upper), upper)
+        return Interval.bracket(least, upper)
     upper = min(1.0, (found.upper + lost) * (1 + 2 * UNIT)) if lost else found.upper
     if found.lower < _NARROW * upper:
         # Next to nothing a contour knows less than the total variation.
@@ -204,7 +204,7 @@ def _alone_epsilon(pair: AchievedPair, delta: float) -> Interval:
         return (one_round_delta(epsilon, pair).lower - delta) / delta
 
     upper = _largest_root(above)
-    return Interval(min(_smallest_root(below), upper), upper)
+    return Interval.bracket(_smallest_root(below), upper)
 
 
 def _log_search(function: Callable[[float], float]) -> tuple[float, float]:

@@ -114,11 +114,11 @@ class FewLarge:
         small = math.exp(min(max(exponent + slack, -700.0), 0.0))
         total = found.upper + max(upper, 0.0) + small
         falling = slope * found.upper - (self._faded(epsilon) if lower > 0.0 else 0.0)
-        bounds = Interval(
+        bounds = Interval.bracket(
             max(0.0, (found.lower + lower) * (1 - 4 * UNIT)),
             min(1.0, max(found.upper, total) * (1 + 8 * UNIT)),
         )
-        return Interval.bracket(min(bounds.lower, bounds.upper), bounds.upper), falling / total
+        return bounds, falling / total
 
     def _faded(self, epsilon: float, *, more: bool = False) -> float:
         """e^eps times an upper bound of Q(A), or one of P(A)."""

@@ -136,7 +136,7 @@ class GridLoss:
         # Never rounded down to zero.
         upper = math.exp(max(min(0.0, self.log_upper(epsilon)), -700.0)) * (1 + 16 * UNIT)
         lower = math.exp(min(0.0, self.log_lower(epsilon))) * (1 - 16 * UNIT)
-        return Interval(min(lower, upper), min(1.0, upper))
+        return Interval.bracket(min(1.0, lower), min(1.0, upper))
 
     def epsilon(self, log_delta: float, guess: float, most: float) -> Interval:
         """Where both bounds cross e^log_delta; found from a guess > 0, at most ``most``."""
