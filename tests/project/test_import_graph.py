@@ -27,7 +27,7 @@ LAYERS = [
     {"tight"},
     {"accountant"},
     {"risk"},
-    {"calibration", "report"},
+    {"calibration", "report", "empirical"},
     {"ledger", "claims"},
     {"pictures"},
     {"dpacct"},  # the public names

@@ -42,6 +42,18 @@ class ClientData:
         return len(self.inputs)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Canary(ClientData):
+    """A client of an audit: it trains like all others, and sends what was decided beforehand.
+
+    Args:
+        inputs, targets: as of any client.
+        update: [d], in the order of the trainable parameters; masked and bounded like any other.
+    """
+
+    update: Tensor
+
+
 Population = Sequence[ClientData]
 
 

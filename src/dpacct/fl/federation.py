@@ -185,6 +185,11 @@ class Federation:
         return self._player.state.round
 
     @property
+    def player(self) -> Player:
+        """What plays its rounds: the engine, the state that is public, and what is secret."""
+        return self._player
+
+    @property
     def training_path(self) -> str:
         """How clients are trained, and why; empty before the first round."""
         choice = self._player.choice

@@ -38,7 +38,7 @@ from dpacct.fl.privacy.randomness import Randomness, draw_cohort, torch_seed
 from dpacct.fl.privacy.sums import add_rows, contribute, received
 from dpacct.fl.tensors import forked_generators
 from dpacct.fl.trainers.lot_trainer import LotTrainer
-from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer, join
+from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer, join, plant
 
 INDICATOR_LIMITS = [(0, 1, INDICATOR_NORM)]
 
@@ -114,6 +114,8 @@ class Engine:
             self._clock(started := time.perf_counter())
             tasks = self._tasks(part, state, draw.order, trainer)
             rows = trainer.train(tasks, broadcast)
+            if not isinstance(trainer, LotTrainer):
+                plant(rows, tasks)
             found.local_seconds += self._clock(started)
             started = time.perf_counter()
             ours = [place for place, client in enumerate(part) if client in members]

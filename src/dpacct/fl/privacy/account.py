@@ -38,6 +38,7 @@ class Account:
 
     Attributes:
         begun: whether the ledger has a run of this account. unit: that the run protects.
+        accountant: that charges it.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Account:
         self._budget = budget
         self._private = private
         # Only `tight` stands for a promise; a run calibrated by anything else is charged by pairs.
-        self._accountant = TIGHT if accountant == TIGHT else PAIRS
+        self.accountant = TIGHT if accountant == TIGHT else PAIRS
         self._folder: str | None = None
         self._ledger: Ledger | None = None
         self._run: Run | None = None
@@ -132,7 +133,7 @@ class Account:
         if budget is None:
             return rounds
         ledger = self._open(event)
-        room = ledger.remaining_as_plan(event, self._accountant, rounds)
+        room = ledger.remaining_as_plan(event, self.accountant, rounds)
         if room < 1 or ledger.budget.epsilon <= budget.epsilon:
             return room
         round_ = event.charged
@@ -143,7 +144,7 @@ class Account:
                 noise_multiplier=round_.noise_multiplier,
                 sampling=round_.sampling,
                 adjacency=round_.adjacency,
-                accountant=self._accountant,
+                accountant=self.accountant,
                 solve="rounds",
             ).rounds
         except NotConverged:
@@ -168,7 +169,7 @@ class Account:
             plan=plan,
             private=self._private,
             details=details,
-            accountant=self._accountant,
+            accountant=self.accountant,
         )
         self.begun = True
 

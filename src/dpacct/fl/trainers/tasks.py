@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dpacct.fl.clients import ClientData, checked
+from dpacct.fl.clients import Canary, ClientData, checked
 from dpacct.fl.layout import Params, State, copies
 from dpacct.fl.local.batches import BatchPlan, plan_batches
 from dpacct.fl.local.sgd import SGD
@@ -31,6 +31,7 @@ class Task:
         seed: of the global generators while it trains; None leaves them alone.
         alone: it must not be trained beside others.
         failed: its data could not be read, and count as an update that is not finite.
+        planted: the update of a `Canary`, None of everybody else.
     """
 
     data: ClientData
@@ -39,6 +40,7 @@ class Task:
     seed: int | None = None
     alone: bool = False
     failed: bool = False
+    planted: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,6 +94,13 @@ class Trainer(Protocol):
         ...
 
 
+def plant(rows: Tensor, tasks: Sequence[Task]) -> None:
+    """Put the updates of canaries in the place of what they trained, [c, d]."""
+    for row, task in zip(rows, tasks, strict=True):
+        if task.planted is not None:
+            row.copy_(task.planted)
+
+
 NO_DATA = ClientData(torch.zeros(0), torch.zeros(0))
 NO_STEPS = BatchPlan(torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
 
@@ -118,5 +127,6 @@ def join(
         beside = trainer is None or trainer.admit(data)
         plan = plan_batches(len(data), local, torch.Generator().manual_seed(seed))
         moved = ClientData(data.inputs.to(device), data.targets.to(device))
-        return Task(moved, plan, memory, seed, alone=not beside)
+        planted = data.update.to(device) if isinstance(data, Canary) else None
+        return Task(moved, plan, memory, seed, alone=not beside, planted=planted)
     return Task(NO_DATA, NO_STEPS, memory, seed, failed=True)

@@ -1,0 +1,199 @@
+"""What the releases of one run show about canaries, each of which a coin put in or left out.
+
+What is seen are the noisy sums, projected on the direction of each canary and divided by the clip
+norm: x = shift + noise where the canary took part, noise alone where it did not, and for some
+directions, which no canary has, noise alone always.
+
+Three tests, of which each may err: guesses against the whole promise (sound for whatever runs), the
+spread of the noise and the size of a contribution (sound for Gaussian noise, and what others send
+can only hide a fault there). Source: docs/derivations/auditing.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import chi2
+from scipy.stats import t as student
+
+from dpacct.empirical.guessing import Guesses, least_epsilon, smallest_tail
+from dpacct.empirical.promises import Promise
+from dpacct.numerics.rounding import Array
+from dpacct.rounds import Adjacency
+
+_FRACTIONS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
+_PLANNED_RUNS = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """What one run let an observer see.
+
+    Attributes:
+        projections: x of each round and canary, float64 [t, m]. shifts: norm of what a canary
+            contributed / clip norm, float64 [t, m], as its bound leaves it.
+        coins: whether the canary was in (under replace-one: held the first of its two), bool [m].
+        empty: x along directions that no canary has, float64 [t, e].
+        noise_multipliers: charged, float64 [t]. sampling_rate: of the rounds.
+        adjacency: what a coin decides.
+    """
+
+    projections: Array
+    shifts: Array
+    coins: NDArray[np.bool_]
+    empty: Array
+    noise_multipliers: Array
+    sampling_rate: float
+    adjacency: Adjacency
+
+    @property
+    def signs(self) -> Array:
+        """What a canary sent, as a factor of its shift: 1 or 0, under replace-one 1 or -1."""
+        return np.where(self.coins, 1.0, -1.0 if self.replaced else 0.0)
+
+    @property
+    def replaced(self) -> bool:
+        """Whether a coin decides between two contributions, and not between one and none."""
+        return self.adjacency is Adjacency.REPLACE_ONE
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What was shown.
+
+    Attributes:
+        guesses: what the best attacker on the promised mechanism guessed.
+        chance: at most the probability of as many right guesses, if the promise is kept.
+        faults: what contradicts the promise: none, or some of "guesses", "noise", "contribution".
+        error: probability that a run which keeps its promise has a fault.
+        epsilon: the run exceeds it at ``delta``, whatever it is.
+        noise_factor: if noise is Gaussian, it is at most this times what was promised, for each
+            clip norm by which a contribution moves the sum.
+        confidence: of ``epsilon`` and of ``noise_factor``, each.
+    """
+
+    guesses: Guesses
+    chance: float
+    faults: tuple[str, ...]
+    error: float
+    epsilon: float
+    delta: float
+    noise_factor: float
+    confidence: float
+
+
+def log_ratios(seen: Seen) -> Array:
+    """Log-likelihood ratio of "in" against "out" of each canary, if all is as promised; [m]."""
+    q, sigma = seen.sampling_rate, seen.noise_multipliers[:, np.newaxis]
+    x, shift = seen.projections, seen.shifts
+
+    def against_nothing(sign: float) -> Array:
+        exponent = (2 * sign * shift * x - shift**2) / (2 * sigma**2)
+        return np.logaddexp(math.log1p(-q), math.log(q) + exponent) if q < 1 else exponent
+
+    rounds = against_nothing(1.0)
+    if seen.replaced:
+        rounds = rounds - against_nothing(-1.0)
+    return rounds.sum(axis=0)
+
+
+def guess(seen: Seen, made: int) -> Guesses:
+    """Guess the coins of the canaries about which the releases say most."""
+    ratios = log_ratios(seen)
+    surest = np.argsort(-np.abs(ratios), kind="stable")[:made]
+    right = int(np.sum((ratios[surest] > 0) == seen.coins[surest]))
+    return Guesses(len(ratios), made, right)
+
+
+def best_number(like: Seen, delta: float, error: float) -> int:
+    """How many coins are worth guessing, from simulated runs of what is promised.
+
+    Args:
+        like: numbers of rounds and canaries, shifts, noise and sampling; nothing that was seen.
+        delta: of the epsilon that the guesses are to show. error: that they may have.
+    """
+    rng, (rounds, m) = np.random.default_rng(0), like.shifts.shape
+    numbers = sorted({max(1, math.ceil(m * fraction)) for fraction in _FRACTIONS})
+    shown = np.zeros(len(numbers))
+    for _ in range(_PLANNED_RUNS):
+        coins = rng.random(m) < 0.5
+        signs = np.where(coins, 1.0, -1.0 if like.replaced else 0.0)
+        here = rng.random((rounds, m)) < like.sampling_rate
+        noise = rng.normal(size=(rounds, m)) * like.noise_multipliers[:, np.newaxis]
+        run = Seen(
+            like.shifts * signs * here + noise,
+            like.shifts,
+            coins,
+            np.zeros((rounds, 0)),
+            like.noise_multipliers,
+            like.sampling_rate,
+            like.adjacency,
+        )
+        shown += [least_epsilon(guess(run, number), delta, error) for number in numbers]
+    return numbers[int(np.argmax(shown))]
+
+
+def judge(seen: Seen, promise: Promise, delta: float, error: float, confidence: float) -> Shown:
+    """Test what one run showed against what it promises.
+
+    Args:
+        seen: of the run. promise: of its schedule.
+        delta: of the epsilon that is shown.
+        error: probability, over the coins and the noise, that a run which keeps its promise has a
+            fault; each of the three tests gets a third.
+        confidence: of what is shown beside.
+    """
+    free = 1 - confidence
+    guesses = guess(seen, best_number(seen, delta, free))
+    least = error / 30
+    chance = smallest_tail(guesses, promise.epsilons, promise.deltas, least=least)
+    found = {
+        "guesses": chance <= error / 3,
+        "noise": _most_noise(seen, error / 3) < 1.0,
+        # The bound of a long update is exact to some roundings.
+        "contribution": _least_contribution(seen, error / 3) > 1 + 1e-6,
+    }
+    contribution = _least_contribution(seen, free / 2)
+    factor = _most_noise(seen, free / 2) / contribution if contribution > 0 else math.inf
+    return Shown(
+        guesses,
+        chance,
+        tuple(name for name, wrong in found.items() if wrong),
+        error,
+        least_epsilon(guesses, delta, free),
+        delta,
+        factor,
+        confidence,
+    )
+
+
+def _most_noise(seen: Seen, error: float) -> float:
+    """A bound of noise / promised noise, from directions without a canary.
+
+    With x = noise + a term that is independent of it, the sum of squares is at least as large, in
+    distribution, as that of the noise alone.
+    """
+    scaled = seen.empty / seen.noise_multipliers[:, np.newaxis]
+    if scaled.size == 0:
+        return math.inf
+    return math.sqrt(float(np.sum(scaled**2)) / float(chi2.ppf(error, scaled.size)))
+
+
+def _least_contribution(seen: Seen, error: float) -> float:
+    """A bound from below of the mean shift of a canary in a round, in clip norms.
+
+    Those that are in lie a rate times the shift above those that are out (replace-one: twice
+    that). Student's test of two means; exact where everybody takes part and noise is Gaussian.
+    """
+    means = seen.projections.mean(axis=0) / seen.sampling_rate
+    inside, outside = means[seen.coins], means[~seen.coins]
+    if min(len(inside), len(outside)) < 2:
+        return 0.0
+    freedom = len(means) - 2
+    squares = inside.var() * len(inside) + outside.var() * len(outside)
+    spread = math.sqrt(squares / freedom * (1 / len(inside) + 1 / len(outside)))
+    least = inside.mean() - outside.mean() - float(student.isf(error, freedom)) * spread
+    return float(least) / (2.0 if seen.replaced else 1.0)

@@ -1,0 +1,209 @@
+"""`audit_run`: train with canaries, and see from the releases alone which of them took part.
+
+What runs is the run that the user builds: model, method, bound, noise, sampling, trainer. What is
+seen is what leaves the aggregator: the noisy mean of each round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpacct import validate
+from dpacct.accountant import find_accountant
+from dpacct.budget import Spent
+from dpacct.empirical.one_run import Seen, Shown, judge
+from dpacct.empirical.promises import Promise
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl.auditing.canaries import CanaryClients, Directions
+from dpacct.fl.clients import Population
+from dpacct.fl.federation import Federation
+from dpacct.fl.engine.engine import Engine
+from dpacct.fl.engine.states import TrainingState
+from dpacct.fl.local.batches import chunks
+from dpacct.fl.privacy.findings import AuditFailed
+from dpacct.fl.privacy.markers import scatter
+from dpacct.ledger import Event
+from dpacct.rounds import Adjacency, Phase, Schedule
+
+# Canaries that are bounded at a time.
+_CHUNK = 64
+_NAMES = {
+    "guesses": "more canaries were recognized than the charged budget allows",
+    "noise": "the released sums carry less noise than was charged for",
+    "contribution": "a client moves the sum by more than the clip norm",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunAudit:
+    """What canaries showed of one run.
+
+    Attributes:
+        charged: the epsilon that the rounds which ran are charged, at their delta.
+        shown: what canaries prove, beside what was promised.
+        gaussian_epsilon: the run exceeds it, if its noise is Gaussian and its sampling as charged.
+        rounds: how many ran. clients: besides the canaries.
+    """
+
+    charged: Spent
+    shown: Shown
+    gaussian_epsilon: float
+    rounds: int
+    clients: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing contradicts what was charged."""
+        return not self.shown.faults
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What contradicts it, each in a sentence."""
+        return tuple(_NAMES[name] for name in self.shown.faults)
+
+    def require(self) -> None:
+        """Raise if something was found.
+
+        Raises:
+            AuditFailed: with all that was found.
+        """
+        if self.faults:
+            raise AuditFailed("; ".join(self.faults))
+
+
+def audit_run(
+    build: Callable[[Population], Federation],
+    clients: Population,
+    *,
+    canaries: int = 200,
+    error: float = 1e-6,
+    confidence: float = 0.95,
+) -> RunAudit:
+    """Train a run with canaries among its clients, and test what it releases.
+
+    Args:
+        build: makes the run for a population, e.g.
+            ``lambda people: Federation(model, loss, people, rounds=20, ...)``; with a model of its
+            own, for it is trained.
+        clients: who else takes part; their data are not looked at.
+        canaries: how many; each takes part or not (under replace-one: sends one of two opposite
+            updates) by a coin. About 200 find noise that is 20 % too small.
+        error: probability that a run which does as it is charged for fails.
+        confidence: of the epsilons that are shown, each.
+    Returns:
+        What was shown. Fewer canaries and rounds show less; passing is evidence, not a proof.
+    Raises:
+        InvalidParameter: too few canaries for the error, or more than the model has room for.
+        Unsupported: a run whose release this audit cannot read.
+    """
+    confidence = validate.positive_probability(
+        "confidence", confidence, "the confidence of an audit", below_one=True
+    )
+    number = validate.count("canaries", canaries, "canaries of an audit")
+    error = validate.positive_probability("error", error, "the error of an audit")
+    least = least_canaries(error)
+    if number < least:
+        rule = f"with an error of {error:g} an audit needs at least {least}: half of them guess it"
+        raise InvalidParameter("canaries", number, rule)
+    people = CanaryClients(clients, number)
+    with build(people) as run:
+        engine, account = run.player.engine, run.player.account
+        if engine.clients is not people:
+            rule = "the run trains the clients that it is given"
+            raise InvalidParameter("build", type(engine.clients).__name__, rule)
+        reason = run.not_private_because
+        if reason is not None:
+            raise Unsupported(f"nothing is promised that could be tested: {reason}")
+        seen, schedule = _watch(run, people)
+        promise = Promise.of(schedule, account.accountant)
+        charged = run.epsilon
+        judged = find_accountant(account.accountant)
+    shown = judge(seen, promise, charged.delta, error, confidence)
+    gaussian = 0.0
+    if math.isfinite(shown.noise_factor):
+        likely = schedule.scale_noise(shown.noise_factor)
+        gaussian = judged.epsilon(likely, charged.delta).lower
+    return RunAudit(charged, shown, gaussian, schedule.rounds, len(clients))
+
+
+def least_canaries(error: float) -> int:
+    """How many coins somebody who knows them all must have guessed, for a claim to be refuted.
+
+    Args:
+        error: probability that chance alone does as well.
+    """
+    return math.ceil(-math.log2(error / 3)) + 1
+
+
+def _watch(run: Federation, people: CanaryClients) -> tuple[Seen, Schedule]:
+    """Train, and note what each release shows."""
+    player = run.player
+    engine, state = player.engine, player.state
+    replaced = engine.plan.adjacency is Adjacency.REPLACE_ONE
+    directions = people.aim(engine.layout.size, state.bound.clip_norm, replaced=replaced)
+    expected = _Expected.of(engine, state, people, directions)
+    projections: list[Tensor] = []
+    shifts: list[Tensor] = []
+    events: list[Event] = []
+    for _ in run:
+        state = player.state
+        if state.released is None:
+            raise Unsupported("too few noise shares arrived, and nothing was released")
+        sums = state.released.cpu() * engine.plan.cohort_size
+        projections.append(directions.project(sums, expected.weights) / expected.clip_norm)
+        shifts.append(expected.lengths / expected.clip_norm)
+        events.append(expected.event)
+        if run.round < run.rounds:
+            expected = _Expected.of(engine, state, people, directions)
+    if not events:
+        raise InvalidParameter("rounds", 0, f"no round ran: {run.stopped_because}")
+    number = len(people.coins)
+    seen_all = torch.stack(projections).numpy()
+    seen = Seen(
+        seen_all[:, :number],
+        torch.stack(shifts).numpy()[:, :number],
+        people.coins.numpy(),
+        seen_all[:, number:],
+        np.array([event.releases[0].noise_multiplier for event in events]),
+        engine.plan.sampling.sampling_rate,
+        engine.plan.adjacency,
+    )
+    return seen, Schedule(Phase(event.charged, 1) for event in events)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Expected:
+    """What canaries contribute to the next round, if they take part.
+
+    Attributes:
+        weights: float64 [d], at each coordinate that of the bounded canary which has it, length 1.
+        lengths: float64 [n], of the bounded canaries. clip_norm, event: of the round.
+    """
+
+    weights: Tensor
+    lengths: Tensor
+    clip_norm: float
+    event: Event
+
+    @classmethod
+    def of(
+        cls, engine: Engine, state: TrainingState, people: CanaryClients, directions: Directions
+    ) -> _Expected:
+        """Bound them as the engine does."""
+        kept = engine.open(state).kept
+        like = next(iter(state.params.values()))
+        whole = torch.zeros(engine.layout.size, dtype=torch.float64)
+        for numbers in chunks(range(directions.count), _CHUNK):
+            rows = torch.stack([people.raw(number) for number in numbers]).to(like)
+            rows = engine.bound(state, kept, rows).bounded.rows
+            whole += scatter(rows, kept, engine.layout.size).sum(dim=0).double().cpu()
+        lengths = directions.project(whole, whole).sqrt()
+        shares = torch.where(lengths > 0, lengths, 1.0)[directions.owners.clamp(min=0)]
+        event = engine.plan.event(state.bound, engine.noise, {})
+        return cls(whole / shares, lengths, state.bound.clip_norm, event)
