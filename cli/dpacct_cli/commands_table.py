@@ -21,6 +21,7 @@ COMMANDS = {
     "report": ("dpacct_cli.commands.report", "report"),
     "explore": ("dpacct_cli.explore.command", "explore"),
     "train": ("dpacct_cli.train.command", "train"),
+    "audit": ("dpacct_cli.audit.command", "audit"),
 }
 # Of each group the module with its commands, and its help.
 GROUPS = {

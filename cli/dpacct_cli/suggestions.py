@@ -57,6 +57,7 @@ COMMANDS = {
     "risk": "attack attacks advantage audit",
     "rdp": "renyi curve",
     "compare": "comparison",
+    "audit": "canary canaries test verify leak check",
     "train": "fit run fl federated",
     "ledger": "ledgers log history",
     "show": "list ls status cat print",

@@ -21,6 +21,7 @@ from typing import Any, cast
 
 from dpacct.budget import Spent
 from dpacct.errors import InvalidParameter
+from dpacct.fl.clients import Population
 from dpacct.fl.federation import Federation
 from dpacct.fl.models import cross_entropy, save_parameters
 from dpacct.fl.report.callbacks import Callback, RunView
@@ -89,10 +90,29 @@ def open_run(job: Job, files: RunFiles, settings: Settings, *, resume: bool) -> 
     Raises:
         DpacctError: as `Federation` and its ``resume``.
     """
-    run = Federation(
+    run = federation(
+        job,
+        job.clients,
+        ledger=files.ledger,
+        name=files.run_name(settings.method),
+        checkpoint=files.checkpoint,
+        callbacks=[_Beginning(files, replace(settings, ledger=files.ledger.name).dump())],
+    )
+    # Without a checkpoint nothing was ever charged.
+    return run.resume() if resume and files.checkpoint.exists() else run
+
+
+def federation(job: Job, clients: Population, **recorded: Any) -> Federation:
+    """The run that a job describes, on clients.
+
+    Args:
+        job: what runs. clients: its own, or others in their place.
+        recorded: arguments of `Federation` that say where the run is recorded.
+    """
+    return Federation(
         job.model,
         cross_entropy,
-        job.clients,
+        clients,
         rounds=job.rounds,
         method=job.method,
         clip_norm=job.clip_norm,
@@ -105,15 +125,10 @@ def open_run(job: Job, files: RunFiles, settings: Settings, *, resume: bool) -> 
         server_lr=job.server_lr,
         secure_noise=job.secure_noise,
         vectorize=job.vectorize,
-        ledger=files.ledger,
-        name=files.run_name(settings.method),
         device=job.device,
         seed=job.seed,
-        checkpoint=files.checkpoint,
-        callbacks=[_Beginning(files, replace(settings, ledger=files.ledger.name).dump())],
+        **recorded,
     )
-    # Without a checkpoint nothing was ever charged.
-    return run.resume() if resume and files.checkpoint.exists() else run
 
 
 def train(run: Federation, job: Job, files: RunFiles, style: Style, eval_every: int) -> Outcome:

@@ -111,8 +111,9 @@ def refutes(guesses: Guesses, epsilons: Array, deltas: Array, error: float) -> n
     m, r, c = guesses.canaries, guesses.made, guesses.right
     growth = np.exp(epsilons) * (1 + FUNCTION_ERROR)
     # The mass on W = c: at most the error, and no less wrong for what is right.
-    wrong = np.full(len(epsilons), _down(error * (r - c) / m))
-    right = _down(wrong * c / (r - c)) if c < r else wrong + _down(error * r / m)
+    mass = np.full(len(epsilons), error / m)
+    wrong = _down(mass * (r - c))
+    right = _down(wrong * c / (r - c)) if c < r else _down(mass * r)
     refuted = np.zeros(len(epsilons), dtype=bool)
     for level in range(c, 0, -1):
         needed = np.maximum(wrong, _least_fpr(right, growth, deltas))

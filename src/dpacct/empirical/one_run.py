@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2
-from scipy.stats import t as student
+from scipy.special import gammaincinv, stdtrit  # pyright: ignore[reportMissingTypeStubs]
 
 from dpacct.empirical.guessing import Guesses, least_epsilon, smallest_tail
 from dpacct.empirical.promises import Promise
@@ -119,7 +118,7 @@ def best_number(like: Seen, delta: float, error: float) -> int:
     numbers = sorted({max(1, math.ceil(m * fraction)) for fraction in _FRACTIONS})
     shown = np.zeros(len(numbers))
     for _ in range(_PLANNED_RUNS):
-        coins = rng.random(m) < 0.5
+        coins: NDArray[np.bool_] = rng.random(m) < 0.5
         signs = np.where(coins, 1.0, -1.0 if like.replaced else 0.0)
         here = rng.random((rounds, m)) < like.sampling_rate
         noise = rng.normal(size=(rounds, m)) * like.noise_multipliers[:, np.newaxis]
@@ -179,7 +178,9 @@ def _most_noise(seen: Seen, error: float) -> float:
     scaled = seen.empty / seen.noise_multipliers[:, np.newaxis]
     if scaled.size == 0:
         return math.inf
-    return math.sqrt(float(np.sum(scaled**2)) / float(chi2.ppf(error, scaled.size)))
+    # The quantile of the sum of squares of as many normal variables.
+    quantile = 2 * float(gammaincinv(scaled.size / 2, error))
+    return math.sqrt(float(np.sum(scaled**2)) / quantile)
 
 
 def _least_contribution(seen: Seen, error: float) -> float:
@@ -195,5 +196,5 @@ def _least_contribution(seen: Seen, error: float) -> float:
     freedom = len(means) - 2
     squares = inside.var() * len(inside) + outside.var() * len(outside)
     spread = math.sqrt(squares / freedom * (1 / len(inside) + 1 / len(outside)))
-    least = inside.mean() - outside.mean() - float(student.isf(error, freedom)) * spread
+    least = inside.mean() - outside.mean() - -float(stdtrit(freedom, error)) * spread
     return float(least) / (2.0 if seen.replaced else 1.0)

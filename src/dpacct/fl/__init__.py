@@ -9,6 +9,7 @@ if find_spec("torch") is None:
     )
 
 from dpacct.fl.auditing.audit import audit
+from dpacct.fl.auditing.runs import RunAudit, audit_run
 from dpacct.fl.clients import ClientData, Population
 from dpacct.fl.engine.open_round import OpenRound
 from dpacct.fl.engine.states import Contributions, Draw
@@ -104,6 +105,7 @@ __all__ = [
     "PublicTopK",
     "RandomK",
     "Report",
+    "RunAudit",
     "RunView",
     "Scaffold",
     "SecureGaussianNoise",
@@ -113,6 +115,7 @@ __all__ = [
     "Timing",
     "Uniform",
     "audit",
+    "audit_run",
     "evaluate",
     "privatize",
 ]

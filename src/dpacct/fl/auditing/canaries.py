@@ -58,14 +58,12 @@ class Directions:
         """One of them [d], of length 1."""
         return torch.where(self.owners == number, self.signs, 0.0) / self.size**0.5
 
-    def project(self, vector: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Inner products [n] with all of them, or with other vectors of the same coordinates.
+    def project(self, vector: Tensor, weights: Tensor) -> Tensor:
+        """Inner products [n] with vectors of the same coordinates as these.
 
         Args:
-            vector: [d]. weights: [d], at each coordinate that of the vector that has it; default
-                the unit vectors themselves.
+            vector: [d]. weights: [d], at each coordinate that of the vector that has it.
         """
-        weights = self.signs / self.size**0.5 if weights is None else weights
         owned = self.owners >= 0
         products = vector.double() * weights.double()
         sums = torch.zeros(self.count, dtype=torch.float64)
@@ -78,18 +76,20 @@ class CanaryClients(Sequence[ClientData]):
     Args:
         clients: who else is there; the first lends canaries its data to train on.
         canaries: how many.
+        silent: the others train, and send nothing. Privacy is promised against somebody who knows
+            what they send; so may the audit.
 
     Attributes:
         coins: bool [m], which of them are in.
     """
 
-    def __init__(self, clients: Population, canaries: int) -> None:
+    def __init__(self, clients: Population, canaries: int, *, silent: bool) -> None:
         if not len(clients):
             raise InvalidParameter("clients", 0, "a canary borrows the data of a client")
         first: object = clients[0]
         if not isinstance(first, ClientData):
             raise Unsupported("canaries stand among clients, and these are single examples")
-        self.clients = clients
+        self.clients, self._silent = clients, silent
         self.coins = torch.rand(canaries) < 0.5
         self._example, self._factor = first, 0.0
         self._directions: Directions | None = None
@@ -126,7 +126,9 @@ class CanaryClients(Sequence[ClientData]):
             return [self[place] for place in range(*index.indices(len(self)))]
         place = range(len(self))[index]
         if place < len(self.clients):
-            return self.clients[place]
+            data = self.clients[place]
+            nothing = self._aimed().signs * 0.0
+            return Canary(data.inputs, data.targets, nothing) if self._silent else data
         number = place - len(self.clients)
         factor = 1.0 if self.coins[number] else self._factor
         data = self._example
@@ -138,6 +140,9 @@ class CanaryClients(Sequence[ClientData]):
         Raises:
             Unsupported: nobody has aimed yet.
         """
+        return self._length * self._aimed().row(number)
+
+    def _aimed(self) -> Directions:
         if self._directions is None:
             raise Unsupported("canaries have no direction before the run is known")
-        return self._length * self._directions.row(number)
+        return self._directions

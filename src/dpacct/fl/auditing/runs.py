@@ -22,9 +22,9 @@ from dpacct.empirical.promises import Promise
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.auditing.canaries import CanaryClients, Directions
 from dpacct.fl.clients import Population
-from dpacct.fl.federation import Federation
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.states import TrainingState
+from dpacct.fl.federation import Federation
 from dpacct.fl.local.batches import chunks
 from dpacct.fl.privacy.findings import AuditFailed
 from dpacct.fl.privacy.markers import scatter
@@ -33,6 +33,7 @@ from dpacct.rounds import Adjacency, Phase, Schedule
 
 # Canaries that are bounded at a time.
 _CHUNK = 64
+OTHERS = ("silent", "heard")
 _NAMES = {
     "guesses": "more canaries were recognized than the charged budget allows",
     "noise": "the released sums carry less noise than was charged for",
@@ -49,6 +50,7 @@ class RunAudit:
         shown: what canaries prove, beside what was promised.
         gaussian_epsilon: the run exceeds it, if its noise is Gaussian and its sampling as charged.
         rounds: how many ran. clients: besides the canaries.
+        noise_multiplier: of the first round, as charged.
     """
 
     charged: Spent
@@ -56,6 +58,7 @@ class RunAudit:
     gaussian_epsilon: float
     rounds: int
     clients: int
+    noise_multiplier: float
 
     @property
     def passed(self) -> bool:
@@ -82,6 +85,7 @@ def audit_run(
     clients: Population,
     *,
     canaries: int = 200,
+    others: str = "silent",
     error: float = 1e-6,
     confidence: float = 0.95,
 ) -> RunAudit:
@@ -91,7 +95,10 @@ def audit_run(
         build: makes the run for a population, e.g.
             ``lambda people: Federation(model, loss, people, rounds=20, ...)``; with a model of its
             own, for it is trained.
-        clients: who else takes part; their data are not looked at.
+        clients: who else takes part.
+        others: "silent": they train, and send nothing. Privacy is promised against attackers who
+            know what others send, and can subtract it; so this shows most. "heard": they send what
+            they train, which hides canaries, and shows what the model of a real run does.
         canaries: how many; each takes part or not (under replace-one: sends one of two opposite
             updates) by a coin. About 200 find noise that is 20 % too small.
         error: probability that a run which does as it is charged for fails.
@@ -111,7 +118,9 @@ def audit_run(
     if number < least:
         rule = f"with an error of {error:g} an audit needs at least {least}: half of them guess it"
         raise InvalidParameter("canaries", number, rule)
-    people = CanaryClients(clients, number)
+    if others not in OTHERS:
+        raise InvalidParameter("others", others, f"the other clients are {' or '.join(OTHERS)}")
+    people = CanaryClients(clients, number, silent=others == "silent")
     with build(people) as run:
         engine, account = run.player.engine, run.player.account
         if engine.clients is not people:
@@ -129,7 +138,8 @@ def audit_run(
     if math.isfinite(shown.noise_factor):
         likely = schedule.scale_noise(shown.noise_factor)
         gaussian = judged.epsilon(likely, charged.delta).lower
-    return RunAudit(charged, shown, gaussian, schedule.rounds, len(clients))
+    noise = schedule.phases[0].round.noise_multiplier
+    return RunAudit(charged, shown, gaussian, schedule.rounds, len(clients), noise)
 
 
 def least_canaries(error: float) -> int:

@@ -1,0 +1,152 @@
+"""`dpacct audit`: train with canaries, and see what the releases say of them."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpacct import validate
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct_cli import options
+from dpacct_cli.errors import OptionConflict
+from dpacct_cli.options import number
+from dpacct_cli.render import Answer, show
+from dpacct_cli.train import options as trained
+from dpacct_cli.train.settings import KEYS, Settings, combine, load
+
+FAULTY = 1
+
+Canaries = Annotated[
+    str,
+    typer.Option(
+        "--canaries",
+        metavar="N",
+        help="How many clients are planted, each in or out by a coin; default 200.",
+        show_default=False,
+    ),
+]
+Error = Annotated[
+    str,
+    typer.Option(
+        "--error",
+        metavar="P",
+        help="Probability that a sound run is called faulty; default 1e-6.",
+        show_default=False,
+    ),
+]
+Others = Annotated[
+    str,
+    typer.Option(
+        "--others",
+        metavar="WAY",
+        help="The other clients: silent (default), or heard, which hides canaries among what is "
+        "trained.",
+        show_default=False,
+    ),
+]
+Confidence = Annotated[
+    str,
+    typer.Option(
+        "--confidence",
+        metavar="P",
+        help="Of the epsilons that are shown; default 0.95.",
+        show_default=False,
+    ),
+]
+SettingsFile = Annotated[
+    str | None,
+    typer.Option(
+        "--run",
+        metavar="FILE",
+        help="The settings of a run, as `dpacct train` leaves them beside its ledger.",
+    ),
+]
+
+
+def audit(
+    context: typer.Context,
+    method: trained.MethodName = None,
+    run: SettingsFile = None,
+    canaries: Canaries = "200",
+    others: Others = "silent",
+    error: Error = "1e-6",
+    confidence: Confidence = "0.95",
+    data: trained.Data = None,
+    data_dir: trained.DataDir = None,
+    clients: options.ClientsOnly = None,
+    partition: trained.Partition = None,
+    model: trained.Model = None,
+    preset: trained.Preset = None,
+    config: trained.Config = None,
+    rounds: options.Rounds = None,
+    q: options.Rate = None,
+    cohort: options.CohortOnly = None,
+    sampling: options.SamplingName = None,
+    adjacency: options.AdjacencyName = None,
+    eps: options.Eps = None,
+    noise: options.Noise = None,
+    delta: trained.Delta = None,
+    assignments: trained.Assignments = None,
+    device: trained.Device = None,
+    secure_noise: trained.SecureNoise = False,
+    vectorize: trained.Vectorize = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Is a training run the mechanism that it is charged for? Canaries among its clients tell.
+
+    Exit code 1 where something contradicts the charge. -q prints passed or failed.
+
+    Examples:
+      dpacct audit dp-fedavg
+      dpacct audit dp-fedavg --rounds 20 --noise 1 --sampling full
+      dpacct audit dp-fedpgn --set rho=0.1 --data mnist --data-dir data
+      dpacct audit mymethods:Proximal --json
+      dpacct audit --run mnist.dp-fedavg-1.settings.json
+    """
+    style = options.read_style(as_json, quiet)
+    flag = "yes" if secure_noise else None
+    typed = {key: context.params.get(key) for key in KEYS} | {"secure_noise": flag}
+    layers = (tuple(assignments or ()), preset, config)
+    settings = _settings(method, run, typed, layers)
+    planted = validate.count("canaries", number(canaries), "the number of canaries")
+    wrong = validate.positive_probability("error", number(error), "an error", below_one=True)
+    sure = validate.positive_probability(
+        "confidence", number(confidence), "a confidence", below_one=True
+    )
+    if find_spec("torch") is None:
+        raise Unsupported("an audit trains, which needs PyTorch: pip install 'dpacct[fl]'")
+    # PyTorch is imported here, once everything that can be checked without it has been.
+    from dpacct_cli.audit.job import audit_job
+    from dpacct_cli.audit.page import data as keys
+    from dpacct_cli.audit.page import page
+
+    found, job = audit_job(settings, planted, others, wrong, sure)
+    words = "passed" if found.passed else "failed"
+    show(Answer(keys(settings, job, found), words, lambda: page(settings, job, found)), style)
+    if not found.passed:
+        raise typer.Exit(FAULTY)
+
+
+def _settings(
+    method: str | None,
+    run: str | None,
+    typed: dict[str, str | None],
+    layers: tuple[tuple[str, ...], str | None, str | None],
+) -> Settings:
+    """What is audited: the settings of a run, or what is typed."""
+    if run is None:
+        if method is None:
+            known = f"a method is one of {', '.join(trained.METHODS)}, or package.module:Class"
+            raise InvalidParameter("method", None, known)
+        return combine(method, typed, *layers)
+    said = [key for key, value in typed.items() if value is not None]
+    if method is not None or said or any(layers):
+        other = method or (
+            f"--{said[0].replace('_', '-')}" if said else "--set, --preset, --config"
+        )
+        raise OptionConflict(f"--run {run} says all that {other} would; drop one of them.")
+    return load(Path(run))

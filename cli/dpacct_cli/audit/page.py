@@ -1,0 +1,83 @@
+"""What `dpacct audit` answers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dpacct.display import down, up
+from dpacct.fl.auditing.runs import RunAudit
+from dpacct.rounds import Round
+from dpacct_cli import mechanism
+from dpacct_cli.render import Page, Row, plain
+from dpacct_cli.train.job import Job
+from dpacct_cli.train.settings import Settings
+
+UNSEEN = (
+    "An audit finds faults, and proves nothing by finding none. It does not see what clients send "
+    "beside their update, what is done with data outside of training, or whether cohorts and "
+    "noise come from good randomness."
+)
+
+
+def data(settings: Settings, job: Job, found: RunAudit) -> dict[str, Any]:
+    """The keys of --json."""
+    shown, guesses = found.shown, found.shown.guesses
+    factor = shown.noise_factor
+    return {
+        "passed": found.passed,
+        "faults": list(found.faults),
+        "method": settings.method,
+        "data": job.dataset.name,
+        "rounds": found.rounds,
+        "epsilon": {"lower": found.charged.lower, "upper": found.charged.upper},
+        "delta": found.charged.delta,
+        "shown": {
+            "epsilon": shown.epsilon,
+            "epsilon_if_gaussian": found.gaussian_epsilon,
+            "noise_factor": factor if math.isfinite(factor) else None,
+            "confidence": shown.confidence,
+        },
+        "canaries": guesses.canaries,
+        "guesses": guesses.made,
+        "right": guesses.right,
+        "chance": shown.chance,
+        "error": shown.error,
+        "clients": found.clients,
+        "sampling": job.sampling.name,
+        "sampling_rate": job.sampling.sampling_rate,
+        "adjacency": job.adjacency or str(job.sampling.default_adjacency),
+        "noise_multiplier": found.noise_multiplier,
+    }
+
+
+def page(settings: Settings, job: Job, found: RunAudit) -> Page:
+    """The rows for people."""
+    shown, guesses = found.shown, found.shown.guesses
+    sure = f"{plain(100 * shown.confidence)} % sure"
+    verdict = [Row("audit", "passed", "nothing contradicts what is charged")]
+    if not found.passed:
+        verdict = [Row("audit", "FAILED", fault) for fault in found.faults]
+    factor = shown.noise_factor
+    seen = f"at most {up(factor, 3)} x" if math.isfinite(factor) else "unknown"
+    plan = found.rounds * Round(found.noise_multiplier, job.sampling, job.adjacency)
+    rows = [
+        *verdict,
+        mechanism.epsilon_row(found.charged, job.delta.origin),
+        Row("shown", f"above {down(shown.epsilon, 3)}", f"whatever runs; {sure}"),
+        Row("", f"above {down(found.gaussian_epsilon, 3)}", f"if its noise is Gaussian; {sure}"),
+        Row("noise seen", seen, f"what is charged, for a contribution of one clip norm; {sure}"),
+        Row(
+            "canaries",
+            f"{guesses.canaries}",
+            f"{guesses.right} of {guesses.made} guesses right; as many or more have a probability "
+            f"of {up(shown.chance, 2)} at most",
+        ),
+        *mechanism.rows(plan),
+        Row(
+            "training",
+            f"{settings.method} on {job.dataset.name}, {found.clients:,} clients beside the canaries",
+        ),
+    ]
+    error = f"A sound run is called faulty with a probability of {plain(shown.error)} at most."
+    return Page(rows, closing=f"{error} {UNSEEN}")
