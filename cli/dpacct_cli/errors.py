@@ -72,12 +72,26 @@ LABELS = {
     "public_seed": "--public-seed",
     "vectorize": "--vectorize",
     "eval_every": "--eval-every",
+    "canaries": "--canaries",
+    "others": "--others",
+    "error": "--error",
+    "confidence": "--confidence",
 }
 # Parameters whose values are numbers, by what kind of number helps to guess what was meant.
-SHARES = {"sampling_rate", "delta", "advantage", "tpr", "fpr", "prior", "momentum"}
+SHARES = {
+    "sampling_rate",
+    "delta",
+    "advantage",
+    "tpr",
+    "fpr",
+    "prior",
+    "momentum",
+    "error",
+    "confidence",
+}
 WHOLE = {
     "rounds", "cohort_size", "num_clients", "steps", "epochs", "batch_size", "seed",
-    "public_seed", "eval_every",
+    "public_seed", "eval_every", "canaries",
 }  # fmt: skip
 REALS = {
     "epsilon", "claim", "noise_multiplier", "num_epochs", "orders", "clip_norm", "lr",

@@ -129,7 +129,7 @@ def test_shares_that_are_collected_apart_are_the_whole(noise, method):
         options["clip_norm"] = None
     _, model = one_place(**options)
     with federation(linear(), CLIENTS, **(SETTINGS | options)) as run:
-        player = run._player
+        player = run.player
         player.begin("shares", run.rounds, None)
         for _ in range(run.rounds):
             opened = player.rounds.open()

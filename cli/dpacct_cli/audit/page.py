@@ -41,7 +41,6 @@ def data(settings: Settings, job: Job, found: RunAudit) -> dict[str, Any]:
         "canaries": guesses.canaries,
         "guesses": guesses.made,
         "right": guesses.right,
-        "chance": shown.chance,
         "error": shown.error,
         "clients": found.clients,
         "sampling": job.sampling.name,
@@ -70,13 +69,12 @@ def page(settings: Settings, job: Job, found: RunAudit) -> Page:
         Row(
             "canaries",
             f"{guesses.canaries}",
-            f"{guesses.right} of {guesses.made} guesses right; as many or more have a probability "
-            f"of {up(shown.chance, 2)} at most",
+            f"each in or out by a coin; {guesses.right} of {guesses.made} guesses were right",
         ),
         *mechanism.rows(plan),
         Row(
             "training",
-            f"{settings.method} on {job.dataset.name}, {found.clients:,} clients beside the canaries",
+            f"{settings.method} on {job.dataset.name}, {found.clients:,} clients, the canaries",
         ),
     ]
     error = f"A sound run is called faulty with a probability of {plain(shown.error)} at most."

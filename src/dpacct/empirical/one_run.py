@@ -25,6 +25,7 @@ from dpacct.rounds import Adjacency
 
 _FRACTIONS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 _PLANNED_RUNS = 8
+_TRIED = (0.1, 0.4, 1.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +66,6 @@ class Shown:
 
     Attributes:
         guesses: what the best attacker on the promised mechanism guessed.
-        chance: at most the probability of as many right guesses, if the promise is kept.
         faults: what contradicts the promise: none, or some of "guesses", "noise", "contribution".
         error: probability that a run which keeps its promise has a fault.
         epsilon: the run exceeds it at ``delta``, whatever it is.
@@ -75,7 +75,6 @@ class Shown:
     """
 
     guesses: Guesses
-    chance: float
     faults: tuple[str, ...]
     error: float
     epsilon: float
@@ -118,7 +117,7 @@ def best_number(like: Seen, delta: float, error: float) -> int:
     numbers = sorted({max(1, math.ceil(m * fraction)) for fraction in _FRACTIONS})
     shown = np.zeros(len(numbers))
     for _ in range(_PLANNED_RUNS):
-        coins: NDArray[np.bool_] = rng.random(m) < 0.5
+        coins = np.less(rng.random(m), 0.5)
         signs = np.where(coins, 1.0, -1.0 if like.replaced else 0.0)
         here = rng.random((rounds, m)) < like.sampling_rate
         noise = rng.normal(size=(rounds, m)) * like.noise_multipliers[:, np.newaxis]
@@ -135,22 +134,23 @@ def best_number(like: Seen, delta: float, error: float) -> int:
     return numbers[int(np.argmax(shown))]
 
 
-def judge(seen: Seen, promise: Promise, delta: float, error: float, confidence: float) -> Shown:
+def judge(
+    seen: Seen, promise: Promise, made: int, delta: float, error: float, confidence: float
+) -> Shown:
     """Test what one run showed against what it promises.
 
     Args:
         seen: of the run. promise: of its schedule.
-        delta: of the epsilon that is shown.
+        made: how many coins are guessed for the epsilon that is shown, see `best_number`.
+        delta: of that epsilon.
         error: probability, over the coins and the noise, that a run which keeps its promise has a
             fault; each of the three tests gets a third.
         confidence: of what is shown beside.
     """
     free = 1 - confidence
-    guesses = guess(seen, best_number(seen, delta, free))
-    least = error / 30
-    chance = smallest_tail(guesses, promise.epsilons, promise.deltas, least=least)
+    guesses = guess(seen, made)
     found = {
-        "guesses": chance <= error / 3,
+        "guesses": _chance(seen, promise, error / 300) <= error / 3,
         "noise": _most_noise(seen, error / 3) < 1.0,
         # The bound of a long update is exact to some roundings.
         "contribution": _least_contribution(seen, error / 3) > 1 + 1e-6,
@@ -159,7 +159,6 @@ def judge(seen: Seen, promise: Promise, delta: float, error: float, confidence: 
     factor = _most_noise(seen, free / 2) / contribution if contribution > 0 else math.inf
     return Shown(
         guesses,
-        chance,
         tuple(name for name, wrong in found.items() if wrong),
         error,
         least_epsilon(guesses, delta, free),
@@ -167,6 +166,19 @@ def judge(seen: Seen, promise: Promise, delta: float, error: float, confidence: 
         factor,
         confidence,
     )
+
+
+def _chance(seen: Seen, promise: Promise, least: float) -> float:
+    """At most the probability of guesses as good as these, if the promise is kept.
+
+    A few coins or all of them: that of the luckiest number, times how many are tried.
+    """
+    numbers = {max(1, math.ceil(len(seen.coins) * share)) for share in _TRIED}
+    tails = [
+        smallest_tail(guess(seen, number), promise.epsilons, promise.deltas, least=least)
+        for number in numbers
+    ]
+    return min(1.0, len(tails) * min(tails))
 
 
 def _most_noise(seen: Seen, error: float) -> float:

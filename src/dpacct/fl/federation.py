@@ -83,6 +83,7 @@ class Federation:
         stopped_because: why the run ended early, None where it did not.
         resumed_with: what is worth a note about the checkpoint it goes on from, else None.
         training_path: how clients are trained, and why; empty before the first round.
+        player: plays the rounds; has engine, state and ledger.
 
     Raises:
         InvalidParameter, Unsupported: a setting that makes no sense, or is not private.
@@ -169,7 +170,7 @@ class Federation:
         asked = Asked(vectorize, chunk_size, memory_limit)
         chooser = choose_chooser(clients, model, loss, method, layout, local, asked)
         loop = RoundLoop(run.rounds, chooser, preflight and not follows, example)
-        self._player: Player = loop if ranks is None else led(loop, ranks)
+        self.player: Player = loop if ranks is None else led(loop, ranks)
         self._callbacks = () if follows else tuple(callbacks)
         self.stopped_because, self.resumed_with = None, None
         self._close = weakref.finalize(self, run.rounds.account.close)
@@ -182,28 +183,23 @@ class Federation:
     @property
     def round(self) -> int:
         """Rounds done."""
-        return self._player.state.round
-
-    @property
-    def player(self) -> Player:
-        """What plays its rounds: the engine, the state that is public, and what is secret."""
-        return self._player
+        return self.player.state.round
 
     @property
     def training_path(self) -> str:
         """How clients are trained, and why; empty before the first round."""
-        choice = self._player.choice
+        choice = self.player.choice
         return "" if choice is None else choice.reason
 
     @property
     def bound(self) -> Bound:
         """Of the next round."""
-        return self._player.state.bound
+        return self.player.state.bound
 
     @property
     def ledger_path(self) -> Path | None:
         """The ledger's file; None for a passing one."""
-        return self._player.account.path
+        return self.player.account.path
 
     @property
     def epsilon(self) -> Spent:
@@ -211,12 +207,12 @@ class Federation:
 
         Infinite where it is not private.
         """
-        return self._player.account.epsilon()
+        return self.player.account.epsilon()
 
     @property
     def planned_epsilon(self) -> Spent:
         """What the whole plan costs where cohorts and noise are secret."""
-        delta = self._player.account.delta
+        delta = self.player.account.delta
         return spend(self.rounds * self._run.rounds.event().charged, delta, self._run.accountant)
 
     def run(self) -> Report | None:
@@ -228,11 +224,11 @@ class Federation:
 
     def __iter__(self) -> Iterator[Report]:
         """Train, one report a round; ends with the plan, or where the budget allows no more."""
-        with self._player.to_the_end():
+        with self.player.to_the_end():
             yield from self._play()
 
     def _play(self) -> Iterator[Report]:
-        player = self._player
+        player = self.player
         self.rounds = player.begin(self._run.name, self.rounds, self._run.limit)
         self.noise_multiplier = player.engine.plan.noise_multiplier
         for callback in self._callbacks:
@@ -266,7 +262,7 @@ class Federation:
             InvalidParameter: there is no path. OSError: it cannot be written.
         """
         target = self._target(path)
-        self._player.save(target)
+        self.player.save(target)
         return target
 
     def resume(self, path: str | Path | None = None) -> Self:
@@ -280,7 +276,7 @@ class Federation:
                 whose ledger was not kept.
             LedgerError: the ledger is not that of the checkpoint, or has lost rounds.
         """
-        player = self._player
+        player = self.player
         self.resumed_with = player.resume(self._target(path), calibrated=self._run.calibrated)
         self.noise_multiplier = player.engine.plan.noise_multiplier
         return self

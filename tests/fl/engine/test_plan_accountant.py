@@ -109,7 +109,7 @@ def test_a_federation_records_it(method: Method, accountant: str, by: str) -> No
         plan = 4 * Round(1.5, Uniform(4, 12))
         run.run()
         spent = run.epsilon
-        [entry] = run._player.account._open(None).runs
+        [entry] = run.player.account._open(None).runs
         assert entry.accountant == by
         assert entry.planned_epsilon() == spent.upper
     assert spent.upper == pytest.approx(epsilon(plan, delta=1e-2, accountant=by).upper, rel=1e-9)

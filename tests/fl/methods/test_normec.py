@@ -205,7 +205,7 @@ def test_a_run_takes_the_local_operator_of_the_method():
             perceptron(), cross_entropy, make_clients([4, 5]), method=method, **options
         ) as run:
             run.run()
-            assert run._player.engine.local == expected
+            assert run.player.engine.local == expected
 
 
 def test_a_large_alpha_is_linear_error_feedback():

@@ -224,7 +224,7 @@ def test_memories_of_all_clients_follow_one_course_whoever_takes_part():
             local=fl.SGD(lr=0.1, steps=2, batch_size=None),
         ) as run:
             reports = list(run)
-            kept.append(run._player.state.client_states)
+            kept.append(run.player.state.client_states)
         assert min(report.diagnostics.cohort_size for report in reports) < 5
     assert kept[0].keys() == kept[1].keys() == set(range(5))
     for client in range(5):

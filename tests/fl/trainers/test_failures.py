@@ -170,7 +170,7 @@ def test_a_client_with_more_data_than_its_share_of_the_memory_is_trained_alone()
         model = linear()
         with federation(model, clients, noise=Silent(), seed=1, **options) as run:
             run.run()
-            choice = run._player.choice
+            choice = run.player.choice
         finals.append(flat(model))
     assert [choice.trainer.admit(data) for data in clients] == [True, True, False, True]
     assert torch.allclose(*finals, atol=1e-6)
@@ -244,7 +244,7 @@ def test_memories_of_clients_that_fail_stay_as_they_are():
             linear(), clients, method=fl.FedAlphaNormEC(), clip_norm=None, vectorize=vectorize
         ) as run:
             run.run()
-            memories = run._player.state.client_states
+            memories = run.player.state.client_states
         assert [bool(memories[client]["memory"].any()) for client in range(5)] == [
             client != BAD for client in range(5)
         ]

@@ -95,7 +95,7 @@ def people(first: int, *, words: bool = False) -> list[fl.ClientData]:
 
 def visible(run: fl.Federation) -> list[Tensor]:
     """All that is released, or that another client's next update follows from."""
-    state = run._player.state
+    state = run.player.state
     found = [value.detach().clone() for value in run.model.state_dict().values()]
     found += [*state.params.values(), *state.server_state.values()]
     found += [] if state.released is None else [state.released]

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.clients import Canary, ClientData, Population
+from dpacct.fl.clients import Canary, ClientData, Population, checked
+from dpacct.fl.examples import Examples
 
 # Of a canary's raw update, in clip norms: its bound has something to do.
 _LENGTH = 100.0
@@ -86,9 +87,9 @@ class CanaryClients(Sequence[ClientData]):
     def __init__(self, clients: Population, canaries: int, *, silent: bool) -> None:
         if not len(clients):
             raise InvalidParameter("clients", 0, "a canary borrows the data of a client")
-        first: object = clients[0]
-        if not isinstance(first, ClientData):
+        if isinstance(clients, Examples):
             raise Unsupported("canaries stand among clients, and these are single examples")
+        first = checked(clients[0])
         self.clients, self._silent = clients, silent
         self.coins = torch.rand(canaries) < 0.5
         self._example, self._factor = first, 0.0

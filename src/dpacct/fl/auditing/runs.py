@@ -17,7 +17,7 @@ from torch import Tensor
 from dpacct import validate
 from dpacct.accountant import find_accountant
 from dpacct.budget import Spent
-from dpacct.empirical.one_run import Seen, Shown, judge
+from dpacct.empirical.one_run import Seen, Shown, best_number, judge
 from dpacct.empirical.promises import Promise
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.auditing.canaries import CanaryClients, Directions
@@ -133,7 +133,8 @@ def audit_run(
         promise = Promise.of(schedule, account.accountant)
         charged = run.epsilon
         judged = find_accountant(account.accountant)
-    shown = judge(seen, promise, charged.delta, error, confidence)
+    made = best_number(seen, charged.delta, 1 - confidence)
+    shown = judge(seen, promise, made, charged.delta, error, confidence)
     gaussian = 0.0
     if math.isfinite(shown.noise_factor):
         likely = schedule.scale_noise(shown.noise_factor)

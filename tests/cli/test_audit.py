@@ -1,0 +1,84 @@
+"""`dpacct audit`: what it says of a sound run and of a leaking one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WORDS = (
+    "--rounds",
+    "4",
+    "--sampling",
+    "full",
+    "--noise",
+    "2",
+    "--canaries",
+    "60",
+    "--device",
+    "cpu",
+)
+
+
+def test_a_sound_run_passes(dpacct: Any) -> None:
+    ran = dpacct("audit", "dp-fedavg", *WORDS)
+    assert ran.code == 0
+    assert "nothing contradicts what is charged" in ran.text
+    assert "FAILED" not in ran.text
+    assert "full" in ran.text or "every client" in ran.text
+
+
+def test_json_has_all_of_it(dpacct: Any) -> None:
+    found = json.loads(dpacct("audit", "dp-fed-ls", *WORDS, "--json").text)
+    assert found["passed"] is True
+    assert found["faults"] == []
+    assert found["shown"]["epsilon"] <= found["epsilon"]["upper"]
+    assert found["shown"]["epsilon_if_gaussian"] <= found["epsilon"]["upper"]
+    assert found["canaries"] == 60
+    assert found["adjacency"] == "add-remove"
+    assert found["rounds"] == 4
+
+
+def test_quiet_is_one_word(dpacct: Any) -> None:
+    assert dpacct("audit", "dp-fedavg", *WORDS, "-q").text == "passed\n"
+
+
+def test_a_fixed_cohort_grows_with_the_canaries(dpacct: Any) -> None:
+    words = ("--rounds", "2", "--sampling", "uniform", "--cohort", "50", "--noise", "4")
+    ran = dpacct("audit", "dp-fedavg", *words, "--canaries", "60", "--device", "cpu")
+    assert ran.code == 0
+    assert "80 of 160 clients" in ran.text
+    assert "replace one client" in ran.text
+
+
+def test_the_settings_of_a_run_are_audited(dpacct: Any, tmp_path: Path) -> None:
+    ledger = tmp_path / "a.ledger"
+    words = ("--rounds", "2", "--noise", "2", "--ledger", str(ledger), "--device", "cpu")
+    assert dpacct("train", "blur", *words).code == 0
+    (settings,) = tmp_path.glob("*.settings.json")
+    ran = dpacct("audit", "--run", str(settings), "--canaries", "60", "--json")
+    assert json.loads(ran.text)["method"] == "blur"
+    assert json.loads(ran.text)["rounds"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "METHOD"),
+        (("dp-fedavgg",), "dp-fedavg"),
+        (("dp-fedavg", "--canaries", "3"), "at least 23"),
+        (("dp-fedavg", "--canaries", "9999"), "room for at most"),
+        (("dp-fedavg", "--error", "0"), "--error"),
+        (("dp-fedavg", "--confidence", "2"), "--confidence"),
+        (("dp-fedavg", "--others", "loud"), "--others"),
+        (("dp-fedavg", "--run", "x.json"), "drop one"),
+        (("--run", "missing.json"), "missing.json"),
+        (("dp-fedavg", "--error", "x"), "--error"),
+    ],
+)
+def test_bad_input_is_named(dpacct: Any, words: tuple[str, ...], said: str) -> None:
+    ran = dpacct("audit", *words)
+    assert ran.code == 2
+    assert said in ran.err

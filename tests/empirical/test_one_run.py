@@ -1,0 +1,124 @@
+"""What one run shows: sound on what keeps its promise, and quick to see what does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dpacct import Adjacency, Full, Poisson, Round, Uniform
+from dpacct.empirical.one_run import Seen, best_number, judge, log_ratios
+from dpacct.empirical.promises import Promise
+
+
+def simulated(
+    rng: np.random.Generator,
+    round_: Round,
+    rounds: int,
+    *,
+    canaries: int = 150,
+    noise: float = 1.0,
+    shift: float = 1.0,
+) -> Seen:
+    """A run of Gaussian sums whose noise and contributions are these times what is charged."""
+    sigma, q = round_.noise_multiplier, round_.sampling_rate
+    coins = rng.random(canaries) < 0.5
+    replaced = round_.adjacency is Adjacency.REPLACE_ONE
+    signs = np.where(coins, 1.0, -1.0 if replaced else 0.0)
+    if isinstance(round_.sampling, Uniform):
+        order = rng.random((rounds, canaries)).argsort(axis=1).argsort(axis=1)
+        here = order < q * canaries
+    else:
+        here = rng.random((rounds, canaries)) < q
+    drawn = rng.normal(size=(rounds, 2 * canaries)) * sigma * noise
+    return Seen(
+        shift * signs * here + drawn[:, :canaries],
+        np.ones((rounds, canaries)),
+        coins,
+        drawn[:, canaries:],
+        np.full(rounds, sigma),
+        q,
+        round_.adjacency,
+    )
+
+
+ROUNDS = [
+    (Round(4.0, Full()), 20),
+    (Round(0.8, Poisson(0.2)), 20),
+    (Round(2.0, Uniform(30, 150)), 20),
+    (Round(0.5, Full()), 1),
+    (Round(16.0, Full()), 20),
+]
+
+
+@pytest.mark.parametrize("number", [0, 1, 3, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_run_that_keeps_its_promise_passes(number):
+    round_, rounds = ROUNDS[number]
+    rng = np.random.default_rng(1)
+    promise = Promise.of(rounds * round_)
+    made = best_number(simulated(rng, round_, rounds), 1e-5, 0.05)
+    wrong = 0
+    for _ in range(20):
+        seen = simulated(rng, round_, rounds)
+        assert judge(seen, promise, made, 1e-5, 1e-6, 0.95).faults == ()
+        shown = judge(seen, promise, made, 1e-5, 0.1, 0.9)
+        wrong += bool(shown.faults) + (shown.noise_factor < 1)
+    # 40 tests of one in ten: 4 are allowed; 16 and more have a probability below 2e-6 then.
+    assert wrong < 16
+
+
+@pytest.mark.parametrize(
+    ("number", "fault", "found"),
+    [
+        (0, {"noise": 0.7}, "noise"),
+        (1, {"noise": 0.7}, "noise"),
+        pytest.param(2, {"noise": 0.7}, "noise", marks=pytest.mark.slow),
+        (1, {"shift": 1.8}, "contribution"),
+        pytest.param(2, {"shift": 1.8}, "contribution", marks=pytest.mark.slow),
+        (3, {"shift": 1.8}, "contribution"),
+        (4, {"noise": 0.1}, "guesses"),
+    ],
+)
+def test_a_fault_is_seen(number, fault, found):
+    round_, rounds = ROUNDS[number]
+    seen = simulated(np.random.default_rng(3), round_, rounds, canaries=400, **fault)
+    shown = judge(seen, Promise.of(rounds * round_), 40, 1e-5, 1e-6, 0.95)
+    assert found in shown.faults
+
+
+def test_scores_are_likelihood_ratios():
+    rng = np.random.default_rng(4)
+    seen = simulated(rng, Round(1.3, Poisson(0.25)), 3, canaries=4)
+    q, sigma = 0.25, 1.3
+    x = seen.projections
+    alone = np.exp(-(x**2) / (2 * sigma**2))
+    moved = np.exp(-((x - 1) ** 2) / (2 * sigma**2))
+    opposite = np.exp(-((x + 1) ** 2) / (2 * sigma**2))
+    there = np.log((1 - q) * alone + q * moved).sum(axis=0)
+    assert log_ratios(seen) == pytest.approx(there - np.log(alone).sum(axis=0))
+    swapped = replace(seen, adjacency=Adjacency.REPLACE_ONE)
+    other = np.log((1 - q) * alone + q * opposite).sum(axis=0)
+    assert log_ratios(swapped) == pytest.approx(there - other)
+
+
+def test_others_hide_faults_and_make_none():
+    rng = np.random.default_rng(6)
+    round_ = Round(1.0, Full())
+    seen = simulated(rng, round_, 10)
+    background = rng.normal(size=seen.empty.shape[1]) * 3
+    louder = replace(
+        seen,
+        empty=seen.empty + background,
+        projections=seen.projections + rng.normal(size=seen.projections.shape[1]) * 3,
+    )
+    shown = judge(louder, Promise.of(10 * round_), 40, 1e-5, 1e-6, 0.95)
+    assert shown.faults == ()
+    assert shown.noise_factor > 1.5
+
+
+def test_a_promise_is_that_of_the_accountant():
+    promise = Promise.of(10 * Round(2.0, Poisson(0.3)))
+    assert (np.diff(promise.epsilons) > 0).all()
+    assert (np.diff(promise.deltas) <= 0).all()
+    assert promise.deltas[-1] == pytest.approx(1e-9, rel=1e-3)

@@ -1,0 +1,175 @@
+"""Audits of whole runs: what is right passes, and planted faults are seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+from dpacct import Full, Poisson, fl
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl.auditing.canaries import CanaryClients, Directions
+from dpacct.fl.auditing.runs import audit_run, least_canaries
+from tests.fl.problems import cross_entropy, make_clients
+
+pytestmark = pytest.mark.usefixtures("uncounted")
+
+
+def builder(**options):
+    given = {
+        "rounds": 15,
+        "clip_norm": 0.5,
+        "noise_multiplier": 3.0,
+        "sampling": Full(),
+        "local": fl.SGD(lr=0.1, steps=1),
+        "delta": 1e-5,
+        "vectorize": True,
+    } | options
+
+    def build(clients):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 120), nn.Tanh(), nn.Linear(120, 3))
+        return fl.Federation(model, cross_entropy, clients, **given)
+
+    return build
+
+
+def audited(canaries=120, **options):
+    # Coins and directions from a seed: what passes here passes everywhere but for the noise.
+    torch.manual_seed(5)
+    return audit_run(builder(**options), make_clients([5, 3, 4]), canaries=canaries)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"sampling": Poisson(0.4), "noise_multiplier": 1.0},
+        {"sampling": Full(), "adjacency": "replace-one"},
+        {"secure_noise": True, "rounds": 4},
+        {"clip_norm": None, "bound": fl.PerLayerClip((0.2, 0.2, 0.3, 0.1))},
+        {"clip_norm": None, "bound": fl.AdaptiveClip(0.5, indicator_noise=30.0)},
+        {"method": fl.AlphaNormEC(), "clip_norm": None},
+        {"method": fl.FedSMPRandK()},
+        {"method": fl.DPFedLS()},
+        {"method": fl.Scaffold(), "server": fl.Adam()},
+        {"vectorize": False, "rounds": 3},
+    ],
+)
+def test_what_is_right_passes(options):
+    found = audited(**options)
+    assert found.passed
+    found.require()
+    assert found.shown.epsilon < found.charged.upper
+    assert found.gaussian_epsilon < found.charged.upper
+
+
+def test_most_of_a_gaussian_epsilon_is_shown():
+    found = audited(noise_multiplier=1.0, rounds=10, canaries=200)
+    assert found.gaussian_epsilon > found.charged.upper / 2
+    assert found.shown.epsilon > 1.0
+
+
+@dataclass(frozen=True)
+class Quieter(fl.GaussianNoise):
+    """Noise of a standard deviation that is a part of what it says."""
+
+    part: float = 0.6
+
+    def add(self, total, limits, std, source):
+        return super().add(total, limits, self.part * std, source)
+
+
+@dataclass(frozen=True)
+class Longer(fl.GaussianNoise):
+    """Noise whose sum holds each contribution one and a half times."""
+
+    def encode(self, rows, limits, std):
+        return 1.5 * super().encode(rows, limits, std)
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"noise": Quieter()}, "noise"),
+        ({"noise": Quieter(), "sampling": Poisson(0.4)}, "noise"),
+        ({"noise": Longer(), "noise_multiplier": 1.0}, "contribution"),
+    ],
+)
+def test_a_fault_is_seen(options, fault):
+    # The preflight would refuse these runs; the canaries must see it without.
+    found = audited(preflight=False, **options)
+    assert fault in found.shown.faults
+    assert not found.passed
+    with pytest.raises(fl.AuditFailed):
+        found.require()
+
+
+def test_the_preflight_sees_them_before():
+    with pytest.raises(fl.AuditFailed):
+        audited(noise=Quieter())
+
+
+def test_canaries_are_trained_and_bounded_like_all_others():
+    people = CanaryClients(make_clients([5, 3]), 40, silent=True)
+    directions = people.aim(600, 0.5, replaced=False)
+    assert len(people) == 42
+    assert len(people[-40:]) == 40
+    inside = [number for number in range(40) if people.coins[number]]
+    for number in range(40):
+        update = people[2 + number].update
+        assert bool(update.any()) == (number in inside)
+    rows = torch.stack([people.raw(number) for number in range(40)]).double()
+    assert torch.equal((rows @ rows.T).fill_diagonal_(0), torch.zeros(40, 40))
+    assert rows.norm(dim=1).min() > 0.5
+    assert not people[0].update.any()
+    assert directions.count > 40
+
+
+def test_directions_project_on_themselves():
+    torch.manual_seed(2)
+    directions = Directions.draw(50, 7)
+    rows = torch.stack([directions.row(number) for number in range(7)])
+    vector = torch.randn(50)
+    weights = rows.sum(dim=0)
+    assert torch.allclose(directions.project(vector, weights), (rows @ vector).double())
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"canaries": 5}, "canaries"),
+        ({"canaries": 5000}, "canaries"),
+        ({"canaries": 40, "error": 0.0}, "error"),
+        ({"canaries": 40, "confidence": 1.0}, "confidence"),
+        ({"canaries": 40, "others": "loud"}, "others"),
+    ],
+)
+def test_bad_audits_are_refused(options, name):
+    with pytest.raises(InvalidParameter, match=name):
+        audit_run(builder(), make_clients([5, 3]), **options)
+
+
+def test_too_few_canaries_says_how_many():
+    with pytest.raises(InvalidParameter, match=str(least_canaries(1e-6))):
+        audit_run(builder(), make_clients([5, 3]), canaries=5)
+
+
+def test_a_run_without_a_promise_is_refused():
+    with pytest.raises(Unsupported, match="promised"):
+        audit_run(builder(seed=1), make_clients([5, 3]), canaries=40)
+
+
+def test_a_run_of_other_clients_is_refused():
+    others = make_clients([5, 3, 4])
+    build = builder()
+    with pytest.raises(InvalidParameter, match="build"):
+        audit_run(lambda _: build(others), make_clients([5, 3]), canaries=40)
+
+
+def test_examples_are_refused():
+    examples = fl.Examples(torch.utils.data.TensorDataset(torch.randn(9, 4), torch.zeros(9).long()))
+    with pytest.raises(Unsupported, match="examples"):
+        audit_run(builder(), examples, canaries=40)
