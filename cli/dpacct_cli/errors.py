@@ -79,16 +79,8 @@ LABELS = {
 }
 # Parameters whose values are numbers, by what kind of number helps to guess what was meant.
 SHARES = {
-    "sampling_rate",
-    "delta",
-    "advantage",
-    "tpr",
-    "fpr",
-    "prior",
-    "momentum",
-    "error",
-    "confidence",
-}
+    "sampling_rate", "delta", "advantage", "tpr", "fpr", "prior", "momentum", "error", "confidence",
+}  # fmt: skip
 WHOLE = {
     "rounds", "cohort_size", "num_clients", "steps", "epochs", "batch_size", "seed",
     "public_seed", "eval_every", "canaries",

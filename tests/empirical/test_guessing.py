@@ -1,4 +1,4 @@
-"""The bound on right guesses: against linear programs, exact mechanisms, and simulated attackers."""
+"""The bound on right guesses: against linear programs, exact mechanisms, and attackers."""
 
 from __future__ import annotations
 
