@@ -117,7 +117,8 @@ def best_number(like: Seen, delta: float, error: float) -> int:
     numbers = sorted({max(1, math.ceil(m * fraction)) for fraction in _FRACTIONS})
     shown = np.zeros(len(numbers))
     for _ in range(_PLANNED_RUNS):
-        coins = rng.integers(2, size=m) == 1
+        sides: Array = rng.choice([0.0, 1.0], size=m)
+        coins = sides > 0.5
         signs = np.where(coins, 1.0, -1.0 if like.replaced else 0.0)
         here = rng.random((rounds, m)) < like.sampling_rate
         noise = rng.normal(size=(rounds, m)) * like.noise_multipliers[:, np.newaxis]
