@@ -28,7 +28,6 @@ from dpacct.pairs.dominating import (
 from dpacct.pairs.gaussian import gaussian_delta, gaussian_epsilon
 from dpacct.pairs.one_round import one_round_delta
 from dpacct.tight.composition import Composition
-from dpacct.tight.grid.engine import grid_delta, grid_epsilon
 from dpacct.tight.inversion import inversion_delta, inversion_epsilon
 from dpacct.tight.moment_bounds import chernoff_delta, pinsker_delta
 
@@ -97,7 +96,7 @@ def _delta_of_rest(composition: Composition, epsilon: float) -> Interval:
         lower = gaussian_delta(epsilon, math.sqrt(low)).lower
         found = Interval(lower, gaussian_delta(epsilon, math.sqrt(high)).upper)
         return _tail_bounded(found, composition, epsilon)
-    return _either(inversion_delta, grid_delta, composition, epsilon)
+    return _either(inversion_delta, _grid_delta, composition, epsilon)
 
 
 def _auto_epsilon(composition: Composition, delta: float) -> Interval:
@@ -119,7 +118,7 @@ def _epsilon_of_rest(composition: Composition, delta: float) -> Interval:
         low, high = _precision_bounds(composition)
         lower = gaussian_epsilon(delta, math.sqrt(low)).lower
         return Interval(lower, gaussian_epsilon(delta, math.sqrt(high)).upper)
-    return _either(inversion_epsilon, grid_epsilon, composition, delta)
+    return _either(inversion_epsilon, _grid_epsilon, composition, delta)
 
 
 def _either(contour: Solver, grid: Solver, composition: Composition, at: float) -> Interval:
@@ -226,11 +225,24 @@ def _smallest_root(function: Callable[[float], float]) -> float:
     return root if function(root) > 0 else 0.0
 
 
+def _grid_delta(composition: Composition, epsilon: float) -> Interval:
+    # Imported where the contour does not reach, which is seldom.
+    from dpacct.tight.grid.engine import grid_delta  # noqa: PLC0415 - a cold start counts
+
+    return grid_delta(composition, epsilon)
+
+
+def _grid_epsilon(composition: Composition, delta: float) -> Interval:
+    from dpacct.tight.grid.engine import grid_epsilon  # noqa: PLC0415 - as above
+
+    return grid_epsilon(composition, delta)
+
+
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
         Engine("auto", _auto_delta, _auto_epsilon),
         Engine("contour", inversion_delta, inversion_epsilon),
-        Engine("grid", grid_delta, grid_epsilon),
+        Engine("grid", _grid_delta, _grid_epsilon),
     )
 }
