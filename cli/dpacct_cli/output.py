@@ -6,19 +6,18 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from dpacct.errors import InvalidParameter
+from dpacct_cli.parameters import flag, option
 
 LABEL = "--output"
 
 Output = Annotated[
     str | None,
-    typer.Option(LABEL, "-o", metavar="FILE", help="Write there instead of to stdout."),
+    option(LABEL, "-o", metavar="FILE", help="Write there instead of to stdout."),
 ]
 Force = Annotated[
     bool,
-    typer.Option("--force", help="Replace the file of -o if it exists; a ledger never is."),
+    flag("--force", help="Replace the file of -o if it exists; a ledger never is."),
 ]
 
 

@@ -7,12 +7,11 @@ import sys
 from typing import Any
 
 import pytest
-import typer.main
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct_cli import suggestions
-from dpacct_cli.app import app
+from dpacct_cli.app import ROOT
 from tests.cli.conftest import Ran
 
 # What is typed, and what the line must hold: the option, the value, the range or the way out.
@@ -211,11 +210,11 @@ def test_what_no_command_knows_is_a_synonym_or_none(dpacct: Any, words: str, par
 
 
 def test_every_synonym_leads_to_an_option_that_exists() -> None:
-    group: Any = typer.main.get_command(app)
-    commands = [*group.commands.values(), *group.commands["ledger"].commands.values()]
+    group: Any = ROOT
+    commands = [*group.values(), *group["ledger"].values()]
     known = {name for command in commands for param in command.params for name in param.opts}
     assert set(suggestions.MEANINGS) <= known
-    names = {*group.commands, *group.commands["ledger"].commands}
+    names = {*group, *group["ledger"]}
     assert set(suggestions.COMMANDS) | set(suggestions.TAKES) <= names
 
 
