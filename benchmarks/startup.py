@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -43,6 +44,8 @@ def ratios(blocks: list[dict[str, float]]) -> dict[str, float]:
 
 def main() -> None:
     """Measure and print."""
+    # What is installed has its bytecode beside it; the first runs, which do not count, write it.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "census.ledger")
         with Ledger.open(file, Budget(8, 1e-5)) as ledger:
