@@ -111,7 +111,9 @@ def line(error: DpacctError) -> str:
         if isinstance(value, str) and not hint:
             hint = suggestions.meant_value(value, error.rule)
         return InvalidParameter(label, value, error.rule, hint).describe(label)
-    sentence = f"{label} is {shown}; {words.in_units(error.rule)}."
+    # That it is no number has been said.
+    rule = error.rule.removeprefix("it has to be a number, not text: ")
+    sentence = f"{label} is {shown}; {words.in_units(rule)}."
     return f"{sentence} {hint}" if hint else sentence
 
 

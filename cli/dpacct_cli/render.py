@@ -9,13 +9,13 @@ Rule 3: whatever stands in a name, nothing but printable text reaches the screen
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dpacct.budget import Interval
 from dpacct.display import chosen, down, escaped, up
+from dpacct_cli import waiting
 from dpacct_cli.options import Style
 
 LABEL_WIDTH = 17
@@ -114,7 +114,16 @@ def show(answer: Answer, style: Style) -> None:
         if page.note:
             # What follows on stderr comes behind it, or not at all if it is lost.
             sys.stdout.flush()
-            print(f"note: {escaped(page.note)}", file=sys.stderr)
+            print_note(page.note)
+
+
+def print_note(text: str) -> None:
+    """What a person should know, on stderr; as wide as the terminal, if that is one."""
+    shown = f"note: {escaped(text)}"
+    if sys.stderr.isatty():
+        width = max(NARROWEST, waiting.columns(sys.stderr.fileno()))
+        shown = "\n".join(_lines(shown, width, whole_words=True))
+    print(shown, file=sys.stderr, flush=True)
 
 
 def _print_page(page: Page) -> None:
@@ -210,5 +219,4 @@ def _emit(*parts: tuple[str, str]) -> None:
 
 
 def _has_styles() -> bool:
-    known = os.environ.get("TERM", "dumb") not in ("", "dumb")
-    return known and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return sys.stdout.isatty() and waiting.knows_codes()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Annotated
@@ -14,7 +13,7 @@ from dpacct_cli import errors, options
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import Style, number
 from dpacct_cli.parameters import option
-from dpacct_cli.render import Answer, plain, show
+from dpacct_cli.render import Answer, plain, print_note, show
 from dpacct_cli.terminal import orderly_interrupts
 from dpacct_cli.train import options as own
 from dpacct_cli.train import page as train_page
@@ -183,4 +182,4 @@ def _say(style: Style, *notes: str | None) -> None:
     if style is Style.HUMAN:
         for note in notes:
             if note is not None:
-                print(f"note: {note}", file=sys.stderr, flush=True)
+                print_note(note)

@@ -34,6 +34,16 @@ def test_text_is_drawn_without_a_file(dpacct: Any, kind: str) -> None:
     assert found["panels"]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("columns", [40, 128])
+def test_text_fits_the_terminal(
+    dpacct: Any, kind: str, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = dpacct(f"plot {kind} {PLAN}").text.splitlines()
+    assert max(map(len, lines)) <= columns
+
+
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
 def test_a_file_is_written_by_its_name(dpacct: Any, suffix: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
