@@ -27,7 +27,7 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("calibrate --eps 8 --rounds 300 --q -0.1", ("--q is -0.1;", "(0, 1]")),
     ("calibrate --eps 8 --rounds 300 --q nan", ("--q is nan;", "(0, 1]")),
     ("calibrate --eps 8 --rounds 300 --q inf", ("--q is inf;", "(0, 1]")),
-    ("calibrate --eps 8 --rounds 300 --q ten", ("--q is 'ten', which is not a number; a sampling", "(0, 1]")),
+    ("calibrate --eps 8 --rounds 300 --q ten", ("which is not a number; a sampling", "(0, 1]")),
     ("calibrate --eps 8 --rounds 0 --q 0.1", ("--rounds is 0;", "whole number from 1")),
     ("calibrate --eps 8 --rounds 2.5 --q 0.1", ("--rounds is 2.5;", "whole number from 1")),
     ("calibrate --eps 8 --rounds many --q 0.1", ("--rounds is 'many', which is not", "whole")),
