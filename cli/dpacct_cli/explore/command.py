@@ -181,7 +181,9 @@ def _computed(
                 waiting.say(f"dpacct explore {progress(len(rows), len(sweep.settings))}")
     except KeyboardInterrupt:
         kept = "With -o FILE its rows would have been kept."
-        if journal is not None:
+        if journal is not None and not journal.rows:
+            kept = "No row was ready."
+        elif journal is not None:
             kept = f"{len(journal.rows)} of {len(sweep.settings)} rows are kept: the same with"
             kept += f" --resume goes on (-o {output})."
         print_line(f"interrupted. {kept}")

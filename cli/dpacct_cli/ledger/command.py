@@ -17,6 +17,7 @@ from dpacct_cli.mechanism_options import MechanismOptions
 from dpacct_cli.output import Force, Output, read_output, write_output
 from dpacct_cli.parameters import option
 from dpacct_cli.render import Answer, show
+from dpacct_cli.terminal import orderly_interrupts
 
 Unit = Annotated[
     str,
@@ -59,7 +60,8 @@ def init(
         raise InvalidParameter("FILE", file, "it exists already, and no ledger is ever replaced")
     if not os.path.isdir(os.path.dirname(file) or "."):  # noqa: PTH112, PTH120 - as above
         raise InvalidParameter("FILE", file, "there is no such folder")
-    with Ledger.open(file, budget, adjacency=relation, unit=unit) as ledger:
+    # Ctrl-C leaves a ledger or none, and nothing beside it.
+    with orderly_interrupts(), Ledger.open(file, budget, adjacency=relation, unit=unit) as ledger:
         summary = ledger.summary()
     show(Answer(summary, file, lambda: ledger_pages.made(summary)), style)
 
