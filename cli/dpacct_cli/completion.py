@@ -33,7 +33,7 @@ complete -o nosort -F _dpacct_completion dpacct
 ZSH = """\
 #compdef dpacct
 _dpacct_completion() {
-    local line value
+    local line value meaning
     local -a found
     local -a typed=("${(@)words[2,CURRENT]}")
     for line in "${(@f)$(_DPACCT_COMPLETE=zsh ${words[1]} "${typed[@]}" 2>/dev/null)}"; do
@@ -43,10 +43,11 @@ _dpacct_completion() {
             plain*)
                 line="${line#plain$'\\t'}"
                 value="${line%%$'\\t'*}"
-                found+=("${value//:/\\\\:}:${line#*$'\\t'}") ;;
+                meaning="${line#*$'\\t'}"
+                found+=("${value//:/\\\\:}${meaning:+:$meaning}") ;;
         esac
     done
-    (( $#found )) && _describe -V dpacct found
+    if (( $#found )); then _describe -V dpacct found; fi
 }
 if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
     _dpacct_completion "$@"

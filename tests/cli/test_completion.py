@@ -151,9 +151,35 @@ def test_fish_completes(program: dict[str, str], tmp_path: Path) -> None:
     assert done.stdout.split() == ["poisson"]
 
 
+TYPED_IN_ZSH = """\
+compdef() {{ }}
+_describe() {{ print -rl -- "${{(@P)3}}"; }}
+_files() {{ print files; }}
+{script}
+words=({words})
+CURRENT=${{#words}}
+_dpacct_completion
+"""
+
+
 @pytest.mark.skipif(not ZSH, reason="there is no zsh")
-def test_zsh_reads_its_script() -> None:
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("dpacct calibrate --sampling p", ["poisson"]),
+        ("dpacct ledger show ''", ["files"]),
+        ("dpacct ledger in", ["init:Make the ledger of a data set, with its budget."]),
+    ],
+)
+def test_zsh_completes(program: dict[str, str], words: str, found: list[str]) -> None:
+    script = TYPED_IN_ZSH.format(script=SCRIPTS["zsh"], words=words)
     done = subprocess.run(
-        [ZSH, "-n", "-c", SCRIPTS["zsh"]], capture_output=True, text=True, check=True
+        [ZSH, "-f", "-c", script],
+        env=program,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     assert done.stderr == ""
+    assert done.stdout.splitlines() == found
