@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.measure import command, median_seconds, python, table
@@ -27,7 +27,9 @@ def calls(ledger: Path) -> dict[str, Callable[[], object]]:
     Args:
         ledger: a file that exists.
     """
-    typed: dict[str, list[str]] = {name: name.split()[1:] for name in (HELP, CALIBRATE, EPSILON)}
+    typed: dict[str, Sequence[str]] = {
+        name: name.split()[1:] for name in (HELP, CALIBRATE, EPSILON)
+    }
     typed[SHOW] = ["ledger", "show", str(ledger)]
     return {
         'python -c "pass"': python("-c", "pass"),
