@@ -96,7 +96,7 @@ def _delta_of_rest(composition: Composition, epsilon: float) -> Interval:
         lower = gaussian_delta(epsilon, math.sqrt(low)).lower
         found = Interval(lower, gaussian_delta(epsilon, math.sqrt(high)).upper)
         return _tail_bounded(found, composition, epsilon)
-    return _either(inversion_delta, _grid_delta, composition, epsilon)
+    return _either(inversion_delta, grid_delta, composition, epsilon)
 
 
 def _auto_epsilon(composition: Composition, delta: float) -> Interval:
@@ -118,7 +118,7 @@ def _epsilon_of_rest(composition: Composition, delta: float) -> Interval:
         low, high = _precision_bounds(composition)
         lower = gaussian_epsilon(delta, math.sqrt(low)).lower
         return Interval(lower, gaussian_epsilon(delta, math.sqrt(high)).upper)
-    return _either(inversion_epsilon, _grid_epsilon, composition, delta)
+    return _either(inversion_epsilon, grid_epsilon, composition, delta)
 
 
 def _either(contour: Solver, grid: Solver, composition: Composition, at: float) -> Interval:
@@ -225,17 +225,18 @@ def _smallest_root(function: Callable[[float], float]) -> float:
     return root if function(root) > 0 else 0.0
 
 
-def _grid_delta(composition: Composition, epsilon: float) -> Interval:
-    # Imported where the contour does not reach, which is seldom.
-    from dpacct.tight.grid.engine import grid_delta  # noqa: PLC0415 - a cold start counts
+def grid_delta(composition: Composition, epsilon: float) -> Interval:
+    """That of `grid.engine`, imported where a contour does not reach, which is seldom."""
+    from dpacct.tight.grid import engine  # noqa: PLC0415 - a cold start counts
 
-    return grid_delta(composition, epsilon)
+    return engine.grid_delta(composition, epsilon)
 
 
-def _grid_epsilon(composition: Composition, delta: float) -> Interval:
-    from dpacct.tight.grid.engine import grid_epsilon  # noqa: PLC0415 - as above
+def grid_epsilon(composition: Composition, delta: float) -> Interval:
+    """As `grid_delta`."""
+    from dpacct.tight.grid import engine  # noqa: PLC0415 - as above
 
-    return grid_epsilon(composition, delta)
+    return engine.grid_epsilon(composition, delta)
 
 
 ENGINES: dict[str, Engine] = {
@@ -243,6 +244,6 @@ ENGINES: dict[str, Engine] = {
     for engine in (
         Engine("auto", _auto_delta, _auto_epsilon),
         Engine("contour", inversion_delta, inversion_epsilon),
-        Engine("grid", _grid_delta, _grid_epsilon),
+        Engine("grid", grid_delta, grid_epsilon),
     )
 }
