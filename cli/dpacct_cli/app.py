@@ -1,72 +1,66 @@
-"""The application: registers the commands and turns errors into one line and an exit code."""
+"""The application: runs the command that is named; an error is one line and an exit code."""
 
+import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
-import typer
-
-import dpacct
+from dpacct import __version__
 from dpacct.errors import DpacctError
 from dpacct_cli import errors, words
-from dpacct_cli.commands_table import Commands
-from dpacct_cli.text_commands import TextGroup
+from dpacct_cli.command import options_below
+from dpacct_cli.commands_table import all_commands
+from dpacct_cli.parameters import Parameter
 
+# Set by the scripts of --show-completion, which then pass the words typed so far.
+COMPLETING = "_DPACCT_COMPLETE"
+SHELLS = ("bash", "zsh", "fish")
 
-class OneLineGroup(TextGroup):
-    """The group of all commands; its errors are one line each."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.commands = Commands()
-
-    def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
-        """Run a command line and exit with 0, 1, 2 or 130."""
-        typed = list(sys.argv[1:] if args is None else args)
-        extra |= {"prog_name": errors.PROGRAM, "standalone_mode": False}
-        words.forget()
-        try:
-            result = super().main(typed or ["--help"], *rest, **extra)
-        except DpacctError as error:
-            errors.print_line(errors.line(error))
-            sys.exit(errors.exit_code(error))
-        except errors.UsageError as error:
-            errors.print_line(errors.usage_line(error))
-            sys.exit(2)
-        except typer.Abort:
-            sys.exit(130)
-        sys.exit(result if isinstance(result, int) else 0)
-
-
-HELP_NAMES = {"help_option_names": ["--help", "-h"]}
-
-app = typer.Typer(
-    cls=OneLineGroup,
-    context_settings=HELP_NAMES,
-    help=(
-        "Differential privacy accounting for federated learning: every upper bound is proven.\n\n"
-        "\b\nExample:\n  dpacct calibrate --eps 8 --rounds 300 --q 0.1\n\n"
-        "Every command takes --help (with an example) and --json."
-    ),
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-
-
-def _print_version(wanted: bool | None) -> None:
-    if wanted:
-        typer.echo(f"dpacct {dpacct.__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def root(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+ROOT = all_commands(
+    (
+        Parameter(
+            "flag", ("--version",), "", "Print the version and exit.", name="version"
         ),
-    ] = False,
-) -> None:
-    """Options that stand before a command."""
+        Parameter(
+            "text", ("--show-completion",), "|".join(SHELLS),
+            "Print a script that completes commands, options and values in that shell.",
+            name="show_completion",
+        ),
+    )
+)  # fmt: skip
+
+
+def app(typed: Sequence[str] | None = None) -> NoReturn:
+    """Run a command line and exit with 0, 1, 2 or 130."""
+    given = list(sys.argv[1:] if typed is None else typed)
+    words.forget()
+    try:
+        _run(given)
+    except DpacctError as error:
+        errors.print_line(errors.line(error))
+        sys.exit(errors.exit_code(error))
+    sys.exit(0)
+
+
+def _run(given: list[str]) -> None:
+    shell = os.environ.get(COMPLETING)
+    if shell in SHELLS:
+        from dpacct_cli.completion import print_completions
+
+        print_completions(ROOT, shell, given)
+        return
+    values, rest = ROOT.read(given, _elsewhere)
+    if values["version"]:
+        print(f"dpacct {__version__}")
+    elif values["show_completion"] is not None:
+        from dpacct_cli.completion import print_script
+
+        print_script(values["show_completion"])
+    elif values["help"] or not given:
+        print(ROOT.help())
+    else:
+        ROOT.run_named(rest, _elsewhere)
+
+
+def _elsewhere() -> Mapping[str, Sequence[str]]:
+    return options_below(ROOT)

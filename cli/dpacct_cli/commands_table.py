@@ -2,26 +2,66 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from collections.abc import Callable, Sequence
 
-import typer
-import typer.main
+from dpacct_cli.command import Command, Group, imported, members
+from dpacct_cli.parameters import Parameter
 
-from dpacct_cli.text_commands import TextCommand, TextGroup
+PROGRAM = "dpacct"
+TEXT = """\
+Differential privacy accounting for federated learning: every upper bound is proven.
 
-# Of each command the module and the function.
+Example:
+  dpacct calibrate --eps 8 --rounds 300 --q 0.1
+
+Every command takes --help (with an example) and --json.
+"""
+
+# Of each command the module, the function, and the first sentence of its help: that of all of them
+# imports none.
 COMMANDS = {
-    "calibrate": ("dpacct_cli.commands.calibrate", "calibrate"),
-    "epsilon": ("dpacct_cli.commands.spend", "epsilon"),
-    "delta": ("dpacct_cli.commands.delta", "delta"),
-    "risk": ("dpacct_cli.commands.risk", "risk"),
-    "rdp": ("dpacct_cli.commands.rdp", "rdp"),
-    "compare": ("dpacct_cli.commands.compare", "compare"),
-    "report": ("dpacct_cli.commands.report", "report"),
-    "explore": ("dpacct_cli.explore.command", "explore"),
-    "train": ("dpacct_cli.train.command", "train"),
-    "audit": ("dpacct_cli.audit.command", "audit"),
+    "calibrate": (
+        "dpacct_cli.commands.calibrate",
+        "calibrate",
+        "The noise for a budget or a limit of risk; or the rounds, the rate, or delta.",
+    ),
+    "epsilon": ("dpacct_cli.commands.spend", "epsilon", "The epsilon that is spent at a delta."),
+    "delta": ("dpacct_cli.commands.delta", "delta", "The delta that is spent at an epsilon."),
+    "risk": (
+        "dpacct_cli.commands.risk",
+        "risk",
+        "What an attacker can do: advantage, TPR at FPR, belief.",
+    ),
+    "rdp": (
+        "dpacct_cli.commands.rdp",
+        "rdp",
+        "The Renyi divergence at given orders, of one round unless --rounds says more.",
+    ),
+    "compare": (
+        "dpacct_cli.commands.compare",
+        "compare",
+        "All accountants side by side, with the time each took.",
+    ),
+    "report": (
+        "dpacct_cli.commands.report",
+        "report",
+        "A page for those who decide: what is promised, to whom, and what it is worth.",
+    ),
+    "explore": (
+        "dpacct_cli.explore.command",
+        "explore",
+        "What would be spent, over lists and ranges of settings.",
+    ),
+    "train": (
+        "dpacct_cli.train.command",
+        "train",
+        "A federated run on real data: clients train, the noisy mean of their updates is released.",
+    ),
+    "audit": (
+        "dpacct_cli.audit.command",
+        "audit",
+        "Is a training run the mechanism that it is charged for? Canaries among its clients tell.",
+    ),
 }
 # Of each group the module with its commands, and its help.
 GROUPS = {
@@ -31,43 +71,18 @@ GROUPS = {
 }
 
 
-class Commands(dict[str, Any]):
-    """The commands by their names, in the order of the help."""
+def all_commands(options: Sequence[Parameter] = ()) -> Group:
+    """`dpacct` itself, in the order of its help.
 
-    def __init__(self) -> None:
-        super().__init__(dict.fromkeys([*COMMANDS, *GROUPS]))
-
-    def __getitem__(self, name: str) -> Any:
-        found = super().__getitem__(name)
-        if found is None:
-            found = self[name] = _group(name) if name in GROUPS else _command(name)
-        return found
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """As of a dict."""
-        return self[key] if key in self else default  # noqa: SIM401 - that is this function
-
-    def items(self) -> Any:
-        """As of a dict; imports all."""
-        return {name: self[name] for name in self}.items()
-
-    def values(self) -> Any:
-        """As of a dict; imports all."""
-        return {name: self[name] for name in self}.values()
-
-
-def _command(name: str) -> Any:
-    module, function = COMMANDS[name]
-    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-    alone.command(name, cls=TextCommand)(getattr(import_module(module), function))
-    return typer.main.get_command(alone)
-
-
-def _group(name: str) -> Any:
-    module, help_ = GROUPS[name]
-    group = typer.Typer(
-        name=name, cls=TextGroup, help=help_, add_completion=False, rich_markup_mode=None
-    )
-    for below, function in import_module(module).COMMANDS.items():
-        group.command(below, cls=TextCommand)(function)
-    return typer.main.get_command(group)
+    Args:
+        options: that stand before a command.
+    """
+    makers: dict[str, Callable[[], Command | Group]] = {
+        name: imported(f"{PROGRAM} {name}", module, function)
+        for name, (module, function, _) in COMMANDS.items()
+    }
+    makers |= {
+        name: members(f"{PROGRAM} {name}", text, module) for name, (module, text) in GROUPS.items()
+    }
+    known = {name: told for name, (*_, told) in {**COMMANDS, **GROUPS}.items()}
+    return Group(PROGRAM, TEXT, makers, options, known)

@@ -11,9 +11,6 @@ from __future__ import annotations
 import math
 import re
 import sys
-from typing import Any, cast
-
-import typer
 
 from dpacct.display import escaped
 from dpacct.errors import DpacctError, InvalidParameter
@@ -91,10 +88,6 @@ REALS = {
 }  # fmt: skip
 LISTS = {"orders", "fpr"}
 
-# Typer re-exports BadParameter alone; its base is the usage error of whichever click Typer
-# runs on (the click package, or the copy inside newer releases of Typer).
-UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
-
 
 class OptionConflict(DpacctError, ValueError):
     """Words of a command line that contradict each other, lack something or mean nothing."""
@@ -124,7 +117,9 @@ def line(error: DpacctError) -> str:
         if isinstance(value, str) and not hint:
             hint = suggestions.meant_value(value, error.rule)
         return InvalidParameter(label, value, error.rule, hint).describe(label)
-    sentence = f"{label} is {shown}; {words.in_units(error.rule)}."
+    # That it is no number has been said.
+    rule = error.rule.removeprefix("it has to be a number, not text: ")
+    sentence = f"{label} is {shown}; {words.in_units(rule)}."
     return f"{sentence} {hint}" if hint else sentence
 
 
@@ -170,51 +165,6 @@ def _meant(name: str, value: str, text: str | None) -> str:
 def exit_code(error: DpacctError) -> int:
     """2 where the input is at fault, else 1."""
     return 2 if isinstance(error, InvalidParameter | OptionConflict) else 1
-
-
-def usage_line(error: Exception) -> str:
-    """The line for what the parser of options refuses: unknown names and missing values."""
-    context: Any = getattr(error, "ctx", None)
-    command = PROGRAM if context is None else str(context.command_path)
-    option: str | None = getattr(error, "option_name", None)
-    if option is not None and not hasattr(error, "possibilities"):
-        takes_none = "does not take a value" in str(error)
-        return f"{option} takes no value." if takes_none else f"{option} needs a value."
-    if option is not None:
-        known = [] if context is None else _options_of(context.command)
-        return suggestions.unknown_option(_whole(option), command, known, _elsewhere(context))
-    text = str(getattr(error, "message", error)).strip()
-    stray = re.fullmatch(r"Got unexpected extra arguments? ?\S* ?\((.*)\)", text)
-    if stray is not None and context is not None:
-        word = stray[1].split(" ")[0]
-        return suggestions.stray_word(word, command, _options_of(context.command))
-    message = (text[:1].lower() + text[1:]).rstrip(".")
-    return f"{message}. {command} --help lists what there is."
-
-
-def _whole(option: str) -> str:
-    """The word to which an unknown letter belongs: -eps is read as -e, -p and -s."""
-    if option.startswith("--"):
-        return option
-    for word in words.current().words:
-        if word.startswith("-") and not word.startswith("--") and option[1:] in word:
-            return word.partition("=")[0]
-    return option
-
-
-def _options_of(command: Any) -> list[str]:
-    return [name for param in command.params for name in param.opts if name.startswith("-")]
-
-
-def _elsewhere(context: Any) -> dict[str, list[str]]:
-    """The options of all other commands."""
-    root = None if context is None else context.find_root().command
-    found: dict[str, list[str]] = {}
-    for name, command in getattr(root, "commands", {}).items():
-        for below, inner in getattr(command, "commands", {"": command}).items():
-            path = " ".join(part for part in (PROGRAM, name, below) if part)
-            found[path] = _options_of(inner)
-    return found
 
 
 def print_line(message: str) -> None:

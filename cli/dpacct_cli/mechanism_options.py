@@ -7,9 +7,7 @@ Rule 2: options that contradict each other are refused, even where one could win
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from fractions import Fraction
-from typing import NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from dpacct import validate
 from dpacct.budget import DEFAULT_DELTA
@@ -30,6 +28,9 @@ from dpacct_cli.options import SCHEMES, number
 from dpacct_cli.render import plain
 from dpacct_cli.words import called, pasted, unit
 
+if TYPE_CHECKING:
+    from fractions import Fraction
+
 
 def read_clip_norm(text: str | None) -> float | None:
     """The clip norm, if one was given."""
@@ -38,8 +39,7 @@ def read_clip_norm(text: str | None) -> float | None:
     return validate.above_zero("clip_norm", number(text), "a clip norm")
 
 
-@dataclass(frozen=True, slots=True)
-class ReadDelta:
+class ReadDelta(NamedTuple):
     """A delta, and where it comes from."""
 
     value: float
@@ -63,8 +63,7 @@ class ReadDelta:
         return f" --delta {pasted(text)}"
 
 
-@dataclass(frozen=True, slots=True)
-class MechanismOptions:
+class MechanismOptions(NamedTuple):
     """The options that say what runs, as typed, in the order in which every command lists them."""
 
     noise: str | None = None
@@ -134,11 +133,15 @@ class MechanismOptions:
             )
         noun = "the number of epochs"
         epochs = validate.above_zero("num_epochs", number(self.epochs), noun)
+        from fractions import Fraction
+
         # The decimals that were typed, so that 20 epochs of 256 of 50000 are exactly that.
         return validate.rounds(math.ceil(Fraction(repr(epochs)) / self._exact_rate()))
 
     def _exact_rate(self) -> Fraction:
         """The rate as it was typed, of a scheme that was read."""
+        from fractions import Fraction
+
         sampling, clients = self.read_sampling(), self.num_clients
         if isinstance(sampling, Uniform):
             return Fraction(sampling.cohort_size, sampling.num_clients)

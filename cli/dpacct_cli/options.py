@@ -9,53 +9,64 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated
 
-import typer
-
 from dpacct import validate
 from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from dpacct.rounds import Adjacency, Full, Poisson, Uniform
 from dpacct_cli import words
 from dpacct_cli.errors import conflict
+from dpacct_cli.parameters import flag, option
 
+# Headings of long helps.
+PRIVACY, WHAT_RUNS, ACCOUNTING = "Privacy", "What runs", "Accounting"
 SCHEMES = (Poisson.name, Uniform.name, Full.name)
 # For the commands, which know their values as options.
 number = words.number
 
-Eps = Annotated[str | None, typer.Option("--eps", metavar="E", help="Epsilon, e.g. 8.")]
+Eps = Annotated[str | None, option("--eps", metavar="E", help="Epsilon, e.g. 8.", panel=PRIVACY)]
 Delta = Annotated[
     str | None,
-    typer.Option(
-        "--delta", metavar="D", help="Delta; default 1e-05, or N^-1.1 when --clients N is given."
+    option(
+        "--delta",
+        metavar="D",
+        help="Delta; default 1e-05, or N^-1.1 when --clients N is given.",
+        panel=PRIVACY,
     ),
 ]
 Rounds = Annotated[
     str | None,
-    typer.Option("--rounds", metavar="T", help="Number of rounds.", show_default=False),
+    option("--rounds", metavar="T", help="Number of rounds.", panel=WHAT_RUNS),
 ]
 Rate = Annotated[
     str | None,
-    typer.Option("--q", metavar="Q", help="Sampling rate in (0, 1]: the share of a round."),
+    option(
+        "--q", metavar="Q", help="Sampling rate in (0, 1]: the share of a round.", panel=WHAT_RUNS
+    ),
 ]
 Noise = Annotated[
     str | None,
-    typer.Option(
-        "--noise", metavar="Z", help="Noise multiplier: std of the noise on the sum / clip norm."
+    option(
+        "--noise",
+        metavar="Z",
+        help="Noise multiplier: std of the noise on the sum / clip norm.",
+        panel=WHAT_RUNS,
     ),
 ]
 ScheduleFile = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--schedule",
         metavar="FILE",
         help="Rounds from a .toml, .csv or .json file, instead of --rounds, --q and --noise.",
+        panel=WHAT_RUNS,
     ),
 ]
 SamplingName = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--sampling",
         metavar="|".join(SCHEMES),
         help="How a round picks its clients; default poisson.",
+        panel=WHAT_RUNS,
     ),
 ]
 COHORT_HELP = (
@@ -63,57 +74,66 @@ COHORT_HELP = (
 )
 CLIENTS_HELP = "Number of clients in the population."
 # Where models are trained centrally, a client is an example and a cohort a batch.
-Cohort = Annotated[str | None, typer.Option("--cohort", "--batch", metavar="M", help=COHORT_HELP)]
-Clients = Annotated[
-    str | None, typer.Option("--clients", "--examples", metavar="N", help=CLIENTS_HELP)
+Cohort = Annotated[
+    str | None, option("--cohort", "--batch", metavar="M", help=COHORT_HELP, panel=WHAT_RUNS)
 ]
-CohortOnly = Annotated[str | None, typer.Option("--cohort", metavar="M", help=COHORT_HELP)]
-ClientsOnly = Annotated[str | None, typer.Option("--clients", metavar="N", help=CLIENTS_HELP)]
+Clients = Annotated[
+    str | None, option("--clients", "--examples", metavar="N", help=CLIENTS_HELP, panel=WHAT_RUNS)
+]
+CohortOnly = Annotated[
+    str | None, option("--cohort", metavar="M", help=COHORT_HELP, panel=WHAT_RUNS)
+]
+ClientsOnly = Annotated[
+    str | None, option("--clients", metavar="N", help=CLIENTS_HELP, panel=WHAT_RUNS)
+]
 Epochs = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--epochs",
         metavar="E",
         help="How often each example takes part on average, instead of --rounds: E / rate "
         "rounds, rounded up.",
+        panel=WHAT_RUNS,
     ),
 ]
 AdjacencyName = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--adjacency",
         metavar="|".join(Adjacency),
         help="When two data sets are neighbors; default add-remove, for uniform replace-one.",
+        panel=WHAT_RUNS,
     ),
 ]
 AccountantName = Annotated[
     str,
-    typer.Option(
+    option(
         "--accountant",
         metavar="|".join(ACCOUNTANTS),
         help=f"Which theory proves the bound; default {DEFAULT_ACCOUNTANT}.",
-        show_default=False,
+        panel=ACCOUNTING,
     ),
 ]
 Gap = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--gap",
         metavar="G",
         help="Relative width of epsilon wanted for cohorts of fixed size, e.g. 0.003; slower.",
+        panel=ACCOUNTING,
     ),
 ]
 Clip = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--clip",
         "--clip-norm",
         metavar="C",
         help="Clip norm of one client's contribution; the noise is then shown in its units.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the number alone.")]
+AsJson = Annotated[bool, flag("--json", help="One JSON object on stdout.")]
+Quiet = Annotated[bool, flag("--quiet", "-q", help="Print the number alone.")]
 
 
 def read_gap(text: str | None) -> float | None:
@@ -121,6 +141,13 @@ def read_gap(text: str | None) -> float | None:
     if text is None:
         return None
     return validate.real("gap", number(text), "a relative gap is a number")
+
+
+def shipped_ids() -> list[str]:
+    """The ids of the claims that are shipped, for whoever completes one."""
+    from dpacct.claims import shipped_claims
+
+    return [claim.id for claim in shipped_claims().claims]
 
 
 class Style(Enum):

@@ -6,19 +6,19 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from dpacct.errors import InvalidParameter
+from dpacct_cli.parameters import flag, option
+from dpacct_cli.terminal import orderly_interrupts
 
 LABEL = "--output"
 
 Output = Annotated[
     str | None,
-    typer.Option(LABEL, "-o", metavar="FILE", help="Write there instead of to stdout."),
+    option(LABEL, "-o", metavar="FILE", help="Write there instead of to stdout."),
 ]
 Force = Annotated[
     bool,
-    typer.Option("--force", help="Replace the file of -o if it exists; a ledger never is."),
+    flag("--force", help="Replace the file of -o if it exists; a ledger never is."),
 ]
 
 
@@ -72,7 +72,9 @@ def _write(content: bytes, file: Path, name: str, *, replace: bool) -> None:
     from dpacct.ledger.disk.outputs import write_file
 
     try:
-        write_file(file, lambda stream: stream.write(content), name=name, replace=replace)
+        # Ctrl-C takes away what was written beside the file.
+        with orderly_interrupts():
+            write_file(file, lambda stream: stream.write(content), name=name, replace=replace)
     except OSError as error:
         reason = error.strerror or "unknown reason"
         raise InvalidParameter(name, str(file), f"it cannot be written ({reason})") from None

@@ -9,16 +9,13 @@ Rule 3: whatever stands in a name, nothing but printable text reaches the screen
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from shutil import get_terminal_size
-from textwrap import wrap
+from typing import NamedTuple
 
 from dpacct.budget import Interval
 from dpacct.display import chosen, down, escaped, up
+from dpacct_cli import waiting
 from dpacct_cli.options import Style
 
 LABEL_WIDTH = 17
@@ -60,8 +57,7 @@ def bracket(interval: Interval, digits: int = 5) -> str:
     return f"{up(interval.upper, digits)} proven    {down(interval.lower, digits)} achieved"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One line: what it is, the number, what the number means."""
 
     label: str
@@ -71,12 +67,11 @@ class Row:
 
 def wrapped(label: str, text: str) -> list[Row]:
     """Words that may be longer than a line, as rows of which the first has the label."""
-    lines = wrap(text, WIDTH - LABEL_WIDTH - 4) or [""]
+    lines = _lines(text, WIDTH - LABEL_WIDTH - 4) or [""]
     return [Row(label if number == 0 else "", line) for number, line in enumerate(lines)]
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(NamedTuple):
     """A table of cells below a header; cells of numbers are aligned by their columns."""
 
     header: Sequence[str]
@@ -87,8 +82,7 @@ class Grid:
         return [max(map(len, column)) for column in zip(self.header, *self.lines, strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(NamedTuple):
     """What a person gets to read."""
 
     rows: Sequence[Row]
@@ -98,18 +92,19 @@ class Page:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """What a command found, for all three styles. The page is written only if it is read."""
 
     data: dict[str, object]
     number: str
-    page: Callable[[], Page] = field(repr=False)
+    page: Callable[[], Page]
 
 
 def show(answer: Answer, style: Style) -> None:
     """Print an answer."""
     if style is Style.JSON:
+        import json
+
         print(json.dumps(answer.data, indent=2, allow_nan=False))
     elif style is Style.QUIET:
         print(answer.number)
@@ -119,7 +114,16 @@ def show(answer: Answer, style: Style) -> None:
         if page.note:
             # What follows on stderr comes behind it, or not at all if it is lost.
             sys.stdout.flush()
-            print(f"note: {escaped(page.note)}", file=sys.stderr)
+            print_note(page.note)
+
+
+def print_note(text: str) -> None:
+    """What a person should know, on stderr; as wide as the terminal, if that is one."""
+    shown = f"note: {escaped(text)}"
+    if sys.stderr.isatty():
+        width = max(NARROWEST, waiting.columns(sys.stderr.fileno()))
+        shown = "\n".join(_lines(shown, width, whole_words=True))
+    print(shown, file=sys.stderr, flush=True)
 
 
 def _print_page(page: Page) -> None:
@@ -133,20 +137,38 @@ def _print_page(page: Page) -> None:
     if page.remarks:
         _emit()
     for remark in page.remarks:
-        for line in wrap(remark, min(WIDTH, width), initial_indent="  ", subsequent_indent="    "):
+        for line in _lines(remark, min(WIDTH, width), indents=("  ", "    ")):
             _emit((line, ""))
     if page.closing:
         _emit()
         # A command is to be copied, so the terminal breaks it.
-        whole = " dpacct " in f" {page.closing}"
-        for line in [page.closing] if whole else wrap(page.closing, width - 2):
+        whole = " dpacct " in f" {page.closing}" or width >= UNLIMITED
+        for line in [page.closing] if whole else _lines(page.closing, width - 2):
             _emit((f"  {line}", ""))
+
+
+def _lines(
+    text: str, width: int, *, whole_words: bool = False, indents: tuple[str, str] = ("", "")
+) -> list[str]:
+    """A text as lines that are so wide at most; the first is indented by itself."""
+    from textwrap import wrap
+
+    first, others = indents
+    return wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=others,
+        break_on_hyphens=not whole_words,
+    )
 
 
 def terminal_width() -> int:
     """Columns of the terminal, at least `NARROWEST`; beyond all lines where there is none."""
     if not sys.stdout.isatty():
         return UNLIMITED
+    from shutil import get_terminal_size
+
     return max(NARROWEST, get_terminal_size().columns)
 
 
@@ -161,7 +183,7 @@ def _print_row(row: Row, style: str, width: int) -> None:
     if lead != label and row.label:
         _emit((f"  {row.label}", ""))
     words = f"{row.value}  {row.meaning.strip()}" if row.meaning else row.value
-    for line in wrap(words, width - len(lead), break_on_hyphens=False):
+    for line in _lines(words, width - len(lead), whole_words=True):
         _emit((lead, ""), (line, style))
         lead = " " * len(lead)
 
@@ -197,5 +219,4 @@ def _emit(*parts: tuple[str, str]) -> None:
 
 
 def _has_styles() -> bool:
-    known = os.environ.get("TERM", "dumb") not in ("", "dumb")
-    return known and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return sys.stdout.isatty() and waiting.knows_codes()

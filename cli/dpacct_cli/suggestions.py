@@ -52,6 +52,7 @@ MEANINGS = {
 }
 COMMANDS = {
     "epsilon": "eps spent account",
+    "eps": "epsilon",
     "delta": "deltas",
     "calibrate": "calibration noise solve sigma",
     "risk": "attack attacks advantage audit",

@@ -2,7 +2,8 @@
 
 Rule 1: nothing before two seconds, and nothing where stderr is not a terminal.
 Rule 2: the line is gone before anything else is written.
-Rule 3: a terminal that knows no escape codes gets one line, once, which stays.
+Rule 3: a terminal that knows no escape codes, or shall get none (NO_COLOR), gets one line, once,
+which stays.
 """
 
 from __future__ import annotations
@@ -59,10 +60,16 @@ class Waiting:
 
     def _line(self) -> bytes:
         if self._plain:
-            return f"{self.what}: this takes a while; Ctrl-C stops it\n".encode()
+            text = self._cut("this takes a while; Ctrl-C stops it")
+            return f"{text}\n".encode("ascii", "backslashreplace")
         elapsed = time.monotonic() - self._started
-        text = f"{self.what}: {elapsed:.0f} s so far; Ctrl-C stops it"
-        return ERASE + text[: _columns(self._file) - 1].encode("ascii", "backslashreplace")
+        text = self._cut(f"{elapsed:.0f} s so far; Ctrl-C stops it")
+        return ERASE + text.encode("ascii", "backslashreplace")
+
+    def _cut(self, state: str) -> str:
+        """One line: what is computed gives way where the terminal is narrow."""
+        room = columns(self._file) - 1 - len(": ") - len(state)
+        return f"{self.what[:room]}: {state}" if room > 0 else state
 
     def end(self) -> None:
         """Take the line away; it does not come back."""
@@ -82,7 +89,8 @@ class Waiting:
             self._over.set()
 
 
-def _columns(file: int) -> int:
+def columns(file: int) -> int:
+    """How wide the terminal behind a file is; 80 where nobody knows."""
     try:
         return os.get_terminal_size(file).columns or 80
     except OSError:
@@ -92,8 +100,10 @@ def _columns(file: int) -> int:
 _current: Waiting | None = None
 
 
-def _knows_no_codes() -> bool:
-    return os.environ.get("TERM", "dumb") in ("", "dumb")
+def knows_codes() -> bool:
+    """Whether whoever looks at the terminal wants escape codes on it, and it knows them."""
+    known = os.environ.get("TERM", "dumb") not in ("", "dumb")
+    return known and not os.environ.get("NO_COLOR")
 
 
 @contextmanager
@@ -107,7 +117,7 @@ def waiting(what: str) -> Generator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    _current = Waiting(what, sys.stderr.fileno(), plain=_knows_no_codes(), patience=PATIENCE)
+    _current = Waiting(what, sys.stderr.fileno(), plain=not knows_codes(), patience=PATIENCE)
     try:
         yield
     finally:

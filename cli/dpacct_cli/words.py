@@ -8,18 +8,17 @@ Rule 3: nothing that was typed reaches a screen, or a command to paste, but as p
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import NamedTuple
 
 # Letters of a value, and of a name.
 SHOWN = 40
 LONGEST = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """An option that was typed.
 
     Attributes:
@@ -38,8 +37,7 @@ class Option:
         return self.spelling if self.text is None else f"{self.spelling} {self.text}"
 
 
-@dataclass(frozen=True, slots=True)
-class Typed:
+class Typed(NamedTuple):
     """What a command line says to its command.
 
     Attributes:
@@ -50,7 +48,7 @@ class Typed:
 
     words: tuple[str, ...] = ()
     options: tuple[Option, ...] = ()
-    documented: Mapping[str, str] = field(default_factory=dict[str, str])
+    documented: Mapping[str, str] = MappingProxyType({})
 
     def last(self, name: str) -> Option | None:
         """The option called ``name``, as it was typed last."""
@@ -70,36 +68,9 @@ def forget() -> None:
     _typed.set(None)
 
 
-def read(params: Iterable[Any], words: Sequence[str]) -> Typed:
-    """Remember the options among the words of one command.
-
-    Args:
-        params: of the command; each has ``opts``, ``is_flag`` and ``multiple``.
-        words: behind the name of the command.
-    """
-    known = {name: param for param in params for name in param.opts if name.startswith("-")}
-    found: list[Option] = []
-    rest = iter(words)
-    for word in rest:
-        if word == "--":
-            break
-        spelled, equals, text = word.partition("=")
-        param = known.get(spelled)
-        if param is None:
-            continue
-        names, repeatable = tuple(param.opts), bool(param.multiple)
-        if param.is_flag:
-            found.append(Option(names, spelled, None))
-        elif equals:
-            found.append(Option(names, spelled, text, repeatable))
-        else:
-            following = next(rest, None)
-            if following is not None:
-                found.append(Option(names, spelled, following, repeatable))
-    documented = {name: str(param.opts[0]) for name, param in known.items()}
-    typed = Typed(tuple(words), tuple(found), documented)
+def remember(typed: Typed) -> None:
+    """Make ``typed`` what was typed to the command that runs."""
     _typed.set(typed)
-    return typed
 
 
 def spelling(name: str) -> str:

@@ -6,26 +6,46 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from dpacct.accountant import delta, epsilon
-from dpacct.budget import Budget, Interval, Spent
-from dpacct.calibration.answer import Calibration
-from dpacct.calibration.calibrate import calibrate
-from dpacct.errors import (
-    BudgetExceeded,
-    DpacctError,
-    InvalidParameter,
-    LedgerError,
-    NotConverged,
-    Unsupported,
-)
-from dpacct.renyi.curve import rdp
-from dpacct.risk.tradeoff import tradeoff
-from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
-
 if TYPE_CHECKING:
+    from dpacct.accountant import delta, epsilon
+    from dpacct.budget import Budget, Interval, Spent
+    from dpacct.calibration.answer import Calibration
+    from dpacct.calibration.calibrate import calibrate
+    from dpacct.errors import (
+        BudgetExceeded,
+        DpacctError,
+        InvalidParameter,
+        LedgerError,
+        NotConverged,
+        Unsupported,
+    )
     from dpacct.ledger import Ledger
+    from dpacct.renyi.curve import rdp
+    from dpacct.risk.tradeoff import tradeoff
+    from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
 
-# Imported when asked for: the ledger brings SQLite, `fl` PyTorch, which most uses never need.
+# Where each public name is written. It is imported when it is asked for: who wants one of them,
+# like a command of the command line, does not pay for all.
+_HOMES = {
+    "accountant": ("delta", "epsilon"),
+    "budget": ("Budget", "Interval", "Spent"),
+    "calibration.answer": ("Calibration",),
+    "calibration.calibrate": ("calibrate",),
+    "errors": (
+        "BudgetExceeded",
+        "DpacctError",
+        "InvalidParameter",
+        "LedgerError",
+        "NotConverged",
+        "Unsupported",
+    ),
+    "ledger": ("Ledger",),
+    "renyi.curve": ("rdp",),
+    "risk.tradeoff": ("tradeoff",),
+    "rounds": ("Adjacency", "Full", "Poisson", "Round", "Schedule", "Uniform"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+# Likewise: the ledger brings SQLite, `fl` PyTorch, which most uses never need.
 _ROOMS = ("claims", "fl", "interop", "ledger", "pictures", "report", "risk", "schedules")
 
 __version__ = "0.2.0"
@@ -58,8 +78,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Ledger":
-        return import_module("dpacct.ledger").Ledger
+    if name in _HOME_OF:
+        found = getattr(import_module(f"dpacct.{_HOME_OF[name]}"), name)
+        globals()[name] = found
+        return found
     if name in _ROOMS:
         return import_module(f"dpacct.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from dpacct_cli.app import app
 
@@ -30,12 +31,12 @@ class Ran:
     """What a command line did."""
 
     def __init__(self, words: list[str]) -> None:
-        result = CliRunner().invoke(app, words)
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        self.code = result.exit_code
-        self.out = result.stdout
-        self.err = result.stderr
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as end:
+            app(words)
+        self.code = end.value.code
+        self.out = out.getvalue()
+        self.err = err.getvalue()
 
     @property
     def json(self) -> dict[str, Any]:

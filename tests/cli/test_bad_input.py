@@ -7,12 +7,11 @@ import sys
 from typing import Any
 
 import pytest
-import typer.main
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct_cli import suggestions
-from dpacct_cli.app import app
+from dpacct_cli.app import ROOT
 from tests.cli.conftest import Ran
 
 # What is typed, and what the line must hold: the option, the value, the range or the way out.
@@ -28,7 +27,7 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("calibrate --eps 8 --rounds 300 --q -0.1", ("--q is -0.1;", "(0, 1]")),
     ("calibrate --eps 8 --rounds 300 --q nan", ("--q is nan;", "(0, 1]")),
     ("calibrate --eps 8 --rounds 300 --q inf", ("--q is inf;", "(0, 1]")),
-    ("calibrate --eps 8 --rounds 300 --q ten", ("--q is 'ten', which is not a number;", "(0, 1]")),
+    ("calibrate --eps 8 --rounds 300 --q ten", ("which is not a number; a sampling", "(0, 1]")),
     ("calibrate --eps 8 --rounds 0 --q 0.1", ("--rounds is 0;", "whole number from 1")),
     ("calibrate --eps 8 --rounds 2.5 --q 0.1", ("--rounds is 2.5;", "whole number from 1")),
     ("calibrate --eps 8 --rounds many --q 0.1", ("--rounds is 'many', which is not", "whole")),
@@ -192,6 +191,7 @@ MEANT = [
     ("calibration", "Did you mean dpacct calibrate?"),
     ("ledger list", "Did you mean dpacct ledger show?"),
     ("ledger verfy", "Did you mean dpacct ledger verify?"),
+    ("plot epsilon", "Did you mean dpacct plot eps?"),
     # Nothing is near.
     ("zebra", "'zebra' is not a command of dpacct. dpacct --help lists what there is."),
     ("ledger zebra", "of dpacct ledger. dpacct ledger --help lists what there is."),
@@ -211,11 +211,11 @@ def test_what_no_command_knows_is_a_synonym_or_none(dpacct: Any, words: str, par
 
 
 def test_every_synonym_leads_to_an_option_that_exists() -> None:
-    group: Any = typer.main.get_command(app)
-    commands = [*group.commands.values(), *group.commands["ledger"].commands.values()]
+    group: Any = ROOT
+    commands = [*group.values(), *group["ledger"].values()]
     known = {name for command in commands for param in command.params for name in param.opts}
     assert set(suggestions.MEANINGS) <= known
-    names = {*group.commands, *group.commands["ledger"].commands}
+    names = {*group, *group["ledger"], *group["plot"]}
     assert set(suggestions.COMMANDS) | set(suggestions.TAKES) <= names
 
 

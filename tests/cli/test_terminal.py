@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from dpacct import Budget
 from dpacct.ledger import Ledger
 from dpacct_cli import terminal
 
@@ -265,3 +266,63 @@ def test_lost_output_fails_once() -> None:
     assert lost.value.broken_pipe
     stream.write("y")
     stream.close()
+
+
+INTERRUPTED = """\
+import os, signal
+flush = os.fsync
+def interrupted(file):
+    os.fsync = flush
+    os.kill(os.getpid(), signal.SIGINT)
+    flush(file)
+os.fsync = interrupted
+from dpacct_cli.__main__ import main
+main()
+"""
+WRITES = [
+    f"report {EPSILON.removeprefix('epsilon ')} -o out.html",
+    f"plot eps {EPSILON.removeprefix('epsilon ')} -o out.svg",
+    "ledger export census.ledger -o out.jsonl",
+    "explore --noise 1 --rounds 3 --q 0.1 -o out.csv",
+]
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("words", WRITES)
+def test_ctrl_c_in_the_middle_of_a_file_leaves_nothing_of_it(tmp_path: Path, words: str) -> None:
+    if ".svg" in words:
+        pytest.importorskip("matplotlib")
+    with Ledger.open(tmp_path / "census.ledger", Budget(8, 1e-5)):
+        pass
+    before = {path.name for path in tmp_path.iterdir()}
+    (tmp_path / "start.py").write_text(INTERRUPTED)
+    ended = run(words, tmp_path, start=("start.py",))
+    assert (ended.code, ended.out, ended.err) == (130, "", "dpacct: interrupted.\n")
+    left = {path.name for path in tmp_path.iterdir()} - before - {"start.py"}
+    # Rows that are computed are kept, for --resume.
+    assert left == ({"out.csv.part"} if "out.csv" in words else set())
+
+
+@pytest.mark.parametrize("words", [WRITES[0], WRITES[2]])
+def test_a_full_disk_leaves_what_was_there(
+    tmp_path: Path, dpacct: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Ledger.open("census.ledger", Budget(8, 1e-5)):
+        pass
+    file = Path(words.rpartition(" ")[2])
+    file.write_text("mine", encoding="utf-8")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    refused = dpacct(words)
+    assert (refused.code, refused.out) == (2, "")
+    assert "it exists already. --force replaces it." in refused.err
+
+    def full(_file: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("dpacct.ledger.disk.outputs.os.fsync", full)
+    lost = dpacct(words, "--force")
+    assert (lost.code, lost.out) == (2, "")
+    assert "it cannot be written (No space left on device)" in lost.err
+    assert file.read_text(encoding="utf-8") == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == before

@@ -84,6 +84,30 @@ def test_a_terminal_without_escape_codes_gets_one_line(tmp_path: Path) -> None:
     assert shown.count(b"takes a while") == 1
 
 
+def test_whoever_wants_no_codes_gets_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown, _ = at_a_terminal(tmp_path, CALIBRATE)
+    assert b"\x1b" not in shown
+    assert shown.startswith(b"dpacct calibrate: this takes a while; Ctrl-C stops it\r\n")
+
+
+def test_a_note_is_as_wide_as_the_terminal(tmp_path: Path) -> None:
+    words = "epsilon --noise 1 --rounds 3 --q 0.1 --clients 50000 --delta 1e-5"
+    shown, _ = at_a_terminal(tmp_path, words)
+    lines = shown.decode().split("note: ")[1].splitlines()
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= 80
+
+
+def test_what_is_computed_gives_way_to_how_long() -> None:
+    ours, theirs = pty.openpty()
+    wait = waiting.Waiting("dpacct claims, 1 of 49, " + 80 * "x", theirs, plain=True, patience=0.0)
+    wait.thread.join()
+    assert len(os.read(ours, 999).rstrip()) == 79
+    os.close(ours)
+    os.close(theirs)
+
+
 def test_nobody_waits_at_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpacct_cli.waiting.PATIENCE", 0.0)
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:

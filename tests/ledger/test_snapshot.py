@@ -12,7 +12,8 @@ import pytest
 from dpacct import Budget, Ledger, Round
 from dpacct.ledger.disk.store import Store
 from dpacct.ledger.readings import Committed, Readings
-from dpacct.ledger.report.summary import report_of, summarize
+from dpacct.ledger.report.facts import report_of
+from dpacct.ledger.report.summary import summarize
 
 BUDGET = Budget(8, 1e-5)
 ROUND = Round(30.0)

@@ -67,7 +67,6 @@ ONLY = {
     "dp_accounting": {"interop"},
     "opacus": {"interop"},
     "flwr": {"fl", "interop"},
-    "typer": {"dpacct_cli"},
     "rich": {"dpacct_cli"},
     "matplotlib": {"pictures"},
 }
@@ -224,7 +223,7 @@ def test_only_declared_packages_are_imported_and_only_where_they_belong() -> Non
     [
         ("dpacct.pairs.moments", "torch"),
         ("dpacct.interop.peers", "torch"),
-        ("dpacct.rounds", "typer"),
+        ("dpacct.rounds", "rich"),
         ("dpacct.fl.engine.engine", "rich.table"),
         ("dpacct.accountant", "dp_accounting"),
         ("dpacct_cli.app", "undeclared"),

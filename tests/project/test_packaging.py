@@ -75,10 +75,10 @@ def test_the_wheel_is_typed_and_licensed(wheel: zipfile.ZipFile) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
-def test_installing_brings_four_packages(metadata: Message) -> None:
+def test_installing_brings_three_packages(metadata: Message) -> None:
     needed = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
     plain = {requirement.name for requirement in needed if requirement.marker is None}
-    assert plain == {"numpy", "scipy", "typer", "rich"}
+    assert plain == {"numpy", "scipy", "rich"}
     assert set(metadata.get_all("Provides-Extra", [])) == set(EXTRAS)
     assert set(EXTRAS) == {"fl", "plot", "interop", "dev", "site", "release", *PLUG_INS}
 
@@ -107,9 +107,7 @@ def test_the_constraints_pin_one_version_of_everything_that_is_asked_for() -> No
 @pytest.mark.parametrize(
     ("name", "fitting"),
     [
-        # Flower 1.41 asks for typer below 0.21; 0.15.4 cannot print help beside click 8.2 or later.
-        ("typer", {"0.15.4": False, "0.16.0": True, "0.20.1": True, "0.29.2": True}),
-        # And for rich from 14 to 15.
+        # Flower 1.41 asks for rich from 14 to 15.
         ("rich", {"14.3.4": True, "15.0.0": True}),
     ],
 )

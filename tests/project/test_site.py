@@ -62,9 +62,9 @@ def test_the_page_of_commands_is_what_help_says() -> None:
 
 def test_every_option_that_help_prints_is_on_the_page_of_commands() -> None:
     text = commands.text()
-    for typed, command, context in commands.commands():
-        section = text.partition(f"\n## {typed}\n")[2].partition("\n## ")[0]
-        printed = re.findall(r"--[a-z][\w-]*", command.get_help(context))
+    for command in commands.commands():
+        section = text.partition(f"\n## {command.path}\n")[2].partition("\n## ")[0]
+        printed = re.findall(r"--[a-z][\w-]*", command.help())
         assert [option for option in printed if option not in section] == []
 
 

@@ -6,68 +6,69 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct_cli import options
 from dpacct_cli.errors import OptionConflict
 from dpacct_cli.options import number
+from dpacct_cli.parameters import option
 from dpacct_cli.render import Answer, show
 from dpacct_cli.train import options as trained
 from dpacct_cli.train.settings import KEYS, Settings, combine, load
 
 FAULTY = 1
+# Heading of the help.
+THE_AUDIT = "The audit"
 
 Canaries = Annotated[
     str,
-    typer.Option(
+    option(
         "--canaries",
         metavar="N",
         help="How many clients are planted, each in or out by a coin; default 200.",
-        show_default=False,
+        panel=THE_AUDIT,
     ),
 ]
 Error = Annotated[
     str,
-    typer.Option(
+    option(
         "--error",
         metavar="P",
         help="Probability that a sound run is called faulty; default 1e-6.",
-        show_default=False,
+        panel=THE_AUDIT,
     ),
 ]
 Others = Annotated[
     str,
-    typer.Option(
+    option(
         "--others",
         metavar="WAY",
         help="The other clients: silent (default), or heard, which hides canaries among what is "
         "trained.",
-        show_default=False,
+        panel=THE_AUDIT,
     ),
 ]
 Confidence = Annotated[
     str,
-    typer.Option(
+    option(
         "--confidence",
         metavar="P",
         help="Of the epsilons that are shown; default 0.95.",
-        show_default=False,
+        panel=THE_AUDIT,
     ),
 ]
 SettingsFile = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--run",
         metavar="FILE",
         help="The settings of a run, as `dpacct train` leaves them beside its ledger.",
+        panel=THE_AUDIT,
     ),
 ]
 
 
 def audit(
-    context: typer.Context,
     method: trained.MethodName = None,
     run: SettingsFile = None,
     canaries: Canaries = "200",
@@ -107,9 +108,10 @@ def audit(
       dpacct audit mymethods:Proximal --json
       dpacct audit --run mnist.dp-fedavg-1.settings.json
     """
+    given = locals()
     style = options.read_style(as_json, quiet)
     flag = "yes" if secure_noise else None
-    typed = {key: context.params.get(key) for key in KEYS} | {"secure_noise": flag}
+    typed = {key: given.get(key) for key in KEYS} | {"secure_noise": flag}
     layers = (tuple(assignments or ()), preset, config)
     settings = _settings(method, run, typed, layers)
     planted = validate.count("canaries", number(canaries), "the number of canaries")
@@ -128,7 +130,7 @@ def audit(
     words = "passed" if found.passed else "failed"
     show(Answer(keys(settings, job, found), words, lambda: page(settings, job, found)), style)
     if not found.passed:
-        raise typer.Exit(FAULTY)
+        raise SystemExit(FAULTY)
 
 
 def _settings(

@@ -4,17 +4,21 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from dpacct.errors import InvalidParameter
 from dpacct_cli import options, suggestions, waiting
+from dpacct_cli.parameters import argument
 from dpacct_cli.render import Answer, show
 
 if TYPE_CHECKING:
     from dpacct.claims import Claim, Claims, Judgment
 
 File = Annotated[
-    str, typer.Argument(metavar="FILE", help="A file of claims, or the id of one that is shipped.")
+    str,
+    argument(
+        metavar="FILE",
+        help="A file of claims, or the id of one that is shipped.",
+        known=options.shipped_ids,
+    ),
 ]
 
 

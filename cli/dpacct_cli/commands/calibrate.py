@@ -2,8 +2,6 @@
 
 from typing import Annotated
 
-import typer
-
 import dpacct
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.errors import InvalidParameter
@@ -18,6 +16,7 @@ from dpacct_cli.commands.limits import (
 )
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.mechanism_options import MechanismOptions, ReadDelta, read_clip_norm
+from dpacct_cli.parameters import option
 from dpacct_cli.render import Answer, Page, Row, bracket, down, plain, show, up
 from dpacct_cli.words import called
 
@@ -26,11 +25,11 @@ SOLVABLE = {"noise": "noise", "rounds": "rounds", "q": "sampling_rate", "delta":
 
 Solve = Annotated[
     str,
-    typer.Option(
+    option(
         "--solve",
         metavar="|".join(SOLVABLE),
         help="What to find, the rest being given; default noise.",
-        show_default=False,
+        panel=options.PRIVACY,
     ),
 ]
 
@@ -136,10 +135,10 @@ def _refuse_what_is_solved(typed: MechanismOptions, solve: str, delta: str | Non
         "q": {"--q": typed.rate, "--cohort": typed.cohort},
         "delta": {"--delta": delta},
     }
-    for option, text in given[solve].items():
+    for name, text in given[solve].items():
         if text is not None:
             why = "it is what is solved for"
-            raise conflict(f"{called(option)} {text}", f"--solve {solve}", why)
+            raise conflict(f"{called(name)} {text}", f"--solve {solve}", why)
     if solve == "q" and typed.epochs is not None:
         why = "how many rounds they take depends on the rate"
         raise conflict(f"--epochs {typed.epochs}", "--solve q", why)
@@ -247,8 +246,8 @@ def _closing(
     if only is None:
         return "--json lists every phase with its noise, to the last digit."
     missing = [
-        option
-        for option, known in (
+        name
+        for name, known in (
             ("--clip", clip_norm),
             (called("--clients"), typed.num_clients),
         )

@@ -2,11 +2,10 @@
 
 from typing import Annotated, TypedDict, cast
 
-import typer
-
 from dpacct import validate
 from dpacct_cli import options
 from dpacct_cli.errors import OptionConflict, conflict
+from dpacct_cli.parameters import option
 
 
 class Limit(TypedDict):
@@ -20,23 +19,30 @@ class Limit(TypedDict):
 
 Advantage = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--advantage",
         metavar="A",
         help="Instead of --eps: the largest TPR - FPR that any attack may reach, e.g. 0.1.",
+        panel=options.PRIVACY,
     ),
 ]
 TruePositives = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--tpr",
         metavar="B",
         help="Instead of --eps, with --fpr: the largest true positive rate of any attack.",
+        panel=options.PRIVACY,
     ),
 ]
 FalsePositives = Annotated[
     str | None,
-    typer.Option("--fpr", metavar="A", help="The false positive rate at which --tpr holds."),
+    option(
+        "--fpr",
+        metavar="A",
+        help="The false positive rate at which --tpr holds.",
+        panel=options.PRIVACY,
+    ),
 ]
 
 

@@ -3,13 +3,12 @@
 import math
 from typing import Annotated
 
-import typer
-
 import dpacct
 from dpacct import validate
 from dpacct.renyi.curve import RenyiValue
 from dpacct_cli import mechanism, options
 from dpacct_cli.mechanism_options import MechanismOptions
+from dpacct_cli.parameters import option
 from dpacct_cli.render import Answer, Grid, Page, down, plain, show, up
 
 ONE_ROUND = "1"
@@ -18,11 +17,10 @@ DIGITS = 7
 
 Orders = Annotated[
     str,
-    typer.Option(
+    option(
         "--orders",
         metavar="A,B,...",
         help=f"Renyi orders above 1, separated by commas; default {DEFAULT_ORDERS}.",
-        show_default=False,
     ),
 ]
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
-
-import typer
 
 from dpacct.accountant import DEFAULT_ACCOUNTANT
 from dpacct.errors import InvalidParameter
@@ -16,6 +13,7 @@ from dpacct_cli import options
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.mechanism_options import MechanismOptions
 from dpacct_cli.output import Force, Output, read_output, write_output
+from dpacct_cli.parameters import argument, option
 from dpacct_cli.words import spelling, text_of
 
 if TYPE_CHECKING:
@@ -28,16 +26,16 @@ _CLIENT = "client"
 
 Source = Annotated[
     str,
-    typer.Argument(
-        metavar="FILE",
+    argument(
+        metavar="[FILE]",
+        known=options.shipped_ids,
         help="A ledger, a schedule (.toml, .csv, .json), a file of claims, or the id of a claim "
         "that is shipped.",
-        show_default=False,
     ),
 ]
 FormName = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--format",
         metavar="|".join(FORM_NAMES),
         help="How the report is written; default by the name of -o, else md.",
@@ -45,11 +43,11 @@ FormName = Annotated[
 ]
 Unit = Annotated[
     str | None,
-    typer.Option("--unit", metavar="WORD", help="Whose data one neighbor lacks; default client."),
+    option("--unit", metavar="WORD", help="Whose data one neighbor lacks; default client."),
 ]
 ClaimId = Annotated[
     str | None,
-    typer.Option("--claim", metavar="ID", help="Which claim of a file that has several."),
+    option("--claim", metavar="ID", help="Which claim of a file that has several."),
 ]
 
 
@@ -193,6 +191,8 @@ def kind_of(file: str) -> str:
         return "ledger"
     if path.suffix.lower() != ".toml":
         return "schedule"
+    import tomllib
+
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):

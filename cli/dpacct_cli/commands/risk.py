@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated
 
-import typer
-
 from dpacct import validate
 from dpacct.accountant import find_accountant
 from dpacct.budget import Interval
@@ -18,6 +16,7 @@ from dpacct_cli import mechanism, options
 from dpacct_cli.commands.promise import Promise
 from dpacct_cli.errors import OptionConflict
 from dpacct_cli.mechanism_options import MechanismOptions, read_clip_norm
+from dpacct_cli.parameters import option
 from dpacct_cli.render import Answer, Grid, Page, Row, bracket, down, plain, show, up
 from dpacct_cli.words import in_units
 
@@ -30,27 +29,25 @@ QUESTIONS = {
 
 FalsePositiveRates = Annotated[
     str,
-    typer.Option(
+    option(
         "--fpr",
         metavar="A,...",
         help=f"False positive rates in (0, 1) at which the attack is judged; default {RATES}.",
-        show_default=False,
     ),
 ]
 Prior = Annotated[
     str,
-    typer.Option(
+    option(
         "--prior",
         metavar="P",
         help="What the attacker believes beforehand, in (0, 1); default 0.5.",
-        show_default=False,
     ),
 ]
 
 
 Guarantee = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--eps",
         metavar="E",
         help="The risk of any mechanism with this epsilon; beside that of the rounds, if they are "

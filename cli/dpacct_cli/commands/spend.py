@@ -2,12 +2,11 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant, spend
 from dpacct_cli import comparisons, mechanism, options
 from dpacct_cli.mechanism_options import MechanismOptions, read_clip_norm
+from dpacct_cli.parameters import option
 from dpacct_cli.render import Answer, Page, Row, plain, show, up, wrapped
 
 if TYPE_CHECKING:
@@ -15,10 +14,11 @@ if TYPE_CHECKING:
 
 Stated = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--claim",
         metavar="E",
         help="An epsilon that somebody states for this: proven, refuted or open.",
+        panel=options.PRIVACY,
     ),
 ]
 PROMISE = "promise people the proven one; an explicit worst case reaches the achieved one"

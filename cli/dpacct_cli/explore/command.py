@@ -9,8 +9,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT
 from dpacct.errors import InvalidParameter
@@ -22,6 +20,7 @@ from dpacct_cli.explore.grid import Fixed, Sweep, Typed, read_sweep
 from dpacct_cli.explore.journal import Journal, open_journal, place_of
 from dpacct_cli.explore.rows import Task
 from dpacct_cli.output import LABEL, Force, read_output, write_bytes
+from dpacct_cli.parameters import flag, option
 from dpacct_cli.render import Answer, show
 from dpacct_cli.terminal import INTERRUPTED, orderly_interrupts
 
@@ -32,38 +31,34 @@ BAR = 24
 
 Noises = Annotated[
     str | None,
-    typer.Option("--noise", metavar="Z,...", help="Noise multipliers, e.g. 0.8,1,1.2 or 1..4/0.5."),
+    option("--noise", metavar="Z,...", help="Noise multipliers, e.g. 0.8,1,1.2 or 1..4/0.5."),
 ]
 Counts = Annotated[
     str | None,
-    typer.Option("--rounds", metavar="T,...", help="Numbers of rounds, e.g. 100..1000/100."),
+    option("--rounds", metavar="T,...", help="Numbers of rounds, e.g. 100..1000/100."),
 ]
 Rates = Annotated[
     str | None,
-    typer.Option("--q", metavar="Q,...", help="Sampling rates in (0, 1], e.g. 0.01..0.16*2."),
+    option("--q", metavar="Q,...", help="Sampling rates in (0, 1], e.g. 0.01..0.16*2."),
 ]
 Cohorts = Annotated[
     str | None,
-    typer.Option(
-        "--cohort", "--batch", metavar="M,...", help="Cohorts, with --clients, instead of --q."
-    ),
+    option("--cohort", "--batch", metavar="M,...", help="Cohorts, with --clients, instead of --q."),
 ]
 Deltas = Annotated[
     str | None,
-    typer.Option(
-        "--delta", metavar="D,...", help="Deltas; default 1e-05, or N^-1.1 with --clients N."
-    ),
+    option("--delta", metavar="D,...", help="Deltas; default 1e-05, or N^-1.1 with --clients N."),
 ]
 Jobs = Annotated[
     str | None,
-    typer.Option("--jobs", metavar="N", help="Processes; default as many as processors."),
+    option("--jobs", metavar="N", help="Processes; default as many as processors."),
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with the rows that an interrupted sweep has kept.")
+    bool, flag("--resume", help="Go on with the rows that an interrupted sweep has kept.")
 ]
 OutputFile = Annotated[
     str | None,
-    typer.Option(
+    option(
         LABEL,
         "-o",
         metavar="FILE",
@@ -186,11 +181,13 @@ def _computed(
                 waiting.say(f"dpacct explore {progress(len(rows), len(sweep.settings))}")
     except KeyboardInterrupt:
         kept = "With -o FILE its rows would have been kept."
-        if journal is not None:
+        if journal is not None and not journal.rows:
+            kept = "No row was ready."
+        elif journal is not None:
             kept = f"{len(journal.rows)} of {len(sweep.settings)} rows are kept: the same with"
             kept += f" --resume goes on (-o {output})."
         print_line(f"interrupted. {kept}")
-        raise typer.Exit(INTERRUPTED) from None
+        raise SystemExit(INTERRUPTED) from None
     return [rows[index] for index in range(len(sweep.settings))]
 
 
@@ -221,4 +218,4 @@ def _tell_failures(rows: list[dict[str, Any]]) -> None:
     )
     print_line(reason)
     if len(failed) == len(rows):
-        raise typer.Exit(1)
+        raise SystemExit(1)

@@ -3,6 +3,7 @@
 Rule 1: the first line says which sweep it is, each other line is one row. A row is appended by one
 write; what a crash or a full disk leaves of one is cut off.
 Rule 2: one process writes at a time.
+Rule 3: a sweep that ends before its first row leaves nothing.
 """
 
 from __future__ import annotations
@@ -73,14 +74,18 @@ def open_journal(target: Path, sweep: Sweep, *, resume: bool, replace: bool) -> 
     number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
     try:
         _lock(number, target)
-        rows: dict[int, dict[str, Any]] = {}
-        if resume and there:
-            rows = _read(number, target, sweep)
-        else:
+        rows = _read(number, target, sweep) if resume and there else {}
+        if not rows:
             os.ftruncate(number, 0)
-        if not os.fstat(number).st_size:
-            _append(number, json.dumps(sweep.name))
-        yield Journal(path, number, rows)
+        try:
+            if not rows:
+                _append(number, json.dumps(sweep.name))
+            yield Journal(path, number, rows)
+        except BaseException:
+            # What holds no row is nothing to go on with.
+            if not rows:
+                path.unlink(missing_ok=True)
+            raise
     finally:
         os.close(number)
 

@@ -5,8 +5,6 @@ import os
 import re
 from typing import Annotated
 
-import typer
-
 from dpacct import validate
 from dpacct.budget import DEFAULT_DELTA, Budget
 from dpacct.errors import InvalidParameter, LedgerError
@@ -17,23 +15,24 @@ from dpacct_cli.ledger import pages as ledger_pages
 from dpacct_cli.ledger.runs import File, charge, finish, given, opened
 from dpacct_cli.mechanism_options import MechanismOptions
 from dpacct_cli.output import Force, Output, read_output, write_output
+from dpacct_cli.parameters import option
 from dpacct_cli.render import Answer, show
+from dpacct_cli.terminal import orderly_interrupts
 
 Unit = Annotated[
     str,
-    typer.Option(
+    option(
         "--unit",
         metavar="WORD",
         help="Whose data one neighbor lacks; default client.",
-        show_default=False,
     ),
 ]
 Head = Annotated[
     str | None,
-    typer.Option("--head", metavar="HASH", help="A head hash that was kept elsewhere."),
+    option("--head", metavar="HASH", help="A head hash that was kept elsewhere."),
 ]
 BudgetDelta = Annotated[
-    str | None, typer.Option("--delta", metavar="D", help="Delta of the budget; default 1e-05.")
+    str | None, option("--delta", metavar="D", help="Delta of the budget; default 1e-05.")
 ]
 
 
@@ -61,7 +60,8 @@ def init(
         raise InvalidParameter("FILE", file, "it exists already, and no ledger is ever replaced")
     if not os.path.isdir(os.path.dirname(file) or "."):  # noqa: PTH112, PTH120 - as above
         raise InvalidParameter("FILE", file, "there is no such folder")
-    with Ledger.open(file, budget, adjacency=relation, unit=unit) as ledger:
+    # Ctrl-C leaves a ledger or none, and nothing beside it.
+    with orderly_interrupts(), Ledger.open(file, budget, adjacency=relation, unit=unit) as ledger:
         summary = ledger.summary()
     show(Answer(summary, file, lambda: ledger_pages.made(summary)), style)
 

@@ -3,26 +3,25 @@
 import os
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from dpacct import validate
 from dpacct.errors import BudgetExceeded, InvalidParameter
 from dpacct_cli import mechanism, options
 from dpacct_cli.ledger import pages as ledger_pages
 from dpacct_cli.mechanism_options import MechanismOptions
+from dpacct_cli.parameters import argument, flag, option
 from dpacct_cli.render import Answer, show
 
 if TYPE_CHECKING:
     from dpacct.ledger import Ledger
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="The ledger of a data set.")]
+File = Annotated[str, argument(metavar="FILE", help="The ledger of a data set.")]
 Name = Annotated[
     str | None,
-    typer.Option("--name", metavar="NAME", help="What the rounds were; default elsewhere."),
+    option("--name", metavar="NAME", help="What the rounds were; default elsewhere."),
 ]
 OverBudget = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--over-budget",
         help="Record rounds that do not fit as well: they have happened. Nothing more is admitted "
         "then.",
@@ -30,7 +29,7 @@ OverBudget = Annotated[
 ]
 RunNumber = Annotated[
     str | None,
-    typer.Option("--run", metavar="N", help="Its number, as dpacct ledger show lists it."),
+    option("--run", metavar="N", help="Its number, as dpacct ledger show lists it."),
 ]
 
 

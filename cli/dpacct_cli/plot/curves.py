@@ -4,49 +4,43 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from dpacct import validate
-from dpacct.accountant import DEFAULT_ACCOUNTANT
+from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from dpacct_cli import options
 from dpacct_cli.mechanism_options import MechanismOptions
 from dpacct_cli.output import Force
+from dpacct_cli.parameters import option
 from dpacct_cli.plot.output import Dark, PictureData, PictureFile, read_target
 
 FPR_MARKED = "0.001,0.01,0.1"
 SEVERAL = "; several, separated by commas, are drawn beside each other."
 
-Noise = Annotated[
-    str | None, typer.Option("--noise", metavar="Z,...", help=f"Noise multiplier{SEVERAL}")
-]
+Noise = Annotated[str | None, option("--noise", metavar="Z,...", help=f"Noise multiplier{SEVERAL}")]
 Rounds = Annotated[
-    str | None, typer.Option("--rounds", metavar="T,...", help=f"Number of rounds{SEVERAL}")
+    str | None, option("--rounds", metavar="T,...", help=f"Number of rounds{SEVERAL}")
 ]
-Rate = Annotated[str | None, typer.Option("--q", metavar="Q,...", help=f"Sampling rate{SEVERAL}")]
+Rate = Annotated[str | None, option("--q", metavar="Q,...", help=f"Sampling rate{SEVERAL}")]
 Schedules = Annotated[
     str | None,
-    typer.Option("--schedule", metavar="FILE,...", help=f"Files of rounds{SEVERAL}"),
+    option("--schedule", metavar="FILE,...", help=f"Files of rounds{SEVERAL}"),
 ]
 Accountants = Annotated[
     str,
-    typer.Option(
+    option(
         "--accountant",
         metavar="NAME,...",
+        known=lambda: ACCOUNTANTS,
         help=f"Which theory proves the bound; default {DEFAULT_ACCOUNTANT}{SEVERAL}",
-        show_default=False,
     ),
 ]
-Target = Annotated[
-    str | None, typer.Option("--eps", metavar="E", help="A budget, drawn as a line.")
-]
-At = Annotated[str | None, typer.Option("--eps", metavar="E", help="An epsilon, to be marked.")]
+Target = Annotated[str | None, option("--eps", metavar="E", help="A budget, drawn as a line.")]
+At = Annotated[str | None, option("--eps", metavar="E", help="An epsilon, to be marked.")]
 Marked = Annotated[
     str,
-    typer.Option(
+    option(
         "--fpr",
         metavar="A,...",
         help=f"False positive rates to be marked; default {FPR_MARKED}.",
-        show_default=False,
     ),
 ]
 

@@ -10,21 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from dpacct_cli.output import LABEL, read_output, write_bytes
+from dpacct_cli.parameters import flag, option
 
 if TYPE_CHECKING:
     from dpacct.pictures import Picture
 
 PictureFile = Annotated[
     str | None,
-    typer.Option(
+    option(
         LABEL, "-o", metavar="FILE", help="A .png, .svg or .pdf file; without it, text is drawn."
     ),
 ]
-Dark = Annotated[bool, typer.Option("--dark", help="On a dark ground.")]
-PictureData = Annotated[bool, typer.Option("--json", help="The data of the picture as JSON.")]
+Dark = Annotated[bool, flag("--dark", help="On a dark ground.")]
+PictureData = Annotated[bool, flag("--json", help="The data of the picture as JSON.")]
 
 
 @dataclass(frozen=True, slots=True)

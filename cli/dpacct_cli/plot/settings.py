@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -41,7 +40,7 @@ def read_settings(typed: MechanismOptions, accountant: str) -> list[Setting]:
         find_accountant(name)
         for values in product(*lists.values()):
             chosen = dict(zip(lists, values, strict=True))
-            one = replace(typed, **chosen)
+            one = typed._replace(**chosen)
             varied = {key: value for key, value in chosen.items() if len(lists[key]) > 1}
             label = _label(varied, name if len(accountants) > 1 else "")
             found.append(Setting(label, one.read_schedule(), name))

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from dpacct.accountant import ACCOUNTANTS
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct_cli import options, waiting
 from dpacct_cli.mechanism_options import MechanismOptions
 from dpacct_cli.output import Force
+from dpacct_cli.parameters import argument
 from dpacct_cli.plot.output import Dark, PictureData, PictureFile, read_target
 
 # dpacct compare says why.
 NONE = "does not apply to these rounds"
 
-Ledger = Annotated[str, typer.Argument(metavar="FILE", help="The ledger of a data set.")]
+Ledger = Annotated[str, argument(metavar="FILE", help="The ledger of a data set.")]
 Reports = Annotated[
-    str, typer.Argument(metavar="FILE,...", help="Reports of dpacct train (.report.jsonl).")
+    str, argument(metavar="FILE,...", help="Reports of dpacct train (.report.jsonl).")
 ]
 
 

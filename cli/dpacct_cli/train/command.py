@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Annotated
-
-import typer
 
 from dpacct import validate
 from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
 from dpacct_cli import errors, options
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import Style, number
-from dpacct_cli.render import Answer, plain, show
+from dpacct_cli.parameters import option
+from dpacct_cli.render import Answer, plain, print_note, show
 from dpacct_cli.terminal import orderly_interrupts
 from dpacct_cli.train import options as own
 from dpacct_cli.train import page as train_page
@@ -27,7 +25,6 @@ INTERRUPTED = 130
 
 
 def train(
-    context: typer.Context,
     method: own.MethodName = None,
     data: own.Data = None,
     data_dir: own.DataDir = None,
@@ -47,7 +44,13 @@ def train(
     delta: own.Delta = None,
     clip_norm: Annotated[
         str | None,
-        typer.Option("--clip-norm", "--clip", metavar="C", help="Bound on a client's update."),
+        option(
+            "--clip-norm",
+            "--clip",
+            metavar="C",
+            help="Bound on a client's update.",
+            panel=options.PRIVACY,
+        ),
     ] = None,
     local_lr: own.LocalLr = None,
     local_epochs: own.LocalEpochs = None,
@@ -85,10 +88,9 @@ def train(
       dpacct train mymethods:Proximal --set strength=0.1
       dpacct train --ledger mnist.ledger --resume
     """
+    given = locals()
     style = options.read_style(as_json, quiet)
-    typed = {key: context.params[key] for key in KEYS} | {
-        "secure_noise": "yes" if secure_noise else None
-    }
+    typed = {key: given[key] for key in KEYS} | {"secure_noise": "yes" if secure_noise else None}
     refuse_contradictions(ledger, run, new_ledger=new_ledger, resume=resume)
     if method is None and not resume:
         known = f"a method is one of {', '.join(own.METHODS)}, or package.module:Class"
@@ -166,7 +168,7 @@ def _run(settings: Settings, files: RunFiles, style: Style, *, resume: bool) -> 
             f"stopped after round {outcome.rounds} of {outcome.planned}; saved in "
             f"{files.checkpoint}. {again} goes on."
         )
-        raise typer.Exit(INTERRUPTED)
+        raise SystemExit(INTERRUPTED)
     answer = Answer(
         train_page.data(settings, job, outcome, files),
         repr(outcome.accuracy),
@@ -180,4 +182,4 @@ def _say(style: Style, *notes: str | None) -> None:
     if style is Style.HUMAN:
         for note in notes:
             if note is not None:
-                print(f"note: {note}", file=sys.stderr, flush=True)
+                print_note(note)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
+from dpacct_cli.options import PRIVACY
+from dpacct_cli.parameters import argument, flag, option, repeated
 from dpacct_cli.train.presets import DEFAULTS, PRESETS
 
 MODELS = (
@@ -39,162 +39,226 @@ METHODS = (
     "fedcm",
 )
 
+# Headings of the help.
+DATA_AND_MODEL, SETTINGS, LOCAL_TRAINING = "Data and model", "Settings", "Local training"
+THE_RUN, MACHINE = "The run and its record", "Machine and randomness"
+
 Text = str | None
-
-
-def _option(*names: str, metavar: str, text: str) -> object:
-    return typer.Option(*names, metavar=metavar, help=text, show_default=False)
 
 
 MethodName = Annotated[
     Text,
-    typer.Argument(
+    argument(
         metavar="[METHOD]",
+        known=lambda: METHODS,
         help=f"One of {', '.join(METHODS)}; or package.module:Class, a method of your own. A run "
         "that goes on knows its own.",
     ),
 ]
 Delta = Annotated[
     Text,
-    _option(
+    option(
         "--delta",
         metavar="D",
-        text="Delta; default that of --ledger if it exists, else N^-1.1 for N clients.",
+        help="Delta; default that of --ledger if it exists, else N^-1.1 for N clients.",
+        panel=PRIVACY,
     ),
 ]
 Data = Annotated[
     Text,
-    _option(
+    option(
         "--data",
         metavar="|".join((*DEFAULTS, "FILE.csv")),
-        text="What to train on; default digits, which need no download.",
+        help="What to train on; default digits, which need no download.",
+        panel=DATA_AND_MODEL,
     ),
 ]
 DataDir = Annotated[
     Text,
-    _option(
+    option(
         "--data-dir",
         metavar="DIR",
-        text="Folder with the files of --data; default $DPACCT_DATA, or ./data.",
+        help="Folder with the files of --data; default $DPACCT_DATA, or ./data.",
+        panel=DATA_AND_MODEL,
     ),
 ]
 Label = Annotated[
-    Text, _option("--label", metavar="COLUMN", text="Column of labels of FILE.csv; default label.")
+    Text,
+    option(
+        "--label",
+        metavar="COLUMN",
+        help="Column of labels of FILE.csv; default label.",
+        panel=DATA_AND_MODEL,
+    ),
 ]
 Partition = Annotated[
     Text,
-    _option(
+    option(
         "--partition",
         metavar="iid|dirichlet:A|natural",
-        text="Who holds which example: dealt out evenly, with label ratios drawn from "
+        help="Who holds which example: dealt out evenly, with label ratios drawn from "
         "Dirichlet(A), or by the writers, roles or owners that the data name.",
+        panel=DATA_AND_MODEL,
     ),
 ]
 Model = Annotated[
-    Text, _option("--model", metavar="|".join(MODELS), text="What to train; default by data.")
+    Text,
+    option(
+        "--model",
+        metavar="|".join(MODELS),
+        help="What to train; default by data.",
+        panel=DATA_AND_MODEL,
+    ),
 ]
 Preset = Annotated[
-    Text, _option("--preset", metavar="|".join(PRESETS), text="Settings of published work.")
+    Text,
+    option(
+        "--preset", metavar="|".join(PRESETS), help="Settings of published work.", panel=SETTINGS
+    ),
 ]
 Config = Annotated[
     Text,
-    _option(
+    option(
         "--config",
         metavar="FILE.toml",
-        text="Options from a file, named as here without dashes in front, with _ for -.",
+        help="Options from a file, named as here without dashes in front, with _ for -.",
+        panel=SETTINGS,
     ),
 ]
 Assignments = Annotated[
     list[str] | None,
-    _option("--set", metavar="NAME=VALUE", text="An option of the method, e.g. rho=0.5."),
+    repeated(
+        "--set", metavar="NAME=VALUE", help="An option of the method, e.g. rho=0.5.", panel=SETTINGS
+    ),
 ]
-LocalLr = Annotated[Text, _option("--local-lr", metavar="R", text="Learning rate on the clients.")]
+LocalLr = Annotated[
+    Text,
+    option("--local-lr", metavar="R", help="Learning rate on the clients.", panel=LOCAL_TRAINING),
+]
 LocalEpochs = Annotated[
-    Text, _option("--local-epochs", metavar="E", text="Passes over a client's examples.")
+    Text,
+    option(
+        "--local-epochs", metavar="E", help="Passes over a client's examples.", panel=LOCAL_TRAINING
+    ),
 ]
 LocalSteps = Annotated[
-    Text, _option("--local-steps", metavar="K", text="Local steps, instead of --local-epochs.")
+    Text,
+    option(
+        "--local-steps",
+        metavar="K",
+        help="Local steps, instead of --local-epochs.",
+        panel=LOCAL_TRAINING,
+    ),
 ]
 BatchSize = Annotated[
-    Text, _option("--batch-size", metavar="B", text="Examples in one local step.")
+    Text,
+    option("--batch-size", metavar="B", help="Examples in one local step.", panel=LOCAL_TRAINING),
 ]
 Momentum = Annotated[
-    Text, _option("--momentum", metavar="M", text="Of local SGD, in [0, 1); default 0.")
+    Text,
+    option(
+        "--momentum", metavar="M", help="Of local SGD, in [0, 1); default 0.", panel=LOCAL_TRAINING
+    ),
 ]
 WeightDecay = Annotated[
-    Text, _option("--weight-decay", metavar="W", text="Of local SGD; default 0.")
+    Text,
+    option("--weight-decay", metavar="W", help="Of local SGD; default 0.", panel=LOCAL_TRAINING),
 ]
 LrDecay = Annotated[
     Text,
-    _option("--lr-decay", metavar="F", text="Factor on --local-lr from round to round; default 1."),
+    option(
+        "--lr-decay",
+        metavar="F",
+        help="Factor on --local-lr from round to round; default 1.",
+        panel=LOCAL_TRAINING,
+    ),
 ]
 ServerLr = Annotated[
-    Text, _option("--server-lr", metavar="R", text="Factor on the noisy mean; default 1.")
+    Text,
+    option(
+        "--server-lr",
+        metavar="R",
+        help="Factor on the noisy mean; default 1.",
+        panel=LOCAL_TRAINING,
+    ),
 ]
 EvalEvery = Annotated[
     Text,
-    _option(
+    option(
         "--eval-every",
         metavar="K",
-        text="Rounds between looks at the test set; default a tenth of all.",
+        help="Rounds between looks at the test set; default a tenth of all.",
+        panel=THE_RUN,
     ),
 ]
 LedgerFile = Annotated[
     Text,
-    _option(
+    option(
         "--ledger",
         metavar="FILE",
-        text="Where to record what is spent; model, report and checkpoint stand beside it. "
+        help="Where to record what is spent; model, report and checkpoint stand beside it. "
         "Default one for each data set: DATA.ledger here, or beside FILE.csv.",
+        panel=THE_RUN,
     ),
 ]
 NewLedger = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--new-ledger",
         help="A second budget for data that have one. Both epsilons then add up, and nobody "
         "counts that.",
+        panel=THE_RUN,
     ),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")]
+Resume = Annotated[bool, flag("--resume", help="Go on with a run that was stopped.", panel=THE_RUN)]
 RunName = Annotated[
     Text,
-    _option(
+    option(
         "--run",
         metavar="NAME",
-        text="Which run --resume means: what the names of its files begin with.",
+        help="Which run --resume means: what the names of its files begin with.",
+        panel=THE_RUN,
     ),
 ]
 Device = Annotated[
-    Text, _option("--device", metavar="cpu|cuda|cuda:K", text="Default cuda where there is one.")
+    Text,
+    option(
+        "--device",
+        metavar="cpu|cuda|cuda:K",
+        help="Default cuda where there is one.",
+        panel=MACHINE,
+    ),
 ]
 Seed = Annotated[
     Text,
-    _option(
+    option(
         "--seed",
         metavar="S",
-        text="Repeatable noise and cohorts. Who knows the seed can take the noise off again, "
+        help="Repeatable noise and cohorts. Who knows the seed can take the noise off again, "
         "so the run is marked as not private.",
+        panel=MACHINE,
     ),
 ]
 PublicSeed = Annotated[
     Text,
-    _option(
+    option(
         "--public-seed",
         metavar="S",
-        text="For what need not be secret: partition and initial model; default 0.",
+        help="For what need not be secret: partition and initial model; default 0.",
+        panel=MACHINE,
     ),
 ]
 Vectorize = Annotated[
     Text,
-    _option(
+    option(
         "--vectorize",
         metavar="auto|yes|no",
-        text="Train clients side by side; default auto, which measures, and yes with --seed, "
+        help="Train clients side by side; default auto, which measures, and yes with --seed, "
         "since what is measured does not repeat.",
+        panel=MACHINE,
     ),
 ]
 SecureNoise = Annotated[
     bool,
-    typer.Option("--secure-noise", help="Noise that withstands attacks on its last digits."),
+    flag("--secure-noise", help="Noise that withstands attacks on its last digits.", panel=MACHINE),
 ]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from dpacct_cli import waiting
 from dpacct_cli.options import Style
 from dpacct_cli.render import plain, up
 
@@ -32,6 +33,17 @@ def describe(report: Report, target: float | None, accuracy: float | None) -> st
     return "   ".join(parts)
 
 
+def _lines(rounds: int, target: float | None) -> Advance:
+    """A line for each tenth of the rounds, for terminals without escape codes."""
+
+    def advance(report: Report, accuracy: float | None) -> None:
+        if report.round % max(1, rounds // 10) == 0:
+            told = f"round {report.round}/{rounds}   {describe(report, target, accuracy)}"
+            print(told, file=sys.stderr, flush=True)
+
+    return advance
+
+
 @contextmanager
 def bar(
     style: Style, done: int, rounds: int, target: float | None, console: Any = None
@@ -47,6 +59,9 @@ def bar(
     """
     if style is not Style.HUMAN or (console is None and not sys.stderr.isatty()):
         yield lambda _report, _accuracy: None
+        return
+    if console is None and not waiting.knows_codes():
+        yield _lines(rounds, target)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn

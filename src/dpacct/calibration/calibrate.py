@@ -12,15 +12,9 @@ from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.budget import Interval
 from dpacct.calibration.answer import Calibration
-from dpacct.calibration.goals import (
-    EpsilonGoal,
-    Goal,
-    excess,
-    find_goal,
-    refuse_risk,
-    reported_delta,
-)
+from dpacct.calibration.goals import EpsilonGoal, Goal, excess
 from dpacct.calibration.solve import largest_number, largest_rate, noise_factor
+from dpacct.calibration.which_goal import find_goal, refuse_risk, reported_delta
 from dpacct.errors import InvalidParameter, NotConverged
 from dpacct.rounds import Adjacency, Poisson, Round, Sampling, Schedule, Uniform
 from dpacct.schedules.build import Setting, build_schedule, find_sampling

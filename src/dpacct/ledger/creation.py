@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from dpacct import validate
@@ -18,6 +17,9 @@ from dpacct.rounds import Round, Schedule
 
 def software() -> str:
     """The version that is installed."""
+    # Takes as long to import as half of what a ledger needs.
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - as said
+
     try:
         return f"dpacct {version('dpacct')}"
     except PackageNotFoundError:

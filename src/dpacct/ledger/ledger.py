@@ -22,8 +22,7 @@ from dpacct.ledger.record.events import Event, checked_details
 from dpacct.ledger.record.plans import schedule_of
 from dpacct.ledger.record.position import Position, require
 from dpacct.ledger.remaining import rounds_left, rounds_left_as_plan
-from dpacct.ledger.report.compose import verified_report
-from dpacct.ledger.report.summary import report_of, summarize
+from dpacct.ledger.report.summary import summarize
 from dpacct.ledger.run import Run
 from dpacct.ledger.sums import check_runs
 from dpacct.ledger.verify import Verification, verify
@@ -131,8 +130,7 @@ class Ledger:
     @property
     def runs(self) -> tuple[Run, ...]:
         """All runs, in the order in which they were started."""
-        count = self._book.state().runs
-        return tuple(Run(self._book, self._readings, n) for n in range(1, count + 1))
+        return tuple(Run(self._book, self._readings, n + 1) for n in range(self._book.state().runs))
 
     @property
     def head(self) -> str:
@@ -272,14 +270,20 @@ class Ledger:
 
     def report(self) -> dict[str, Any]:
         """The facts with the history of all rounds, as a report needs them; reads every entry."""
+        from dpacct.ledger.report.facts import report_of  # noqa: PLC0415 - few ledgers need it
+
         return report_of(self._readings.now())
 
     def report_markdown(self) -> str:
         """The report for a reviewer, as Markdown; verifies the ledger first."""
+        from dpacct.ledger.report.compose import verified_report  # noqa: PLC0415 - as above
+
         return verified_report(self._readings.now()).to_markdown()
 
     def report_html(self) -> str:
         """The report for a reviewer, as one page of HTML; verifies the ledger first."""
+        from dpacct.ledger.report.compose import verified_report  # noqa: PLC0415 - as above
+
         return verified_report(self._readings.now()).to_html()
 
     def plot(self, *, dark: bool = False) -> Drawn:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from textwrap import wrap
 
 from dpacct.display import down, escaped, up
 from dpacct.pictures.picture import Bar, Curve, Panel, Picture
 
-HEIGHT, NARROWEST, WIDEST = 15, 30, 100
+HEIGHT, NARROWEST, WIDEST = 15, 26, 100
 SIGNS = "*o+x#@%&"
 LABEL = 10
 
@@ -24,7 +25,19 @@ def to_text(picture: Picture, width: int = 80) -> str:
         parts.append(escaped(picture.note))
     for panel in picture.panels:
         parts += ["", *(_bars(panel, inner) if panel.bars else _chart(panel, inner))]
-    return "\n".join(line.rstrip() for line in parts)
+    return "\n".join(line for part in parts for line in _fitting(part, inner + LABEL + 4))
+
+
+def _fitting(line: str, width: int) -> list[str]:
+    """A line as it is, or as several that are so wide at most, with its indent and a little more.
+
+    What is drawn always fits; words may be longer.
+    """
+    if len(line.rstrip()) <= width:
+        return [line.rstrip()]
+    indent = " " * (len(line) - len(line.lstrip()))
+    more = f"{indent}  " if indent else ""
+    return wrap(line.strip(), width, initial_indent=indent, subsequent_indent=more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,20 +155,26 @@ def _legend(panel: Panel) -> list[str]:
 
 def _bars(panel: Panel, width: int) -> list[str]:
     longest = max(len(bar.name) for bar in panel.bars)
-    room = max(10, width + LABEL - longest - 24)
+    beside = width + LABEL - longest - 24
+    # Where bars beside their names would be next to nothing they stand below them.
+    below = beside < NARROWEST // 2
+    room = width + LABEL - 24 if below else beside
     most = max((bar.upper for bar in panel.bars if math.isfinite(bar.upper)), default=1.0)
     most = max([most, *(level.y for level in panel.levels)])
     lines = [f"  {panel.x_label}"]
-    lines += [_bar(bar, longest, room, most) for bar in panel.bars]
+    for bar in panel.bars:
+        name, drawn = escaped(bar.name), _bar(bar, room, most)
+        lines += [f"  {name}", f"    {drawn}"] if below else [f"  {name:<{longest}} {drawn}"]
     for level in panel.levels:
         place = round(room * level.y / most) if most else 0
-        lines.append(f"  {'':<{longest}} {' ' * max(0, place - 1)}^ {escaped(level.words)}")
+        lead = " " * (4 if below else longest + 3)
+        lines.append(f"{lead}{' ' * max(0, place - 1)}^ {escaped(level.words)}")
     return lines
 
 
-def _bar(bar: Bar, longest: int, room: int, most: float) -> str:
+def _bar(bar: Bar, room: int, most: float) -> str:
     if bar.words and not math.isfinite(bar.upper):
-        return f"  {escaped(bar.name):<{longest}} {escaped(bar.words)}"
+        return escaped(bar.words)
     length = round(room * bar.upper / most) if most else 0
     inner = (
         length if bar.lower is None else min(length, round(room * bar.lower / most)) if most else 0
@@ -164,4 +183,4 @@ def _bar(bar: Bar, longest: int, room: int, most: float) -> str:
     said = up(bar.upper)
     if bar.lower is not None:
         said += f" ({down(bar.lower)})"
-    return f"  {escaped(bar.name):<{longest}} {drawn} {said}"
+    return f"{drawn} {said}"

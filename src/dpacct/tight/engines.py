@@ -28,7 +28,6 @@ from dpacct.pairs.dominating import (
 from dpacct.pairs.gaussian import gaussian_delta, gaussian_epsilon
 from dpacct.pairs.one_round import one_round_delta
 from dpacct.tight.composition import Composition
-from dpacct.tight.grid.engine import grid_delta, grid_epsilon
 from dpacct.tight.inversion import inversion_delta, inversion_epsilon
 from dpacct.tight.moment_bounds import chernoff_delta, pinsker_delta
 
@@ -224,6 +223,20 @@ def _smallest_root(function: Callable[[float], float]) -> float:
         return 0.0
     root = _log_search(function)[0]
     return root if function(root) > 0 else 0.0
+
+
+def grid_delta(composition: Composition, epsilon: float) -> Interval:
+    """That of `grid.engine`, imported where a contour does not reach, which is seldom."""
+    from dpacct.tight.grid import engine  # noqa: PLC0415 - a cold start counts
+
+    return engine.grid_delta(composition, epsilon)
+
+
+def grid_epsilon(composition: Composition, delta: float) -> Interval:
+    """As `grid_delta`."""
+    from dpacct.tight.grid import engine  # noqa: PLC0415 - as above
+
+    return engine.grid_epsilon(composition, delta)
 
 
 ENGINES: dict[str, Engine] = {

@@ -14,12 +14,6 @@ from dpacct.numerics.rounding import UNIT
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import Composed, Contour
 from dpacct.tight.crossing import crossing
-from dpacct.tight.few_large import (
-    FewLarge,
-    about_epsilon,
-    few_large_delta,
-    few_large_epsilon,
-)
 from dpacct.tight.moment_bounds import chernoff_delta
 from dpacct.tight.saddle import (
     epsilon_estimate,
@@ -78,6 +72,9 @@ def inversion_delta(composition: Composition, epsilon: float) -> Interval:
             best = _intersection(best, _plain_delta(rest, rest.lost, epsilon))
             if best.width <= _WIDE * best.upper:
                 return best
+    # Hardly any contour gets here, and none pays for the import before.
+    from dpacct.tight.few_large import FewLarge, few_large_delta  # noqa: PLC0415 - as said
+
     if FewLarge.applies(composition):
         with suppress(NotConverged):
             best = _intersection(best, few_large_delta(composition, epsilon))
@@ -182,6 +179,8 @@ def inversion_epsilon(composition: Composition, delta: float) -> Interval:
             best = _intersection(best, _plain_epsilon(rest, rest.lost, delta))
             if best.width <= _WIDE * best.upper:
                 return best
+    from dpacct.tight.few_large import FewLarge, few_large_epsilon  # noqa: PLC0415 - as above
+
     if FewLarge.applies(composition):
         with suppress(NotConverged):
             best = _intersection(best, few_large_epsilon(composition, delta))
@@ -221,6 +220,8 @@ def quick_epsilon(composition: Composition, delta: float) -> float:
     Raises:
         NotConverged: a search needs too many nodes.
     """
+    from dpacct.tight.few_large import FewLarge, about_epsilon  # noqa: PLC0415 - as above
+
     if FewLarge.applies(composition):
         return about_epsilon(composition, math.log(delta), _QUICK)
     rest, lost = composition, 0.0

@@ -209,6 +209,24 @@ def test_an_interrupted_sweep_goes_on_where_it_was(
     assert names() == ["a.csv"]
 
 
+def test_a_sweep_that_ends_before_its_first_row_leaves_nothing(
+    dpacct: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(workers, "results", stop_after(0))
+        stopped = dpacct(SMALL, "-o a.csv")
+    assert (stopped.code, stopped.err) == (130, "dpacct: interrupted. No row was ready.\n")
+    assert names() == []
+
+    def full(_file: int, _data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dpacct_cli.explore.journal.os.write", full)
+        assert_refused(dpacct(SMALL, "-o a.csv"), "No space left on device")
+    assert names() == []
+
+
 def test_rows_of_another_sweep_are_never_taken(
     dpacct: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 
-from dpacct_cli.app import app
+from dpacct_cli.app import ROOT
 
 PLAN = "--noise 1 --rounds 30 --q 0.1"
 KINDS = ["eps", "delta", "tradeoff", "rdp", "schedule", "compare"]
@@ -21,8 +20,8 @@ def _no_peers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_kinds_are_those_documented() -> None:
-    group: Any = typer.main.get_command(app)
-    assert list(group.commands["plot"].commands) == [*KINDS, "ledger", "train"]
+    group: Any = ROOT
+    assert list(group["plot"]) == [*KINDS, "ledger", "train"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -33,6 +32,16 @@ def test_text_is_drawn_without_a_file(dpacct: Any, kind: str) -> None:
     found = dpacct(f"plot {kind} {PLAN} --json").json
     assert found["title"] in text
     assert found["panels"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("columns", [40, 128])
+def test_text_fits_the_terminal(
+    dpacct: Any, kind: str, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = dpacct(f"plot {kind} {PLAN}").text.splitlines()
+    assert max(map(len, lines)) <= columns
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])

@@ -421,21 +421,24 @@ def test_a_run_goes_on_only_as_it_was(dpacct: Any, monkeypatch: pytest.MonkeyPat
 # The bar.
 
 
+SHOWN = Report(
+    round=2,
+    rounds=3,
+    spent=lambda: library.Spent(4.7, 4.7101, 1e-5),
+    not_private_because=None,
+    noise_multiplier=1.0,
+    noise_std=1.0,
+    clip_norm=1.0,
+    released=True,
+    unit="client",
+    adjacency="add-remove",
+    diagnostics=Diagnostics(10, 0.625, 1.0, 1.0, 1.0, 0, 1.0),
+    timing=Timing(0.1, 0.1, 0.4),
+)
+
+
 def test_the_bar_shows_budget_and_accuracy_and_nothing_private() -> None:
-    shown = Report(
-        round=2,
-        rounds=3,
-        spent=lambda: library.Spent(4.7, 4.7101, 1e-5),
-        not_private_because=None,
-        noise_multiplier=1.0,
-        noise_std=1.0,
-        clip_norm=1.0,
-        released=True,
-        unit="client",
-        adjacency="add-remove",
-        diagnostics=Diagnostics(10, 0.625, 1.0, 1.0, 1.0, 0, 1.0),
-        timing=Timing(0.1, 0.1, 0.4),
-    )
+    shown = SHOWN
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=140)
     with bar(Style.HUMAN, 0, 3, 8.0, console) as advance:
@@ -455,3 +458,13 @@ def test_the_bar_shows_budget_and_accuracy_and_nothing_private() -> None:
         with bar(style, 0, 3, 8.0, Console(file=silent, force_terminal=True)) as advance:
             advance(shown, 0.84)
         assert silent.getvalue() == ""
+
+
+def test_whoever_wants_no_codes_reads_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with bar(Style.HUMAN, 0, 3, 8.0) as advance:
+        advance(SHOWN, 0.84)
+    assert capsys.readouterr().err == "round 2/3   epsilon 4.72 of 8   accuracy 0.840\n"

@@ -10,9 +10,7 @@ open, so that nothing is left of it, whatever happens.
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,6 +62,10 @@ def copy_put_right(place: Place, check: Callable[[Rows], None]) -> tuple[Files, 
     Raises:
         LedgerError: it cannot be made, or is not whole. sqlite3.Error: the file is damaged.
     """
+    # Few ledgers were left in the middle of a write, and none else pays for these imports.
+    import shutil  # noqa: PLC0415 - as said
+    import tempfile  # noqa: PLC0415 - as said
+
     for _ in range(_TRIES):
         files = files_of(place)
         try:
@@ -88,6 +90,8 @@ def copy_put_right(place: Place, check: Callable[[Rows], None]) -> tuple[Files, 
 
 
 def _copied(place: Place, folder: Path) -> Path:
+    import shutil  # noqa: PLC0415 - as above
+
     copy = folder / "ledger"
     shutil.copyfile(place.file, copy)
     for left, ending in ((place.journal, "-journal"), (place.log, "-wal")):

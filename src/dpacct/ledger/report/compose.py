@@ -15,9 +15,9 @@ from dpacct.display import chosen, down, line, up
 from dpacct.ledger.readings import Guarantee, Readings
 from dpacct.ledger.record.events import MAX_DETAILS
 from dpacct.ledger.record.figures import above
+from dpacct.ledger.report.facts import report_of
 from dpacct.ledger.report.promise import promise_of
 from dpacct.ledger.report.runs import bracket_of, runs_section
-from dpacct.ledger.report.summary import report_of
 from dpacct.ledger.verify import Verification, verify
 from dpacct.report.assumptions import OF_LEDGER, to_sign
 from dpacct.report.chart import bars, draw

@@ -10,7 +10,8 @@ import math
 from functools import lru_cache
 
 from dpacct.rounds import Phase, Round, Schedule
-from dpacct.tight.game.rounds import is_game, rate_bounds
+from dpacct.tight.game.played import is_game
+from dpacct.tight.game.rounds import rate_bounds
 
 MOST_KINDS = 60
 

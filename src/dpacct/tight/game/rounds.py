@@ -19,7 +19,7 @@ from dpacct.pairs.dominating import (
     SampledGaussianPair,
     achieved_pair,
 )
-from dpacct.rounds import Adjacency, Poisson, Round, Schedule, Uniform
+from dpacct.rounds import Adjacency, Round, Schedule, Uniform
 from dpacct.tight.game.cover import Cover
 from dpacct.tight.game.gaussian_profile import LARGEST_SHIFT
 from dpacct.tight.game.kernels import (
@@ -36,51 +36,11 @@ from dpacct.tight.game.kernels import (
 )
 from dpacct.tight.game.laws import Kernel
 from dpacct.tight.game.mixtures import Mixing, mixing_laws
+from dpacct.tight.game.played import has_one_pair, is_game, takes_everybody
 from dpacct.tight.game.zero_out import ANGLES, zero_out_above, zero_out_below
 
 # How all positions in a round are bounded: one law for each of some cells, or mixtures of few.
 Positions = Cover | Mixing
-
-_PLAYED = (Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT)
-
-
-def is_game(round_: Round) -> bool:
-    """Whether the adversary has a choice of positions in this round."""
-    sampling = round_.sampling
-    return (
-        isinstance(sampling, Uniform)
-        and round_.adjacency in _PLAYED
-        # So near one that the rate rounds up to it there is no choice that a double knows.
-        and sampling.rate_bounds[1] < 1.0
-    )
-
-
-def takes_everybody(round_: Round) -> bool:
-    """Whether it is a Gaussian, with the adjacency's shift."""
-    sampling = round_.sampling
-    if isinstance(sampling, Uniform) and sampling.cohort_size < sampling.num_clients:
-        return False
-    return round_.adjacency in _PLAYED and round_.sampling_rate == 1.0
-
-
-def has_one_pair(round_: Round) -> bool:
-    """Whether one fixed pair is exact for this round: everybody takes part, or each by a coin."""
-    poisson = isinstance(round_.sampling, Poisson) and round_.adjacency in _PLAYED
-    return takes_everybody(round_) or poisson
-
-
-def is_played(schedule: Schedule) -> bool:
-    """Whether the game says more about a schedule than a fixed pair for each round.
-
-    A single round has no past to choose by: there the fixed pair is exact.
-    """
-    kinds = schedule.distinct()
-    return (
-        schedule.rounds > 1
-        and any(is_game(round_) for round_ in kinds)
-        and all(is_game(round_) or has_one_pair(round_) for round_ in kinds)
-        and all(LARGEST_SHIFT * round_.noise_multiplier >= 2.0 for round_ in kinds)
-    )
 
 
 def check_schedule(schedule: Schedule) -> None:

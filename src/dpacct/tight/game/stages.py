@@ -10,13 +10,8 @@ from dpacct.tight.game.backward import Frame, Stage, prepare
 from dpacct.tight.game.kinds import fewer_kinds
 from dpacct.tight.game.mixtures import LAWS, Mixing
 from dpacct.tight.game.plan import GamePlan
-from dpacct.tight.game.rounds import (
-    Positions,
-    angles_for,
-    is_game,
-    laws_above,
-    laws_below,
-)
+from dpacct.tight.game.played import is_game
+from dpacct.tight.game.rounds import Positions, angles_for, laws_above, laws_below
 
 Stages = list[tuple[Stage, int]]
 
