@@ -27,7 +27,7 @@ LAYERS = [
     {"tight"},
     {"accountant"},
     {"risk"},
-    {"calibration", "report"},
+    {"calibration", "report", "empirical"},
     {"ledger", "claims"},
     {"pictures"},
     {"dpacct"},  # the public names
@@ -55,7 +55,7 @@ ROOMS = {
         {"trainers"},
         {"engine"},
         {"federation", "server", "privatize", "auditing", "opacus"},
-        {"flower"},
+        {"flower", "attacks"},
     ],
 }
 
