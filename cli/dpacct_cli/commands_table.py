@@ -21,6 +21,7 @@ COMMANDS = {
     "report": ("dpacct_cli.commands.report", "report"),
     "explore": ("dpacct_cli.explore.command", "explore"),
     "train": ("dpacct_cli.train.command", "train"),
+    "attack": ("dpacct_cli.attack.command", "attack"),
 }
 # Of each group the module with its commands, and its help.
 GROUPS = {

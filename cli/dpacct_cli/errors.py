@@ -48,6 +48,7 @@ LABELS = {
     "data_dir": "--data-dir",
     "partition": "--partition",
     "concentration": "--partition",
+    "hold_out": "--hold-out",
     "model": "--model",
     "method": "METHOD",
     "preset": "--preset",
@@ -74,7 +75,7 @@ LABELS = {
     "eval_every": "--eval-every",
 }
 # Parameters whose values are numbers, by what kind of number helps to guess what was meant.
-SHARES = {"sampling_rate", "delta", "advantage", "tpr", "fpr", "prior", "momentum"}
+SHARES = {"sampling_rate", "hold_out", "delta", "advantage", "tpr", "fpr", "prior", "momentum"}
 WHOLE = {
     "rounds", "cohort_size", "num_clients", "steps", "epochs", "batch_size", "seed",
     "public_seed", "eval_every",

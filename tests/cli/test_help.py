@@ -23,13 +23,14 @@ COMMANDS = [
     "report",
     "explore",
     "train",
+    "attack",
     "ledger",
     "claims",
     "plot",
 ]
 # Training takes other options and longer, and groups have commands of their own, whose tests check
 # their examples.
-OTHERS = ("report", "explore", "train", "ledger", "claims", "plot")
+OTHERS = ("report", "explore", "train", "attack", "ledger", "claims", "plot")
 ACCOUNTING = [command for command in COMMANDS if command not in OTHERS]
 COMMON = ["--json", "--quiet", "--sampling", "--cohort", "--clients", "--adjacency", "--schedule"]
 

@@ -90,6 +90,15 @@ Partition = Annotated[
         "Dirichlet(A), or by the writers, roles or owners that the data name.",
     ),
 ]
+HoldOut = Annotated[
+    Text,
+    _option(
+        "--hold-out",
+        metavar="S",
+        text="Share of the clients, drawn at random, that take no part: whom dpacct attack "
+        "compares with the others.",
+    ),
+]
 Model = Annotated[
     Text, _option("--model", metavar="|".join(MODELS), text="What to train; default by data.")
 ]
