@@ -10,6 +10,7 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer.main
 
@@ -190,6 +191,27 @@ def test_examples_of_members_are_compared_under_the_limit_of_a_replacement(
     assert found["unit"] == "example"
     assert found["auc"]["limit"] == pytest.approx(risk.largest_auc(2 * replaced), rel=1e-6)
     assert "of clients who took part" in dpacct("attack dp-fedavg-people.checkpoint").text
+
+
+def test_writers_without_training_images_are_held_out(dpacct: Any, folder: Path) -> None:
+    generator = np.random.default_rng(0)
+    writer = np.repeat(np.arange(9, dtype=np.uint8), 6)
+    # Writers 0 to 4 train, and 5 to 8 have test images alone.
+    split = ((np.arange(54) % 6 == 5) | (writer > 4)).astype(np.uint8)
+    np.savez(
+        folder / "femnist_writers.npz",
+        x=generator.integers(0, 256, (54, 28, 28), dtype=np.uint8),
+        y=generator.integers(0, 62, 54, dtype=np.uint8),
+        writer=writer,
+        split=split,
+    )
+    words = "train dp-fedavg --data femnist --data-dir . --rounds 1 --sampling full --eps 1"
+    assert dpacct(words).code == 0
+    data = dpacct("attack dp-fedavg-femnist.checkpoint --json").json
+    assert (data["held_out_are_strangers"], data["held_out_at_random"]) == (True, False)
+    by_client, by_example = data["attacks"]
+    assert (by_client["members"], by_client["nonmembers"]) == (5, 4)
+    assert (by_example["members"], by_example["nonmembers"]) == (25, 24)
 
 
 @pytest.mark.parametrize(
