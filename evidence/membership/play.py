@@ -108,12 +108,15 @@ def fitted(clients: Sequence[fl.ClientData], number: int) -> nn.Module:
     model = blank()
     inputs = torch.cat([data.inputs for data in clients])
     targets = torch.cat([data.targets for data in clients])
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    weights = list(model.parameters())
     for _ in range(round(ROUNDS * SAMPLING.sampling_rate * EPOCHS)):
-        for part in torch.randperm(len(targets)).split(5 * IMAGES):
-            optimizer.zero_grad()
-            cross_entropy(model(inputs[part]), targets[part]).backward()
-            optimizer.step()
+        order = torch.randperm(len(targets))
+        for start in range(0, len(targets), 5 * IMAGES):
+            rows = order[start : start + 5 * IMAGES]
+            loss = cross_entropy(model(inputs[rows]), targets[rows])
+            with torch.no_grad():
+                for value, slope in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+                    value -= LR * slope
     return model
 
 
