@@ -116,7 +116,7 @@ def fitted(clients: Sequence[fl.ClientData], number: int) -> nn.Module:
             loss = cross_entropy(model(inputs[rows]), targets[rows])
             with torch.no_grad():
                 for value, slope in zip(weights, torch.autograd.grad(loss, weights), strict=True):
-                    value -= LR * slope
+                    value.sub_(LR * slope)
     return model
 
 
