@@ -59,7 +59,7 @@ def _staircase(name: str, found: Roc, rates: Sequence[float]) -> Curve:
 def _title(name: str, found: Roc, limit: Callable[[float], float | None] | None) -> str:
     last = int(np.searchsorted(found.fpr, _AT * (1 + 1e-12), side="right")) - 1
     seen = chosen(1000 * float(found.tpr[last]), 3)
-    title = f"{name}: finds {seen} of 1000 members where it errs on 10 of 1000 others"
+    title = f"{name}: finds {seen} of 1000 members, seen to err on at most 10 of 1000"
     most = None if limit is None else limit(_AT)
     if most is None:
         return f"{title}; no limit is proven"
