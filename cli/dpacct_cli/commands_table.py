@@ -62,6 +62,11 @@ COMMANDS = {
         "audit",
         "Is a training run the mechanism that it is charged for? Canaries among its clients tell.",
     ),
+    "attack": (
+        "dpacct_cli.attack.command",
+        "attack",
+        "Tells members from others by a trained model, and shows the proven limit beside it.",
+    ),
 }
 # Of each group the module with its commands, and its help.
 GROUPS = {

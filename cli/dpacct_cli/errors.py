@@ -45,6 +45,7 @@ LABELS = {
     "data_dir": "--data-dir",
     "partition": "--partition",
     "concentration": "--partition",
+    "hold_out": "--hold-out",
     "model": "--model",
     "method": "METHOD",
     "preset": "--preset",
@@ -76,7 +77,8 @@ LABELS = {
 }
 # Parameters whose values are numbers, by what kind of number helps to guess what was meant.
 SHARES = {
-    "sampling_rate", "delta", "advantage", "tpr", "fpr", "prior", "momentum", "error", "confidence",
+    "sampling_rate", "hold_out", "delta", "advantage", "tpr", "fpr", "prior", "momentum", "error",
+    "confidence",
 }  # fmt: skip
 WHOLE = {
     "rounds", "cohort_size", "num_clients", "steps", "epochs", "batch_size", "seed",

@@ -25,13 +25,14 @@ COMMANDS = [
     "explore",
     "train",
     "audit",
+    "attack",
     "ledger",
     "claims",
     "plot",
 ]
 # Training takes other options and longer, and groups have commands of their own, whose tests check
 # their examples.
-OTHERS = ("report", "explore", "train", "audit", "ledger", "claims", "plot")
+OTHERS = ("report", "explore", "train", "audit", "attack", "ledger", "claims", "plot")
 ACCOUNTING = [command for command in COMMANDS if command not in OTHERS]
 COMMON = ["--json", "--quiet", "--sampling", "--cohort", "--clients", "--adjacency", "--schedule"]
 

@@ -55,7 +55,7 @@ ROOMS = {
         {"trainers"},
         {"engine"},
         {"federation", "server", "privatize", "auditing", "opacus"},
-        {"flower"},
+        {"flower", "attacks"},
     ],
 }
 

@@ -31,6 +31,7 @@ def train(
     label: own.Label = None,
     clients: options.ClientsOnly = None,
     partition: own.Partition = None,
+    hold_out: own.HoldOut = None,
     model: own.Model = None,
     preset: own.Preset = None,
     config: own.Config = None,

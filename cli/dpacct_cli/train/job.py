@@ -13,7 +13,8 @@ from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import ClientData
 from dpacct.fl.data import DATASETS, Dataset, PartitionedClients, TableSchema, load, load_table
-from dpacct.fl.data.partitions import Partition, dirichlet, iid, natural
+from dpacct.fl.data.dataset import tensor_of
+from dpacct.fl.data.partitions import Partition, dirichlet, divided, iid, natural, of_clients
 from dpacct.fl.devices import Device, choose_device
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
@@ -33,6 +34,7 @@ class Job:
 
     Attributes:
         dataset, clients, model, method, local: what is trained, and how.
+        held_out: clients who take no part, drawn at random; None where everybody may.
         tested: the examples for testing, on the device.
         sampling, adjacency: who takes part.
         budget: or ``noise_multiplier`` is set, with ``delta``.
@@ -41,6 +43,7 @@ class Job:
 
     dataset: Dataset
     clients: PartitionedClients
+    held_out: PartitionedClients | None
     tested: ClientData
     model: Model
     method: Method
@@ -79,15 +82,16 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
     vectorize = _vectorize(settings, repeatable=seed is not None)
     public_seed = _seed(settings, "public_seed") or 0
     dataset = read_data(settings)
-    partition = _partition(settings, dataset, public_seed)
-    sampling, delta, adjacency = _mechanism(settings, len(partition), terms)
+    clients, held_out = _people(settings, dataset, public_seed, device)
+    sampling, delta, adjacency = _mechanism(settings, len(clients), terms)
     eps, noise = settings.get("eps"), settings.get("noise")
     budget = None if eps is None else Budget(cast("float", number(eps)), delta.value)
     model = build_model(settings.values["model"], dataset, seed=public_seed)
     inputs, targets = dataset.test.batch(slice(None))
     return Job(
         dataset=dataset,
-        clients=PartitionedClients(dataset.train, partition, device),
+        clients=clients,
+        held_out=held_out,
         tested=ClientData(inputs.to(device), targets.to(device)),
         model=model.to(device),
         method=method,
@@ -152,6 +156,21 @@ def _check_data_options(options: Mapping[str, Any], known: list[str], name: str)
             listed = ", ".join([*known, "num_train"])
             rule = f"{name} can be read with {listed}"
             raise InvalidParameter("data_options", key, rule)
+
+
+def _people(
+    settings: Settings, dataset: Dataset, seed: int, device: Device
+) -> tuple[PartitionedClients, PartitionedClients | None]:
+    """The clients of a run, and those who take no part."""
+    partition = _partition(settings, dataset, seed)
+    share = settings.get("hold_out")
+    if share is None:
+        return PartitionedClients(dataset.train, partition, device), None
+    sides: list[PartitionedClients] = []
+    for some in divided(partition, cast("float", number(share)), seed=seed):
+        rows, own = of_clients(partition, some)
+        sides.append(PartitionedClients(dataset.train.select(tensor_of(rows)), own, device))
+    return sides[0], sides[1]
 
 
 def _partition(settings: Settings, dataset: Dataset, seed: int) -> Partition:

@@ -101,6 +101,16 @@ Partition = Annotated[
         panel=DATA_AND_MODEL,
     ),
 ]
+HoldOut = Annotated[
+    Text,
+    option(
+        "--hold-out",
+        metavar="S",
+        help="Share of the clients, drawn at random, that take no part: whom dpacct attack "
+        "compares with the others.",
+        panel=DATA_AND_MODEL,
+    ),
+]
 Model = Annotated[
     Text,
     option(

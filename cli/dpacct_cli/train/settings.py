@@ -26,6 +26,7 @@ KEYS = (
     "label",
     "clients",
     "partition",
+    "hold_out",
     "model",
     "rounds",
     "q",

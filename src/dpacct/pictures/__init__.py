@@ -12,6 +12,7 @@ from dpacct.pictures.ledgers import ledger_picture
 from dpacct.pictures.picture import Bar, Curve, Level, Mark, Panel, Picture, as_data
 from dpacct.pictures.plans import schedule_picture
 from dpacct.pictures.renyi import rdp_picture
+from dpacct.pictures.roc import roc_picture
 from dpacct.pictures.runs import TrainedRun, read_run, runs_picture
 from dpacct.pictures.spending import Setting, delta_picture, epsilon_picture
 from dpacct.rounds import Schedule
@@ -35,6 +36,7 @@ __all__ = [
     "ledger_picture",
     "rdp_picture",
     "read_run",
+    "roc_picture",
     "runs_picture",
     "schedule_picture",
     "tradeoff_picture",

@@ -1,5 +1,6 @@
 """What an attacker can find out at a budget."""
 
+from dpacct.risk.area import largest_auc
 from dpacct.risk.guarantee import AnyMechanism
 from dpacct.risk.measures import (
     advantage,
@@ -16,6 +17,7 @@ __all__ = [
     "advantage",
     "best_guess",
     "guess",
+    "largest_auc",
     "posterior",
     "precision",
     "prior_belief",

@@ -28,7 +28,7 @@ from dpacct.risk.profile import PrivacyProfile, TwoSided
 from dpacct.rounds import Schedule
 
 # Below e^-40 = 4e-18 the second bound is within rounding of 1.
-_LEAST_EPSILON = -40.0
+LEAST_EPSILON = -40.0
 # Accuracy of eps where the bound is least, in units of the width of delta(eps); the bound is off
 # by the square.
 _TOLERANCE = 1e-4
@@ -54,6 +54,10 @@ class Attacks:
         self._achieved = self._proven
         if not self.profile.exact:
             self._achieved = [Attack(self.profile.achieved, d) for d in Direction]
+
+    def proven(self, accused: Direction) -> Attack:
+        """Attacks that accuse one of the two data sets, with what is proven of them."""
+        return next(attack for attack in self._proven if attack.accused is accused)
 
     def upper_tpr(self, fpr: float) -> float:
         """Proven bound of the TPR at this FPR in [0, 1], for the worse direction."""
@@ -112,10 +116,13 @@ class Attack:
     Args:
         delta: delta(eps) in both directions.
         direction: the direction of which the accused data set is the first argument.
+
+    Attributes:
+        accused: that direction.
     """
 
     def __init__(self, delta: TwoSided, direction: Direction) -> None:
-        self._delta, self._accused = delta, direction
+        self._delta, self.accused = delta, direction
         self._other = Direction.ADD if direction is Direction.REMOVE else Direction.REMOVE
         self._seen: dict[float, Interval] = {}
         self._least: dict[float, float] = {}
@@ -126,7 +133,7 @@ class Attack:
         The bound is an exact function of eps; what is returned contains its value.
         """
         if epsilon not in self._seen:
-            direction = self._accused if epsilon >= 0.0 else self._other
+            direction = self.accused if epsilon >= 0.0 else self._other
             self._seen[epsilon] = self._delta(direction, abs(epsilon))
         delta, ratio = self._seen[epsilon], math.exp(epsilon)
         if epsilon >= 0.0:
@@ -142,7 +149,7 @@ class Attack:
         """
         self.bound(fpr, 0.0)
         guess = gaussian_epsilon_at(fpr, self._mu())
-        guess = min(max(guess, _LEAST_EPSILON), _largest_epsilon(fpr))
+        guess = min(max(guess, LEAST_EPSILON), _largest_epsilon(fpr))
         if min(abs(guess - seen) for seen in self._seen) > _NEAR * self._scale():
             self.bound(fpr, guess)
         return min(
@@ -153,7 +160,7 @@ class Attack:
     def least(self, fpr: float) -> tuple[float, float]:
         """The least bound of the TPR at an FPR in (0, 1), and its eps."""
         if fpr not in self._least:
-            ends = (_LEAST_EPSILON, _largest_epsilon(fpr))
+            ends = (LEAST_EPSILON, _largest_epsilon(fpr))
             self._least[fpr] = minimize_unimodal(
                 lambda epsilon: self.bound(fpr, epsilon).upper,
                 self.start(fpr)[0],
@@ -170,7 +177,7 @@ class Attack:
         for side in (-1.0, 1.0):
             # The achieved side needs to see the bound rise on both sides, beyond its brackets.
             away = self._tolerance(fpr)
-            while _LEAST_EPSILON <= best + side * away <= _largest_epsilon(fpr):
+            while LEAST_EPSILON <= best + side * away <= _largest_epsilon(fpr):
                 if self.bound(fpr, best + side * away).lower > upper:
                     break
                 away *= 3.0
@@ -199,7 +206,7 @@ class Attack:
 
 def _largest_epsilon(fpr: float) -> float:
     """A larger eps gives bounds above 1 only."""
-    return max(-math.log(fpr), _LEAST_EPSILON)
+    return max(-math.log(fpr), LEAST_EPSILON)
 
 
 def gaussian_mu(advantage: float) -> float:

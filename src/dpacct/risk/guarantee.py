@@ -57,6 +57,12 @@ class AnyMechanism:
         second = 1 - math.exp(-self.epsilon) * (1 - rate - self.delta)
         return min(1.0, above(first, first), above(second, 1.0, second))
 
+    def auc(self) -> float:
+        """The largest AUC: 1 - (1 - delta)^2 / (1 + e^eps), the area below the largest TPRs."""
+        small = math.exp(-self.epsilon)
+        rest = (1 - self.delta) ** 2 * small / (1 + small)
+        return min(1.0, above(1 - rest, 1.0, rest))
+
     def guess(self, prior: float) -> float:
         """The largest probability of guessing right which of two data sets was used.
 

@@ -224,6 +224,8 @@ def test_femnist_by_writer(tmp_path: Path) -> None:
     assert data.test.targets.tolist() == [6, 8]
     new = load_femnist(tmp_path, test_writers="new")
     assert new.test.targets.tolist() == [7]
+    assert new.test_owners is not None
+    assert (data.test_owners is not None, new.test_owners.tolist()) == (True, [9])
     ink, _ = data.train.batch(slice(0, 1))
     expected = torch.from_numpy((255.0 - arrays["x"][0]) / 255.0)
     assert torch.allclose(ink[0, 0], expected.float())

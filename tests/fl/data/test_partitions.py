@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpacct.errors import InvalidParameter
-from dpacct.fl.data.partitions import Partition, _draw_labels, dirichlet, iid, natural
+from dpacct.fl.data.partitions import (
+    Partition,
+    _draw_labels,
+    dirichlet,
+    divided,
+    iid,
+    natural,
+    of_clients,
+)
 
 labels_of = st.lists(st.integers(-3, 6), min_size=1, max_size=80)
 concentrations = st.floats(-3, 6).map(lambda power: 10.0**power)
@@ -180,3 +188,30 @@ def test_clients_are_counted_from_both_ends() -> None:
     for wrong in (2, -3):
         with pytest.raises(IndexError, match="2 clients"):
             partition[wrong]
+
+
+@given(st.integers(2, 60), st.floats(0.05, 0.95), st.integers(0, 1000))
+def test_clients_are_held_out_whole_and_everybody_is_on_one_side(clients, share, seed):
+    partition = iid(3 * clients, clients, seed=seed)
+    if not 0 < round(share * clients) < clients:
+        with pytest.raises(InvalidParameter, match="some take part"):
+            divided(partition, share, seed=seed)
+        return
+    inside, outside = divided(partition, share, seed=seed)
+    assert sorted([*inside, *outside]) == list(range(clients))
+    assert len(outside) == round(share * clients)
+    rows, own = of_clients(partition, outside)
+    assert len(own) == len(outside)
+    for place, client in enumerate(outside):
+        assert rows[own[place]].tolist() == partition[int(client)].tolist()
+
+
+def test_who_is_held_out_is_a_coin_of_its_own():
+    partition = iid(300, 100)
+    counts = np.zeros(100)
+    for seed in range(400):
+        counts[divided(partition, 0.3, seed=seed)[1]] += 1
+    assert abs(counts - 120).max() < 6 * (400 * 0.21) ** 0.5
+    for share in (0, 1, "a"):
+        with pytest.raises(InvalidParameter):
+            divided(partition, share)

@@ -110,6 +110,7 @@ class Dataset:
         train, test: the examples of the clients, and those that nobody trains on.
         num_classes: targets lie in 0, ..., num_classes - 1.
         owners: who the training examples belong to by nature, int64 of shape (n,); or None.
+        test_owners: likewise of the test examples, in the same numbers; or None.
 
     Raises:
         InvalidParameter: a target out of range, or owners that do not pair up.
@@ -120,6 +121,7 @@ class Dataset:
     test: Examples
     num_classes: int
     owners: Indices | None = None
+    test_owners: Indices | None = None
 
     def __post_init__(self) -> None:
         for part in (self.train, self.test):
@@ -127,9 +129,14 @@ class Dataset:
             if low < 0 or high >= self.num_classes:
                 rule = f"labels of {self.name} lie in 0..{self.num_classes - 1}"
                 raise InvalidParameter("targets", low if low < 0 else high, rule)
-        if self.owners is not None and len(self.owners) != len(self.train):
-            rule = f"each of the {len(self.train)} training examples has one owner"
-            raise InvalidParameter("owners", len(self.owners), rule)
+        for name, owners, part in (
+            ("owners", self.owners, self.train),
+            ("test_owners", self.test_owners, self.test),
+        ):
+            if owners is not None and len(owners) != len(part):
+                kind = "training" if part is self.train else "test"
+                rule = f"each of the {len(part)} {kind} examples has one owner"
+                raise InvalidParameter(name, len(owners), rule)
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -66,5 +66,5 @@ def load_femnist(folder: Folder = None, *, test_writers: str = "training") -> Da
         )
         for rows in (training, tested)
     )
-    owners = writers[training].astype(np.int64)
-    return Dataset("femnist", train, test, CLASSES, owners)
+    owners, test_owners = (writers[rows].astype(np.int64) for rows in (training, tested))
+    return Dataset("femnist", train, test, CLASSES, owners, test_owners)

@@ -138,6 +138,37 @@ def natural(owners: Sequence[int] | NDArray[Any]) -> Partition:
     return Partition(order, np.concatenate([[0], np.cumsum(sizes)]))
 
 
+def divided(partition: Partition, share: float, *, seed: int = 0) -> tuple[Indices, Indices]:
+    """Clients who take part, and a random share of all who do not; rising numbers.
+
+    A coin that knows nothing of the data makes both sides alike, as an attack on the model needs.
+
+    Args:
+        partition: of all clients. share: of those who take no part, in (0, 1).
+        seed: public.
+    Raises:
+        InvalidParameter: a share out of range, or one that leaves nobody on a side.
+    """
+    rule = "the share of clients that take no part lies in (0, 1)"
+    part = validate.real("hold_out", share, rule)
+    if not 0.0 < part < 1.0:
+        raise InvalidParameter("hold_out", share, rule)
+    apart = round(part * len(partition))
+    if not 0 < apart < len(partition):
+        rule = f"of {len(partition)} clients some take part and some do not"
+        raise InvalidParameter("hold_out", share, rule)
+    order = _generator(seed).permutation(len(partition))
+    return np.sort(order[apart:]), np.sort(order[:apart])
+
+
+def of_clients(partition: Partition, clients: Indices) -> tuple[Indices, Partition]:
+    """The examples that some clients hold, and who of them holds which of those."""
+    parts = [partition[int(client)] for client in clients]
+    rows = np.concatenate(parts)
+    bounds = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
+    return rows, Partition(np.arange(len(rows)), bounds)
+
+
 def _draw_labels(
     turns: Indices, ratios: NDArray[np.float64], stock: list[Indices], random: np.random.Generator
 ) -> Iterator[int]:

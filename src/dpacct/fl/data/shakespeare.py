@@ -75,13 +75,17 @@ def load_shakespeare(
             test.append(_windows(codes[cut:], length, step))
     if not train or not sum(map(len, test)):
         raise invalid(file, f"no role has {least} windows of {length} characters, and some to test")
-    owners = np.repeat(np.arange(len(train)), [len(windows) for windows in train])
+    owners, test_owners = (
+        np.repeat(np.arange(len(train)), [len(windows) for windows in part])
+        for part in (train, test)
+    )
     return Dataset(
         name="shakespeare",
         train=_examples(train, every_position=every_position),
         test=_examples(test, every_position=every_position),
         num_classes=ALPHABET,
         owners=owners,
+        test_owners=test_owners,
     )
 
 

@@ -98,15 +98,16 @@ def load_table(path: str | os.PathLike[str], schema: TableSchema | None = None) 
     targets = tensor_of(labels)
     tested = _test_rows(file, header, rows, meaning)
     owners: Indices | None = None
+    test_owners: Indices | None = None
     if meaning.owner is not None:
         at = header.index(meaning.owner)
         _, which = np.unique([row[at] for row in rows], return_inverse=True)
-        owners = which.astype(np.int64)[~tested]
+        owners, test_owners = (which.astype(np.int64)[part] for part in (~tested, tested))
     train, test = (
         Examples(inputs[chosen], targets[chosen])
         for chosen in (tensor_of(~tested), tensor_of(tested))
     )
-    return Dataset(file.stem, train, test, len(classes), owners)
+    return Dataset(file.stem, train, test, len(classes), owners, test_owners)
 
 
 def invalid(file: Path, rule: str, hint: str = "") -> InvalidParameter:

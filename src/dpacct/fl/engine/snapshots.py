@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NoReturn, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpacct.errors import InvalidParameter
 from dpacct.fl.engine.states import TrainingState
-from dpacct.fl.layout import Layout, State
+from dpacct.fl.layout import Layout, State, trainable
 from dpacct.fl.privacy.adaptive_clip import AdaptiveClip
 from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.privacy.resuming import Saved
@@ -102,6 +102,22 @@ def saved_in(content: dict[str, Any], path: str) -> Saved | None:
         InvalidParameter: the checkpoint does not say so.
     """
     return _Reader(content, path).saved()
+
+
+def load_parameters(content: dict[str, Any], path: str, model: nn.Module) -> None:
+    """Give a model the trained parameters of a checkpoint.
+
+    Args:
+        content: of the checkpoint. path: of it, for messages.
+        model: changed in place.
+    Raises:
+        InvalidParameter: it holds those of another model.
+    """
+    shapes = {name: value.shape for name, value in trainable(model).items()}
+    found = _Reader(content, path).tensors("params", shapes)
+    with torch.no_grad():
+        for name, value in found.items():
+            model.get_parameter(name).copy_(value)
 
 
 def unpack(content: dict[str, Any], expected: Expected) -> Snapshot:

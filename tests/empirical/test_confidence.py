@@ -1,0 +1,110 @@
+"""Confidence limits: beside 50-digit tails, never inside them; and how often they hold."""
+
+from __future__ import annotations
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpacct.empirical.confidence import (
+    clopper_pearson,
+    largest_probability,
+    least_probability,
+    mean_in_unit_interval,
+)
+from dpacct.errors import InvalidParameter
+
+
+def upper_tail(hits: int, trials: int, probability: float) -> mpmath.mpf:
+    """P(at least so many hits), as a sum of exact terms."""
+    p = mpmath.mpf(probability)
+    return mpmath.fsum(
+        mpmath.binomial(trials, k) * p**k * (1 - p) ** (trials - k) for k in range(hits, trials + 1)
+    )
+
+
+@given(st.integers(1, 60), st.data(), st.floats(1e-9, 0.4))
+def test_limits_lie_outside_the_exact_ones_and_next_to_them(trials, data, error):
+    hits = data.draw(st.integers(0, trials))
+    lower = least_probability(hits, trials, error)
+    upper = largest_probability(hits, trials, error)
+    with mpmath.workdps(30):
+        if hits:
+            assert upper_tail(hits, trials, lower) <= error
+            assert upper_tail(hits, trials, lower * (1 + 1e-6)) > error
+        if hits < trials:
+            assert 1 - upper_tail(hits + 1, trials, upper) <= error
+            assert 1 - upper_tail(hits + 1, trials, upper * (1 - 1e-6)) > error
+
+
+@pytest.mark.parametrize(("hits", "trials"), [(0, 10**9), (3, 10**9), (1, 1)])
+@pytest.mark.parametrize("error", [1e-12, 0.025])
+def test_limits_of_many_trials(hits, trials, error):
+    with mpmath.workdps(40):
+        lower = least_probability(hits, trials, error)
+        if hits:
+            tail = mpmath.betainc(hits, trials - hits + 1, 0, lower, regularized=True)
+            assert error * (1 - 1e-4) < tail <= error
+        upper = largest_probability(hits, trials, error)
+        if hits < trials:
+            tail = mpmath.betainc(hits + 1, trials - hits, upper, 1, regularized=True)
+            assert error * (1 - 1e-4) < tail <= error
+
+
+def test_known_limits():
+    assert clopper_pearson(0, 100).upper == pytest.approx(0.036216692645, rel=1e-9)
+    assert clopper_pearson(5, 100).lower == pytest.approx(0.016431879180, rel=1e-9)
+    assert (clopper_pearson(7, 7).upper, clopper_pearson(0, 7).lower) == (1.0, 0.0)
+
+
+@given(st.integers(1, 10**6), st.floats(0, 1), st.floats(0.5, 0.999999))
+def test_the_interval_of_a_mean_ends_where_the_divergence_reaches_its_limit(draws, mean, sure):
+    found = mean_in_unit_interval(mean, draws, sure)
+    assert 0 <= found.lower <= mean <= found.upper <= 1
+    with mpmath.workdps(40):
+        limit = -mpmath.log((1 - mpmath.mpf(sure)) / 2) / draws
+        for end in (found.lower, found.upper):
+            if 0 < end < 1:
+                other = mpmath.mpf(end)
+                parts = [(mpmath.mpf(mean), other), (1 - mpmath.mpf(mean), 1 - other)]
+                divergence = mpmath.fsum(a * mpmath.log(a / b) for a, b in parts if a)
+                assert limit <= divergence <= limit * (1 + 1e-6) + mpmath.mpf(10) ** -14
+
+
+@pytest.mark.parametrize("probability", [0.002, 0.3, 0.97])
+def test_intervals_hold_as_often_as_they_claim(probability):
+    generator = np.random.default_rng(7)
+    trials = 200
+    counts, times = np.unique(generator.binomial(trials, probability, 4000), return_counts=True)
+    for interval in (
+        lambda hits: clopper_pearson(hits, trials, 0.9),
+        lambda hits: mean_in_unit_interval(hits / trials, trials, 0.9),
+    ):
+        held = sum(
+            int(n)
+            for hits, n in zip(counts, times, strict=True)
+            if probability in interval(int(hits))
+        )
+        # Six standard deviations of 4000 coins with probability 0.9.
+        assert held >= 0.9 * 4000 - 6 * (4000 * 0.09) ** 0.5
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: clopper_pearson(3, 2),
+        lambda: clopper_pearson(-1, 2),
+        lambda: clopper_pearson(True, 2),
+        lambda: clopper_pearson(0, 0),
+        lambda: clopper_pearson(1, 2, 1.0),
+        lambda: clopper_pearson(1, 2, 0.0),
+        lambda: least_probability(1, 2, 0.0),
+        lambda: mean_in_unit_interval(1.5, 3),
+        lambda: mean_in_unit_interval(0.5, 0),
+    ],
+)
+def test_what_is_out_of_range_is_refused(call):
+    with pytest.raises(InvalidParameter):
+        call()
