@@ -8,12 +8,14 @@ import math
 import pytest
 from mpmath import mpf
 
-from dpacct import Full, NotConverged, Poisson, Round, calibrate, epsilon
+from dpacct import Full, NotConverged, Poisson, Round, Schedule, calibrate, epsilon
 from dpacct.budget import Interval
 from dpacct.pairs.dominating import Direction, SampledGaussianPair
+from dpacct.rounds import Phase
 from dpacct.tight.composition import Composition
 from dpacct.tight.crossing import crossing
-from dpacct.tight.few_large import FewLarge, about_epsilon, few_large_delta, few_large_epsilon
+from dpacct.tight.few_large import FewLarge, few_large_delta, few_large_epsilon
+from dpacct.tight.few_large_guess import about_epsilon
 from dpacct.tight.first_guess import merged
 from dpacct.tight.inversion import _refine_epsilon
 from dpacct.tight.truncation import TruncatedComposition
@@ -129,12 +131,18 @@ def test_where_it_applies() -> None:
 
 
 def test_many_kinds_are_merged_for_an_estimate() -> None:
-    kinds = [(0.001 + 1e-6 * k, 1.0 + 1e-4 * k, 1) for k in range(1000)]
-    found = merged(compose(*kinds))
-    assert len(found.rates) == 288
-    assert found.counts.sum() == 1000
-    few = compose(*kinds[:100])
+    kinds = [Round(1.0 + 1e-4 * k, Poisson(0.001 + 1e-6 * k)) for k in range(1000)]
+    plan = Schedule([Phase(kind, 1) for kind in kinds]) + 7 * Round(3.0, Full())
+    found = merged(plan)
+    assert len(found.distinct()) == 289
+    assert found.rounds == 1007
+    assert found.distinct()[Round(3.0, Full())] == 7
+    few = Schedule([Phase(kind, 2) for kind in kinds[:100]])
     assert merged(few) is few
+    # Of the whole plan epsilon is about that of the kinds that are left.
+    assert epsilon(found, delta=1e-5).upper == pytest.approx(
+        epsilon(plan, delta=1e-5).upper, rel=1e-3
+    )
 
 
 def test_much_noise_is_found_for_a_tiny_epsilon() -> None:
