@@ -15,6 +15,8 @@ from dpacct.tight.saddle import epsilon_estimate, tilt_at_delta
 from dpacct.tight.sketch import MANY, alike
 
 _LEAST = 1e-12
+# The same as `HEAVY` in units of what it is of a Gaussian loss.
+_HEAVIER = 1.7
 
 
 def estimate_epsilon(schedule: Schedule, delta: float, near: float) -> float:
@@ -30,7 +32,8 @@ def estimate_epsilon(schedule: Schedule, delta: float, near: float) -> float:
     try:
         # Of much noise and tiny rates the moments are those of losses that never occur.
         tilt, cumulants = tilt_at_delta(without_far_tail(composition, delta), log_delta)
-        if tilt * math.sqrt(cumulants.variance) > HEAVY:
+        usual = math.sqrt(-2 * log_delta)
+        if tilt * math.sqrt(cumulants.variance) > min(HEAVY, _HEAVIER * usual):
             return max(quick_epsilon(composition, delta, near), _LEAST)
     except NotConverged:
         return math.nan
