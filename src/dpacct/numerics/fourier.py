@@ -1,8 +1,9 @@
 """Characteristic functions at equally spaced frequencies: sums of w (e^{i t l} - 1) over nodes.
 
-Where phases are small, powers of the loss are enough (`powers`). Few frequencies or nodes: e^{i t l} is a product of two entries of small tables, so that the sums
-are one matrix product. Many of both: the nodes are moved to a grid in l, the rest of each phase is
-expanded in powers, and each power costs one fast Fourier transform.
+Where phases are small, powers of the loss are enough (`powers`). Few frequencies or nodes:
+e^{i t l} is a product of two entries of small tables, so that the sums are one matrix product. Many
+of both: the nodes are moved to a grid in l, the rest of each phase is expanded in powers, and each
+power costs one fast Fourier transform.
 
 Derivation of both error bounds: docs/derivations/inversion.md. The second one uses
 

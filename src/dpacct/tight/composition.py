@@ -32,8 +32,8 @@ from dpacct.tight.laws.cumulants import (
 )
 from dpacct.tight.laws.sampled import TiltedLosses
 from dpacct.tight.laws.symmetrized import SymmetrizedLosses
-from dpacct.tight.sketch import above, alike
 from dpacct.tight.laws.tilted_nodes import ReplacementNodes, SampledNodes, TiltedNodes
+from dpacct.tight.sketch import above, alike
 
 
 class Rows(NamedTuple):

@@ -43,6 +43,8 @@ _WIDE = 1e-6
 _LOOSEST, _LOOSE_IN_ALL = 4.0, 12.5
 # Beyond this multiple of it nothing is asked for.
 _TOO_FAR = 3.0
+# Where nothing is known of delta, so little of it is cut off.
+_LEAST_LOG_DELTA = -500.0
 # Accuracy of the estimate that a contour begins with.
 _NEAR = 0.02
 
@@ -202,5 +204,5 @@ def few_large_delta(composition: Composition, epsilon: float) -> Interval:
     """delta(eps) of one direction of a composition, eps > 0; see `few_large_epsilon`."""
     if not epsilon > 0.0:
         raise NotConverged("every loss above zero is large")
-    log_delta = about_log_delta(composition, epsilon, 0.0)[0]
+    log_delta = about_log_delta(composition, epsilon, _LEAST_LOG_DELTA)[0]
     return FewLarge(composition, epsilon, min(log_delta, 0.0)).delta(epsilon)

@@ -122,9 +122,7 @@ def test_a_path_off_the_line_bounds_the_characteristic_function(
     rate: float, noise: float, tilt: float, direction: Direction
 ) -> None:
     rounds, remove = [(rate, noise, 1)], direction is Direction.REMOVE
-    nodes = SampledNodes(
-        np.array([rate]), np.array([noise]), direction, tilt, 44.0, 0.0, 1_000_000
-    )
+    nodes = SampledNodes(np.array([rate]), np.array([noise]), direction, tilt, 44.0, 0.0, 1_000_000)
     law = TiltedLosses(nodes, np.array([noise]), np.ones(1))
     share = law._mean_share()
     with mp.workdps(30):
