@@ -1,6 +1,6 @@
 """Print every comparison."""
 
-from benchmarks import calibration, examples, federated, ledger, risk, startup
+from benchmarks import calibration, examples, federated, ledger, poisson_range, risk, startup
 
 if __name__ == "__main__":
     calibration.main()
@@ -14,3 +14,5 @@ if __name__ == "__main__":
     federated.main()
     print()
     examples.main()
+    print()
+    poisson_range.main()

@@ -1,24 +1,29 @@
-"""Width of the bracket and time of a calibration over the whole range of Poisson sampling.
+"""Widths of the brackets and time of a calibration over the whole range of Poisson sampling.
 
-Usage: python -m benchmarks.poisson_range [SETTINGS] [SEED]
+Usage: python -m benchmarks.poisson_range [SETTINGS] [SEED]; about two minutes for 200
 
 Rates, noise multipliers, rounds and deltas are drawn evenly on logarithmic axes; a setting counts
-where it costs anything at all. Times are those of the processor.
+where it costs anything at all. delta is asked for at the epsilon of that setting, and at one up to
+three times as large or as small. Times are those of the processor. Then ten thousand rounds that
+all differ are calibrated.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from random import Random
 
 import dpacct
 from benchmarks.measure import processor_seconds, table
-from dpacct import Poisson, Round
+from dpacct import Poisson, Round, Schedule
+from dpacct.rounds import Phase
 
 RATES, NOISES, ROUNDS, DELTAS = (1e-7, 1.0), (0.05, 1000.0), (1.0, 1e7), (1e-20, 0.5)
 WIDTHS, SECONDS = (1e-6, 1e-3), 1.0
 SETTINGS, SEED = 200, 13
+DISTINCT = 10_000
 # No calibration to a larger epsilon than this.
 LARGEST = 1e6
 
@@ -26,7 +31,10 @@ LARGEST = 1e6
 def main(count: int = SETTINGS, seed: int = SEED) -> None:
     """Measure and print."""
     random = Random(seed)  # noqa: S311 - settings need not be secret
+    # Of its own, so that settings stay the same.
+    factors = Random(seed + 1)  # noqa: S311
     widths, epsilons, calibrations = list[float](), list[float](), list[float]()
+    delta_widths = list[float]()
     worst: list[tuple[float, list[str]]] = []
     while len(widths) < count:
         q, z, rounds, delta = (_drawn(random, e) for e in (RATES, NOISES, ROUNDS, DELTAS))
@@ -38,6 +46,9 @@ def main(count: int = SETTINGS, seed: int = SEED) -> None:
         spent = dpacct.epsilon(plan, delta=delta)
         widths.append((spent.upper - spent.lower) / spent.upper)
         epsilons.append(seconds)
+        for at in (upper, upper * 3 ** factors.uniform(-1.0, 1.0)):
+            lost = dpacct.delta(plan, epsilon=at)
+            delta_widths.append((lost.upper - lost.lower) / lost.upper if lost.upper else 0.0)
         took = 0.0
         if upper < LARGEST:
             took = processor_seconds(lambda u=upper, d=delta, n=many, r=q: _noise(u, d, n, r), 1)[1]
@@ -45,7 +56,8 @@ def main(count: int = SETTINGS, seed: int = SEED) -> None:
         cells = [f"{q:.3g}", f"{z:.3g}", f"{many}", f"{delta:.2g}", f"{upper:.6g}"]
         worst.append((took, [*cells, f"{widths[-1]:.2g}", f"{seconds:.2f}", f"{took:.2f}"]))
     rows = [
-        [f"wider than {limit:g}", f"{_share(widths, limit):.1%}", f"{max(widths):.2g}"]
+        [f"{name} wider than {limit:g}", f"{_share(found, limit):.1%}", f"{max(found):.2g}"]
+        for name, found in (("epsilon", widths), ("delta", delta_widths))
         for limit in WIDTHS
     ]
     slow = _share(calibrations, SECONDS)
@@ -55,6 +67,21 @@ def main(count: int = SETTINGS, seed: int = SEED) -> None:
     header = ["q", "z", "rounds", "delta", "epsilon", "width", "epsilon [s]", "calibration [s]"]
     slowest = [cells for _, cells in sorted(worst, key=lambda row: row[0], reverse=True)[:8]]
     print(table("slowest calibrations", header, slowest))
+    distinct()
+
+
+def distinct(rounds: int = DISTINCT) -> None:
+    """Calibrate the scale of the noise of rounds that all differ, and print what it takes."""
+    plan = Schedule(
+        [
+            Phase(Round(1.2 + 0.3 * math.sin(k / 1000), Poisson(0.02 * 4.0 ** (-k / rounds))), 1)
+            for k in range(rounds)
+        ]
+    )
+    factor, seconds = processor_seconds(
+        lambda: dpacct.calibrate(schedule=plan, epsilon=8.0, delta=1e-5).noise_scale, 1
+    )
+    print(f"{rounds} distinct rounds: noise scale {factor:.7g} in {seconds:.1f} s")
 
 
 def _drawn(random: Random, ends: tuple[float, float]) -> float:

@@ -15,6 +15,7 @@ from dpacct.numerics.search import (
     largest_between,
     largest_count,
     minimize_unimodal,
+    settle,
 )
 from tests.strategies import log_uniform
 
@@ -188,3 +189,25 @@ def test_the_largest_number_that_fits_is_found_in_few_steps(data: st.DataObject,
     assert all(least < number <= most for number in asked)
     assert len(asked) <= 2 * (2 + math.log2(1 + min(truth, most)))
     assert largest_between(fits, least, truth + 1) == truth
+
+
+@pytest.mark.parametrize("off", [0.0, 1e-9, -1e-4, 1e-3, 0.05, -0.3])
+@pytest.mark.parametrize("wrong", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("steep", [0.4, 1.0, 30.0])
+def test_secants_settle_beside_the_root(off: float, wrong: float, steep: float) -> None:
+    falling = Counted(lambda t: steep * math.expm1(1.0 - t))
+    found = settle(falling, 1.0 + off, wrong * steep, BOUNDS, TOLERANCE)
+    assert found is not None
+    assert falling.seen[found] <= 0
+    assert 1.0 <= found <= 1.0 + 3 * TOLERANCE
+    assert falling.calls <= (4 if abs(off) < 2e-3 and wrong == 1.0 else 7)
+
+
+def test_secants_give_up_where_there_is_no_slope() -> None:
+    calls = Counted(lambda t: 1.0 - t)
+    assert settle(calls, 0.5, math.nan, BOUNDS, TOLERANCE) is None
+    assert settle(calls, 0.5, -1.0, BOUNDS, TOLERANCE) is None
+    assert settle(calls, 0.5, 1.0, (0.0, 0.9), TOLERANCE) is None
+    assert settle(lambda t: math.inf if t < 1 else -1.0, 0.5, 1.0, BOUNDS, TOLERANCE) is None
+    # A cliff: no secant ends beside it.
+    assert settle(lambda t: 1.0 if t < 1 else -1.0, 0.9, 1.0, BOUNDS, TOLERANCE) is None

@@ -8,12 +8,15 @@ import math
 import pytest
 from mpmath import mpf
 
-from dpacct import Full, NotConverged, Poisson, Round, calibrate, epsilon
+from dpacct import Full, NotConverged, Poisson, Round, Schedule, calibrate, delta, epsilon
 from dpacct.budget import Interval
+from dpacct.calibration.goals import EpsilonGoal
 from dpacct.pairs.dominating import Direction, SampledGaussianPair
+from dpacct.rounds import Phase
 from dpacct.tight.composition import Composition
 from dpacct.tight.crossing import crossing
-from dpacct.tight.few_large import FewLarge, about_epsilon, few_large_delta, few_large_epsilon
+from dpacct.tight.few_large import FewLarge, few_large_delta, few_large_epsilon
+from dpacct.tight.few_large_guess import about_epsilon
 from dpacct.tight.first_guess import merged
 from dpacct.tight.inversion import _refine_epsilon
 from dpacct.tight.truncation import TruncatedComposition
@@ -88,11 +91,45 @@ def test_what_was_wide_is_narrow(rate: float, noise: float, rounds: int, delta: 
     assert found.width <= 1e-6 * found.upper
 
 
+@pytest.mark.parametrize(
+    ("rate", "noise", "at"),
+    [(9.018e-7, 4.009, 7.97e-6), pytest.param(3.3e-7, 0.6, 3.0, marks=SLOW)],
+)
+def test_a_delta_far_below_the_rates_is_narrow(rate: float, noise: float, at: float) -> None:
+    # As much as was cut off there, they were known to some percent, or not at all.
+    exact = contour.two_rounds(at, (rate, noise), (rate, noise), remove=True)
+    assert exact < 1e-19
+    found = delta(2 * Round(noise, Poisson(rate)), epsilon=at)
+    assert found.lower <= exact <= found.upper
+    assert found.width <= 1e-6 * found.upper
+
+
+def test_calibrations_next_to_a_cliff_ask_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+    cost = EpsilonGoal.cost
+
+    def counted(goal: EpsilonGoal, schedule: Schedule) -> float:
+        seen.append(cost(goal, schedule))
+        return seen[-1]
+
+    monkeypatch.setattr(EpsilonGoal, "cost", counted)
+    found = calibrate(
+        epsilon=0.0190931460204, delta=6.83926e-4, rounds=86, sampling_rate=9.048117458e-6
+    )
+    assert 0.019093 < found.epsilon.upper <= 0.0190931460204
+    assert len(seen) <= 4
+    # Losses of thousands.
+    seen.clear()
+    found = calibrate(epsilon=2987.2, delta=1.39e-19, rounds=324_044, sampling_rate=2.457e-6)
+    assert 2987.19 < found.epsilon.upper <= 2987.2
+    assert len(seen) <= 4
+
+
 def test_it_agrees_with_a_blurred_contour() -> None:
-    composition, delta = compose((0.000127, 0.288, 26)), 2e-10
-    found = few_large_epsilon(composition, delta)
-    rest = TruncatedComposition.losing(composition, 1e-8 * delta)
-    other = _refine_epsilon(rest, rest.lost, delta, Interval(0.0, math.inf))
+    composition, most = compose((0.000127, 0.288, 26)), 2e-10
+    found = few_large_epsilon(composition, most)
+    rest = TruncatedComposition.losing(composition, 1e-8 * most)
+    other = _refine_epsilon(rest, rest.lost, most, Interval(0.0, math.inf))
     assert max(found.lower, other.lower) <= min(found.upper, other.upper)
     assert found.width <= 1e-7 * found.upper
     assert found.width < other.width
@@ -129,12 +166,18 @@ def test_where_it_applies() -> None:
 
 
 def test_many_kinds_are_merged_for_an_estimate() -> None:
-    kinds = [(0.001 + 1e-6 * k, 1.0 + 1e-4 * k, 1) for k in range(1000)]
-    found = merged(compose(*kinds))
-    assert len(found.rates) == 288
-    assert found.counts.sum() == 1000
-    few = compose(*kinds[:100])
+    kinds = [Round(1.0 + 1e-4 * k, Poisson(0.001 + 1e-6 * k)) for k in range(1000)]
+    plan = Schedule([Phase(kind, 1) for kind in kinds]) + 7 * Round(3.0, Full())
+    found = merged(plan)
+    assert len(found.distinct()) == 289
+    assert found.rounds == 1007
+    assert found.distinct()[Round(3.0, Full())] == 7
+    few = Schedule([Phase(kind, 2) for kind in kinds[:100]])
     assert merged(few) is few
+    # Of the whole plan epsilon is about that of the kinds that are left.
+    assert epsilon(found, delta=1e-5).upper == pytest.approx(
+        epsilon(plan, delta=1e-5).upper, rel=1e-3
+    )
 
 
 def test_much_noise_is_found_for_a_tiny_epsilon() -> None:

@@ -83,12 +83,13 @@ class EpsilonGoal:
         epsilon = rho + 2 sqrt(rho log(1 / delta)) with rho = 1 / (2 z^2) (zCDP), solved for z.
         """
         cost = -math.log(self.delta)
-        epsilon = max(self.target, math.log1p(math.expm1(min(self.target, 700.0)) / rate))
+        log_odds = self.target + math.log(-math.expm1(-self.target)) - math.log(rate)
+        epsilon = log_odds if log_odds > 30.0 else math.log1p(math.exp(log_odds))
         return -math.log(math.sqrt(2) * epsilon / (math.sqrt(cost + epsilon) + math.sqrt(cost)))
 
     def estimate(self, schedule: Schedule) -> float:
         """See `Goal`."""
-        return estimate_epsilon(schedule, self.delta)
+        return estimate_epsilon(schedule, self.delta, self.target)
 
     def quick(self, schedule: Schedule) -> Goal | None:
         """See `Goal`."""

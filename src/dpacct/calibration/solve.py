@@ -14,13 +14,18 @@ from dpacct import validate
 from dpacct.calibration.goals import Goal, excess
 from dpacct.errors import NotConverged, Unsupported
 from dpacct.numerics.corrected import corrected_largest, corrected_root, largest
-from dpacct.numerics.search import bracket_root
+from dpacct.numerics.search import bracket_root, settle
 from dpacct.rounds import Poisson, Sampling, Schedule
+from dpacct.tight.first_guess import merged
 
 # Of the logarithm of what is solved for.
 _TOLERANCE = 2e-7
-_GUESS_TOLERANCE = 1e-6
+_GUESS_TOLERANCE = 3e-5
 _SMALLEST_RATE = 1e-12
+# The least distance over which the slope of an estimate is taken.
+_LEAST_REACH = 1e-3
+# How far an estimate is looked for.
+_STRIDE, _STRIDES = 0.25, 16
 
 
 def noise_factor(goal: Goal, unit: Schedule) -> float:
@@ -84,8 +89,20 @@ def _noise_factor(goal: Goal, unit: Schedule) -> float:
         # Few rounds: one of them alone.
         goal.log_noise(rate) - math.log(max(r.noise_multiplier for r in unit.distinct())),
     )
-    guess = _refine(goal, lambda t: unit.scale_noise(math.exp(t)), guess, ends)
-    guess = _corrected(goal, lambda t: unit.scale_noise(math.exp(t)), guess, excess_at, ends)
+    sketch = merged(unit)
+
+    def sketched(log_factor: float) -> Schedule:
+        return sketch.scale_noise(math.exp(log_factor))
+
+    if sketch is unit:
+        guess = _refine(goal, sketched, guess, ends)
+    else:
+        # The cost itself of a few kinds of rounds is quick, and hardly off.
+        guess = min(max(math.log(_noise_factor(goal, sketch)), ends[0]), ends[1])
+    slope = _slope(goal, sketched, guess, excess_at(guess), ends)
+    settled = settle(excess_at, guess, slope, ends, 2 * _TOLERANCE)
+    if settled is not None:
+        return math.exp(settled)
     # epsilon falls about as 1 / noise: the step reaches the other side of the root.
     step = min(max(2 * abs(excess_at(guess)), 2 * _TOLERANCE), 0.5)
     bad, good = bracket_root(excess_at, guess, ends, _TOLERANCE, step)
@@ -133,6 +150,10 @@ def largest_rate(goal: Goal, at_scheme: Callable[[Sampling], Schedule]) -> Sched
         return at_scheme(Poisson(1.0))
     ends = (0.0, -math.log(_SMALLEST_RATE))
     guess = _refine(goal, at_rate, 2.0, ends)
+    slope = _slope(goal, at_rate, guess, excess_at(guess), ends)
+    settled = settle(excess_at, guess, slope, ends, 2 * _TOLERANCE)
+    if settled is not None:
+        return at_scheme(Poisson(math.exp(-settled)))
     step = min(max(2 * abs(excess_at(guess)), 2 * _TOLERANCE), 0.5)
     _, good = bracket_root(excess_at, guess, ends, _TOLERANCE, step)
     if excess_at(good) > 0:
@@ -142,26 +163,20 @@ def largest_rate(goal: Goal, at_scheme: Callable[[Sampling], Schedule]) -> Sched
     return at_scheme(Poisson(math.exp(-good)))
 
 
-def _corrected(
+def _slope(
     goal: Goal,
     schedule_at: Callable[[float], Schedule],
     guess: float,
-    excess_at: Callable[[float], float],
+    missed: float,
     ends: tuple[float, float],
 ) -> float:
-    """Where the goal would be met if the estimate is off by as much there as at the guess."""
-    missed = excess_at(guess)
-    start = math.log(goal.estimate(schedule_at(guess)) / goal.target)
-    if not _TOLERANCE * 10 < abs(missed) < 1.0 or not math.isfinite(start):
-        return guess
-    near = (max(ends[0], guess - 1.0), min(ends[1], guess + 1.0))
-
-    def still_missed(t: float) -> float:
-        found = math.log(goal.estimate(schedule_at(t)) / goal.target) - start + missed
-        return found if not math.isnan(found) else math.copysign(math.inf, guess - t)
-
-    low, high = bracket_root(still_missed, guess, near, _TOLERANCE, 2 * abs(missed))
-    return high if high < near[1] else low
+    """About minus the derivative of log cost between the guess and the root; NaN if unknown."""
+    # The cost falls about as e^-t, or faster.
+    reach = math.copysign(max(abs(missed) / 2, _LEAST_REACH), missed)
+    if not (abs(missed) < 1.0 and ends[0] <= guess + reach <= ends[1]):
+        return math.nan
+    here, there = (goal.estimate(schedule_at(t)) for t in (guess, guess + reach))
+    return math.log(here / there) / reach
 
 
 def _refine(
@@ -171,10 +186,14 @@ def _refine(
 
     def estimate(t: float) -> float:
         cost = goal.estimate(schedule_at(t))
-        return math.log(cost / goal.target)
+        # Nothing is known where losses are too large.
+        return math.inf if math.isnan(cost) else math.log(cost / goal.target)
 
     start = min(max(guess, ends[0]), ends[1])
-    if math.isnan(estimate(start)):
+    # Where losses are too large for an estimate, there may be one for a little more noise.
+    tries = (start + _STRIDE * k for k in range(_STRIDES))
+    known = next((t for t in tries if t <= ends[1] and math.isfinite(estimate(t))), None)
+    if known is None:
         return start
-    refined = bracket_root(estimate, start, ends, _GUESS_TOLERANCE)[1]
-    return refined if math.isfinite(estimate(refined)) else start
+    refined = bracket_root(estimate, known, ends, _GUESS_TOLERANCE)[1]
+    return refined if math.isfinite(estimate(refined)) else known

@@ -1,8 +1,9 @@
 """Characteristic functions at equally spaced frequencies: sums of w (e^{i t l} - 1) over nodes.
 
-Few frequencies or nodes: e^{i t l} is a product of two entries of small tables, so that the sums
-are one matrix product. Many of both: the nodes are moved to a grid in l, the rest of each phase is
-expanded in powers, and each power costs one fast Fourier transform.
+Where phases are small, powers of the loss are enough (`powers`). Few frequencies or nodes:
+e^{i t l} is a product of two entries of small tables, so that the sums are one matrix product. Many
+of both: the nodes are moved to a grid in l, the rest of each phase is expanded in powers, and each
+power costs one fast Fourier transform.
 
 Derivation of both error bounds: docs/derivations/inversion.md. The second one uses
 
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpacct.errors import NotConverged
+from dpacct.numerics.powers import Rows, shifts_by_powers
 from dpacct.numerics.rounding import UNIT, Array, ComplexArray
 
 FFT_ERROR = 8 * UNIT
@@ -43,30 +45,21 @@ class Weighted(NamedTuple):
     error: Array
 
 
-class Rows(NamedTuple):
-    """The nodes of several laws, laid end to end; all but the last two of shape (n,).
-
-    ``starts`` and ``counts``, shape (m,), say where each law begins and how many nodes it has.
-    """
-
-    losses: Array
-    weights: Array
-    error: Array
-    starts: NDArray[np.int64]
-    counts: NDArray[np.int64]
-
-
 def characteristic_shifts(
     step: float, number: int, laws: Rows
 ) -> Iterator[tuple[NDArray[np.int64], ComplexArray, Array]]:
     """`characteristic_shift` of several laws: rows (b,), values (b, number), errors (b, number)."""
+    rest = np.ones(len(laws.counts), dtype=bool)
+    for done, shift, error in shifts_by_powers(step, number, laws):
+        rest[done] = False
+        yield done, shift, error
     small = laws.counts * number <= _TABLE_CELLS
-    for row in np.flatnonzero(~small):
+    for row in np.flatnonzero(rest & ~small):
         part = slice(laws.starts[row], laws.starts[row] + laws.counts[row])
         law = Weighted(laws.losses[part], laws.weights[part], None, laws.error[part])
         shift, error = characteristic_shift(step, number, law)
         yield np.array([row]), shift[None, :], error[None, :]
-    order = np.flatnonzero(small)
+    order = np.flatnonzero(rest & small)
     order = order[np.argsort(laws.counts[order], kind="stable")]
     width = 2 * math.isqrt(number) + 2
     while order.size:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
+# Secants that find a root from a good start, and the longest of them.
+_SECANTS, _FARTHEST_SECANT = 7, 1.0
 
 
 def minimize_unimodal(
@@ -182,6 +184,44 @@ def bracket_root(
             previous = low if middle[1] > 0 else high
             low, high = (middle, high) if middle[1] > 0 else (low, middle)
     return low[0], high[0]
+
+
+def settle(
+    function: Callable[[float], float],
+    start: float,
+    slope: float,
+    bounds: tuple[float, float],
+    tolerance: float,
+) -> float | None:
+    """A point next to the root of a decreasing function where that is <= 0, by few evaluations.
+
+    Secants from a good start, aimed beside the root. That the point is near is concluded from the
+    slope, not from a positive value next to it.
+
+    Args:
+        function: decreasing; may be infinite.
+        start, slope: about the root, and about minus the derivative there; a slope that is no
+            positive number settles nothing.
+        bounds: the search stays inside.
+        tolerance: the point is about half of it beyond the root, and hardly ever more than all.
+    Returns:
+        The point; None where secants do not settle.
+    """
+    t, value = start, function(start)
+    for _ in range(_SECANTS):
+        if not (math.isfinite(value) and math.isfinite(slope) and slope > 0):
+            return None
+        if -tolerance * slope <= value <= 0:
+            return t
+        new = t + value / slope + 0.5 * tolerance
+        if not bounds[0] <= new <= bounds[1] or not abs(new - t) <= _FARTHEST_SECANT:
+            return None
+        found = function(new)
+        # Of values that hardly differ the slope would be noise.
+        if abs(new - t) > 3 * tolerance:
+            slope = (value - found) / (new - t)
+        t, value = new, found
+    return None
 
 
 def _interpolate(

@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter, NotConverged
@@ -39,6 +40,8 @@ _PLAYING = ("auto", "game")
 _FALLBACK = RenyiAccountant()
 # Below this ratio of the bounds quick ones are worth a look. From this delta on it is taken as one.
 _WIDE, _CERTAIN = 1 - 1e-3, 1 - 1e-12
+# Answers that are kept.
+_REMEMBERED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +170,7 @@ class TightAccountant:
         return min(proven.upper, _FALLBACK.upper_epsilon(schedule, delta))
 
     def _epsilon(self, pair_of: PairOf, schedule: Schedule, delta: float) -> Interval:
-        solve = self.pairs_engine.epsilon
-
-        def covers(other: Composition, upper: float) -> bool:
-            return other.largest_loss <= upper or chernoff_delta(other, upper) <= delta
-
-        return _worse_direction(pair_of, schedule, solve, delta, covers, _largest_loss)
+        return _pairs_epsilon(self.pairs_engine.epsilon, pair_of, schedule, delta)
 
     def _delta(self, pair_of: PairOf, schedule: Schedule, epsilon: float) -> Interval:
         solve = self.pairs_engine.delta
@@ -208,6 +206,15 @@ def _check_gap_has_a_game(accountant: TightAccountant, schedule: Schedule) -> No
     raise InvalidParameter(
         "gap", accountant.gap, rule, "Drop it: what can be proven is told anyhow."
     )
+
+
+# A search asks for the proven side, and whoever tells its result for both.
+@lru_cache(maxsize=_REMEMBERED)
+def _pairs_epsilon(solve: Solver, pair_of: PairOf, schedule: Schedule, delta: float) -> Interval:
+    def covers(other: Composition, upper: float) -> bool:
+        return other.largest_loss <= upper or chernoff_delta(other, upper) <= delta
+
+    return _worse_direction(pair_of, schedule, solve, delta, covers, _largest_loss)
 
 
 def _worse_direction(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +33,7 @@ from dpacct.tight.laws.cumulants import (
 from dpacct.tight.laws.sampled import TiltedLosses
 from dpacct.tight.laws.symmetrized import SymmetrizedLosses
 from dpacct.tight.laws.tilted_nodes import ReplacementNodes, SampledNodes, TiltedNodes
+from dpacct.tight.sketch import above, alike
 
 
 class Rows(NamedTuple):
@@ -175,6 +176,16 @@ class Composition:
         slack = UNIT * (4 * self.kinds + 16) * upper
         shape = np.shape(tilt)
         return Bounds((lower - slack).reshape(shape), (upper + slack).reshape(shape))
+
+    def log_moment_above(self, tilts: Array) -> Array:
+        """Upper bounds of log M(c), c > 0, that need not be close; shape (k,)."""
+        rows = above(self.rates, self.noise, self.counts)
+        return replace(self, rates=rows[0], noise=rows[1], counts=rows[2]).log_moment(tilts).upper
+
+    def alike(self) -> Composition:
+        """About the same composition, with some hundred kinds of sampled rounds at most."""
+        rates, noise, counts = alike(self.rates, self.noise, self.counts)
+        return replace(self, rates=rates, noise=noise, counts=counts)
 
     def cumulants(self, tilt: float) -> Cumulants:
         """log M(c), and mean and variance of the loss tilted by e^{c L}; not proven."""

@@ -73,6 +73,10 @@ class Composed(Tiltable, Protocol):
         """Bounds of log M(c), c > 0, shape () or (k,)."""
         ...
 
+    def log_moment_above(self, tilts: Array) -> Array:
+        """Upper bounds of log M(c), c > 0, that need not be close; shape (k,)."""
+        ...
+
     def laws(self, tilt: float, frequency: float) -> Sequence[Law]:
         """The tilted laws, for frequencies up to the one given."""
         ...
@@ -105,11 +109,11 @@ class Contour:
         # Orders are 1 + c: where that is rounded, c has to be what it stands for.
         tilts = (1 + tilt * np.concatenate([[1.0], CHERNOFF_TILTS])) - 1
         self._tilt = tilt = float(tilts[0])
-        moments = composition.log_moment(tilts)
-        self._log_moment = (float(moments.lower[0]), float(moments.upper[0]))
+        moment = composition.log_moment(tilt)
+        self._log_moment = (float(moment.lower), float(moment.upper))
         self._chernoff = [
             (float(c), float(upper) + log_chernoff_factor(float(c)))
-            for c, upper in zip(tilts[1:], moments.upper[1:], strict=True)
+            for c, upper in zip(tilts[1:], composition.log_moment_above(tilts[1:]), strict=True)
         ]
         self._step = 2 * math.pi / alias_distance(tilt, epsilon, log_delta, self._chernoff)
         # What is cut off is relative to M(c) e^{-c eps}, which may be far above delta.

@@ -17,34 +17,24 @@ from dpacct.budget import Interval
 from dpacct.errors import NotConverged
 from dpacct.numerics.fourier import MAX_FREQUENCIES
 from dpacct.numerics.rounding import UNIT, Array
-from dpacct.numerics.search import bracket_root
 from dpacct.pairs.dominating import Direction
-from dpacct.pairs.gaussian import gaussian_epsilon
 from dpacct.pairs.moments import log_moment
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import Contour
 from dpacct.tight.crossing import crossing
+from dpacct.tight.few_large_guess import about_epsilon, about_log_delta
 from dpacct.tight.laws.faded import faded_delta, faded_mass
-from dpacct.tight.laws.split import Cut
-from dpacct.tight.laws.steps import Step
-from dpacct.tight.laws.truncated import end_for
-from dpacct.tight.saddle import log_chernoff_factor, log_delta_estimate, tilt_at_epsilon
-from dpacct.tight.split import SplitComposition
+from dpacct.tight.saddle import log_chernoff_factor, tilt_at_epsilon
+from dpacct.tight.split import MARGIN, SplitComposition, split_at
 from dpacct.tight.tilts import cheapest_tilt
 
 _MAX_KINDS = 8
-# The share of delta that is lost beyond the end, and what small losses alone may have.
-_LOST, _SMALL = 1e-15, 1e-8
+# The share of delta that small losses alone may have.
+_SMALL = 1e-8
 # Where small losses end, in units of epsilon: the first that is small enough is taken.
 _SHARES = (0.6, 0.42, 0.3, 0.2, 0.13, 0.08, 0.05, 0.03)
-# Widths of a step on its way from 0 to 1, and how far losses that are faded out are kept.
-_STEP, _FADE, _KEPT = 10.0, 8.5, 12.5
-# Where a loss is half faded out, in units of what is enough by itself.
-_FADED = 1.4
-# How far above the epsilon that was guessed it is enough.
-_MARGIN = 1.05
 # Nothing that matters lies further out in the Gaussian's exponent.
-_SURE, _FARTHEST = 28.0, 600.0
+_SURE = 28.0
 _MOST_NODES = MAX_FREQUENCIES // 4
 # The contour was made for another epsilon if it is this much too large or too small.
 _FAR_OFF, _ATTEMPTS = 0.03, 4
@@ -53,8 +43,10 @@ _WIDE = 1e-6
 _LOOSEST, _LOOSE_IN_ALL = 4.0, 12.5
 # Beyond this multiple of it nothing is asked for.
 _TOO_FAR = 3.0
-# For estimates: the share of epsilon where small losses end, the least one, and their accuracy.
-_USUAL, _LEAST, _NEAR = 0.15, 1e-12, 0.02
+# Where nothing is known of delta, so little of it is cut off.
+_LEAST_LOG_DELTA = -500.0
+# Accuracy of the estimate that a contour begins with.
+_NEAR = 0.02
 
 
 class FewLarge:
@@ -72,7 +64,7 @@ class FewLarge:
     def __init__(self, composition: Composition, epsilon: float, log_delta: float) -> None:
         self._composition, self._epsilon = composition, epsilon
         self._floor, self._tilts, self._growth = _rest_below(composition, epsilon)
-        enough = _MARGIN * epsilon + self._rest(epsilon)
+        enough = MARGIN * epsilon + self._rest(epsilon)
         self._split, self._small_tilt = _split(composition, epsilon, enough, log_delta)
         self._log_small = self._split.log_small_moment(self._small_tilt)
         self._log_small += log_chernoff_factor(self._small_tilt)
@@ -176,7 +168,7 @@ def _split(
     """Where to split, and the tilt at which small losses alone have next to nothing."""
     allowed = log_delta + math.log(_SMALL)
     for share in _SHARES:
-        found = _split_at(composition, share * epsilon, enough, log_delta)
+        found = split_at(composition, share * epsilon, enough, log_delta)
         tilts = np.geomspace(2.0, 60.0 / share, 14) / epsilon
         costs = [
             found.small_log_moment(b) + log_chernoff_factor(b) - b * epsilon for b in tilts.tolist()
@@ -185,34 +177,6 @@ def _split(
         if costs[best] <= allowed:
             return found, float(tilts[best])
     raise NotConverged("many small losses add up to what is asked for")
-
-
-def _split_at(
-    composition: Composition, center: float, enough: float, log_delta: float
-) -> SplitComposition:
-    if 2 * enough - math.log(float(composition.rates.min())) > _FARTHEST:
-        raise NotConverged("the losses of so little noise are too large")
-    lost = math.exp(max(log_delta, -600.0)) * _LOST / float(composition.counts.sum())
-    small = Step(center, 0.75 * center / _STEP)
-    width = (_FADED - 1) * enough / _FADE
-    faded = Step(_FADED * enough, width)
-    cuts: list[Cut] = []
-    rows = zip(composition.rates, composition.noise, composition.counts, strict=True)
-    for rate, noise, count in ((float(q), float(z), float(n)) for q, z, n in rows):
-        end = min(_at_loss(faded.center + _KEPT * width, rate), end_for(rate, noise, lost))
-        first = _at_loss(center - _STEP * small.width, rate)
-        if first >= end:
-            raise NotConverged("no loss of some kind of round is large")
-        fading = _at_loss(enough, rate)
-        cuts.append(Cut(rate, noise, count, small, first, faded, fading, end))
-    return SplitComposition(tuple(cuts), composition.precision, composition.kinds)
-
-
-def _at_loss(loss: float, rate: float) -> float:
-    """The u at which log r is this."""
-    if loss > 30.0:
-        return loss - math.log(rate)
-    return math.log1p(math.expm1(loss) / rate)
 
 
 def few_large_epsilon(composition: Composition, delta: float) -> Interval:
@@ -240,42 +204,5 @@ def few_large_delta(composition: Composition, epsilon: float) -> Interval:
     """delta(eps) of one direction of a composition, eps > 0; see `few_large_epsilon`."""
     if not epsilon > 0.0:
         raise NotConverged("every loss above zero is large")
-    log_delta = _about_log_delta(composition, epsilon, 0.0)
+    log_delta = about_log_delta(composition, epsilon, _LEAST_LOG_DELTA)[0]
     return FewLarge(composition, epsilon, min(log_delta, 0.0)).delta(epsilon)
-
-
-def about_epsilon(composition: Composition, log_delta: float, tolerance: float) -> float:
-    """About eps(delta), a little too large rather than too small; nothing is proven of it."""
-    rows = zip(composition.rates, composition.noise, composition.counts, strict=True)
-    alone = max(
-        _alone(float(q), float(z), math.exp(max(log_delta, -700.0)) / float(n)) for q, z, n in rows
-    )
-    start = math.log(max(alone, _LEAST))
-
-    def excess(log_epsilon: float) -> float:
-        return _about_log_delta(composition, math.exp(log_epsilon), log_delta) - log_delta
-
-    found = bracket_root(excess, start + 0.02, (start - 2.0, start + 5.0), tolerance, 0.1)
-    return math.exp(found[1] + 0.5 * tolerance)
-
-
-def _alone(rate: float, noise: float, delta: float) -> float:
-    """eps of one round."""
-    if delta >= rate:
-        return 0.0
-    return math.log1p(
-        rate * math.expm1(min(gaussian_epsilon(delta / rate, 1 / noise).upper, 600.0))
-    )
-
-
-def _about_log_delta(composition: Composition, epsilon: float, log_delta: float) -> float:
-    """log of what one large loss and a few of them have; NaN is never returned."""
-    try:
-        split = _split_at(composition, _USUAL * epsilon, _MARGIN * epsilon, log_delta)
-        saddle, at = tilt_at_epsilon(split, epsilon)
-        masses = [faded_mass(cut) for cut in split.cuts]
-    except NotConverged:
-        return -math.inf
-    faded = faded_delta(epsilon, composition.counts, masses)[1]
-    several = log_delta_estimate(saddle, at, epsilon)
-    return math.log(max(faded, 1e-300) + math.exp(min(several, 0.0)))

@@ -39,8 +39,6 @@ _TINY, _TINIEST = 1e-320, 1e-250
 _LEAST_GUESS = 1e-4
 # A tilt times the standard deviation of the loss under it; more only where a tail is heavy.
 HEAVY = 12.0
-# Relative accuracy of a search for an estimate.
-_QUICK = 1e-6
 # The share of delta that a truncation may lose: no more than is seen, and next to nothing.
 _LOST, _FAR = 1e-8, 1e-26
 # With less noise than this the moments explode long before that.
@@ -90,11 +88,16 @@ def inversion_delta(composition: Composition, epsilon: float) -> Interval:
 
 def _plain_delta(composition: Composed, lost: float, epsilon: float) -> Interval:
     """One contour at the saddle point, without a blur."""
-    tilt, at = tilt_at_epsilon(composition, epsilon)
+    tilt, at = tilt_at_epsilon(_few_kinds(composition), epsilon)
     log_delta = min(0.0, log_delta_estimate(tilt, at, epsilon))
     most = _MANY if lost else None
     found = Contour(composition, tilt, epsilon, log_delta, 0.0, at.variance, most).delta(epsilon)
     return Interval(found.lower, min(1.0, (found.upper + lost) * (1 + 4 * UNIT)))
+
+
+def _few_kinds(composition: Composed) -> Composed:
+    """What a search may take for the composition."""
+    return composition.alike() if isinstance(composition, Composition) else composition
 
 
 def _is_loud(composition: Composition) -> bool:
@@ -193,7 +196,7 @@ def inversion_epsilon(composition: Composition, delta: float) -> Interval:
 def _plain_epsilon(composition: Composed, lost: float, delta: float) -> Interval:
     """One contour at the saddle point, without a blur."""
     log_delta, log_rest = math.log(delta), _log_rest(delta, lost)
-    tilt, at = tilt_at_delta(composition, log_delta)
+    tilt, at = tilt_at_delta(_few_kinds(composition), log_delta)
     guess = max(epsilon_estimate(tilt, at, log_delta), _LEAST_GUESS / tilt)
     most = _MANY if lost else None
     contour = Contour(composition, tilt, guess, log_delta, 0.0, at.variance, most)
@@ -214,16 +217,21 @@ def without_far_tail(composition: Composition, delta: float) -> Composed:
     return composition
 
 
-def quick_epsilon(composition: Composition, delta: float) -> float:
+def quick_epsilon(composition: Composition, delta: float, near: float) -> float:
     """About eps(delta) next to a heavy tail; nothing is proven of it.
+
+    ``near``: about what it is; it is the more accurate the nearer this is.
 
     Raises:
         NotConverged: a search needs too many nodes.
     """
-    from dpacct.tight.few_large import FewLarge, about_epsilon  # noqa: PLC0415 - as above
+    from dpacct.tight.few_large import FewLarge  # noqa: PLC0415 - as above
 
     if FewLarge.applies(composition):
-        return about_epsilon(composition, math.log(delta), _QUICK)
+        from dpacct.tight.few_large_guess import epsilon_near  # noqa: PLC0415 - as above
+
+        with suppress(NotConverged):
+            return epsilon_near(composition, math.log(delta), near)
     rest, lost = composition, 0.0
     if TruncatedComposition.applies(composition):
         rest = TruncatedComposition.losing(composition, _LOST * delta)

@@ -16,7 +16,7 @@ def chernoff_delta(composition: Composition, epsilon: float) -> float:
     """A quick upper bound of delta(eps) of one direction, at most 1; rarely 20 times too high."""
     if epsilon >= composition.largest_loss:
         return 0.0
-    tilt, _ = tilt_at_epsilon(composition, epsilon)
+    tilt, _ = tilt_at_epsilon(composition.alike(), epsilon)
     # The order is 1 + c: where that is rounded, c has to be what it stands for.
     tilt = (1 + tilt) - 1
     log_moment = float(composition.log_moment(tilt).upper)

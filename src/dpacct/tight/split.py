@@ -15,13 +15,27 @@ from functools import lru_cache
 
 import numpy as np
 
+from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import UNIT, Array, Bounds, ComplexArray
+from dpacct.tight.composition import Composition
 from dpacct.tight.laws.cumulants import Cumulants
 from dpacct.tight.laws.decay import decay_table, log_of_power, log_one_plus
 from dpacct.tight.laws.split import Cut, SplitLosses
+from dpacct.tight.laws.steps import Step
+from dpacct.tight.laws.truncated import end_for
 
 # Points of the sums that only search.
 _POINTS = 1200
+# The share of delta that is lost beyond the end.
+_LOST = 1e-15
+# Widths of a step on its way from 0 to 1, and how far losses that are faded out are kept.
+_STEP, _FADE, _KEPT = 10.0, 8.5, 12.5
+# Where a loss is half faded out, in units of what is enough by itself.
+_FADED = 1.4
+# How far above the epsilon that was guessed it is enough.
+MARGIN = 1.05
+# Nothing that matters lies further out in the Gaussian's exponent.
+_FARTHEST = 600.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,6 +66,10 @@ class SplitComposition:
         upper = np.array([float(b.upper) for b in found]) + full + slack
         shape = np.shape(tilt)
         return Bounds(lower.reshape(shape), upper.reshape(shape))
+
+    def log_moment_above(self, tilts: Array) -> Array:
+        """See `contour.Composed`."""
+        return self.log_moment(tilts).upper
 
     def log_small_moment(self, tilt: float) -> float:
         """Upper bound of the logarithm of the moment of outcomes with small losses alone."""
@@ -88,6 +106,52 @@ class SplitComposition:
         return small + self.precision * tilt * (1 + tilt) / 2
 
 
+def split_at(
+    composition: Composition, center: float, enough: float, log_delta: float
+) -> SplitComposition:
+    """The composition with large losses from about ``center`` on; from ``enough`` on they fade.
+
+    Args:
+        composition: sampled pairs of the remove direction, rates at most 1/2.
+        log_delta: about that of the delta that is asked for; far less may be lost beyond the end.
+    Raises:
+        NotConverged: some kind of round has no loss between, or too large ones.
+    """
+    check_reach(composition, enough)
+    lost = math.exp(max(log_delta, -600.0)) * _LOST / float(composition.counts.sum())
+    small = Step(center, 0.75 * center / _STEP)
+    width = (_FADED - 1) * enough / _FADE
+    faded = Step(_FADED * enough, width)
+    cuts: list[Cut] = []
+    rows = zip(composition.rates, composition.noise, composition.counts, strict=True)
+    for rate, noise, count in ((float(q), float(z), float(n)) for q, z, n in rows):
+        end = min(_at_loss(faded.center + _KEPT * width, rate), end_for(rate, noise, lost))
+        first = _at_loss(center - _STEP * small.width, rate)
+        if first >= end:
+            raise NotConverged("no loss of some kind of round is large")
+        sure = min(_at_loss(center + _STEP * small.width, rate), end)
+        fading = _at_loss(enough, rate)
+        cuts.append(Cut(rate, noise, count, small, first, sure, faded, fading, end))
+    return SplitComposition(tuple(cuts), composition.precision, composition.kinds)
+
+
+def check_reach(composition: Composition, enough: float) -> None:
+    """Refuse losses so large that their exponentials overflow.
+
+    Raises:
+        NotConverged: they are.
+    """
+    if 2 * enough - math.log(float(composition.rates.min())) > _FARTHEST:
+        raise NotConverged("the losses of so little noise are too large")
+
+
+def _at_loss(loss: float, rate: float) -> float:
+    """The u at which log r is this."""
+    if loss > 30.0:
+        return loss - math.log(rate)
+    return math.log1p(math.expm1(loss) / rate)
+
+
 def _sums(cut: Cut, tilt: float) -> tuple[Cumulants, Cumulants]:
     """Of the small and of the large losses of one round."""
     loss, *log_masses = _points(cut)
@@ -117,8 +181,9 @@ def _points(cut: Cut) -> tuple[Array, Array, Array]:
         log_mass[fade] += np.log(cut.faded.below(loss[fade]) + 1e-300)
     later = u >= cut.first
     small, large = log_mass.copy(), np.full_like(u, -1e6)
-    small[later] += np.log(cut.small.below(loss[later]) + 1e-300)
-    large[later] = log_mass[later] + np.log(cut.small.above(loss[later]) + 1e-300)
+    below, above = cut.small.shares(loss[later])
+    small[later] += np.log(below + 1e-300)
+    large[later] = log_mass[later] + np.log(above + 1e-300)
     return loss, small, large
 
 

@@ -100,6 +100,10 @@ class TruncatedComposition:
         shape = np.shape(tilt)
         return Bounds((lower - slack).reshape(shape), (upper + slack).reshape(shape))
 
+    def log_moment_above(self, tilts: Array) -> Array:
+        """See `contour.Composed`."""
+        return self.log_moment(tilts).upper
+
     def cumulants(self, tilt: float) -> Cumulants:
         """See `Composition`."""
         value = self.precision * tilt * (1 + tilt) / 2

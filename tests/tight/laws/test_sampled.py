@@ -1,5 +1,6 @@
 """Characteristic functions of tilted losses against 50-digit values."""
 
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 import math
@@ -113,6 +114,42 @@ def test_decay_bounds_the_characteristic_function(
     assert np.all(bound <= 0)
     assert np.all(np.diff(bound) <= 0)
     assert bound[-1] < 0
+
+
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize(("rate", "noise", "tilt"), [CASES[0], CASES[2], (0.02, 4.0, 3.0)])
+def test_a_path_off_the_line_bounds_the_characteristic_function(
+    rate: float, noise: float, tilt: float, direction: Direction
+) -> None:
+    rounds, remove = [(rate, noise, 1)], direction is Direction.REMOVE
+    nodes = SampledNodes(np.array([rate]), np.array([noise]), direction, tilt, 44.0, 0.0, 1_000_000)
+    law = TiltedLosses(nodes, np.array([noise]), np.ones(1))
+    share = law._mean_share()
+    with mp.workdps(30):
+        variance = mpf(noise) ** 2
+        order = 1 + tilt if remove else -tilt
+
+        def density(x: mpf) -> mpf:
+            r = 1 - mpf(rate) + rate * mp.exp((2 * x - 1) / (2 * variance))
+            return mp.exp(-(x**2) / (2 * variance)) * r**order
+
+        def probability(x: mpf) -> mpf:
+            odds = mpf(rate) / (1 - mpf(rate)) * mp.exp((2 * x - 1) / (2 * variance))
+            return odds / (1 + odds)
+
+        low, high = min(order, 0.0) - 14 * noise, max(order, 0.0) + 14 * noise
+        places = np.linspace(low, high, 40).tolist()
+        mean = mp.quad(lambda x: density(x) * probability(x), places) / mp.quad(density, places)
+        assert mean * (1 - mpf(10) ** -7) - mpf(10) ** -15 <= share[0] <= mean
+    # About where many such rounds matter, and far beyond.
+    times = np.geomspace(0.1, 10.0, 4) * noise / float(share[0]) / 30
+    bound = nodes.log_shifted(times, share)[0]
+    truth = contour.characteristic(rounds, tilt, times.tolist(), remove=remove)
+    for exact, most in zip(truth, bound, strict=True):
+        assert float(mp.log(abs(exact))) <= most <= 0
+    assert np.all(np.diff(bound) <= 0)
+    # Next to zero little is lost.
+    assert bound[0] < -0.3 * (times[0] * share[0] / noise) ** 2
 
 
 @pytest.mark.parametrize("direction", Direction)

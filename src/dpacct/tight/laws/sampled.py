@@ -13,13 +13,16 @@ import math
 
 import numpy as np
 
-from dpacct.numerics.fourier import Rows, characteristic_shifts
+from dpacct.numerics.fourier import characteristic_shifts
+from dpacct.numerics.powers import Rows
 from dpacct.numerics.rounding import UNIT, Array, ComplexArray, positive_sum
-from dpacct.tight.laws.decay import log_decay, log_of_power
+from dpacct.tight.laws.decay import decay_table, log_decay, log_of_power
 from dpacct.tight.laws.tilted_nodes import TiltedNodes
 
 # Nodes of each row at which the decay is bounded, where there are many rows and where not.
 _FEW, _MANY = 10, 64
+# Off the line |p| grows at most by this, with what the sum of weights is off by; see `Nodes`.
+_STRIP = 4000.0
 
 
 class TiltedLosses:
@@ -89,7 +92,17 @@ class TiltedLosses:
             Array (number,), at most 0.
         """
         left, log_variation = self._bounds_of_decay()
-        return self._counts @ log_decay(first, number, left, log_variation)
+        found = log_decay(first, number, left, log_variation)
+        times = decay_table(first, number) * (1 - 1e-9)
+        found = np.minimum(found, self._nodes.log_shifted(times, self._mean_share()))
+        return self._counts @ found
+
+    def _mean_share(self) -> Array:
+        """The mean of p under the law of each row, rounded down, at least 0."""
+        shares, grid = self._nodes.shares(), self._grid
+        mean = grid.sum(shares * self._weights * (1 - self._weight_error))
+        common = self._common() + 2.5 * self._tails + grid.summation_error
+        return np.maximum(mean * (1 - 1e-9) - common - _STRIP * grid.discretization, 0.0)
 
     def log_characteristic(self, step: float, number: int) -> tuple[ComplexArray, Array]:
         """log of the product of all phi(t)^count at t = k step, and a bound of its absolute error.

@@ -20,6 +20,9 @@ from dpacct.numerics.rounding import Array
 # Angles, times sigma, and the largest one.
 _ANGLES, _LARGEST = (0.15, 0.3, 0.6, 1.2, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0), 1.5
 
+# Angles, in units of about the best one.
+_UNITS = (0.7, 1.0, 1.6)
+
 
 class PanelMasses(NamedTuple):
     """A tilted law on panels in u, relative to its whole mass; all of it rounded up.
@@ -62,6 +65,32 @@ def shifted_bounds(times: Array, law: PanelMasses) -> Array:
         best = np.minimum(best, growth * (1 + 1e-9) * (waves + rest))
         if angle == _LARGEST:
             break
+    return best
+
+
+def log_shifted(times: Array, order: float, noise: Array, share: Array) -> Array:
+    """Bounds of log |phi(t')| for every t' >= t >= 0, of several laws on the whole line.
+
+    Args:
+        times: t, shape (n,).
+        order: a, as for `PanelMasses`.
+        noise: of the rounds, shape (m,).
+        share: the mean of p = q e^u / r under each tilted law, rounded down; shape (m,).
+    Returns:
+        Array (m, n), at most 0.
+    """
+    variance, mean = noise[:, None] ** 2, share[:, None]
+    usual = times * mean / variance
+    usual = usual / (1 + times * usual)
+    best = np.zeros(usual.shape)
+    for unit in _UNITS:
+        angle = np.minimum(unit * usual, _LARGEST)
+        # arg r is at least p sin(angle), and |r|^a grows by at most e^(-2 a tan^2(angle / 2) p).
+        turn = times * np.sin(angle) + 2 * min(order, 0.0) * np.tan(angle / 2) ** 2 * (1 + 1e-9)
+        # e^{-turn p} lies below its chord over [0, 1].
+        gain = mean * -np.expm1(-np.maximum(turn, 0.0)) * (1 - 1e-9)
+        growth = variance * angle**2 * (0.5 + 1e-9)
+        best = np.minimum(best, growth + np.log1p(-gain))
     return best
 
 

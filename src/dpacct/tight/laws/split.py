@@ -42,6 +42,7 @@ class Cut:
         rate, noise, count: of the round, rate at most 1/2.
         small: the step from small to large.
         first: the u from which on losses may be large.
+        sure: the u from which on they surely are, in (first, end].
         faded: the step from large to what is counted by itself.
         fading: the u from which on losses are faded out.
         end: the u beyond which nothing is left, in (first, infinity).
@@ -52,6 +53,7 @@ class Cut:
     count: float
     small: Step
     first: float
+    sure: float
     faded: Step
     fading: float
     end: float
@@ -121,15 +123,7 @@ class SplitLosses:
         self._cut, self._tilt, self.count = cut, tilt, cut.count
         reach = math.sqrt(2 * (_ACCURACY + math.log(cut.count)))
         start = start_for(a, q, sigma, reach)
-        narrow = max(frequency, _WAVE / (_WIDTHS * min(cut.small.width, cut.faded.width)))
-        left = panel_edges(a, q, sigma, cut.first, frequency, start)
-        right = panel_edges(a, q, sigma, cut.end, narrow, cut.first)
-        fading = int(np.searchsorted(right, cut.fading))
-        if 0 < fading < len(right) and right[fading] > cut.fading:
-            right = np.insert(right, fading, cut.fading)
-        edges = np.concatenate([left, right[1:]])
-        self._many = len(left) - 1
-
+        edges, self._many, last = _edges(cut, a, frequency, start)
         u, weights = panel_nodes(edges)
         loss = np.log1p(q * np.expm1(u))
         exponent = a * loss - (sigma * u + 0.5 / sigma) ** 2 / 2
@@ -154,31 +148,30 @@ class SplitLosses:
         tail = math.exp(min(-(reach**2) / 2 - log_scale, 700.0))
         parts: list[Part] = []
         many = self._many
-        for above in (False, True):
-            share = cut.small.above if above else cut.small.below
-            shares = share(loss[many:])
-            split = mass[many:] * shares
-            split_error = relative[many:] + cut.small.relative_error(
-                loss[many:], loss_error[many:], above=above
+        step = slice(many, last)
+        for above, shares in enumerate(cut.small.shares(loss[step])):
+            split_error = relative[step] + cut.small.relative_error(
+                loss[step], loss_error[step], above=bool(above)
             )
             close = cut.small.above_near if above else cut.small.below_near
-            split_size = size[many:] * close(*(part[many:] for part in near))
-            whole: tuple[Array, ...] = (
-                loss[many:],
-                split,
+            split = (
+                loss[step],
+                mass[step] * shares,
                 split_error,
-                loss_error[many:],
-                split_size,
-                swing[many:],
+                loss_error[step],
+                size[step] * close(*(part[step] for part in near)),
+                swing[step],
             )
+            # Small ones are all that is left of the step, large ones all that is right of it.
+            rest = slice(last, None) if above else slice(0, many)
+            alone = [part[rest] for part in (loss, mass, relative, loss_error, size, swing)]
+            whole = [
+                np.concatenate([new, old] if above else [old, new])
+                for old, new in zip(alone, split, strict=True)
+            ]
             if not above:
-                before = (loss, mass, relative, loss_error, size, swing)
-                whole = tuple(
-                    np.concatenate([old[:many], new])
-                    for old, new in zip(before, whole, strict=True)
-                )
                 # Left of the first panel r <= 1, and phi has at most the mass e^(-reach^2 / 2).
-                whole = (*whole[:4], np.append(whole[4], tail), np.append(whole[5], 2.1))
+                whole[4], whole[5] = np.append(whole[4], tail), np.append(whole[5], 2.1)
             at, weight, spread, moved = (part.ravel() for part in whole[:4])
             parts.append(Part(at, weight, spread, moved, whole[4], whole[5], log_scale))
         self.small, self.large = parts
@@ -219,13 +212,18 @@ class SplitLosses:
     def _corners(self) -> list[tuple[float, float]]:
         """Where the density of large losses jumps, in u, and bounds of the jumps per unit loss."""
         cut = self._cut
-        places = np.array([cut.first, cut.fading, cut.end])
+        places = np.array([cut.first, cut.sure, cut.fading, cut.end])
         losses = np.log1p(cut.rate * np.expm1(places))
-        shares = [cut.small.above(losses)[0], cut.faded.above(losses)[1], 1.0]
+        shares = [
+            cut.small.above(losses)[0],
+            cut.small.below(losses)[1],
+            cut.faded.above(losses)[2],
+            1.0,
+        ]
         if cut.fading < cut.end:
-            shares[2] = cut.faded.below(losses)[2]
+            shares[3] = cut.faded.below(losses)[3]
         else:
-            shares[1] = 0.0
+            shares[2] = 0.0
         found: list[tuple[float, float]] = []
         for u, loss, share in zip(places.tolist(), losses.tolist(), shares, strict=True):
             exponent = (1 + self._tilt) * loss - (cut.noise * u + 0.5 / cut.noise) ** 2 / 2
@@ -233,3 +231,25 @@ class SplitLosses:
             value = math.exp(min(log_density + 1e-6 * (1 + abs(log_density)), 700.0))
             found.append((u, 1.01 * value * float(share) / self.large.total + 1e-280))
         return found
+
+
+def _edges(cut: Cut, order: float, frequency: float, start: float) -> tuple[Array, int, int]:
+    """Edges of panels; how many lie left of the step to large losses, and left of its end.
+
+    Panels are narrow against a step where it varies.
+    """
+    ends = [cut.sure, cut.end]
+    if cut.fading < cut.end:
+        ends = sorted({cut.sure, cut.fading, cut.end})
+    edges = [panel_edges(order, cut.rate, cut.noise, cut.first, frequency, start)]
+    many = last = len(edges[0]) - 1
+    at = cut.first
+    for end in ends:
+        widths = [cut.small.width] if end <= cut.sure else []
+        widths += [cut.faded.width] if at >= cut.fading else []
+        narrow = max([frequency, *(_WAVE / (_WIDTHS * width) for width in widths)])
+        part = panel_edges(order, cut.rate, cut.noise, end, narrow, at)[1:]
+        edges.append(part)
+        last += len(part) if end <= cut.sure else 0
+        at = end
+    return np.concatenate(edges), many, last

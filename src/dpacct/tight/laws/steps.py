@@ -24,18 +24,26 @@ class Step:
 
     def above(self, loss: Array) -> Array:
         """The step itself: the share that counts as large."""
-        return tails((self.center - loss) / self.width)
+        return self.shares(loss)[1]
 
     def below(self, loss: Array) -> Array:
         """One minus the step."""
-        return tails((loss - self.center) / self.width)
+        return self.shares(loss)[0]
+
+    def shares(self, loss: Array) -> tuple[Array, Array]:
+        """One minus the step, and the step; both to their own relative accuracy."""
+        x = (loss - self.center) / self.width
+        least = tails(np.abs(x))
+        return np.where(x > 0, least, 1 - least), np.where(x > 0, 1 - least, least)
 
     def relative_error(self, loss: Array, loss_error: Array, *, above: bool) -> Array:
         """Of either share, given the absolute error of the loss; at most 1 is meaningful."""
         at = (self.center - loss if above else loss - self.center) / self.width
         moved = (loss_error + 4 * UNIT * (np.abs(loss) + self.center)) / self.width
         # The tail of a Gaussian falls at x by less than the share max(x, 0) + 1 per unit.
-        return (np.maximum(at, 0.0) + 1) * (moved + 4 * UNIT * np.abs(at)) * 1.1 + FUNCTION_ERROR
+        rate = (np.maximum(at, 0.0) + 1) * (moved + 4 * UNIT * np.abs(at)) * 1.1
+        # The larger share is one minus the other, which is at most a half.
+        return rate + FUNCTION_ERROR + 2 * UNIT
 
     def above_near(self, low: Array, high: Array, angle: Array) -> Array:
         """Bound of |step| where the real part of the loss is in [low, high], the other <= angle."""
@@ -57,6 +65,6 @@ class Step:
 
 def tails(x: Array) -> Array:
     """1 - Phi(x), to the accuracy of `math.erfc`; below 1e-300 it may be 0."""
-    scaled = (x * math.sqrt(0.5)).ravel().tolist()
-    halves = np.array([0.5 * math.erfc(value) for value in scaled], dtype=np.float64)
-    return halves.reshape(np.shape(x))
+    scaled = (x * math.sqrt(0.5)).ravel()
+    found = np.fromiter(map(math.erfc, scaled.tolist()), np.float64, scaled.size)
+    return 0.5 * found.reshape(np.shape(x))

@@ -19,6 +19,7 @@ import numpy as np
 from dpacct.numerics.rounding import UNIT, Array
 from dpacct.pairs.dominating import Direction
 from dpacct.pairs.nodes import Nodes, log_ratio, mirrored_farthest, mirrored_ratio
+from dpacct.tight.laws.shifted import log_shifted
 
 
 class TiltedNodes(Protocol):
@@ -43,6 +44,17 @@ class TiltedNodes(Protocol):
 
     def maxima(self) -> Array:
         """How many maxima h has at most, right of any point; one entry per row."""
+        ...
+
+    def log_shifted(self, times: Array, mean_share: Array) -> Array:
+        """Bounds of log |phi(t')|, t' >= t, by a path off the line; shape (m, n), at most 0.
+
+        ``mean_share``: of the nodes' ``shares``, rounded down; one entry per row.
+        """
+        ...
+
+    def shares(self) -> Array:
+        """What `log_shifted` takes the mean of, in [0, 1]."""
         ...
 
 
@@ -100,6 +112,14 @@ class SampledNodes:
         """See `TiltedNodes`."""
         return np.where(self._order + 1 <= 4 * self._noise**2, 1.0, 2.0)
 
+    def shares(self) -> Array:
+        """See `TiltedNodes`: p."""
+        return np.exp(_log_probability(self.grid, self._rates, self._noise, self.grid.x))
+
+    def log_shifted(self, times: Array, mean_share: Array) -> Array:
+        """See `TiltedNodes`."""
+        return log_shifted(times, self._order, self._noise, mean_share)
+
 
 class ReplacementNodes:
     """See `TiltedNodes`: pairs of a replaced client; arguments as for `SampledNodes`."""
@@ -147,6 +167,14 @@ class ReplacementNodes:
     def maxima(self) -> Array:
         """See `TiltedNodes`."""
         return np.full_like(self._noise, 5.0)
+
+    def shares(self) -> Array:
+        """See `TiltedNodes`: none is known."""
+        return np.zeros_like(self.loss)
+
+    def log_shifted(self, times: Array, mean_share: Array) -> Array:
+        """See `TiltedNodes`: there is no such bound."""
+        return np.zeros((len(mean_share), len(times)))
 
 
 def _log_probability(grid: Nodes, rates: Array, noise: Array, x: Array) -> Array:

@@ -1,0 +1,78 @@
+"""About epsilon and delta where few rounds with a large loss decide. Nothing here is proven."""
+
+from __future__ import annotations
+
+import math
+
+from dpacct.errors import NotConverged
+from dpacct.numerics.search import bracket_root
+from dpacct.pairs.gaussian import gaussian_epsilon
+from dpacct.tight.composition import Composition
+from dpacct.tight.laws.faded import faded_delta, faded_mass
+from dpacct.tight.saddle import log_delta_estimate, tilt_at_epsilon
+from dpacct.tight.split import MARGIN, check_reach, split_at
+
+# The share of epsilon where small losses end, and the least epsilon.
+_USUAL, _LEAST = 0.15, 1e-12
+# The longest step, in the logarithm of epsilon.
+_FAR_OFF = 2.0
+
+
+def about_epsilon(composition: Composition, log_delta: float, tolerance: float) -> float:
+    """About eps(delta), a little too large rather than too small; nothing is proven of it."""
+    rows = zip(composition.rates, composition.noise, composition.counts, strict=True)
+    alone = max(
+        _alone(float(q), float(z), math.exp(max(log_delta, -700.0)) / float(n)) for q, z, n in rows
+    )
+    start = math.log(max(alone, _LEAST))
+
+    def excess(log_epsilon: float) -> float:
+        return about_log_delta(composition, math.exp(log_epsilon), log_delta)[0] - log_delta
+
+    found = bracket_root(excess, start + 0.02, (start - 2.0, start + 5.0), tolerance, 0.1)
+    return math.exp(found[1] + 0.5 * tolerance)
+
+
+def _alone(rate: float, noise: float, delta: float) -> float:
+    """eps of one round."""
+    if delta >= rate:
+        return 0.0
+    return math.log1p(
+        rate * math.expm1(min(gaussian_epsilon(delta / rate, 1 / noise).upper, 600.0))
+    )
+
+
+def epsilon_near(composition: Composition, log_delta: float, epsilon: float) -> float:
+    """About eps(delta) where it is next to an epsilon: one step of Newton's iteration.
+
+    Raises:
+        NotConverged: losses are too large for any split there.
+    """
+    check_reach(composition, MARGIN * epsilon)
+    found, slope = about_log_delta(composition, epsilon, log_delta)
+    if not slope < 0.0:
+        return epsilon * math.exp(-_FAR_OFF)
+    step = (log_delta - found) / (slope * epsilon)
+    return epsilon * math.exp(min(max(step, -_FAR_OFF), _FAR_OFF))
+
+
+def about_log_delta(
+    composition: Composition, epsilon: float, log_delta: float
+) -> tuple[float, float]:
+    """log of what one large loss and a few of them have, and its derivative; never NaN."""
+    try:
+        split = split_at(composition, _USUAL * epsilon, MARGIN * epsilon, log_delta)
+        saddle, at = tilt_at_epsilon(split, epsilon)
+    except NotConverged:
+        return -math.inf, 0.0
+    try:
+        masses = [faded_mass(cut) for cut in split.cuts]
+    except NotConverged:
+        # What is enough by itself is not rare.
+        return 0.0, -saddle
+    faded = max(faded_delta(epsilon, composition.counts, masses)[1], 1e-300)
+    several = math.exp(min(log_delta_estimate(saddle, at, epsilon), 0.0))
+    # Of what is faded out the derivative is minus e^eps times the mass under Q.
+    base = sum(n * mass.most for n, mass in zip(composition.counts.tolist(), masses, strict=True))
+    falling = saddle * several + math.exp(epsilon) * base
+    return math.log(faded + several), -falling / (faded + several)

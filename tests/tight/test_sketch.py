@@ -1,0 +1,61 @@
+"""Few kinds of rounds in the place of thousands: about the same, or never below."""
+
+# pyright: reportPrivateUsage=false
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from dpacct import Poisson, Round, Schedule
+from dpacct.pairs.dominating import Direction, proven_pair
+from dpacct.rounds import Phase
+from dpacct.tight.composition import Composition
+from dpacct.tight.contour import Contour
+from dpacct.tight.saddle import epsilon_estimate, tilt_at_delta
+from dpacct.tight.sketch import MANY, above, alike, cells
+
+KINDS = 800
+
+
+def plan_of(kinds: int) -> Schedule:
+    return Schedule(
+        Phase(Round(1.2 + 0.3 * math.sin(k / 80), Poisson(0.06 * 4.0 ** (-k / kinds))), 1 + k % 3)
+        for k in range(kinds)
+    )
+
+
+def test_every_round_is_in_one_cell() -> None:
+    random = np.random.default_rng(5)
+    found = cells(random.random(1000), random.random(1000))
+    assert sorted(np.concatenate(found).tolist()) == list(range(1000))
+
+
+def test_few_kinds_are_left_alone() -> None:
+    rates, noise, counts = np.full(MANY, 0.1), np.full(MANY, 1.0), np.ones(MANY)
+    assert alike(rates, noise, counts)[0] is rates
+    assert above(rates, noise, counts)[1] is noise
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_moments_of_a_sketch(direction: Direction) -> None:
+    whole = Composition.of_schedule(plan_of(KINDS), proven_pair, direction)
+    tilts = np.array([0.5, 3.0])
+    exact, most = whole.log_moment(tilts), whole.log_moment_above(tilts)
+    assert np.all(exact.upper <= most)
+    assert np.all(most <= 1.3 * exact.upper)
+    sketch = whole.alike()
+    assert len(sketch.rates) < MANY
+    assert sketch.counts.sum() == whole.counts.sum()
+    assert sketch.log_moment(tilts).upper == pytest.approx(exact.upper, rel=2e-3)
+
+
+def test_many_kinds_need_few_nodes() -> None:
+    whole = Composition.of_schedule(plan_of(KINDS), proven_pair, Direction.REMOVE)
+    log_delta = math.log(1e-5)
+    tilt, at = tilt_at_delta(whole, log_delta)
+    guess = epsilon_estimate(tilt, at, log_delta)
+    found = Contour(whole, tilt, guess, log_delta, 0.0, at.variance)
+    # Without paths off the line there were 129.
+    assert len(found._t) < 80
