@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 # Letters of a value, and of a name.
@@ -46,11 +46,13 @@ class Typed:
         words: all of them.
         options: those that were understood, in their order.
         documented: the first name of each option of the command, by each of its names.
+        by_example: examples are what is counted, whatever was typed.
     """
 
     words: tuple[str, ...] = ()
     options: tuple[Option, ...] = ()
     documented: Mapping[str, str] = field(default_factory=dict[str, str])
+    by_example: bool = False
 
     def last(self, name: str) -> Option | None:
         """The option called ``name``, as it was typed last."""
@@ -113,10 +115,19 @@ def spelling(name: str) -> str:
 BY_EXAMPLE = {"--clients": "--examples", "--cohort": "--batch"}
 
 
+def about_examples() -> None:
+    """Examples are what the command that runs counts, as a file of settings says."""
+    _typed.set(replace(current(), by_example=True))
+
+
 def unit() -> str:
     """Whose data one neighbor differs by: an example where options were typed that say so."""
     said = {*BY_EXAMPLE.values(), "--epochs"}
-    return "example" if any(o.spelling in said for o in current().options) else "client"
+    return (
+        "example"
+        if current().by_example or any(o.spelling in said for o in current().options)
+        else "client"
+    )
 
 
 def called(name: str) -> str:

@@ -39,6 +39,8 @@ METHODS = (
     "fedcm",
 )
 
+SERVERS = ("momentum", "adam")
+
 Text = str | None
 
 
@@ -59,7 +61,8 @@ Delta = Annotated[
     _option(
         "--delta",
         metavar="D",
-        text="Delta; default that of --ledger if it exists, else N^-1.1 for N clients.",
+        text="Delta; default that of --ledger if it exists, else N^-1.1 for N clients (or "
+        "examples).",
     ),
 ]
 Data = Annotated[
@@ -108,6 +111,22 @@ Assignments = Annotated[
     list[str] | None,
     _option("--set", metavar="NAME=VALUE", text="An option of the method, e.g. rho=0.5."),
 ]
+Examples = Annotated[
+    bool,
+    typer.Option(
+        "--examples",
+        help="Protect single examples instead of clients (DP-SGD): a round is a step on a batch "
+        "of them.",
+    ),
+]
+Epochs = Annotated[
+    Text,
+    _option(
+        "--epochs",
+        metavar="E",
+        text="With --examples, instead of --rounds: how often each takes part on average.",
+    ),
+]
 LocalLr = Annotated[Text, _option("--local-lr", metavar="R", text="Learning rate on the clients.")]
 LocalEpochs = Annotated[
     Text, _option("--local-epochs", metavar="E", text="Passes over a client's examples.")
@@ -130,6 +149,18 @@ LrDecay = Annotated[
 ]
 ServerLr = Annotated[
     Text, _option("--server-lr", metavar="R", text="Factor on the noisy mean; default 1.")
+]
+Server = Annotated[
+    Text,
+    _option(
+        "--server",
+        metavar="|".join(SERVERS),
+        text="What the server makes of the noisy mean; default the plain step.",
+    ),
+]
+ServerAssignments = Annotated[
+    list[str] | None,
+    _option("--server-set", metavar="NAME=VALUE", text="An option of --server, e.g. beta=0.5."),
 ]
 EvalEvery = Annotated[
     Text,

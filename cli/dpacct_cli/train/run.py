@@ -103,6 +103,7 @@ def open_run(job: Job, files: RunFiles, settings: Settings, *, resume: bool) -> 
         delta=job.delta.value if job.budget is None else None,
         local=job.local,
         server_lr=job.server_lr,
+        server=job.server,
         secure_noise=job.secure_noise,
         vectorize=job.vectorize,
         ledger=files.ledger,
