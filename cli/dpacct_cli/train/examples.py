@@ -36,13 +36,13 @@ COMMON: Values = {
     "public_seed": "0",
 }
 
-_IMAGES: Values = {"model": "cnn-small", "rounds": "2000", "q": "0.0085", "server_lr": "0.5"}
+_IMAGES: Values = {"rounds": "300", "q": "0.01", "server_lr": "2"}
 
 DEFAULTS: Mapping[str, Values] = {
     "digits": {},
     "mnist": _IMAGES,
     "fashion-mnist": _IMAGES,
-    "cifar10": _IMAGES,
+    "cifar10": _IMAGES | {"model": "cnn-small", "server_lr": "0.5"},
     "femnist": _IMAGES,
     "shakespeare": {"model": "lstm-small"},
     "adult": {},

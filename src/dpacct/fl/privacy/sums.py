@@ -131,10 +131,11 @@ def _hold(part: Tensor, limit: float) -> None:
 def add_rows(total: Tensor, rows: Tensor) -> None:
     """total += sum of rows, in the precision of total.
 
-    Row by row on the CPU, where a reduction with a wider type first copies all rows.
+    Row by row on the CPU, and a piece at a time: torch first copies what it adds to a wider type.
     """
     if total.device.type == "cpu":
         for row in rows:
-            total.add_(row)
+            for left in range(0, len(row), _SLAB):
+                total[left : left + _SLAB].add_(row[left : left + _SLAB])
     else:
         total.add_(rows.sum(dim=0, dtype=total.dtype))
