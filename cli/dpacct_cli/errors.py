@@ -59,6 +59,7 @@ LABELS = {
     "weight_decay": "--weight-decay",
     "lr_decay": "--lr-decay",
     "server_lr": "--server-lr",
+    "server_optimizer": "--server",
     "ledger": "--ledger",
     "resume": "--resume",
     "run": "--run",

@@ -44,11 +44,13 @@ class Typed(NamedTuple):
         words: all of them.
         options: those that were understood, in their order.
         documented: the first name of each option of the command, by each of its names.
+        by_example: examples are what is counted, whatever was typed.
     """
 
     words: tuple[str, ...] = ()
     options: tuple[Option, ...] = ()
     documented: Mapping[str, str] = MappingProxyType({})
+    by_example: bool = False
 
     def last(self, name: str) -> Option | None:
         """The option called ``name``, as it was typed last."""
@@ -84,10 +86,19 @@ def spelling(name: str) -> str:
 BY_EXAMPLE = {"--clients": "--examples", "--cohort": "--batch"}
 
 
+def about_examples() -> None:
+    """Examples are what the command that runs counts, as a file of settings says."""
+    _typed.set(current()._replace(by_example=True))
+
+
 def unit() -> str:
     """Whose data one neighbor differs by: an example where options were typed that say so."""
     said = {*BY_EXAMPLE.values(), "--epochs"}
-    return "example" if any(o.spelling in said for o in current().options) else "client"
+    return (
+        "example"
+        if current().by_example or any(o.spelling in said for o in current().options)
+        else "client"
+    )
 
 
 def called(name: str) -> str:

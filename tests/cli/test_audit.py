@@ -82,3 +82,21 @@ def test_bad_input_is_named(dpacct: Any, words: tuple[str, ...], said: str) -> N
     ran = dpacct("audit", *words)
     assert ran.code == 2
     assert said in ran.err
+
+
+def test_single_examples_are_refused_in_words(dpacct: Any, tmp_path: Path) -> None:
+    ledger = tmp_path / "a.ledger"
+    words = f"--examples --rounds 2 --noise 2 --batch 32 --device cpu --ledger {ledger}"
+    assert dpacct(f"train dp-fedavg {words}").code == 0
+    (settings,) = tmp_path.glob("*.settings.json")
+    assert "clients" in dpacct(f"audit --run {settings}").err
+    (checkpoint,) = tmp_path.glob("*.checkpoint")
+    ran = dpacct(f"attack {checkpoint}")
+    assert ran.code in (1, 2)
+    assert "single examples" in ran.err
+
+
+def test_examples_hold_out_nobody(dpacct: Any) -> None:
+    ran = dpacct("train dp-fedavg --examples --hold-out 0.2 --rounds 2")
+    assert ran.code == 2
+    assert "--hold-out" in ran.err

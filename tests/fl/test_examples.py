@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -156,6 +157,27 @@ def test_modes_of_the_thread_hold_for_every_group(members: int):
         one = summed(ClientData(rows.inputs[:1], rows.targets[:1]), 32)
         rest = summed(ClientData(rows.inputs[1:], rows.targets[1:]), 32)
     assert torch.equal(whole - rest, one)
+
+
+@pytest.mark.parametrize("broken", [None, 50], ids=["all fit", "one fails"])
+def test_pieces_are_the_rows_of_the_trainer_in_their_order(broken: int | None):
+    """What is summed a few rows at a time is what is trained: nobody twice, nobody left out."""
+    rows = data(70)
+    run = train(fl.Examples(rows), perceptron(FEATURES, CLASSES), rounds=1, preflight=False)
+    run.run()
+    player: Any = run.player
+    trainer, broadcast = player.choice.trainer, player.engine.broadcast(player.state)
+    lot = trainer.read(fl.Examples(rows), range(70), range(70), torch.device("cpu"))
+    if broken is not None:
+        lot.failed[broken] = True
+    for size in (16, 32, 160):
+        many = replace(trainer, together=player.chooser.trainer_of(size))
+        whole = many.train(lot, broadcast)
+        for few in (1, 9, 16, 1000):
+            pieces = list(many.pieces(lot, broadcast, few))
+            assert max(map(len, pieces)) <= few
+            assert torch.equal(torch.cat(pieces).nan_to_num(7.0), whole.nan_to_num(7.0))
+    assert bool(whole.isnan().any()) == (broken is not None)
 
 
 def test_an_example_out_of_range_costs_its_own_contribution():
@@ -345,6 +367,32 @@ def test_a_seeded_run_goes_on_bit_by_bit(tmp_path):
     assert resumed.round == 2
     resumed.run()
     assert torch.equal(flat(whole), flat(model))
+
+
+def test_a_private_run_that_was_stopped_goes_on_in_its_ledger(tmp_path):
+    settings = {
+        "sampling": fl.Poisson(0.3), "checkpoint": tmp_path / "run.pt", "rounds": 5,
+        "noise_multiplier": None, "budget": Budget(6, 1e-4), "server": fl.Adam(lr=0.1),
+    }  # fmt: skip
+    for stop in (1, 3):
+        run = train(fl.Examples(data()), **settings)
+        run = run.resume() if stop > 1 else run
+        for report in run:
+            if report.round == stop:
+                break
+        run.close()
+    people = [data(1, seed=k) for k in range(COUNT)]
+    local = fl.SGD(lr=1.0, steps=1, batch_size=1)
+    with pytest.raises(InvalidParameter, match="protects one example, and the run one client"):
+        train(people, local=local, **settings).resume()
+    with train(fl.Examples(data()), **settings).resume() as run:
+        last = run.run()
+    assert last is not None
+    assert (last.round, last.unit) == (5, "example")
+    assert 5.9 < last.epsilon.upper <= 6
+    with Ledger.open(tmp_path / "run.pt.ledger", read_only=True) as ledger:
+        [found] = ledger.runs
+        assert (ledger.unit, found.rounds, found.committed) == ("example", 5, 5)
 
 
 def test_secure_noise_fixed_cohorts_and_adaptive_norms():

@@ -123,6 +123,18 @@ def test_memory_is_a_fraction_of_what_is_given(ledger, as_dictionaries):
     assert 0.01 * rows.nbytes < peak.most < 0.3 * rows.nbytes
 
 
+@pytest.mark.parametrize("as_dictionaries", [False, True])
+def test_few_updates_of_a_large_model_take_a_fraction_too(ledger, as_dictionaries):
+    plan = fl.AggregationPlan(noise_multiplier=1.0, clip_norm=0.5, num_clients=300)
+    rows = torch.ones(14, 1_500_000)
+    deltas = (
+        [{"w": row[:-6].view(2, -1), "b": row[-6:]} for row in rows] if as_dictionaries else rows
+    )
+    with Peak(rows) as peak:
+        fl.privatize(deltas, plan, ledger)
+    assert 0.01 * rows.nbytes < peak.most < 0.3 * rows.nbytes
+
+
 def test_the_denominator_is_the_planned_one(ledger):
     plan = fl.AggregationPlan(
         noise_multiplier=1.0, clip_norm=1, sampling=Poisson(0.5), num_clients=1000

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dpacct.errors import Unsupported
 from dpacct.fl.attacks import without_members
 from dpacct.fl.clients import ClientData
 from dpacct.fl.data import Dataset, PartitionedClients
@@ -52,8 +53,12 @@ def people_of(target: Target, most: int) -> People:
         target: its model. most: examples of each side, whole clients.
     Raises:
         InvalidParameter: the held-out examples are those that were trained on.
+        Unsupported: the run protects single examples, and deals none out to clients.
     """
     job, seed = target.job, job_seed(target)
+    clients = job.clients
+    if not isinstance(clients, PartitionedClients):
+        raise Unsupported("it was trained on single examples (--examples); this compares clients")
     kind = target.settings.values["partition"].partition(":")[0]
     strangers, random = True, job.held_out is not None
     if job.held_out is not None:
@@ -65,9 +70,9 @@ def people_of(target: Target, most: int) -> People:
         dealt = _dealt(target, job.dataset, seed)
         outside = PartitionedClients(job.dataset.test, dealt, job.device)
         told = "of the test set, dealt out as the members' are"
-    members = _some(job.clients, most, seed)
+    members = _some(clients, most, seed)
     # Everybody's examples are looked at: who is not compared may still have a held-out one.
-    found = without_members(_all(job.clients), _some(outside, most, seed))
+    found = without_members(_all(clients), _some(outside, most, seed))
     return People(members, found.clients, strangers, random, told, found.left_out)
 
 

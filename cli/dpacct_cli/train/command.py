@@ -20,6 +20,7 @@ from dpacct_cli.train import page as train_page
 from dpacct_cli.train.files import RunFiles, begin
 from dpacct_cli.train.resume import go_on, others_of
 from dpacct_cli.train.settings import FREE, KEYS, Settings, combine, refuse_changes
+from dpacct_cli.words import about_examples, spelling, text_of
 
 INTERRUPTED = 130
 
@@ -32,12 +33,14 @@ def train(
     clients: options.ClientsOnly = None,
     partition: own.Partition = None,
     hold_out: own.HoldOut = None,
+    examples: own.Examples = False,
     model: own.Model = None,
     preset: own.Preset = None,
     config: own.Config = None,
     rounds: options.Rounds = None,
+    epochs: own.Epochs = None,
     q: options.Rate = None,
-    cohort: options.CohortOnly = None,
+    cohort: options.Cohort = None,
     sampling: options.SamplingName = None,
     adjacency: options.AdjacencyName = None,
     eps: options.Eps = None,
@@ -61,6 +64,8 @@ def train(
     weight_decay: own.WeightDecay = None,
     lr_decay: own.LrDecay = None,
     server_lr: own.ServerLr = None,
+    server: own.Server = None,
+    server_assignments: own.ServerAssignments = None,
     assignments: own.Assignments = None,
     ledger: own.LedgerFile = None,
     new_ledger: own.NewLedger = False,
@@ -75,7 +80,7 @@ def train(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """A federated run on real data: clients train, the noisy mean of their updates is released.
+    """A private run on real data: clients train, the noisy mean of their updates is released.
 
     What is not said is chosen to suit the data. -q prints the test accuracy alone.
 
@@ -85,18 +90,25 @@ def train(
       dpacct train dp-fedavg --data cifar10 --partition dirichlet:0.1 --rounds 200
       dpacct train dp-fedavg --preset mnist-logistic --eps 7
       dpacct train dp-fedpgn --set rho=0.1 --set beta=0.5
+      dpacct train dp-fedavg --server adam --server-set lr=0.02
+      dpacct train dp-fedavg --examples --batch 128 --epochs 20
       dpacct train dp-fedavg --config run.toml --json
       dpacct train mymethods:Proximal --set strength=0.1
       dpacct train --ledger mnist.ledger --resume
     """
     given = locals()
     style = options.read_style(as_json, quiet)
-    typed = {key: given[key] for key in KEYS} | {"secure_noise": "yes" if secure_noise else None}
+    typed = {key: given[key] for key in KEYS} | {
+        "secure_noise": "yes" if secure_noise else None,
+        "examples": "yes" if examples else None,
+    }
     refuse_contradictions(ledger, run, new_ledger=new_ledger, resume=resume)
-    if method is None and not resume:
+    if method is None and not (resume or examples):
         known = f"a method is one of {', '.join(own.METHODS)}, or package.module:Class"
         raise InvalidParameter("method", None, known)
-    layers = (typed, tuple(assignments or ()), preset, config)
+    optimizer = tuple(server_assignments or ())
+    layers = (typed, tuple(assignments or ()), preset, config, optimizer)
+    refuse_batch(examples=bool(examples or config or resume))
     # What contradicts itself is refused before anything is looked for.
     settings = combine(method or own.METHODS[0], *layers)
     if find_spec("torch") is None:
@@ -130,6 +142,19 @@ def refuse_contradictions(
         raise OptionConflict(f"--run {run} needs --resume; a new run finds a name by itself.")
 
 
+def refuse_batch(*, examples: bool) -> None:
+    """A batch of examples where clients are sampled.
+
+    Raises:
+        OptionConflict: it was typed so.
+    """
+    if not examples and spelling("--cohort") == "--batch":
+        raise OptionConflict(
+            f"--batch {text_of('--cohort')} needs --examples; clients are sampled in --cohort, and "
+            "train by --batch-size."
+        )
+
+
 def _moved(saved: Settings, typed: Settings) -> Settings:
     """The settings of a run, on the device and with the data folder of today."""
     changed = {key: typed.values[key] for key in FREE if key in typed.chosen}
@@ -143,6 +168,8 @@ def _run(settings: Settings, files: RunFiles, style: Style, *, resume: bool) -> 
     from dpacct_cli.train.job import build_job
     from dpacct_cli.train.run import open_run, train
 
+    if settings.get("examples"):
+        about_examples()
     every = settings.get("eval_every")
     looks = (
         None
@@ -154,8 +181,8 @@ def _run(settings: Settings, files: RunFiles, style: Style, *, resume: bool) -> 
     others = others_of(files, settings.values["data"])
     notes = [train_page.two_budgets(files.ledger, others)] if others else []
     if job.delta.origin.startswith("that of"):
-        own = f"delta is {plain(job.delta.value)}, {job.delta.origin}"
-        notes.append(f"{own}; --delta was not given.")
+        said = f"delta is {plain(job.delta.value)}, {job.delta.origin}"
+        notes.append(f"{said}; --delta was not given.")
     with orderly_interrupts(), open_run(job, files, settings, resume=resume) as run:
         _say(style, *notes, run.resumed_with)
         try:

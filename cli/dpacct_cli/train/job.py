@@ -11,20 +11,22 @@ from typing import Any, Literal, cast
 from dpacct import validate
 from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter
-from dpacct.fl.clients import ClientData
+from dpacct.fl.clients import ClientData, Population
 from dpacct.fl.data import DATASETS, Dataset, PartitionedClients, TableSchema, load, load_table
 from dpacct.fl.data.dataset import tensor_of
 from dpacct.fl.data.partitions import Partition, dirichlet, divided, iid, natural, of_clients
 from dpacct.fl.devices import Device, choose_device
+from dpacct.fl.examples import Examples
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
+from dpacct.fl.methods.server_optimizers import ServerOptimizer
 from dpacct.fl.models import Model, build_model
-from dpacct.ledger.terms import Terms
+from dpacct.ledger.terms import CLIENT, EXAMPLE, Terms
 from dpacct.rounds import Sampling, Uniform
 from dpacct_cli.errors import conflict
 from dpacct_cli.mechanism_options import MechanismOptions, ReadDelta
 from dpacct_cli.options import number
-from dpacct_cli.train.methods import build_method
+from dpacct_cli.train.methods import build_method, build_server
 from dpacct_cli.train.settings import Settings, is_table, option
 
 
@@ -39,15 +41,17 @@ class Job:
         sampling, adjacency: who takes part.
         budget: or ``noise_multiplier`` is set, with ``delta``.
         clip_norm: None where the method bounds updates itself.
+        server: what becomes of the server's step, None for the step itself.
+        unit: whom the run protects.
     """
 
     dataset: Dataset
-    clients: PartitionedClients
+    clients: Population
     held_out: PartitionedClients | None
     tested: ClientData
     model: Model
     method: Method
-    local: SGD
+    local: SGD | None
     sampling: Sampling
     adjacency: str | None
     budget: Budget | None
@@ -55,6 +59,8 @@ class Job:
     delta: ReadDelta
     clip_norm: float | None
     server_lr: float
+    server: ServerOptimizer | None
+    unit: str
     rounds: int
     device: Device
     seed: int | None
@@ -75,15 +81,27 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
     if terms is not None and settings.get("delta") is not None:
         terms.check(validate.delta(number(settings.get("delta"))))
     method = build_method(settings.method, settings.method_options)
-    local = _local(settings)
+    server = build_server(settings.get("server"), settings.server_options)
+    examples = settings.get("examples") is not None
+    local = None if examples else _local(settings)
     device = choose_device(settings.get("device") or "auto")
-    rounds = validate.rounds(number(settings.get("rounds")))
+    if settings.get("epochs") is None:
+        validate.rounds(number(settings.get("rounds")))
     seed = _seed(settings, "seed")
     vectorize = _vectorize(settings, repeatable=seed is not None)
     public_seed = _seed(settings, "public_seed") or 0
     dataset = read_data(settings)
-    clients, held_out = _people(settings, dataset, public_seed, device)
-    sampling, delta, adjacency = _mechanism(settings, len(clients), terms)
+    held_out: PartitionedClients | None = None
+    if examples:
+        if settings.get("hold_out") is not None:
+            why = "clients are held out, and these are single examples"
+            raise conflict("--hold-out", "--examples", why)
+        clients: Population = Examples(dataset.train.to(device))
+    else:
+        clients, held_out = _people(settings, dataset, public_seed, device)
+    typed = _mechanism(settings, len(clients))
+    sampling, relation = typed.read_sampling(), typed.relation
+    rounds, delta = typed.read_rounds(), _delta(settings, typed, terms)
     eps, noise = settings.get("eps"), settings.get("noise")
     budget = None if eps is None else Budget(cast("float", number(eps)), delta.value)
     model = build_model(settings.values["model"], dataset, seed=public_seed)
@@ -97,12 +115,14 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
         method=method,
         local=local,
         sampling=sampling,
-        adjacency=adjacency,
+        adjacency=relation and str(relation),
         budget=budget,
         noise_multiplier=None if noise is None else validate.noise_multiplier(number(noise)),
         delta=delta,
         clip_norm=_clip_norm(settings, method),
         server_lr=_positive(settings, "server_lr"),
+        server=server,
+        unit=EXAMPLE if examples else CLIENT,
         rounds=rounds,
         device=device,
         seed=seed,
@@ -197,25 +217,22 @@ def _partition(settings: Settings, dataset: Dataset, seed: int) -> Partition:
     return dirichlet(dataset.labels(), clients, cast("float", number(strength)), seed=seed)
 
 
-def _mechanism(
-    settings: Settings, clients: int, terms: Terms | None
-) -> tuple[Sampling, ReadDelta, str | None]:
+def _mechanism(settings: Settings, clients: int) -> MechanismOptions:
     rate, cohort = settings.get("q"), settings.get("cohort")
     if settings.get("sampling") == Uniform.name and rate is not None and "q" not in settings.chosen:
         share = number(rate)
         if isinstance(share, int | float):
             # A default, which knows nothing of this population.
             rate, cohort = None, str(max(1, round(share * clients)))
-    typed = MechanismOptions(
+    return MechanismOptions(
+        rounds=settings.get("rounds"),
+        epochs=settings.get("epochs"),
         rate=rate,
         sampling=settings.get("sampling"),
         cohort=cohort,
         clients=str(clients),
         adjacency=settings.get("adjacency"),
     )
-    relation = typed.relation
-    sampling = typed.read_sampling()
-    return sampling, _delta(settings, typed, terms), relation and str(relation)
 
 
 def _delta(settings: Settings, typed: MechanismOptions, terms: Terms | None) -> ReadDelta:

@@ -15,13 +15,17 @@ import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from dpacct.errors import DpacctError, InvalidParameter
 from dpacct.fl.methods import METHODS
 from dpacct.fl.methods.protocol import Method
+from dpacct.fl.methods.server_optimizers import Adam, Momentum, ServerOptimizer
 from dpacct_cli.errors import OptionConflict
 
+# By the name that the command line knows.
+SERVERS: dict[str, Callable[..., ServerOptimizer]] = {"momentum": Momentum, "adam": Adam}
+Made = TypeVar("Made")
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
@@ -39,17 +43,45 @@ def build_method(name: str, options: Mapping[str, Any]) -> Method:
     if build is None:
         known = f"a method is one of {', '.join(METHODS)}, or package.module:Class of your own"
         raise InvalidParameter("method", name, known)
+    return _built(build, name, options, "--set")
+
+
+def build_server(name: str | None, options: Mapping[str, Any]) -> ServerOptimizer | None:
+    """The server's optimizer called ``name``; None for the step itself.
+
+    Args:
+        name: of `SERVERS`. options: arguments of its constructor.
+    Raises:
+        InvalidParameter: there is none, or an option is out of range.
+        OptionConflict: it has no such option.
+    """
+    if name is None:
+        return None
+    build = SERVERS.get(name)
+    if build is None:
+        rule = f"a server's optimizer is one of {', '.join(SERVERS)}"
+        raise InvalidParameter("server_optimizer", name, rule)
+    try:
+        return _built(build, name, options, "--server-set")
+    except InvalidParameter as error:
+        # Its names are those of other options, too.
+        called = f"--server-set {error.name}"
+        raise InvalidParameter(called, error.value, error.rule, error.hint) from None
+
+
+def _built(build: Callable[..., Made], name: str, options: Mapping[str, Any], flag: str) -> Made:
+    """What a constructor makes of its options, of which those are refused that it does not have."""
     parameters = inspect.signature(build).parameters
     named = [key for key, one in parameters.items() if one.kind is not one.VAR_KEYWORD]
     for key in options:
         if key not in named and len(named) == len(parameters):
             has = f"it has {', '.join(named)}" if named else "it has none"
-            raise OptionConflict(f"--set {key} is no option of {name}; {has}.")
+            raise OptionConflict(f"{flag} {key} is no option of {name}; {has}.")
     for key in named:
         one = parameters[key]
         variadic = one.kind is one.VAR_POSITIONAL
         if one.default is one.empty and key not in options and not variadic:
-            raise OptionConflict(f"--set {key}=... is missing; {name} has no default for it.")
+            raise OptionConflict(f"{flag} {key}=... is missing; {name} has no default for it.")
     try:
         return build(**options)
     except DpacctError:

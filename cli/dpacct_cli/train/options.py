@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from dpacct_cli.options import PRIVACY
+from dpacct_cli.options import PRIVACY, WHAT_RUNS
 from dpacct_cli.parameters import argument, flag, option, repeated
 from dpacct_cli.train.presets import DEFAULTS, PRESETS
 
@@ -42,6 +42,7 @@ METHODS = (
 # Headings of the help.
 DATA_AND_MODEL, SETTINGS, LOCAL_TRAINING = "Data and model", "Settings", "Local training"
 THE_RUN, MACHINE = "The run and its record", "Machine and randomness"
+SERVERS = ("momentum", "adam")
 
 Text = str | None
 
@@ -60,7 +61,8 @@ Delta = Annotated[
     option(
         "--delta",
         metavar="D",
-        help="Delta; default that of --ledger if it exists, else N^-1.1 for N clients.",
+        help="Delta; default that of --ledger if it exists, else N^-1.1 for N clients (or "
+        "examples).",
         panel=PRIVACY,
     ),
 ]
@@ -145,6 +147,24 @@ LocalLr = Annotated[
     Text,
     option("--local-lr", metavar="R", help="Learning rate on the clients.", panel=LOCAL_TRAINING),
 ]
+Examples = Annotated[
+    bool,
+    flag(
+        "--examples",
+        help="Protect single examples instead of clients (DP-SGD): a round is a step on a batch "
+        "of them.",
+        panel=DATA_AND_MODEL,
+    ),
+]
+Epochs = Annotated[
+    Text,
+    option(
+        "--epochs",
+        metavar="E",
+        help="With --examples, instead of --rounds: how often each takes part on average.",
+        panel=WHAT_RUNS,
+    ),
+]
 LocalEpochs = Annotated[
     Text,
     option(
@@ -190,6 +210,24 @@ ServerLr = Annotated[
         metavar="R",
         help="Factor on the noisy mean; default 1.",
         panel=LOCAL_TRAINING,
+    ),
+]
+Server = Annotated[
+    Text,
+    option(
+        "--server",
+        metavar="|".join(SERVERS),
+        help="What the server makes of the noisy mean; default the plain step.",
+        panel=SETTINGS,
+    ),
+]
+ServerAssignments = Annotated[
+    list[str] | None,
+    repeated(
+        "--server-set",
+        metavar="NAME=VALUE",
+        help="An option of --server, e.g. beta=0.5.",
+        panel=SETTINGS,
     ),
 ]
 EvalEvery = Annotated[

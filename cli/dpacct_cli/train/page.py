@@ -11,6 +11,7 @@ from dpacct_cli import mechanism
 from dpacct_cli.render import Page, Row, down, noise, plain, seconds
 from dpacct_cli.train.files import RunFiles
 from dpacct_cli.train.settings import Settings
+from dpacct_cli.words import in_units
 
 if TYPE_CHECKING:
     from dpacct_cli.train.job import Job
@@ -44,8 +45,10 @@ def data(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> dic
         "private": private,
         "not_private_because": outcome.not_private_because,
         "stopped_because": outcome.stopped_because,
-        "clients": len(job.clients),
-        "partition": settings.values["partition"],
+        f"{job.unit}s": len(job.clients),
+        "partition": settings.get("partition"),
+        "unit": job.unit,
+        "server": settings.get("server"),
         "model_file": str(files.model),
         "report": str(files.report),
         "checkpoint": str(files.checkpoint),
@@ -60,19 +63,22 @@ def page(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> Pag
         spent = Row("epsilon", "infinite", outcome.not_private_because)
     plan = max(outcome.rounds, 1) * Round(outcome.noise_multiplier, job.sampling, job.adjacency)
     z = noise(outcome.noise_multiplier)
+    dealt = settings.get("partition")
+    held, who = ("no client holds", f"clients ({dealt})") if dealt else ("are held out", "examples")
     rows = [
         Row(
             "test accuracy",
             down(outcome.accuracy, 4),
-            f"of {len(job.tested):,} examples that no client holds",
+            f"of {len(job.tested):,} examples that {held}",
         ),
         spent,
         *mechanism.rows(plan),
         Row("noise multiplier", z, f"std of the noise on the sum / clip norm "
             f"{plain(outcome.clip_norm)}"),
         *([Row("method", settings.method)] if ":" in settings.method else []),
+        *([] if job.server is None else [Row("server", repr(job.server))]),
         Row("training", f"{settings.values['model']} on {job.dataset.name}, {len(job.clients):,} "
-            f"clients ({settings.values['partition']}), {seconds(outcome.seconds)}"),
+            f"{who}, {seconds(outcome.seconds)}"),
         Row("ledger", str(files.ledger)),
         Row("model", str(files.model)),
         Row("report", str(files.report), "  one line a round; unprotected_... in it: not private"),
@@ -87,7 +93,7 @@ def page(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> Pag
 def two_budgets(ledger: Path, others: list[Path]) -> str:
     """Why a ledger beside others of the same data is no way to a smaller epsilon."""
     known = ", ".join(str(path) for path in others)
-    return (
+    return in_units(
         f"{ledger} and {known} are budgets of their own for the same clients. Whoever sees models "
         f"of both learns what both epsilons allow together: they add up, and so do the deltas. "
         f"Neither ledger counts that."
@@ -97,7 +103,7 @@ def two_budgets(ledger: Path, others: list[Path]) -> str:
 def ways_out(ledger: Path) -> str:
     """What is left to do where a ledger has no room for a run."""
     file = shlex.quote(str(ledger))
-    return (
+    return in_units(
         f"dpacct ledger show {file} lists what was spent. --new-ledger begins a second budget for "
         f"the same clients, whose epsilon adds up with this one."
     )

@@ -123,6 +123,7 @@ def federation(job: Job, clients: Population, **recorded: Any) -> Federation:
         delta=job.delta.value if job.budget is None else None,
         local=job.local,
         server_lr=job.server_lr,
+        server=job.server,
         secure_noise=job.secure_noise,
         vectorize=job.vectorize,
         device=job.device,

@@ -18,6 +18,7 @@ from typing import Any, cast
 from dpacct.errors import InvalidParameter
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import number
+from dpacct_cli.train import examples as single
 from dpacct_cli.train.presets import COMMON, DEFAULT_DATA, DEFAULTS, PRESETS
 
 KEYS = (
@@ -27,8 +28,10 @@ KEYS = (
     "clients",
     "partition",
     "hold_out",
+    "examples",
     "model",
     "rounds",
+    "epochs",
     "q",
     "cohort",
     "sampling",
@@ -45,6 +48,7 @@ KEYS = (
     "weight_decay",
     "lr_decay",
     "server_lr",
+    "server",
     "eval_every",
     "device",
     "seed",
@@ -53,10 +57,16 @@ KEYS = (
     "vectorize",
 )
 # Of each group one is enough, and two say the same thing twice.
-ALTERNATIVES = (("eps", "noise"), ("q", "cohort"), ("local_epochs", "local_steps"))
+ALTERNATIVES = (
+    ("eps", "noise"),
+    ("q", "cohort"),
+    ("local_epochs", "local_steps"),
+    ("rounds", "epochs"),
+)
+FLAGS = ("secure_noise", "examples")
 # Where a run goes on may differ from where it began.
 FREE = ("device", "data_dir", "vectorize")
-TABLES = ("method_options", "data_options")
+TABLES = ("method_options", "data_options", "server_options")
 Values = Mapping[str, str]
 
 
@@ -79,7 +89,7 @@ class Settings:
         values: by key, as typed; absent where nothing is said.
         chosen: keys that the user named, in a file or on the command line.
         method_options: for the method.
-        data_options: for the reader of the data.
+        data_options: for the reader of the data. server_options: for the server's optimizer.
         ledger: name of the file beside these settings that the run is charged to; None in
             settings of version 0.1.
     """
@@ -90,6 +100,7 @@ class Settings:
     method_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     data_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     ledger: str | None = None
+    server_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def get(self, key: str) -> str | None:
         """The value of a key, or None."""
@@ -102,6 +113,7 @@ class Settings:
             **self.values,
             "method_options": dict(self.method_options),
             "data_options": dict(self.data_options),
+            "server_options": dict(self.server_options),
         } | ({} if self.ledger is None else {"ledger": self.ledger})
         return json.dumps(content, indent=2) + "\n"
 
@@ -127,7 +139,7 @@ def load(file: Path) -> Settings:
     if ledger is not None and (not isinstance(ledger, str) or Path(ledger).name != ledger):
         raise InvalidParameter("resume", str(file), f"{rule}, and name it; {ledger!r} is no name")
     values = _texts(found, "resume", file)
-    return Settings(method, values, frozenset(), tables[0], tables[1], ledger)
+    return Settings(method, values, frozenset(), tables[0], tables[1], ledger, tables[2])
 
 
 def combine(
@@ -136,6 +148,7 @@ def combine(
     assignments: tuple[str, ...] = (),
     preset: str | None = None,
     config: str | None = None,
+    server: tuple[str, ...] = (),
 ) -> Settings:
     """The settings that a command line means.
 
@@ -145,6 +158,7 @@ def combine(
         assignments: ``name=value`` for the method.
         preset: name of published settings.
         config: a TOML file.
+        server: ``name=value`` for the server's optimizer.
 
     Raises:
         InvalidParameter: a preset, file or key that does not exist, or a damaged file.
@@ -153,7 +167,7 @@ def combine(
     words = {key: value for key, value in typed.items() if value is not None}
     _refuse_alternatives(words, option)
     written: dict[str, str] = {}
-    tables: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    tables: list[dict[str, Any]] = [{}, {}, {}]
     if config is not None:
         written, tables = _read_config(Path(config))
     _refuse_alternatives(written, str)
@@ -165,11 +179,20 @@ def combine(
             raise InvalidParameter("preset", preset, rule)
         published = PRESETS[preset].values
         method_options |= PRESETS[preset].methods.get(method, {})
+    examples = words.get("examples") or written.get("examples")
+    single.refuse(examples, words, written, preset)
     data = words.get("data") or written.get("data") or published.get("data") or DEFAULT_DATA
-    merged = merge(COMMON, DEFAULTS.get(data, {}), published, written, words)
-    method_options |= tables[0] | _assigned(assignments)
+    common, usual = (COMMON, DEFAULTS) if not examples else (single.COMMON, single.DEFAULTS)
+    merged = merge(common, usual.get(data, {}), published, written, words)
+    method_options |= tables[0] | _assigned(assignments, "--set")
+    server_options = tables[2] | _assigned(server, "--server-set")
+    if server_options and not merged.get("server"):
+        first = next(iter(server_options))
+        raise OptionConflict(f"--server-set {first}=... needs --server, whose option it is.")
     chosen = frozenset(words) | frozenset(written)
-    return Settings(method, merged, chosen, method_options, tables[1])
+    return Settings(
+        method, merged, chosen, method_options, tables[1], server_options=server_options
+    )
 
 
 def merge(*layers: Values) -> dict[str, str]:
@@ -206,9 +229,14 @@ def refuse_changes(saved: Settings, typed: Settings) -> None:
         if key not in FREE and number(typed.get(key)) != number(was):
             said = "says nothing" if was is None else f"has {was}"
             raise conflict(f"{option(key)} {typed.get(key)}", "--resume", f"the run {said}")
-    for name, value in typed.method_options.items():
-        if saved.method_options.get(name) != value:
-            raise conflict(f"--set {name}={value}", "--resume", "the run has other options")
+    both = (
+        ("--set", typed.method_options, saved.method_options),
+        ("--server-set", typed.server_options, saved.server_options),
+    )
+    for flag, ours, theirs in both:
+        for name, value in ours.items():
+            if theirs.get(name) != value:
+                raise conflict(f"{flag} {name}={value}", "--resume", "the run has other options")
 
 
 def _refuse_alternatives(layer: Values, name: Callable[[str], str]) -> None:
@@ -217,7 +245,7 @@ def _refuse_alternatives(layer: Values, name: Callable[[str], str]) -> None:
             raise conflict(f"{name(one)} {layer[one]}", f"{name(other)} {layer[other]}")
 
 
-def _read_config(file: Path) -> tuple[dict[str, str], tuple[dict[str, Any], dict[str, Any]]]:
+def _read_config(file: Path) -> tuple[dict[str, str], list[dict[str, Any]]]:
     try:
         content: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -225,9 +253,8 @@ def _read_config(file: Path) -> tuple[dict[str, str], tuple[dict[str, Any], dict
         raise InvalidParameter("config", str(file), rule) from None
     except (ValueError, RecursionError) as error:
         raise InvalidParameter("config", str(file), f"it is not valid TOML ({error})") from None
-    method_options = _table(content.pop("method_options", {}), "method_options", "config", file)
-    data_options = _table(content.pop("data_options", {}), "data_options", "config", file)
-    return _texts(content, "config", file), (method_options, data_options)
+    tables = [_table(content.pop(name, {}), name, "config", file) for name in TABLES]
+    return _texts(content, "config", file), tables
 
 
 def _texts(content: Mapping[str, Any], name: str, file: Path) -> dict[str, str]:
@@ -235,7 +262,7 @@ def _texts(content: Mapping[str, Any], name: str, file: Path) -> dict[str, str]:
         if key not in KEYS:
             rule = f"{key!r} is no key of it; the keys are {', '.join((*KEYS, *TABLES))}"
             raise InvalidParameter(name, str(file), rule)
-        if isinstance(value, bool) and key == "secure_noise":
+        if isinstance(value, bool) and key in FLAGS:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise InvalidParameter(name, str(file), f"{key} is a number or a text, not {value!r}")
@@ -252,13 +279,13 @@ def _table(value: Any, key: str, name: str, file: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-def _assigned(assignments: tuple[str, ...]) -> dict[str, Any]:
+def _assigned(assignments: tuple[str, ...], flag: str) -> dict[str, Any]:
     """``rho=0.5`` as a name and a value; what is no number, flag or list of TOML is text."""
     found: dict[str, Any] = {}
     for text in assignments:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise OptionConflict(f"--set {text} is no NAME=VALUE, such as rho=0.5.")
+            raise OptionConflict(f"{flag} {text} is no NAME=VALUE, such as rho=0.5.")
         try:
             found[name.strip()] = tomllib.loads(f"x = {value}")["x"]
         except tomllib.TOMLDecodeError:

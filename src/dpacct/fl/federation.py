@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from dpacct import validate
-from dpacct.accountant import spend
 from dpacct.budget import Budget, Spent
 from dpacct.errors import BudgetExceeded, InvalidParameter
 from dpacct.fl.clients import ClientData, Population
@@ -161,7 +160,6 @@ class Federation:
         settings = follower_settings(settings) if follows else settings
         self._run = run = prepare(settings, self.model, clients)
         engine, self.rounds = run.rounds.engine, run.planned
-        self.budget = budget if follows and budget is not None else run.budget
         self.noise_multiplier = math.nan if follows else engine.plan.noise_multiplier
         self.not_private_because = run.rounds.not_private_because
         every = validate.count("checkpoint_every", checkpoint_every, "rounds between checkpoints")
@@ -192,6 +190,11 @@ class Federation:
         return "" if choice is None else choice.reason
 
     @property
+    def budget(self) -> Budget | None:
+        """Of a new ledger; on ranks above 0 that of rank 0, None until the first round."""
+        return self.player.budget
+
+    @property
     def bound(self) -> Bound:
         """Of the next round."""
         return self.player.state.bound
@@ -212,8 +215,7 @@ class Federation:
     @property
     def planned_epsilon(self) -> Spent:
         """What the whole plan costs where cohorts and noise are secret."""
-        delta = self.player.account.delta
-        return spend(self.rounds * self._run.rounds.event().charged, delta, self._run.accountant)
+        return self._run.planned_epsilon(self.rounds, self.player.account)
 
     def run(self) -> Report | None:
         """Train all rounds that are left, and return the last report (None if none was left)."""

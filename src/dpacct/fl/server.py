@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 from dpacct import validate
-from dpacct.accountant import spend
 from dpacct.budget import Budget, Spent
 from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
@@ -192,8 +191,7 @@ class Server:
     @property
     def planned_epsilon(self) -> Spent:
         """What the whole plan costs where cohorts and noise are secret."""
-        plan = self.rounds * self._rounds.event().charged
-        return spend(plan, self.budget.delta, self._prepared.accountant)
+        return self._prepared.planned_epsilon(self.rounds, self._rounds.account)
 
     def begin(self) -> int:
         """Audit the run, and register it in the ledger; iterating does it, too.

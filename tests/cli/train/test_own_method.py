@@ -77,6 +77,93 @@ def test_a_class_of_ones_own_is_trained_named_and_resumed(dpacct, modules, monke
         assert (run.committed, run.finished) == (3, True)
 
 
+LEAKS = """
+import os
+from dataclasses import dataclass
+from dpacct import fl
+
+NORMS = []
+
+@dataclass(frozen=True)
+class ToTheMedian:
+    clip_norm: float = 1.0
+
+    def sensitivity(self, adjacency):
+        return fl.Clip(self.clip_norm).sensitivity(adjacency)
+
+    def limits(self, layout):
+        return [(0, layout.size, self.clip_norm)]
+
+    def apply(self, rows, norms, layout, margin):
+        limit = min(float(norms.median()), self.clip_norm) * (1 - margin)
+        return rows * (limit / norms).clamp(max=1).unsqueeze(1).to(rows.dtype)
+
+class Median(fl.Method):
+    bound = ToTheMedian()
+
+class Kept(fl.Method):
+    def local_update(self, delta, client_state, context):
+        NORMS.append(float(delta.norm()))
+        return delta
+
+class Memory(fl.Method):
+    def init_client(self, params):
+        return {"seen": 0 * params["linear.bias"]}
+
+    def client_state(self, client_state, bounded, context):
+        NORMS.append(client_state["seen"])
+        return client_state
+
+class Later(fl.Method):
+    def local_update(self, delta, client_state, context):
+        if context.round > 2:
+            NORMS.append(float(delta.norm()))
+        return delta
+
+class Hidden(fl.Method):
+    def local_update(self, delta, client_state, context):
+        os.environ["KEPT"] = str(float(delta.norm()))
+        return delta
+
+    def server(self, params, noised, server_state):
+        moved, state = super().server(params, noised, server_state)
+        return {n: v + float(os.environ["KEPT"]) for n, v in moved.items()}, state
+
+class Printed(fl.Method):
+    not_private_because = "it does what a paper prints"
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "charged"),
+    [
+        ("Median", "an update comes out of it otherwise beside another one", False),
+        ("Kept", "(the global name 'NORMS') changes while a client trains", False),
+        ("Memory", "(the global name 'NORMS') changes while a client trains", False),
+        ("Hidden", "keeps something of their data beside it", False),
+        ("Later", "(the global name 'NORMS') changes while a client trains", True),
+    ],
+)
+def test_a_method_that_leaks_is_refused(dpacct, modules, monkeypatch, name, message, charged):
+    monkeypatch.setenv("KEPT", "0")
+    (modules / f"leaks_{name.lower()}.py").write_text(LEAKS)
+    failed = dpacct(f"train leaks_{name.lower()}:{name} {SETTINGS}")
+    assert (failed.code, failed.out) == (1, "")
+    assert message in failed.err
+    # What leaks later on ends the round that it would have leaked in, which stays spent.
+    assert (modules / "digits.ledger").exists() == charged
+    if charged:
+        with Ledger.open(modules / "digits.ledger", read_only=True) as ledger:
+            assert (ledger.runs[0].rounds, ledger.runs[0].committed) == (3, 2)
+
+
+def test_a_method_that_says_that_it_leaks_is_reported_so(dpacct, modules):
+    (modules / "leaks_printed.py").write_text(LEAKS)
+    found = dpacct(f"train leaks_printed:Printed {SETTINGS} --json").json
+    assert (found["private"], found["epsilon"]["upper"]) == (False, None)
+    assert found["not_private_because"] == "it does what a paper prints"
+
+
 @pytest.mark.parametrize(
     ("typed", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -27,6 +28,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "memories": {"method": fl.FedAlphaNormEC(), "clip_norm": None, "bound": None},
     "adaptive": {"bound": fl.AdaptiveClip(1.0, indicator_noise=2.0), "clip_norm": None},
     "half the memory": {"sampling": fl.Uniform(3, 8), "local": fl.SGD(lr=0.1, steps=3)},
+    "shares": {"sampling": fl.Uniform(5, 8), "noise": fl.NoiseShares(2, dropout_rate=0.2)},
+    "controls": {"method": fl.Scaffold(), "server": fl.Adam(lr=0.05)},
 }
 
 
@@ -39,14 +42,30 @@ def weights(run: fl.Federation) -> list[torch.Tensor]:
 
 
 def identity(folder: Path, rank: int) -> None:
-    found = {}
+    found, told = {}, {}
     for name in SETTINGS:
         run = seeded(name, distributed=True)
+        assert (run.budget is None) == (rank > 0)
         last = run.run()
         assert last is not None
         assert run.round == run.rounds == last.round == 3
         found[name] = weights(run)
+        told[name] = repr(run.budget)
     torch.save(found, folder / f"{rank}.pt")
+    (folder / f"budgets{rank}.json").write_text(json.dumps(told))
+
+
+def resumed(folder: Path, rank: int) -> None:
+    """A run with memories and a server's optimizer stops after each round, and goes on."""
+    options = {"checkpoint": folder / f"resumed{rank}.pt", "distributed": True}
+    for stop in (1, 2, 3):
+        run = seeded("controls", **options)
+        run = run.resume() if stop > 1 else run
+        for report in run:
+            if report.round == stop:
+                break
+        run.close()
+    torch.save(weights(run), folder / f"controls{rank}.pt")
 
 
 def charged(folder: Path, rank: int) -> None:
@@ -68,7 +87,9 @@ def charged(folder: Path, rank: int) -> None:
             break
     first.close()
     run = begun().resume()
+    assert run.budget == (None if rank else budget)
     reports = list(run)
+    assert run.budget == budget
     # The budget has room for some of the rounds.
     assert reports[0].round == 3
     assert 2 < reports[-1].round == run.round < 9
@@ -151,7 +172,9 @@ def leaving(folder: Path, rank: int) -> None:
     assert seeded("plain", distributed=True).run() is not None
 
 
-CASES = {case.__name__: case for case in (identity, charged, refusals, failing, killed, leaving)}
+CASES = {
+    case.__name__: case for case in (identity, resumed, charged, refusals, failing, killed, leaving)
+}
 
 
 def main() -> None:

@@ -153,9 +153,9 @@ def test_a_realized_denominator_is_caught(monkeypatch):
         begun()
 
 
-def test_a_bound_that_mixes_clients_is_no_matter_of_the_preflight_but_of_the_audit():
-    # It looks at one update at a time.
-    assert begun(bound=CohortMedian(0.5)).round == 1
+def test_a_bound_that_mixes_clients_is_caught():
+    with pytest.raises(fl.AuditFailed, match="beside another one"):
+        begun(bound=CohortMedian(0.5))
 
 
 def test_training_that_shows_company_is_done_one_by_one(monkeypatch):

@@ -32,7 +32,7 @@ def played(folder: Path, size: int, *cases: str) -> list[int]:
 
 @pytest.mark.slow
 def test_several_processes_train_the_model_of_one_and_fail_together(tmp_path: Path) -> None:
-    cases = ("identity", "charged", "refusals", "leaving", "failing")
+    cases = ("identity", "resumed", "charged", "refusals", "leaving", "failing")
     assert played(tmp_path, 2, *cases) == [0, 0]
     ours, theirs = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     for name in SETTINGS:
@@ -40,8 +40,14 @@ def test_several_processes_train_the_model_of_one_and_fail_together(tmp_path: Pa
         alone.run()
         for found in (ours, theirs):
             assert all(map(torch.equal, weights(alone), found[name])), name
-    both = [torch.load(tmp_path / f"charged{rank}.pt") for rank in range(2)]
-    assert all(map(torch.equal, *both))
+    for name in ("charged", "controls"):
+        both = [torch.load(tmp_path / f"{name}{rank}.pt") for rank in range(2)]
+        assert all(map(torch.equal, *both))
+    assert all(map(torch.equal, both[0], ours["controls"]))
+    # What no rank above 0 was told, it hears.
+    budgets = [(tmp_path / f"budgets{rank}.json").read_text() for rank in range(2)]
+    assert budgets[0] == budgets[1]
+    assert "Budget(" in budgets[0]
 
 
 @pytest.mark.slow

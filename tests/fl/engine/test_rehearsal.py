@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -122,6 +123,26 @@ def test_parameters_of_another_kind_are_refused(change, words, tmp_path):
     with (
         federation(linear(), make_clients([4]), method=Mine(), ledger=path) as run,
         pytest.raises(InvalidParameter, match=words),
+    ):
+        run.run()
+    assert not path.exists()
+
+
+def test_a_method_that_keeps_the_last_client_where_nobody_looks_is_refused(monkeypatch, tmp_path):
+    class Kept(Method):
+        def local_update(self, delta, client_state, context):
+            os.environ["KEPT"] = str(float(delta.norm()))
+            return delta
+
+        def server(self, params, noised, server_state):
+            moved, state = super().server(params, noised, server_state)
+            return {n: v + float(os.environ["KEPT"]) for n, v in moved.items()}, state
+
+    monkeypatch.setenv("KEPT", "0")
+    path = tmp_path / "run.ledger"
+    with (
+        federation(linear(), make_clients([4] * 3), method=Kept(), ledger=path) as run,
+        pytest.raises(Unsupported, match="differ between clients whose release is the same"),
     ):
         run.run()
     assert not path.exists()

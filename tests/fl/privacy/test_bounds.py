@@ -75,6 +75,21 @@ def test_clipping_keeps_direction_and_short_updates(seed, limit):
     assert torch.allclose(applied(fl.Clip(limit), clipped), clipped, rtol=2e-5)
 
 
+@pytest.mark.parametrize("size", [30_000, 32_768, 40_000, 66_000])
+def test_a_norm_is_the_same_to_the_last_bit_whoever_is_beside_on_any_threads(size):
+    threads = torch.get_num_threads()
+    rows = torch.randn(7, size, generator=torch.Generator().manual_seed(size))
+    alone = torch.cat([row_norms(row.unsqueeze(0)) for row in rows])
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            for first in range(7):
+                assert torch.equal(row_norms(rows[first:]), alone[first:])
+                assert torch.equal(row_norms(rows[: first + 1]), alone[: first + 1])
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_the_norm_is_that_of_all_tensors_together():
     rows = torch.ones(1, LAYOUT.size)
     assert exact_norm(applied(fl.Clip(1.0), rows)[0]) == pytest.approx(1.0, rel=1e-4)

@@ -8,7 +8,7 @@ sees `Noised` and public state alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -35,9 +35,10 @@ from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.markers import bounded, noised, scatter
 from dpacct.fl.privacy.noise import Noise, drawn_std
 from dpacct.fl.privacy.randomness import Randomness, draw_cohort, torch_seed
-from dpacct.fl.privacy.sums import add_rows, contribute, received
+from dpacct.fl.privacy.sums import add_rows, contribute, few_rows, received
 from dpacct.fl.tensors import forked_generators
 from dpacct.fl.trainers.lot_trainer import LotTrainer
+from dpacct.fl.trainers.lots import Lot
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer, join, plant
 
 INDICATOR_LIMITS = [(0, 1, INDICATOR_NORM)]
@@ -113,6 +114,11 @@ class Engine:
         for part in chunks(draw.workers, chunk):
             self._clock(started := time.perf_counter())
             tasks = self._tasks(part, state, draw.order, trainer)
+            if isinstance(tasks, Lot) and isinstance(trainer, LotTrainer) and found.raw is None:
+                found.local_seconds += self._clock(started)
+                pieces = trainer.pieces(tasks, broadcast, few_rows(self.layout))
+                self._sum_pieces(state, found, pieces)
+                continue
             rows = trainer.train(tasks, broadcast)
             if not isinstance(trainer, LotTrainer):
                 plant(rows, tasks)
@@ -129,6 +135,17 @@ class Engine:
                 memories = trainer.remember(tasks, full, broadcast) or []
                 found.memories.update(zip(part, map(copies, memories), strict=True))
         return found
+
+    def _sum_pieces(self, state: TrainingState, found: Collected, pieces: Iterator[Tensor]) -> None:
+        """Bound and sum the updates of examples, all of them members, as they come."""
+        self._clock(started := time.perf_counter())
+        for rows in pieces:
+            found.local_seconds += self._clock(started)
+            started = time.perf_counter()
+            self.add(state, found, self.bound(state, found.kept, rows))
+            found.privacy_seconds += self._clock(started)
+            started = time.perf_counter()
+        found.local_seconds += self._clock(started)
 
     def bound(self, state: TrainingState, kept: Tensor | None, rows: Tensor) -> Contributions:
         """Mask and bound raw updates [c, d], which may be changed in place. Rule 1."""

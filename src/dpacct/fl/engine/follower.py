@@ -37,10 +37,15 @@ def follower_settings(settings: Settings) -> Settings:
 
 
 class Follower:
-    """One rank of a run, other than rank 0."""
+    """One rank of a run, other than rank 0.
+
+    Attributes:
+        budget: that of rank 0, None until it has begun.
+    """
 
     def __init__(self, loop: RoundLoop, ranks: Ranks) -> None:
         self._loop, self._ranks = loop, ranks
+        self.budget: Budget | None = None
 
     @property
     def engine(self) -> Engine:
@@ -95,6 +100,7 @@ class Follower:
         if start.way is not None:
             loop.choice = taken(start.way, loop.chooser, loop.engine.layout)
         self._take(start.state)
+        self.budget = start.budget
         return start.rounds
 
     def play(self) -> Report:

@@ -45,6 +45,11 @@ class Leader:
         """Its ledger."""
         return self._loop.account
 
+    @property
+    def budget(self) -> Budget:
+        """Of a new ledger."""
+        return self._loop.budget
+
     def begin(self, name: str, rounds: int, limit: Budget | None) -> int:
         """Have every rank try the run, then register it; see `RoundLoop.begin`.
 
@@ -61,7 +66,7 @@ class Leader:
             ranks.collect(tried and Failed(words_of(sys.exception())))
         planned = loop.rounds.begin(name, rounds, limit)
         way = None if loop.choice is None else way_of(loop.choice)
-        ranks.tell(Start(planned, way, _public(loop.state)))
+        ranks.tell(Start(planned, way, _public(loop.state), loop.budget))
         return planned
 
     def play(self) -> Report:

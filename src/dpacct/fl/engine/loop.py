@@ -61,6 +61,11 @@ class RoundLoop:
         return self.rounds.account
 
     @property
+    def budget(self) -> Budget:
+        """Of a new ledger."""
+        return self.account.budget
+
+    @property
     def state(self) -> TrainingState:
         """Where it stands."""
         return self.rounds.state

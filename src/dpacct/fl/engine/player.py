@@ -41,6 +41,11 @@ class Player(Protocol):
         """Its ledger."""
         ...
 
+    @property
+    def budget(self) -> Budget | None:
+        """Of a new ledger; None where rank 0 has not said it yet."""
+        ...
+
     def begin(self, name: str, rounds: int, limit: Budget | None) -> int:
         """Try the run, and register it; the rounds that there will be."""
         ...

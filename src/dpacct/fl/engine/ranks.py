@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, distributed
 
 from dpacct import __version__
+from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.states import Collected, Draw, TrainingState
@@ -48,11 +49,12 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The run is registered: how many rounds, how clients are trained, and from where."""
+    """The run is registered: how many rounds, how clients are trained, from where, on what."""
 
     rounds: int
     way: Way | None
     state: TrainingState
+    budget: Budget
 
 
 @dataclass(frozen=True, slots=True)

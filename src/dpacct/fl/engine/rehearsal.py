@@ -104,15 +104,16 @@ class Rehearsal:
 
 
 class _Worlds:
-    """Two populations of two clients, of which the second one is the same."""
+    """Populations of two clients: two of which the second one is the same, and strangers."""
 
     def __init__(self, engine: Engine, state: TrainingState, make: Maker) -> None:
         first, second = (make(size, seed) for seed, size in enumerate(_SIZES, start=1))
-        other = make(_SIZES[0], 3)
+        other, last = make(_SIZES[0], 3), make(_SIZES[1], 4)
         self._state = replace(state, client_states={})
         self._engines = [
             replace(engine, clients=clients, local=_short(engine.local), source=Seeded(0))
-            for clients in ([first, second], [other, second])
+            # Somebody else is last as well: what is kept may be of the last one alone.
+            for clients in ([first, second], [other, second], [other, last])
         ]
 
     def check_alone(self, trainer: Trainer) -> None:
@@ -155,7 +156,7 @@ class _Worlds:
                 return
             seed_generators(0, engine.device)
             after = engine.apply(state, release)
-            other = self._engines[1]
+            other = self._engines[2]
             other.collect(state, self._draw(other), trainer, len(_SIZES))
             seed_generators(0, engine.device)
             strange = other.apply(state, release)

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from dpacct import validate
-from dpacct.budget import Budget
+from dpacct.accountant import spend
+from dpacct.budget import Budget, Spent
 from dpacct.fl.clients import Population, check_population
 from dpacct.fl.engine import checks
 from dpacct.fl.engine.engine import Engine
@@ -74,6 +75,10 @@ class Prepared:
     calibrated: bool
     accountant: str
     name: str
+
+    def planned_epsilon(self, rounds: int, account: Account) -> Spent:
+        """What so many rounds like the next one cost where cohorts and noise are secret."""
+        return spend(rounds * self.rounds.event().charged, account.delta, self.accountant)
 
 
 def prepare(settings: Settings, model: nn.Module, clients: Population) -> Prepared:

@@ -38,7 +38,7 @@ class Account:
 
     Attributes:
         begun: whether the ledger has a run of this account. unit: that the run protects.
-        accountant: that charges it.
+        accountant: that charges it. budget: of a new ledger.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Account:
     ) -> None:
         self.unit = unit
         self._given = ledger
-        self._budget = budget
+        self.budget = budget
         self._private = private
         # Only `tight` stands for a promise; a run calibrated by anything else is charged by pairs.
         self.accountant = TIGHT if accountant == TIGHT else PAIRS
@@ -74,7 +74,7 @@ class Account:
     @property
     def delta(self) -> float:
         """The delta at which epsilon is read."""
-        return self._budget.delta
+        return self.budget.delta
 
     def saved(self) -> Saved | None:
         """Where the run stands in its ledger; None before it is started.
@@ -278,7 +278,7 @@ class Account:
                 given = Path(self._folder) / "passing.ledger"
             ledger = Ledger.open(
                 given,
-                None if event is None or Path(given).exists() else self._budget,
+                None if event is None or Path(given).exists() else self.budget,
                 adjacency=adjacency,
                 unit=self.unit,
                 typical=None if event is None else event.charged,

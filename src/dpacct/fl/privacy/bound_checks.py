@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -21,6 +22,8 @@ from dpacct.rounds import Adjacency
 
 # Float32 rounding; everything that is checked is larger than this when it is wrong.
 SLACK = 1e-5
+# Norms, as shares of the clip norm, of updates that are bounded beside each other.
+_SHARES = (0.9, 0.01, 5.0)
 
 
 def extreme_updates(layout: Layout, claimed: float, dtype: torch.dtype) -> Iterator[Tensor]:
@@ -79,8 +82,29 @@ def check_bound(
             worst = max(worst, float(row_norms(inside)[0]) / (1 + SLACK))
         # What is summed is held to the bound, whatever the bound did.
         worst = max(worst, float(row_norms(contribute(raw, bound, layout, contributions)[0])[0]))
+    if _minds_others(bound, layout, like):
+        detail = "an update comes out of it otherwise beside another one: it looks at both"
+        return Finding("bound", passed=False, detail=detail)
     detail = f"contributions have norm up to {worst:.6g}, and {claimed:.6g} is claimed"
     return Finding("bound", worst <= claimed, detail)
+
+
+def _minds_others(bound: Bound, layout: Layout, like: Tensor) -> bool:
+    """Whether an update is bounded otherwise because of another one, beside it or before it."""
+    level = torch.ones(layout.size, dtype=like.dtype, device=like.device)
+    level *= bound.clip_norm / layout.size**0.5
+    for one, other in itertools.permutations(_SHARES, 2):
+        pair = torch.stack([one * level, other * level])
+        alone = _applied(bound, pair[:1], layout)
+        beside = _applied(bound, pair, layout)
+        again = _applied(bound, pair[:1], layout)
+        if not (torch.equal(alone[0], beside[0]) and torch.equal(alone, again)):
+            return True
+    return False
+
+
+def _applied(bound: Bound, rows: Tensor, layout: Layout) -> Tensor:
+    return bound.apply(rows.clone(), row_norms(rows), layout, MARGIN)
 
 
 def check_charge(plan: NoisePlan, bound: Bound, noise: Noise) -> Finding:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from dpacct.fl.tensors import norm
 
-# Coordinates that are converted to float64 and added up at a time: they fit into a cache.
-_PIECE = 1 << 16
+# Coordinates of a row that are added up at a time, and those of a few rows that are converted to
+# float64 at a time: they fit into a cache.
+_PIECE, _SLAB = 1 << 16, 1 << 17
 # Share of a limit that rounding of norms, factors and float32 products may eat up, four times over.
 MARGIN = 2.0**-20
 # Float32 products stay far from underflow, and sums far from overflow.
@@ -31,13 +32,21 @@ def row_norms(rows: Tensor) -> Tensor:
         float64 overflow (norms above 1e154).
     """
     count, size = rows.shape
+    width = min(size, _PIECE)
+    step = max(1, _SLAB // max(width, 1))
+    wide = rows.new_empty(min(step, count), width, dtype=torch.float64)
     parts: list[Tensor] = []
     for left in range(0, max(size, 1), _PIECE):
         columns = rows[:, left : left + _PIECE]
-        step = max(1, _PIECE // max(columns.shape[1], 1))
         slabs = [columns[top : top + step] for top in range(0, max(count, 1), step)]
-        parts.append(torch.cat([norm(slab.double(), dim=1) for slab in slabs]))
+        parts.append(torch.cat([norm(_into(wide, slab), dim=1) for slab in slabs]))
     return parts[0] if len(parts) == 1 else norm(torch.stack(parts, dim=1), dim=1)
+
+
+def _into(wide: Tensor, slab: Tensor) -> Tensor:
+    """A slab in float64, in memory that is there; it lies as if it were made for it."""
+    room = wide.flatten()[: slab.numel()].view(slab.shape)
+    return room.copy_(slab)
 
 
 def at_least_single(rows: Tensor) -> Tensor:

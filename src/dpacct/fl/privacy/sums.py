@@ -40,6 +40,11 @@ def unit(limit: float, contributions: int) -> float:
     return 2.0 ** (math.frexp(limit)[1] + contributions.bit_length() - _MANTISSA)
 
 
+def few_rows(layout: Layout) -> int:
+    """Rows that a cache holds while they are bounded."""
+    return max(1, _SLAB // max(layout.size, 1))
+
+
 def contribute(
     rows: Tensor, bound: Bound, layout: Layout, contributions: int
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -53,7 +58,7 @@ def contribute(
         The contributions [c, k], float32 or float64; the raw norms [c], zero for rows that were
         not finite; and which those were [c]. They contribute zero.
     """
-    step = max(1, _SLAB // max(layout.size, 1))
+    step = few_rows(layout)
     if len(rows) <= step:
         return _contribute_few(rows, bound, layout, contributions)
     parts = [
@@ -126,10 +131,11 @@ def _hold(part: Tensor, limit: float) -> None:
 def add_rows(total: Tensor, rows: Tensor) -> None:
     """total += sum of rows, in the precision of total.
 
-    Row by row on the CPU, where a reduction with a wider type first copies all rows.
+    Row by row on the CPU, and a piece at a time: torch first copies what it adds to a wider type.
     """
     if total.device.type == "cpu":
         for row in rows:
-            total.add_(row)
+            for left in range(0, len(row), _SLAB):
+                total[left : left + _SLAB].add_(row[left : left + _SLAB])
     else:
         total.add_(rows.sum(dim=0, dtype=total.dtype))

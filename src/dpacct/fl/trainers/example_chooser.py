@@ -26,8 +26,10 @@ from dpacct.fl.trainers.lots import Lot
 from dpacct.fl.trainers.per_example import ExampleTrainer
 from dpacct.fl.trainers.tasks import Broadcast
 
-# Groups that a planned cohort is split into, and examples in a group, at most.
-_PARTS, _WIDEST = (1, 2, 4, 8), 16 * LANES
+# Groups have a multiple of so many examples: vectors of 64 bytes have no tail.
+_STEP = LANES // 2
+# Examples in a group, at most: what more of them hold falls out of the cache. Sizes that are tried.
+_WIDEST, _TRIED = 9 * LANES, 4
 # What surrounds a group takes about as long as so many more examples of a small network.
 _OVERHEAD = 24
 # Made-up examples that are compared with one-by-one training.
@@ -117,12 +119,13 @@ class ExampleChooser:
 
 
 def _sizes(chunk: int, cohort: int) -> list[int]:
-    """Sizes of a group, the one with the least to compute first; all are multiples of `LANES`."""
-    # A Poisson cohort is larger than planned half of the time: leave most of them whole.
-    usual = cohort + 2 * math.sqrt(cohort)
-    most = max(LANES, LANES * (min(chunk, _WIDEST) // LANES))
-    sizes = {min(most, LANES * math.ceil(usual / part / LANES)) for part in _PARTS}
-    return sorted(sizes, key=lambda size: _groups(cohort, size) * (size + _OVERHEAD))
+    """Sizes of a group to try: a few with the least to compute, the last ones whole `LANES`."""
+    most = max(LANES, min(chunk, _WIDEST))
+    found: list[int] = []
+    for step in (_STEP, LANES):
+        sizes = range(step, most + 1, step)
+        found += sorted(sizes, key=lambda n: _groups(cohort, n) * (n + _OVERHEAD))[:_TRIED]
+    return list(dict.fromkeys(found))
 
 
 def _groups(cohort: int, size: int) -> float:

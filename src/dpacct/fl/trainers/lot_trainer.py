@@ -5,7 +5,7 @@ As `dpacct.fl.trainers.tolerant`, for lots.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +19,7 @@ from dpacct.fl.tensors import integers
 from dpacct.fl.trainers.examples import Kind
 from dpacct.fl.trainers.failures import Trial
 from dpacct.fl.trainers.lots import Lot, as_lot, read_lot
-from dpacct.fl.trainers.per_example import ExampleTrainer
+from dpacct.fl.trainers.per_example import ExampleTrainer, Updates
 from dpacct.fl.trainers.sequential import SequentialTrainer
 from dpacct.fl.trainers.tasks import Broadcast, Task
 
@@ -71,6 +71,32 @@ class LotTrainer:
         else:
             self._many(lot, places, broadcast, rows)
         return rows
+
+    def pieces(self, lot: Lot, broadcast: Broadcast, few: int) -> Iterator[Tensor]:
+        """The rows of `train` in their order, at most ``few`` at a time.
+
+        They are made as they are asked for, so that they are summed while a cache holds them.
+        """
+        size = len(lot) if self.together is None else self.together.size
+        for start in range(0, len(lot), size):
+            part = lot[start : start + size]
+            updates = self._group(part, broadcast)
+            if updates is None:
+                rows = self.train(part, broadcast)
+                yield from (rows[first : first + few] for first in range(0, len(part), few))
+                continue
+            like = next(iter(broadcast.anchor.values()))
+            for first in range(0, len(part), few):
+                rows = like.new_empty(min(few, len(part) - first), self.layout.size)
+                updates.write(first, rows)
+                yield rows
+
+    def _group(self, part: Lot, broadcast: Broadcast) -> Updates | None:
+        """The updates of a group, none of which fails; else None."""
+        if self.together is not None and not bool(part.failed.any()):
+            with Trial():
+                return self.together.group(part, broadcast)
+        return None
 
     def remember(
         self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast

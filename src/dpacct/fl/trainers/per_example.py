@@ -11,6 +11,7 @@ constant size, filled up with zeros, and run on one thread; `dpacct.fl.trainers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -29,6 +30,24 @@ from dpacct.fl.trainers.lots import Lot, as_lot
 from dpacct.fl.trainers.tasks import Broadcast, Task
 
 OneExample = Callable[[Tensor, Tensor, Tensor], Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Updates:
+    """What was computed for a group of examples.
+
+    Attributes:
+        parts: tensors [size, ...] that lie beside each other in an update.
+        count: the examples; what is behind them is nobody's.
+    """
+
+    parts: list[Tensor]
+    count: int
+
+    def write(self, start: int, rows: Tensor) -> None:
+        """The updates from number ``start`` on, into rows [n, d]."""
+        parts = [part[start : start + len(rows)].reshape(len(rows), -1) for part in self.parts]
+        torch.cat(parts, dim=1, out=rows)
 
 
 class ExampleTrainer:
@@ -58,19 +77,31 @@ class ExampleTrainer:
         lot = as_lot(tasks)
         like = next(iter(broadcast.anchor.values()))
         rows = like.new_empty(len(lot), self._layout.size)
-        with one_thread(like.device), Isolation(broadcast, self._loss, self._method) as shown:
-            step = vmap(self._step(shown))
-            # One after the other: threads would share the model, in which `torch.func` swaps
-            # parameters, and would not share modes such as autocast.
-            for start in range(0, len(lot), self.size):
-                part = self._filled(lot[start : start + self.size])
-                found = step(part.data.inputs, part.data.targets, step_seeds(part.seeds, 0))
-                self._write(found, rows[start : start + self.size])
+        for start in range(0, len(lot), self.size):
+            updates = self.group(lot[start : start + self.size], broadcast)
+            updates.write(0, rows[start : start + self.size])
+            del updates
         rows[lot.failed.to(rows.device)] = torch.nan
         for place, task in enumerate([] if isinstance(tasks, Lot) else tasks):
             if not task.failed and not task.plan.steps:
                 rows[place] = 0.0
         return rows
+
+    def group(self, lot: Lot, broadcast: Broadcast) -> Updates:
+        """The updates of one group, at most `size` examples, as they were computed.
+
+        One group after the other: threads would share the model, in which `torch.func` swaps
+        parameters, and would not share modes such as autocast.
+        """
+        device = next(iter(broadcast.anchor.values())).device
+        with one_thread(device), Isolation(broadcast, self._loss, self._method) as shown:
+            part = self._filled(lot)
+            step = vmap(self._step(shown))
+            found = step(part.data.inputs, part.data.targets, step_seeds(part.seeds, 0))
+        if isinstance(found, Tensor):
+            return Updates([found.detach()], len(lot))
+        tensors = cast("Params", found)
+        return Updates([tensors[name].detach() for name in self._layout.names], len(lot))
 
     def remember(
         self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast
@@ -89,16 +120,6 @@ class ExampleTrainer:
         )
         seeds = torch.cat([part.seeds, part.seeds.new_zeros(missing)])
         return Lot(ClientData(inputs, targets), seeds, part.failed)
-
-    def _write(self, found: Any, rows: Tensor) -> None:
-        """What was computed for a group, into its rows [n, d]."""
-        count = len(rows)
-        if isinstance(found, Tensor):
-            rows.copy_(found[:count].detach())
-            return
-        tensors = cast("Params", found)
-        parts = [tensors[name][:count].detach() for name in self._layout.names]
-        torch.cat([part.reshape(count, -1) for part in parts], dim=1, out=rows)
 
     def _step(self, shown: Broadcast) -> OneExample:
         """The update of one example: a dictionary of tensors, or a vector [d]."""

@@ -1,0 +1,157 @@
+"""`dpacct train --examples` and `--server`: what they train, charge and say."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+import dpacct as library
+from dpacct.ledger import Ledger
+from dpacct_cli.train import run as train_run
+from dpacct_cli.train.options import SERVERS
+
+SINGLE = "train dp-fedavg --examples --rounds 4 --batch 60"
+CLIENTS = "train dp-fedavg --rounds 3 --clients 20 --q 0.5 --local-epochs 1"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DPACCT_DATA", raising=False)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield tmp_path
+    torch.set_num_threads(threads)
+
+
+def weights(data):
+    return torch.load(data["model_file"], weights_only=True)["linear.weight"]
+
+
+def test_batches_and_epochs_are_charged_as_they_run(dpacct):
+    data = dpacct("train --examples --batch 60 --epochs 0.2 --eps 3 --json").json
+    assert (data["unit"], data["examples"], data["partition"]) == ("example", 1437, None)
+    assert data["rounds"] == 5
+    assert data["sampling_rate"] == 60 / 1437
+    assert data["delta"] == pytest.approx(1437**-1.1)
+    plan = 5 * library.Round(data["noise_multiplier"], library.Poisson(60 / 1437))
+    spent = library.epsilon(plan, delta=data["delta"])
+    assert data["epsilon"]["upper"] == pytest.approx(spent.upper, rel=1e-6)
+    assert 2.99 < spent.upper <= 3
+    with Ledger.open(data["ledger"], read_only=True) as ledger:
+        [run] = ledger.runs
+        assert (ledger.unit, run.committed, run.finished) == ("example", 5, True)
+        assert run.epsilon().upper == data["epsilon"]["upper"]
+    rows = [json.loads(line) for line in Path(data["report"]).read_text().splitlines()]
+    assert {row["unit"] for row in rows} == {"example"}
+
+
+def test_a_person_reads_of_examples(dpacct, folder):
+    text = dpacct(SINGLE).text
+    for part in ("add-remove an example", "on digits, 1,437 examples,", "(1437^-1.1)"):
+        assert part in text
+    assert "client" not in text.replace("dp-fedavg", "")
+    (folder / "run.toml").write_text("examples = true\nrounds = 2\nq = 0.05\n")
+    # Nothing that is typed says so.
+    again = dpacct("train dp-fedavg --config run.toml --new-ledger")
+    assert "add-remove an example" in again.text
+    assert "for the same examples" in again.err
+
+
+def test_defaults_learn(dpacct):
+    # Guessing gives 0.1.
+    assert dpacct("train --examples --json").json["test_accuracy"] > 0.8
+
+
+@pytest.mark.parametrize(("first", "then"), [(CLIENTS, SINGLE), (SINGLE, CLIENTS)])
+def test_the_ledger_of_another_unit_is_refused(dpacct, first, then):
+    assert dpacct(first).code == 0
+    before = Path("digits.ledger").read_bytes()
+    failed = dpacct(then)
+    assert (failed.code, failed.out) == (2, "")
+    assert "--ledger is 'digits.ledger'; the ledger digits.ledger protects one" in failed.err
+    assert Path("digits.ledger").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("--examples --clients 5", "--clients 5 contradicts --examples"),
+        ("--examples --partition iid", "--partition iid contradicts --examples"),
+        ("--examples --local-lr 1", "--server-lr is the learning rate"),
+        ("--examples --batch-size 9", "--batch says how many"),
+        ("--examples --preset mnist-logistic", "presets are for clients"),
+        ("--examples --config people.toml", "partition natural contradicts --examples"),
+        ("--examples --epochs 2 --rounds 3", "--epochs 2"),
+        ("--examples --epochs 0", "--epochs is 0"),
+        ("--examples --batch 2000", "2000"),
+        ("--batch 5", "--batch 5 needs --examples"),
+        ("--epochs 5", "--epochs 5 needs --examples"),
+        ("--server sgd", "--server is 'sgd'; a server's optimizer is one of momentum, adam"),
+        ("--server adam --server-set rho=1", "--server-set rho is no option of adam"),
+        ("--server adam --server-set lr=0", "--server-set lr is 0"),
+        ("--server momentum --server-set beta=1", "--server-set beta is 1"),
+        ("--server adam --server-set lr", "--server-set lr is no NAME=VALUE"),
+        ("--server-set lr=1", "--server-set lr=... needs --server"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_charged(dpacct, folder, typed, words):
+    (folder / "people.toml").write_text('partition = "natural"\n')
+    failed = dpacct(f"train dp-fedavg {typed}")
+    assert (failed.code, failed.out) == (2, "")
+    assert words in failed.err
+    assert failed.err.count("\n") == 1
+    assert not list(folder.glob("*.ledger"))
+
+
+def test_methods_with_memories_have_no_examples(dpacct, folder):
+    failed = dpacct("train scaffold --examples")
+    assert (failed.code, failed.out) == (1, "")
+    assert "gives each client a memory, and examples have none" in failed.err
+    assert not list(folder.glob("*.ledger"))
+
+
+def test_every_name_of_a_server_is_known():
+    from dpacct_cli.train.methods import SERVERS as BUILT
+
+    assert list(SERVERS) == list(BUILT)
+
+
+@pytest.mark.parametrize("start", [CLIENTS, SINGLE], ids=["clients", "examples"])
+def test_a_servers_optimizer_trains_is_named_and_resumed(dpacct, monkeypatch, start):
+    words = f"{start} --seed 3 --server adam --server-set lr=0.02"
+    whole = dpacct(words, "--ledger whole.ledger --json").json
+    plain = dpacct(f"{start} --seed 3 --ledger plain.ledger --json").json
+    assert (whole["server"], plain["server"]) == ("adam", None)
+    # Adam's first step moves every weight by its rate, whatever the noise.
+    assert not torch.equal(weights(whole), weights(plain))
+    append = train_run._append
+
+    def interrupting(file, report, accuracy):
+        append(file, report, accuracy)
+        if report.round == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_run, "_append", interrupting)
+        assert dpacct(words, "--ledger parts.ledger").code == 130
+    failed = dpacct("train --ledger parts.ledger --resume --server adam --server-set lr=0.3")
+    assert "--server-set lr=0.3 contradicts --resume" in failed.err
+    resumed = dpacct("train --ledger parts.ledger --resume --json").json
+    assert torch.equal(weights(whole), weights(resumed))
+    assert resumed["unit"] == whole["unit"]
+    with Ledger.open(resumed["ledger"], read_only=True) as ledger:
+        assert "server=Adam(lr=0.02, beta1=0.9" in ledger.runs[0].details["setting"]
+
+
+def test_a_person_reads_the_servers_optimizer(dpacct):
+    text = dpacct(CLIENTS, "--server momentum --server-set beta=0.5").text
+    assert "server             Momentum(beta=0.5, nesterov=False)" in text
