@@ -55,7 +55,7 @@ COMMANDS = {
     "train": (
         "dpacct_cli.train.command",
         "train",
-        "A federated run on real data: clients train, the noisy mean of their updates is released.",
+        "A private run on real data: clients train, the noisy mean of their updates is released.",
     ),
     "audit": (
         "dpacct_cli.audit.command",

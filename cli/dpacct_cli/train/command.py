@@ -17,6 +17,7 @@ from dpacct_cli.render import Answer, plain, print_note, show
 from dpacct_cli.terminal import orderly_interrupts
 from dpacct_cli.train import options as own
 from dpacct_cli.train import page as train_page
+from dpacct_cli.train import step_options as steps
 from dpacct_cli.train.files import RunFiles, begin
 from dpacct_cli.train.resume import go_on, others_of
 from dpacct_cli.train.settings import FREE, KEYS, Settings, combine, refuse_changes
@@ -56,16 +57,16 @@ def train(
             panel=options.PRIVACY,
         ),
     ] = None,
-    local_lr: own.LocalLr = None,
-    local_epochs: own.LocalEpochs = None,
-    local_steps: own.LocalSteps = None,
-    batch_size: own.BatchSize = None,
-    momentum: own.Momentum = None,
-    weight_decay: own.WeightDecay = None,
-    lr_decay: own.LrDecay = None,
-    server_lr: own.ServerLr = None,
-    server: own.Server = None,
-    server_assignments: own.ServerAssignments = None,
+    local_lr: steps.LocalLr = None,
+    local_epochs: steps.LocalEpochs = None,
+    local_steps: steps.LocalSteps = None,
+    batch_size: steps.BatchSize = None,
+    momentum: steps.Momentum = None,
+    weight_decay: steps.WeightDecay = None,
+    lr_decay: steps.LrDecay = None,
+    server_lr: steps.ServerLr = None,
+    server: steps.Server = None,
+    server_assignments: steps.ServerAssignments = None,
     assignments: own.Assignments = None,
     ledger: own.LedgerFile = None,
     new_ledger: own.NewLedger = False,

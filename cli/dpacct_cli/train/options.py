@@ -40,9 +40,8 @@ METHODS = (
 )
 
 # Headings of the help.
-DATA_AND_MODEL, SETTINGS, LOCAL_TRAINING = "Data and model", "Settings", "Local training"
+DATA_AND_MODEL, SETTINGS = "Data and model", "Settings"
 THE_RUN, MACHINE = "The run and its record", "Machine and randomness"
-SERVERS = ("momentum", "adam")
 
 Text = str | None
 
@@ -113,6 +112,24 @@ HoldOut = Annotated[
         panel=DATA_AND_MODEL,
     ),
 ]
+Examples = Annotated[
+    bool,
+    flag(
+        "--examples",
+        help="Protect single examples instead of clients (DP-SGD): a round is a step on a batch "
+        "of them.",
+        panel=DATA_AND_MODEL,
+    ),
+]
+Epochs = Annotated[
+    Text,
+    option(
+        "--epochs",
+        metavar="E",
+        help="With --examples, instead of --rounds: how often each takes part on average.",
+        panel=WHAT_RUNS,
+    ),
+]
 Model = Annotated[
     Text,
     option(
@@ -141,93 +158,6 @@ Assignments = Annotated[
     list[str] | None,
     repeated(
         "--set", metavar="NAME=VALUE", help="An option of the method, e.g. rho=0.5.", panel=SETTINGS
-    ),
-]
-LocalLr = Annotated[
-    Text,
-    option("--local-lr", metavar="R", help="Learning rate on the clients.", panel=LOCAL_TRAINING),
-]
-Examples = Annotated[
-    bool,
-    flag(
-        "--examples",
-        help="Protect single examples instead of clients (DP-SGD): a round is a step on a batch "
-        "of them.",
-        panel=DATA_AND_MODEL,
-    ),
-]
-Epochs = Annotated[
-    Text,
-    option(
-        "--epochs",
-        metavar="E",
-        help="With --examples, instead of --rounds: how often each takes part on average.",
-        panel=WHAT_RUNS,
-    ),
-]
-LocalEpochs = Annotated[
-    Text,
-    option(
-        "--local-epochs", metavar="E", help="Passes over a client's examples.", panel=LOCAL_TRAINING
-    ),
-]
-LocalSteps = Annotated[
-    Text,
-    option(
-        "--local-steps",
-        metavar="K",
-        help="Local steps, instead of --local-epochs.",
-        panel=LOCAL_TRAINING,
-    ),
-]
-BatchSize = Annotated[
-    Text,
-    option("--batch-size", metavar="B", help="Examples in one local step.", panel=LOCAL_TRAINING),
-]
-Momentum = Annotated[
-    Text,
-    option(
-        "--momentum", metavar="M", help="Of local SGD, in [0, 1); default 0.", panel=LOCAL_TRAINING
-    ),
-]
-WeightDecay = Annotated[
-    Text,
-    option("--weight-decay", metavar="W", help="Of local SGD; default 0.", panel=LOCAL_TRAINING),
-]
-LrDecay = Annotated[
-    Text,
-    option(
-        "--lr-decay",
-        metavar="F",
-        help="Factor on --local-lr from round to round; default 1.",
-        panel=LOCAL_TRAINING,
-    ),
-]
-ServerLr = Annotated[
-    Text,
-    option(
-        "--server-lr",
-        metavar="R",
-        help="Factor on the noisy mean; default 1.",
-        panel=LOCAL_TRAINING,
-    ),
-]
-Server = Annotated[
-    Text,
-    option(
-        "--server",
-        metavar="|".join(SERVERS),
-        help="What the server makes of the noisy mean; default the plain step.",
-        panel=SETTINGS,
-    ),
-]
-ServerAssignments = Annotated[
-    list[str] | None,
-    repeated(
-        "--server-set",
-        metavar="NAME=VALUE",
-        help="An option of --server, e.g. beta=0.5.",
-        panel=SETTINGS,
     ),
 ]
 EvalEvery = Annotated[

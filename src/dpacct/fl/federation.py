@@ -81,8 +81,7 @@ class Federation:
         not_private_because: why epsilon is infinite, None where it is not.
         stopped_because: why the run ended early, None where it did not.
         resumed_with: what is worth a note about the checkpoint it goes on from, else None.
-        training_path: how clients are trained, and why; empty before the first round.
-        player: plays the rounds; has engine, state and ledger.
+        training_path: how clients are trained, and why. player: has engine, state and ledger.
 
     Raises:
         InvalidParameter, Unsupported: a setting that makes no sense, or is not private.

@@ -16,7 +16,7 @@ import torch
 import dpacct as library
 from dpacct.ledger import Ledger
 from dpacct_cli.train import run as train_run
-from dpacct_cli.train.options import SERVERS
+from dpacct_cli.train.step_options import SERVERS
 
 SINGLE = "train dp-fedavg --examples --rounds 4 --batch 60"
 CLIENTS = "train dp-fedavg --rounds 3 --clients 20 --q 0.5 --local-epochs 1"
