@@ -93,3 +93,12 @@ def test_the_order_of_the_phases_counts() -> None:
 def test_a_frame_of_too_many_magnitudes_is_refused() -> None:
     with pytest.raises(NotConverged, match="orders of magnitude"):
         Frame(1.0, -600, 1200, 2.0)
+
+
+def test_beyond_the_top_the_value_grows_by_no_more_than_it_can() -> None:
+    """Laws of at most one under either hypothesis; counting one up there is a tenth too much."""
+    laws = [LAWS[0], LAWS[2]]
+    exact, frame = exact_game(laws, 4, 3), Frame(STEP, -30, 36, 0.6)
+    above = play_upper([(alone(prepare(laws, frame, upper=True)), 4)], frame)
+    for k in range(-3, 3):
+        assert float(exact[k]) <= above[k + 30] <= 1.03 * float(exact[k])

@@ -40,7 +40,7 @@ from dpacct.tight.game.rounds import Positions, check_schedule, directions
 from dpacct.tight.game.stages import are_bounded, effort_above, effort_below, stages_above
 
 # Losses times laws times rounds: about two, ten and thirty seconds, and for two strategies.
-_QUICK, _LONG, MOST_EFFORT, _CHEAP = 3e8, 1.2e9, 2e9, 1e9
+_QUICK, _LONG, MOST_EFFORT, _CHEAP = 1e8, 8e8, 2e9, 1e9
 # The share of the noise that mixtures may give away, and the noise from which on they are better
 # than many cells: where one round's loss may be large, cells are.
 _SLACK, _MIXED = 2e-3, 2.0
