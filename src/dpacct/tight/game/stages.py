@@ -24,7 +24,7 @@ Above = list[tuple[Mean, int]]
 Below = list[tuple[Stage, int]]
 
 # What the laws of one kind of round cost; the cells of a larger cover are thinner.
-_A_COVER, _OF_ANGLES = 4e3, 1.7e4
+_A_COVER, _OF_ANGLES = 2.4e3, 1.7e4
 # The same for mixtures, and of how much noise that is true.
 _A_MIXTURE, _USUAL_SLACK = 2e8, 4e-3
 # Where laws are few the transform of the values counts, too.
