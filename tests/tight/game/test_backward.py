@@ -102,3 +102,12 @@ def test_beyond_the_top_the_value_grows_by_no_more_than_it_can() -> None:
     above = play_upper([(alone(prepare(laws, frame, upper=True)), 4)], frame)
     for k in range(-3, 3):
         assert float(exact[k]) <= above[k + 30] <= 1.03 * float(exact[k])
+
+
+def test_a_frame_of_many_losses_and_little_tilt() -> None:
+    """Ratios beyond what a double holds, as where epsilon is in the hundreds."""
+    exact, frame = exact_game(LAWS, 3, 4), Frame(STEP, -700, 1800, 0.1)
+    above = play_upper([(alone(prepare(LAWS, frame, upper=True)), 3)], frame)
+    assert np.isfinite(above).all()
+    for k in range(-4, 5):
+        assert float(exact[k]) <= above[k + 700] <= float(exact[k]) * (1 + 1e-6)

@@ -106,8 +106,11 @@ def prepare(kernels: list[Kernel], frame: Frame, *, upper: bool) -> Stage:
         start = np.clip(frame.size - index - law.first, 0, len(law.masses))
         if upper:
             # w(y + d) <= 1 - e^-d (1 - w(y)): v has slopes of at most one.
-            second = np.cumsum((law.masses * np.exp(-frame.step * places))[::-1])[::-1]
-            kept = np.append(second, 0.0)[start] * np.exp(frame.step * (frame.size - 1 - index))
+            # Only positive places leave it. Less than all may be kept: far below the top is none.
+            second = law.masses * np.exp(-frame.step * np.maximum(places, 0))
+            second = np.append(np.cumsum(second[::-1])[::-1], 0.0)
+            ratios = np.minimum(frame.step * (frame.size - 1 - index), _LARGEST_EXPONENT)
+            kept = second[start] * np.exp(ratios)
             beyond = np.maximum(beyond, kept)
             gained = np.maximum(gained, above[start] - (1 - 2 * relative) * kept)
             under = np.append(0.0, np.cumsum(law.masses))
