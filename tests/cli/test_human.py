@@ -278,6 +278,22 @@ def test_uniform_says_what_a_replaced_client_moves(dpacct: Any) -> None:
     assert "if the cohorts were Poisson (add-remove)" in text
 
 
+def test_uniform_says_who_achieves_it_and_what_proves_it(dpacct: Any) -> None:
+    """The data sets and the strategy, in words; and where a fixed pair answers, that it does."""
+    text = dpacct(f"epsilon {UNIFORM}").text
+    told = " ".join(text[text.index("achieved so") :].split())
+    assert "all other clients contribute -C; the target contributes +C, or is replaced" in told
+    assert "the others contribute +C instead, like the target: in each round whatever" in told
+    many = "--noise 2.4 --rounds 50000 --sampling uniform --cohort 100 --clients 2000 --delta 1e-5"
+    text = dpacct(f"epsilon {many}").text
+    assert row(text, "accountant").startswith(
+        "  accountant         tight, one fixed pair a round: "
+    )
+    assert "achieved so" in text
+    assert "instead" not in text[text.index("achieved so") :]
+    assert "achieved so" not in dpacct("epsilon --noise 2 --rounds 20 --q 0.1").text
+
+
 def test_uniform_without_numbers_of_clients_invents_none(dpacct: Any) -> None:
     text = dpacct("epsilon --noise 2.4 --rounds 200 --sampling uniform --q 0.05").text
     assert "a fixed share 0.05 without replacement" in row(text, "mechanism")

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from dpacct.accountant import find_accountant
 from dpacct.budget import Interval
+from dpacct.errors import NotConverged
 from dpacct.pairs.gaussian import gaussian_epsilon
 from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
+from dpacct.tight import accountant
 from dpacct.tight.accountant import TightAccountant
 from dpacct.validate import MIN_PROBABILITY
 from tests.strategies import log_uniform, schedules
@@ -211,3 +213,18 @@ def test_a_delta_below_what_a_truncation_can_lose_still_has_an_answer(delta: flo
     # Less delta costs more.
     assert TightAccountant().epsilon(10 * Round(1.0, Poisson(1e-4)), 1e-250).lower < spent.lower
     assert spent.lower <= spent.upper < 50.0
+
+
+def test_what_is_said_of_a_game_is_what_was_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass that fails, whatever for, is no adaptive game, and neither is one that proves less."""
+
+    def fails(*_: object) -> Interval:
+        raise NotConverged("epsilon lies beyond the losses that were looked at")
+
+    schedule = 7 * Round(2.4, Uniform(100, 2000))
+    monkeypatch.setattr(accountant, "game_epsilon", fails)
+    said = TIGHT.game_or_why(schedule, 3.1e-4)
+    assert said == "one fixed pair a round: epsilon lies beyond the losses that were looked at"
+    assert TIGHT.epsilon(schedule, 3.1e-4) == TIGHT.of_pairs.epsilon(schedule, 3.1e-4)
+    monkeypatch.setattr(accountant, "game_epsilon", lambda *_: Interval(0.0, 99.0))
+    assert TIGHT.game_or_why(schedule, 3.2e-4) == "one fixed pair a round: a game proves no less"

@@ -4,6 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant, spend
+from dpacct.budget import Spent
+from dpacct.rounds import Schedule
+from dpacct.tight.accountant import TightAccountant
 from dpacct_cli import comparisons, mechanism, options
 from dpacct_cli.mechanism_options import MechanismOptions, read_clip_norm
 from dpacct_cli.parameters import option
@@ -75,6 +78,8 @@ def epsilon(
             mechanism.accountant_row(plan, at.value, accountant),
             *comparisons.epsilon_rows(plan, at.value, accountant, spent.interval),
         ]
+        if answered is None or not answered.data_sets:
+            rows += _achieved_rows(plan, spent, accountant)
         if spent.lower < 0.99 * spent.upper:
             rows.insert(1, Row("", PROMISE))
         if answered is not None and stated is not None:
@@ -103,6 +108,17 @@ def epsilon(
 
 def _read_claim(text: str) -> float:
     return validate.above_zero("claim", options.number(text), "a stated epsilon")
+
+
+def _achieved_rows(plan: Schedule, spent: Spent, accountant: str) -> list[Row]:
+    """Which data sets achieve it, where an adversary has a choice in each round."""
+    engine = find_accountant(accountant)
+    if not isinstance(engine, TightAccountant) or not engine.plays(plan):
+        return []
+    from dpacct.claims.witness import witness
+
+    plain_pair = engine.of_pairs.epsilon(plan, spent.delta).lower
+    return wrapped("achieved so", witness(plan, adaptive=plain_pair < spent.lower))
 
 
 def _claim_rows(answered: "ClaimAnswer", stated: float) -> list[Row]:

@@ -14,6 +14,11 @@ _ADDED = {
     Adjacency.ZERO_OUT: "or zero",
     Adjacency.REPLACE_ONE: "or is replaced by a client who contributes -C",
 }
+_INSTEAD = {
+    Adjacency.ADD_REMOVE: "+C instead",
+    Adjacency.ZERO_OUT: "+C or -C instead",
+    Adjacency.REPLACE_ONE: "+C instead, like the target",
+}
 
 
 def witness(schedule: Schedule, *, adaptive: bool = False) -> str:
@@ -29,8 +34,9 @@ def witness(schedule: Schedule, *, adaptive: bool = False) -> str:
     if not adaptive:
         return words
     return (
-        f"{words} Depending on what was released so far, the others contribute +C instead, "
-        "like the target."
+        f"{words} Depending on what was released so far, the others contribute "
+        f"{_INSTEAD[round_.adjacency]}: in each round whatever is worth more at the loss so far, "
+        "the logarithm of how much likelier the releases are in one data set than in the other."
     )
 
 

@@ -37,6 +37,7 @@ from dpacct.tight.moment_bounds import chernoff_delta
 Covers = Callable[[Composition, float], bool]
 
 _PLAYING = ("auto", "game")
+GAME, _PAIR = "an adaptive game", "one fixed pair a round"
 _FALLBACK = RenyiAccountant()
 # Below this ratio of the bounds quick ones are worth a look. From this delta on it is taken as one.
 _WIDE, _CERTAIN = 1 - 1e-3, 1 - 1e-12
@@ -105,20 +106,36 @@ class TightAccountant:
         return math.inf
 
     def game_or_why(self, schedule: Schedule, delta: float) -> str:
-        """How the adversary of such a schedule is bounded, in a few words; empty without a game."""
-        if not self.plays(schedule):
-            return ""
-        from dpacct.tight.game.game import check_worth  # noqa: PLC0415 - see Rule 3
+        """What proves epsilon of such a schedule, in a few words; empty where no game is about it.
 
-        try:
-            check_worth(schedule, delta)
-        except NotConverged as reason:
-            return f"one fixed pair a round: {reason}"
-        return "an adaptive game"
+        It is what `epsilon` did, which is kept, and not a guess at it.
+        """
+        return self._answer(schedule, delta)[1] if self.plays(schedule) else ""
 
     def epsilon(self, schedule: Schedule, delta: float) -> Interval:
         """See `Accountant`."""
         _check_gap_has_a_game(self, schedule)
+        return self._answer(schedule, delta)[0]
+
+    def _answer(self, schedule: Schedule, delta: float) -> tuple[Interval, str]:
+        """Epsilon, and what proves it, in words."""
+        lower, upper = self._by_pairs(schedule, delta)
+        by_pairs = Interval.bracket(lower, upper)
+        if not self.plays(schedule):
+            return by_pairs, ""
+        if lower >= _WIDE * upper:
+            return by_pairs, f"{_PAIR}: nothing is left for a game"
+        played = _played(schedule, delta, self.gap)
+        if isinstance(played, str):
+            # Who asked for a gap is told why it is not reached.
+            if self.gap is not None and upper > lower * (1 + self.gap):
+                raise NotConverged(played)
+            return by_pairs, f"{_PAIR}: {played}"
+        how = GAME if played.upper < upper else f"{_PAIR}: a game proves no less"
+        return Interval.bracket(max(lower, played.lower), min(upper, played.upper)), how
+
+    def _by_pairs(self, schedule: Schedule, delta: float) -> tuple[float, float]:
+        """Achieved and proven epsilon without a game."""
         proven = self._epsilon(proven_pair, schedule, delta)
         upper = self._upper_epsilon(proven, schedule, delta)
         if _achieves_what_is_proven(schedule):
@@ -127,17 +144,7 @@ class TightAccountant:
             lower = self._epsilon(achieved_pair, schedule, delta).lower
         if lower < _WIDE * upper:
             lower = max(lower, achieved_epsilon(schedule, delta))
-        if lower < _WIDE * upper and self.plays(schedule):
-            from dpacct.tight.game.game import game_epsilon  # noqa: PLC0415 - see Rule 3
-
-            try:
-                played = game_epsilon(schedule, delta, self.gap)
-                lower, upper = max(lower, played.lower), min(upper, played.upper)
-            except NotConverged:
-                # Who asked for a gap is told why it is not reached.
-                if self.gap is not None and upper > lower * (1 + self.gap):
-                    raise
-        return Interval.bracket(lower, upper)
+        return lower, upper
 
     def delta(self, schedule: Schedule, epsilon: float) -> Interval:
         """See `Accountant`."""
@@ -179,6 +186,17 @@ class TightAccountant:
             return chernoff_delta(other, epsilon) <= upper
 
         return _worse_direction(pair_of, schedule, solve, epsilon, covers, _certainty)
+
+
+@lru_cache(maxsize=32)
+def _played(schedule: Schedule, delta: float, gap: float | None) -> Interval | str:
+    """What the game says of epsilon, or why it says nothing."""
+    from dpacct.tight.game.game import game_epsilon  # noqa: PLC0415 - see Rule 3
+
+    try:
+        return game_epsilon(schedule, delta, gap)
+    except NotConverged as reason:
+        return str(reason)
 
 
 def with_gap(accountant: object, gap: float) -> TightAccountant:

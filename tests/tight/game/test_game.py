@@ -163,7 +163,7 @@ def test_a_narrower_gap_on_request() -> None:
 def test_a_gap_out_of_reach_ends_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither in a wait nor in a loop: the bracket so far, and a way out."""
     words = r"the gap 0\.00.* is not reached .*: epsilon lies in \[.*\]; ask for a wider gap"
-    monkeypatch.setattr(gap, "MOST_REFINED", 4e8)
+    monkeypatch.setattr(gap, "MOST_REFINED", 3e7)
     with pytest.raises(NotConverged, match=words):
         game_epsilon(20 * Round(2.4, Uniform(20, 100)), 1e-3, gap=0.001)
     monkeypatch.setattr(gap, "MOST_REFINED", 1e5)

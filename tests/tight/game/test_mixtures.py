@@ -7,9 +7,9 @@ import pytest
 
 from dpacct.errors import NotConverged
 from dpacct.rounds import Round, Uniform
-from dpacct.tight.game import mixtures
+from dpacct.tight.game import gap, mixtures
 from dpacct.tight.game.answers import lower_epsilon, upper_epsilon
-from dpacct.tight.game.cover import default_cover
+from dpacct.tight.game.cover import Cell, default_cover
 from dpacct.tight.game.kernels import reach_of
 from dpacct.tight.game.mixtures import Mixing, below_a_mixture, mixing_laws
 from dpacct.tight.game.plan import plan_at_delta
@@ -81,3 +81,16 @@ def test_mixtures_agree_with_cells() -> None:
     assert lower <= min(by_mixtures, by_cells)
     assert by_mixtures == pytest.approx(by_cells, rel=0.01)
     assert by_mixtures <= lower * 1.015
+
+
+def test_a_gap_asked_for_is_reached_by_few_laws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where these are quicker; cells are not looked at."""
+
+    def no_cells(*_: object) -> None:
+        pytest.fail("cells were split")
+
+    monkeypatch.setattr(gap, "effort_above", lambda *of: 2.0 - isinstance(of[2], Mixing))
+    monkeypatch.setattr(gap, "refined", no_cells)
+    monkeypatch.setattr(gap, "default_cover", lambda: (Cell.whole(),))
+    found = gap.narrow_epsilon(40 * Round(8.0, Uniform(200, 1000)), 1e-4, 0.012)
+    assert found.lower <= found.upper <= 1.012 * found.lower

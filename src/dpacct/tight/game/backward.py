@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from dpacct.tight.game.laws import Kernel
 
 # Assumption C of docs/derivations/rounding.md, for the three transforms of a sum.
 _PER_LEVEL, _ONCE = 24, 24
+# Shares, of at most four parts, and their sum; in units of roundoff.
+_MEANS = 16
 _BLOCK = 8
 _LARGEST_EXPONENT = 500.0
 
@@ -62,8 +65,9 @@ class Stage:
         spectra: transforms of the tilted masses, shape (k, n / 2 + 1).
         length: n, a power of two.
         norm: bound of the sum of tilted masses of any one law.
-        beyond: for the part of the laws that leaves the frame at the top, shape (size,). Upper
-            laws: tilted, the largest. Lower laws: relative to the value at the top, the least.
+        beyond: for the part of the laws that leaves the frame at the top, shape (size,); relative
+            to the value at the top. Upper laws: the largest. Lower laws: the least.
+        gained: upper laws: the most that w grows by beyond the top, tilted, shape (size,).
         below: for the part of each upper law that leaves it at the bottom, relative to the
             value there, shape (k, m) for the first m losses.
         relative: bound of the relative error of all masses and weights.
@@ -73,6 +77,7 @@ class Stage:
     length: int
     norm: float
     beyond: Array
+    gained: Array
     below: Array
     relative: float
 
@@ -86,7 +91,8 @@ def prepare(kernels: list[Kernel], frame: Frame, *, upper: bool) -> Stage:
     exponent = rate * (reach + frame.size + abs(frame.first))
     if exponent > _LARGEST_EXPONENT:
         raise NotConverged("the game spans too many orders of magnitude")
-    norm, beyond = 0.0, np.zeros(frame.size)
+    relative = UNIT * (4 * exponent + 2 * frame.size + 4 * reach + 128)
+    norm, beyond, gained = 0.0, np.zeros(frame.size), np.zeros(frame.size)
     depth = max(0, min(frame.size, max(-law.first for law in kernels))) if upper else 0
     below = np.zeros((len(kernels), depth))
     for row, law in enumerate(kernels):
@@ -99,40 +105,67 @@ def prepare(kernels: list[Kernel], frame: Frame, *, upper: bool) -> Stage:
         above = np.append(np.cumsum(law.masses[::-1])[::-1], 0.0) + law.infinite
         start = np.clip(frame.size - index - law.first, 0, len(law.masses))
         if upper:
-            beyond = np.maximum(beyond, above[start])
+            # w(y + d) <= 1 - e^-d (1 - w(y)): v has slopes of at most one.
+            # Only positive places leave it. Less than all may be kept: far below the top is none.
+            second = law.masses * np.exp(-frame.step * np.maximum(places, 0))
+            second = np.append(np.cumsum(second[::-1])[::-1], 0.0)
+            ratios = np.minimum(frame.step * (frame.size - 1 - index), _LARGEST_EXPONENT)
+            kept = second[start] * np.exp(ratios)
+            beyond = np.maximum(beyond, kept)
+            gained = np.maximum(gained, above[start] - (1 - 2 * relative) * kept)
             under = np.append(0.0, np.cumsum(law.masses))
             end = np.clip(-index[:depth] - law.first, 0, len(law.masses))
             below[row] = under[end] * np.exp(-rate * index[:depth])
         else:
             beyond = above[start] if row == 0 else np.minimum(beyond, above[start])
-    if upper:
-        beyond = beyond * frame.weights()
-    else:
-        # Relative to the value at the top, which losses further up exceed.
-        beyond = beyond * np.exp(rate * (frame.size - 1 - index))
-    relative = UNIT * (4 * exponent + 2 * len(beyond) + 4 * reach + 128)
-    return Stage(spectra, length, norm * (1 + 1e-9), beyond, below, relative)
+    # Relative to the value at the top, which losses further up exceed.
+    beyond = beyond * np.exp(rate * (frame.size - 1 - index))
+    gained = gained * frame.weights()
+    return Stage(spectra, length, norm * (1 + 1e-9), beyond, gained, below, relative)
 
 
-def play_upper(stages: list[tuple[Stage, int]], frame: Frame) -> Array:
+class Weighed(NamedTuple):
+    """A kind of round with its share in the mean that bounds another kind."""
+
+    stage: Stage
+    share: float
+
+
+Mean = tuple[Weighed, ...]
+
+
+def alone(stage: Stage) -> Mean:
+    """A round as it is."""
+    return (Weighed(stage, 1.0),)
+
+
+def play_upper(stages: list[tuple[Mean, int]], frame: Frame) -> Array:
     """Upper bounds of w_T at the losses of the frame; ``stages`` in the order of the rounds."""
     return deque(rounds_above(stages, frame), maxlen=1)[0]
 
 
-def rounds_above(stages: list[tuple[Stage, int]], frame: Frame) -> Iterator[Array]:
+def rounds_above(stages: list[tuple[Mean, int]], frame: Frame) -> Iterator[Array]:
     """The same before any round and after each, the last round of the schedule first."""
     losses, weights = frame.losses(), frame.weights()
     slack = 8 * UNIT * (float(np.max(np.abs(losses))) + 2 * abs(frame.offset))
     start = -np.expm1(-np.maximum(losses + slack, 0.0)) * (1 + 64 * UNIT)
     values = np.minimum(start, 1.0) * weights
     yield np.minimum(start, 1.0)
-    for stage, count in reversed(stages):
-        cap = weights * (1 + stage.relative)
+    for mean, count in reversed(stages):
         for _ in range(count):
-            sums, error = _sums(stage, values)
-            reached = sums + (error + stage.beyond)
-            values = np.minimum(reached * (1 + stage.relative), cap)
+            values = _one_more(mean, values, weights)
             yield np.minimum(values / weights * (1 + _slack(frame)), 1.0)
+
+
+def _one_more(mean: Mean, values: Array, weights: Array) -> Array:
+    """Upper bounds with one more round to come; the parts of a mean are each played."""
+    found = np.zeros(len(values))
+    for stage, share in mean:
+        sums, error = _sums(stage, values)
+        reached = sums + (error + stage.gained + stage.beyond * values[-1])
+        reached = np.minimum(reached, weights) * (1 + stage.relative)
+        found += share * reached
+    return found if len(mean) == 1 else found * (1 + _MEANS * UNIT)
 
 
 def play_lower(stages: list[tuple[Stage, int]], frame: Frame) -> Array:

@@ -40,11 +40,11 @@ from dpacct.tight.game.rounds import Positions, check_schedule, directions
 from dpacct.tight.game.stages import are_bounded, effort_above, effort_below, stages_above
 
 # Losses times laws times rounds: about two, ten and thirty seconds, and for two strategies.
-_QUICK, _LONG, MOST_EFFORT, _CHEAP = 3e8, 8e8, 2e9, 1e9
+_QUICK, _LONG, MOST_EFFORT, _CHEAP = 1e8, 8e8, 2e9, 1e9
 # The share of the noise that mixtures may give away, and the noise from which on they are better
 # than many cells: where one round's loss may be large, cells are.
-_SLACK, _MIXED = 3e-3, 2.0
-_DEFAULT_SHARE, _COARSE_SHARE = 1e-3, 4e-3
+_SLACK, _MIXED = 2e-3, 2.0
+_DEFAULT_SHARE, _MIDDLE_SHARE, _COARSE_SHARE = 1e-3, 2e-3, 4e-3
 
 
 def game_epsilon(schedule: Schedule, delta: float, gap: float | None = None) -> Interval:
@@ -93,17 +93,6 @@ def game_upper_epsilon(schedule: Schedule, delta: float) -> float:
         return 0.0
     passes = [deltas_at(schedule, delta, way) for way in _checked_directions(schedule)]
     return max(crossing(deltas, frame, delta) for frame, deltas in passes)
-
-
-def check_worth(schedule: Schedule, delta: float) -> None:
-    """Refuse what `game_upper_epsilon` would refuse for its time, before anything is played.
-
-    Raises:
-        NotConverged: the game would take too long, or delta is too small for it.
-    """
-    if schedule.rounds:
-        for direction in directions(schedule):
-            _start(schedule, _at_delta(schedule, delta, direction))
 
 
 @lru_cache(maxsize=32)
@@ -194,18 +183,25 @@ def _start(
     noise = min(round_.noise_multiplier for round_ in schedule.distinct())
     mixtures = ((_DEFAULT_SHARE, None, _LONG), (_COARSE_SHARE, None, MOST_EFFORT))
     quick = _LONG if noise < _MIXED else _QUICK
-    effort = math.inf
+    effort, mixed = math.inf, True
     for share, cover, most in (
         (_DEFAULT_SHARE, default_cover(), quick),
         *(mixtures if noise >= _MIXED else ()),
+        (_DEFAULT_SHARE, default_cover(), _LONG),
+        (_MIDDLE_SHARE, default_cover(), MOST_EFFORT),
         (_COARSE_SHARE, default_cover(), MOST_EFFORT),
         (_COARSE_SHARE, small_cover(), MOST_EFFORT),
     ):
+        if cover is None and not mixed:
+            continue
         plan = plan_with(share)
         positions = cover or Mixing(_SLACK, plan.upper.tilt)
         effort = effort_above(schedule, plan.upper, positions)
-        if effort <= most and are_bounded(schedule, plan, positions):
-            return plan, positions
+        if effort <= most:
+            if are_bounded(schedule, plan, positions):
+                return plan, positions
+            # On another grid there are none either.
+            mixed = False
     raise NotConverged(
         f"the game of {schedule.rounds} rounds would need {effort:.2g} steps, more than "
         f"{MOST_EFFORT:.2g}"

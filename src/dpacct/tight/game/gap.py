@@ -7,6 +7,7 @@ wait.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,17 +15,25 @@ import numpy as np
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged
 from dpacct.pairs.dominating import Direction
-from dpacct.rounds import Schedule
+from dpacct.rounds import Adjacency, Schedule
 from dpacct.tight.game.answers import lower_epsilon, upper_epsilon
 from dpacct.tight.game.cover import Cover, default_cover, split
-from dpacct.tight.game.kinds import fewer_kinds
+from dpacct.tight.game.mixtures import Mixing
 from dpacct.tight.game.plan import GamePlan, plan_at_delta
 from dpacct.tight.game.refine import gains
-from dpacct.tight.game.stages import effort_above, effort_below, stages_above, stages_below
+from dpacct.tight.game.stages import (
+    bounded_by,
+    effort_above,
+    effort_below,
+    stages_above,
+    stages_below,
+)
 
 # Losses times laws times rounds of all passes together: about a minute.
 MOST_REFINED = 6e9
 _SHARE, _PART_OF_GAP, _COARSE_SHARE = 1e-3, 1 / 8, 4e-3
+# Parts of the gap that mixtures may give away as noise.
+_SLACKS = (0.3, 0.15)
 _MOST_CELLS = 400
 # One cell in so many is split at once.
 _PART = 12
@@ -92,6 +101,7 @@ def _narrow(schedule: Schedule, delta: float, found: _Found, direction: Directio
     )
     found.spend(effort_below(schedule, plan.lower))
     found.lower = max(found.lower, lower_epsilon(schedule, plan, delta))
+    _by_mixtures(schedule, plan, delta, found)
     cover, coarse, reached = default_cover(), plan, math.inf
     while not found.reached:
         found.spend(effort_above(schedule, plan.upper, cover))
@@ -112,13 +122,28 @@ def _narrow(schedule: Schedule, delta: float, found: _Found, direction: Directio
         cover = finer
 
 
+def _by_mixtures(schedule: Schedule, plan: GamePlan, delta: float, found: _Found) -> None:
+    """Few laws with as little noise given away as the gap needs, where cells would take longer."""
+    cells = effort_above(schedule, plan.upper, default_cover())
+    for part in _SLACKS if schedule.adjacency is not Adjacency.ZERO_OUT else ():
+        mixing = Mixing(part * found.gap, plan.upper.tilt)
+        effort = effort_above(schedule, plan.upper, mixing)
+        if found.reached or effort > cells or found.spent + effort > MOST_REFINED:
+            return
+        found.spend(effort)
+        with suppress(NotConverged):
+            found.upper = min(found.upper, upper_epsilon(schedule, plan, mixing, delta))
+
+
 def refined(schedule: Schedule, coarse: GamePlan, cover: Cover, epsilon: float) -> Cover:
     """The cover with those cells split that add the most; itself if none adds anything."""
     frame = coarse.upper
     above = stages_above(schedule, coarse, frame, cover)
-    below = stages_below(fewer_kinds(schedule), coarse, frame)
+    below = stages_below(bounded_by(schedule)[0], coarse, frame)
+    # Of a mean the part with the largest share tells enough.
     stages = [
-        (cells, plain, count) for (cells, count), (plain, _) in zip(above, below, strict=True)
+        (max(mean, key=lambda part: part.share).stage, plain, count)
+        for (mean, count), (plain, _) in zip(above, below, strict=True)
     ]
     _, found = gains(stages, frame, -epsilon)
     if len(found) < len(cover) or not found.any():

@@ -31,11 +31,11 @@ from dpacct.tight.game.laws import (
 )
 from dpacct.tight.game.triangles import Triangle
 
-LAWS = 5
+LAWS = 9
 # A law's noise is at most this share smaller.
 _LARGEST_SHARE, _BISECTIONS = 0.3, 9
 # So many cells are looked at, the smallest of this size.
-_MOST_CELLS, _SMALLEST = 6000, 2e-4
+_MOST_CELLS, _SMALLEST = 2500, 2e-4
 # Losses beyond those that matter count as infinite for the laws, a little earlier for the cells.
 _FLOOR = 2.0
 # Tilts at which the laws are weighed, relative to that of the answer.

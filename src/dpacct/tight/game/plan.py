@@ -121,7 +121,8 @@ def _plan(
 ) -> GamePlan:
     if log_delta < _SMALLEST_LOG_DELTA:
         raise NotConverged(f"the game reaches down to delta {math.exp(_SMALLEST_LOG_DELTA):.1g}")
-    far = log_delta + math.log(_OUTSIDE)
+    # P(loss > epsilon) is about 1 + tilt times delta.
+    far = log_delta + math.log(_OUTSIDE) - math.log1p(tilt)
     most = max(epsilon_estimate(*tilt_at_delta(simple, far), far), 1.02 * epsilon)
     most = max(most, least_frame(schedule, math.exp(far) / schedule.rounds))
     # Of few values, like the step: laws are kept between evaluations.

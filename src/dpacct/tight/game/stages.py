@@ -2,37 +2,57 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 
 from dpacct.errors import NotConverged
 from dpacct.rounds import Adjacency, Round, Schedule
-from dpacct.tight.game.backward import Frame, Stage, prepare
+from dpacct.tight.game.backward import Frame, Mean, Stage, Weighed, prepare
+from dpacct.tight.game.blends import Blend, Part, blends
 from dpacct.tight.game.kinds import fewer_kinds
 from dpacct.tight.game.mixtures import LAWS, Mixing
 from dpacct.tight.game.plan import GamePlan
 from dpacct.tight.game.played import is_game
 from dpacct.tight.game.rounds import Positions, angles_for, laws_above, laws_below
 
-Stages = list[tuple[Stage, int]]
+Above = list[tuple[Mean, int]]
+Below = list[tuple[Stage, int]]
 
 # What the laws of one kind of round cost; the cells of a larger cover are thinner.
-_A_COVER = 1.7e4
+_A_COVER, _OF_ANGLES = 2.4e3, 1.7e4
 # The same for mixtures, and of how much noise that is true.
 _A_MIXTURE, _USUAL_SLACK = 2e8, 4e-3
 # Where laws are few the transform of the values counts, too.
 _ALONE = 6
 # Two laws, each worth a few of those next to each other in memory.
 _STRATEGIES = 8
+# Laws times losses that are kept at a time: less than a gigabyte.
+_MOST_KEPT = 4e7
 
 
-def stages_above(schedule: Schedule, plan: GamePlan, frame: Frame, positions: Positions) -> Stages:
+def stages_above(schedule: Schedule, plan: GamePlan, frame: Frame, positions: Positions) -> Above:
     """The phases with laws above them, by cells or by mixtures."""
-    played = fewer_kinds(schedule)
+    played, blended = bounded_by(schedule)
     ready: dict[Round, Stage] = {}
-    for round_ in played.distinct():
+    for round_ in _kinds(blended):
         laws = laws_above(round_, positions, frame.step, plan.negligible, plan.direction)
         ready[round_] = prepare(laws, frame, upper=True)
-    return [(ready[round_], count) for round_, count in played.phases]
+    return [
+        (tuple(Weighed(ready[part.round], part.share) for part in blended[round_]), count)
+        for round_, count in played.phases
+    ]
+
+
+def bounded_by(schedule: Schedule) -> tuple[Schedule, dict[Round, Blend]]:
+    """What is played in place of a schedule of many kinds of rounds, and what bounds each kind."""
+    if schedule.adjacency is not Adjacency.ZERO_OUT:
+        return schedule, blends(schedule)
+    played = fewer_kinds(schedule)
+    return played, {round_: (Part(round_, 1.0),) for round_ in played.distinct()}
+
+
+def _kinds(blended: dict[Round, Blend]) -> list[Round]:
+    return list(dict.fromkeys(part.round for blend in blended.values() for part in blend))
 
 
 def are_bounded(schedule: Schedule, plan: GamePlan, positions: Positions) -> bool:
@@ -40,13 +60,13 @@ def are_bounded(schedule: Schedule, plan: GamePlan, positions: Positions) -> boo
     if not isinstance(positions, Mixing):
         return True
     with suppress(NotConverged):
-        for round_ in fewer_kinds(schedule).distinct():
+        for round_ in _kinds(bounded_by(schedule)[1]):
             laws_above(round_, positions, plan.upper.step, plan.negligible, plan.direction)
         return True
     return False
 
 
-def stages_below(schedule: Schedule, plan: GamePlan, frame: Frame) -> Stages:
+def stages_below(schedule: Schedule, plan: GamePlan, frame: Frame) -> Below:
     """The phases with laws below them."""
     ready: dict[Round, Stage] = {}
     for round_ in schedule.distinct():
@@ -57,17 +77,21 @@ def stages_below(schedule: Schedule, plan: GamePlan, frame: Frame) -> Stages:
 
 def effort_above(schedule: Schedule, frame: Frame, positions: Positions) -> float:
     """Losses times laws times rounds, and what the laws cost, in the same unit."""
-    kinds = fewer_kinds(schedule).distinct()
+    played, blended = bounded_by(schedule)
     if schedule.adjacency is Adjacency.ZERO_OUT:
         laws = angles_for(positions)
-        each = _A_COVER * laws**2
+        each = _OF_ANGLES * laws**2
     elif isinstance(positions, Mixing):
         laws, each = LAWS + _ALONE, _A_MIXTURE * max(1.0, _USUAL_SLACK / positions.slack)
     else:
         laws, each = len(positions), _A_COVER * len(positions) ** 2
-    found = each * sum(is_game(round_) for round_ in kinds)
+    kinds = sum(is_game(round_) for round_ in _kinds(blended))
+    if kinds * laws * frame.size > _MOST_KEPT:
+        return math.inf
+    found = each * kinds
     return found + float(frame.size) * sum(
-        count * (laws if is_game(round_) else 1) for round_, count in kinds.items()
+        count * len(blended[round_]) * (laws if is_game(round_) else 1)
+        for round_, count in played.distinct().items()
     )
 
 
