@@ -254,3 +254,9 @@ def test_a_target_that_any_noise_meets_takes_the_least(accountant: str) -> None:
     )
     assert found.noise_multiplier == pytest.approx(1e-3)
     assert found.epsilon.upper <= 1
+
+
+@pytest.mark.parametrize("target", [5e-324, 1e-323])
+def test_the_least_targets_are_no_logarithm_of_zero(target: float) -> None:
+    found = dpacct.calibrate(epsilon=target, delta=0.5, rounds=3, sampling_rate=1e-3)
+    assert found.spent.upper <= target

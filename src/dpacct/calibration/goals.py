@@ -17,6 +17,8 @@ from dpacct.tight.first_guess import estimate_epsilon
 
 # A cost below this share of the target counts as this share.
 _FAR_BELOW = 0.1
+# The least positive double.
+_LEAST = 5e-324
 
 
 class Goal(Protocol):
@@ -85,7 +87,9 @@ class EpsilonGoal:
         cost = -math.log(self.delta)
         log_odds = self.target + math.log(-math.expm1(-self.target)) - math.log(rate)
         epsilon = log_odds if log_odds > 30.0 else math.log1p(math.exp(log_odds))
-        return -math.log(math.sqrt(2) * epsilon / (math.sqrt(cost + epsilon) + math.sqrt(cost)))
+        # The least targets underflow in products.
+        log_epsilon = math.log(max(epsilon, self.target))
+        return math.log((math.sqrt(cost + epsilon) + math.sqrt(cost)) / math.sqrt(2)) - log_epsilon
 
     def estimate(self, schedule: Schedule) -> float:
         """See `Goal`."""
@@ -113,5 +117,6 @@ def excess(goal: Goal, schedule: Schedule) -> float:
     if cost <= goal.target:
         # Exactly on target must count as met, whatever the logarithms round to. A cost that drops
         # to nothing at once would lead secants astray.
-        return min(0.0, math.log(max(cost, _FAR_BELOW * goal.target)) - math.log(goal.target))
+        least = max(_FAR_BELOW * goal.target, _LEAST)
+        return min(0.0, math.log(max(cost, least)) - math.log(goal.target))
     return max(math.log(cost) - math.log(goal.target), 1e-300)
