@@ -183,6 +183,15 @@ def test_a_generator_that_starts_over_each_round_is_caught():
     assert "fresh" in faults(noise=SameSeed())
 
 
+class CountsMore(fl.GaussianNoise):
+    def encode(self, rows, limits, std):
+        return 1.5 * super().encode(rows, limits, std)
+
+
+def test_a_sum_that_holds_contributions_more_than_once_is_caught():
+    assert faults(noise=CountsMore(), noise_multiplier=0.3) == {"noise"}
+
+
 class Laplacian(fl.GaussianNoise):
     def add(self, total, limits, std, source):
         return total + torch.distributions.Laplace(0.0, std / 2**0.5).sample(total.shape)

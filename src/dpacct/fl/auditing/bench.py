@@ -23,7 +23,13 @@ from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.findings import Finding
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std
-from dpacct.fl.privacy.noise_checks import repeated, wrong_mean, wrong_shape, wrong_std
+from dpacct.fl.privacy.noise_checks import (
+    repeated,
+    wrong_mean,
+    wrong_scale,
+    wrong_shape,
+    wrong_std,
+)
 from dpacct.fl.privacy.randomness import Seeded
 from dpacct.fl.tensors import norm
 from dpacct.fl.trainers.chooser import ONE_BY_ONE, TrainerChooser
@@ -160,7 +166,8 @@ class Bench:
             if std is None or not np.isfinite(found).all():
                 findings.append(Finding(name, passed=False, detail="nothing was released"))
                 continue
-            wrong = wrong_std(found, std) or wrong_mean(found, std) or wrong_shape(found, std)
+            wrong = wrong_scale(found, self.exact(cohort).numpy(), std) or wrong_std(found, std)
+            wrong = wrong or wrong_mean(found, std) or wrong_shape(found, std)
             detail = wrong or f"standard deviation {std:.6g} over {found.size} values, as charged"
             findings.append(Finding(name, not wrong, detail))
         again = repeated(whole)

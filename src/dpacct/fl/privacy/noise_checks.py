@@ -41,6 +41,21 @@ def wrong_mean(draws: Draws, std: float) -> str:
     return f"its mean is {mean:.3g}, not zero"
 
 
+def wrong_scale(draws: Draws, exact: NDArray[np.float64], std: float) -> str:
+    """Whether the noise holds a part of the sum itself, which then counts more or less than once.
+
+    Args:
+        draws: release minus exact sum, float64 [rounds, k]. exact: the sum [k]. std: of the noise.
+    """
+    length = float(np.linalg.norm(exact))
+    if length == 0.0:
+        return ""
+    part = float((draws @ exact).mean()) / length**2
+    if abs(part) <= _SIGMAS * std / (length * math.sqrt(len(draws))) * (1 + 1e-6) + 1e-6:
+        return ""
+    return f"a contribution counts {1 + part:.3g} times"
+
+
 def wrong_shape(draws: Draws, std: float) -> str:
     """What is wrong with the distribution, or nothing: a chi-square test on equal bins."""
     scaled = draws.ravel() / std

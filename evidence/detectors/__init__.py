@@ -1,0 +1,1 @@
+"""Which fault is seen by which check."""
