@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from mpmath import e1, mp, mpf
 
+from dpacct.errors import NotConverged
 from dpacct.rounds import Full, Phase, Round, Schedule, Uniform
 from dpacct.tight.game import blends as blending
 from dpacct.tight.game import kinds as rounding
@@ -16,6 +17,7 @@ from dpacct.tight.game.answers import upper_epsilon
 from dpacct.tight.game.blends import Blend, Part, blends, share_of_less_noise
 from dpacct.tight.game.cover import small_cover
 from dpacct.tight.game.game import game_delta
+from dpacct.tight.game.gap import narrow_epsilon
 from dpacct.tight.game.kinds import fewer_kinds
 from dpacct.tight.game.plan import plan_at_delta
 from dpacct.tight.game.strategies import add_pair, remove_pair
@@ -129,3 +131,14 @@ def test_two_rounds_between_others_by_brute_force(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(stages, "blends", lambda _: parts)
     found = game_delta(1 * first + 1 * last, budget)
     assert brute * (1 - 1e-4) <= found.upper <= brute * 1.05
+
+
+def test_laws_that_take_too_much_memory_are_refused_in_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stages, "_MOST_KEPT", 1e3)
+    words = "of 3 rounds would need more memory than is taken at a time$"
+    with pytest.raises(NotConverged, match=words):
+        game_delta(3 * Round(1.5, Uniform(50, 1000)), 1.0)
+    with pytest.raises(NotConverged, match="need more memory than is taken at a time"):
+        narrow_epsilon(3 * Round(1.5, Uniform(50, 1000)), 1e-5, 1e-3)

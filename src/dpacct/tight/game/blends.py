@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -56,23 +57,28 @@ def blends(schedule: Schedule) -> dict[Round, Blend]:
     rates = [rate_bounds(round_)[1] for round_ in played]
     samplings = dict(zip(rates, played, strict=True))
     # So many intervals of the noise and of the rate.
-    counts = [1, 1]
+    wanted, best = [1, 1], ([min(noises), max(noises)], [min(rates), max(rates)])
     while True:
-        nodes = _nodes(noises, counts[0]), _nodes(rates, counts[1])
-        parts = {
-            round_: _between(round_, nodes[0], nodes[1], samplings, rate)
-            for round_, rate in zip(played, rates, strict=True)
+        nodes = _nodes(noises, wanted[0]), _nodes(rates, wanted[1])
+        corners = {
+            corner
+            for noise, rate in set(zip(noises, rates, strict=True))
+            for corner in product(_neighbors(nodes[0], noise), _neighbors(nodes[1], rate))
         }
-        if len({part.round for blend in parts.values() for part in blend}) > MOST_KINDS:
-            return found
-        found |= parts
+        if len(corners) > MOST_KINDS:
+            break
+        best = nodes
         costs = [
             share * (math.log(max(axis) / min(axis)) / count) ** 2
-            for share, axis, count in zip(_COSTS, nodes, counts, strict=True)
+            for share, axis, count in zip(_COSTS, nodes, wanted, strict=True)
         ]
         if max(costs) <= _ENOUGH:
-            return found
-        counts[int(costs[1] > costs[0])] += 1
+            break
+        wanted[int(costs[1] > costs[0])] += 1
+    return found | {
+        round_: _between(round_, *best, samplings, rate)
+        for round_, rate in zip(played, rates, strict=True)
+    }
 
 
 def _nodes(values: list[float], count: int) -> list[float]:

@@ -37,7 +37,7 @@ from dpacct.tight.game.mixtures import Mixing
 from dpacct.tight.game.plan import GamePlan, plan_at_delta, plan_at_epsilon
 from dpacct.tight.game.refine import check_gap
 from dpacct.tight.game.rounds import Positions, check_schedule, directions
-from dpacct.tight.game.stages import are_bounded, effort_above, effort_below, stages_above
+from dpacct.tight.game.stages import are_bounded, effort_above, effort_below, needed, stages_above
 
 # Losses times laws times rounds: about two, ten and thirty seconds, and for two strategies.
 _QUICK, _LONG, MOST_EFFORT, _CHEAP = 1e8, 8e8, 2e9, 1e9
@@ -203,8 +203,7 @@ def _start(
             # On another grid there are none either.
             mixed = False
     raise NotConverged(
-        f"the game of {schedule.rounds} rounds would need {effort:.2g} steps, more than "
-        f"{MOST_EFFORT:.2g}"
+        f"the game of {schedule.rounds} rounds would need {needed(effort, MOST_EFFORT)}"
     )
 
 

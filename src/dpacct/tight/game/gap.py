@@ -25,6 +25,7 @@ from dpacct.tight.game.stages import (
     bounded_by,
     effort_above,
     effort_below,
+    needed,
     stages_above,
     stages_below,
 )
@@ -59,9 +60,7 @@ class _Found:
     def spend(self, effort: float) -> None:
         """Count what the next pass takes."""
         if self.spent + effort > MOST_REFINED:
-            raise NotConverged(
-                f"{self.spent + effort:.2g} steps would be needed, more than {MOST_REFINED:.2g}"
-            )
+            raise NotConverged(f"it would need {needed(self.spent + effort, MOST_REFINED)}")
         self.spent += effort
 
 

@@ -76,7 +76,10 @@ def stages_below(schedule: Schedule, plan: GamePlan, frame: Frame) -> Below:
 
 
 def effort_above(schedule: Schedule, frame: Frame, positions: Positions) -> float:
-    """Losses times laws times rounds, and what the laws cost, in the same unit."""
+    """Losses times laws times rounds, and what the laws cost, in the same unit.
+
+    Infinite where the laws of all kinds of rounds would take too much memory.
+    """
     played, blended = bounded_by(schedule)
     if schedule.adjacency is Adjacency.ZERO_OUT:
         laws = angles_for(positions)
@@ -93,6 +96,13 @@ def effort_above(schedule: Schedule, frame: Frame, positions: Positions) -> floa
         count * len(blended[round_]) * (laws if is_game(round_) else 1)
         for round_, count in played.distinct().items()
     )
+
+
+def needed(effort: float, most: float) -> str:
+    """What is too much, in words."""
+    if effort == math.inf:
+        return "more memory than is taken at a time"
+    return f"{effort:.2g} steps, more than {most:.2g}"
 
 
 def effort_below(schedule: Schedule, frame: Frame) -> float:
