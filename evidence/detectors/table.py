@@ -42,8 +42,9 @@ def builder(fault: Fault, *, preflight: bool) -> Callable[[Population], fl.Feder
     """Makes the run with the fault."""
 
     def build(clients: Population) -> fl.Federation:
-        options = SETTINGS | fault.options | {"preflight": preflight}
-        return fl.Federation(fault.model(), nn.functional.cross_entropy, clients, **options)
+        options: dict[str, Any] = SETTINGS | fault.options
+        model, loss = fault.model(), nn.functional.cross_entropy
+        return fl.Federation(model, loss, clients, preflight=preflight, **options)
 
     return build
 
@@ -71,7 +72,7 @@ def audited(fault: Fault) -> str:
         return ""
     known = ("method", "bound", "noise", "clip_norm")
     options = {name: fault.options[name] for name in known if name in fault.options}
-    given = {"clip_norm": 0.5} | options
+    given: dict[str, Any] = {"clip_norm": 0.5} | options
     try:
         found = fl.audit(noise_multiplier=2.0, **given)
     except REFUSALS:
