@@ -257,3 +257,10 @@ def test_held_out_clients_take_no_part(dpacct: Any) -> None:
     for share in ("0", "1", "0.001", "x"):
         ran = dpacct(f"train dp-fedavg --clients 20 --hold-out {share}")
         assert (ran.code, "--hold-out" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize("line", ["attack", "attack --json", "attack ''"])
+def test_a_missing_checkpoint_is_told(dpacct: Any, line: str) -> None:
+    ran = dpacct(line)
+    told = "dpacct: CHECKPOINT is missing; name a checkpoint of dpacct train.\n"
+    assert (ran.code, ran.err) == (2, told)
