@@ -144,6 +144,7 @@ def test_directions_project_on_themselves():
     [
         ({"canaries": 5}, "canaries"),
         ({"canaries": 5000}, "canaries"),
+        ({"canaries": 10**12}, "canaries"),
         ({"canaries": 40, "error": 0.0}, "error"),
         ({"canaries": 40, "confidence": 1.0}, "confidence"),
         ({"canaries": 40, "others": "loud"}, "others"),

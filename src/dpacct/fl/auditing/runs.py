@@ -31,8 +31,8 @@ from dpacct.fl.privacy.markers import scatter
 from dpacct.ledger import Event
 from dpacct.rounds import Adjacency, Phase, Schedule
 
-# Canaries that are bounded at a time.
-_CHUNK = 64
+# Canaries that are bounded at a time; and those whose coins are tossed at all.
+_CHUNK, _MOST = 64, 1_000_000
 OTHERS = ("silent", "heard")
 _NAMES = {
     "guesses": "more canaries were recognized than the charged budget allows",
@@ -112,7 +112,7 @@ def audit_run(
     confidence = validate.positive_probability(
         "confidence", confidence, "the confidence of an audit", below_one=True
     )
-    number = validate.count("canaries", canaries, "canaries of an audit")
+    number = validate.count("canaries", canaries, "canaries of an audit", _MOST)
     error = validate.positive_probability("error", error, "the error of an audit")
     least = least_canaries(error)
     if number < least:
