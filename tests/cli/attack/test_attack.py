@@ -264,3 +264,13 @@ def test_a_missing_checkpoint_is_told(dpacct: Any, line: str) -> None:
     ran = dpacct(line)
     told = "dpacct: CHECKPOINT is missing; name a checkpoint of dpacct train.\n"
     assert (ran.code, ran.err) == (2, told)
+
+
+def test_a_checkpoint_that_names_no_ledger_is_told_by_its_own_name(
+    dpacct: Any, trained: Any
+) -> None:
+    content = torch.load(CHECKPOINT, weights_only=False)
+    torch.save(content | {"ledger": "x"}, CHECKPOINT)
+    ran = dpacct(f"attack {CHECKPOINT}")
+    told = f"dpacct: CHECKPOINT is '{CHECKPOINT}'; it does not name its ledger.\n"
+    assert (ran.code, ran.err) == (2, told)
