@@ -266,9 +266,8 @@ def test_a_missing_checkpoint_is_told(dpacct: Any, line: str) -> None:
     assert (ran.code, ran.err) == (2, told)
 
 
-def test_a_checkpoint_that_names_no_ledger_is_told_by_its_own_name(
-    dpacct: Any, trained: Any
-) -> None:
+@pytest.mark.usefixtures("trained")
+def test_a_checkpoint_that_names_no_ledger_is_told_by_its_own_name(dpacct: Any) -> None:
     content = torch.load(CHECKPOINT, weights_only=False)
     torch.save(content | {"ledger": "x"}, CHECKPOINT)
     ran = dpacct(f"attack {CHECKPOINT}")
