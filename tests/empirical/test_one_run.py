@@ -122,3 +122,26 @@ def test_a_promise_is_that_of_the_accountant():
     assert (np.diff(promise.epsilons) > 0).all()
     assert (np.diff(promise.deltas) <= 0).all()
     assert promise.deltas[-1] == pytest.approx(1e-9, rel=1e-3)
+
+
+def test_chance_of_the_sampling_is_no_fault():
+    # Where nearly everybody takes part, often all canaries inside do: more than their share.
+    round_ = Round(0.1, Poisson(0.95), Adjacency.REPLACE_ONE)
+    promise = Promise(np.zeros(1), np.ones(1))
+    rng = np.random.default_rng(7)
+    wrong = [
+        judge(simulated(rng, round_, 1, canaries=30), promise, 1, 1e-5, 3e-3, 0.95).faults
+        for _ in range(150)
+    ]
+    # 0.45 are allowed on average; 5 and more have a probability below 2e-4 then.
+    assert sum(map(bool, wrong)) < 5
+
+
+def test_directions_that_a_round_does_not_carry_are_not_looked_at():
+    seen = simulated(np.random.default_rng(8), Round(1.0, Full()), 10)
+    gone = np.random.default_rng(9).random(seen.empty.shape) < 0.7
+    masked = replace(seen, empty=np.where(gone, np.nan, seen.empty))
+    promise = Promise.of(10 * Round(1.0, Full()))
+    assert judge(masked, promise, 40, 1e-5, 1e-6, 0.95).faults == ()
+    quiet = replace(masked, empty=masked.empty * 0.5)
+    assert "noise" in judge(quiet, promise, 40, 1e-5, 1e-6, 0.95).faults

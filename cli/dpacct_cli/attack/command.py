@@ -102,6 +102,8 @@ def attack(
       dpacct attack dp-fedavg-mnist.checkpoint --data mnist --data-dir data --json
     """
     style = options.read_style(as_json, quiet)
+    if not checkpoint:
+        raise InvalidParameter("CHECKPOINT", None, "name a checkpoint of dpacct train")
     count = _shadow_count(method, shadows)
     rates = _read_rates(fpr)
     sure = validate.positive_probability(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
+from dpacct.errors import InvalidParameter
 from dpacct.fl.engine.snapshots import saved_in
 from dpacct.fl.privacy.randomness import SEEDED
 from dpacct.fl.privacy.resuming import check_run
@@ -18,7 +19,7 @@ from dpacct.risk.area import Accusations, accusations
 from dpacct.risk.attacks import Attacks
 from dpacct.risk.guarantee import AnyMechanism
 from dpacct.rounds import Adjacency, Phase, Round, Schedule
-from dpacct_cli.attack.target import Target
+from dpacct_cli.attack.target import Target, named
 from dpacct_cli.render import plain, up
 
 
@@ -77,9 +78,13 @@ def proven(target: Target, *, strangers: bool) -> Proven:
             by another, whatever the run's own adjacency.
     Raises:
         LedgerError: the ledger is damaged, or not that of the checkpoint.
+        InvalidParameter: the checkpoint does not say where its run stood.
     """
     path = target.files.ledger
-    saved = saved_in(dict(target.content), str(target.path))
+    try:
+        saved = saved_in(dict(target.content), str(target.path))
+    except InvalidParameter as error:
+        raise named(error) from None
     if saved is None:
         return _both(_limit(Schedule(), DEFAULT_ACCOUNTANT))
     if not path.is_file():

@@ -63,7 +63,7 @@ def read_target(text: str, data: str | None, changed: Mapping[str, str | None]) 
         content = read_checkpoint(path, "cpu")
         settings = _settings_of(path)
     except InvalidParameter as error:
-        raise _named(error) from None
+        raise named(error) from None
     own = settings.values.get("data")
     if data is not None and data != own:
         raise conflict(f"--data {data}", f"{ARGUMENT} {text}", f"its model was trained on {own}")
@@ -75,7 +75,7 @@ def read_target(text: str, data: str | None, changed: Mapping[str, str | None]) 
     try:
         _take_parameters(job, content, path)
     except InvalidParameter as error:
-        raise _named(error) from None
+        raise named(error) from None
     done = content.get("round")
     if type(done) is not int or done < 0:
         raise InvalidParameter(ARGUMENT, text, "it does not say how many rounds it holds")
@@ -108,7 +108,7 @@ def _take_parameters(job: Job, content: Mapping[str, Any], path: Path) -> None:
     load_parameters(dict(content), str(path), job.model)
 
 
-def _named(error: InvalidParameter) -> InvalidParameter:
+def named(error: InvalidParameter) -> InvalidParameter:
     """The same refusal, of the argument of this command."""
     name = ARGUMENT if error.name in ("checkpoint", "resume") else error.name
     return InvalidParameter(name, error.value, error.rule, error.hint)

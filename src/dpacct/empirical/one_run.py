@@ -16,7 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaincinv, stdtrit  # pyright: ignore[reportMissingTypeStubs]
+from scipy.special import (  # pyright: ignore[reportMissingTypeStubs]
+    gammaincinv,
+    rel_entr,
+    stdtrit,
+)
 
 from dpacct.empirical.guessing import Guesses, least_epsilon, smallest_tail
 from dpacct.empirical.promises import Promise
@@ -36,7 +40,8 @@ class Seen:
         projections: x of each round and canary, float64 [t, m]. shifts: norm of what a canary
             contributed / clip norm, float64 [t, m], as its bound leaves it.
         coins: whether the canary was in (under replace-one: held the first of its two), bool [m].
-        empty: x along directions that no canary has, float64 [t, e].
+        empty: x along directions that no canary has, float64 [t, e]; NaN where a round carries no
+            coordinate of one.
         noise_multipliers: charged, float64 [t]. sampling_rate: of the rounds.
         adjacency: what a coin decides.
     """
@@ -189,6 +194,7 @@ def _most_noise(seen: Seen, error: float) -> float:
     distribution, as that of the noise alone.
     """
     scaled = seen.empty / seen.noise_multipliers[:, np.newaxis]
+    scaled = scaled[~np.isnan(scaled)]
     if scaled.size == 0:
         return math.inf
     # The quantile of the sum of squares of as many normal variables.
@@ -199,15 +205,38 @@ def _most_noise(seen: Seen, error: float) -> float:
 def _least_contribution(seen: Seen, error: float) -> float:
     """A bound from below of the mean shift of a canary in a round, in clip norms.
 
-    Those that are in lie a rate times the shift above those that are out (replace-one: twice
-    that). Student's test of two means; exact where everybody takes part and noise is Gaussian.
+    Those that are in lie, by the share of rounds that they are in, above those that are out
+    (replace-one: twice that). Student's test of two means holds whoever takes part, for different
+    means only widen what it takes for noise; and the share is bounded by itself.
     """
-    means = seen.projections.mean(axis=0) / seen.sampling_rate
+    means = seen.projections.mean(axis=0)
     inside, outside = means[seen.coins], means[~seen.coins]
-    if min(len(inside), len(outside)) < 2:
+    fewest = min(len(inside), len(outside))
+    if fewest < 2:
         return 0.0
     freedom = len(means) - 2
     squares = inside.var() * len(inside) + outside.var() * len(outside)
     spread = math.sqrt(squares / freedom * (1 / len(inside) + 1 / len(outside)))
-    least = inside.mean() - outside.mean() - -float(stdtrit(freedom, error)) * spread
-    return float(least) / (2.0 if seen.replaced else 1.0)
+    # The mean of both sides' shares has smaller moments than one of as many draws of the fewest.
+    draws = len(seen.projections) * (2 * fewest if seen.replaced else len(inside))
+    sampled = seen.sampling_rate < 1
+    share = _largest_share(seen.sampling_rate, draws, error / 2) if sampled else 1.0
+    quantile = -float(stdtrit(freedom, error / 2 if sampled else error))
+    least = (float(inside.mean() - outside.mean()) - quantile * spread) / share
+    return least / (2.0 if seen.replaced else 1.0)
+
+
+def _largest_share(rate: float, draws: int, error: float) -> float:
+    """What the share of draws that take part exceeds with at most this probability.
+
+    Chernoff's bound: it also holds where a round has a fixed number of clients.
+    """
+    near, far = rate, 1.0
+    for _ in range(60):
+        middle = (near + far) / 2
+        divergence = float(rel_entr(middle, rate) + rel_entr(1 - middle, 1 - rate))
+        if draws * divergence < -math.log(error):
+            near = middle
+        else:
+            far = middle
+    return far

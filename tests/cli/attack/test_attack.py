@@ -257,3 +257,19 @@ def test_held_out_clients_take_no_part(dpacct: Any) -> None:
     for share in ("0", "1", "0.001", "x"):
         ran = dpacct(f"train dp-fedavg --clients 20 --hold-out {share}")
         assert (ran.code, "--hold-out" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize("line", ["attack", "attack --json", "attack ''"])
+def test_a_missing_checkpoint_is_told(dpacct: Any, line: str) -> None:
+    ran = dpacct(line)
+    told = "dpacct: CHECKPOINT is missing; name a checkpoint of dpacct train.\n"
+    assert (ran.code, ran.err) == (2, told)
+
+
+@pytest.mark.usefixtures("trained")
+def test_a_checkpoint_that_names_no_ledger_is_told_by_its_own_name(dpacct: Any) -> None:
+    content = torch.load(CHECKPOINT, weights_only=False)
+    torch.save(content | {"ledger": "x"}, CHECKPOINT)
+    ran = dpacct(f"attack {CHECKPOINT}")
+    told = f"dpacct: CHECKPOINT is '{CHECKPOINT}'; it does not name its ledger.\n"
+    assert (ran.code, ran.err) == (2, told)

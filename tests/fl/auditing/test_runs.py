@@ -53,6 +53,8 @@ def audited(canaries=120, **options):
         {"clip_norm": None, "bound": fl.AdaptiveClip(0.5, indicator_noise=30.0)},
         {"method": fl.AlphaNormEC(), "clip_norm": None},
         {"method": fl.FedSMPRandK()},
+        # Most directions have no coordinate in most rounds.
+        {"method": fl.FedSMPRandK(0.05)},
         {"method": fl.DPFedLS()},
         {"method": fl.Scaffold(), "server": fl.Adam()},
         {"vectorize": False, "rounds": 3},
@@ -142,6 +144,7 @@ def test_directions_project_on_themselves():
     [
         ({"canaries": 5}, "canaries"),
         ({"canaries": 5000}, "canaries"),
+        ({"canaries": 10**12}, "canaries"),
         ({"canaries": 40, "error": 0.0}, "error"),
         ({"canaries": 40, "confidence": 1.0}, "confidence"),
         ({"canaries": 40, "others": "loud"}, "others"),

@@ -31,8 +31,8 @@ from dpacct.fl.privacy.markers import scatter
 from dpacct.ledger import Event
 from dpacct.rounds import Adjacency, Phase, Schedule
 
-# Canaries that are bounded at a time.
-_CHUNK = 64
+# Canaries that are bounded at a time; and those whose coins are tossed at all.
+_CHUNK, _MOST = 64, 1_000_000
 OTHERS = ("silent", "heard")
 _NAMES = {
     "guesses": "more canaries were recognized than the charged budget allows",
@@ -112,7 +112,7 @@ def audit_run(
     confidence = validate.positive_probability(
         "confidence", confidence, "the confidence of an audit", below_one=True
     )
-    number = validate.count("canaries", canaries, "canaries of an audit")
+    number = validate.count("canaries", canaries, "canaries of an audit", _MOST)
     error = validate.positive_probability("error", error, "the error of an audit")
     least = least_canaries(error)
     if number < least:
@@ -167,6 +167,8 @@ def _watch(run: Federation, people: CanaryClients) -> tuple[Seen, Schedule]:
         if state.released is None:
             raise Unsupported("too few noise shares arrived, and nothing was released")
         sums = state.released.cpu() * engine.plan.cohort_size
+        if not bool(sums.isfinite().all()):
+            raise Unsupported(f"round {state.round} released numbers that are not finite")
         projections.append(directions.project(sums, expected.weights) / expected.clip_norm)
         shifts.append(expected.lengths / expected.clip_norm)
         events.append(expected.event)
@@ -175,12 +177,13 @@ def _watch(run: Federation, people: CanaryClients) -> tuple[Seen, Schedule]:
     if not events:
         raise InvalidParameter("rounds", 0, f"no round ran: {run.stopped_because}")
     number = len(people.coins)
-    seen_all = torch.stack(projections).numpy()
+    seen_all, lengths = torch.stack(projections).numpy(), torch.stack(shifts).numpy()
     seen = Seen(
         seen_all[:, :number],
-        torch.stack(shifts).numpy()[:, :number],
+        lengths[:, :number],
         people.coins.numpy(),
-        seen_all[:, number:],
+        # A mask may leave a direction without a coordinate, and so without noise.
+        np.where(lengths > 0, seen_all, np.nan)[:, number:],
         np.array([event.releases[0].noise_multiplier for event in events]),
         engine.plan.sampling.sampling_rate,
         engine.plan.adjacency,
