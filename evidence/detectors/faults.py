@@ -157,7 +157,11 @@ class RealizedDenominator(fl.Method):
     def post(self, noised: Any, server_state: Any) -> Any:
         came = len(self.came)
         self.came.clear()
-        return noised.map(lambda vector: vector * noised.cohort_size / max(came, 1))
+
+        def spread(vector: Tensor) -> Tensor:
+            return vector * noised.cohort_size / max(came, 1)
+
+        return noised.map(spread)
 
 
 @dataclass(frozen=True)
