@@ -88,6 +88,14 @@ def parse_claims(text: str, name: str) -> Claims:
     return _Reader(name, find_lines(text)).claims(data)
 
 
+# What no reading leaves out.
+_ALWAYS = {
+    "rounds": "how many there are",
+    "sampling": "one of poisson, uniform, full",
+    "adjacency": "one of add-remove, replace-one, zero-out",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class _Reader(Reader):
     """Reads claims."""
@@ -159,9 +167,10 @@ class _Reader(Reader):
             key: value for key, value in own.items() if key in RUN_KEYS
         }
         where = path if own else path[:2]
-        for key in ("rounds", "sampling", "adjacency"):
+        for key, values in _ALWAYS.items():
             if key not in given:
-                self.refuse(where, f"{key} is missing; what runs is said in full")
+                rule = f"{key} is missing: {values}, in the claim or in each of its readings"
+                self.refuse(where, rule)
         clients = None
         if "num_clients" in given:
             clients = self.clients(given, where)

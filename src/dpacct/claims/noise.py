@@ -42,7 +42,7 @@ def read_noise(given: Mapping[str, Any], sampling: Sampling, num_clients: int | 
             raise InvalidParameter("noise_multiplier", None, rule, hint)
         return multiplier
     if "clip_norm" not in given:
-        rule = "a clip norm is missing: the noise multiplier is the noise std / clip norm"
+        rule = "clip_norm is missing: the noise multiplier is the noise std / clip_norm"
         raise InvalidParameter("clip_norm", None, rule)
     clip = validate.above_zero("clip_norm", given["clip_norm"], "a clip norm")
     on = given.get("noise_on", "sum")
@@ -56,7 +56,9 @@ def read_noise(given: Mapping[str, Any], sampling: Sampling, num_clients: int | 
     if multiplier is None:
         return validate.noise_multiplier(computed)
     if not math.isclose(multiplier, computed, rel_tol=_PRINTED):
-        slip = _slip(multiplier, deviation, clip, cohort, on)
+        slip = _slip(
+            multiplier, deviation, clip, cohort, on, from_variance="noise_std" not in given
+        )
         rule = f"{_source(given)} / clip_norm is {computed:.6g}"
         rule = f"{rule}, on the mean of {cohort:g} clients" if on == "mean" else rule
         raise InvalidParameter("noise_multiplier", multiplier, rule, slip)
@@ -118,16 +120,30 @@ def _planned_cohort(sampling: Sampling, num_clients: int | None) -> float | None
     return None if num_clients is None else sampling.sampling_rate * num_clients
 
 
-def _slip(printed: float, std: float, clip: float, cohort: float | None, on: str) -> str:
+def _slip(
+    printed: float,
+    std: float,
+    clip: float,
+    cohort: float | None,
+    on: str,
+    *,
+    from_variance: bool,
+) -> str:
     """The mix-up of units that explains why two figures of one noise differ, or nothing."""
-    plain = std / clip * (cohort if on == "mean" and cohort else 1.0)
+    count = cohort if on == "mean" and cohort else 1.0
+    plain = std / clip * count
+    squared = "The variance was divided by clip_norm; its root belongs there."
+    if from_variance:
+        squared = squared[:-1] + ", or it is a standard deviation: name it noise_std."
     explanations = [
         (plain / 2, "It was divided by the sensitivity 2 x clip_norm; here it is by clip_norm."),
         (2 * plain, "It was divided by half the clip norm; here it is by clip_norm itself."),
-        (math.sqrt(std) / clip, "noise_std looks like a variance: name it noise_variance."),
-        (std * std / clip, "The variance was divided by clip_norm; its root belongs there."),
+        (std * std / clip * count, squared),
         (plain * plain, "It looks like a variance: its root fits."),
     ]
+    if not from_variance:
+        root = "noise_std looks like a variance: name it noise_variance."
+        explanations.append((math.sqrt(std) / clip * count, root))
     if cohort is not None:
         other = plain * cohort if on == "sum" else plain / cohort
         where = "mean" if on == "sum" else "sum"
