@@ -1,6 +1,15 @@
 """Print every comparison."""
 
-from benchmarks import calibration, examples, federated, ledger, poisson_range, risk, startup
+from benchmarks import (
+    audits,
+    calibration,
+    examples,
+    federated,
+    ledger,
+    poisson_range,
+    risk,
+    startup,
+)
 
 if __name__ == "__main__":
     calibration.main()
@@ -16,3 +25,5 @@ if __name__ == "__main__":
     examples.main()
     print()
     poisson_range.main()
+    print()
+    audits.main()
