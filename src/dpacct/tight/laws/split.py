@@ -245,6 +245,9 @@ def _edges(cut: Cut, order: float, frequency: float, start: float) -> tuple[Arra
     many = last = len(edges[0]) - 1
     at = cut.first
     for end in ends:
+        if end <= at:
+            # A panel without a width has no relative error.
+            continue
         widths = [cut.small.width] if end <= cut.sure else []
         widths += [cut.faded.width] if at >= cut.fading else []
         narrow = max([frequency, *(_WAVE / (_WIDTHS * width) for width in widths)])
