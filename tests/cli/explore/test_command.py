@@ -318,6 +318,8 @@ def test_ctrl_c_at_a_terminal_says_one_line_and_keeps_the_rows() -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Where tests run in the background it is ignored, and what they start inherits that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads
     )
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
