@@ -66,6 +66,7 @@ def test_a_person_reads_of_examples(dpacct, folder):
     assert "for the same examples" in again.err
 
 
+@pytest.mark.slow
 def test_defaults_learn(dpacct):
     # Guessing gives 0.1.
     assert dpacct("train --examples --json").json["test_accuracy"] > 0.8
