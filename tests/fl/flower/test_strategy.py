@@ -111,9 +111,9 @@ def test_other_bounds_noises_and_cohorts_go_along(options):
     assert torch.equal(flat(run.model), expected)
 
 
-def own_loop() -> ClientApp:
+def own_loop(**options) -> ClientApp:
     """A ClientApp as its users write it: it moves each parameter, and says too much."""
-    found = ClientApp(mods=[private_mod()])
+    found = ClientApp(mods=[private_mod(**options)])
 
     @found.train()
     def train(message, context):
@@ -423,7 +423,7 @@ def test_another_version_of_the_messages_is_refused_on_both_sides(tmp_path, monk
     message = Message(content, dst_node_id=1, message_type="train")
     with pytest.raises(InvalidParameter, match="Install the same dpacct"):
         old(message, None)
-    with pytest.raises(InvalidParameter, match="version 1 of the messages"):
+    with pytest.raises(InvalidParameter, match="version 2 of the messages"):
         Roster(None)._client_of(1, Message(RecordDict({wire.SIGN: ConfigRecord(
             {"protocol": 9, "client": 0, "version": "9.9"})}), reply_to=message))  # fmt: skip
 
