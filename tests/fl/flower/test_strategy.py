@@ -447,6 +447,21 @@ def test_clients_that_nobody_knows_or_everybody_is_are_refused(tmp_path):
     assert not (tmp_path / "a").exists()
 
 
+def test_a_model_that_no_client_can_train_is_refused_before_anything_is_charged(tmp_path):
+    wide = client_app(lambda: linear(features=7), cross_entropy, own_data)
+    path = tmp_path / "run.ledger"
+    network = FakeGrid([wide for _ in CLIENTS])
+    with server(ledger=path) as run, pytest.raises(InvalidParameter, match="none can train"):
+        play(run, network)
+    assert not path.exists()
+    assert network.sent == []
+    # One of them costs its own contribution, as whatever goes wrong with one client.
+    with server(sampling=fl.Full(), rounds=1) as run:
+        last = []
+        play(run, FakeGrid([wide, *(app() for _ in CLIENTS[1:])]), on_round=last.append)
+        assert last[0].diagnostics.cohort_size == 5
+
+
 def test_too_few_clients_are_refused_unless_they_are_enough(tmp_path):
     few = [app() for _ in range(4)]
     refused_at_the_start(tmp_path, few, "6 clients answer within")

@@ -23,6 +23,7 @@ from dpacct.fl.engine.precision import reduced_precision
 from dpacct.fl.flower import wire
 from dpacct.fl.flower.hidden import HiddenSum
 from dpacct.fl.flower.own_loop import Handler, displacement
+from dpacct.fl.flower.trial import try_model
 from dpacct.fl.flower.versions import check_flower
 from dpacct.fl.flower.wire import Answer, Assignment
 from dpacct.fl.guards.replica import separate
@@ -97,7 +98,8 @@ def private_mod(
             f"{method.name or type(method).__name__} has its own {', '.join(inside)}, which a "
             "training loop of one's own does not call. Use dpacct.fl.flower.client_app"
         )
-    member = _Member(method, clip_norm, hidden, client)
+    # A loop of one's own is called with what a round has, and not before.
+    member = _Member(method, clip_norm, hidden, client, lambda _: "")
 
     def mod(message: Message, context: Context, call_next: Handler) -> Message:
         if not message.metadata.message_type.startswith("train"):
@@ -128,7 +130,13 @@ def client_app(
         clip_norm, hidden, client: as for `private_mod`.
     """
     method = DPFedAvg() if method is None else method
-    member = _Member(method, clip_norm, hidden, client)
+    member = _Member(
+        method,
+        clip_norm,
+        hidden,
+        client,
+        lambda context: try_model(model, loss, lambda: data(context)),
+    )
     app = ClientApp()
 
     @app.train()
@@ -149,11 +157,13 @@ class _Member:
         clip_norm: float | None,
         hidden: HiddenSum | None,
         client: Callable[[Context], int],
+        trial: Callable[[Context], str],
     ) -> None:
         self._flower = check_flower()
         self._method = method
         self._clip_norm = None if clip_norm is None else checked_norm(clip_norm)
         self._hidden = hidden
+        self._trial = trial
         self._client = client
 
     def respond(
@@ -207,6 +217,7 @@ class _Member:
                 "flower": self._flower,
                 "client": number,
                 "missing": missing,
+                "fails": self._trial(context),
                 "method": repr(self._method),
                 "clip_norm": self._clip_norm or 0.0,
                 "minimum": 0 if self._hidden is None else self._hidden.minimum,

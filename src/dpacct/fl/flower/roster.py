@@ -50,6 +50,7 @@ class Roster:
         self._expected = expected
         self._asked: dict[str, int] = {}
         self._known: set[int] = set()
+        self._failing: dict[int, str] = {}
         self.nodes: dict[int, int] = {}
 
     def gather(self, grid: Grid, enough: int, patience: float, poll: float) -> None:
@@ -67,6 +68,7 @@ class Roster:
                     raise InvalidParameter("partition-id", client, rule)
                 self.nodes[client] = node
             if len(self.nodes) >= enough:
+                self._check_trials()
                 return
             if time.monotonic() > deadline:
                 rule = f"{enough} clients answer within {patience:g} s"
@@ -87,6 +89,14 @@ class Roster:
             if self.nodes.setdefault(client, node) != node:
                 # Until the other one is gone it is asked again.
                 self._known.discard(node)
+
+    def _check_trials(self) -> None:
+        """Somebody can train: else each round would be charged, and none would hold anything."""
+        if self.nodes and self._failing.keys() >= self.nodes.keys():
+            client, kind = min(self._failing.items())
+            rule = f"on no client do model and loss take made-up examples (client {client}: {kind})"
+            hint = "The log of a SuperNode has the whole error. Nothing was charged."
+            raise InvalidParameter("clients", "none can train", rule, hint)
 
     def _ask(self, grid: Grid) -> None:
         there = set(grid.get_node_ids())
@@ -145,6 +155,11 @@ class Roster:
             rule = f"the norm that the server charges for {ours}"
             raise InvalidParameter("clip_norm", f"{norm} on client {client}", rule)
         self._check_shares(facts, client)
+        if facts.get("fails"):
+            _LOG.warning("client %s cannot train: %s", client, facts["fails"])
+            self._failing[client] = str(facts["fails"])
+        else:
+            self._failing.pop(client, None)
         return client
 
     def _check_shares(self, facts: ConfigRecord, client: int) -> None:
