@@ -13,10 +13,11 @@ import dpacct
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct.pairs.dominating import Direction, SymmetrizedPair, achieved_pair, proven_pair
 from dpacct.rounds import Full, Phase, Poisson, Round, Schedule, Uniform
+from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import find_engine
 from dpacct.tight.game import game, gap
-from dpacct.tight.game.answers import lower_delta
+from dpacct.tight.game.answers import lower_delta, lower_epsilon
 from dpacct.tight.game.curve import curve_delta
 from dpacct.tight.game.game import (
     game_delta,
@@ -25,7 +26,7 @@ from dpacct.tight.game.game import (
     two_strategies_delta,
 )
 from dpacct.tight.game.kinds import MOST_KINDS, fewer_kinds
-from dpacct.tight.game.plan import plan_at_epsilon
+from dpacct.tight.game.plan import plan_at_delta, plan_at_epsilon
 from dpacct.tight.game.strategies import add_pair
 from dpacct.tight.game.triangles import Triangle, not_too_flat, profile
 from tests.oracles.fixed_size_game import fixed_size_last, line_then, one_pair_last, two_rounds
@@ -141,6 +142,15 @@ def test_the_gap_of_the_grid_is_of_second_order() -> None:
         errors.append(1 - lower_delta(schedule, plan, epsilon) / reference)
     # A share four times as large doubles the step; the reference has a step four times smaller.
     assert 3.0 < errors[0] / errors[1] < 8.0
+
+
+@pytest.mark.parametrize("noise", [0.8, 1.0])
+def test_two_strategies_achieve_what_one_does_where_rates_are_small(noise: float) -> None:
+    """The least loss of a round is a few steps, and much of its probability lies next to it."""
+    schedule = 50 * Round(noise, Uniform(5, 1000))
+    alone = TightAccountant(engine="pairs").epsilon(schedule, 1e-5)
+    found = lower_epsilon(schedule, plan_at_delta(schedule, 1e-5), 1e-5)
+    assert alone.lower <= found <= alone.upper
 
 
 def test_epsilon_and_delta_agree() -> None:

@@ -6,6 +6,7 @@ What is chosen here decides how close the bounds are and what they cost, never w
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from dpacct.errors import NotConverged
@@ -33,6 +34,10 @@ _WORTH = 0.7
 # The lower bound's part of that share.
 _LOWER_SHARE = 0.5
 _FINER = 4
+# From so many steps to the least loss on, its place on the grid matters little; below, the last
+# point is tried at these shares of an interval before it. How much finer a grid may be for that.
+_MANY, _PLACES, _FINEST = 12, (0.3, 0.4, 0.5), 0.7
+_BITS = 20
 _LEAST_EPSILON = 1e-3
 _SMALLEST_LOG_DELTA = -40.0
 MAX_POINTS = 1 << 17
@@ -133,10 +138,13 @@ def _plan(
         step = _step(schedule, simple, tilt, epsilon, part, negligible, upper=upper)
         if not upper:
             # Two strategies are cheap, but not free.
-            least = min(frames[0].step / _FINER, _least_loss(schedule) / 4)
+            least = lattice(min(frames[0].step / _FINER, _least_loss(schedule) / 4))
             # Nor does the simple pair tell what its law loses on a grid where it is not played.
             simply_played = schedule.adjacency is not Adjacency.ZERO_OUT
-            step = max(step, lattice(least)) if simply_played else lattice(least)
+            step = max(step, least) if simply_played else least
+            if simply_played and step * _MANY > _least_loss(schedule):
+                lost = _lost(schedule, simple, tilt, negligible, upper=False)
+                step = _aligned(lost, step, _least_loss(schedule), part * epsilon * tilt)
         first, size = math.floor(-most / step) - 8, math.ceil((2 * most - epsilon) / step) + 16
         if size > MAX_POINTS:
             raise NotConverged(f"the game would need {size} losses, more than {MAX_POINTS}")
@@ -168,7 +176,7 @@ def _step(
 ) -> float:
     """The step with which M(tilt) on the grid is off by about the share of epsilon wanted."""
     wanted = share * epsilon * tilt
-    exact = float(simple.log_moment(tilt).lower)
+    lost_with = _lost(schedule, simple, tilt, negligible, upper=upper)
     step = math.sqrt(8 * share * epsilon / (schedule.rounds * (1 + tilt)))
     if not upper:
         # A law below has no losses beyond the least loss of remove and the largest of add.
@@ -176,11 +184,7 @@ def _step(
     before = math.inf
     for _ in range(_ATTEMPTS):
         step = lattice(step)
-        lost = -exact
-        for round_, count in schedule.distinct().items():
-            law = moment_law(round_, step, negligible, upper=upper)
-            lost += count * moment_on_grid(law, tilt, step)
-        lost = lost if upper else -lost
+        lost = lost_with(step)
         if lost <= 1.2 * wanted:
             return step
         if lost > _WORTH * before:
@@ -189,3 +193,45 @@ def _step(
         before = lost
         step *= min(max(math.sqrt(wanted / lost), 0.25), 0.5)
     return lattice(step)
+
+
+def _lost(
+    schedule: Schedule, simple: Composition, tilt: float, negligible: float, *, upper: bool
+) -> Callable[[float], float]:
+    """By how much log M(tilt) of the simple strategy is off on a grid with a step."""
+    exact = float(simple.log_moment(tilt).lower)
+
+    def lost(step: float) -> float:
+        off = -exact
+        for round_, count in schedule.distinct().items():
+            law = moment_law(round_, step, negligible, upper=upper)
+            off += count * moment_on_grid(law, tilt, step)
+        return off if upper else -off
+
+    return lost
+
+
+def _aligned(
+    lost: Callable[[float], float], usual: float, least_loss: float, wanted: float
+) -> float:
+    """A step for the lower bound where the least loss is a few steps.
+
+    Much of a round's probability lies next to that loss, so that what a law below lacks depends
+    on where the last point lies before it: of a coarse step that lies well there may be less than
+    of a finer one.
+    """
+    best, steps = (
+        (lost(usual), usual),
+        [_rounded(least_loss / (whole + part)) for whole in range(2, _MANY) for part in _PLACES],
+    )
+    for step in (step for step in steps if step > _FINEST * usual):
+        if best[0] <= wanted and step <= best[1]:
+            break
+        best = min(best, (lost(step), step))
+    return best[1]
+
+
+def _rounded(step: float) -> float:
+    """The step with few bits, so that its multiples are exact."""
+    mantissa, exponent = math.frexp(step)
+    return math.ldexp(math.floor(mantissa * 2**_BITS), exponent - _BITS)
