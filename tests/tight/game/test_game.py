@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,8 +17,9 @@ from dpacct.rounds import Full, Phase, Poisson, Round, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import find_engine
-from dpacct.tight.game import game, gap
-from dpacct.tight.game.answers import lower_delta, lower_epsilon
+from dpacct.tight.game import game, gap, stages
+from dpacct.tight.game.answers import lower_delta, lower_epsilon, upper_epsilon
+from dpacct.tight.game.cover import small_cover
 from dpacct.tight.game.curve import curve_delta
 from dpacct.tight.game.game import (
     game_delta,
@@ -161,6 +163,31 @@ def test_epsilon_and_delta_agree() -> None:
     # What is proven for one cannot contradict what is achieved for the other.
     assert game_delta(schedule, spent.upper).lower <= 1e-4
     assert game_delta(schedule, spent.lower).upper >= 1e-4
+
+
+def test_windows_cost_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = 60 * Round(3.0, Uniform(20, 100))
+    plan = plan_at_delta(schedule, 1e-5)
+    assert 0 < stages.window_above(schedule, plan, small_cover()) < plan.upper.size
+    kept = upper_epsilon(schedule, plan, small_cover(), 1e-5), lower_epsilon(schedule, plan, 1e-5)
+    monkeypatch.setattr(stages, "_DEVIATIONS", 0.0)
+    assert stages.window_above(schedule, plan, small_cover()) == 0
+    full = upper_epsilon(schedule, plan, small_cover(), 1e-5), lower_epsilon(schedule, plan, 1e-5)
+    assert full[0] * (1 - 1e-12) <= kept[0] <= full[0] * (1 + 1e-4)
+    assert full[1] * (1 - 1e-4) <= kept[1] <= full[1] * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("deviation", [0.01, 0.5])
+def test_windows_that_miss_epsilon_give_way_to_all_losses(deviation: float) -> None:
+    schedule = 20 * Round(3.0, Uniform(20, 100))
+    plan = plan_at_delta(schedule, 1e-5)
+    narrow = replace(plan, deviation=deviation)
+    ends = [
+        (lower_epsilon(schedule, one, 1e-5), upper_epsilon(schedule, one, small_cover(), 1e-5))
+        for one in (plan, narrow)
+    ]
+    # Where the crossing is tried depends on the pass: lower ends differ in the last digits.
+    assert ends[1][0] <= ends[0][0] * (1 + 1e-6) < ends[0][1] <= ends[1][1] * (1 + 1e-6)
 
 
 def test_a_narrower_gap_on_request() -> None:

@@ -91,8 +91,11 @@ def game_upper_epsilon(schedule: Schedule, delta: float) -> float:
     """The proven end of `game_epsilon`."""
     if not schedule.rounds:
         return 0.0
-    passes = [deltas_at(schedule, delta, way) for way in _checked_directions(schedule)]
-    return max(crossing(deltas, frame, delta) for frame, deltas in passes)
+    found: list[float] = []
+    for direction in _checked_directions(schedule):
+        plan, positions = _start(schedule, _at_delta(schedule, delta, direction))
+        found.append(upper_epsilon(schedule, plan, positions, delta))
+    return max(found)
 
 
 @lru_cache(maxsize=32)

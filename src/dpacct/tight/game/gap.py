@@ -27,7 +27,7 @@ from dpacct.tight.game.stages import (
     effort_below,
     needed,
     stages_above,
-    stages_below,
+    stages_plain,
 )
 
 # Losses times laws times rounds of all passes together: about a minute.
@@ -138,11 +138,11 @@ def refined(schedule: Schedule, coarse: GamePlan, cover: Cover, epsilon: float) 
     """The cover with those cells split that add the most; itself if none adds anything."""
     frame = coarse.upper
     above = stages_above(schedule, coarse, frame, cover)
-    below = stages_below(bounded_by(schedule)[0], coarse, frame)
+    simple = stages_plain(bounded_by(schedule)[0], coarse, frame)
     # Of a mean the part with the largest share tells enough.
     stages = [
         (max(mean, key=lambda part: part.share).stage, plain, count)
-        for (mean, count), (plain, _) in zip(above, below, strict=True)
+        for (mean, count), (plain, _) in zip(above, simple, strict=True)
     ]
     _, found = gains(stages, frame, -epsilon)
     if len(found) < len(cover) or not found.any():

@@ -51,6 +51,7 @@ class GamePlan:
         upper, lower: frames; the lower one is finer, since two strategies are cheap.
         negligible: probability.
         epsilon: about the answer.
+        deviation: of the tilted sum of losses, where it is known; 0 otherwise.
         direction: which of the neighbors plays P.
     """
 
@@ -58,6 +59,7 @@ class GamePlan:
     lower: Frame
     negligible: float
     epsilon: float
+    deviation: float = 0.0
     direction: Direction = Direction.REMOVE
 
 
@@ -149,7 +151,9 @@ def _plan(
         if size > MAX_POINTS:
             raise NotConverged(f"the game would need {size} losses, more than {MAX_POINTS}")
         frames.append(Frame(step, first, size, tilt))
-    return GamePlan(frames[0], frames[-1], negligible, epsilon)
+    alike = len(schedule.distinct()) == 1 and schedule.adjacency is not Adjacency.ZERO_OUT
+    deviation = math.sqrt(simple.cumulants(tilt).variance) if alike else 0.0
+    return GamePlan(frames[0], frames[-1], negligible, epsilon, deviation)
 
 
 def lattice(step: float) -> float:
