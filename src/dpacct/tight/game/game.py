@@ -31,7 +31,7 @@ from dpacct.tight.game.answers import (
     upper_epsilon,
 )
 from dpacct.tight.game.backward import Frame, rounds_above
-from dpacct.tight.game.cover import default_cover, small_cover
+from dpacct.tight.game.cover import default_cover, rare_cover, small_cover
 from dpacct.tight.game.gap import narrow_epsilon
 from dpacct.tight.game.mixtures import Mixing
 from dpacct.tight.game.plan import GamePlan, plan_at_delta, plan_at_epsilon
@@ -185,14 +185,14 @@ def _start(
     """
     noise = min(round_.noise_multiplier for round_ in schedule.distinct())
     mixtures = ((_DEFAULT_SHARE, None, _LONG), (_COARSE_SHARE, None, MOST_EFFORT))
-    quick = _LONG if noise < _MIXED else _QUICK
+    many = default_cover() if noise >= _MIXED else rare_cover()
     effort, mixed = math.inf, True
     for share, cover, most in (
-        (_DEFAULT_SHARE, default_cover(), quick),
+        (_DEFAULT_SHARE, default_cover(), _QUICK),
         *(mixtures if noise >= _MIXED else ()),
-        (_DEFAULT_SHARE, default_cover(), _LONG),
-        (_MIDDLE_SHARE, default_cover(), MOST_EFFORT),
-        (_COARSE_SHARE, default_cover(), MOST_EFFORT),
+        (_DEFAULT_SHARE, many, _LONG),
+        (_MIDDLE_SHARE, many, MOST_EFFORT),
+        (_COARSE_SHARE, many, MOST_EFFORT),
         (_COARSE_SHARE, small_cover(), MOST_EFFORT),
     ):
         if cover is None and not mixed:

@@ -34,7 +34,7 @@ from dpacct.tight.game.stages import (
 MOST_REFINED = 6e9
 _SHARE, _PART_OF_GAP, _COARSE_SHARE = 1e-3, 1 / 8, 4e-3
 # Parts of the gap that mixtures may give away as noise.
-_SLACKS = (0.3, 0.15)
+_SLACKS = (0.2, 0.1)
 _MOST_CELLS = 400
 # One cell in so many is split at once.
 _PART = 12

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from dpacct.errors import NotConverged
 from dpacct.pairs.dominating import Direction
-from dpacct.rounds import Adjacency, Schedule
+from dpacct.rounds import Adjacency, Phase, Schedule
 from dpacct.tight.composition import Composition
 from dpacct.tight.game.backward import Frame
 from dpacct.tight.game.rounds import (
@@ -38,6 +38,8 @@ _FINER = 4
 # point is tried at these shares of an interval before it. How much finer a grid may be for that.
 _MANY, _PLACES, _FINEST = 12, (0.3, 0.4, 0.5), 0.7
 _BITS = 20
+# Of so many kinds of rounds laws are made for a plan.
+_MOST_LAWS = 24
 _LEAST_EPSILON = 1e-3
 _SMALLEST_LOG_DELTA = -40.0
 MAX_POINTS = 1 << 17
@@ -203,6 +205,9 @@ def _lost(
     schedule: Schedule, simple: Composition, tilt: float, negligible: float, *, upper: bool
 ) -> Callable[[float], float]:
     """By how much log M(tilt) of the simple strategy is off on a grid with a step."""
+    if len(schedule.distinct()) > _MOST_LAWS:
+        schedule = _fewer(schedule)
+        simple = Composition.of_schedule(schedule, simple_pair, Direction.REMOVE)
     exact = float(simple.log_moment(tilt).lower)
 
     def lost(step: float) -> float:
@@ -213,6 +218,19 @@ def _lost(
         return off if upper else -off
 
     return lost
+
+
+def _fewer(schedule: Schedule) -> Schedule:
+    """As many rounds of a few of the kinds: about the same grid serves."""
+    kinds = sorted(
+        schedule.distinct().items(),
+        key=lambda kind: kind[0].sampling_rate / kind[0].noise_multiplier,
+    )
+    each = math.ceil(len(kinds) / _MOST_LAWS)
+    groups = [kinds[first : first + each] for first in range(0, len(kinds), each)]
+    return Schedule(
+        Phase(group[len(group) // 2][0], sum(count for _, count in group)) for group in groups
+    )
 
 
 def _aligned(

@@ -29,7 +29,7 @@ Above = list[tuple[Mean, int]]
 Below = list[tuple[Stage, int]]
 
 # What the laws of one kind of round cost; the cells of a larger cover are thinner.
-_A_COVER, _OF_ANGLES = 2.4e3, 1.7e4
+_A_COVER, _A_CELL, _OF_ANGLES = 2.4e3, 1e5, 1.7e4
 # The same for mixtures, and of how much noise that is true.
 _A_MIXTURE, _USUAL_SLACK = 2e8, 4e-3
 # Where laws are few the transform of the values counts, too.
@@ -38,6 +38,8 @@ _ALONE = 6
 _STRATEGIES = 8
 # Windows hold so many deviations of the sum of losses.
 _DEVIATIONS = 4.4
+# The laws of two strategies for one kind of round.
+_TWO_LAWS = 8e5
 # Laws times losses that are kept at a time: less than a gigabyte.
 _MOST_KEPT = 4e7
 
@@ -148,7 +150,8 @@ def effort_above(schedule: Schedule, frame: Frame, positions: Positions) -> floa
     elif isinstance(positions, Mixing):
         laws, each = LAWS + _ALONE, _A_MIXTURE * max(1.0, _USUAL_SLACK / positions.slack)
     else:
-        laws, each = len(positions), _A_COVER * len(positions) ** 2
+        laws = len(positions)
+        each = _A_COVER * laws**2 + _A_CELL * laws
     kinds = sum(is_game(round_) for round_ in _kinds(blended))
     if kinds * laws * frame.size > _MOST_KEPT:
         return math.inf
@@ -168,4 +171,5 @@ def needed(effort: float, most: float) -> str:
 
 def effort_below(schedule: Schedule, frame: Frame) -> float:
     """The same for two strategies."""
-    return float(_STRATEGIES * schedule.rounds * frame.size)
+    laws = _TWO_LAWS * len(schedule.distinct())
+    return laws + float(_STRATEGIES * schedule.rounds * frame.size)
