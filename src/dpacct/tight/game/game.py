@@ -35,6 +35,7 @@ from dpacct.tight.game.cover import default_cover, rare_cover, small_cover
 from dpacct.tight.game.gap import narrow_epsilon
 from dpacct.tight.game.mixtures import Mixing
 from dpacct.tight.game.plan import GamePlan, plan_at_delta, plan_at_epsilon
+from dpacct.tight.game.played import is_game
 from dpacct.tight.game.refine import check_gap
 from dpacct.tight.game.rounds import Positions, check_schedule, directions
 from dpacct.tight.game.stages import are_bounded, effort_above, effort_below, needed, stages_above
@@ -44,6 +45,8 @@ _QUICK, _LONG, MOST_EFFORT, _CHEAP = 1e8, 8e8, 2e9, 1e9
 # The share of the noise that mixtures may give away, and the noise from which on they are better
 # than many cells: where one round's loss may be large, cells are.
 _SLACK, _MIXED = 2e-3, 2.0
+# Up to this rate some cells are of no use where there is little noise.
+_RARE = 0.03
 _DEFAULT_SHARE, _MIDDLE_SHARE, _COARSE_SHARE = 1e-3, 2e-3, 4e-3
 
 
@@ -185,10 +188,13 @@ def _start(
     """
     noise = min(round_.noise_multiplier for round_ in schedule.distinct())
     mixtures = ((_DEFAULT_SHARE, None, _LONG), (_COARSE_SHARE, None, MOST_EFFORT))
-    many = default_cover() if noise >= _MIXED else rare_cover()
+    rates = [round_.sampling_rate for round_ in schedule.distinct() if is_game(round_)]
+    rare = noise < _MIXED and max(rates, default=1.0) <= _RARE
+    many = rare_cover() if rare else default_cover()
+    quick = _QUICK if rare or noise >= _MIXED else _LONG
     effort, mixed = math.inf, True
     for share, cover, most in (
-        (_DEFAULT_SHARE, default_cover(), _QUICK),
+        (_DEFAULT_SHARE, default_cover(), quick),
         *(mixtures if noise >= _MIXED else ()),
         (_DEFAULT_SHARE, many, _LONG),
         (_MIDDLE_SHARE, many, MOST_EFFORT),
