@@ -7,8 +7,8 @@ seen is what leaves the aggregator: the noisy mean of each round.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -23,13 +23,14 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.auditing.canaries import CanaryClients, Directions
 from dpacct.fl.clients import Population
 from dpacct.fl.engine.engine import Engine
+from dpacct.fl.engine.loop import RoundLoop
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.federation import Federation
 from dpacct.fl.local.batches import chunks
 from dpacct.fl.privacy.findings import AuditFailed
 from dpacct.fl.privacy.markers import scatter
 from dpacct.ledger import Event
-from dpacct.rounds import Adjacency, Phase, Schedule
+from dpacct.rounds import Adjacency, Phase, Round, Schedule
 
 # Canaries that are bounded at a time; and those whose coins are tossed at all.
 _CHUNK, _MOST = 64, 1_000_000
@@ -48,7 +49,8 @@ class RunAudit:
     Attributes:
         charged: the epsilon that the rounds which ran are charged, at their delta.
         shown: what canaries prove, beside what was promised.
-        gaussian_epsilon: the run exceeds it, if its noise is Gaussian and its sampling as charged.
+        gaussian_epsilon: the run exceeds it, if its noise is Gaussian and its sampling as charged;
+            that of the updates alone, where a count of clipped clients is released beside them.
         rounds: how many ran. clients: besides the canaries.
         noise_multiplier: of the first round, as charged.
     """
@@ -96,18 +98,18 @@ def audit_run(
             ``lambda people: Federation(model, loss, people, rounds=20, ...)``; with a model of its
             own, for it is trained.
         clients: who else takes part.
+        canaries: how many; each takes part or not (under replace-one: sends one of two opposite
+            updates) by a coin. About 200 find noise that is 20 % too small.
         others: "silent": they train, and send nothing. Privacy is promised against attackers who
             know what others send, and can subtract it; so this shows most. "heard": they send what
             they train, which hides canaries, and shows what the model of a real run does.
-        canaries: how many; each takes part or not (under replace-one: sends one of two opposite
-            updates) by a coin. About 200 find noise that is 20 % too small.
         error: probability that a run which does as it is charged for fails.
         confidence: of the epsilons that are shown, each.
     Returns:
         What was shown. Fewer canaries and rounds show less; passing is evidence, not a proof.
     Raises:
         InvalidParameter: too few canaries for the error, or more than the model has room for.
-        Unsupported: a run whose release this audit cannot read.
+        Unsupported: a run whose release this audit cannot read, or of several processes.
     """
     confidence = validate.positive_probability(
         "confidence", confidence, "the confidence of an audit", below_one=True
@@ -116,12 +118,17 @@ def audit_run(
     error = validate.positive_probability("error", error, "the error of an audit")
     least = least_canaries(error)
     if number < least:
-        rule = f"with an error of {error:g} an audit needs at least {least}: half of them guess it"
+        rule = (
+            f"with an error of {error:g} an audit needs at least {least}: luck guesses fewer coins"
+        )
         raise InvalidParameter("canaries", number, rule)
     if others not in OTHERS:
         raise InvalidParameter("others", others, f"the other clients are {' or '.join(OTHERS)}")
     people = CanaryClients(clients, number, silent=others == "silent")
     with build(people) as run:
+        if not isinstance(run.player, RoundLoop):
+            # Each process would toss coins of its own.
+            raise Unsupported("an audit watches a run of one process, and this one has several")
         engine, account = run.player.engine, run.player.account
         if engine.clients is not people:
             rule = "the run trains the clients that it is given"
@@ -129,18 +136,16 @@ def audit_run(
         reason = run.not_private_because
         if reason is not None:
             raise Unsupported(f"nothing is promised that could be tested: {reason}")
-        seen, schedule = _watch(run, people)
-        promise = Promise.of(schedule, account.accountant)
+        seen, events = _watch(run, run.player, people)
+        promise = Promise.of(_composed(event.charged for event in events), account.accountant)
         charged = run.epsilon
         judged = find_accountant(account.accountant)
     made = best_number(seen, charged.delta, 1 - confidence)
     shown = judge(seen, promise, made, charged.delta, error, confidence)
-    gaussian = 0.0
-    if math.isfinite(shown.noise_factor):
-        likely = schedule.scale_noise(shown.noise_factor)
-        gaussian = judged.epsilon(likely, charged.delta).lower
-    noise = schedule.phases[0].round.noise_multiplier
-    return RunAudit(charged, shown, gaussian, schedule.rounds, len(clients), noise)
+    likely = _as_seen(events, shown.noise_factor)
+    gaussian = 0.0 if likely is None else judged.epsilon(likely, charged.delta).lower
+    noise = events[0].charged.noise_multiplier
+    return RunAudit(charged, shown, gaussian, len(events), len(clients), noise)
 
 
 def least_canaries(error: float) -> int:
@@ -152,9 +157,31 @@ def least_canaries(error: float) -> int:
     return math.ceil(-math.log2(error / 3)) + 1
 
 
-def _watch(run: Federation, people: CanaryClients) -> tuple[Seen, Schedule]:
-    """Train, and note what each release shows."""
-    player = run.player
+def _composed(rounds: Iterable[Round]) -> Schedule:
+    return Schedule(Phase(each, 1) for each in rounds)
+
+
+def _as_seen(events: tuple[Event, ...], factor: float) -> Schedule | None:
+    """The updates alone, with noise that is at most this times what was charged; None: any noise.
+
+    The spread is that of the updates' noise; a count of clipped clients, released beside them, has
+    another, at which nobody looked.
+    """
+    noises = [factor * event.releases[0].noise_multiplier for event in events]
+    low, high = validate.NOISE_MULTIPLIER_RANGE
+    if max(noises) > high:
+        return None
+    # More noise than was seen proves less.
+    return _composed(
+        replace(event.charged, noise_multiplier=max(noise, low))
+        for event, noise in zip(events, noises, strict=True)
+    )
+
+
+def _watch(
+    run: Federation, player: RoundLoop, people: CanaryClients
+) -> tuple[Seen, tuple[Event, ...]]:
+    """Train, and note what each release shows, and what was charged for it."""
     engine, state = player.engine, player.state
     replaced = engine.plan.adjacency is Adjacency.REPLACE_ONE
     directions = people.aim(engine.layout.size, state.bound.clip_norm, replaced=replaced)
@@ -188,7 +215,7 @@ def _watch(run: Federation, people: CanaryClients) -> tuple[Seen, Schedule]:
         engine.plan.sampling.sampling_rate,
         engine.plan.adjacency,
     )
-    return seen, Schedule(Phase(event.charged, 1) for event in events)
+    return seen, tuple(events)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
