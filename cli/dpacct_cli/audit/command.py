@@ -14,7 +14,9 @@ from dpacct_cli.options import number
 from dpacct_cli.parameters import option
 from dpacct_cli.render import Answer, show
 from dpacct_cli.train import options as trained
+from dpacct_cli.train.command import refuse_batch
 from dpacct_cli.train.settings import KEYS, Settings, combine, load
+from dpacct_cli.words import about_examples
 
 FAULTY = 1
 # Heading of the help.
@@ -43,8 +45,8 @@ Others = Annotated[
     option(
         "--others",
         metavar="WAY",
-        help="The other clients: silent (default), or heard, which hides canaries among what is "
-        "trained.",
+        help="The other clients, or examples: silent (default), or heard, which hides canaries "
+        "among what is trained.",
         panel=THE_AUDIT,
     ),
 ]
@@ -79,12 +81,14 @@ def audit(
     data_dir: trained.DataDir = None,
     clients: options.ClientsOnly = None,
     partition: trained.Partition = None,
+    examples: trained.Examples = False,
     model: trained.Model = None,
     preset: trained.Preset = None,
     config: trained.Config = None,
     rounds: options.Rounds = None,
+    epochs: trained.Epochs = None,
     q: options.Rate = None,
-    cohort: options.CohortOnly = None,
+    cohort: options.Cohort = None,
     sampling: options.SamplingName = None,
     adjacency: options.AdjacencyName = None,
     eps: options.Eps = None,
@@ -106,14 +110,20 @@ def audit(
       dpacct audit dp-fedavg --rounds 20 --noise 1 --sampling full
       dpacct audit dp-fedpgn --set rho=0.1 --data mnist --data-dir data
       dpacct audit mymethods:Proximal --json
+      dpacct audit dp-fedavg --examples --batch 128 --rounds 50
       dpacct audit --run mnist.dp-fedavg-1.settings.json
     """
     given = locals()
     style = options.read_style(as_json, quiet)
-    flag = "yes" if secure_noise else None
-    typed = {key: given.get(key) for key in KEYS} | {"secure_noise": flag}
+    typed = {key: given.get(key) for key in KEYS} | {
+        "secure_noise": "yes" if secure_noise else None,
+        "examples": "yes" if examples else None,
+    }
     layers = (tuple(assignments or ()), preset, config)
+    refuse_batch(examples=bool(examples or config))
     settings = _settings(method, run, typed, layers)
+    if settings.get("examples"):
+        about_examples()
     planted = validate.count("canaries", number(canaries), "the number of canaries")
     wrong = validate.positive_probability("error", number(error), "an error", below_one=True)
     sure = validate.positive_probability(
@@ -141,10 +151,10 @@ def _settings(
 ) -> Settings:
     """What is audited: the settings of a run, or what is typed."""
     if run is None:
-        if method is None:
+        if method is None and not typed["examples"]:
             known = f"a method is one of {', '.join(trained.METHODS)}, or package.module:Class"
             raise InvalidParameter("method", None, known)
-        return combine(method, typed, *layers)
+        return combine(method or trained.METHODS[0], typed, *layers)
     said = [key for key, value in typed.items() if value is not None]
     if method is not None or said or any(layers):
         other = method or (

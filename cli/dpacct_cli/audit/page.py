@@ -42,7 +42,7 @@ def data(settings: Settings, job: Job, found: RunAudit) -> dict[str, Any]:
         "guesses": guesses.made,
         "right": guesses.right,
         "error": shown.error,
-        "clients": found.clients,
+        f"{job.unit}s": found.clients,
         "sampling": job.sampling.name,
         "sampling_rate": job.sampling.sampling_rate,
         "adjacency": job.adjacency or str(job.sampling.default_adjacency),
@@ -74,7 +74,7 @@ def page(settings: Settings, job: Job, found: RunAudit) -> Page:
         *mechanism.rows(plan),
         Row(
             "training",
-            f"{settings.method} on {job.dataset.name}, {found.clients:,} clients, the canaries",
+            f"{settings.method} on {job.dataset.name}, {found.clients:,} {job.unit}s, the canaries",
         ),
     ]
     error = f"A sound run is called faulty with a probability of {plain(shown.error)} at most."

@@ -10,7 +10,8 @@ from torch import nn
 
 from dpacct import Full, Poisson, fl
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.auditing.canaries import CanaryClients, Directions
+from dpacct.fl.auditing.canaries import Canaries, Directions
+from dpacct.fl.auditing.populations import with_canaries
 from dpacct.fl.auditing.runs import audit_run, least_canaries
 from tests.fl.problems import cross_entropy, make_clients
 
@@ -115,15 +116,16 @@ def test_the_preflight_sees_them_before():
 
 
 def test_canaries_are_trained_and_bounded_like_all_others():
-    people = CanaryClients(make_clients([5, 3]), 40, silent=True)
-    directions = people.aim(600, 0.5, replaced=False)
+    canaries = Canaries(40)
+    people = with_canaries(make_clients([5, 3]), canaries, silent=True)
+    directions = canaries.aim(600, 0.5, replaced=False)
     assert len(people) == 42
     assert len(people[-40:]) == 40
-    inside = [number for number in range(40) if people.coins[number]]
+    inside = [number for number in range(40) if canaries.coins[number]]
     for number in range(40):
         update = people[2 + number].update
         assert bool(update.any()) == (number in inside)
-    rows = torch.stack([people.raw(number) for number in range(40)]).double()
+    rows = torch.stack([canaries.raw(number) for number in range(40)]).double()
     assert torch.equal((rows @ rows.T).fill_diagonal_(0), torch.zeros(40, 40))
     assert rows.norm(dim=1).min() > 0.5
     assert not people[0].update.any()
@@ -170,9 +172,3 @@ def test_a_run_of_other_clients_is_refused():
     build = builder()
     with pytest.raises(InvalidParameter, match="build"):
         audit_run(lambda _: build(others), make_clients([5, 3]), canaries=40)
-
-
-def test_examples_are_refused():
-    examples = fl.Examples(torch.utils.data.TensorDataset(torch.randn(9, 4), torch.zeros(9).long()))
-    with pytest.raises(Unsupported, match="examples"):
-        audit_run(builder(), examples, canaries=40)

@@ -10,8 +10,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from dpacct import validate
@@ -20,19 +18,20 @@ from dpacct.budget import Spent
 from dpacct.empirical.one_run import Seen, Shown, best_number, judge
 from dpacct.empirical.promises import Promise
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.auditing.canaries import CanaryClients, Directions
+from dpacct.fl.auditing.canaries import Canaries
+from dpacct.fl.auditing.populations import with_canaries
+from dpacct.fl.auditing.watching import Aimed, Watch
 from dpacct.fl.clients import Population
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.federation import Federation
-from dpacct.fl.local.batches import chunks
 from dpacct.fl.privacy.findings import AuditFailed
 from dpacct.fl.privacy.markers import scatter
 from dpacct.ledger import Event
 from dpacct.rounds import Adjacency, Phase, Schedule
 
-# Canaries that are bounded at a time; and those whose coins are tossed at all.
-_CHUNK, _MOST = 64, 1_000_000
+# Canaries whose coins are tossed at all.
+_MOST = 1_000_000
 OTHERS = ("silent", "heard")
 _NAMES = {
     "guesses": "more canaries were recognized than the charged budget allows",
@@ -120,7 +119,8 @@ def audit_run(
         raise InvalidParameter("canaries", number, rule)
     if others not in OTHERS:
         raise InvalidParameter("others", others, f"the other clients are {' or '.join(OTHERS)}")
-    people = CanaryClients(clients, number, silent=others == "silent")
+    planted = Canaries(number)
+    people = with_canaries(clients, planted, silent=others == "silent")
     with build(people) as run:
         engine, account = run.player.engine, run.player.account
         if engine.clients is not people:
@@ -129,7 +129,7 @@ def audit_run(
         reason = run.not_private_because
         if reason is not None:
             raise Unsupported(f"nothing is promised that could be tested: {reason}")
-        seen, schedule = _watch(run, people)
+        seen, schedule = _watch(run, planted)
         promise = Promise.of(schedule, account.accountant)
         charged = run.epsilon
         judged = find_accountant(account.accountant)
@@ -152,72 +152,38 @@ def least_canaries(error: float) -> int:
     return math.ceil(-math.log2(error / 3)) + 1
 
 
-def _watch(run: Federation, people: CanaryClients) -> tuple[Seen, Schedule]:
+def _watch(run: Federation, canaries: Canaries) -> tuple[Seen, Schedule]:
     """Train, and note what each release shows."""
     player = run.player
     engine, state = player.engine, player.state
-    replaced = engine.plan.adjacency is Adjacency.REPLACE_ONE
-    directions = people.aim(engine.layout.size, state.bound.clip_norm, replaced=replaced)
-    expected = _Expected.of(engine, state, people, directions)
-    projections: list[Tensor] = []
-    shifts: list[Tensor] = []
+    plan = engine.plan
+    replaced = plan.adjacency is Adjacency.REPLACE_ONE
+    canaries.aim(engine.layout.size, state.bound.clip_norm, replaced=replaced)
+    watch = Watch(canaries)
+    expected = _expected(engine, state, canaries)
     events: list[Event] = []
     for _ in run:
         state = player.state
         if state.released is None:
             raise Unsupported("too few noise shares arrived, and nothing was released")
-        sums = state.released.cpu() * engine.plan.cohort_size
-        if not bool(sums.isfinite().all()):
-            raise Unsupported(f"round {state.round} released numbers that are not finite")
-        projections.append(directions.project(sums, expected.weights) / expected.clip_norm)
-        shifts.append(expected.lengths / expected.clip_norm)
-        events.append(expected.event)
+        watch.see(state.released * plan.cohort_size, *expected)
+        events.append(expected[1])
         if run.round < run.rounds:
-            expected = _Expected.of(engine, state, people, directions)
+            expected = _expected(engine, state, canaries)
     if not events:
         raise InvalidParameter("rounds", 0, f"no round ran: {run.stopped_because}")
-    number = len(people.coins)
-    seen_all, lengths = torch.stack(projections).numpy(), torch.stack(shifts).numpy()
-    seen = Seen(
-        seen_all[:, :number],
-        lengths[:, :number],
-        people.coins.numpy(),
-        # A mask may leave a direction without a coordinate, and so without noise.
-        np.where(lengths > 0, seen_all, np.nan)[:, number:],
-        np.array([event.releases[0].noise_multiplier for event in events]),
-        engine.plan.sampling.sampling_rate,
-        engine.plan.adjacency,
-    )
+    seen = watch.seen(plan.sampling.sampling_rate, plan.adjacency)
     return seen, Schedule(Phase(event.charged, 1) for event in events)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Expected:
-    """What canaries contribute to the next round, if they take part.
+def _expected(engine: Engine, state: TrainingState, canaries: Canaries) -> tuple[Aimed, Event]:
+    """What canaries contribute to the next round, bounded as the engine does."""
+    kept = engine.open(state).kept
 
-    Attributes:
-        weights: float64 [d], at each coordinate that of the bounded canary which has it, length 1.
-        lengths: float64 [n], of the bounded canaries. clip_norm, event: of the round.
-    """
+    def bounded(rows: Tensor) -> Tensor:
+        inside = engine.bound(state, kept, rows).bounded.rows
+        return scatter(inside, kept, engine.layout.size)
 
-    weights: Tensor
-    lengths: Tensor
-    clip_norm: float
-    event: Event
-
-    @classmethod
-    def of(
-        cls, engine: Engine, state: TrainingState, people: CanaryClients, directions: Directions
-    ) -> _Expected:
-        """Bound them as the engine does."""
-        kept = engine.open(state).kept
-        like = next(iter(state.params.values()))
-        whole = torch.zeros(engine.layout.size, dtype=torch.float64)
-        for numbers in chunks(range(directions.count), _CHUNK):
-            rows = torch.stack([people.raw(number) for number in numbers]).to(like)
-            rows = engine.bound(state, kept, rows).bounded.rows
-            whole += scatter(rows, kept, engine.layout.size).sum(dim=0).double().cpu()
-        lengths = directions.project(whole, whole).sqrt()
-        shares = torch.where(lengths > 0, lengths, 1.0)[directions.owners.clamp(min=0)]
-        event = engine.plan.event(state.bound, engine.noise, {})
-        return cls(whole / shares, lengths, state.bound.clip_norm, event)
+    like = next(iter(state.params.values()))
+    aimed = Aimed.of(canaries, bounded, like, state.bound.clip_norm)
+    return aimed, engine.plan.event(state.bound, engine.noise, {})
