@@ -9,6 +9,7 @@ if find_spec("torch") is None:
     )
 
 from dpacct.fl.auditing.audit import audit
+from dpacct.fl.auditing.loops import audit_loop
 from dpacct.fl.auditing.runs import RunAudit, audit_run
 from dpacct.fl.clients import ClientData, Population
 from dpacct.fl.engine.open_round import OpenRound
@@ -115,6 +116,7 @@ __all__ = [
     "Timing",
     "Uniform",
     "audit",
+    "audit_loop",
     "audit_run",
     "evaluate",
     "privatize",

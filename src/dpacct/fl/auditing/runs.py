@@ -108,19 +108,9 @@ def audit_run(
         InvalidParameter: too few canaries for the error, or more than the model has room for.
         Unsupported: a run whose release this audit cannot read.
     """
-    confidence = validate.positive_probability(
-        "confidence", confidence, "the confidence of an audit", below_one=True
-    )
-    number = validate.count("canaries", canaries, "canaries of an audit", _MOST)
-    error = validate.positive_probability("error", error, "the error of an audit")
-    least = least_canaries(error)
-    if number < least:
-        rule = f"with an error of {error:g} an audit needs at least {least}: half of them guess it"
-        raise InvalidParameter("canaries", number, rule)
-    if others not in OTHERS:
-        raise InvalidParameter("others", others, f"the other clients are {' or '.join(OTHERS)}")
-    planted = Canaries(number)
-    people = with_canaries(clients, planted, silent=others == "silent")
+    wanted = Wanted.checked(canaries, others, error, confidence)
+    planted = Canaries(wanted.canaries)
+    people = with_canaries(clients, planted, silent=wanted.silent)
     with build(people) as run:
         engine, account = run.player.engine, run.player.account
         if engine.clients is not people:
@@ -130,17 +120,59 @@ def audit_run(
         if reason is not None:
             raise Unsupported(f"nothing is promised that could be tested: {reason}")
         seen, schedule = _watch(run, planted)
-        promise = Promise.of(schedule, account.accountant)
         charged = run.epsilon
-        judged = find_accountant(account.accountant)
-    made = best_number(seen, charged.delta, 1 - confidence)
-    shown = judge(seen, promise, made, charged.delta, error, confidence)
+    return conclude(seen, schedule, charged, account.accountant, wanted, len(clients))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What an audit is asked for, checked; see `audit_run`."""
+
+    canaries: int
+    silent: bool
+    error: float
+    confidence: float
+
+    @classmethod
+    def checked(cls, canaries: int, others: str, error: float, confidence: float) -> Wanted:
+        """As asked.
+
+        Raises:
+            InvalidParameter: a value out of range, or too few canaries for the error.
+        """
+        confidence = validate.positive_probability(
+            "confidence", confidence, "the confidence of an audit", below_one=True
+        )
+        number = validate.count("canaries", canaries, "canaries of an audit", _MOST)
+        error = validate.positive_probability("error", error, "the error of an audit")
+        least = least_canaries(error)
+        if number < least:
+            words = f"with an error of {error:g} an audit needs at least {least}"
+            raise InvalidParameter("canaries", number, f"{words}: half of them guess it")
+        if others not in OTHERS:
+            raise InvalidParameter("others", others, f"the other clients are {' or '.join(OTHERS)}")
+        return cls(number, others == "silent", error, confidence)
+
+
+def conclude(
+    seen: Seen, schedule: Schedule, charged: Spent, accountant: str, wanted: Wanted, clients: int
+) -> RunAudit:
+    """What a run showed, beside what it was charged.
+
+    Args:
+        seen: of the run. schedule: the rounds that it was charged for.
+        charged: their epsilon. accountant: that proves it. clients: besides the canaries.
+    """
+    promise = Promise.of(schedule, accountant)
+    judged = find_accountant(accountant)
+    made = best_number(seen, charged.delta, 1 - wanted.confidence)
+    shown = judge(seen, promise, made, charged.delta, wanted.error, wanted.confidence)
     gaussian = 0.0
     if math.isfinite(shown.noise_factor):
         likely = schedule.scale_noise(shown.noise_factor)
         gaussian = judged.epsilon(likely, charged.delta).lower
     noise = schedule.phases[0].round.noise_multiplier
-    return RunAudit(charged, shown, gaussian, schedule.rounds, len(clients), noise)
+    return RunAudit(charged, shown, gaussian, schedule.rounds, clients, noise)
 
 
 def least_canaries(error: float) -> int:
