@@ -1,7 +1,7 @@
 """The options that several commands share: their names, their help, and the style of output.
 
 All values arrive as text, so that the library judges what was typed. Defaults stand in the help
-texts: some releases of Typer print theirs with a stray backslash.
+texts, as they may depend on other options.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Parameter(NamedTuple):
 def option(
     *names: str,
     metavar: str,
-    help: str,  # noqa: A002 - what it is
+    help: str,  # noqa: A002 - the text of --help
     panel: str = "",
     known: Callable[[], Iterable[str]] | None = None,
 ) -> Parameter:
@@ -76,12 +76,12 @@ def option(
     return Parameter("text", names, metavar, help, panel, known)
 
 
-def repeated(*names: str, metavar: str, help: str, panel: str = "") -> Parameter:  # noqa: A002 - as above
+def repeated(*names: str, metavar: str, help: str, panel: str = "") -> Parameter:  # noqa: A002 - the text of --help
     """An option that may be given several times, each with a text."""
     return Parameter("texts", names, metavar, help, panel)
 
 
-def flag(*names: str, help: str, panel: str = "") -> Parameter:  # noqa: A002 - as above
+def flag(*names: str, help: str, panel: str = "") -> Parameter:  # noqa: A002 - the text of --help
     """An option without a value."""
     return Parameter("flag", names, "", help, panel)
 
@@ -89,7 +89,7 @@ def flag(*names: str, help: str, panel: str = "") -> Parameter:  # noqa: A002 - 
 def argument(
     *,
     metavar: str,
-    help: str,  # noqa: A002 - as above
+    help: str,  # noqa: A002 - the text of --help
     known: Callable[[], Iterable[str]] | None = None,
 ) -> Parameter:
     """What is typed without a name; in brackets where it may be left out."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,24 @@ def dpacct() -> Callable[..., Ran]:
         return Ran([word for line in lines for word in shlex.split(line)])
 
     return run
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Models this small wait for threads longer than they compute."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, where no data sets are known."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DPACCT_DATA", raising=False)
+    return tmp_path
 
 
 @pytest.fixture

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given
@@ -148,6 +151,16 @@ def true_auc(mu: float, *, rounded: bool) -> float:
     p, q = masses(mu), masses(0.0)
     below = np.cumsum(q) - q
     return float((p * (below + q / 2)).sum())
+
+
+def test_the_interval_of_an_advantage_is_rounded_outward():
+    # Equal scores: what is observed is 0, and the upper end is the reach alone.
+    for inside, outside in itertools.product(range(900, 960), range(900, 960, 7)):
+        found = roc(np.zeros(inside), np.zeros(outside)).advantage
+        with mpmath.workdps(40):
+            tail = 4 / (1 - mpmath.mpf(0.95))
+            reach = sum(mpmath.sqrt(mpmath.log(tail) / (2 * n)) for n in (inside, outside))
+            assert found.upper >= reach
 
 
 def true_advantage(mu: float, *, rounded: bool) -> float:

@@ -77,5 +77,13 @@ def page(settings: Settings, job: Job, found: RunAudit) -> Page:
             f"{settings.method} on {job.dataset.name}, {found.clients:,} {job.unit}s, the canaries",
         ),
     ]
+    highest = max(shown.epsilon, found.gaussian_epsilon)
+    chance = ""
+    if found.passed and highest > found.charged.upper:
+        chance = (
+            "More is shown than is charged, which is no fault yet: each of the two may err with "
+            f"{plain(round(100 * (1 - shown.confidence), 6))} %. Run the audit again, or with more "
+            "canaries. "
+        )
     error = f"A sound run is called faulty with a probability of {plain(shown.error)} at most."
-    return Page(rows, closing=f"{error} {UNSEEN}")
+    return Page(rows, closing=f"{chance}{error} {UNSEEN}")

@@ -1,11 +1,11 @@
 """`dpacct claims check` and `list`: whether the epsilons of a text hold."""
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from dpacct.errors import InvalidParameter
 from dpacct_cli import options, suggestions, waiting
+from dpacct_cli.named import names_a_file
 from dpacct_cli.parameters import argument
 from dpacct_cli.render import Answer, show
 
@@ -60,7 +60,7 @@ def read_claims(file: str | None) -> "Claims":
 
     if not file:
         raise InvalidParameter("FILE", None, "name a file of claims, or the id of a shipped one")
-    if os.path.exists(file) or os.sep in file or file.endswith(".toml"):  # noqa: PTH110 - a name that is none is no file
+    if names_a_file(file, (".toml",)):
         return load_claims(file)
     shipped = shipped_claims()
     found = tuple(claim for claim in shipped.claims if claim.id == file)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -12,6 +11,7 @@ from dpacct.errors import InvalidParameter
 from dpacct_cli import options
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.mechanism_options import MechanismOptions
+from dpacct_cli.named import names_a_file
 from dpacct_cli.output import Force, Output, read_output, write_output
 from dpacct_cli.parameters import argument, option
 from dpacct_cli.words import spelling, text_of
@@ -23,6 +23,7 @@ SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
 FORM_NAMES = ("html", "md", "json")
 DEFAULT_FORM = "md"
 _CLIENT = "client"
+_TABLES = (".toml", ".csv", ".json")
 
 Source = Annotated[
     str,
@@ -181,12 +182,11 @@ def kind_of(file: str) -> str:
     from dpacct.ledger.disk.outputs import is_ledger
 
     path = Path(file)
-    known = path.suffix.lower() in (".toml", ".csv", ".json")
-    if not (known or os.path.exists(file) or os.sep in file):  # noqa: PTH110 - a name that is none is no file
+    if not names_a_file(file, _TABLES):
         return "claim"
     if is_ledger(path):
         return "ledger"
-    if not known:
+    if path.suffix.lower() not in _TABLES:
         # What is damaged is told by whoever reads it.
         return "ledger"
     if path.suffix.lower() != ".toml":

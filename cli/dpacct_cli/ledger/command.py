@@ -1,7 +1,6 @@
 """`dpacct ledger ...`: what was spent on a data set, and whether the record of it is sound."""
 
 import json
-import os
 import re
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from dpacct_cli.commands.report import FormName, ledger_report, read_target
 from dpacct_cli.ledger import pages as ledger_pages
 from dpacct_cli.ledger.runs import File, charge, finish, given, opened
 from dpacct_cli.mechanism_options import MechanismOptions
+from dpacct_cli.named import has_folder, is_there
 from dpacct_cli.output import Force, Output, read_output, write_output
 from dpacct_cli.parameters import option
 from dpacct_cli.render import Answer, show
@@ -56,9 +56,9 @@ def init(
     epsilon = validate.target_epsilon(options.number(eps))
     budget = Budget(epsilon, validate.delta(options.number(delta)))
     relation = None if adjacency is None else Adjacency.parse(adjacency)
-    if os.path.exists(given(file)):  # noqa: PTH110 - a name that is none is no file
+    if is_there(given(file)):
         raise InvalidParameter("FILE", file, "it exists already, and no ledger is ever replaced")
-    if not os.path.isdir(os.path.dirname(file) or "."):  # noqa: PTH112, PTH120 - as above
+    if not has_folder(file):
         raise InvalidParameter("FILE", file, "there is no such folder")
     # Ctrl-C leaves a ledger or none, and nothing beside it.
     with orderly_interrupts(), Ledger.open(file, budget, adjacency=relation, unit=unit) as ledger:

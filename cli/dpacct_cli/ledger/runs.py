@@ -1,6 +1,5 @@
 """`dpacct ledger charge` and `finish`: rounds that ran elsewhere, and runs that will not go on."""
 
-import os
 from typing import TYPE_CHECKING, Annotated
 
 from dpacct import validate
@@ -8,6 +7,7 @@ from dpacct.errors import BudgetExceeded, InvalidParameter
 from dpacct_cli import mechanism, options
 from dpacct_cli.ledger import pages as ledger_pages
 from dpacct_cli.mechanism_options import MechanismOptions
+from dpacct_cli.named import is_there
 from dpacct_cli.parameters import argument, flag, option
 from dpacct_cli.render import Answer, show
 
@@ -35,7 +35,6 @@ RunNumber = Annotated[
 
 def given(file: str | None) -> str:
     """The file that was named."""
-    # Conversions are off, and with them the parser's own check.
     if not file:
         raise InvalidParameter("FILE", None, "name the ledger of a data set")
     return file
@@ -45,7 +44,7 @@ def opened(file: str, *, read_only: bool = True) -> "Ledger":
     """An existing ledger, by default for looking only."""
     from dpacct.ledger import Ledger
 
-    if not os.path.exists(given(file)):  # noqa: PTH110 - a name that is none is no file
+    if not is_there(given(file)):
         raise InvalidParameter("FILE", file, "there is no such file")
     return Ledger.open(file, read_only=read_only)
 

@@ -23,7 +23,7 @@ from dpacct.errors import InvalidParameter
 
 # scipy's incomplete beta function is within 1e-10 of its value in all that is tested; a tail is
 # taken as that much larger, and as much again.
-_DOUBT = 1 + 1e-9
+OUTWARD = 1 + 1e-9
 _FIRST_STEP = 2.0**-48
 
 
@@ -70,7 +70,7 @@ def least_probability(successes: int, trials: int, error: float) -> float:
     found = float(betaincinv(hits, count - hits + 1, tail))
 
     def too_high(p: float) -> bool:
-        return not float(betainc(hits, count - hits + 1, p)) * _DOUBT <= tail
+        return not float(betainc(hits, count - hits + 1, p)) * OUTWARD <= tail
 
     return _moved(found, too_high, down=True)
 
@@ -83,7 +83,7 @@ def largest_probability(successes: int, trials: int, error: float) -> float:
     found = float(betainccinv(hits + 1, count - hits, tail))
 
     def too_low(p: float) -> bool:
-        return not float(betaincc(hits + 1, count - hits, p)) * _DOUBT <= tail
+        return not float(betaincc(hits + 1, count - hits, p)) * OUTWARD <= tail
 
     return _moved(found, too_low, down=False)
 
@@ -122,7 +122,7 @@ def mean_in_unit_interval(mean: float, draws: int, confidence: float = 0.95) -> 
     count = validate.count("draws", draws, "the number of draws")
     tail = (1 - checked_confidence(confidence)) / 2
     # Divergences are sums of two terms of at most the size of the limit or of rounding.
-    limit = -math.log(tail) / count * _DOUBT + 2.0**-50
+    limit = -math.log(tail) / count * OUTWARD + 2.0**-50
 
     def beyond(expectation: float) -> bool:
         parts = rel_entr(observed, expectation) + rel_entr(1 - observed, 1 - expectation)

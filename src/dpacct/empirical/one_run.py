@@ -73,7 +73,7 @@ class Shown:
         guesses: what the best attacker on the promised mechanism guessed.
         faults: what contradicts the promise: none, or some of "guesses", "noise", "contribution".
         error: probability that a run which keeps its promise has a fault.
-        epsilon: the run exceeds it at ``delta``, whatever it is.
+        epsilon: the run exceeds it, whatever it is. delta: of that epsilon.
         noise_factor: if noise is Gaussian, it is at most this times what was promised, for each
             clip norm by which a contribution moves the sum.
         confidence: of ``epsilon`` and of ``noise_factor``, each.

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from dpacct import validate
 from dpacct.empirical.confidence import (
+    OUTWARD,
     Estimate,
     checked_confidence,
     clopper_pearson,
@@ -194,7 +195,7 @@ def _curve(inside: Array, outside: Array) -> tuple[Array, Array]:
 def _advantage(falls: Array, finds: Array, sizes: tuple[int, int], confidence: float) -> Estimate:
     found = float(np.max(finds - falls))
     # Each of both distribution functions is off by more with half of the error that is allowed.
-    reach = sum(math.sqrt(math.log(4 / (1 - confidence)) / (2 * size)) for size in sizes)
+    reach = sum(math.sqrt(math.log(4 / (1 - confidence)) / (2 * size)) for size in sizes) * OUTWARD
     return Estimate(found, max(0.0, found - reach), min(1.0, found + reach))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
@@ -22,24 +21,10 @@ from dpacct import risk
 from dpacct_cli.app import ROOT
 from tests.cli.conftest import Ran
 
+pytestmark = pytest.mark.usefixtures("one_thread", "folder")
+
 TRAIN = "train dp-fedavg --clients 40 --sampling full --local-epochs 1 --hold-out 0.4 --delta 1e-3"
 CHECKPOINT = "dp-fedavg-digits.checkpoint"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Models this small wait for threads longer than they compute."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DPACCT_DATA", raising=False)
-    return tmp_path
 
 
 @pytest.fixture(scope="module")

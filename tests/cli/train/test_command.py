@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,8 @@ from dpacct_cli.train import run as train_run
 from dpacct_cli.train.progress import bar, describe
 from dpacct_cli.train.settings import Settings
 
+pytestmark = pytest.mark.usefixtures("one_thread", "folder")
+
 
 def small(rounds: int) -> str:
     return f"train dp-fedavg --rounds {rounds} --clients 20 --q 0.5 --local-epochs 1"
@@ -55,22 +56,6 @@ KEYS = [
     "seconds",
     "ledger",
 ]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Models this small wait for threads longer than they compute."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DPACCT_DATA", raising=False)
-    return tmp_path
 
 
 def report(name: str) -> list[dict[str, Any]]:

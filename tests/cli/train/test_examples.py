@@ -18,18 +18,10 @@ from dpacct.ledger import Ledger
 from dpacct_cli.train import run as train_run
 from dpacct_cli.train.step_options import SERVERS
 
+pytestmark = pytest.mark.usefixtures("one_thread", "folder")
+
 SINGLE = "train dp-fedavg --examples --rounds 4 --batch 60"
 CLIENTS = "train dp-fedavg --rounds 3 --clients 20 --q 0.5 --local-epochs 1"
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DPACCT_DATA", raising=False)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield tmp_path
-    torch.set_num_threads(threads)
 
 
 def weights(data):

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +13,19 @@ import pytest
 
 pytest.importorskip("torch")
 
-import torch
 
 import dpacct as library
 from dpacct import Budget, Ledger, Poisson, Round
 from dpacct.renyi.odometer import Odometer
 from dpacct_cli.train import run as train_run
 
+pytestmark = pytest.mark.usefixtures("one_thread", "folder")
+
 # Everybody in every round: what that costs is computed at once.
 QUICK = "--sampling full --batch-size all --local-steps 1 --vectorize no"
 TINY = f"--rounds 2 --clients 12 {QUICK}"
 OLD = Path(__file__).resolve().parents[2] / "fixtures" / "v0_1_checkpoints"
 DELTA = 12**-1.1
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DPACCT_DATA", raising=False)
-    return tmp_path
 
 
 def names(folder: Path) -> set[str]:

@@ -10,7 +10,6 @@ import math
 import os
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,11 +17,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-import torch
 
 import dpacct as library
 from dpacct import Adjacency, Budget, Ledger, Round
 from dpacct_cli.train import run as train_run
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 QUICK = "--sampling full --batch-size all --local-steps 1 --vectorize no --rounds 3"
 BUDGET = Budget(20, 1e-3)
@@ -73,14 +73,6 @@ def test_every_pair_is_there() -> None:
     for i, j in itertools.combinations(range(len(COLUMNS)), 2):
         found = {(row[i], row[j]) for row in ROWS}
         assert found == set(itertools.product(COLUMNS[i], COLUMNS[j]))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def make(kind: str, clients: int) -> None:

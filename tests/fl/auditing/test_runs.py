@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpacct import Full, Poisson, fl
+from dpacct import Full, Poisson, Round, epsilon, fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.auditing.canaries import Canaries, Directions
 from dpacct.fl.auditing.populations import with_canaries
@@ -37,10 +37,16 @@ def builder(**options):
     return build
 
 
-def audited(canaries=120, **options):
+# Noise comes from the operating system, so that an interval misses as often as it may: what it must
+# hold is asserted of intervals that miss with a probability of 1e-8.
+SURE = 1 - 1e-8
+
+
+def audited(canaries=120, confidence=0.95, **options):
     # Coins and directions from a seed: what passes here passes everywhere but for the noise.
     torch.manual_seed(5)
-    return audit_run(builder(**options), make_clients([5, 3, 4]), canaries=canaries)
+    people = make_clients([5, 3, 4])
+    return audit_run(builder(**options), people, canaries=canaries, confidence=confidence)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +68,7 @@ def audited(canaries=120, **options):
     ],
 )
 def test_what_is_right_passes(options):
-    found = audited(**options)
+    found = audited(confidence=SURE, **options)
     assert found.passed
     found.require()
     assert found.shown.epsilon < found.charged.upper
@@ -73,6 +79,20 @@ def test_most_of_a_gaussian_epsilon_is_shown():
     found = audited(noise_multiplier=1.0, rounds=10, canaries=200)
     assert found.gaussian_epsilon > found.charged.upper / 2
     assert found.shown.epsilon > 1.0
+
+
+def test_a_count_of_clipped_clients_has_noise_of_its_own():
+    # Canaries show the spread of the updates. Beside a count of clipped clients of little noise,
+    # most of what is charged is the count's, and nobody looked at its noise.
+    bound = fl.AdaptiveClip(0.5, indicator_noise=1.5)
+    found = audited(200, clip_norm=None, bound=bound, noise_multiplier=2.0)
+    # Precisions add up; one client moves the count by half, as it is centered.
+    updates = (2.0**-2 - (0.5 / 1.5) ** 2) ** -0.5
+    seen = (15 * Round(updates)).scale_noise(found.shown.noise_factor)
+    assert found.gaussian_epsilon == pytest.approx(epsilon(seen, delta=1e-5).lower, rel=1e-4)
+    assert found.charged.lower == pytest.approx(
+        epsilon(15 * Round(2.0), delta=1e-5).lower, rel=1e-4
+    )
 
 
 @dataclass(frozen=True)
@@ -108,6 +128,19 @@ def test_a_fault_is_seen(options, fault):
     assert not found.passed
     with pytest.raises(fl.AuditFailed):
         found.require()
+
+
+@pytest.mark.parametrize("part", [0.0, 1e-9])
+def test_no_noise_at_all_is_a_fault_too(part):
+    found = audited(preflight=False, noise=Quieter(part=part))
+    assert "noise" in found.shown.faults
+    assert found.gaussian_epsilon > 1e6
+
+
+def test_too_much_noise_to_see_anything_shows_nothing():
+    found = audited(noise_multiplier=1e9, rounds=1)
+    assert found.passed
+    assert found.gaussian_epsilon < 1e-3
 
 
 def test_the_preflight_sees_them_before():
@@ -172,3 +205,14 @@ def test_a_run_of_other_clients_is_refused():
     build = builder()
     with pytest.raises(InvalidParameter, match="build"):
         audit_run(lambda _: build(others), make_clients([5, 3]), canaries=40)
+
+
+def test_several_processes_are_refused(tmp_path):
+    # Each would toss coins of its own, and none would know the others'.
+    group = {"world_size": 1, "rank": 0, "init_method": f"file://{tmp_path}/rendezvous"}
+    torch.distributed.init_process_group("gloo", **group)
+    try:
+        with pytest.raises(Unsupported, match="several"):
+            audited(canaries=40, distributed=True)
+    finally:
+        torch.distributed.destroy_process_group()

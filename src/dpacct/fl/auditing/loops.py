@@ -104,7 +104,7 @@ def audit_loop(
             raise Unsupported(f"the loop charged other rounds than the plan's, {grown.round!r}")
         charged = run.epsilon()
     seen = watch.seen(grown.sampling.sampling_rate, Adjacency(cast("str", grown.adjacency)))
-    return conclude(seen, count * event.charged, charged, "tight", wanted, clients)
+    return conclude(seen, count * (event,), charged, "tight", wanted, clients)
 
 
 def _grown(plan: AggregationPlan, canaries: int) -> AggregationPlan:

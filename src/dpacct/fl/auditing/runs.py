@@ -7,8 +7,8 @@ seen is what leaves the aggregator: the noisy mean of each round.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -23,12 +23,13 @@ from dpacct.fl.auditing.populations import with_canaries
 from dpacct.fl.auditing.watching import Aimed, Watch
 from dpacct.fl.clients import Population
 from dpacct.fl.engine.engine import Engine
+from dpacct.fl.engine.loop import RoundLoop
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.federation import Federation
 from dpacct.fl.privacy.findings import AuditFailed
 from dpacct.fl.privacy.markers import scatter
 from dpacct.ledger import Event
-from dpacct.rounds import Adjacency, Phase, Schedule
+from dpacct.rounds import Adjacency, Phase, Round, Schedule
 
 # Canaries whose coins are tossed at all.
 _MOST = 1_000_000
@@ -47,7 +48,8 @@ class RunAudit:
     Attributes:
         charged: the epsilon that the rounds which ran are charged, at their delta.
         shown: what canaries prove, beside what was promised.
-        gaussian_epsilon: the run exceeds it, if its noise is Gaussian and its sampling as charged.
+        gaussian_epsilon: the run exceeds it, if its noise is Gaussian and its sampling as charged;
+            that of the updates alone, where a count of clipped clients is released beside them.
         rounds: how many ran. clients: besides the canaries.
         noise_multiplier: of the first round, as charged.
     """
@@ -95,23 +97,26 @@ def audit_run(
             ``lambda people: Federation(model, loss, people, rounds=20, ...)``; with a model of its
             own, for it is trained.
         clients: who else takes part.
+        canaries: how many; each takes part or not (under replace-one: sends one of two opposite
+            updates) by a coin. About 200 find noise that is 20 % too small.
         others: "silent": they train, and send nothing. Privacy is promised against attackers who
             know what others send, and can subtract it; so this shows most. "heard": they send what
             they train, which hides canaries, and shows what the model of a real run does.
-        canaries: how many; each takes part or not (under replace-one: sends one of two opposite
-            updates) by a coin. About 200 find noise that is 20 % too small.
         error: probability that a run which does as it is charged for fails.
         confidence: of the epsilons that are shown, each.
     Returns:
         What was shown. Fewer canaries and rounds show less; passing is evidence, not a proof.
     Raises:
         InvalidParameter: too few canaries for the error, or more than the model has room for.
-        Unsupported: a run whose release this audit cannot read.
+        Unsupported: a run whose release this audit cannot read, or of several processes.
     """
     wanted = Wanted.checked(canaries, others, error, confidence)
     planted = Canaries(wanted.canaries)
     people = with_canaries(clients, planted, silent=wanted.silent)
     with build(people) as run:
+        if not isinstance(run.player, RoundLoop):
+            # Each process would toss coins of its own.
+            raise Unsupported("an audit watches a run of one process, and this one has several")
         engine, account = run.player.engine, run.player.account
         if engine.clients is not people:
             rule = "the run trains the clients that it is given"
@@ -119,9 +124,9 @@ def audit_run(
         reason = run.not_private_because
         if reason is not None:
             raise Unsupported(f"nothing is promised that could be tested: {reason}")
-        seen, schedule = _watch(run, planted)
+        seen, events = _watch(run, run.player, planted)
         charged = run.epsilon
-    return conclude(seen, schedule, charged, account.accountant, wanted, len(clients))
+    return conclude(seen, events, charged, account.accountant, wanted, len(clients))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,31 +153,34 @@ class Wanted:
         least = least_canaries(error)
         if number < least:
             words = f"with an error of {error:g} an audit needs at least {least}"
-            raise InvalidParameter("canaries", number, f"{words}: half of them guess it")
+            raise InvalidParameter("canaries", number, f"{words}: luck guesses fewer coins")
         if others not in OTHERS:
             raise InvalidParameter("others", others, f"the other clients are {' or '.join(OTHERS)}")
         return cls(number, others == "silent", error, confidence)
 
 
 def conclude(
-    seen: Seen, schedule: Schedule, charged: Spent, accountant: str, wanted: Wanted, clients: int
+    seen: Seen,
+    events: Sequence[Event],
+    charged: Spent,
+    accountant: str,
+    wanted: Wanted,
+    clients: int,
 ) -> RunAudit:
     """What a run showed, beside what it was charged.
 
     Args:
-        seen: of the run. schedule: the rounds that it was charged for.
+        seen: of the run. events: the rounds as which it was charged.
         charged: their epsilon. accountant: that proves it. clients: besides the canaries.
     """
-    promise = Promise.of(schedule, accountant)
+    promise = Promise.of(_composed(event.charged for event in events), accountant)
     judged = find_accountant(accountant)
     made = best_number(seen, charged.delta, 1 - wanted.confidence)
     shown = judge(seen, promise, made, charged.delta, wanted.error, wanted.confidence)
-    gaussian = 0.0
-    if math.isfinite(shown.noise_factor):
-        likely = schedule.scale_noise(shown.noise_factor)
-        gaussian = judged.epsilon(likely, charged.delta).lower
-    noise = schedule.phases[0].round.noise_multiplier
-    return RunAudit(charged, shown, gaussian, schedule.rounds, clients, noise)
+    likely = _as_seen(events, shown.noise_factor)
+    gaussian = 0.0 if likely is None else judged.epsilon(likely, charged.delta).lower
+    noise = events[0].charged.noise_multiplier
+    return RunAudit(charged, shown, gaussian, len(events), clients, noise)
 
 
 def least_canaries(error: float) -> int:
@@ -184,31 +192,52 @@ def least_canaries(error: float) -> int:
     return math.ceil(-math.log2(error / 3)) + 1
 
 
-def _watch(run: Federation, canaries: Canaries) -> tuple[Seen, Schedule]:
-    """Train, and note what each release shows."""
-    player = run.player
+def _composed(rounds: Iterable[Round]) -> Schedule:
+    return Schedule(Phase(each, 1) for each in rounds)
+
+
+def _as_seen(events: Sequence[Event], factor: float) -> Schedule | None:
+    """The updates alone, with noise that is at most this times what was charged; None: any noise.
+
+    The spread is that of the updates' noise; a count of clipped clients, released beside them, has
+    another, at which nobody looked.
+    """
+    noises = [factor * event.releases[0].noise_multiplier for event in events]
+    low, high = validate.NOISE_MULTIPLIER_RANGE
+    if max(noises) > high:
+        return None
+    # More noise than was seen proves less.
+    return _composed(
+        replace(event.charged, noise_multiplier=max(noise, low))
+        for event, noise in zip(events, noises, strict=True)
+    )
+
+
+def _watch(
+    run: Federation, player: RoundLoop, canaries: Canaries
+) -> tuple[Seen, tuple[Event, ...]]:
+    """Train, and note what each release shows, and what was charged for it."""
     engine, state = player.engine, player.state
     plan = engine.plan
     replaced = plan.adjacency is Adjacency.REPLACE_ONE
     canaries.aim(engine.layout.size, state.bound.clip_norm, replaced=replaced)
     watch = Watch(canaries)
-    expected = _expected(engine, state, canaries)
+    aimed = expected(engine, state, canaries)
     events: list[Event] = []
     for _ in run:
         state = player.state
         if state.released is None:
             raise Unsupported("too few noise shares arrived, and nothing was released")
-        watch.see(state.released * plan.cohort_size, *expected)
-        events.append(expected[1])
+        watch.see(state.released * plan.cohort_size, *aimed)
+        events.append(aimed[1])
         if run.round < run.rounds:
-            expected = _expected(engine, state, canaries)
+            aimed = expected(engine, state, canaries)
     if not events:
         raise InvalidParameter("rounds", 0, f"no round ran: {run.stopped_because}")
-    seen = watch.seen(plan.sampling.sampling_rate, plan.adjacency)
-    return seen, Schedule(Phase(event.charged, 1) for event in events)
+    return watch.seen(plan.sampling.sampling_rate, plan.adjacency), tuple(events)
 
 
-def _expected(engine: Engine, state: TrainingState, canaries: Canaries) -> tuple[Aimed, Event]:
+def expected(engine: Engine, state: TrainingState, canaries: Canaries) -> tuple[Aimed, Event]:
     """What canaries contribute to the next round, bounded as the engine does."""
     kept = engine.open(state).kept
 
