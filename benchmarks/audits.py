@@ -3,9 +3,9 @@
 Usage: python -m benchmarks.audits [CANARIES]
 
 The audit for a night: a run is that of `dpacct train METHOD --rounds 20` on the embedded data; its
-audit trains it again, with canaries. Exit code 1 where anything contradicts what is charged, which a
-sound program does in one of ten thousand nights at most. Times are those of the processor; the last
-column is that of the audit over that of the run. `evidence/audits` keeps one such table.
+audit trains it again, with canaries. Exit code 1 where anything contradicts what is charged, which
+a sound program does in one of ten thousand nights at most. Times are those of the processor; the
+last column is that of the audit over that of the run. `evidence/audits` keeps one such table.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Audits of each shipped method at two budgets: ``python -m evidence.audits.play``.
 
-Each run is that of `dpacct train METHOD --rounds 20` on the embedded digits, 100 clients; its audit
-trains it again with 200 canaries. What is recorded is not played again. ``--into FOLDER`` plays all.
+Each run is that of `dpacct train METHOD --rounds 20` on the embedded digits, 100 clients; its
+audit trains it again with 200 canaries. What is recorded is not played again.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from evidence.pages import add_into, home, markdown, put_tables
 from evidence.records import Record, Records, Setting
 
 PAGE, RUNS = "audits/README.md", "audits/runs.jsonl"
-HEADER = ("method", "sampling", "proven", "achieved", "shown", "if Gaussian", "noise")
-HEADER += ("faults", "time")
+_CHARGED = ("method", "sampling", "proven", "achieved")
+HEADER = (*_CHARGED, "shown", "if Gaussian", "noise", "faults", "time")
 
 
 def settings() -> list[Setting]:
@@ -40,7 +40,8 @@ def play(setting: Setting) -> dict[str, Any]:
 
 def tables(records: Records) -> dict[str, str]:
     """The tables of the page."""
-    found = list(records)
+    order = [dict(setting) for setting in settings()]
+    found = sorted(records, key=lambda record: order.index(record.setting))
     return {
         "methods": markdown(HEADER, [_row(record) for record in found]),
         "times": markdown(("sampling", "median of methods", "largest"), _times(found)),

@@ -95,6 +95,8 @@ def test_the_settings_of_a_run_are_audited(dpacct: Any, tmp_path: Path) -> None:
         (("dp-fedavg", "--run", "x.json"), "drop one"),
         (("--run", "missing.json"), "missing.json"),
         (("dp-fedavg", "--batch", "9"), "needs --examples"),
+        (("dp-fedavg", "--single-round", "9"), "at least 46"),
+        (("dp-fedavg", "--single-round", "90", "--canaries", "9"), "no canaries"),
         (("dp-fedavg", "--examples", "--clients", "9"), "every example counts"),
         (("dp-fedavg", "--error", "x"), "--error"),
     ],
@@ -103,6 +105,18 @@ def test_bad_input_is_named(dpacct: Any, words: tuple[str, ...], said: str) -> N
     ran = dpacct("audit", *words)
     assert ran.code == 2
     assert said in ran.err
+
+
+def test_a_single_round_is_repeated(dpacct: Any) -> None:
+    words = ("--noise", "1", "--sampling", "full", "--device", "cpu", "--single-round", "60")
+    ran = dpacct("audit", "dp-fedavg", *words)
+    assert ran.code == 0
+    assert "nothing contradicts" in ran.text
+    assert "60 + 60" in ran.text
+    found = json.loads(dpacct("audit", "--examples", *words, "--json").text)
+    assert found["passed"] is True
+    assert found["repetitions"] == 60
+    assert found["rounds"] == 1
 
 
 def test_examples_are_audited(dpacct: Any) -> None:

@@ -9,10 +9,10 @@ from typing import Annotated
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct_cli import options
-from dpacct_cli.errors import OptionConflict
+from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import number
 from dpacct_cli.parameters import option
-from dpacct_cli.render import Answer, show
+from dpacct_cli.render import Answer, Page, show
 from dpacct_cli.train import options as trained
 from dpacct_cli.train.command import refuse_batch
 from dpacct_cli.train.settings import KEYS, Settings, combine, load
@@ -23,11 +23,21 @@ FAULTY = 1
 THE_AUDIT = "The audit"
 
 Canaries = Annotated[
-    str,
+    str | None,
     option(
         "--canaries",
         metavar="N",
         help="How many clients are planted, each in or out by a coin; default 200.",
+        panel=THE_AUDIT,
+    ),
+]
+SingleRound = Annotated[
+    str | None,
+    option(
+        "--single-round",
+        metavar="N",
+        help="Instead of a whole run: its first round, N times with one client more and N times "
+        "without. Assumes nothing of the noise; try 1000.",
         panel=THE_AUDIT,
     ),
 ]
@@ -73,7 +83,8 @@ SettingsFile = Annotated[
 def audit(
     method: trained.MethodName = None,
     run: SettingsFile = None,
-    canaries: Canaries = "200",
+    canaries: Canaries = None,
+    single_round: SingleRound = None,
     others: Others = "silent",
     error: Error = "1e-6",
     confidence: Confidence = "0.95",
@@ -110,6 +121,7 @@ def audit(
       dpacct audit dp-fedavg --rounds 20 --noise 1 --sampling full
       dpacct audit dp-fedpgn --set rho=0.1 --data mnist --data-dir data
       dpacct audit mymethods:Proximal --json
+      dpacct audit dp-fedavg --noise 1 --single-round 1000
       dpacct audit dp-fedavg --examples --batch 128 --rounds 50
       dpacct audit --run mnist.dp-fedavg-1.settings.json
     """
@@ -124,7 +136,15 @@ def audit(
     settings = _settings(method, run, typed, layers)
     if settings.get("examples"):
         about_examples()
-    planted = validate.count("canaries", number(canaries), "the number of canaries")
+    if single_round is not None and canaries is not None:
+        why = "there is one client more, and no canaries"
+        raise conflict(f"--canaries {canaries}", f"--single-round {single_round}", why)
+    planted = validate.count("canaries", number(canaries or "200"), "the number of canaries")
+    repeated = (
+        None
+        if single_round is None
+        else validate.count("single_round", number(single_round), "how often a round is repeated")
+    )
     wrong = validate.positive_probability("error", number(error), "an error", below_one=True)
     sure = validate.positive_probability(
         "confidence", number(confidence), "a confidence", below_one=True
@@ -132,14 +152,24 @@ def audit(
     if find_spec("torch") is None:
         raise Unsupported("an audit trains, which needs PyTorch: pip install 'dpacct[fl]'")
     # PyTorch is imported here, once everything that can be checked without it has been.
-    from dpacct_cli.audit.job import audit_job
-    from dpacct_cli.audit.page import data as keys
-    from dpacct_cli.audit.page import page
+    from dpacct_cli.audit import job as jobs
+    from dpacct_cli.audit import page as pages
 
-    found, job = audit_job(settings, planted, others, wrong, sure)
-    words = "passed" if found.passed else "failed"
-    show(Answer(keys(settings, job, found), words, lambda: page(settings, job, found)), style)
-    if not found.passed:
+    if repeated is not None:
+        one, known = jobs.round_job(settings, repeated, others, wrong, sure)
+        passed, keys = one.passed, pages.round_data(settings, known, one)
+
+        def page() -> Page:
+            return pages.round_page(settings, known, one)
+    else:
+        found, job = jobs.audit_job(settings, planted, others, wrong, sure)
+        passed, keys = found.passed, pages.data(settings, job, found)
+
+        def page() -> Page:
+            return pages.page(settings, job, found)
+
+    show(Answer(keys, "passed" if passed else "failed", page), style)
+    if not passed:
         raise SystemExit(FAULTY)
 
 

@@ -10,6 +10,7 @@ if find_spec("torch") is None:
 
 from dpacct.fl.auditing.audit import audit
 from dpacct.fl.auditing.loops import audit_loop
+from dpacct.fl.auditing.rounds import RoundAudit, audit_round
 from dpacct.fl.auditing.runs import RunAudit, audit_run
 from dpacct.fl.clients import ClientData, Population
 from dpacct.fl.engine.open_round import OpenRound
@@ -106,6 +107,7 @@ __all__ = [
     "PublicTopK",
     "RandomK",
     "Report",
+    "RoundAudit",
     "RunAudit",
     "RunView",
     "Scaffold",
@@ -117,6 +119,7 @@ __all__ = [
     "Uniform",
     "audit",
     "audit_loop",
+    "audit_round",
     "audit_run",
     "evaluate",
     "privatize",

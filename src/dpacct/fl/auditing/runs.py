@@ -114,19 +114,30 @@ def audit_run(
     planted = Canaries(wanted.canaries)
     people = with_canaries(clients, planted, silent=wanted.silent)
     with build(people) as run:
-        if not isinstance(run.player, RoundLoop):
-            # Each process would toss coins of its own.
-            raise Unsupported("an audit watches a run of one process, and this one has several")
-        engine, account = run.player.engine, run.player.account
-        if engine.clients is not people:
-            rule = "the run trains the clients that it is given"
-            raise InvalidParameter("build", type(engine.clients).__name__, rule)
-        reason = run.not_private_because
-        if reason is not None:
-            raise Unsupported(f"nothing is promised that could be tested: {reason}")
-        seen, events = _watch(run, run.player, planted)
+        player = watched(run, people)
+        seen, events = _watch(run, player, planted)
         charged = run.epsilon
-    return conclude(seen, events, charged, account.accountant, wanted, len(clients))
+    return conclude(seen, events, charged, player.account.accountant, wanted, len(clients))
+
+
+def watched(run: Federation, people: Population) -> RoundLoop:
+    """The player of a run on these people, whose promise can be tested.
+
+    Raises:
+        InvalidParameter: it trains others. Unsupported: nothing is promised, or it has several
+            processes.
+    """
+    player = run.player
+    if not isinstance(player, RoundLoop):
+        # Each process would toss coins of its own.
+        raise Unsupported("an audit watches a run of one process, and this one has several")
+    if player.engine.clients is not people:
+        rule = "the run trains the clients that it is given"
+        raise InvalidParameter("build", type(player.engine.clients).__name__, rule)
+    reason = run.not_private_because
+    if reason is not None:
+        raise Unsupported(f"nothing is promised that could be tested: {reason}")
+    return player
 
 
 @dataclass(frozen=True, slots=True)
