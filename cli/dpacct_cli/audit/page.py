@@ -78,16 +78,9 @@ def page(settings: Settings, job: Job, found: RunAudit) -> Page:
             f"{settings.method} on {job.dataset.name}, {found.clients:,} {job.unit}s, the canaries",
         ),
     ]
-    highest = max(shown.epsilon, found.gaussian_epsilon)
-    chance = ""
-    if found.passed and highest > found.charged.upper:
-        chance = (
-            "More is shown than is charged, which is no fault yet: each of the two may err with "
-            f"{plain(round(100 * (1 - shown.confidence), 6))} %. Run the audit again, or with more "
-            "canaries. "
-        )
+    luck = _luck(found, max(shown.epsilon, found.gaussian_epsilon), shown.confidence)
     error = f"A sound run is called faulty with a probability of {plain(shown.error)} at most."
-    return Page(rows, closing=f"{chance}{error} {UNSEEN}")
+    return Page(rows, remarks=[*luck, error, UNSEEN])
 
 
 def round_data(settings: Settings, job: Job, found: RoundAudit) -> dict[str, Any]:
@@ -137,5 +130,18 @@ def round_page(settings: Settings, job: Job, found: RoundAudit) -> Page:
         *mechanism.rows(1 * Round(found.noise_multiplier, job.sampling, job.adjacency)),
         Row("training", f"{settings.method} on {job.dataset.name}, the first round alone"),
     ]
+    luck = _luck(found, max(found.epsilon, found.gaussian_epsilon), found.confidence)
     error = f"A sound round is called faulty with a probability of {plain(found.error)} at most."
-    return Page(rows, closing=f"{error} {UNSEEN}")
+    return Page(rows, remarks=[*luck, error, UNSEEN])
+
+
+def _luck(found: RunAudit | RoundAudit, highest: float, confidence: float) -> list[str]:
+    """A word on an epsilon above what is charged that is no fault."""
+    if not found.passed or highest <= found.charged.upper:
+        return []
+    return [
+        (
+            "More is shown than is charged, which is no fault yet: each of the two may err with "
+            f"{plain(round(100 * (1 - confidence), 6))} %. Run the audit again, or make it longer."
+        )
+    ]
