@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpacct import Full, Poisson, Round, epsilon, fl
+from dpacct import Budget, Full, Poisson, Round, Uniform, epsilon, fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.auditing.canaries import Canaries, Directions
 from dpacct.fl.auditing.populations import with_canaries
@@ -65,6 +65,14 @@ def audited(canaries=120, confidence=0.95, **options):
         {"method": fl.DPFedLS()},
         {"method": fl.Scaffold(), "server": fl.Adam()},
         {"vectorize": False, "rounds": 3},
+        pytest.param(
+            {"noise": fl.NoiseShares(minimum=20), "adjacency": "replace-one", "rounds": 6},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"sampling": Uniform(50, 123), "noise_multiplier": 8.0, "rounds": 6},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_is_right_passes(options):
@@ -198,6 +206,23 @@ def test_too_few_canaries_says_how_many():
 def test_a_run_without_a_promise_is_refused():
     with pytest.raises(Unsupported, match="promised"):
         audit_run(builder(seed=1), make_clients([5, 3]), canaries=40)
+
+
+def test_a_run_that_its_budget_ends_is_audited_as_far_as_it_came():
+    found = audited(budget=Budget(3, 1e-5), delta=None)
+    assert found.passed
+    assert found.rounds < 15
+    assert found.charged.upper <= 3
+
+
+def test_a_run_that_goes_on_is_refused(tmp_path):
+    files = {"checkpoint": tmp_path / "a.checkpoint", "ledger": tmp_path / "a.ledger"}
+    with builder(**files)(make_clients([5, 3, 4] * 21)) as first:
+        next(iter(first))
+        first.save()
+    build = builder(**files)
+    with pytest.raises(Unsupported, match="from its beginning"):
+        audit_run(lambda people: build(people).resume(), make_clients([5, 3, 4]), canaries=60)
 
 
 def test_a_run_of_other_clients_is_refused():

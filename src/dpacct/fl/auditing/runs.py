@@ -94,8 +94,9 @@ def audit_run(
 
     Args:
         build: makes the run for a population, e.g.
-            ``lambda people: Federation(model, loss, people, rounds=20, ...)``; with a model of its
-            own, for it is trained.
+            ``lambda people: Federation(model, loss, people, rounds=20, ...)``. With a model of its
+            own, for it is trained, and without ledger and checkpoint, for both are written to;
+            cohorts of a fixed size are said for ``len(people)``.
         clients: who else takes part.
         canaries: how many; each takes part or not (under replace-one: sends one of two opposite
             updates) by a coin. About 200 find noise that is 20 % too small.
@@ -124,8 +125,8 @@ def watched(run: Federation, people: Population) -> RoundLoop:
     """The player of a run on these people, whose promise can be tested.
 
     Raises:
-        InvalidParameter: it trains others. Unsupported: nothing is promised, or it has several
-            processes.
+        InvalidParameter: it trains others.
+        Unsupported: nothing is promised, it goes on from a checkpoint, or has several processes.
     """
     player = run.player
     if not isinstance(player, RoundLoop):
@@ -134,6 +135,8 @@ def watched(run: Federation, people: Population) -> RoundLoop:
     if player.engine.clients is not people:
         rule = "the run trains the clients that it is given"
         raise InvalidParameter("build", type(player.engine.clients).__name__, rule)
+    if player.state.round:
+        raise Unsupported("a run is audited from its beginning, and this one goes on from another")
     reason = run.not_private_because
     if reason is not None:
         raise Unsupported(f"nothing is promised that could be tested: {reason}")
