@@ -10,6 +10,7 @@ last column is that of the audit over that of the run. `evidence/audits` keeps o
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from typing import Any
@@ -55,7 +56,7 @@ def audited(
         "epsilon_achieved": found.charged.lower,
         "shown": shown.epsilon,
         "shown_if_gaussian": found.gaussian_epsilon,
-        "noise_factor": shown.noise_factor,
+        "noise_factor": shown.noise_factor if math.isfinite(shown.noise_factor) else None,
         "faults": list(shown.faults),
         "canaries": canaries,
         "run_seconds": plain,
@@ -65,6 +66,7 @@ def audited(
 
 def line(method: str, eps: str, sampling: str, found: dict[str, Any]) -> list[str]:
     """One line of the table."""
+    factor = found["noise_factor"]
     return [
         method,
         sampling,
@@ -72,7 +74,7 @@ def line(method: str, eps: str, sampling: str, found: dict[str, Any]) -> list[st
         f"{found['epsilon_achieved']:.4f}",
         f"{found['shown']:.3f}",
         f"{found['shown_if_gaussian']:.3f}",
-        ", ".join(found["faults"]) or f"{found['noise_factor']:.3f} x",
+        ", ".join(found["faults"]) or ("nothing" if factor is None else f"{factor:.3f} x"),
         f"{found['audit_seconds'] / found['run_seconds']:.1f} x",
     ]
 

@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from scipy.stats import chi2, ttest_ind
 
 from dpacct import Adjacency, Full, Poisson, Round, Uniform
-from dpacct.empirical.one_run import Seen, best_number, judge, log_ratios
+from dpacct.empirical.one_run import Seen, best_number, guess, judge, log_ratios
 from dpacct.empirical.promises import Promise
 
 
@@ -134,6 +134,15 @@ def test_the_noise_factor_is_that_of_the_textbook(coins, adjacency, rate):
         share = brentq(lambda s: surprise(s) + math.log(error / 4), rate + 1e-9, 1 - 1e-9)
     contribution = low / share / (2 if replaced else 1)
     assert found.noise_factor == pytest.approx(noise / contribution, rel=1e-6)
+
+
+def test_the_surest_coins_are_guessed():
+    seen = simulated(np.random.default_rng(5), Round(0.1, Full()), 1, canaries=60)
+    # All but ten lie between the two sides; of those ten nine are told right, and one is not.
+    projections = np.full((1, 60), 0.5001)
+    projections[0, :10] = np.where(seen.coins[:10], 1.0, 0.0)
+    projections[0, 0] = 0.0 if seen.coins[0] else 1.0
+    assert guess(replace(seen, projections=projections), 10).right == 9
 
 
 def test_others_hide_faults_and_make_none():

@@ -100,7 +100,7 @@ def separate(inside: Array, outside: Array, worth: Callable[[Separated], float])
     Args:
         inside, outside: the number of each run with, and without; in the order of the runs,
             float64 [n] and [m]. Runs with have the larger ones.
-        worth: what is to be large; of several thresholds that do as well, the one in the middle.
+        worth: what is to be large.
     Raises:
         InvalidParameter: fewer than four runs of a kind, or a number that is not one.
     """
@@ -111,10 +111,14 @@ def separate(inside: Array, outside: Array, worth: Callable[[Separated], float])
     (seen, kept), (seen_out, kept_out) = (np.array_split(v, 2) for v in (inside, outside))
     values = np.unique(np.concatenate([seen, seen_out]))
     between = (values[1:] + values[:-1]) / 2 if len(values) > 1 else values
-    tried = between[np.linspace(0, len(between) - 1, min(len(between), _CANDIDATES)).astype(int)]
-    worths = np.array([worth(_counted(seen, seen_out, float(value))) for value in tried])
-    best = np.flatnonzero(worths == worths.max())
-    return _counted(kept, kept_out, float(tried[best[len(best) // 2]]))
+
+    def best(places: range) -> int:
+        return max(places, key=lambda place: worth(_counted(seen, seen_out, between[place])))
+
+    step = -(-len(between) // _CANDIDATES)
+    near = best(range(0, len(between), step))
+    place = best(range(max(0, near - step), min(len(between), near + step + 1)))
+    return _counted(kept, kept_out, between[place])
 
 
 def _counted(inside: Array, outside: Array, threshold: float) -> Separated:
