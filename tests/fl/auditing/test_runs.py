@@ -173,6 +173,19 @@ def test_canaries_are_trained_and_bounded_like_all_others():
     assert directions.count > 40
 
 
+def test_coins_are_fair_and_decide_what_is_sent():
+    torch.manual_seed(3)
+    canaries = Canaries(2000)
+    assert 800 < int(canaries.coins.sum()) < 1200
+    for replaced, opposite in ((False, 0.0), (True, -1.0)):
+        canaries.aim(6000, 0.5, replaced=replaced)
+        for number in range(5):
+            raw = canaries.raw(number)
+            assert torch.equal(
+                canaries.sent(number), raw * (1 if canaries.coins[number] else opposite)
+            )
+
+
 def test_directions_project_on_themselves():
     torch.manual_seed(2)
     directions = Directions.draw(50, 7)
