@@ -350,9 +350,20 @@ def test_what_is_no_data_set(bad):
         fl.Examples(bad)
 
 
-def test_a_seeded_run_goes_on_bit_by_bit(tmp_path):
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"server": fl.Adam(lr=0.1), "clip_norm": None, "bound": fl.AdaptiveClip(0.5)},
+        {"server": fl.Momentum(0.9), "method": fl.FedSMPTopK(), "secure_noise": True},
+    ],
+    ids=["plain", "adam, adaptive", "momentum, mask, secure"],
+)
+def test_a_seeded_run_goes_on_bit_by_bit(tmp_path, more):
     def run(model: nn.Module, **options: Any):
         settings = {"sampling": fl.Poisson(0.3), "seed": 5, "checkpoint": tmp_path / "run.pt"}
+        settings |= more
         return train(fl.Examples(data()), model, rounds=4, **(settings | options))
 
     whole = linear(FEATURES, CLASSES)

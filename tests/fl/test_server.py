@@ -378,8 +378,8 @@ def test_two_contributions_of_one_client_are_not_one():
 
 
 def test_what_a_server_cannot_do_is_refused():
-    with pytest.raises(Unsupported, match="secure aggregation"):
-        server(noise=fl.NoiseShares(2), sampling=fl.Full(), adjacency="replace-one")
+    with pytest.raises(InvalidParameter, match="simulates"):
+        server(noise=fl.NoiseShares(2, dropout_rate=0.1), sampling=fl.Uniform(3, 6))
     with pytest.raises(Unsupported, match="paper_mode"):
         server(method=fl.FedAlphaNormEC(paper_mode=True), clip_norm=None)
     with pytest.raises(Unsupported, match="weights"):

@@ -67,6 +67,7 @@ ONLY = {
     "dp_accounting": {"interop"},
     "opacus": {"interop"},
     "flwr": {"fl", "interop"},
+    "cryptography": {"fl"},
     "rich": {"dpacct_cli"},
     "matplotlib": {"pictures"},
 }
@@ -78,6 +79,7 @@ HEAVY = {
     "dp_accounting",
     "opacus",
     "flwr",
+    "cryptography",
     "matplotlib",
 }
 

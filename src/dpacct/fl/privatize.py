@@ -31,7 +31,7 @@ from dpacct.rounds import Adjacency, Full, Round, Sampling, Uniform
 Tensors = Mapping[str, Tensor]
 
 # Coordinates that are bounded at a time, and those that get their noise.
-_SLAB = 1 << 18
+_SLAB = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +167,15 @@ def privatize(
     ticket = run.reserve(charge.event(bound, plan.noise, {"clip_norm": bound.clip_norm}))
     ticket.draw()
     step = max(1, _SLAB // layout.size)
+    # Made once: what is freed row by row, an allocator may keep beside the result.
+    room = template.new_empty(step, layout.size)
     for start in range(0, len(deltas), step):
-        rows = _matrix(deltas[start : start + step], layout, template)
+        rows = _copied(deltas[start : start + step], layout, room)
         rows, _, _ = contribute(rows, bound, layout, charge.contributions)
         add_rows(total, plan.noise.encode(rows, limits, std))
-        # Before the next ones are made.
         del rows
-    mean = template.new_empty(layout.size)
+    mean = room[0] if step == 1 else template.new_empty(layout.size)
+    del room
     for left in range(0, layout.size, _SLAB):
         part = total[left : left + _SLAB]
         noisy = plan.noise.add(part, limits, std, OperatingSystem())
@@ -206,11 +208,11 @@ def _template(deltas: Tensor | Sequence[Tensors], like: Tensors | None) -> tuple
     return at_least_single(layout.flatten(first).detach().new_empty(0, layout.size)), layout
 
 
-def _matrix(part: Tensor | Sequence[Tensors], layout: Layout, template: Tensor) -> Tensor:
-    """A few updates as a matrix of our own."""
+def _copied(part: Tensor | Sequence[Tensors], layout: Layout, room: Tensor) -> Tensor:
+    """A few updates as a matrix of our own, in memory that is there."""
+    rows = room[: len(part)]
     if isinstance(part, Tensor):
-        return part.detach().to(template.dtype, copy=True)
-    rows = template.new_empty(len(part), layout.size)
+        return rows.copy_(part.detach())
     for row, tensors in zip(rows, part, strict=True):
         for name, own in layout.unflatten(row).items():
             own.copy_(tensors[name].detach())

@@ -29,6 +29,7 @@ from dpacct.fl.engine.reproduction import reproduces
 from dpacct.fl.engine.resumption import resume, save
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.setup import Settings, place, prepare
+from dpacct.fl.engine.shares import check_shares, elsewhere, rehearsed
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.methods.server_optimizers import ServerOptimizer
@@ -67,7 +68,8 @@ class Server:
     Args:
         model: changed in place, and moved to ``device``; see `Federation`.
         num_clients: the population, from which cohorts are drawn whoever is reachable.
-        noise: as for `Federation`; not `NoiseShares`, which clients add behind secure aggregation.
+        noise: as for `Federation`. With `NoiseShares` clients add the noise, and the sum comes
+            from behind masks: `dpacct.fl.flower`, or `OpenRound.commit` and `OpenRound.add_sum`.
         Others: as for `Federation`.
 
     Attributes:
@@ -111,10 +113,7 @@ class Server:
     ) -> None:
         refuse_weights(weights, denominator)
         if isinstance(noise, NoiseShares):
-            raise Unsupported(
-                "noise shares are added by clients behind secure aggregation, and this server sees "
-                "their updates one by one. Take GaussianNoise() or SecureGaussianNoise()"
-            )
+            noise = elsewhere(noise)
         self._checkpoint = None if checkpoint is None else Path(checkpoint)
         self._checkpoint_every = validate.count(
             "checkpoint_every", checkpoint_every, "the rounds between checkpoints"
@@ -150,6 +149,7 @@ class Server:
             raise Unsupported(
                 f"{run.name} with paper_mode does what a paper prints with raw updates in one place"
             )
+        check_shares(run.rounds.engine, run.rounds.state)
         self._rounds: Rounds = run.rounds
         self.rounds, self.budget = run.planned, run.budget
         self.noise_multiplier = run.rounds.engine.plan.noise_multiplier
@@ -258,7 +258,8 @@ class Server:
 
     def _rehearse(self) -> None:
         """Play a round of zeros before anything is charged."""
-        engine, state = replace(self._rounds.engine, source=Seeded(0)), self._rounds.state
+        engine, state = rehearsed(self._rounds.engine), self._rounds.state
+        engine = replace(engine, source=Seeded(0))
         if self._preflight:
             audit_before(engine, (), state, None).require()
         found = engine.open(state)

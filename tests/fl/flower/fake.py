@@ -38,6 +38,8 @@ class FakeGrid(Grid):
         self.fault = fault
         self._next = 1000
         self._replies: list[Message] = []
+        # A node keeps its state from message to message.
+        self._contexts: dict[int, Context] = {}
         for client, app in enumerate(apps):
             self.join(client, app)
 
@@ -76,12 +78,13 @@ class FakeGrid(Grid):
                 continue
             client, app = self.nodes[node]
             config = {} if client is None else {"partition-id": client}
-            context = Context(7, node, config, RecordDict(), {})
+            context = self._contexts.setdefault(node, Context(7, node, config, RecordDict(), {}))
             try:
                 replies = [carried(app(arrived, context))]
             except Exception as error:  # noqa: BLE001 - as Flower's own runtime does
                 replies = [Message(Error(code=0, reason=repr(error)), reply_to=arrived)]
-            if "arrays" in message.content.array_records:
+            roster = message.content["dpacct"].get("ask") == "roster"
+            if roster or "arrays" in message.content.array_records:
                 self.sent.append((client, message))
                 if self.fault is not None:
                     replies = self.fault(client, arrived, replies)

@@ -111,9 +111,9 @@ def test_other_bounds_noises_and_cohorts_go_along(options):
     assert torch.equal(flat(run.model), expected)
 
 
-def own_loop() -> ClientApp:
+def own_loop(**options) -> ClientApp:
     """A ClientApp as its users write it: it moves each parameter, and says too much."""
-    found = ClientApp(mods=[private_mod()])
+    found = ClientApp(mods=[private_mod(**options)])
 
     @found.train()
     def train(message, context):
@@ -423,7 +423,7 @@ def test_another_version_of_the_messages_is_refused_on_both_sides(tmp_path, monk
     message = Message(content, dst_node_id=1, message_type="train")
     with pytest.raises(InvalidParameter, match="Install the same dpacct"):
         old(message, None)
-    with pytest.raises(InvalidParameter, match="version 1 of the messages"):
+    with pytest.raises(InvalidParameter, match="version 2 of the messages"):
         Roster(None)._client_of(1, Message(RecordDict({wire.SIGN: ConfigRecord(
             {"protocol": 9, "client": 0, "version": "9.9"})}), reply_to=message))  # fmt: skip
 
@@ -445,6 +445,21 @@ def test_clients_that_nobody_knows_or_everybody_is_are_refused(tmp_path):
     with server(ledger=tmp_path / "a") as run, pytest.raises(InvalidParameter, match="node-config"):
         play(run, network)
     assert not (tmp_path / "a").exists()
+
+
+def test_a_model_that_no_client_can_train_is_refused_before_anything_is_charged(tmp_path):
+    wide = client_app(lambda: linear(features=7), cross_entropy, own_data)
+    path = tmp_path / "run.ledger"
+    network = FakeGrid([wide for _ in CLIENTS])
+    with server(ledger=path) as run, pytest.raises(InvalidParameter, match="none can train"):
+        play(run, network)
+    assert not path.exists()
+    assert network.sent == []
+    # One of them costs its own contribution, as whatever goes wrong with one client.
+    with server(sampling=fl.Full(), rounds=1) as run:
+        last = []
+        play(run, FakeGrid([wide, *(app() for _ in CLIENTS[1:])]), on_round=last.append)
+        assert last[0].diagnostics.cohort_size == 5
 
 
 def test_too_few_clients_are_refused_unless_they_are_enough(tmp_path):

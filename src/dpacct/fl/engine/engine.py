@@ -116,7 +116,7 @@ class Engine:
             tasks = self._tasks(part, state, draw.order, trainer)
             if isinstance(tasks, Lot) and isinstance(trainer, LotTrainer) and found.raw is None:
                 found.local_seconds += self._clock(started)
-                pieces = trainer.pieces(tasks, broadcast, few_rows(self.layout))
+                pieces = trainer.pieces(tasks, broadcast, few_rows(self.layout, self.device))
                 self._sum_pieces(state, found, plant_examples(pieces, part, self.clients))
                 continue
             rows = trainer.train(tasks, broadcast)

@@ -22,6 +22,7 @@ from dpacct.fl.engine.states import Collected, Contributions, Draw, Released, Tr
 from dpacct.fl.layout import State, copies
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.privacy.bounds import check_limits
+from dpacct.fl.privacy.grid_shares import SharesElsewhere
 from dpacct.fl.privacy.noise import drawn_std
 from dpacct.fl.report.reports import Report, Timing
 from dpacct.fl.trainers.tasks import Broadcast
@@ -66,6 +67,7 @@ class OpenRound:
         self._rounds, self._engine, self._state = rounds, engine, state
         self._ticket, self._event, self._began, self._charging = ticket, event, began, charging
         self._came: set[int] = set()
+        self._committed = False
         self.settled = False
         self.released: Released | None = None
         self.draw: Draw = engine.draw()
@@ -132,6 +134,8 @@ class OpenRound:
         """
         self._require_open()
         self._require_ours("contributions", contributions.token)
+        if isinstance(self._engine.noise, SharesElsewhere):
+            self._engine.noise.encode(contributions.bounded.rows, (), 0.0)
         if len(clients) != len(contributions):
             rule = f"there are {len(contributions)} contributions, one of each client"
             raise InvalidParameter("clients", len(clients), rule)
@@ -140,6 +144,47 @@ class OpenRound:
         members = set(self.draw.members)
         ours = [place for place, client in enumerate(clients) if client in members]
         self._engine.add(self._state, self.found, contributions.take(ours))
+
+    def commit(self) -> None:
+        """Commit the round ahead of its release: where the noise is in the sum when it arrives.
+
+        Raises:
+            Unsupported: the bound or the noise has changed since the round was reserved.
+            LedgerError: the ledger cannot be written; nothing may be asked for.
+        """
+        self._require_open()
+        self._check_unchanged()
+        if not self._committed:
+            self._ticket.commit()
+        self._committed = True
+
+    def add_sum(self, clients: Sequence[int], total: Tensor) -> None:
+        """Add what clients with noise of their own have sent, summed where nobody saw the parts.
+
+        Args:
+            clients: whose updates and shares it holds, all of them, each once.
+            total: of their rows by `dpacct.fl.privacy.grid_shares.with_share`, modulo 2^64,
+                int64 [k].
+        Raises:
+            InvalidParameter: a client that is not in the round, or came before, or another shape.
+            Unsupported: the noise is added here; or the round is not committed, although its
+                sum can be read by now.
+        """
+        self._require_open()
+        noise = self._engine.noise
+        if not isinstance(noise, SharesElsewhere):
+            raise Unsupported(f"a sum with noise in it: {noise.name} noise is added here")
+        if not self._committed:
+            raise Unsupported("the sum can be read before the round is committed; commit() first")
+        if total.shape != self.found.total.shape:
+            rule = f"a sum holds {len(self.found.total)} numbers"
+            raise InvalidParameter("total", f"of shape {tuple(total.shape)}", rule)
+        if total.dtype != torch.int64:
+            raise InvalidParameter("total", str(total.dtype), "whole numbers, as int64")
+        self._came = self._came_with(clients)
+        self.found.clients.extend(clients)
+        self.found.arrived += len(clients)
+        self.found.total.add_(total.to(self._engine.device))
 
     def remember(self, client: int, memory: State) -> None:
         """A client's memory after the round; it is kept once the round is committed.
@@ -185,16 +230,13 @@ class OpenRound:
         rounds, engine, state, found = self._rounds, self._engine, self._state, self.found
         bound = state.bound
         layout = engine.kept_layout(found.kept)
-        # Rule 2.
-        check_limits(bound, layout)
-        changed = rounds.engine is not engine or rounds.state is not state
-        if changed or rounds.event() != self._event:
-            raise Unsupported("the bound or the noise changed while clients trained: no release")
+        self._check_unchanged()
         release = engine.release(state, found)
         std = drawn_std(engine.noise, engine.plan.update_std(bound), found.arrived)
         if release is not None:
             # Rule 3.
-            self._ticket.commit()
+            if not self._committed:
+                self._ticket.commit()
             for client, memory in found.memories.items():
                 state.client_states[client] = {n: v.detach().cpu() for n, v in memory.items()}
             rounds.state = engine.apply(state, release)
@@ -219,6 +261,14 @@ class OpenRound:
             diagnostics=diagnose(found, bound, std or 0.0, list(bound.limits(layout))),
             timing=Timing(found.local_seconds, privacy, now - self._began),
         )
+
+    def _check_unchanged(self) -> None:
+        """Bound and noise are those that were charged for. Rule 2."""
+        rounds, engine, state = self._rounds, self._engine, self._state
+        check_limits(state.bound, engine.kept_layout(self.found.kept))
+        changed = rounds.engine is not engine or rounds.state is not state
+        if changed or rounds.event() != self._event:
+            raise Unsupported("the bound or the noise changed while clients trained: no release")
 
     def _require_open(self) -> None:
         if self.settled:

@@ -9,6 +9,7 @@ from dpacct.fl.flower.versions import check_flower
 check_flower()
 
 from dpacct.fl.flower.clients import client_app, partition_id, private_mod  # noqa: E402 - see above
+from dpacct.fl.flower.hidden import HiddenSum  # noqa: E402 - see above
 from dpacct.fl.flower.strategy import PrivateStrategy  # noqa: E402 - see above
 
-__all__ = ["PrivateStrategy", "client_app", "partition_id", "private_mod"]
+__all__ = ["HiddenSum", "PrivateStrategy", "client_app", "partition_id", "private_mod"]

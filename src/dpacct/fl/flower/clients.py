@@ -8,20 +8,22 @@ its clip norm at the start answers to no other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from dpacct import __version__
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
-from dpacct.fl.engine.precision import reduced_precision
+from dpacct.fl.engine.precision import arithmetic
 from dpacct.fl.flower import wire
+from dpacct.fl.flower.hidden import HiddenSum
+from dpacct.fl.flower.own_loop import Handler, displacement
+from dpacct.fl.flower.trial import try_model
 from dpacct.fl.flower.versions import check_flower
 from dpacct.fl.flower.wire import Answer, Assignment
 from dpacct.fl.guards.replica import separate
@@ -36,7 +38,6 @@ from dpacct.fl.tensors import forked_generators
 from dpacct.fl.trainers.sequential import SequentialTrainer
 from dpacct.fl.trainers.tasks import Broadcast, join
 
-Handler = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Handler], Message]
 # What of a method runs in the middle of local training, or keeps something after it.
 _INSIDE = ("gradient", "after_step", "local_update", "init_client", "client_state")
@@ -50,17 +51,6 @@ class _Trained(Protocol):
     def row(self) -> Tensor: ...
 
     def remember(self, bounded: Tensor) -> State | None: ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Displacement:
-    """What a training loop of the user's own ends with."""
-
-    row: Tensor
-
-    def remember(self, bounded: Tensor) -> State | None:
-        del bounded
-        return None
 
 
 def partition_id(context: Context) -> int:
@@ -84,6 +74,7 @@ def private_mod(
     method: Method | None = None,
     *,
     clip_norm: float | None = None,
+    hidden: HiddenSum | None = None,
     client: Callable[[Context], int] = partition_id,
 ) -> Mod:
     """The mod for a ClientApp with a training loop of its own; the first of its mods.
@@ -94,6 +85,7 @@ def private_mod(
     Args:
         method: of the run; one that does nothing inside local training. Others need `client_app`.
         clip_norm: answer to no other norm. None: to that of the server.
+        hidden: add noise here, and send the update behind masks or not at all.
         client: which client a node is.
 
     Raises:
@@ -106,13 +98,14 @@ def private_mod(
             f"{method.name or type(method).__name__} has its own {', '.join(inside)}, which a "
             "training loop of one's own does not call. Use dpacct.fl.flower.client_app"
         )
-    member = _Member(method, clip_norm, client)
+    # A loop of one's own is called with what a round has, and not before.
+    member = _Member(method, clip_norm, hidden, client, lambda _: "")
 
     def mod(message: Message, context: Context, call_next: Handler) -> Message:
         if not message.metadata.message_type.startswith("train"):
             return call_next(message, context)
         return member.respond(
-            message, context, lambda given: _displacement(given, message, context, call_next)
+            message, context, lambda given: displacement(given, message, context, call_next)
         )
 
     return mod
@@ -125,6 +118,7 @@ def client_app(
     *,
     method: Method | None = None,
     clip_norm: float | None = None,
+    hidden: HiddenSum | None = None,
     client: Callable[[Context], int] = partition_id,
 ) -> ClientApp:
     """A ClientApp that trains by the engine's own local training, for any method.
@@ -133,10 +127,16 @@ def client_app(
         model: makes a model of the server's parameters. loss: as for `Federation`.
         data: reads the examples of the client that a node is.
         method: of the run, the same as on the server.
-        clip_norm, client: as for `private_mod`.
+        clip_norm, hidden, client: as for `private_mod`.
     """
     method = DPFedAvg() if method is None else method
-    member = _Member(method, clip_norm, client)
+    member = _Member(
+        method,
+        clip_norm,
+        hidden,
+        client,
+        lambda context: try_model(model, loss, lambda: data(context)),
+    )
     app = ClientApp()
 
     @app.train()
@@ -152,11 +152,18 @@ class _Member:
     """A client of a run, as far as messages go."""
 
     def __init__(
-        self, method: Method, clip_norm: float | None, client: Callable[[Context], int]
+        self,
+        method: Method,
+        clip_norm: float | None,
+        hidden: HiddenSum | None,
+        client: Callable[[Context], int],
+        trial: Callable[[Context], str],
     ) -> None:
         self._flower = check_flower()
         self._method = method
         self._clip_norm = None if clip_norm is None else checked_norm(clip_norm)
+        self._hidden = hidden
+        self._trial = trial
         self._client = client
 
     def respond(
@@ -174,8 +181,11 @@ class _Member:
             raise InvalidParameter("message", "without a sign", rule, hint)
         if ask == wire.HELLO:
             return Message(RecordDict({wire.SIGN: self._facts(context)}), reply_to=message)
-        given = wire.unpack_assignment(message.content)
         own = self._client(context)
+        hidden = self._hidden
+        if ask == wire.ROSTER and hidden is not None:
+            return Message(hidden.mask(message.content, own, context), reply_to=message)
+        given = wire.unpack_assignment(message.content)
         if given.client != own:
             rule = f"this is client {own}, and answers for nobody else"
             raise InvalidParameter("client", given.client, rule)
@@ -183,7 +193,17 @@ class _Member:
         if norm is not None and given.bound.clip_norm != norm:
             rule = f"this client answers to clip norm {norm:g} alone"
             raise InvalidParameter("clip_norm", given.bound.clip_norm, rule)
-        return Message(wire.pack_answer(self._answer(given, train(given))), reply_to=message)
+        if hidden is not None:
+            hidden.check(given)
+        elif given.shares is not None:
+            rule = "this client adds no noise of its own"
+            hint = "Give it client_app(..., hidden=HiddenSum(minimum, noise_multiplier))."
+            raise InvalidParameter("noise", "of shares", rule, hint)
+        answer, inner = self._answer(given, train(given))
+        if hidden is not None:
+            content = hidden.hide(given, answer.row, inner, context)
+            return Message(content, reply_to=message)
+        return Message(wire.pack_answer(answer), reply_to=message)
 
     def _facts(self, context: Context) -> ConfigRecord:
         try:
@@ -197,12 +217,16 @@ class _Member:
                 "flower": self._flower,
                 "client": number,
                 "missing": missing,
+                "fails": self._trial(context),
                 "method": repr(self._method),
                 "clip_norm": self._clip_norm or 0.0,
+                "minimum": 0 if self._hidden is None else self._hidden.minimum,
+                "noise_multiplier": 0.0 if self._hidden is None else self._hidden.noise_multiplier,
             }
         )
 
-    def _answer(self, given: Assignment, trained: _Trained) -> Answer:
+    def _answer(self, given: Assignment, trained: _Trained) -> tuple[Answer, Layout]:
+        """What a client has to say, and the layout of its bounded update."""
         layout, kept = Layout.of(given.params), given.kept
         row = trained.row if kept is None else trained.row.index_select(1, kept)
         inner = layout if kept is None else layout.restrict(kept)
@@ -211,7 +235,8 @@ class _Member:
         norm = given.bound.clip_norm
         # Whether an update was clipped is sent where the run is charged for it.
         below = bool(norms[0] <= norm) if given.counted and not bool(bad[0]) else not given.counted
-        return Answer(given.run, given.number, given.client, norm, inside[0], below, memory)
+        found = Answer(given.run, given.number, given.client, norm, inside[0], below, memory)
+        return found, inner
 
 
 class _Training:
@@ -240,44 +265,10 @@ class _Training:
             given.number, given.params, given.server_state, given.local, norm
         )
         self._task = join(lambda: data, given.local, given.memory, given.seed, _CPU, self._trainer)
-        with forked_generators(), reduced_precision(precision):
+        with forked_generators(), arithmetic(precision):
             copy.train()
             self.row = self._trainer.train([self._task], self._broadcast)
 
     def remember(self, bounded: Tensor) -> State | None:
         found = self._trainer.remember([self._task], bounded, self._broadcast)
         return None if found is None else found[0]
-
-
-def _displacement(
-    given: Assignment, message: Message, context: Context, call_next: Handler
-) -> _Displacement:
-    """Let the user's loop train, and see how far the parameters have moved."""
-    layout = Layout.of(given.params)
-    record = wire.arrays_of(given.params)
-    config = ConfigRecord({"server-round": given.number, **_plain(given)})
-    message.content = RecordDict({wire.ARRAYS: record, "config": config})
-    reply = call_next(message, context)
-    if reply.has_error():
-        raise RuntimeError(f"training failed: {reply.error.reason}")
-    found = list(reply.content.array_records.values())
-    if len(found) != 1 or sorted(found[0]) != sorted(layout.names):
-        rule = f"a train function returns one ArrayRecord of {', '.join(layout.names)}"
-        names = ", ".join(name for record in found for name in record)
-        raise InvalidParameter("arrays", names or "none", rule)
-    moved = _ordered(found[0], layout)
-    check_tensors(moved, layout, "arrays")
-    end = layout.flatten(moved)
-    return _Displacement((end - layout.flatten(given.params)).unsqueeze(0))
-
-
-def _plain(given: Assignment) -> Mapping[str, Any]:
-    """Local settings that a loop may follow."""
-    local, number = given.local, given.number
-    steps = {"steps": local.steps, "epochs": local.epochs, "batch-size": local.batch_size}
-    return {"lr": local.learning_rate(number)} | {k: v for k, v in steps.items() if v is not None}
-
-
-def _ordered(record: ArrayRecord, layout: Layout) -> dict[str, Tensor]:
-    found = wire.tensors_of(record)
-    return {name: found[name] for name in layout.names}

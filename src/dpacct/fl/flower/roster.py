@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from dpacct import __version__
@@ -30,11 +30,13 @@ class Expected:
     Attributes:
         num_clients: of the run. method: in words. clip_norm: of the next round; None where it
             changes from round to round.
+        shares: where clients add the noise, how many shares make it up, and the noise multiplier.
     """
 
     num_clients: int
     method: str
     clip_norm: float | None
+    shares: tuple[int, float] | None = None
 
 
 class Roster:
@@ -48,6 +50,7 @@ class Roster:
         self._expected = expected
         self._asked: dict[str, int] = {}
         self._known: set[int] = set()
+        self._failing: dict[int, str] = {}
         self.nodes: dict[int, int] = {}
 
     def gather(self, grid: Grid, enough: int, patience: float, poll: float) -> None:
@@ -65,6 +68,7 @@ class Roster:
                     raise InvalidParameter("partition-id", client, rule)
                 self.nodes[client] = node
             if len(self.nodes) >= enough:
+                self._check_trials()
                 return
             if time.monotonic() > deadline:
                 rule = f"{enough} clients answer within {patience:g} s"
@@ -85,6 +89,14 @@ class Roster:
             if self.nodes.setdefault(client, node) != node:
                 # Until the other one is gone it is asked again.
                 self._known.discard(node)
+
+    def _check_trials(self) -> None:
+        """Somebody can train: else each round would be charged, and none would hold anything."""
+        if self.nodes and self._failing.keys() >= self.nodes.keys():
+            client, kind = min(self._failing.items())
+            rule = f"on no client do model and loss take made-up examples (client {client}: {kind})"
+            hint = "The log of a SuperNode has the whole error. Nothing was charged."
+            raise InvalidParameter("clients", "none can train", rule, hint)
 
     def _ask(self, grid: Grid) -> None:
         there = set(grid.get_node_ids())
@@ -142,4 +154,25 @@ class Roster:
             ours += "" if expected.clip_norm is None else f"{expected.clip_norm:g}"
             rule = f"the norm that the server charges for {ours}"
             raise InvalidParameter("clip_norm", f"{norm} on client {client}", rule)
+        self._check_shares(facts, client)
+        if facts.get("fails"):
+            _LOG.warning("client %s cannot train: %s", client, facts["fails"])
+            self._failing[client] = str(facts["fails"])
+        else:
+            self._failing.pop(client, None)
         return client
+
+    def _check_shares(self, facts: ConfigRecord, client: int) -> None:
+        """A client hides its update, and adds its share, where the server counts on it alone."""
+        minimum, least = self._expected.shares or (0, 0.0)
+        if facts.get("minimum") != minimum:
+            theirs = facts.get("minimum")
+            rule = "the server adds the noise"
+            if minimum:
+                rule = f"sums are hidden, and hold at least {minimum} shares of noise"
+            hint = "HiddenSum(minimum) on clients is that of fl.NoiseShares(minimum) on the server."
+            raise InvalidParameter("minimum", f"{theirs} on client {client}", rule, hint)
+        asked = facts.get("noise_multiplier")
+        if minimum and not (isinstance(asked, float) and asked <= least):
+            rule = f"the server charges for {least:g}"
+            raise InvalidParameter("noise_multiplier", f"{asked} on client {client}", rule)

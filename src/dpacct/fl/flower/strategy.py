@@ -19,16 +19,20 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from dpacct import validate
-from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.errors import InvalidParameter
 from dpacct.fl.engine.open_round import OpenRound
 from dpacct.fl.flower import wire
 from dpacct.fl.flower.bounds import bound_to_json
 from dpacct.fl.flower.exchange import exchange
+from dpacct.fl.flower.hidden_round import sum_hidden
+from dpacct.fl.flower.judging import Judge, say_why
 from dpacct.fl.flower.roster import Expected, Roster
+from dpacct.fl.flower.start_checks import check_start
 from dpacct.fl.flower.versions import check_flower
-from dpacct.fl.flower.wire import Answer, Assignment
+from dpacct.fl.flower.wire import Assignment
 from dpacct.fl.layout import trainable
 from dpacct.fl.privacy.adaptive_clip import AdaptiveClip
+from dpacct.fl.privacy.grid_shares import SharesElsewhere
 from dpacct.fl.report.reports import Report
 from dpacct.fl.server import Server
 
@@ -76,7 +80,15 @@ class PrivateStrategy(Strategy):
         self._on_round = on_round
         self._tag = secrets.token_hex(8)
         norm = None if isinstance(bound, AdaptiveClip) else bound.clip_norm
-        self._roster = Roster(Expected(most, repr(engine.method), norm))
+        noise = engine.noise
+        self._shares: tuple[int, float] | None = None
+        if isinstance(noise, SharesElsewhere):
+            if self._enough < noise.minimum:
+                rule = f"a sum holds at least {noise.minimum} shares"
+                raise InvalidParameter("min_clients", min_clients, rule)
+            self._shares = noise.minimum, engine.plan.update_std(bound)
+        least = None if self._shares is None else (self._shares[0], server.noise_multiplier)
+        self._roster = Roster(Expected(most, repr(engine.method), norm, least))
         self._rounds: Iterator[OpenRound] | None = None
         self._opened: OpenRound | None = None
         self.last: Report | None = None
@@ -102,7 +114,8 @@ class PrivateStrategy(Strategy):
         Raises:
             InvalidParameter: a client does not fit, or too few answer; nothing is charged.
         """
-        self._check_start(initial_arrays, num_rounds, train_config, evaluate_config)
+        configured = bool(train_config or evaluate_config)
+        check_start(self.server, initial_arrays, num_rounds, configured=configured)
         result = Result()
         # Rule 1.
         self._roster.gather(grid, self._enough, self._patience, self._poll)
@@ -114,6 +127,10 @@ class PrivateStrategy(Strategy):
                 break
             # One by one, as they come: nobody holds the updates of a whole cohort.
             replies = exchange(grid, messages, timeout, self._poll)
+            if self._shares is not None and self._opened is not None:
+                judge, least = self._judge(self._opened), self._shares[0]
+                sum_hidden(grid, self._opened, replies, judge, least, timeout, self._poll)
+                replies = ()
             arrays, metrics = self.aggregate_train(self.server.round + 1, replies)
             number = self.server.round
             if arrays is not None and metrics is not None:
@@ -148,6 +165,7 @@ class PrivateStrategy(Strategy):
         opened, self._opened = self._opened, None
         if opened is None:
             return None, None
+        # Where sums are hidden there are none: `start` has added the sum.
         for reply in replies:
             self._take(opened, reply)
         report = opened.release()
@@ -211,6 +229,7 @@ class PrivateStrategy(Strategy):
             kept=opened.found.kept,
             contributions=engine.plan.contributions,
             seed=opened.draw.seed_of(client),
+            shares=self._shares,
         )
         content = wire.pack_assignment(assignment, shared)
         return Message(content, dst_node_id=node, message_type="train", group_id=str(opened.number))
@@ -218,64 +237,18 @@ class PrivateStrategy(Strategy):
     def _take(self, opened: OpenRound, reply: Message) -> None:
         """Add an answer, if it is one."""
         try:
-            answer = self._judged(opened, reply)
+            answer = self._judge(opened).answer(reply)
             below = torch.tensor([answer.below])
             opened.add([answer.client], opened.check(answer.row.unsqueeze(0), below))
             if answer.memory is not None:
                 opened.remember(answer.client, answer.memory)
         except InvalidParameter as refusal:
-            node = reply.metadata.src_node_id
-            _LOG.warning("an answer of node %s does not count: %s", node, refusal)
+            say_why(reply, refusal)
 
-    def _judged(self, opened: OpenRound, reply: Message) -> Answer:
-        """An answer to what its node was asked. Rule 3.
-
-        Raises:
-            InvalidParameter: it is none.
-        """
-        if reply.has_error():
-            raise InvalidParameter("answer", "an error", (reply.error.reason or "")[-300:])
-        answer = wire.unpack_answer(reply.content)
-        if (answer.run, answer.number) != (self._tag, opened.number):
-            rule = f"round {opened.number} of this process is open"
-            raise InvalidParameter("answer", f"to round {answer.number}", rule)
-        node = self._roster.nodes.get(answer.client)
-        if node != reply.metadata.src_node_id:
-            rule = f"node {node} is client {answer.client}"
-            raise InvalidParameter("answer", f"of node {reply.metadata.src_node_id}", rule)
-        norm = self.server.bound.clip_norm
-        if answer.clip_norm != norm:
-            rule = f"the clip norm of the round is {norm:g}"
-            raise InvalidParameter("clip_norm", answer.clip_norm, rule)
-        size = len(opened.found.total)
-        if len(answer.row) != size:
-            raise InvalidParameter("answer", len(answer.row), f"an update holds {size} values")
-        return answer
-
-    def _check_start(
-        self,
-        initial_arrays: ArrayRecord | None,
-        num_rounds: int | None,
-        train_config: ConfigRecord | None,
-        evaluate_config: ConfigRecord | None,
-    ) -> None:
-        if train_config or evaluate_config:
-            raise Unsupported(
-                "a configuration of training or evaluation: local training is that of the server "
-                "(fl.Server(local=...)), and clients evaluate nothing, as no noise would cover it"
-            )
-        if num_rounds not in (None, self.server.rounds):
-            rule = (
-                f"the server plans {self.server.rounds} rounds, and its noise is charged for them"
-            )
-            raise InvalidParameter("num_rounds", num_rounds, rule, "Leave it out.")
-        if initial_arrays is not None:
-            own, given = trainable(self.server.model), wire.tensors_of(initial_arrays)
-            if own.keys() != given.keys() or not all(
-                torch.equal(own[name].detach().cpu(), given[name]) for name in own
-            ):
-                rule = "the server's model holds the parameters to begin with"
-                raise InvalidParameter("initial_arrays", "other values", rule, "Leave them out.")
+    def _judge(self, opened: OpenRound) -> Judge:
+        """Rule 3."""
+        norm, size = self.server.bound.clip_norm, len(opened.found.total)
+        return Judge(self._tag, opened.number, self._roster.nodes, norm, size)
 
     def _arrays(self) -> ArrayRecord:
         return wire.arrays_of(trainable(self.server.model))

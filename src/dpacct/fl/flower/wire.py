@@ -24,7 +24,7 @@ from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.tensors import from_array
 
 # Counts up with every change of what travels.
-PROTOCOL = 1
+PROTOCOL = 2
 # The record that says what a message is, and those of its tensors; Flower's own names for the rest.
 SIGN = "dpacct"
 ARRAYS = "arrays"
@@ -32,7 +32,7 @@ SERVER_STATE = "dpacct.server_state"
 MEMORY = "dpacct.memory"
 MASK = "dpacct.mask"
 UPDATE = "dpacct.update"
-HELLO, ROUND = "hello", "round"
+HELLO, ROUND, ROSTER = "hello", "round", "roster"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +47,8 @@ class Assignment:
         counted: whether the norm is adaptive, and the answer says if the update was below it.
         contributions: the most that a round can hold, which fixes the grid of the sum.
         seed: of the client's batches.
+        shares: where clients add the noise: how many shares make it up, and the standard deviation
+            of the whole. None where the server does.
     """
 
     run: str
@@ -62,6 +64,7 @@ class Assignment:
     kept: Tensor | None
     contributions: int
     seed: int
+    shares: tuple[int, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,6 +160,8 @@ def pack_assignment(given: Assignment, shared: Mapping[str, ArrayRecord]) -> Rec
             "names": list(given.params),
         }
     )
+    if given.shares is not None:
+        sign["minimum"], sign["std"] = given.shares
     content = RecordDict({SIGN: sign, **shared})
     if given.memory is not None:
         content[MEMORY] = arrays_of(given.memory)
@@ -174,19 +179,20 @@ def unpack_assignment(content: RecordDict) -> Assignment:
         mask = records.get(MASK)
         memory = records.get(MEMORY)
         return Assignment(
-            run=_text(sign["run"]),
-            number=_whole(sign["round"]),
-            client=_whole(sign["client"]),
-            setting=_text(sign["setting"]),
+            run=text(sign["run"]),
+            number=whole(sign["round"]),
+            client=whole(sign["client"]),
+            setting=text(sign["setting"]),
             params=_in_order(tensors_of(records[ARRAYS]), sign["names"]),
             server_state=tensors_of(records.get(SERVER_STATE, ArrayRecord())),
             memory=None if memory is None else tensors_of(memory),
-            local=SGD(**json.loads(_text(sign["local"]))),
-            bound=bound_from_json(json.loads(_text(sign["bound"]))),
-            counted=_truth(sign["counted"]),
+            local=SGD(**json.loads(text(sign["local"]))),
+            bound=bound_from_json(json.loads(text(sign["bound"]))),
+            counted=truth(sign["counted"]),
             kept=None if mask is None else tensors_of(mask)["kept"],
-            contributions=_whole(sign["contributions"]),
-            seed=_whole(sign["seed"]),
+            contributions=whole(sign["contributions"]),
+            seed=whole(sign["seed"]),
+            shares=(whole(sign["minimum"]), number(sign["std"])) if "minimum" in sign else None,
         )
     except (EOFError, KeyError, OSError, TypeError, ValueError) as error:
         rule = f"the server's message says all that a client needs ({error})"
@@ -228,12 +234,12 @@ def unpack_answer(content: RecordDict) -> Answer:
         row = tensors_of(records[UPDATE])["row"]
         memory = records.get(MEMORY)
         answer = Answer(
-            run=_text(sign["run"]),
-            number=_whole(sign["round"]),
-            client=_whole(sign["client"]),
+            run=text(sign["run"]),
+            number=whole(sign["round"]),
+            client=whole(sign["client"]),
             clip_norm=number(sign["clip_norm"]),
             row=row,
-            below=_truth(sign["below"]),
+            below=truth(sign["below"]),
             memory=None if memory is None else tensors_of(memory),
         )
     except (EOFError, KeyError, OSError, TypeError, ValueError) as error:
@@ -244,19 +250,22 @@ def unpack_answer(content: RecordDict) -> Answer:
     return answer
 
 
-def _text(value: object) -> str:
+def text(value: object) -> str:
+    """A value that travelled, as the text that it has to be. Raises TypeError."""
     if not isinstance(value, str):
         raise TypeError(f"{value!r:.60} is no text")
     return value
 
 
-def _whole(value: object) -> int:
+def whole(value: object) -> int:
+    """As a whole number. Raises TypeError."""
     if type(value) is not int:
         raise TypeError(f"{value!r:.60} is no whole number")
     return value
 
 
-def _truth(value: object) -> bool:
+def truth(value: object) -> bool:
+    """As true or false. Raises TypeError."""
     if type(value) is not bool:
         raise TypeError(f"{value!r:.60} is neither true nor false")
     return value

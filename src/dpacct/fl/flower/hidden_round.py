@@ -1,0 +1,73 @@
+"""The server's half of a round whose sum is hidden: keys, a roster, masked rows, their sum.
+
+Rule 1: the round is committed before a roster leaves: with the last masked row the server can read
+the noisy sum, and from then on it was released. Rule 2: all of the roster, or nothing: without one
+of them no mask cancels, and no second roster is sent, since it would show a difference of sums.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import torch
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from dpacct.fl.engine.open_round import OpenRound
+from dpacct.fl.flower.exchange import exchange
+from dpacct.fl.flower.hidden_wire import About, Roster, pack_roster
+from dpacct.fl.flower.judging import Judge, judged
+
+_LOG = logging.getLogger("flwr")
+
+
+def sum_hidden(
+    grid: Grid,
+    opened: OpenRound,
+    replies: Iterable[Message],
+    judge: Judge,
+    minimum: int,
+    timeout: float,
+    poll: float,
+) -> None:
+    """Fill a round with the sum of those who answered; with nothing if one is lost on the way.
+
+    Args:
+        grid: of the ServerApp. opened: the round. replies: with public keys, as they come.
+        judge: of answers. minimum: clients in a sum, at least.
+        timeout: seconds to wait for all masked rows. poll: seconds between looks.
+    Raises:
+        LedgerError: the ledger cannot be written; no roster leaves.
+    """
+    keys: dict[int, bytes] = {}
+    for key in judged(replies, judge.key):
+        keys.setdefault(key.about.client, key.public)
+    if len(keys) < minimum:
+        _LOG.warning("round %s has %s of %s shares: no sum", judge.number, len(keys), minimum)
+        return
+    # Rule 1.
+    opened.commit()
+    messages = [
+        Message(
+            pack_roster(Roster(About(judge.tag, judge.number, client), keys)),
+            dst_node_id=judge.nodes[client],
+            message_type="train",
+            group_id=str(judge.number),
+        )
+        for client in keys
+    ]
+    total = torch.zeros_like(opened.found.total)
+    came: set[int] = set()
+    for found in judged(exchange(grid, messages, timeout, poll), judge.masked):
+        client = found.about.client
+        if client in keys and client not in came:
+            came.add(client)
+            # Modulo 2^64.
+            total += found.row.to(total.device)
+    # Rule 2.
+    if came != keys.keys():
+        lost = sorted(keys.keys() - came)
+        _LOG.warning("round %s is lost: clients %s left after the keys", judge.number, lost)
+        return
+    opened.add_sum(sorted(keys), total)

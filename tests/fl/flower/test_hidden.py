@@ -1,0 +1,444 @@
+"""Rounds whose sum is hidden from the server: shares of noise behind masks, over Flower."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="flwr is not installed beside the other test extras")
+
+from flwr.app import Context, RecordDict
+
+import dpacct
+from dpacct import fl
+from dpacct.errors import InvalidParameter, LedgerError, Unsupported
+from dpacct.fl.flower import HiddenSum, PrivateStrategy, client_app, wire
+from dpacct.fl.flower import hidden_wire as messages
+from dpacct.fl.flower.masks import mask, new_key
+from dpacct.fl.layout import Layout
+from dpacct.fl.privacy.secure_noise import grid_exponent
+from dpacct.ledger import Ledger
+from tests.fl.flower.fake import FakeGrid
+from tests.fl.flower.test_strategy import Spent, own_loop, rounds_of
+from tests.fl.problems import cross_entropy, flat, linear, make_clients
+
+pytestmark = pytest.mark.usefixtures("uncounted")
+
+CLIENTS = make_clients((9, 4, 0, 7, 5, 8))
+QUICK = {"poll": 1e-3, "patience": 0.05}
+# So little noise that what is summed can be seen, and enough for shares on the grid.
+STILL = 1e-3
+
+
+@pytest.fixture(autouse=True)
+def _uncounted_epsilon(monkeypatch):
+    spent = Spent(dpacct.Budget(1.0, 1e-5))
+    monkeypatch.setattr("dpacct.fl.report.reports.Report.epsilon", spent)
+
+
+def server(**options) -> fl.Server:
+    settings = {
+        "clip_norm": 0.5, "noise_multiplier": 0.7, "sampling": fl.Full(), "rounds": 2,
+        "adjacency": "replace-one", "noise": fl.NoiseShares(4), "preflight": False,
+        "local": fl.SGD(lr=0.1, epochs=2, batch_size=4),
+    }  # fmt: skip
+    return fl.Server(linear(), len(CLIENTS), **(settings | options))
+
+
+def app(minimum=4, noise=STILL, **options):
+    def data(context):
+        return CLIENTS[context.node_config["partition-id"]]
+
+    hidden = HiddenSum(minimum, noise)
+    return client_app(linear, cross_entropy, data, hidden=hidden, **options)
+
+
+def grid(fault=None, **options) -> FakeGrid:
+    return FakeGrid([app(**options) for _ in CLIENTS], fault)
+
+
+def play(run, network, **options):
+    strategy = PrivateStrategy(run, **(QUICK | options))
+    strategy.start(network, timeout=0.05)
+    return strategy
+
+
+# Masks.
+
+
+def test_masks_cancel_over_the_roster_and_over_nothing_less():
+    keys = {client: new_key() for client in (0, 3, 11, 4)}
+    roster = {client: public for client, (_, public) in keys.items()}
+    masks = {c: mask(secret, c, roster, b"run 1", 70_000) for c, (secret, _) in keys.items()}
+    total = sum(masks.values(), np.zeros(70_000, dtype=np.uint64))
+    assert not total.any()
+    for value in masks.values():
+        # Each sum over fewer looks like uniform bits: of 4.48 million, within 7 deviations of half.
+        part = total - value
+        ones = int(np.unpackbits(part.view(np.uint8)).sum())
+        assert abs(ones - 32 * 70_000) <= 7 * math.sqrt(64 * 70_000) / 2
+        assert len(set(part.tolist())) == 70_000
+
+
+def test_another_round_or_roster_has_other_masks():
+    keys = {client: new_key() for client in range(3)}
+    roster = {client: public for client, (_, public) in keys.items()}
+    secret = keys[0][0]
+    found = mask(secret, 0, roster, b"run 1", 64)
+    assert (mask(secret, 0, roster, b"run 1", 64) == found).all()
+    fewer = {0: roster[0], 1: roster[1]}
+    for other in (mask(secret, 0, roster, b"run 2", 64), mask(secret, 0, fewer, b"run 1", 64)):
+        assert not (other == found).any()
+    # Not even their pairwise parts: who is told another roster shares no mask with the others.
+    pair = mask(secret, 0, fewer, b"run 1", 64) + mask(keys[1][0], 1, roster, b"run 1", 64)
+    assert len(np.unique(pair)) == 64
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda roster: roster | {0: new_key()[1]}, "another key for client 0"),
+        (lambda roster: roster | {1: roster[2]}, "one key twice"),
+        (lambda roster: roster | {1: bytes(32)}, "key of client 1"),
+    ],
+    ids=["own", "twice", "of low order"],
+)
+def test_a_roster_that_is_none_is_refused(change, said):
+    keys = {client: new_key() for client in range(3)}
+    roster = {client: public for client, (_, public) in keys.items()}
+    with pytest.raises(InvalidParameter, match=said):
+        mask(keys[0][0], 0, change(roster), b"run 1", 8)
+
+
+# Rounds.
+
+
+def test_the_model_moves_by_the_sum_of_the_bounded_updates():
+    network = FakeGrid([own(client) for client in range(6)])
+    settings = {"noise_multiplier": STILL, "clip_norm": 0.1, "rounds": 1}
+    with server(**settings) as run:
+        before = flat(run.model)
+        strategy = play(run, network)
+        assert strategy.last.released
+        assert strategy.last.diagnostics.cohort_size == 6
+    # Updates of 0.01 k on 21 coordinates, clipped to 0.1 from k = 3 on; noise of 3e-5 on the sum.
+    updates = [min(0.01 * client, 0.1 / 21**0.5) for client in range(6)]
+    moved = flat(run.model) - before
+    assert torch.allclose(moved, torch.full_like(moved, sum(updates) / 6), atol=1e-4)
+
+
+def own(client):
+    del client
+    return own_loop(hidden=HiddenSum(4, STILL))
+
+
+def test_the_server_sees_keys_and_masked_rows_alone():
+    seen = []
+
+    def look(client, message, replies):
+        seen.extend((client, reply.content) for reply in replies)
+        return replies
+
+    with server(rounds=1, noise_multiplier=STILL) as run:
+        play(run, grid(look))
+    assert len(seen) == 12
+    rows = []
+    for _, content in seen:
+        records = set(content.keys())
+        assert records in ({wire.SIGN}, {wire.SIGN, "dpacct.masked"})
+        assert {type(value) for value in content[wire.SIGN].values()} <= {int, str, bytes, float}
+        assert "secret" not in content[wire.SIGN]
+        if "dpacct.masked" in records:
+            rows.append(messages.unpack_masked(content).row)
+    # Bounded updates and their noise are below 2^30 units; masked they are anywhere.
+    assert all(float(row.double().abs().median()) > 2.0**58 for row in rows)
+    total = torch.stack(rows).sum(dim=0)
+    assert int(total.abs().max()) < 2**30
+
+
+def test_noise_has_the_law_that_is_charged():
+    """Twelve rounds of 21 coordinates with zero updates: a chi-square variate of 252 degrees."""
+    settings = {"rounds": 12, "noise_multiplier": 2.0, "local": fl.SGD(lr=1e-30)}
+    drawn = []
+    with server(**settings) as run:
+        before = [flat(run.model)]
+
+        def note(report):
+            del report
+            now = flat(run.model)
+            drawn.append((now - before[0]).double() * 6)
+            before[0] = now
+
+        play(run, grid(), on_round=note)
+    scaled = torch.cat(drawn) / (2.0 * 0.5 * math.sqrt(6 / 4))
+    # Outside with a probability of 5e-8 (scipy.stats.chi2.cdf, .sf).
+    assert 150 < float(scaled.square().sum()) < 392
+
+
+@pytest.mark.parametrize(("away", "released"), [(2, True), (3, False)])
+def test_who_does_not_train_is_missing_from_the_roster_and_too_few_are_no_sum(
+    away, released, tmp_path
+):
+    def fault(client, message, replies):
+        return [] if client < away and "arrays" in message.content else replies
+
+    path = tmp_path / "run.ledger"
+    network = grid(fault)
+    with server(rounds=1, ledger=path) as run:
+        before = flat(run.model)
+        last = play(run, network).last
+        assert last.released is released
+        assert bool((flat(run.model) == before).all()) is not released
+    assert rounds_of(path) == (1, int(released))
+    asked = [c for c, message in network.sent if message.content["dpacct"]["ask"] == "roster"]
+    assert asked == (list(range(away, 6)) if released else [])
+
+
+def test_who_leaves_after_the_keys_costs_the_round_and_nobody_is_asked_again(tmp_path):
+    def fault(client, message, replies):
+        return [] if client == 5 and message.content["dpacct"]["ask"] == "roster" else replies
+
+    path = tmp_path / "run.ledger"
+    network = grid(fault)
+    with server(rounds=1, ledger=path) as run:
+        before = flat(run.model)
+        assert not play(run, network).last.released
+        assert torch.equal(flat(run.model), before)
+    # It is committed: with the row that is missing the server could have read the sum.
+    assert rounds_of(path) == (1, 1)
+    asked = [c for c, message in network.sent if message.content["dpacct"]["ask"] == "roster"]
+    assert sorted(asked) == list(range(6))
+
+
+def test_committed_before_a_roster_leaves(tmp_path):
+    path, seen = tmp_path / "run.ledger", []
+
+    def look(client, message, replies):
+        seen.append((message.content["dpacct"]["ask"], rounds_of(path)))
+        return replies
+
+    with server(ledger=path) as run:
+        play(run, grid(look))
+    first = [("round", (1, 0))] * 6 + [("roster", (1, 1))] * 6
+    assert seen == first + [("round", (2, 1))] * 6 + [("roster", (2, 2))] * 6
+
+
+def test_no_roster_leaves_where_the_ledger_cannot_be_written(tmp_path, monkeypatch):
+    network = grid()
+    with server(rounds=1, ledger=tmp_path / "run.ledger") as run:
+
+        def broken(self, details=None):
+            raise LedgerError("the disk is full")
+
+        monkeypatch.setattr("dpacct.ledger.Ticket.commit", broken)
+        with pytest.raises(LedgerError, match="full"):
+            play(run, network)
+    assert {message.content["dpacct"]["ask"] for _, message in network.sent} == {"round"}
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize(("ask", "spent"), [("round", 2), ("roster", 2)])
+def test_a_server_that_is_killed_goes_on_and_a_sum_it_could_read_stays_charged(
+    ask, spent, tmp_path
+):
+    """Killed before the roster the round counts once; behind it its place is not used again."""
+    path, check = tmp_path / "run.ledger", tmp_path / "run.pt"
+
+    def fault(client, message, replies):
+        if message.content["dpacct"]["ask"] == ask and client == 5:
+            raise Killed
+        return replies
+
+    options = {"ledger": path, "checkpoint": check, "rounds": 2}
+    network = grid(fault)
+    with pytest.raises(Killed), server(**options) as run:
+        play(run, network)
+    network.fault = None
+    with server(**options) as run:
+        run.resume()
+        play(run, network)
+        released = run.round
+    # Two rounds were planned; the one that may have been read is one of them.
+    assert released == (2 if ask == "round" else 1)
+    assert rounds_of(path) == (spent, 2)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_update_is_masked_once(times):
+    """A second roster without one client would show that client's row as a difference."""
+    keys = {}
+
+    def fault(client, message, replies):
+        if message.content["dpacct"]["ask"] == "roster" and client == 0:
+            keys["message"] = message
+        return replies
+
+    network = grid(fault)
+    with server(rounds=1) as run:
+        play(run, network)
+    message = keys["message"]
+    roster = messages.unpack_roster(message.content)
+    fewer = {client: key for client, key in roster.keys.items() if client != 5}
+    content = messages.pack_roster(
+        messages.Roster(roster.about, fewer if times == 2 else roster.keys)
+    )
+    node = network.node_of(0)
+    with pytest.raises(InvalidParameter, match="sent it before"):
+        HiddenSum(4, STILL).mask(content, 0, network._contexts[node])
+
+
+def test_a_small_roster_or_that_of_another_round_is_refused():
+    context = Context(7, 1, {"partition-id": 0}, RecordDict(), {})
+    given = assignment()
+    hidden = HiddenSum(4, STILL)
+    answer = messages.unpack_key(hidden.hide(given, torch.zeros(21), LAYOUT, context))
+    roster = {0: answer.public} | {client: new_key()[1] for client in (1, 2, 3)}
+    about = answer.about
+    for changed, said in [
+        (messages.Roster(about, {c: roster[c] for c in (0, 1, 2)}), "no fewer than 4"),
+        (messages.Roster(messages.About(about.run, 2, 0), roster), "nothing that waits"),
+        (messages.Roster(messages.About("other", 1, 0), roster), "nothing that waits"),
+        (messages.Roster(messages.About(about.run, 1, 1), roster), "nothing that waits"),
+        (messages.Roster(about, roster | {0: new_key()[1]}), "another key"),
+    ]:
+        with pytest.raises(InvalidParameter, match=said):
+            hidden.mask(messages.pack_roster(changed), 0, context)
+    found = messages.unpack_masked(
+        hidden.mask(messages.pack_roster(messages.Roster(about, roster)), 0, context)
+    )
+    assert len(found.row) == 21
+    assert not context.state
+
+
+LAYOUT = Layout.of(dict(linear().named_parameters()))
+
+
+def assignment(**changed):
+    params = {name: value.detach() for name, value in linear().named_parameters()}
+    fields = {
+        "run": "tag", "number": 1, "client": 0, "setting": "", "params": params,
+        "server_state": {}, "memory": None, "local": fl.SGD(lr=0.1), "bound": fl.Clip(0.5),
+        "counted": False, "kept": None, "contributions": 6, "seed": 1, "shares": (4, 0.4),
+    }  # fmt: skip
+    return wire.Assignment(**(fields | changed))
+
+
+def test_what_waits_for_the_roster_has_its_noise():
+    context = Context(7, 1, {"partition-id": 0}, RecordDict(), {})
+    HiddenSum(4, STILL).hide(assignment(), torch.zeros(21), LAYOUT, context)
+    row = wire.tensors_of(context.state["dpacct.waiting.row"])["row"]
+    grid_unit = 2.0 ** grid_exponent(fl.Clip(0.5).limits(LAYOUT))
+    # 21 variates of standard deviation 0.2: their squares are outside with a probability of 1e-7.
+    scaled = row.double() * grid_unit / 0.2
+    assert 0.9 < float(scaled.square().sum()) < 78
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"shares": None}, "behind masks alone"),
+        ({"shares": (3, 0.4)}, "4 shares"),
+        ({"shares": (4, 0.2499)}, "at least 0.25"),
+    ],
+)
+def test_a_client_insists_on_masks_shares_and_noise(changed, said):
+    HiddenSum(4, 0.5).check(assignment(shares=(4, 0.25)))
+    with pytest.raises(InvalidParameter, match=said):
+        HiddenSum(4, 0.5).check(assignment(**changed))
+
+
+@pytest.mark.parametrize(
+    ("clients", "run", "said"),
+    [
+        ({"minimum": 3}, {}, "at least 4 shares"),
+        ({"noise": 0.8}, {}, "charges for 0.7"),
+        ({}, {"noise": fl.GaussianNoise()}, "the server adds the noise"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_at_the_start(clients, run, said, tmp_path):
+    path = tmp_path / "run.ledger"
+    with server(ledger=path, **run) as found, pytest.raises(InvalidParameter, match=said):
+        play(found, grid(**clients))
+    assert not path.exists()
+
+
+def test_clients_in_the_clear_are_refused_at_the_start(tmp_path):
+    def data(context):
+        return CLIENTS[context.node_config["partition-id"]]
+
+    network = FakeGrid([client_app(linear, cross_entropy, data) for _ in CLIENTS])
+    with server(ledger=tmp_path / "a") as run, pytest.raises(InvalidParameter, match="hidden"):
+        play(run, network)
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_client_that_breaks_its_bound_harms_the_sum_and_a_wrong_row_nobody():
+    def fault(client, message, replies):
+        if message.content["dpacct"]["ask"] == "roster" and client == 2:
+            about = messages.unpack_masked(replies[0].content).about
+            row = messages.MaskedRow(about, torch.zeros(20, dtype=torch.int64))
+            replies[0].content = messages.pack_masked(row)
+        return replies
+
+    with server(rounds=1) as run:
+        before = flat(run.model)
+        assert not play(run, grid(fault)).last.released
+        assert torch.equal(flat(run.model), before)
+
+
+def test_fixed_cohorts_are_hidden_too():
+    network = grid(minimum=3)
+    with server(sampling=fl.Uniform(4, 6), noise=fl.NoiseShares(3), rounds=3) as run:
+        play(run, network)
+        assert run.round == 3
+    assert len(network.sent) == 3 * 8
+
+
+def test_a_ledger_says_whose_noise_it_was(tmp_path):
+    with server(ledger=tmp_path / "a", rounds=1) as run:
+        play(run, grid())
+    with Ledger.open(tmp_path / "a", read_only=True) as book:
+        assert book.runs[0].committed == 1
+    assert b"gaussian shares" in (tmp_path / "a").read_bytes()
+
+
+def test_a_strategy_that_waits_for_too_few_is_refused():
+    with server() as run, pytest.raises(InvalidParameter, match="at least 4 shares"):
+        PrivateStrategy(run, min_clients=3)
+
+
+def test_memories_and_counts_beside_the_sum_are_refused():
+    with pytest.raises(Unsupported, match="memories"):
+        server(method=fl.FedAlphaNormEC(alpha=0.1, beta=0.5), clip_norm=None)
+    with pytest.raises(Unsupported, match="adaptive"):
+        server(bound=fl.AdaptiveClip(0.3), clip_norm=None, noise_multiplier=0.2)
+
+
+def test_what_flowers_own_secure_aggregation_does_is_as_the_guide_says():
+    from flwr.client.mod.secure_aggregation.secaggplus_mod import SecAggPlusState, _unmask
+    from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
+    from flwr.server.workflow import SecAggPlusWorkflow
+
+    # Two keys whose words have the same exclusive or have the same mask: 32 bits are all there is.
+    one = bytes(range(32))
+    folded = np.bitwise_xor.reduce(np.frombuffer(one, dtype="<u4")).tobytes()
+    masks = [pseudo_rand_gen(key, 2**32, [(9,)])[0] for key in (one, folded)]
+    assert (masks[0] == masks[1]).all()
+    # Shares of one node as present and as gone, to whoever asks for both.
+    state = SecAggPlusState(
+        threshold=1, rd_seed_share_dict={5: b"seed"}, sk1_share_dict={5: b"key"}
+    )
+    asked = {"active_nids": [5], "dead_nids": [5]}
+    names = {"active_nids": "ACTIVE_NODE_ID_LIST", "dead_nids": "DEAD_NODE_ID_LIST"}
+    from flwr.common.secure_aggregation.secaggplus_constants import Key
+
+    found = _unmask(state, {getattr(Key, names[name]): nodes for name, nodes in asked.items()})
+    assert set(found[Key.SHARE_LIST]) == {b"seed", b"key"}
+    with pytest.raises(TypeError, match="LegacyContext"):
+        SecAggPlusWorkflow(3, 2)(None, Context(7, 1, {}, RecordDict(), {}))
