@@ -5,7 +5,7 @@ PYTHON := $(VENV)/bin/python
 FLOWER_VENV ?= .venv-flower
 FLOWER := $(FLOWER_VENV)/bin/python
 
-.PHONY: test thorough explore flower lint bench docs reference site
+.PHONY: test thorough explore flower lint bench gpu docs reference site
 
 test: | $(PYTHON)
 	$(PYTHON) -m pytest -n auto
@@ -31,6 +31,10 @@ lint: | $(PYTHON)
 
 bench: | $(PYTHON)
 	$(PYTHON) -m benchmarks
+
+# Training at the papers' scale on a GPU, ten minutes at most; without one a small form, which says so.
+gpu: | $(PYTHON)
+	$(PYTHON) -m benchmarks.device
 
 docs: | $(PYTHON)
 	DPACCT_TESTS=thorough $(PYTHON) -m pytest -n auto tests/project/test_docs_examples.py

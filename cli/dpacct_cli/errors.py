@@ -58,6 +58,7 @@ LABELS = {
     "momentum": "--momentum",
     "weight_decay": "--weight-decay",
     "lr_decay": "--lr-decay",
+    "total_lr": "--local-total-lr",
     "server_lr": "--server-lr",
     "server_optimizer": "--server",
     "ledger": "--ledger",

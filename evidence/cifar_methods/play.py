@@ -4,8 +4,8 @@
 [--models MODELS]``. FOLDER holds CIFAR-10; MODELS gets the weights that `pictures` looks at. 500
 clients of 100 images each, Poisson cohorts at rate 0.1, 40 rounds, one local epoch in batches of
 25, a network of 10986 weights, epsilon 8 at delta = 1/500, add-remove a client. Runs have a role:
-"grid" (tuning, on a partition of its own), "main" (partitions 0.1 and 0.6), "ablation" (DP-FedPGN
-without perturbation), "time" (all methods in turn in one process); "replaced" is a main run with
+"grid" (tuning, on a partition of its own), "main" (partitions 0.1 and 0.6), "ablation" (parts
+of DP-FedPGN), "time" (all methods in turn in one process); "replaced" is a main run with
 the clip norm of DP-FedAvg, played again with the one of the grid below.
 
 Two methods compute on all 500 clients in every round. So that they cost what the others do,
@@ -114,6 +114,7 @@ def federation(
         rounds=int(number(setting, "rounds")),
         local=local_training(setting),
         server_lr=number(setting, "server_lr"),
+        server=fl.Momentum(number(setting, "momentum")) if "momentum" in setting else None,
         vectorize=False,
         **privacy,
     )
@@ -242,8 +243,9 @@ def main() -> None:
             records.need(main_runs(records, run), trains)
     if wanted("budget"):
         records.need(budget_runs(records), trains)
-    if wanted("ablation"):
-        records.need(ablation_runs(records), trains)
+    for run in range(REPEATS):
+        if wanted("ablation"):
+            records.need(ablation_runs(records, run), trains)
     if wanted("time"):
         times = [{"role": "time", "repeat": repeat} for repeat in range(2)]
         records.need(times, lambda _: play_in_turn(given.folder, records))

@@ -111,13 +111,25 @@ def main_runs(records: Records, run: int) -> list[Setting]:
     ]
 
 
-def ablation_runs(records: Records) -> list[Setting]:
-    """DP-FedPGN without its perturbation: what its averaging of pseudo-gradients does alone."""
+def ablation_runs(records: Records, run: int) -> list[Setting]:
+    """What DP-FedPGN is made of, one part at a time, in both partitions.
+
+    Without perturbation; with its momentum on the server alone, at a server rate that moves the
+    model as far and carries as much noise; and with momentum along the local path (FedCM), where
+    the public part is bounded together with the rest.
+    """
     found = tuned(records, "dp-fedpgn")
     _, beta = str(found["options"]).split(", ")
-    changed = {**found, "options": f"rho=0, {beta}"}
+    share = float(beta.removeprefix("beta="))
+    base = tuned(records, "dp-fedavg")
+    parts: dict[str, dict[str, Any]] = {
+        "dp-fedpgn": {**found, "options": f"rho=0, {beta}"},
+        "dp-fedavg": {**base, "server_lr": share, "momentum": 1 - share},
+        "fedcm": {**base, "options": f"alpha={share:g}"},
+    }
     return [
-        {"role": "ablation", "method": "dp-fedpgn", "concentration": c, "run": 0, **changed}
+        {"role": "ablation", "method": m, "concentration": c, "run": run, **changed}
+        for m, changed in parts.items()
         for c in CONCENTRATIONS
     ]
 

@@ -41,10 +41,14 @@ def all_tables(records: Records) -> dict[str, str]:
 
 def accuracies(records: Records, method: str, concentration: float) -> dict[int, float]:
     """Final accuracy of the main runs, by run number."""
+    return _by_run(records, role="main", method=method, concentration=concentration)
+
+
+def _by_run(records: Records, **wanted: Any) -> dict[int, float]:
     return {
         record.setting["run"]: record.result["accuracy"]
         for record in records
-        if record.matches(role="main", method=method, concentration=concentration)
+        if record.matches(**wanted)
     }
 
 
@@ -167,19 +171,39 @@ def _budget(records: Records) -> str:
     return markdown(["method", *(f"{epsilon:g}" for epsilon in SMALLER), "8"], rows)
 
 
+PARTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("`dp-fedavg`", {"role": "main", "method": "dp-fedavg"}),
+    ("`dp-fedpgn`", {"role": "main", "method": "dp-fedpgn"}),
+    ("`dp-fedpgn` with rho = 0", {"role": "ablation", "method": "dp-fedpgn"}),
+    ("`dp-fedavg`, momentum on the server", {"role": "ablation", "method": "dp-fedavg"}),
+    ("`fedcm`", {"role": "ablation", "method": "fedcm"}),
+)
+
+
 def _ablation(records: Records) -> str:
+    """Parts of DP-FedPGN, and what each has over DP-FedAvg in the same runs."""
+    deviation = pooled_deviation(records)
     rows: list[list[str]] = []
-    for name, wanted in (
-        ("`dp-fedavg`", {"role": "main", "method": "dp-fedavg"}),
-        ("`dp-fedpgn` with rho=0", {"role": "ablation", "method": "dp-fedpgn"}),
-        ("`dp-fedpgn`", {"role": "main", "method": "dp-fedpgn"}),
-    ):
-        cells = [
-            spread(records.values("accuracy", run=0, concentration=concentration, **wanted))
-            for concentration in CONCENTRATIONS
-        ]
-        rows.append([name, *cells])
-    return markdown(["run 0 of", "Dirichlet 0.1", "Dirichlet 0.6"], rows)
+    for name, wanted in PARTS:
+        cells: list[str] = []
+        everywhere: list[float] = []
+        for concentration in CONCENTRATIONS:
+            own = _by_run(records, concentration=concentration, **wanted)
+            base = accuracies(records, "dp-fedavg", concentration)
+            found = [own[run] - base[run] for run in sorted(own) if run in base]
+            everywhere += found
+            cells += [spread(list(own.values())), _over(found, deviation)]
+        rows.append([name, *cells, _over(everywhere, deviation)])
+    rows[0][2] = rows[0][4] = rows[0][5] = "-"
+    header = ["", "Dirichlet 0.1", "over `dp-fedavg`", "Dirichlet 0.6", "over `dp-fedavg`"]
+    return markdown([*header, "over it in both"], rows)
+
+
+def _over(found: Sequence[float], deviation: float) -> str:
+    """A mean difference with its standard error."""
+    if not found:
+        return "-"
+    return f"{statistics.mean(found):+.1f} ±{deviation / math.sqrt(len(found)):.1f}"
 
 
 def _relative(values: Sequence[float], base: Sequence[float]) -> list[str]:

@@ -19,6 +19,7 @@ from evidence.mnist_smoothing.runs import (
 from evidence.records import Records
 
 COLORS = {None: "0.6", 0: "black", 1: "#0072b2", 2: "#e69f00", 3: "#009e73"}
+DASHES: dict[int | None, Any] = {None: (0, (4, 1, 1, 1, 1, 1)), 0: "-", 1: "--", 2: "-.", 3: ":"}
 TICKS = (0.5, 1, 2, 3, 6, 9)
 
 Point = tuple[float, float, float]
@@ -50,13 +51,12 @@ def panel(axes: Any, records: Records, sampling: str, inputs: str) -> None:
         if not line:
             continue
         color = COLORS[smoothing]
-        dashes = "--" if smoothing is None else "-"
         axes.plot(
             [shift * spent for spent, _, _ in line],
             [accuracy for _, accuracy, _ in line],
             color=color,
-            linestyle=dashes,
-            linewidth=1.2,
+            linestyle=DASHES[smoothing],
+            linewidth=1.4,
             label=label,
         )
         for some, face in ((theorem, color), (tight, "white")):
@@ -92,6 +92,7 @@ def draw(path: Path, records: Records) -> None:
     for row, inputs in zip(grid, INPUTS, strict=True):
         for axes, sampling in zip(row, SAMPLINGS, strict=True):
             panel(axes, records, sampling, inputs)
+            axes.set_ylabel("test accuracy [%]")
             axes.set_title(f"{sampling} cohorts, {inputs} inputs", fontsize=11)
             axes.set_xscale("log")
             axes.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])
@@ -108,8 +109,6 @@ def draw(path: Path, records: Records) -> None:
                     fontsize=8,
                     color="0.4",
                 )
-    for axes in grid[:, 0]:
-        axes.set_ylabel("test accuracy [%]")
     for axes in grid[-1]:
         axes.set_xlabel("proven epsilon (small figures: epsilon that the theorem states)")
     handles, labels = grid[0, 0].get_legend_handles_labels()

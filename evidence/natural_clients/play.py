@@ -3,8 +3,9 @@
 ``python -m evidence.natural_clients.play FOLDER [--part I/N] [--only STAGE]`` with
 ``femnist_writers.npz`` and ``shakespeare_roles.json`` in the folder. Client-level privacy,
 add-remove a client, Poisson cohorts, delta = N^-1.1; noise calibrated to the same proven epsilon
-for every method of a row (no seed: each run is private, and none of them repeats). Starting
-weights depend on the number of the run alone, so methods are paired.
+for every method of a row (no seed: each run is private, and none of them repeats). On Shakespeare
+runs of one number share starting weights, so methods are paired; on FEMNIST they share nothing but
+weights of zero, so an error is that of two samples.
 
 The settings of a data set are the values of `TASKS` in natural_clients_runs.py. Rate and clip norm
 of DP-FedAvg come from the grids there, on the test set of data that anybody may download; the other
@@ -22,9 +23,12 @@ from typing import Any
 from evidence.natural_clients.runs import METHODS, TASKS, Task, comparison, play, tuning
 from evidence.pages import add_into, home, markdown, put_tables
 from evidence.records import Records, spread
+from evidence.strokes import stroke
 
 PAGE, RUNS = "natural_clients/README.md", "natural_clients/runs.jsonl"
 PICTURE = "natural_clients/picture.png"
+# Where runs of one number have something in common: weights that are drawn.
+PAIRED = ("shakespeare",)
 
 
 def tables(records: Records) -> dict[str, str]:
@@ -51,7 +55,8 @@ def _accuracy_table(records: Records, name: str, task: Task) -> str:
             spread(records.values("accuracy", **wanted, method=method)) for method in task.methods
         ]
         for method in task.methods[1:]:
-            row.append(difference(_by_run(records, wanted, method), _by_run(records, wanted)))
+            ours, theirs = _by_run(records, wanted, method), _by_run(records, wanted)
+            row.append(difference(ours, theirs, paired=name in PAIRED))
         rows.append(row)
     return markdown(header, rows)
 
@@ -63,13 +68,24 @@ def _by_run(
     return {record.setting["run"]: record.result["accuracy"] for record in chosen}
 
 
-def difference(ours: dict[int, float], theirs: dict[int, float]) -> str:
-    """Mean over the runs that both have, and its standard error where there are two or more."""
-    gaps = [ours[run] - theirs[run] for run in sorted(ours.keys() & theirs.keys())]
-    if not gaps:
+def difference(ours: dict[int, float], theirs: dict[int, float], *, paired: bool) -> str:
+    """Mean over the runs that both have, and its standard error where there are two or more.
+
+    Args:
+        paired: runs of one number share starting weights. Where they share nothing, errors of both
+            means add up: the deviation of differences that happen to agree says less than nothing.
+    """
+    runs = sorted(ours.keys() & theirs.keys())
+    if not runs:
         return "-"
+    one, other = [ours[run] for run in runs], [theirs[run] for run in runs]
+    gaps = [a - b for a, b in zip(one, other, strict=True)]
     mean = f"{statistics.mean(gaps):+.2f}"
-    return mean if len(gaps) == 1 else f"{mean} ({statistics.stdev(gaps) / len(gaps) ** 0.5:.2f})"
+    if len(gaps) == 1:
+        return mean
+    apart = statistics.variance(one) + statistics.variance(other)
+    variance = statistics.variance(gaps) if paired else apart
+    return f"{mean} ({(variance / len(gaps)) ** 0.5:.2f})"
 
 
 def _tuning_table(records: Records, name: str) -> str:
@@ -113,11 +129,13 @@ def draw(records: Records, file: Path) -> None:
     figure, panels = plt.subplots(1, len(TASKS), figsize=(10, 4.2))
     for panel, (name, task) in zip(panels, TASKS.items(), strict=True):
         for place, method in enumerate(task.methods):
-            color = f"C{place}"
+            strokes = stroke(place)
+            color, dashes = strokes["color"], strokes["linestyle"]
             for epsilon in task.epsilons:
                 wanted = {"stage": "comparison", "data": name, "epsilon": epsilon}
                 curve = _mean_history(records, **wanted, method=method)
-                style: dict[str, Any] = {"color": color, "linewidth": 1, "alpha": 0.45}
+                style: dict[str, Any] = {"color": color, "linewidth": 1, "alpha": 0.5}
+                style["linestyle"] = dashes
                 panel.plot([x for x, _ in curve], [y for _, y in curve], **style)
             ends = [
                 (epsilon, statistics.mean(values), min(values), max(values))
@@ -127,9 +145,7 @@ def draw(records: Records, file: Path) -> None:
                 ))
             ]  # fmt: skip
             label = METHODS[method][0]
-            panel.plot(
-                [x for x, *_ in ends], [y for _, y, *_ in ends], "o-", color=color, label=label
-            )
+            panel.plot([x for x, *_ in ends], [y for _, y, *_ in ends], **strokes, label=label)
             panel.vlines(
                 [x for x, *_ in ends], [r[2] for r in ends], [r[3] for r in ends], color=color
             )
@@ -137,12 +153,12 @@ def draw(records: Records, file: Path) -> None:
             "accuracy", stage="comparison", data=name, epsilon=None, method="dp-fedavg"
         )
         if ceiling:
-            style = {"color": "C0", "linestyle": ":", "label": "DP-FedAvg, almost no noise"}
+            style = {"color": "0.5", "linewidth": 0.8, "label": "DP-FedAvg, almost no noise"}
             panel.axhline(statistics.mean(ceiling), **style)
         panel.set(xscale="log", xlabel="epsilon spent (proven)", title=task.title)
         panel.set_xticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
         panel.grid(alpha=0.3)
-    panels[0].set_ylabel("test accuracy in percent")
+        panel.set_ylabel("test accuracy in percent")
     panels[0].legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(file, dpi=110)  # pyright: ignore[reportUnknownMemberType]

@@ -11,23 +11,28 @@ from evidence.records import Records
 
 # Room for the legends.
 TOPS = {"mnist": 135.0, "cifar": 72.0}
-COLORS = {NORMEC: "tab:blue", FEDAVG: "tab:orange"}
+STROKES = {
+    NORMEC: {"color": "#0072b2", "linestyle": "-"},
+    FEDAVG: {"color": "#e69f00", "linestyle": "--"},
+}
+# FedAvg at a rate beyond the grid.
+BEYOND = {"color": "#7f4f00", "linestyle": ":"}
 # Rows of the first picture: data, clients, noise, title.
 ROWS = (
     ("cifar", 20, "none", "CIFAR-10, 20 clients, no noise"),
     ("mnist", 20, "epsilon 8", "MNIST, 20 clients, epsilon 8"),
     ("mnist", 100, "epsilon 8", "MNIST, 100 clients, epsilon 8"),
 )
-# Rows of the second: data, title, and its noises; and the color of each noise.
+# Rows of the second: data, title, and its noises; and the stroke of each noise.
 NOISE_ROWS = (
     ("mnist", "MNIST", ("none", "epsilon 8", "printed")),
     ("cifar", "CIFAR-10", ("none", "std on D", "printed")),
 )
 NOISES = {
-    "none": ("no noise", "tab:green"),
-    "epsilon 8": ("epsilon 8", "tab:purple"),
-    "std on D": ('"std on D", not private', "tab:gray"),
-    "printed": ("printed, epsilon 2.1", "tab:red"),
+    "none": ("no noise", {"color": "#000000", "linestyle": "-"}),
+    "epsilon 8": ("epsilon 8", {"color": "#0072b2", "linestyle": "--"}),
+    "std on D": ('"std on D", not private', {"color": "#999999", "linestyle": "-."}),
+    "printed": ("printed, epsilon 2.1", {"color": "#d55e00", "linestyle": ":"}),
 }
 
 
@@ -62,11 +67,10 @@ def draw_methods(records: Records, path: Path) -> None:
             for method, name in TITLES.items():
                 gamma = best_gamma(records, data, clients, noise, method, beta)
                 runs = curves(records, setting_of(data, clients, noise, method, beta, gamma))
-                draw_runs(axes, runs, color=COLORS[method], label=f"{name}, gamma {gamma:g}")
+                draw_runs(axes, runs, **STROKES[method], label=f"{name}, gamma {gamma:g}")
             if beta == max(BETAS):
                 runs = curves(records, setting_of(data, clients, noise, FEDAVG, beta, 1.0))
-                style = {"color": COLORS[FEDAVG], "linestyle": "--"}
-                draw_runs(axes, runs, label="FedAvg, gamma 1", **style)
+                draw_runs(axes, runs, label="FedAvg, gamma 1", **BEYOND)
             finish(axes, f"{title}, beta {beta:g}", TOPS[data])
         line[0].set_ylabel("test accuracy [%]")
     for axes in grid[-1]:
@@ -83,10 +87,10 @@ def draw_noises(records: Records, path: Path) -> None:
     for line, (data, title, noises) in zip(grid, NOISE_ROWS, strict=True):
         for axes, beta in zip(line, BETAS, strict=True):
             for noise in noises:
-                name, color = NOISES[noise]
+                name, strokes = NOISES[noise]
                 gamma = best_gamma(records, data, 20, noise, NORMEC, beta)
                 runs = curves(records, setting_of(data, 20, noise, NORMEC, beta, gamma))
-                draw_runs(axes, runs, color=color, label=f"{name}, gamma {gamma:g}")
+                draw_runs(axes, runs, **strokes, label=f"{name}, gamma {gamma:g}")
             finish(axes, f"NormEC, {title}, 20 clients, beta {beta:g}", TOPS[data])
         line[0].set_ylabel("test accuracy [%]")
     for axes in grid[-1]:

@@ -9,18 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.figure import Figure
 from PIL import Image
 
 from evidence.records import Record, Records
+from evidence.strokes import stroke
 
-COLORS = {
-    "dp-fedavg": "black",
-    "dp-fedsam": "tab:blue",
-    "dp-fedpgn": "tab:orange",
-    "dp-fedpgn-ls": "tab:red",
-}
+LOOKED_AT = ("dp-fedavg", "dp-fedsam", "dp-fedpgn", "dp-fedpgn-ls")
+STROKES = {name: stroke(place) for place, name in enumerate(LOOKED_AT)}
 WHEN = {"norms_early": "rounds 4 to 6", "norms_late": "rounds 38 to 40"}
 
 
@@ -56,9 +52,8 @@ def draw_accuracy(folder: Path, runs: Sequence[Record]) -> None:
     figure: Any = Figure(figsize=(11, 8.5))
     axes = figure.subplots(2, 2)
     names = list(dict.fromkeys(str(run.setting["method"]) for run in runs))
-    table: Any = colormaps["tab20"]
     for row, concentration in zip(axes, (0.6, 0.1), strict=True):
-        for place, name in enumerate(names):
+        for place, name in enumerate(names, start=len(STROKES)):
             own = [r for r in runs if r.matches(method=name, concentration=concentration)]
             if not own:
                 continue
@@ -68,11 +63,10 @@ def draw_accuracy(folder: Path, runs: Sequence[Record]) -> None:
                 for steps in zip(*histories, strict=True)
             ]
             style: Any = {
-                "color": COLORS.get(name, table(place)),
+                **STROKES.get(name, stroke(place)),
                 "label": name,
-                "linewidth": 2 if name in COLORS else 1.2,
-                "linestyle": "-" if name in COLORS else "--",
-                "marker": "o" if len(accuracy) < 3 else None,
+                "linewidth": 2.2 if name in STROKES else 1.0,
+                "markersize": 6 if name in STROKES else 4,
             }
             for axis, key in zip(row, ("round", "epsilon"), strict=True):
                 axis.plot([step[key] for step in histories[0]], accuracy, **style)
@@ -104,7 +98,8 @@ def draw_norms(folder: Path, runs: Sequence[Record], methods: Sequence[str]) -> 
                     density=True,
                     histtype="step",
                     linewidth=1.8,
-                    color=COLORS[name],
+                    color=STROKES[name]["color"],
+                    linestyle=STROKES[name]["linestyle"],
                     label=name,
                 )
             axis.axvline(1, color="gray", linestyle=":")
@@ -129,11 +124,11 @@ def draw_lines(
                 continue
             middle = [statistics.mean(values) for values in zip(*lines, strict=True)]
             apart = [statistics.stdev(values) for values in zip(*lines, strict=True)]
-            axis.plot(lengths, middle, color=COLORS[name], label=name)
+            axis.plot(lengths, middle, **STROKES[name], label=name)
             low, high = (
                 [m + sign * s for m, s in zip(middle, apart, strict=True)] for sign in (-1, 1)
             )
-            axis.fill_between(lengths, low, high, color=COLORS[name], alpha=0.12)
+            axis.fill_between(lengths, low, high, color=STROKES[name]["color"], alpha=0.1)
         axis.set_xlabel("distance, in lengths of the filters")
         axis.set_ylabel("training loss")
         axis.set_title(f"Dirichlet {concentration}")
@@ -159,6 +154,7 @@ def draw_planes(
         surface = figure.add_subplot(2, len(shown), place + 1, projection="3d")
         surface.plot_surface(across, up, losses, cmap="viridis", vmin=1.5, vmax=highest)
         surface.set_zlim(1.5, highest)
+        surface.set_zlabel("training loss", fontsize=8)
         surface.set_title(name)
         surface.tick_params(labelsize=7)
         flat = figure.add_subplot(2, len(shown), len(shown) + place + 1)
@@ -168,4 +164,6 @@ def draw_planes(
         flat.clabel(drawn, fontsize=8, fmt="%g")
         flat.plot(0, 0, "k+")
         flat.set_aspect("equal")
+        flat.set_xlabel("along the first direction", fontsize=8)
+        flat.set_ylabel("along the second", fontsize=8)
     _saved(figure, folder / "pictures/planes.png")

@@ -9,8 +9,10 @@ from types import ModuleType
 import pytest
 
 import dpacct
+from evidence.natural_clients.play import difference
 from evidence.pages import EVIDENCE, home, markdown, put_tables, tables_of
 from evidence.records import Records, spread
+from evidence.strokes import stroke
 
 NAMES = sorted(
     path.parent.name
@@ -86,6 +88,19 @@ def test_spread_is_mean_and_sample_deviation() -> None:
     assert spread([1.0, 2.0, 3.0]) == "2.00 ±1.00"
     assert spread([1.5]) == "1.50"
     assert spread([]) == "-"
+
+
+def test_runs_that_share_nothing_are_not_paired() -> None:
+    one, other = {0: 1.0, 1: 3.0}, {0: 0.0, 1: 2.0}
+    assert difference(one, other, paired=True) == "+1.00 (0.00)"
+    assert difference(one, other, paired=False) == "+1.00 (1.41)"
+    assert difference({0: 1.0}, other, paired=False) == "+1.00"
+    assert difference({}, other, paired=False) == "-"
+
+
+def test_no_two_lines_of_a_picture_are_alike_in_grey() -> None:
+    strokes = [stroke(place) for place in range(35)]
+    assert len({(s["linestyle"], s["marker"]) for s in strokes}) == len(strokes)
 
 
 def test_tables_are_replaced_between_their_comments(tmp_path: Path) -> None:

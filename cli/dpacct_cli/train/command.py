@@ -58,6 +58,7 @@ def train(
         ),
     ] = None,
     local_lr: steps.LocalLr = None,
+    local_total_lr: steps.LocalTotalLr = False,
     local_epochs: steps.LocalEpochs = None,
     local_steps: steps.LocalSteps = None,
     batch_size: steps.BatchSize = None,
@@ -102,6 +103,7 @@ def train(
     typed = {key: given[key] for key in KEYS} | {
         "secure_noise": "yes" if secure_noise else None,
         "examples": "yes" if examples else None,
+        "local_total_lr": "yes" if local_total_lr else None,
     }
     refuse_contradictions(ledger, run, new_ledger=new_ledger, resume=resume)
     if method is None and not (resume or examples):

@@ -16,6 +16,7 @@ FOR_CLIENTS: Mapping[str, str] = {
     "clients": "every example counts by itself",
     "partition": "nobody holds the examples",
     "local_lr": "--server-lr is the learning rate",
+    "local_total_lr": "--server-lr is the learning rate",
     "local_epochs": "an example takes one step in a round; --epochs says how long all of it takes",
     "local_steps": "an example takes one step in a round",
     "batch_size": "--batch says how many examples a round has",

@@ -252,6 +252,7 @@ def _local(settings: Settings) -> SGD:
     given: dict[str, Any] = {
         "lr": number(settings.get("local_lr")),
         "batch_size": None if batch == "all" else number(batch),
+        "total_lr": settings.get("local_total_lr") is not None,
     }
     names = {
         "local_epochs": "epochs",

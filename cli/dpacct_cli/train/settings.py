@@ -41,6 +41,7 @@ KEYS = (
     "delta",
     "clip_norm",
     "local_lr",
+    "local_total_lr",
     "local_epochs",
     "local_steps",
     "batch_size",
@@ -63,7 +64,7 @@ ALTERNATIVES = (
     ("local_epochs", "local_steps"),
     ("rounds", "epochs"),
 )
-FLAGS = ("secure_noise", "examples")
+FLAGS = ("secure_noise", "examples", "local_total_lr")
 # Where a run goes on may differ from where it began.
 FREE = ("device", "data_dir", "vectorize")
 TABLES = ("method_options", "data_options", "server_options")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from dpacct_cli.parameters import option, repeated
+from dpacct_cli.parameters import flag, option, repeated
 from dpacct_cli.train.options import SETTINGS, Text
 
 LOCAL_TRAINING = "Local training"
@@ -13,6 +13,14 @@ SERVERS = ("momentum", "adam")
 LocalLr = Annotated[
     Text,
     option("--local-lr", metavar="R", help="Learning rate on the clients.", panel=LOCAL_TRAINING),
+]
+LocalTotalLr = Annotated[
+    bool,
+    flag(
+        "--local-total-lr",
+        help="--local-lr is that of all steps of a client together.",
+        panel=LOCAL_TRAINING,
+    ),
 ]
 LocalEpochs = Annotated[
     Text,

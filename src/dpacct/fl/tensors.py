@@ -30,6 +30,11 @@ def integers(values: Tensor) -> list[int]:
     return cast("list[int]", cast("Any", values).tolist())
 
 
+def numbers(values: Tensor) -> list[float]:
+    """A tensor [n] of real numbers as a list."""
+    return cast("list[float]", cast("Any", values).tolist())
+
+
 def split(vector: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
     """Views along the last dimension."""
     return cast("tuple[Tensor, ...]", cast("Any", vector).split(sizes, dim=-1))

@@ -231,6 +231,7 @@ BAD = [
     ("dp-fedavg --weight-decay -1", ("--weight-decay is -1",)),
     ("dp-fedavg --lr-decay 2", ("--lr-decay is 2",)),
     ("dp-fedavg --server-lr 0", ("--server-lr is 0",)),
+    ("dp-fedpgn --local-total-lr", ("--local-total-lr", "Drop it")),
     ("dp-fedavg --eval-every 0", ("--eval-every is 0",)),
     ("dp-fedavg --vectorize maybe", ("--vectorize is 'maybe'", "auto, yes or no")),
     ("dp-fedavg --device tpu9", ("--device is 'tpu9'", "cuda")),

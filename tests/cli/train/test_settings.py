@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dpacct.errors import DpacctError, InvalidParameter
 from dpacct_cli.train.files import RunFiles, begin
+from dpacct_cli.train.job import build_job
 from dpacct_cli.train.options import METHODS, MODELS
 from dpacct_cli.train.presets import COMMON, DEFAULTS, PRESETS
 from dpacct_cli.train.settings import (
@@ -143,6 +144,15 @@ def test_values_of_a_file_read_like_typed_ones(tmp_path: Path) -> None:
     assert found.method_options == {"rho": 0.5}
     assert found.data_options == {"num_train": 50000}
     assert "secure_noise" not in settings("secure_noise = false\n", tmp_path).values
+
+
+@pytest.mark.parametrize("total", [False, True])
+def test_the_local_rate_is_that_of_a_step_or_of_all_steps(total: bool) -> None:  # noqa: FBT001
+    typed = {"noise": "1", "local_lr": "0.5", "local_steps": "4"}
+    chosen = settings(**typed, **({"local_total_lr": "yes"} if total else {}))
+    local = build_job(chosen).local
+    assert local.total_lr is total
+    assert local.lr == 0.5
 
 
 def test_options_of_the_method() -> None:

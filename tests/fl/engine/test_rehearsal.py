@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpacct import fl
 from dpacct.errors import InvalidParameter, Unsupported
@@ -336,14 +337,27 @@ def test_a_model_that_cannot_be_copied_is_refused():
         federation(model, make_clients([4]))
 
 
-@pytest.fixture(params=["nothing", "old", "new", "both", "globally"])
+SETTINGS: dict[str, Any] = {
+    "cuda.matmul": torch.backends.cuda.matmul,
+    "cudnn.conv": cast("Any", torch.backends.cudnn).conv,
+    "cudnn.rnn": cast("Any", torch.backends.cudnn).rnn,
+    "mkldnn.matmul": cast("Any", torch.backends.mkldnn).matmul,
+    "mkldnn.conv": cast("Any", torch.backends.mkldnn).conv,
+    "mkldnn.rnn": cast("Any", torch.backends.mkldnn).rnn,
+}
+
+
+def precisions() -> dict[str, str]:
+    """What arithmetic on float32 is made of now, by library and kind of operation."""
+    return {name: place.fp32_precision for name, place in SETTINGS.items()}
+
+
+@pytest.fixture(params=["nothing", "old", "new", "both", "globally", "bfloat16", "on the CPU"])
 def asked(request):
     """What the user has asked PyTorch for."""
     backends: Any = torch.backends
     matmul = backends.cuda.matmul
-    if not hasattr(matmul, "fp32_precision"):
-        pytest.skip("this PyTorch has the old settings alone")
-    before = matmul.fp32_precision, backends.fp32_precision
+    before = precisions()
     match request.param:
         case "old":
             matmul.allow_tf32 = True
@@ -354,29 +368,37 @@ def asked(request):
             matmul.fp32_precision = "ieee"
         case "globally":
             backends.fp32_precision = "tf32"
+        case "bfloat16":
+            backends.fp32_precision = "bf16"
+        case "on the CPU":
+            backends.mkldnn.matmul.fp32_precision = "bf16"
         case _:
             pass
     yield
-    matmul.fp32_precision, backends.fp32_precision = before
+    backends.fp32_precision = "none"
     matmul.allow_tf32 = False
-    matmul.fp32_precision = before[0]
+    for name, place in SETTINGS.items():
+        place.fp32_precision = before[name]
 
 
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
 @pytest.mark.usefixtures("asked")
 def test_settings_of_precision_are_no_obstacle_and_are_given_back(precision):
-    backends: Any = torch.backends
-    places = backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn
-    before = [place.fp32_precision for place in places]
-    seen: list[str] = []
+    before = precisions()
+    seen: list[dict[str, str]] = []
 
-    class Looking(fl.GaussianNoise):
-        def arrivals(self, cohort, source):
-            seen.append(backends.cuda.matmul.fp32_precision)
-            return list(cohort)
+    class Looking(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func is torch.ops.aten.addmm.default:
+                seen.append(precisions())
+            return func(*args, **(kwargs or {}))
 
     local = fl.SGD(lr=0.1, precision=precision)
-    with federation(linear(), make_clients([4] * 3), local=local, noise=Looking(), rounds=1) as run:
+    run = federation(linear(), make_clients([4] * 3), local=local, rounds=1)
+    with Looking(), run:
         assert run.run().released
-    assert [place.fp32_precision for place in places] == before
-    assert ("tf32" in seen) == (precision == "tf32" or before[0] == "tf32")
+    assert precisions() == before
+    # PyTorch lets convolutions on a device use 10 bits of 23 unless it is told otherwise.
+    fast = "tf32" if precision == "tf32" else "ieee"
+    assert {found[name] for found in seen for name in SETTINGS if name[0] == "c"} == {fast}
+    assert {found[name] for found in seen for name in SETTINGS if name[0] == "m"} == {"ieee"}

@@ -58,6 +58,33 @@ def test_both_plays_enclose_the_exact_game(tilt: float, rounds: int) -> None:
         assert value * (1 - 1e-6) - 1e-8 <= below[k + 30] <= value
 
 
+@pytest.mark.parametrize("tilt", [0.2, 1.0])
+@pytest.mark.parametrize(("first", "size", "window"), [(-30, 61, 45), (-9, 19, 14), (-5, 12, 10)])
+def test_windows_enclose_the_exact_game(tilt: float, first: int, size: int, window: int) -> None:
+    rounds = 5
+    exact = exact_game(LAWS, rounds, 5)
+    frame = Frame(STEP, first, size, tilt)
+    upper, lower = (prepare(LAWS, frame, upper=side, window=window) for side in (True, False))
+    above = play_upper([(alone(upper), rounds)], frame, window)
+    below = play_lower([(lower, rounds)], frame, window)
+    assert len(above) == len(below) == window
+    for k in range(-4, min(4, first + window - 1) + 1):
+        value = float(exact[k])
+        assert below[k - first] <= value <= above[k - first]
+        if window == 45:
+            assert above[k - first] <= value * (1 + 1e-3)
+            assert below[k - first] >= value * (1 - 1e-3)
+
+
+def test_a_window_may_be_narrower_than_a_law() -> None:
+    exact = exact_game(LAWS, 3, 4)
+    frame = Frame(STEP, -3, 7, 0.5)
+    above = play_upper([(alone(prepare(LAWS, frame, upper=True, window=2)), 3)], frame, 2)
+    below = play_lower([(prepare(LAWS, frame, upper=False, window=2), 3)], frame, 2)
+    for place, k in enumerate((-3, -2)):
+        assert below[place] <= float(exact[k]) <= above[place]
+
+
 def test_an_infinite_loss_counts_above_and_not_below() -> None:
     laws = [*LAWS[:2], Kernel(0, np.array([0.5, 0.0, 0.25]), 0.25)]
     exact, frame = exact_game(laws, 3, 4), Frame(STEP, -40, 81, 1.0)

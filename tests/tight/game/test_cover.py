@@ -11,6 +11,7 @@ from dpacct.tight.game.cover import (
     Cover,
     covers,
     default_cover,
+    rare_cover,
     small_cover,
     split,
     without_spare,
@@ -19,7 +20,9 @@ from dpacct.tight.game.cover import (
 WHOLE = Cell.whole()
 
 
-@pytest.mark.parametrize("cells", [default_cover(), small_cover()], ids=["default", "small"])
+@pytest.mark.parametrize(
+    "cells", [default_cover(), rare_cover(), small_cover()], ids=["default", "rare", "small"]
+)
 def test_the_cells_cover_all_triangles_and_each_is_needed(cells: Cover) -> None:
     assert covers(cells)
     for cell in cells:

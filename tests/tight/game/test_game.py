@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,10 +14,12 @@ import dpacct
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct.pairs.dominating import Direction, SymmetrizedPair, achieved_pair, proven_pair
 from dpacct.rounds import Full, Phase, Poisson, Round, Schedule, Uniform
+from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import find_engine
-from dpacct.tight.game import game, gap
-from dpacct.tight.game.answers import lower_delta
+from dpacct.tight.game import game, gap, plan, stages
+from dpacct.tight.game.answers import lower_delta, lower_epsilon, upper_epsilon
+from dpacct.tight.game.cover import small_cover
 from dpacct.tight.game.curve import curve_delta
 from dpacct.tight.game.game import (
     game_delta,
@@ -25,7 +28,9 @@ from dpacct.tight.game.game import (
     two_strategies_delta,
 )
 from dpacct.tight.game.kinds import MOST_KINDS, fewer_kinds
-from dpacct.tight.game.plan import plan_at_epsilon
+from dpacct.tight.game.laws import Kernel
+from dpacct.tight.game.plan import plan_at_delta, plan_at_epsilon
+from dpacct.tight.game.rounds import moment_law
 from dpacct.tight.game.strategies import add_pair
 from dpacct.tight.game.triangles import Triangle, not_too_flat, profile
 from tests.oracles.fixed_size_game import fixed_size_last, line_then, one_pair_last, two_rounds
@@ -143,6 +148,15 @@ def test_the_gap_of_the_grid_is_of_second_order() -> None:
     assert 3.0 < errors[0] / errors[1] < 8.0
 
 
+@pytest.mark.parametrize("noise", [0.8, 1.0])
+def test_two_strategies_achieve_what_one_does_where_rates_are_small(noise: float) -> None:
+    """The least loss of a round is a few steps, and much of its probability lies next to it."""
+    schedule = 50 * Round(noise, Uniform(5, 1000))
+    alone = TightAccountant(engine="pairs").epsilon(schedule, 1e-5)
+    found = lower_epsilon(schedule, plan_at_delta(schedule, 1e-5), 1e-5)
+    assert alone.lower <= found <= alone.upper
+
+
 def test_epsilon_and_delta_agree() -> None:
     schedule = 50 * Round(1.5, Uniform(10, 100))
     spent = game_epsilon(schedule, 1e-4)
@@ -151,6 +165,48 @@ def test_epsilon_and_delta_agree() -> None:
     # What is proven for one cannot contradict what is achieved for the other.
     assert game_delta(schedule, spent.upper).lower <= 1e-4
     assert game_delta(schedule, spent.lower).upper >= 1e-4
+
+
+def test_windows_cost_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = 60 * Round(3.0, Uniform(20, 100))
+    usual = plan_at_delta(schedule, 1e-5)
+    assert 0 < stages.window_above(schedule, usual, small_cover()) < usual.upper.size
+    kept = upper_epsilon(schedule, usual, small_cover(), 1e-5), lower_epsilon(schedule, usual, 1e-5)
+    monkeypatch.setattr(stages, "_DEVIATIONS", 0.0)
+    assert stages.window_above(schedule, usual, small_cover()) == 0
+    full = upper_epsilon(schedule, usual, small_cover(), 1e-5), lower_epsilon(schedule, usual, 1e-5)
+    assert full[0] * (1 - 1e-12) <= kept[0] <= full[0] * (1 + 1e-4)
+    assert full[1] * (1 - 1e-4) <= kept[1] <= full[1] * (1 + 1e-12)
+
+
+def test_a_plan_of_many_kinds_is_made_from_the_laws_of_a_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: set[Round] = set()
+
+    def counted(round_: Round, step: float, negligible: float, *, upper: bool) -> Kernel:
+        asked.add(round_)
+        return moment_law(round_, step, negligible, upper=upper)
+
+    monkeypatch.setattr(plan, "moment_law", counted)
+    schedule = Schedule(Phase(Round(2 + k / 100, Uniform(10, 100)), 1) for k in range(60))
+    found = plan_at_delta(schedule, 1e-5)
+    assert 0 < len(asked) <= 24
+    monkeypatch.setattr(plan, "_MOST_LAWS", 100)
+    assert 0.5 <= plan_at_delta(schedule, 1e-5).upper.step / found.upper.step <= 2.0
+
+
+@pytest.mark.parametrize("deviation", [0.01, 0.5])
+def test_windows_that_miss_epsilon_give_way_to_all_losses(deviation: float) -> None:
+    schedule = 20 * Round(3.0, Uniform(20, 100))
+    usual = plan_at_delta(schedule, 1e-5)
+    narrow = replace(usual, deviation=deviation)
+    ends = [
+        (lower_epsilon(schedule, one, 1e-5), upper_epsilon(schedule, one, small_cover(), 1e-5))
+        for one in (usual, narrow)
+    ]
+    # Where the crossing is tried depends on the pass: lower ends differ in the last digits.
+    assert ends[1][0] <= ends[0][0] * (1 + 1e-6) < ends[0][1] <= ends[1][1] * (1 + 1e-6)
 
 
 def test_a_narrower_gap_on_request() -> None:

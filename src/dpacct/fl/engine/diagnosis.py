@@ -10,7 +10,7 @@ from dpacct.fl.engine.states import Collected
 from dpacct.fl.privacy.bounds import Bound, SmoothedNormalization
 from dpacct.fl.privacy.secure_noise import grid_exponent
 from dpacct.fl.report.reports import Diagnostics
-from dpacct.fl.tensors import norm
+from dpacct.fl.tensors import norm, numbers
 
 _ROUNDING = 1e-5
 
@@ -24,25 +24,28 @@ def diagnose(
         found: what was summed. bound: of the round. std: of the noise on the sum.
         limits: of one row, which fix the grid of whole-number sums.
     """
-    norms = torch.cat(found.norms) if found.norms else torch.zeros(0, dtype=torch.float64)
-    dropped = int(sum(int(count) for count in found.dropped))
     total = found.total
+    norms = torch.cat([total.new_zeros(0, dtype=torch.float64), *found.norms])
+    dropped = torch.stack([total.new_zeros(()).double(), *(n.double() for n in found.dropped)])
+    few = [norm(total.double()), dropped.sum()]
+    if len(norms):
+        # What a method has projected onto the ball lies on its edge, up to rounding.
+        over = norms > bound.clip_norm * (1 + _ROUNDING)
+        few += [over.double().mean(), norms.mean(), norms.median(), norms.max()]
+    # A device is waited for once.
+    length, count, *about = numbers(torch.stack(few))
     scale = 1.0 if total.is_floating_point() else 2.0 ** grid_exponent(limits)
-    signal = float(norm(total.double())) * scale
-    noise = std * math.sqrt(max(len(total), 1))
-    if not len(norms):
-        return Diagnostics(found.arrived, math.nan, math.nan, math.nan, math.nan, dropped, 0.0)
-    # What a method has projected onto the ball lies on its edge, up to rounding.
-    clipped = float((norms > bound.clip_norm * (1 + _ROUNDING)).double().mean())
-    if isinstance(bound, SmoothedNormalization):
-        clipped = 0.0
+    signal, noise = length * scale, std * math.sqrt(max(len(total), 1))
+    if not about:
+        return Diagnostics(found.arrived, math.nan, math.nan, math.nan, math.nan, int(count), 0.0)
+    clipped, mean, median, most = about
     return Diagnostics(
         cohort_size=found.arrived,
-        clipped_fraction=clipped,
-        norm_mean=float(norms.mean()),
-        norm_median=float(norms.median()),
-        norm_max=float(norms.max()),
-        dropped_updates=dropped,
+        clipped_fraction=0.0 if isinstance(bound, SmoothedNormalization) else clipped,
+        norm_mean=mean,
+        norm_median=median,
+        norm_max=most,
+        dropped_updates=int(count),
         # A round that releases nothing has no noise to compare with.
         signal_to_noise=signal / noise if noise else math.nan,
     )

@@ -15,7 +15,7 @@ from dpacct.errors import Unsupported
 from dpacct.fl.clients import ClientData, check_population
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.open_round import OpenRound
-from dpacct.fl.engine.precision import reduced_precision
+from dpacct.fl.engine.precision import arithmetic
 from dpacct.fl.engine.preflight import preflight
 from dpacct.fl.engine.rehearsal import Rehearsal
 from dpacct.fl.engine.resumption import resume, save
@@ -160,7 +160,7 @@ class RoundLoop:
         released = Seal(dict(model.named_parameters()) | dict(model.named_buffers()))
         seed_generators(seed, self.engine.device)
         try:
-            with reduced_precision(self.engine.local.precision):
+            with arithmetic(self.engine.local.precision):
                 self.chooser.model.train()
                 yield
         finally:

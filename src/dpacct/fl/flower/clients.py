@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from dpacct import __version__
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
-from dpacct.fl.engine.precision import reduced_precision
+from dpacct.fl.engine.precision import arithmetic
 from dpacct.fl.flower import wire
 from dpacct.fl.flower.hidden import HiddenSum
 from dpacct.fl.flower.own_loop import Handler, displacement
@@ -269,7 +269,7 @@ class _Training:
             given.number, given.params, given.server_state, given.local, norm
         )
         self._task = join(lambda: data, given.local, given.memory, given.seed, _CPU, self._trainer)
-        with forked_generators(), reduced_precision(precision):
+        with forked_generators(), arithmetic(precision):
             copy.train()
             self.row = self._trainer.train([self._task], self._broadcast)
 

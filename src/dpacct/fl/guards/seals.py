@@ -13,6 +13,8 @@ from operator import is_
 import torch
 from torch import Tensor
 
+from dpacct.fl.tensors import truths
+
 _WHOLE_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _WORD = 8
 
@@ -34,10 +36,21 @@ class Seal:
 
     def broken(self) -> str | None:
         """Name of a tensor that is no longer what it was; None where all are."""
+        asked: list[tuple[str, Tensor]] = []
         for name, sealed in self._sealed:
-            if not sealed.whole():
+            same = sealed.face_is_whole() and sealed.same()
+            if isinstance(same, Tensor):
+                asked.append((name, same))
+            elif not same:
                 return name
-        return None
+        if not asked:
+            return None
+        # A device is waited for once, not for each tensor.
+        place = asked[0][1].device
+        answers = truths(torch.stack([same.to(place) for _, same in asked]))
+        return next(
+            (name for (name, _), same in zip(asked, answers, strict=True) if not same), None
+        )
 
     def restore(self) -> None:
         """Give the tensors the values that they had."""
@@ -48,23 +61,22 @@ class Seal:
 class _Sealed:
     """One tensor, beside what it was."""
 
-    __slots__ = ("_face", "_grad", "_notes", "_same", "master", "tensor")
+    __slots__ = ("_face", "_grad", "_notes", "master", "same", "tensor")
 
     def __init__(self, tensor: Tensor, master: Tensor) -> None:
         self.tensor, self.master = tensor, master
         self._face = _face(tensor)
         self._grad = tensor.grad if tensor.is_leaf else None
         self._notes = list(vars(tensor).values())
-        self._same = _comparison(tensor, master)
+        self.same = _comparison(tensor, master)
 
-    def whole(self) -> bool:
+    def face_is_whole(self) -> bool:
+        """Whether it is the same as far as can be told without reading it."""
         tensor = self.tensor
         if _face(tensor) != self._face or (tensor.is_leaf and tensor.grad is not self._grad):
             return False
         notes = vars(tensor)
-        if len(notes) != len(self._notes) or not all(map(is_, notes.values(), self._notes)):
-            return False
-        return self._same()
+        return len(notes) == len(self._notes) and all(map(is_, notes.values(), self._notes))
 
 
 def _face(tensor: Tensor) -> tuple[object, ...]:
@@ -80,13 +92,13 @@ def _face(tensor: Tensor) -> tuple[object, ...]:
     )
 
 
-def _comparison(tensor: Tensor, master: Tensor) -> Callable[[], bool]:
-    """A function that says whether the bytes are still those of the master."""
+def _comparison(tensor: Tensor, master: Tensor) -> Callable[[], bool | Tensor]:
+    """A function that says whether the bytes are still those of the master; on a device later."""
     pair = tensor.detach(), master.detach()
     # Eight bytes at a time are compared in a fraction of the time.
     now, then = map(_words if all(map(_is_in_words, pair)) else _bits, pair)
     if tensor.device.type != "cpu":
-        return lambda: torch.equal(now, then)
+        return (now == then).all
     # The face has shown that the tensor lies where it lay: the array still shares its memory.
     ours, theirs = now.numpy(), then.numpy()
     return lambda: not (ours != theirs).any()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dpacct.fl.local.sgd import SGD
-from dpacct.fl.tensors import truths
+from dpacct.fl.tensors import integers, truths
 
 # Narrower batches cost no less: what takes time there is not the arithmetic.
 _NARROW = 16
@@ -126,3 +126,15 @@ def align(plans: Sequence[BatchPlan], sizes: Sequence[int], width: int) -> Steps
     taken = torch.arange(width) < counts.unsqueeze(-1)
     weights = taken.double() / counts.clamp(min=1).unsqueeze(-1)
     return Steps(rows, weights, active, truths(active.all(dim=1)))
+
+
+def resting(plan: Steps, device: torch.device) -> list[Tensor | None]:
+    """For each step the clients that rest, None where all train; a set is copied there once."""
+    known: dict[tuple[int, ...], Tensor] = {}
+    found: list[Tensor | None] = []
+    for active, everybody in zip(plan.active, plan.all_active, strict=True):
+        rows = () if everybody else tuple(integers((~active).nonzero().flatten()))
+        if rows and rows not in known:
+            known[rows] = torch.tensor(rows, device=device)
+        found.append(known[rows] if rows else None)
+    return found

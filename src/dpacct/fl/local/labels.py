@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from dpacct.errors import InvalidParameter
 from dpacct.fl.local.losses import LocalLoss
+from dpacct.fl.tensors import integers
 
 _DEFAULT_IGNORED = -100
 
@@ -47,7 +48,8 @@ class Labels:
         """
         if not targets.numel():
             return True
-        low, high = (int(value) for value in torch.aminmax(targets))
+        # A device is waited for once.
+        low, high = integers(torch.stack(torch.aminmax(targets)))
         if low >= 0 and high < self.count:
             return self.padded or not bool((targets == self.ignored).any())
         if not bool(self.fit(targets).all()):

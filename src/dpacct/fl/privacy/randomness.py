@@ -178,7 +178,7 @@ def normals(source: Randomness, size: int, device: torch.device) -> Tensor:
     """Standard normal variates, float64 [size], on the device, from a fresh generator.
 
     On the CPU: Philox with a key of 128 and a counter of 256 random bits, and the ziggurat. On
-    other devices: the device's generator with 64 random bits. (PyTorch's CPU generator keeps
+    other devices: the device's generator with 63 random bits. (PyTorch's CPU generator keeps
     only 32 bits of a seed, few enough to try them all.)
     """
     if device.type != "cpu":

@@ -22,8 +22,9 @@ from dpacct.fl.privacy.bounds import Bound, clip_rows
 from dpacct.fl.privacy.norms import MARGIN, at_least_single, row_norms
 
 _MANTISSA = 53
-# Coordinates that are bounded at a time.
-_SLAB = 1 << 18
+# Coordinates that are bounded at a time: on a CPU what a cache holds, on a device enough for the
+# three times that it is waited for to be few.
+_SLAB, _DEVICE_SLAB = 1 << 18, 1 << 26
 # More than there are people. The grid of float64 sums, and of the whole numbers of secure noise,
 # is finer than 2^-18 of the norm limit up to here.
 MAX_CONTRIBUTIONS = 2**33
@@ -40,9 +41,10 @@ def unit(limit: float, contributions: int) -> float:
     return 2.0 ** (math.frexp(limit)[1] + contributions.bit_length() - _MANTISSA)
 
 
-def few_rows(layout: Layout) -> int:
-    """Rows that a cache holds while they are bounded."""
-    return max(1, _SLAB // max(layout.size, 1))
+def few_rows(layout: Layout, device: torch.device) -> int:
+    """Rows that are bounded at a time; on a CPU those that a cache holds."""
+    slab = _SLAB if device.type == "cpu" else _DEVICE_SLAB
+    return max(1, slab // max(layout.size, 1))
 
 
 def contribute(
@@ -58,7 +60,7 @@ def contribute(
         The contributions [c, k], float32 or float64; the raw norms [c], zero for rows that were
         not finite; and which those were [c]. They contribute zero.
     """
-    step = few_rows(layout)
+    step = few_rows(layout, rows.device)
     if len(rows) <= step:
         return _contribute_few(rows, bound, layout, contributions)
     parts = [

@@ -85,7 +85,9 @@ class SequentialTrainer:
         params = context.anchor
         momenta: Params = {}
         counts = integers(task.plan.counts)
-        for indices, count in zip(task.plan.indices, counts, strict=True):
+        # One upload for all steps.
+        plan = task.plan.indices.to(task.data.inputs.device)
+        for indices, count in zip(plan, counts, strict=True):
             rows = indices[:count]
             batch = Batch(task.data.inputs[rows], task.data.targets[rows], None)
             grads = self._method.gradient(self._loss, params, batch, context)

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import Layout, Params, State
-from dpacct.fl.local.batches import Batch, Steps, align, padded_width
+from dpacct.fl.local.batches import Batch, Steps, align, padded_width, resting
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.tensors import unfold_first
@@ -65,7 +65,9 @@ class VectorizedTrainer:
                 # An update that is the same for all comes as one row seen several times.
                 rows = cast("Tensor", found).contiguous()
         rows = rows.detach()
-        rows[torch.tensor([task.failed for task in tasks])] = torch.nan
+        for row, task in zip(rows, tasks, strict=True):
+            if task.failed:
+                row.fill_(torch.nan)
         return rows
 
     def remember(
@@ -117,7 +119,7 @@ class VectorizedTrainer:
         counts = torch.tensor(steps, device=device)
         seeds = torch.tensor([task.seed or 0 for task in tasks], device=device)
         rate = None if local.total_lr else broadcast.step_size(0)
-        moving = _to(plan, like)
+        moving, rests = _to(plan, like), resting(plan, device)
         states = stack_states([task.state for task in tasks])
         momenta: Params = {}
         for step in range(len(plan.rows)):
@@ -133,15 +135,16 @@ class VectorizedTrainer:
                     grads[name].add_(value, alpha=local.weight_decay)
             if local.momentum:
                 grads = _accumulate(momenta, grads, local.momentum)
+            rest = rests[step]
             for name, value in params.items():
-                move = grads[name]
-                if not plan.all_active[step]:
-                    # Zero times a gradient that overflowed would not stand still.
-                    move = torch.where(_like(moving.active[step], value), move, 0.0)
+                # Put back as it was: zero times a gradient that overflowed would not stand still.
+                still = None if rest is None else value.index_select(0, rest)
                 if rate is None:
-                    value.sub_(move * _like(rates, value))
+                    value.sub_(grads[name] * _like(rates, value))
                 else:
-                    value.sub_(move, alpha=rate)
+                    value.sub_(grads[name], alpha=rate)
+                if rest is not None and still is not None:
+                    value.index_copy_(0, rest, still)
             if self._projects:
                 active = moving.active[step]
                 params = self._project(params, active, rates, counts, states, broadcast)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from dpacct.rounds import Schedule
 from dpacct.tight.game.backward import Frame, play_lower, play_upper
 from dpacct.tight.game.plan import GamePlan, moved
 from dpacct.tight.game.rounds import Positions
-from dpacct.tight.game.stages import stages_above, stages_below
+from dpacct.tight.game.stages import stages_above, stages_below, window_above, window_below
 
 # By so much a loss is put on the safe side of an epsilon.
 _NUDGE = 2.0**-45
@@ -26,7 +27,11 @@ def play_above(schedule: Schedule, plan: GamePlan, positions: Positions, frame: 
 
 def upper_epsilon(schedule: Schedule, plan: GamePlan, positions: Positions, delta: float) -> float:
     """Proven eps(delta)."""
-    return crossing(play_above(schedule, plan, positions, plan.upper), plan.upper, delta)
+    frame, window = plan.upper, window_above(schedule, plan, positions)
+    deltas = play_upper(stages_above(schedule, plan, frame, positions, window), frame, window)
+    if window and not deltas[0] <= delta < deltas[-1]:
+        deltas = play_above(schedule, plan, positions, frame)
+    return crossing(deltas, replace(frame, size=len(deltas)), delta)
 
 
 def crossing(deltas: Array, frame: Frame, delta: float) -> float:
@@ -51,9 +56,13 @@ def crossing(deltas: Array, frame: Frame, delta: float) -> float:
 
 def lower_epsilon(schedule: Schedule, plan: GamePlan, delta: float) -> float:
     """Achieved eps(delta)."""
-    frame = plan.lower
-    stages = stages_below(schedule, plan, frame)
-    deltas, losses = play_lower(stages, frame), frame.losses()
+    frame, window = plan.lower, window_below(schedule, plan)
+    stages = stages_below(schedule, plan, frame, window)
+    deltas = play_lower(stages, frame, window)
+    if window and deltas.max() <= delta:
+        window, stages = 0, stages_below(schedule, plan, frame)
+        deltas = play_lower(stages, frame)
+    losses = frame.losses()[: len(deltas)]
     exceeds = np.flatnonzero((deltas > delta) & (losses <= 0.0))
     if not exceeds.size:
         return 0.0
@@ -67,7 +76,7 @@ def lower_epsilon(schedule: Schedule, plan: GamePlan, delta: float) -> float:
     guess = first + frame.step * ahead * (1 - _BELOW)
     shifted = moved(frame, -guess)
     place = math.floor(-guess / frame.step) - frame.first
-    if play_lower(stages, shifted)[place] > delta:
+    if play_lower(stages, shifted, window)[place] > delta:
         return guess * (1 - _NUDGE)
     return first * (1 - 8 * UNIT)
 
@@ -75,14 +84,18 @@ def lower_epsilon(schedule: Schedule, plan: GamePlan, delta: float) -> float:
 def upper_delta(schedule: Schedule, plan: GamePlan, positions: Positions, epsilon: float) -> float:
     """Proven delta(eps)."""
     loss = -epsilon * (1 - _NUDGE)
-    frame = moved(plan.upper, loss)
-    deltas = play_above(schedule, plan, positions, frame)
-    return float(deltas[math.floor(loss / frame.step) - frame.first])
+    frame, window = moved(plan.upper, loss), window_above(schedule, plan, positions)
+    place = math.floor(loss / frame.step) - frame.first
+    window = window if place < window else 0
+    deltas = play_upper(stages_above(schedule, plan, frame, positions, window), frame, window)
+    return float(deltas[place])
 
 
 def lower_delta(schedule: Schedule, plan: GamePlan, epsilon: float) -> float:
     """Achieved delta(eps)."""
     loss = -epsilon * (1 + _NUDGE)
-    frame = moved(plan.lower, loss)
-    deltas = play_lower(stages_below(schedule, plan, frame), frame)
-    return float(deltas[math.floor(loss / frame.step) - frame.first])
+    frame, window = moved(plan.lower, loss), window_below(schedule, plan)
+    place = math.floor(loss / frame.step) - frame.first
+    window = window if place < window else 0
+    deltas = play_lower(stages_below(schedule, plan, frame, window), frame, window)
+    return float(deltas[place])

@@ -15,7 +15,7 @@ Proof and error bound: docs/derivations/fixed-size-game.md.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -67,7 +67,7 @@ class Stage:
         norm: bound of the sum of tilted masses of any one law.
         beyond: for the part of the laws that leaves the frame at the top, shape (size,); relative
             to the value at the top. Upper laws: the largest. Lower laws: the least.
-        gained: upper laws: the most that w grows by beyond the top, tilted, shape (size,).
+        gained: upper laws: the most that w grows by beyond the top, shape (size,); not tilted.
         below: for the part of each upper law that leaves it at the bottom, relative to the
             value there, shape (k, m) for the first m losses.
         relative: bound of the relative error of all masses and weights.
@@ -82,34 +82,45 @@ class Stage:
     relative: float
 
 
-def prepare(kernels: list[Kernel], frame: Frame, *, upper: bool) -> Stage:
-    """The laws of one kind of round in a frame."""
-    reach = max(max(-law.first, law.first + len(law.masses) - 1) for law in kernels)
-    length = 1 << (frame.size + reach).bit_length()
+def reach_of_laws(kernels: list[Kernel]) -> int:
+    """The furthest loss of any, over the step."""
+    return max(max(-law.first, law.first + len(law.masses) - 1) for law in kernels)
+
+
+def length_of(size: int, reach: int) -> int:
+    """Of transforms for sums over laws of such a reach: a power of two, so that none wraps."""
+    return 1 << (size + min(reach, size)).bit_length()
+
+
+def prepare(kernels: list[Kernel], frame: Frame, *, upper: bool, window: int = 0) -> Stage:
+    """The laws of one kind of round in a frame, or in windows of so many of its losses."""
+    reach, size = reach_of_laws(kernels), window or frame.size
+    # What is as large as the window leaves it from anywhere.
+    length = length_of(size, reach)
     spectra = np.empty((len(kernels), length // 2 + 1), dtype=np.complex128)
-    rate, index = frame.tilt * frame.step, np.arange(frame.size)
+    rate, index = frame.tilt * frame.step, np.arange(size)
     exponent = rate * (reach + frame.size + abs(frame.first))
     if exponent > _LARGEST_EXPONENT:
         raise NotConverged("the game spans too many orders of magnitude")
     relative = UNIT * (4 * exponent + 2 * frame.size + 4 * reach + 128)
-    norm, beyond, gained = 0.0, np.zeros(frame.size), np.zeros(frame.size)
-    depth = max(0, min(frame.size, max(-law.first for law in kernels))) if upper else 0
+    norm, beyond, gained = 0.0, np.zeros(size), np.zeros(size)
+    depth = max(0, min(size, max(-law.first for law in kernels))) if upper else 0
     below = np.zeros((len(kernels), depth))
     for row, law in enumerate(kernels):
         places = law.first + np.arange(len(law.masses))
         tilted = law.masses * np.exp(rate * places)
-        folded = np.zeros(length)
-        folded[(-places) % length] = tilted
+        folded, inside = np.zeros(length), np.abs(places) < size
+        folded[(-places[inside]) % length] = tilted[inside]
         spectra[row] = np.fft.rfft(folded)
         norm = max(norm, float(tilted.sum()))
         above = np.append(np.cumsum(law.masses[::-1])[::-1], 0.0) + law.infinite
-        start = np.clip(frame.size - index - law.first, 0, len(law.masses))
+        start = np.clip(size - index - law.first, 0, len(law.masses))
         if upper:
             # w(y + d) <= 1 - e^-d (1 - w(y)): v has slopes of at most one.
             # Only positive places leave it. Less than all may be kept: far below the top is none.
             second = law.masses * np.exp(-frame.step * np.maximum(places, 0))
             second = np.append(np.cumsum(second[::-1])[::-1], 0.0)
-            ratios = np.minimum(frame.step * (frame.size - 1 - index), _LARGEST_EXPONENT)
+            ratios = np.minimum(frame.step * (size - 1 - index), _LARGEST_EXPONENT)
             kept = second[start] * np.exp(ratios)
             beyond = np.maximum(beyond, kept)
             gained = np.maximum(gained, above[start] - (1 - 2 * relative) * kept)
@@ -119,8 +130,7 @@ def prepare(kernels: list[Kernel], frame: Frame, *, upper: bool) -> Stage:
         else:
             beyond = above[start] if row == 0 else np.minimum(beyond, above[start])
     # Relative to the value at the top, which losses further up exceed.
-    beyond = beyond * np.exp(rate * (frame.size - 1 - index))
-    gained = gained * frame.weights()
+    beyond = beyond * np.exp(rate * (size - 1 - index))
     return Stage(spectra, length, norm * (1 + 1e-9), beyond, gained, below, relative)
 
 
@@ -139,22 +149,48 @@ def alone(stage: Stage) -> Mean:
     return (Weighed(stage, 1.0),)
 
 
-def play_upper(stages: list[tuple[Mean, int]], frame: Frame) -> Array:
-    """Upper bounds of w_T at the losses of the frame; ``stages`` in the order of the rounds."""
-    return deque(rounds_above(stages, frame), maxlen=1)[0]
+def play_upper(stages: list[tuple[Mean, int]], frame: Frame, window: int = 0) -> Array:
+    """Upper bounds of w_T at the losses of the frame; ``stages`` in the order of the rounds.
+
+    With a window, at so many of its first losses: that of the rounds before holds later ones.
+    """
+    return deque(rounds_above(stages, frame, window), maxlen=1)[0]
 
 
-def rounds_above(stages: list[tuple[Mean, int]], frame: Frame) -> Iterator[Array]:
+def rounds_above(stages: list[tuple[Mean, int]], frame: Frame, window: int = 0) -> Iterator[Array]:
     """The same before any round and after each, the last round of the schedule first."""
     losses, weights = frame.losses(), frame.weights()
     slack = 8 * UNIT * (float(np.max(np.abs(losses))) + 2 * abs(frame.offset))
     start = -np.expm1(-np.maximum(losses + slack, 0.0)) * (1 + 64 * UNIT)
-    values = np.minimum(start, 1.0) * weights
-    yield np.minimum(start, 1.0)
+    held = _windows(stages, frame, window)
+    before = next(held)
+    values = (np.minimum(start, 1.0) * weights)[before]
+    yield np.minimum(start, 1.0)[before]
     for mean, count in reversed(stages):
         for _ in range(count):
-            values = _one_more(mean, values, weights)
-            yield np.minimum(values / weights * (1 + _slack(frame)), 1.0)
+            values = _one_more(mean, values, weights[before])
+            here = next(held)
+            values = _moved_down(values, before.start - here.start, frame, weights[here])
+            before = here
+            yield np.minimum(values / weights[here] * (1 + _slack(frame)), 1.0)
+
+
+def _windows(stages: Sequence[tuple[object, int]], frame: Frame, window: int) -> Iterator[slice]:
+    """Where the window is, from the last round on: it moves down evenly, from the top."""
+    size = window or frame.size
+    rounds = sum(count for _, count in stages)
+    for left in range(rounds, -1, -1):
+        first = (frame.size - size) * left // max(rounds, 1)
+        yield slice(first, first + size)
+
+
+def _moved_down(values: Array, places: int, frame: Frame, weights: Array) -> Array:
+    """Upper bounds at losses so many places further down: w does not fall, so its last is one."""
+    if not places:
+        return values
+    exponents = frame.tilt * frame.step * np.arange(places, 0, -1)
+    under = values[0] * np.exp(exponents) * (1 + UNIT * (4 * float(exponents[0]) + 32))
+    return np.minimum(np.append(under, values)[: len(values)], weights)
 
 
 def _one_more(mean: Mean, values: Array, weights: Array) -> Array:
@@ -162,24 +198,32 @@ def _one_more(mean: Mean, values: Array, weights: Array) -> Array:
     found = np.zeros(len(values))
     for stage, share in mean:
         sums, error = _sums(stage, values)
-        reached = sums + (error + stage.gained + stage.beyond * values[-1])
+        reached = sums + (error + stage.gained * weights + stage.beyond * values[-1])
         reached = np.minimum(reached, weights) * (1 + stage.relative)
         found += share * reached
     return found if len(mean) == 1 else found * (1 + _MEANS * UNIT)
 
 
-def play_lower(stages: list[tuple[Stage, int]], frame: Frame) -> Array:
-    """Lower bounds of w_T at the losses of the frame, from laws that are dominated."""
+def play_lower(stages: list[tuple[Stage, int]], frame: Frame, window: int = 0) -> Array:
+    """Lower bounds of w_T at the losses of the frame, from laws that are dominated.
+
+    ``window``: as for `play_upper`.
+    """
     losses, weights = frame.losses(), frame.weights()
     slack = 8 * UNIT * (float(np.max(np.abs(losses))) + 2 * abs(frame.offset))
     start = -np.expm1(-np.maximum(losses - slack, 0.0)) * (1 - 64 * UNIT)
-    values = start * weights * (1 - _slack(frame))
+    held = _windows(stages, frame, window)
+    before = next(held)
+    values = (start * weights * (1 - _slack(frame)))[before]
     for stage, count in reversed(stages):
         for _ in range(count):
             sums, error = _sums(stage, values)
             reached = sums - error + stage.beyond * values[-1]
-            values = np.maximum(reached * (1 - stage.relative), 0.0)
-    return values / weights * (1 - _slack(frame))
+            values, here = np.maximum(reached * (1 - stage.relative), 0.0), next(held)
+            # Of what lies below the window all that is known is that it is not negative.
+            values = np.append(np.zeros(before.start - here.start), values)[: len(values)]
+            before = here
+    return values / weights[before] * (1 - _slack(frame))
 
 
 def _slack(frame: Frame) -> float:

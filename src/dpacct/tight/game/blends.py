@@ -19,7 +19,7 @@ import numpy as np
 from dpacct.rounds import Round, Schedule
 from dpacct.tight.game.rounds import is_game, rate_bounds
 
-MOST_KINDS = 100
+MOST_KINDS = 64
 # Panels of the sums that bound s; all that these are off by is their width.
 _PANELS = 2048
 _ROUNDING = 1 + 1e-12

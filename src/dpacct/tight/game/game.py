@@ -31,10 +31,11 @@ from dpacct.tight.game.answers import (
     upper_epsilon,
 )
 from dpacct.tight.game.backward import Frame, rounds_above
-from dpacct.tight.game.cover import default_cover, small_cover
+from dpacct.tight.game.cover import default_cover, rare_cover, small_cover
 from dpacct.tight.game.gap import narrow_epsilon
 from dpacct.tight.game.mixtures import Mixing
 from dpacct.tight.game.plan import GamePlan, plan_at_delta, plan_at_epsilon
+from dpacct.tight.game.played import is_game
 from dpacct.tight.game.refine import check_gap
 from dpacct.tight.game.rounds import Positions, check_schedule, directions
 from dpacct.tight.game.stages import are_bounded, effort_above, effort_below, needed, stages_above
@@ -44,6 +45,8 @@ _QUICK, _LONG, MOST_EFFORT, _CHEAP = 1e8, 8e8, 2e9, 1e9
 # The share of the noise that mixtures may give away, and the noise from which on they are better
 # than many cells: where one round's loss may be large, cells are.
 _SLACK, _MIXED = 2e-3, 2.0
+# Up to this rate some cells are of no use where there is little noise.
+_RARE = 0.03
 _DEFAULT_SHARE, _MIDDLE_SHARE, _COARSE_SHARE = 1e-3, 2e-3, 4e-3
 
 
@@ -91,8 +94,11 @@ def game_upper_epsilon(schedule: Schedule, delta: float) -> float:
     """The proven end of `game_epsilon`."""
     if not schedule.rounds:
         return 0.0
-    passes = [deltas_at(schedule, delta, way) for way in _checked_directions(schedule)]
-    return max(crossing(deltas, frame, delta) for frame, deltas in passes)
+    found: list[float] = []
+    for direction in _checked_directions(schedule):
+        plan, positions = _start(schedule, _at_delta(schedule, delta, direction))
+        found.append(upper_epsilon(schedule, plan, positions, delta))
+    return max(found)
 
 
 @lru_cache(maxsize=32)
@@ -182,14 +188,17 @@ def _start(
     """
     noise = min(round_.noise_multiplier for round_ in schedule.distinct())
     mixtures = ((_DEFAULT_SHARE, None, _LONG), (_COARSE_SHARE, None, MOST_EFFORT))
-    quick = _LONG if noise < _MIXED else _QUICK
+    rates = [round_.sampling_rate for round_ in schedule.distinct() if is_game(round_)]
+    rare = noise < _MIXED and max(rates, default=1.0) <= _RARE
+    many = rare_cover() if rare else default_cover()
+    quick = _QUICK if rare or noise >= _MIXED else _LONG
     effort, mixed = math.inf, True
     for share, cover, most in (
         (_DEFAULT_SHARE, default_cover(), quick),
         *(mixtures if noise >= _MIXED else ()),
-        (_DEFAULT_SHARE, default_cover(), _LONG),
-        (_MIDDLE_SHARE, default_cover(), MOST_EFFORT),
-        (_COARSE_SHARE, default_cover(), MOST_EFFORT),
+        (_DEFAULT_SHARE, many, _LONG),
+        (_MIDDLE_SHARE, many, MOST_EFFORT),
+        (_COARSE_SHARE, many, MOST_EFFORT),
         (_COARSE_SHARE, small_cover(), MOST_EFFORT),
     ):
         if cover is None and not mixed:

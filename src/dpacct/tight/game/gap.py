@@ -27,14 +27,14 @@ from dpacct.tight.game.stages import (
     effort_below,
     needed,
     stages_above,
-    stages_below,
+    stages_plain,
 )
 
 # Losses times laws times rounds of all passes together: about a minute.
 MOST_REFINED = 6e9
 _SHARE, _PART_OF_GAP, _COARSE_SHARE = 1e-3, 1 / 8, 4e-3
 # Parts of the gap that mixtures may give away as noise.
-_SLACKS = (0.3, 0.15)
+_SLACKS = (0.2, 0.1)
 _MOST_CELLS = 400
 # One cell in so many is split at once.
 _PART = 12
@@ -138,11 +138,11 @@ def refined(schedule: Schedule, coarse: GamePlan, cover: Cover, epsilon: float) 
     """The cover with those cells split that add the most; itself if none adds anything."""
     frame = coarse.upper
     above = stages_above(schedule, coarse, frame, cover)
-    below = stages_below(bounded_by(schedule)[0], coarse, frame)
+    simple = stages_plain(bounded_by(schedule)[0], coarse, frame)
     # Of a mean the part with the largest share tells enough.
     stages = [
         (max(mean, key=lambda part: part.share).stage, plain, count)
-        for (mean, count), (plain, _) in zip(above, below, strict=True)
+        for (mean, count), (plain, _) in zip(above, simple, strict=True)
     ]
     _, found = gains(stages, frame, -epsilon)
     if len(found) < len(cover) or not found.any():

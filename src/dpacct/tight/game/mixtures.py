@@ -34,8 +34,8 @@ from dpacct.tight.game.triangles import Triangle
 LAWS = 9
 # A law's noise is at most this share smaller.
 _LARGEST_SHARE, _BISECTIONS = 0.3, 9
-# So many cells are looked at, the smallest of this size.
-_MOST_CELLS, _SMALLEST = 2500, 2e-4
+# So many cells are looked at, or more where little noise is given away; the smallest's size.
+_MOST_CELLS, _MORE_CELLS, _LITTLE, _SMALLEST = 2500, 6000, 1e-3, 2e-4
 # Losses beyond those that matter count as infinite for the laws, a little earlier for the cells.
 _FLOOR = 2.0
 # Tilts at which the laws are weighed, relative to that of the answer.
@@ -97,7 +97,7 @@ def mixing_laws(
             for rising, falling in sides
         ]
     )
-    _check_all_triangles(grid, rows)
+    _check_all_triangles(grid, rows, _MORE_CELLS if mixing.slack < _LITTLE else _MOST_CELLS)
     return tuple(dominating_kernel(rising, falling, step) for rising, falling in sides)
 
 
@@ -106,7 +106,7 @@ def _law_side(grid: _Grid, triangle: Triangle, noise: float) -> Side:
     return dominating_side(grid.points, grid.step, values)
 
 
-def _check_all_triangles(grid: _Grid, rows: Array) -> None:
+def _check_all_triangles(grid: _Grid, rows: Array, most: int) -> None:
     """Split all triangles into cells until each is below a mixture of two rows.
 
     Raises:
@@ -126,7 +126,7 @@ def _check_all_triangles(grid: _Grid, rows: Array) -> None:
         a, b, w = float(cell.a), float(cell.b), float(cell.w)
         if below_a_mixture(np.concatenate([values(b, w), values(a, w)]), rows):
             continue
-        if tested >= _MOST_CELLS or cell.size < _SMALLEST:
+        if tested >= most or cell.size < _SMALLEST:
             raise NotConverged("a few laws do not bound all positions")
         waiting.extend(cell.children())
 

@@ -6,11 +6,12 @@ What is chosen here decides how close the bounds are and what they cost, never w
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from dpacct.errors import NotConverged
 from dpacct.pairs.dominating import Direction
-from dpacct.rounds import Adjacency, Schedule
+from dpacct.rounds import Adjacency, Phase, Schedule
 from dpacct.tight.composition import Composition
 from dpacct.tight.game.backward import Frame
 from dpacct.tight.game.rounds import (
@@ -33,6 +34,12 @@ _WORTH = 0.7
 # The lower bound's part of that share.
 _LOWER_SHARE = 0.5
 _FINER = 4
+# From so many steps to the least loss on, its place on the grid matters little; below, the last
+# point is tried at these shares of an interval before it. How much finer a grid may be for that.
+_MANY, _PLACES, _FINEST = 12, (0.3, 0.4, 0.5), 0.7
+_BITS = 20
+# Of so many kinds of rounds laws are made for a plan.
+_MOST_LAWS = 24
 _LEAST_EPSILON = 1e-3
 _SMALLEST_LOG_DELTA = -40.0
 MAX_POINTS = 1 << 17
@@ -46,6 +53,7 @@ class GamePlan:
         upper, lower: frames; the lower one is finer, since two strategies are cheap.
         negligible: probability.
         epsilon: about the answer.
+        deviation: of the tilted sum of losses, where it is known; 0 otherwise.
         direction: which of the neighbors plays P.
     """
 
@@ -53,6 +61,7 @@ class GamePlan:
     lower: Frame
     negligible: float
     epsilon: float
+    deviation: float = 0.0
     direction: Direction = Direction.REMOVE
 
 
@@ -133,15 +142,20 @@ def _plan(
         step = _step(schedule, simple, tilt, epsilon, part, negligible, upper=upper)
         if not upper:
             # Two strategies are cheap, but not free.
-            least = min(frames[0].step / _FINER, _least_loss(schedule) / 4)
+            least = lattice(min(frames[0].step / _FINER, _least_loss(schedule) / 4))
             # Nor does the simple pair tell what its law loses on a grid where it is not played.
             simply_played = schedule.adjacency is not Adjacency.ZERO_OUT
-            step = max(step, lattice(least)) if simply_played else lattice(least)
+            step = max(step, least) if simply_played else least
+            if simply_played and step * _MANY > _least_loss(schedule):
+                lost = _lost(schedule, simple, tilt, negligible, upper=False)
+                step = _aligned(lost, step, _least_loss(schedule), part * epsilon * tilt)
         first, size = math.floor(-most / step) - 8, math.ceil((2 * most - epsilon) / step) + 16
         if size > MAX_POINTS:
             raise NotConverged(f"the game would need {size} losses, more than {MAX_POINTS}")
         frames.append(Frame(step, first, size, tilt))
-    return GamePlan(frames[0], frames[-1], negligible, epsilon)
+    alike = len(schedule.distinct()) == 1 and schedule.adjacency is not Adjacency.ZERO_OUT
+    deviation = math.sqrt(simple.cumulants(tilt).variance) if alike else 0.0
+    return GamePlan(frames[0], frames[-1], negligible, epsilon, deviation)
 
 
 def lattice(step: float) -> float:
@@ -168,7 +182,7 @@ def _step(
 ) -> float:
     """The step with which M(tilt) on the grid is off by about the share of epsilon wanted."""
     wanted = share * epsilon * tilt
-    exact = float(simple.log_moment(tilt).lower)
+    lost_with = _lost(schedule, simple, tilt, negligible, upper=upper)
     step = math.sqrt(8 * share * epsilon / (schedule.rounds * (1 + tilt)))
     if not upper:
         # A law below has no losses beyond the least loss of remove and the largest of add.
@@ -176,11 +190,7 @@ def _step(
     before = math.inf
     for _ in range(_ATTEMPTS):
         step = lattice(step)
-        lost = -exact
-        for round_, count in schedule.distinct().items():
-            law = moment_law(round_, step, negligible, upper=upper)
-            lost += count * moment_on_grid(law, tilt, step)
-        lost = lost if upper else -lost
+        lost = lost_with(step)
         if lost <= 1.2 * wanted:
             return step
         if lost > _WORTH * before:
@@ -189,3 +199,61 @@ def _step(
         before = lost
         step *= min(max(math.sqrt(wanted / lost), 0.25), 0.5)
     return lattice(step)
+
+
+def _lost(
+    schedule: Schedule, simple: Composition, tilt: float, negligible: float, *, upper: bool
+) -> Callable[[float], float]:
+    """By how much log M(tilt) of the simple strategy is off on a grid with a step."""
+    if len(schedule.distinct()) > _MOST_LAWS:
+        schedule = _fewer(schedule)
+        simple = Composition.of_schedule(schedule, simple_pair, Direction.REMOVE)
+    exact = float(simple.log_moment(tilt).lower)
+
+    def lost(step: float) -> float:
+        off = -exact
+        for round_, count in schedule.distinct().items():
+            law = moment_law(round_, step, negligible, upper=upper)
+            off += count * moment_on_grid(law, tilt, step)
+        return off if upper else -off
+
+    return lost
+
+
+def _fewer(schedule: Schedule) -> Schedule:
+    """As many rounds of a few of the kinds: about the same grid serves."""
+    kinds = sorted(
+        schedule.distinct().items(),
+        key=lambda kind: kind[0].sampling_rate / kind[0].noise_multiplier,
+    )
+    each = math.ceil(len(kinds) / _MOST_LAWS)
+    groups = [kinds[first : first + each] for first in range(0, len(kinds), each)]
+    return Schedule(
+        Phase(group[len(group) // 2][0], sum(count for _, count in group)) for group in groups
+    )
+
+
+def _aligned(
+    lost: Callable[[float], float], usual: float, least_loss: float, wanted: float
+) -> float:
+    """A step for the lower bound where the least loss is a few steps.
+
+    Much of a round's probability lies next to that loss, so that what a law below lacks depends
+    on where the last point lies before it: of a coarse step that lies well there may be less than
+    of a finer one.
+    """
+    best, steps = (
+        (lost(usual), usual),
+        [_rounded(least_loss / (whole + part)) for whole in range(2, _MANY) for part in _PLACES],
+    )
+    for step in (step for step in steps if step > _FINEST * usual):
+        if best[0] <= wanted and step <= best[1]:
+            break
+        best = min(best, (lost(step), step))
+    return best[1]
+
+
+def _rounded(step: float) -> float:
+    """The step with few bits, so that its multiples are exact."""
+    mantissa, exponent = math.frexp(step)
+    return math.ldexp(math.floor(mantissa * 2**_BITS), exponent - _BITS)

@@ -53,7 +53,7 @@ def gains(
             best = np.take_along_axis(sums, choice[None, :], axis=0)[0]
             more = np.maximum(best - _all_sums(plain, values).max(axis=0), 0.0)
             history.append((cells, choice.astype(np.int16), more))
-            above = cells.gained + cells.beyond * values[-1]
+            above = cells.gained * weights + cells.beyond * values[-1]
             values = np.minimum(np.maximum(best, 0.0) + above, weights)
     found = np.zeros(max(len(cells.spectra) for cells, _, _ in stages))
     place = round((start - frame.offset) / frame.step) - frame.first

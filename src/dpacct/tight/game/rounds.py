@@ -121,6 +121,17 @@ def laws_below(
     return [poisson_below(rate, noise, step, reach)]
 
 
+def plain_laws(
+    round_: Round, step: float, negligible: float, direction: Direction = Direction.REMOVE
+) -> list[Kernel]:
+    """Laws above the plain strategies: beside laws above cells, both are off by the grid alike."""
+    if not is_game(round_) or round_.adjacency is not Adjacency.REPLACE_ONE:
+        return laws_below(round_, step, negligible, direction)
+    noise, rate = round_.noise_multiplier, rate_bounds(round_)[1]
+    reach = reach_of(rate, noise, step, negligible)
+    return [sampled_above(rate, noise, step, reach, way) for way in Direction]
+
+
 def simple_pair(round_: Round, direction: Direction) -> AchievedPair:
     """A pair about as bad as what the adversary does in this round; for plans."""
     if not is_game(round_):

@@ -3,40 +3,56 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 
 from dpacct.errors import NotConverged
 from dpacct.rounds import Adjacency, Round, Schedule
-from dpacct.tight.game.backward import Frame, Mean, Stage, Weighed, prepare
+from dpacct.tight.game.backward import (
+    Frame,
+    Mean,
+    Stage,
+    Weighed,
+    length_of,
+    prepare,
+    reach_of_laws,
+)
 from dpacct.tight.game.blends import Blend, Part, blends
 from dpacct.tight.game.kinds import fewer_kinds
+from dpacct.tight.game.laws import Kernel
 from dpacct.tight.game.mixtures import LAWS, Mixing
 from dpacct.tight.game.plan import GamePlan
 from dpacct.tight.game.played import is_game
-from dpacct.tight.game.rounds import Positions, angles_for, laws_above, laws_below
+from dpacct.tight.game.rounds import Positions, angles_for, laws_above, laws_below, plain_laws
 
 Above = list[tuple[Mean, int]]
 Below = list[tuple[Stage, int]]
 
 # What the laws of one kind of round cost; the cells of a larger cover are thinner.
-_A_COVER, _OF_ANGLES = 2.4e3, 1.7e4
+_A_COVER, _A_CELL, _OF_ANGLES = 2.4e3, 1e5, 1.7e4
 # The same for mixtures, and of how much noise that is true.
 _A_MIXTURE, _USUAL_SLACK = 2e8, 4e-3
 # Where laws are few the transform of the values counts, too.
 _ALONE = 6
 # Two laws, each worth a few of those next to each other in memory.
 _STRATEGIES = 8
+# Windows hold so many deviations of the sum of losses.
+_DEVIATIONS = 4.4
+# The laws of two strategies for one kind of round.
+_TWO_LAWS = 8e5
 # Laws times losses that are kept at a time: less than a gigabyte.
 _MOST_KEPT = 4e7
 
 
-def stages_above(schedule: Schedule, plan: GamePlan, frame: Frame, positions: Positions) -> Above:
+def stages_above(
+    schedule: Schedule, plan: GamePlan, frame: Frame, positions: Positions, window: int = 0
+) -> Above:
     """The phases with laws above them, by cells or by mixtures."""
     played, blended = bounded_by(schedule)
     ready: dict[Round, Stage] = {}
     for round_ in _kinds(blended):
         laws = laws_above(round_, positions, frame.step, plan.negligible, plan.direction)
-        ready[round_] = prepare(laws, frame, upper=True)
+        ready[round_] = prepare(laws, frame, upper=True, window=window)
     return [
         (tuple(Weighed(ready[part.round], part.share) for part in blended[round_]), count)
         for round_, count in played.phases
@@ -66,12 +82,59 @@ def are_bounded(schedule: Schedule, plan: GamePlan, positions: Positions) -> boo
     return False
 
 
-def stages_below(schedule: Schedule, plan: GamePlan, frame: Frame) -> Below:
+def window_above(schedule: Schedule, plan: GamePlan, positions: Positions) -> int:
+    """How many losses are worth keeping at a time in the upper frame; 0 for all."""
+    return _window(plan, plan.upper, lambda step: _laws_of_one(schedule, plan, positions, step))
+
+
+def _laws_of_one(
+    schedule: Schedule, plan: GamePlan, positions: Positions, step: float
+) -> list[Kernel]:
+    round_ = schedule.phases[0].round
+    return laws_above(round_, positions, step, plan.negligible, plan.direction)
+
+
+def window_below(schedule: Schedule, plan: GamePlan) -> int:
+    """The same for the lower frame."""
+    round_ = schedule.phases[0].round
+    return _window(
+        plan, plan.lower, lambda step: laws_below(round_, step, plan.negligible, plan.direction)
+    )
+
+
+def _window(plan: GamePlan, frame: Frame, laws_with: Callable[[float], list[Kernel]]) -> int:
+    """The most losses for which transforms are shorter, if those hold what matters.
+
+    On its way from minus epsilon to about zero the loss stays, tilted, within half that many.
+    """
+    least = math.ceil(_DEVIATIONS * plan.deviation / frame.step)
+    if not 0 < least < frame.size:
+        return 0
+    reach = reach_of_laws(laws_with(frame.step))
+    found, length = 0, length_of(frame.size, reach)
+    while True:
+        length //= 2
+        most = max(length - 1 - reach, (length - 1) // 2)
+        if most < least:
+            return found
+        found = min(most, frame.size)
+
+
+def stages_below(schedule: Schedule, plan: GamePlan, frame: Frame, window: int = 0) -> Below:
     """The phases with laws below them."""
     ready: dict[Round, Stage] = {}
     for round_ in schedule.distinct():
         laws = laws_below(round_, frame.step, plan.negligible, plan.direction)
-        ready[round_] = prepare(laws, frame, upper=False)
+        ready[round_] = prepare(laws, frame, upper=False, window=window)
+    return [(ready[round_], count) for round_, count in schedule.phases]
+
+
+def stages_plain(schedule: Schedule, plan: GamePlan, frame: Frame) -> Below:
+    """The phases with the plain strategies, as they are beside laws above; nothing is proven."""
+    ready: dict[Round, Stage] = {}
+    for round_ in schedule.distinct():
+        laws = plain_laws(round_, frame.step, plan.negligible, plan.direction)
+        ready[round_] = prepare(laws, frame, upper=True)
     return [(ready[round_], count) for round_, count in schedule.phases]
 
 
@@ -87,7 +150,8 @@ def effort_above(schedule: Schedule, frame: Frame, positions: Positions) -> floa
     elif isinstance(positions, Mixing):
         laws, each = LAWS + _ALONE, _A_MIXTURE * max(1.0, _USUAL_SLACK / positions.slack)
     else:
-        laws, each = len(positions), _A_COVER * len(positions) ** 2
+        laws = len(positions)
+        each = _A_COVER * laws**2 + _A_CELL * laws
     kinds = sum(is_game(round_) for round_ in _kinds(blended))
     if kinds * laws * frame.size > _MOST_KEPT:
         return math.inf
@@ -107,4 +171,5 @@ def needed(effort: float, most: float) -> str:
 
 def effort_below(schedule: Schedule, frame: Frame) -> float:
     """The same for two strategies."""
-    return float(_STRATEGIES * schedule.rounds * frame.size)
+    laws = _TWO_LAWS * len(schedule.distinct())
+    return laws + float(_STRATEGIES * schedule.rounds * frame.size)

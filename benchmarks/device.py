@@ -1,0 +1,189 @@
+"""Training at the papers' scale on a device: seconds, share of privacy, memory, and the limit.
+
+``python -m benchmarks.device [--out FILE] [--minutes 9] [--device auto] [--small]``. Each job has
+its share of the minutes; one that does not end in it is stopped, and its seconds for all rounds are
+those at the pace of the rounds that were played. Results are written to the file after each job,
+as JSON. Without a device a small form of every job is played, and the file says so: it shows that
+everything runs, and nothing about a device's speed.
+
+The limit is the time that the floating-point operations of all forward and backward passes take at
+the rate of one large matrix product in the same precision: no program is faster, and none for small
+networks comes near.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import time
+from pathlib import Path
+from typing import Any, TypedDict
+
+import torch
+
+import dpacct
+from benchmarks.device_jobs import JOBS, Job, images
+from benchmarks.host_traffic import HostTraffic
+from benchmarks.measure import table
+from dpacct.fl.data import Examples
+from dpacct.fl.devices import choose_device
+from dpacct.fl.engine.precision import arithmetic
+
+# Rounds that are not timed: the first one chooses how to train.
+WARM = 1
+SMALL = "no device: a small form, which says nothing about a device's speed"
+
+
+class Measured(TypedDict, total=False):
+    """One job, as the file holds it; seconds are by the clock."""
+
+    job: str
+    weights: int
+    way: str
+    rounds_planned: int
+    rounds_timed: int
+    setup_seconds: float
+    seconds_per_round: float
+    seconds_in_all: float
+    goal_seconds: float | None
+    limit_seconds: float
+    times_the_limit: float
+    privacy_share: float
+    memory_mib: float
+    waits_per_round: dict[str, int]
+    copies_per_round: dict[str, int]
+    operations_per_round: int
+    failed: str
+
+
+def product_rate(device: torch.device, dtype: torch.dtype, size: int) -> float:
+    """Floating-point operations a second of one matrix product, the best of five."""
+    one = torch.randn(size, size, device=device, dtype=dtype)
+    best = float("inf")
+    with arithmetic("float32"):
+        for _ in range(6):
+            began = _clock(device)
+            torch.mm(one, one)
+            best = min(best, _clock(device) - began)
+    return 2 * size**3 / best
+
+
+def measured(job: Job, device: torch.device, train: Examples, seconds: float) -> Measured:
+    """Play the job for at most so many seconds."""
+    found: Measured = {"job": job.name, "rounds_planned": job.rounds, "goal_seconds": job.goal}
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    began = _clock(device)
+    total = privacy = 0.0
+    timed = 0
+    traffic = HostTraffic()
+    with job.federation(device, train) as run:
+        found["weights"] = sum(value.numel() for value in run.model.parameters())
+        reports = iter(run)
+        for _ in range(WARM):
+            next(reports)
+        found["setup_seconds"] = _clock(device) - began
+        with traffic:
+            next(reports)
+        for report in reports:
+            timed += 1
+            total += report.timing.total
+            privacy += report.timing.privacy
+            if _clock(device) - began > seconds:
+                break
+        found["way"] = str(run.training_path)
+    each = total / timed
+    dtype = torch.bfloat16 if job.precision == "bfloat16" else torch.float32
+    rate = product_rate(device, dtype, 8192 if device.type == "cuda" else 512)
+    limit = job.operations() * job.rounds / rate
+    found |= {
+        "rounds_timed": timed,
+        "seconds_per_round": each,
+        "seconds_in_all": each * job.rounds,
+        "limit_seconds": limit,
+        "times_the_limit": each * job.rounds / limit,
+        "privacy_share": privacy / total,
+        "memory_mib": _peak(device),
+        "waits_per_round": dict(traffic.reads),
+        "copies_per_round": dict(traffic.copies),
+        "operations_per_round": traffic.operations.total(),
+    }
+    return found
+
+
+def all_jobs(device: torch.device, minutes: float, out: Path, *, small: bool) -> dict[str, Any]:
+    """Play every job, and write the file after each."""
+    jobs = tuple(job.small() for job in JOBS) if small else JOBS
+    train = images(jobs)
+    said: dict[str, Any] = {
+        "form": "small" if small else "full",
+        "note": SMALL if small else "",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
+        "threads": torch.get_num_threads(),
+        "torch": str(torch.__version__),
+        "dpacct": dpacct.__version__,
+        "peer": "pfl-research: not run here; `benchmarks.federated` has it on the MNIST job",
+        "jobs": [],
+    }
+    for job in jobs:
+        try:
+            said["jobs"].append(measured(job, device, train, 60 * minutes / len(jobs)))
+        except torch.OutOfMemoryError as error:
+            words = f"out of memory on the device: {str(error).splitlines()[0]}"
+            said["jobs"].append({"job": job.name, "failed": words})
+        out.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+    return said
+
+
+def shown(said: dict[str, Any]) -> str:
+    """The file as a table."""
+    rows = [
+        [job["job"], job["failed"], *["-"] * 6]
+        if "failed" in job
+        else [
+            job["job"],
+            f"{job['rounds_timed']} of {job['rounds_planned']}",
+            f"{job['seconds_per_round']:.4f}",
+            f"{job['seconds_in_all']:.1f}",
+            "-" if job["goal_seconds"] is None else f"{job['goal_seconds']:.0f}",
+            f"{job['limit_seconds']:.2f}",
+            f"{100 * job['privacy_share']:.1f} %",
+            f"{job['memory_mib']:.0f}",
+        ]
+        for job in said["jobs"]
+    ]
+    header = ["", "rounds timed", "s a round", "s in all", "goal", "limit", "privacy", "MiB"]
+    title = f"{said['device']}, {said['threads']} threads, torch {said['torch']}"
+    return "\n".join(filter(None, [said["note"], table(title, header, rows)]))
+
+
+def _clock(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _peak(device: torch.device) -> float:
+    """Of the device's memory, or of this process so far."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+def main() -> None:
+    """Measure, write and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("device.json"))
+    parser.add_argument("--minutes", type=float, default=9.0, help="for all jobs together")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--small", action="store_true", help="the small form, also on a device")
+    given = parser.parse_args()
+    device = choose_device(given.device)
+    said = all_jobs(device, given.minutes, given.out, small=given.small or device.type == "cpu")
+    print(shown(said))
+    print(f"written to {given.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""The engine on a device that is not there: nothing is left behind, and little is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from dpacct import fl
+from dpacct.errors import Unsupported
+from dpacct.fl.data import Examples, PartitionedClients
+from dpacct.fl.data.partitions import iid
+from dpacct.fl.layout import Layout
+from dpacct.fl.privacy import sums
+from tests.fl import elsewhere
+from tests.fl.elsewhere import HERE_NOT, Device, Elsewhere, Mixed
+from tests.fl.problems import convolutional, federation, flat, make_clients, perceptron
+
+CLIENTS = 4
+# What a round waits for apart from its clients: whether a row is not finite, whether one is too
+# long after all, whether a factor is tiny; the statistics; what clients were shown; the model.
+ROUND = 9
+LOCAL = fl.SGD(lr=0.1, steps=3, batch_size=4)
+WAYS = pytest.mark.parametrize("vectorize", [False, True], ids=["alone", "together"])
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    """The device; generators and `torch.tensor`, which go past all modes, know it too."""
+    monkeypatch.setattr(torch, "Generator", elsewhere.Generator)
+    monkeypatch.setattr(torch, "tensor", elsewhere.tensor)
+    # Whose bits depend on whom there is up to a device's own kernels.
+    monkeypatch.setattr("dpacct.fl.trainers.chooser.shows_company", lambda *_: "")
+    with Device() as there:
+        yield there
+
+
+def second_round(
+    device: Device, model: nn.Module | None = None, clients: Any = None, **options: Any
+) -> fl.Federation:
+    """Play two rounds, and count in the second."""
+    people = make_clients([16] * CLIENTS) if clients is None else clients
+    settings: dict[str, Any] = {"rounds": 2, "local": LOCAL}
+    run = federation(model or perceptron(), people, device=HERE_NOT, **(settings | options))
+    with run:
+        for report in run:
+            assert report.released
+            if report.round == 1:
+                device.waits.clear()
+                device.copies.clear()
+    assert all(isinstance(value, Elsewhere) for value in run.model.parameters())
+    return run
+
+
+@WAYS
+def test_a_round_waits_for_few_values_and_copies_each_client_once(device, vectorize):
+    second_round(device, vectorize=vectorize)
+    # Inputs, targets and the order of the examples; one look at what the client was shown.
+    looks = 0 if vectorize else 2 * CLIENTS
+    assert device.waits.total() + device.copies["to the host"] <= ROUND + looks
+    assert device.copies["from the host"] <= 3 * CLIENTS + ROUND
+
+
+@pytest.mark.slow
+@WAYS
+def test_steps_wait_for_nothing(device, vectorize):
+    second_round(device, vectorize=vectorize, local=fl.SGD(lr=0.1, steps=4, batch_size=4))
+    few = dict(device.waits), dict(device.copies)
+    second_round(device, vectorize=vectorize, local=fl.SGD(lr=0.1, steps=9, batch_size=4))
+    assert (dict(device.waits), dict(device.copies)) == few
+
+
+@pytest.mark.slow
+@WAYS
+def test_data_on_the_device_stay_there(device, vectorize):
+    single = make_clients([16 * CLIENTS])[0]
+    everything = Examples(single.inputs, single.targets)
+    people = PartitionedClients(everything, iid(16 * CLIENTS, CLIENTS), HERE_NOT)
+    assert isinstance(people[0].inputs, Elsewhere)
+    second_round(device, clients=people, vectorize=vectorize)
+    # Which examples are the client's, and in what order.
+    assert device.copies["from the host"] <= 2 * CLIENTS + ROUND
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", sorted(fl.METHODS))
+@WAYS
+def test_no_method_leaves_a_tensor_behind(device, name, vectorize):
+    method = fl.METHODS[name]()
+    bound = {"clip_norm": None} if method.bound else {}
+    second_round(device, method=method, vectorize=vectorize, **bound)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"secure_noise": True},
+        {"preflight": True},
+        {"server": fl.Adam(lr=0.01), "local": fl.SGD(lr=0.1, momentum=0.5, weight_decay=0.1)},
+        {"clip_norm": None, "bound": fl.AdaptiveClip(1.0), "noise_multiplier": 1.0},
+        {"clip_norm": None, "bound": fl.PerLayerClip((0.5,) * 4)},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_no_setting_leaves_a_tensor_behind(device, options):
+    if "bound" in options:
+        options = options | {"clients": make_clients([4] * 40)}
+    second_round(device, **options)
+
+
+@pytest.mark.slow
+def test_nor_do_convolutions(device):
+    images = [fl.ClientData(torch.randn(8, 1, 8, 8), torch.randint(3, (8,))) for _ in range(4)]
+    second_round(device, convolutional(), images, vectorize=True)
+
+
+def test_a_tensor_that_is_left_behind_is_found(device):
+    class Forgets(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = perceptron()
+
+        def forward(self, inputs):
+            return self.layer(inputs) + torch.ones(3)
+
+    with pytest.raises((Mixed, Unsupported), match="on the CPU"):
+        second_round(device, Forgets())
+
+
+def test_a_round_there_is_the_round_on_the_cpu(device):
+    """Up to the noise, which is another one there: 0.001 / CLIENTS on the mean."""
+    options: dict[str, Any] = {"seed": 3, "noise_multiplier": 0.001, "rounds": 1}
+    there = flat(second_round(device, **options).model).to("cpu")
+    model = perceptron()
+    with federation(model, make_clients([16] * CLIENTS), local=LOCAL, **options) as run:
+        run.run()
+    # Eight standard deviations of the difference of two noises: fails one time in 1e14.
+    assert torch.allclose(there, flat(model), rtol=1e-5, atol=8 * 2**0.5 * 0.001 / CLIENTS)
+
+
+def test_more_rows_are_bounded_at_a_time_on_a_device():
+    layout = Layout.of({"weight": torch.zeros(1000, 1000)})
+    assert sums.few_rows(layout, torch.device("cpu")) == 1
+    assert sums.few_rows(layout, torch.device("cuda")) == 67
