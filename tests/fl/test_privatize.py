@@ -254,3 +254,20 @@ def test_cohorts_are_those_of_the_plan_and_new_each_time():
 def test_the_round_of_a_plan_is_what_its_bound_is_charged():
     layered = fl.AggregationPlan(1.5, bound=fl.PerLayerClip((0.3, 0.4)), num_clients=7)
     assert layered.round == dpacct.Round(1.5, Full())
+
+
+@pytest.mark.parametrize(
+    "deltas",
+    [
+        None, [torch.ones(3)], {"a": torch.ones(3, 4)}, torch.ones(3, 4).numpy(),
+        torch.ones(3, 4).to_sparse(), torch.ones(3, 4, device="meta"), [{"a": None}],
+        [{"a": torch.ones(2)}, {"a": torch.ones(2, device="meta")}],
+    ],
+    ids=["none", "tensors", "one dict", "numpy", "sparse", "meta", "no tensor", "one meta"],
+)  # fmt: skip
+def test_what_is_no_dense_tensor_is_refused_before_anything_is_charged(deltas, tmp_path):
+    plan = fl.AggregationPlan(1.0, 1.0, fl.Full(), num_clients=9)
+    with Ledger.open(tmp_path / "a.ledger", Budget(50, 1e-5)) as book:
+        with pytest.raises(InvalidParameter, match="updates are dense tensors"):
+            fl.privatize(deltas, plan, book)
+        assert not book.runs

@@ -153,6 +153,7 @@ def privatize(
         Unsupported: integer tensors, or too few noise shares.
         BudgetExceeded: the round does not fit; nothing was drawn.
     """
+    _check_kinds(deltas, like)
     template, layout = _template(deltas, like)
     _check_count(len(deltas), plan)
     bound, charge = cast("Bound", plan.bound), plan.charge
@@ -182,6 +183,29 @@ def privatize(
         mean[left : left + _SLAB] = noisy.div_(charge.cohort_size)
     ticket.commit()
     return mean if isinstance(deltas, Tensor) else layout.unflatten(mean)
+
+
+def _check_kinds(deltas: object, like: object) -> None:
+    """Dense tensors on one device that holds numbers: what would fail on the way is charged."""
+    rule = "updates are dense tensors on one device: a tensor [m, d], or a list of dictionaries"
+    parts: list[object] = [deltas] if isinstance(deltas, Tensor) else []
+    if not isinstance(deltas, Tensor | Sequence):
+        raise InvalidParameter("deltas", type(deltas).__name__, rule)
+    listed = [] if isinstance(deltas, Tensor) else list(cast("Sequence[object]", deltas))
+    for update in listed if like is None else [*listed, like]:
+        if not isinstance(update, Mapping):
+            raise InvalidParameter("deltas", f"with a {type(update).__name__}", rule)
+        parts.extend(cast("Mapping[str, object]", update).values())
+    devices: set[str] = set()
+    for part in parts:
+        if not isinstance(part, Tensor):
+            raise InvalidParameter("deltas", f"with a {type(part).__name__}", rule)
+        if part.layout != torch.strided or part.is_quantized or part.is_meta:
+            found = f"{part.dtype}, {part.layout}, on {part.device}"
+            raise InvalidParameter("deltas", found, rule)
+        devices.add(str(part.device))
+    if like is None and len(devices) > 1:
+        raise InvalidParameter("deltas", f"on {', '.join(sorted(devices))}", rule)
 
 
 def _template(deltas: Tensor | Sequence[Tensors], like: Tensors | None) -> tuple[Tensor, Layout]:

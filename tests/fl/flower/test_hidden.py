@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("flwr", reason="flwr is not installed beside the other test extras")
 
-from flwr.app import Context, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 import dpacct
 from dpacct import fl
@@ -21,7 +21,7 @@ from dpacct.fl.flower.masks import mask, new_key
 from dpacct.fl.layout import Layout
 from dpacct.fl.privacy.secure_noise import grid_exponent
 from dpacct.ledger import Ledger
-from tests.fl.flower.fake import FakeGrid
+from tests.fl.flower.fake import FakeGrid, carried
 from tests.fl.flower.test_strategy import Spent, own_loop, rounds_of
 from tests.fl.problems import cross_entropy, flat, linear, make_clients
 
@@ -71,8 +71,8 @@ def play(run, network, **options):
 
 def test_masks_cancel_over_the_roster_and_over_nothing_less():
     keys = {client: new_key() for client in (0, 3, 11, 4)}
-    roster = {client: public for client, (_, public) in keys.items()}
-    masks = {c: mask(secret, c, roster, b"run 1", 70_000) for c, (secret, _) in keys.items()}
+    roster = [public for _, public in keys.values()]
+    masks = {c: mask(secret, roster, b"run 1", 70_000) for c, (secret, _) in keys.items()}
     total = sum(masks.values(), np.zeros(70_000, dtype=np.uint64))
     assert not total.any()
     for value in masks.values():
@@ -84,33 +84,34 @@ def test_masks_cancel_over_the_roster_and_over_nothing_less():
 
 
 def test_another_round_or_roster_has_other_masks():
-    keys = {client: new_key() for client in range(3)}
-    roster = {client: public for client, (_, public) in keys.items()}
-    secret = keys[0][0]
-    found = mask(secret, 0, roster, b"run 1", 64)
-    assert (mask(secret, 0, roster, b"run 1", 64) == found).all()
-    fewer = {0: roster[0], 1: roster[1]}
-    for other in (mask(secret, 0, roster, b"run 2", 64), mask(secret, 0, fewer, b"run 1", 64)):
+    secrets, roster = zip(*[new_key() for _ in range(3)], strict=True)
+    found = mask(secrets[0], roster, b"run 1", 64)
+    # In whatever order they are told.
+    assert (mask(secrets[0], roster[::-1], b"run 1", 64) == found).all()
+    fewer = roster[:2]
+    for other in (mask(secrets[0], roster, b"run 2", 64), mask(secrets[0], fewer, b"run 1", 64)):
         assert not (other == found).any()
     # Not even their pairwise parts: who is told another roster shares no mask with the others.
-    pair = mask(secret, 0, fewer, b"run 1", 64) + mask(keys[1][0], 1, roster, b"run 1", 64)
+    pair = mask(secrets[0], fewer, b"run 1", 64) + mask(secrets[1], roster, b"run 1", 64)
     assert len(np.unique(pair)) == 64
+    # Nor where the round's name goes on as the roster would.
+    ends = mask(secrets[0], fewer, b"run 1" + roster[2], 64)
+    assert not (ends + mask(secrets[1], roster, b"run 1", 64) == 0).any()
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda roster: roster | {0: new_key()[1]}, "another key for client 0"),
-        (lambda roster: roster | {1: roster[2]}, "one key twice"),
-        (lambda roster: roster | {1: bytes(32)}, "key of client 1"),
+        (lambda roster: [new_key()[1], *roster[1:]], "has sent is in it"),
+        (lambda roster: [roster[0], roster[2], roster[2]], "one key twice"),
+        (lambda roster: [roster[0], bytes(32), roster[2]], "the key 0000"),
     ],
     ids=["own", "twice", "of low order"],
 )
 def test_a_roster_that_is_none_is_refused(change, said):
-    keys = {client: new_key() for client in range(3)}
-    roster = {client: public for client, (_, public) in keys.items()}
+    keys = [new_key() for _ in range(3)]
     with pytest.raises(InvalidParameter, match=said):
-        mask(keys[0][0], 0, change(roster), b"run 1", 8)
+        mask(keys[0][0], change([public for _, public in keys]), b"run 1", 8)
 
 
 # Rounds.
@@ -284,7 +285,7 @@ def test_an_update_is_masked_once(times):
         play(run, network)
     message = keys["message"]
     roster = messages.unpack_roster(message.content)
-    fewer = {client: key for client, key in roster.keys.items() if client != 5}
+    fewer = roster.keys[:5]
     content = messages.pack_roster(
         messages.Roster(roster.about, fewer if times == 2 else roster.keys)
     )
@@ -298,14 +299,14 @@ def test_a_small_roster_or_that_of_another_round_is_refused():
     given = assignment()
     hidden = HiddenSum(4, STILL)
     answer = messages.unpack_key(hidden.hide(given, torch.zeros(21), LAYOUT, context))
-    roster = {0: answer.public} | {client: new_key()[1] for client in (1, 2, 3)}
+    roster = [answer.public, *(new_key()[1] for _ in range(3))]
     about = answer.about
     for changed, said in [
-        (messages.Roster(about, {c: roster[c] for c in (0, 1, 2)}), "no fewer than 4"),
+        (messages.Roster(about, roster[:3]), "no fewer than 4"),
         (messages.Roster(messages.About(about.run, 2, 0), roster), "nothing that waits"),
         (messages.Roster(messages.About("other", 1, 0), roster), "nothing that waits"),
         (messages.Roster(messages.About(about.run, 1, 1), roster), "nothing that waits"),
-        (messages.Roster(about, roster | {0: new_key()[1]}), "another key"),
+        (messages.Roster(about, [*roster[1:], new_key()[1]]), "other keys"),
     ]:
         with pytest.raises(InvalidParameter, match=said):
             hidden.mask(messages.pack_roster(changed), 0, context)
@@ -329,14 +330,51 @@ def assignment(**changed):
     return wire.Assignment(**(fields | changed))
 
 
-def test_what_waits_for_the_roster_has_its_noise():
+def waiting(**changed):
+    """A client that has trained, to zero, and its public key."""
     context = Context(7, 1, {"partition-id": 0}, RecordDict(), {})
-    HiddenSum(4, STILL).hide(assignment(), torch.zeros(21), LAYOUT, context)
-    row = wire.tensors_of(context.state["dpacct.waiting.row"])["row"]
-    grid_unit = 2.0 ** grid_exponent(fl.Clip(0.5).limits(LAYOUT))
-    # 21 variates of standard deviation 0.2: their squares are outside with a probability of 1e-7.
-    scaled = row.double() * grid_unit / 0.2
-    assert 0.9 < float(scaled.square().sum()) < 78
+    given = assignment(**changed)
+    key = HiddenSum(4, STILL).hide(given, torch.zeros(21), LAYOUT, context)
+    return context, messages.unpack_key(key)
+
+
+def test_two_answers_to_rosters_hold_two_shares_of_noise():
+    """A node that works on two messages at once answers both: what they show is two releases.
+
+    With one share in both, two rosters that differ by one client would show its row with no more.
+    """
+    context, key = waiting()
+    before = RecordDict(dict(context.state))
+    found = []
+    for others in (3, 4):
+        keys = [new_key() for _ in range(others)]
+        roster = [key.public, *(public for _, public in keys)]
+        context.state = RecordDict(dict(before))
+        asked = messages.pack_roster(messages.Roster(key.about, roster))
+        row = messages.unpack_masked(HiddenSum(4, STILL).mask(asked, 0, context)).row.numpy()
+        about = f"{key.about.run} {key.about.number}".encode()
+        for secret, _ in keys:
+            row = row + mask(secret, roster, about, 21).view(np.int64)
+        found.append(row * 2.0 ** grid_exponent(fl.Clip(0.5).limits(LAYOUT)) / 0.2)
+    # 21 variates of standard deviation 0.2, and those of the difference: their squares are outside
+    # with a probability of 1e-7 each.
+    first, second = found
+    for scaled in (first, second, (first - second) / 2**0.5):
+        assert 0.9 < float(np.square(scaled).sum()) < 78
+
+
+def test_a_client_is_told_how_many_are_summed_and_not_who():
+    """Whoever knows the cohort gains nothing from sampling; a member of it is not to."""
+    network = grid(minimum=3)
+    with server(sampling=fl.Uniform(4, 6), noise=fl.NoiseShares(3), rounds=1) as run:
+        play(run, network)
+    told = [(c, m.content["dpacct"]) for c, m in network.sent if "keys" in m.content["dpacct"]]
+    assert len(told) == 4
+    for client, sign in told:
+        assert set(sign) == {"protocol", "version", "run", "round", "client", "ask", "keys"}
+        assert sign["client"] == client
+        # In an order that says nothing: keys are drawn.
+        assert sign["keys"] == sorted(sign["keys"]) == told[0][1]["keys"]
 
 
 @pytest.mark.parametrize(
@@ -345,6 +383,7 @@ def test_what_waits_for_the_roster_has_its_noise():
         ({"shares": None}, "behind masks alone"),
         ({"shares": (3, 0.4)}, "4 shares"),
         ({"shares": (4, 0.2499)}, "at least 0.25"),
+        ({"shares": (4, math.nan)}, "at least 0.25"),
     ],
 )
 def test_a_client_insists_on_masks_shares_and_noise(changed, said):
@@ -442,3 +481,47 @@ def test_what_flowers_own_secure_aggregation_does_is_as_the_guide_says():
     assert set(found[Key.SHARE_LIST]) == {b"seed", b"key"}
     with pytest.raises(TypeError, match="LegacyContext"):
         SecAggPlusWorkflow(3, 2)(None, Context(7, 1, {}, RecordDict(), {}))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"std": math.inf}, {"std": math.nan}, {"local": "[" * 100_000},
+        {"bound": '{"kind": "clip", "values": [1' + 400 * "0" + "]}"}, {"std": 1e300},
+    ],
+    ids=["infinite", "none", "deep", "long", "much"],
+)  # fmt: skip
+def test_a_client_refuses_what_no_server_sends(told):
+    content = wire.pack_assignment(assignment(), wire.shared_records(assignment().params, {}, None))
+    content["dpacct"] = ConfigRecord({**content["dpacct"], **told})
+    context = Context(7, 1, {"partition-id": 0}, RecordDict(), {})
+    with pytest.raises((InvalidParameter, Unsupported), match=r"all that a client|are proven"):
+        app()(asking(content), context)
+    assert not context.state
+
+
+@pytest.mark.parametrize(
+    "places",
+    [[99], [-1], [3, 3], [4, 3], [[1, 2]], 3, [0.5], [True] * 21],
+    ids=str,
+)
+def test_a_client_refuses_a_mask_that_is_none(places):
+    given = assignment(kept=torch.tensor(places))
+    content = wire.pack_assignment(given, wire.shared_records(given.params, {}, given.kept))
+    context = Context(7, 1, {"partition-id": 0}, RecordDict(), {})
+    with pytest.raises(InvalidParameter, match="all that a client"):
+        app()(asking(content), context)
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float16, torch.complex64, torch.int64])
+def test_a_client_refuses_parameters_of_another_type(kind):
+    params = {name: value.to(kind) for name, value in assignment().params.items()}
+    content = wire.pack_assignment(assignment(), wire.shared_records(params, {}, None))
+    context = Context(7, 1, {"partition-id": 0}, RecordDict(), {})
+    with pytest.raises(InvalidParameter, match="on the server is torch"):
+        app()(asking(content), context)
+
+
+def asking(content) -> Message:
+    FakeGrid([])
+    return carried(Message(content, dst_node_id=1, message_type="train"))

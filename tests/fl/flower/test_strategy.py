@@ -423,7 +423,7 @@ def test_another_version_of_the_messages_is_refused_on_both_sides(tmp_path, monk
     message = Message(content, dst_node_id=1, message_type="train")
     with pytest.raises(InvalidParameter, match="Install the same dpacct"):
         old(message, None)
-    with pytest.raises(InvalidParameter, match="version 2 of the messages"):
+    with pytest.raises(InvalidParameter, match="version 3 of the messages"):
         Roster(None)._client_of(1, Message(RecordDict({wire.SIGN: ConfigRecord(
             {"protocol": 9, "client": 0, "version": "9.9"})}), reply_to=message))  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from dpacct.errors import Unsupported
@@ -45,11 +46,13 @@ def bound_from_json(found: dict[str, Any]) -> Bound:
 
 
 def number(value: object) -> float:
-    """A value that travelled, as the number that it has to be.
+    """A value that travelled, as the finite number that it has to be.
 
     Raises:
         TypeError: it is none.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{value!r:.60} is no number")
+    if not abs(value) <= sys.float_info.max:
+        raise TypeError(f"{value!r:.60} is no finite number")
     return float(value)

@@ -254,8 +254,12 @@ class _Training:
         loss: LossFunction,
         data: ClientData,
     ) -> None:
-        layout = Layout.of(given.params)
-        check_tensors(trainable(model), layout, "model")
+        layout, own = Layout.of(given.params), trainable(model)
+        check_tensors(own, layout, "model")
+        for name, value in given.params.items():
+            if own[name].dtype != value.dtype:
+                rule = f"{name} on the server is {value.dtype}"
+                raise InvalidParameter("model", str(own[name].dtype), rule)
         copy, objective = separate(model, loss)
         names, precision = layout.names, given.local.precision
         local_loss = LocalLoss(copy, objective, names, precision, functional=False)

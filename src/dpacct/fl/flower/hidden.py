@@ -3,12 +3,16 @@
 Rule 1: such a client sends its update in no other way. Rule 2: noise and roster are no smaller than
 it was told when it was set up, whatever the server says. Rule 3: an update is masked once: a second
 roster with another set of clients would show the difference of two sums. Rule 4: what waits for the
-roster has its noise already, and stays in the node's own state.
+roster stays in the node's own state, and its noise is drawn with the answer: Flower lets a node
+work on two messages at once, or loses its state behind an answer, and then rule 3 fails. Two
+answers hold independent shares, so that two sums cost two releases, and their difference shows
+nobody's update with less noise than a sum has.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from typing import cast
 
 import numpy as np
@@ -29,9 +33,11 @@ from dpacct.fl.flower.hidden_wire import (
 from dpacct.fl.flower.masks import mask, new_key
 from dpacct.fl.flower.wire import Assignment
 from dpacct.fl.layout import Layout
-from dpacct.fl.privacy.grid_shares import with_share
+from dpacct.fl.privacy.exact_gaussian import rounded_gaussian
+from dpacct.fl.privacy.grid_shares import share_sigma
 from dpacct.fl.privacy.noise import NoiseShares
 from dpacct.fl.privacy.randomness import OperatingSystem
+from dpacct.fl.privacy.secure_noise import SecureGaussianNoise
 from dpacct.fl.tensors import from_array
 
 _WAITING, _ROW = "dpacct.waiting", "dpacct.waiting.row"
@@ -79,19 +85,21 @@ class HiddenSum:
             raise InvalidParameter("noise", std, rule)
 
     def hide(self, given: Assignment, row: Tensor, inner: Layout, context: Context) -> RecordDict:
-        """Add a share to a bounded update [k], keep both, and answer with a public key.
+        """Keep a bounded update [k] for the roster, and answer with a public key.
 
         Args:
             given: that was checked. inner: layout of the k coordinates. context: of the node.
         """
         minimum, std = given.shares or (self.minimum, 0.0)
         limits = given.bound.limits(inner)
-        [noisy] = with_share(row.unsqueeze(0), limits, std, minimum, OperatingSystem())
+        sigma = share_sigma(limits, std, minimum)
+        [whole] = SecureGaussianNoise().encode(row.unsqueeze(0), limits, std)
         secret, public = new_key()
         about = About(given.run, given.number, given.client)
         # Rule 4.
-        context.state[_WAITING] = ConfigRecord({**asdict(about), "secret": secret})
-        context.state[_ROW] = wire.arrays_of({"row": noisy})
+        kept = {"secret": secret, "sigma": str(sigma)}
+        context.state[_WAITING] = ConfigRecord({**asdict(about), **kept})
+        context.state[_ROW] = wire.arrays_of({"row": whole})
         return pack_key(Key(about, given.bound.clip_norm, public))
 
     def mask(self, content: RecordDict, own: int, context: Context) -> RecordDict:
@@ -113,7 +121,8 @@ class HiddenSum:
             raise InvalidParameter("roster", len(roster), rule)
         row = wire.tensors_of(context.state.array_records[_ROW])["row"]
         secret = cast("bytes", waiting["secret"])
-        found = mask(secret, own, roster, f"{about.run} {about.number}".encode(), len(row))
+        found = mask(secret, roster, f"{about.run} {about.number}".encode(), len(row))
         del context.state[_WAITING], context.state[_ROW]
-        found += row.numpy().view(np.uint64)
+        share = rounded_gaussian(len(row), Fraction(str(waiting["sigma"])), OperatingSystem())
+        found += (row.numpy() + share).view(np.uint64)
         return pack_masked(MaskedRow(about, from_array(found.view(np.int64))))

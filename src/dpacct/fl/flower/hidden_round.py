@@ -50,7 +50,7 @@ def sum_hidden(
     opened.commit()
     messages = [
         Message(
-            pack_roster(Roster(About(judge.tag, judge.number, client), keys)),
+            pack_roster(Roster(About(judge.tag, judge.number, client), list(keys.values()))),
             dst_node_id=judge.nodes[client],
             message_type="train",
             group_id=str(judge.number),

@@ -5,7 +5,7 @@ What is read is judged first: types, lengths, names. What does not fit is no ans
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -50,10 +50,13 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """Whose updates are summed: the public key of each."""
+    """Whose updates are summed: the public key of each, ascending, and nobody's number.
+
+    Members learn how many they are, and not who: the cohort stays secret among them.
+    """
 
     about: About
-    keys: Mapping[int, bytes]
+    keys: Sequence[bytes]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,9 +88,8 @@ def unpack_key(content: RecordDict) -> Key:
 
 def pack_roster(roster: Roster) -> RecordDict:
     """The message to one of its clients."""
-    members = sorted(roster.keys)
-    keys = [roster.keys[client] for client in members]
-    sign = _sign(roster.about) | {"ask": ROSTER, "members": members, "keys": keys}
+    # By the keys themselves: an order of arrival or of numbers would say who they are.
+    sign = _sign(roster.about) | {"ask": ROSTER, "keys": sorted(roster.keys)}
     return RecordDict({SIGN: ConfigRecord(sign)})
 
 
@@ -99,15 +101,11 @@ def unpack_roster(content: RecordDict) -> Roster:
     """
     try:
         sign = _read(content)
-        members = [whole(client) for client in cast("list[Any]", sign["members"])]
         keys = [_key(key) for key in cast("list[Any]", sign["keys"])]
-        found = Roster(_about(sign), dict(zip(members, keys, strict=True)))
+        return Roster(_about(sign), keys)
     except (KeyError, TypeError, ValueError) as error:
         rule = f"it holds the public key of each client of the sum ({error})"
         raise InvalidParameter("roster", "incomplete", rule) from None
-    if len(found.keys) != len(members):
-        raise InvalidParameter("roster", "one client twice", "each client is in it once")
-    return found
 
 
 def pack_masked(found: MaskedRow) -> RecordDict:
@@ -125,7 +123,7 @@ def unpack_masked(content: RecordDict) -> MaskedRow:
     try:
         row = tensors_of(content.array_records[_MASKED])["row"]
         about = _about(_read(content))
-    except (EOFError, KeyError, OSError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         rule = f"it holds a masked update ({error})"
         raise InvalidParameter("answer", "incomplete", rule) from None
     if row.ndim != 1 or row.dtype != int64:

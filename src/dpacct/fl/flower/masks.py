@@ -4,12 +4,13 @@ A pair agrees on its mask by X25519, with keys that are new in each round, and s
 ChaCha20. Rule 1: without the mask of a pair, what either of the two sends is uniform to whoever
 knows neither secret key. Rule 2: a key is for one roster alone: `mask` is bound to all its members
 and their public keys, so that those who were told different rosters share no masks, and nothing can
-be read. Who hands out the keys is trusted to hand out those of the clients.
+be read. Rule 3: a roster holds keys and no names: who else is summed is not for a client to know.
+Who hands out the keys is trusted to hand out those of the clients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from hashlib import sha256
 
 import numpy as np
@@ -24,7 +25,7 @@ from dpacct.errors import InvalidParameter
 
 Masked = NDArray[np.uint64]
 
-_PURPOSE = b"dpacct masked sum 1"
+_PURPOSE = b"dpacct masked sum 2"
 # ChaCha20 counts blocks of 64 bytes in 32 bits.
 MAX_SIZE = 2**34
 _SLAB = 1 << 16
@@ -36,37 +37,38 @@ def new_key() -> tuple[bytes, bytes]:
     return secret.private_bytes_raw(), secret.public_key().public_bytes_raw()
 
 
-def mask(secret: bytes, own: int, roster: Mapping[int, bytes], about: bytes, size: int) -> Masked:
+def mask(secret: bytes, roster: Sequence[bytes], about: bytes, size: int) -> Masked:
     """What one client adds to its vector, modulo 2^64; over the roster all of them add up to zero.
 
     Args:
-        secret: of the client. own: its number.
-        roster: public key of each client of the sum, its own among them.
+        secret: of the client.
+        roster: public key of each client of the sum, in any order, its own among them.
         about: the run and the round. size: of the vector, at most 2^34.
     Returns:
         Uint64 [size].
     Raises:
-        InvalidParameter: the roster is not one: another key for this client, or keys that are no
-            keys, or of two clients.
+        InvalidParameter: the roster is not one: without this client's key, or one key twice, or
+            with something that is no key.
     """
     key = X25519PrivateKey.from_private_bytes(secret)
-    if roster.get(own) != key.public_key().public_bytes_raw():
-        rule = "the key of this client is the one that it sent"
-        raise InvalidParameter("roster", f"another key for client {own}", rule)
-    if len(set(roster.values())) != len(roster):
+    own = key.public_key().public_bytes_raw()
+    if own not in roster:
+        rule = "the key that this client has sent is in it"
+        raise InvalidParameter("roster", f"{len(roster)} other keys", rule)
+    if len(set(roster)) != len(roster):
         raise InvalidParameter("roster", "one key twice", "each client has a key of its own")
     if size > MAX_SIZE:
         raise InvalidParameter("size", size, f"masks are for at most {MAX_SIZE} numbers")
-    words = [b"%d:%b" % (client, roster[client]) for client in sorted(roster)]
-    everybody = sha256(b"\n".join([_PURPOSE, about, *words])).digest()
+    # Of parts of fixed length, so that no other roster or round reads the same.
+    everybody = sha256(b"".join([_PURPOSE, sha256(about).digest(), *sorted(roster)])).digest()
     found = np.zeros(size, dtype=np.uint64)
     for other in sorted(set(roster) - {own}):
         try:
-            shared = key.exchange(X25519PublicKey.from_public_bytes(roster[other]))
+            shared = key.exchange(X25519PublicKey.from_public_bytes(other))
         except ValueError as error:
-            rule = f"a public key of X25519 ({error})"
-            raise InvalidParameter("roster", f"the key of client {other}", rule) from None
-        pair = b"%b %d %d" % (everybody, min(own, other), max(own, other))
+            rule = f"public keys of X25519 ({error})"
+            raise InvalidParameter("roster", f"the key {other.hex()}", rule) from None
+        pair = everybody + min(own, other) + max(own, other)
         stretched = HKDF(SHA256(), length=32, salt=None, info=pair).derive(shared)
         _apply(found, stretched, add=own < other)
     return found

@@ -13,10 +13,11 @@ from typing import Any, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-from torch import Tensor
+from torch import Tensor, int64
 
 from dpacct import __version__
 from dpacct.errors import InvalidParameter
+from dpacct.fl.flower.arrays import decoded
 from dpacct.fl.flower.bounds import bound_from_json, bound_to_json, number
 from dpacct.fl.layout import Params, State
 from dpacct.fl.local.sgd import SGD
@@ -24,7 +25,7 @@ from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.tensors import from_array
 
 # Counts up with every change of what travels.
-PROTOCOL = 2
+PROTOCOL = 3
 # The record that says what a message is, and those of its tensors; Flower's own names for the rest.
 SIGN = "dpacct"
 ARRAYS = "arrays"
@@ -88,13 +89,20 @@ class Answer:
 def arrays_of(tensors: Mapping[str, Tensor]) -> ArrayRecord:
     """Tensors by name, as Flower carries them."""
     return ArrayRecord(
-        {name: Array(np.ascontiguousarray(t.detach().cpu().numpy())) for name, t in tensors.items()}
+        {
+            name: Array(np.asarray(t.detach().cpu().numpy(), order="C"))
+            for name, t in tensors.items()
+        }
     )
 
 
 def tensors_of(record: ArrayRecord) -> dict[str, Tensor]:
-    """Tensors by name, in memory of their own."""
-    return {name: from_array(np.array(array.numpy())) for name, array in record.items()}
+    """Tensors by name, in memory of their own.
+
+    Raises:
+        TypeError, ValueError: see `dpacct.fl.flower.arrays.decoded`.
+    """
+    return {name: from_array(decoded(array)) for name, array in record.items()}
 
 
 def hello() -> RecordDict:
@@ -178,23 +186,24 @@ def unpack_assignment(content: RecordDict) -> Assignment:
     try:
         mask = records.get(MASK)
         memory = records.get(MEMORY)
+        params = _in_order(tensors_of(records[ARRAYS]), sign["names"])
         return Assignment(
             run=text(sign["run"]),
             number=whole(sign["round"]),
             client=whole(sign["client"]),
             setting=text(sign["setting"]),
-            params=_in_order(tensors_of(records[ARRAYS]), sign["names"]),
+            params=params,
             server_state=tensors_of(records.get(SERVER_STATE, ArrayRecord())),
             memory=None if memory is None else tensors_of(memory),
             local=SGD(**json.loads(text(sign["local"]))),
             bound=bound_from_json(json.loads(text(sign["bound"]))),
             counted=truth(sign["counted"]),
-            kept=None if mask is None else tensors_of(mask)["kept"],
+            kept=None if mask is None else _places(tensors_of(mask)["kept"], params),
             contributions=whole(sign["contributions"]),
             seed=whole(sign["seed"]),
             shares=(whole(sign["minimum"]), number(sign["std"])) if "minimum" in sign else None,
         )
-    except (EOFError, KeyError, OSError, TypeError, ValueError) as error:
+    except (KeyError, RecursionError, TypeError, ValueError) as error:
         rule = f"the server's message says all that a client needs ({error})"
         raise InvalidParameter("message", ROUND, rule) from None
 
@@ -242,7 +251,7 @@ def unpack_answer(content: RecordDict) -> Answer:
             below=truth(sign["below"]),
             memory=None if memory is None else tensors_of(memory),
         )
-    except (EOFError, KeyError, OSError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise InvalidParameter("answer", "incomplete", f"it holds an update ({error})") from None
     if row.ndim != 1 or not row.is_floating_point():
         rule = "an update is one vector of floating-point numbers"
@@ -276,3 +285,13 @@ def _in_order(tensors: Params, names: object) -> Params:
     if not isinstance(names, list) or sorted(map(str, cast("list[Any]", names))) != sorted(tensors):
         raise TypeError("the parameters are not those that are named")
     return {str(name): tensors[str(name)] for name in cast("list[Any]", names)}
+
+
+def _places(kept: Tensor, params: Params) -> Tensor:
+    """Some of the coordinates of all parameters, ascending."""
+    size = sum(value.numel() for value in params.values())
+    if kept.dtype != int64 or kept.ndim != 1:
+        raise TypeError(f"a mask of {kept.dtype} {tuple(kept.shape)} is no list of places")
+    if bool((kept.diff() <= 0).any()) or bool(((kept < 0) | (kept >= size)).any()):
+        raise ValueError(f"a mask names some of {size} places, ascending")
+    return kept

@@ -1,0 +1,114 @@
+"""What a client may send in the place of an array: judged, and never loaded on trust."""
+
+from __future__ import annotations
+
+import io
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="flwr is not installed beside the other test extras")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from dpacct import fl
+from dpacct.errors import InvalidParameter
+from dpacct.fl.flower import PrivateStrategy, client_app, hidden_wire, wire
+from tests.fl.flower.fake import FakeGrid
+from tests.fl.problems import cross_entropy, linear, make_clients
+
+SIGN = {
+    "protocol": wire.PROTOCOL, "version": "", "run": "a", "round": 1, "client": 0,
+    "clip_norm": 0.5, "below": True,
+}  # fmt: skip
+ORDERS = ("C", "F")
+
+
+def stored(save, *values) -> bytes:
+    file = io.BytesIO()
+    save(file, *values)
+    return file.getvalue()
+
+
+def headed(text: str, body: bytes = b"") -> bytes:
+    line = text.encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(line)) + line + body
+
+
+def said(shape: str, kind: str = "<i8") -> str:
+    return f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}"
+
+
+ARCHIVE = stored(np.savez, np.arange(21))
+HOSTILE = {
+    "empty": b"",
+    "archive": ARCHIVE,
+    "archive cut": ARCHIVE[:60],
+    "archive of the future": ARCHIVE.replace(b"PK\x03\x04-\x00", b"PK\x03\x04\xff\xff"),
+    "pickle": b"\x80\x04.",
+    "objects": stored(np.save, np.array([{}], dtype=object)),
+    "text": stored(np.save, np.array(["a"])),
+    "dates": stored(np.save, np.array([1], dtype="M8[s]")),
+    "more than memory": headed(said("(1099511627776,)")),
+    "more than an index": headed(said("(10000000000000000000000000,)")),
+    "less than nothing": headed(said("(-1,)")),
+    "less than it says": headed(said("(21,)"), bytes(160)),
+    "more than it says": headed(said("(21,)"), bytes(176)),
+    "nothing of much": headed(said("(0, 999999999999999999, 999999999999999999)")),
+    "no end": headed("{'descr': '<i8', 'shape': (21"),
+    "brackets": headed("(" * 3000),
+    "no size": headed(said("(1,)", "<i0")),
+    "no kind": headed(said("(1,)", "<f3"), bytes(3)),
+}
+
+
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize(
+    ("unpack", "record"),
+    [(wire.unpack_answer, wire.UPDATE), (hidden_wire.unpack_masked, "dpacct.masked")],
+    ids=["update", "masked"],
+)
+def test_what_is_no_array_is_no_answer(unpack, record, data):
+    array = Array(dtype="int64", shape=(21,), stype="numpy.ndarray", data=data)
+    content = RecordDict({wire.SIGN: ConfigRecord(SIGN), record: ArrayRecord({"row": array})})
+    with pytest.raises(InvalidParameter, match="incomplete"):
+        unpack(content)
+
+
+@pytest.mark.parametrize("kind", ["<f4", "<f8", "<f2", "<i8", "<i4", "|u1", "|b1"])
+@pytest.mark.parametrize("shape", [(), (0,), (5,), (3, 1), (2, 3, 4)], ids=str)
+def test_what_numpy_and_torch_write_is_read(kind, shape):
+    values = (np.arange(np.prod(shape, dtype=int)) % 2).reshape(shape).astype(kind)
+    whole = torch.from_numpy(values.copy())
+    records = [ArrayRecord({"w": Array(np.asarray(values, order=order))}) for order in ORDERS]
+    for record in (*records, wire.arrays_of({"w": whole})):
+        found = wire.tensors_of(record)["w"]
+        assert found.dtype == whole.dtype
+        assert found.shape == whole.shape
+        assert torch.equal(found, whole)
+
+
+def test_a_client_that_sends_an_archive_counts_as_none_and_ends_nothing():
+    clients = make_clients((9, 4, 7))
+
+    def data(context):
+        return clients[context.node_config["partition-id"]]
+
+    def fault(client, message, replies):
+        if client == 1:
+            array = Array(dtype="float32", shape=(21,), stype="numpy.ndarray", data=ARCHIVE)
+            replies[0].content[wire.UPDATE] = ArrayRecord({"row": array})
+        return replies
+
+    run = fl.Server(
+        linear(), 3, clip_norm=0.5, noise_multiplier=0.7, sampling=fl.Full(), rounds=1,
+        local=fl.SGD(lr=0.1), preflight=False,
+    )  # fmt: skip
+    with run:
+        network = FakeGrid([client_app(linear, cross_entropy, data) for _ in clients], fault)
+        strategy = PrivateStrategy(run, poll=1e-3, patience=0.05)
+        strategy.start(network, timeout=0.05)
+        assert strategy.last.released
+        assert strategy.last.diagnostics.cohort_size == 2
