@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+# Models this small wait for threads longer than they compute.
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 WORDS = (
     "--rounds",
     "4",
@@ -64,6 +67,7 @@ def test_quiet_is_one_word(dpacct: Any) -> None:
     assert dpacct("audit", "dp-fedavg", *WORDS, "-q").text == "passed\n"
 
 
+@pytest.mark.slow
 def test_a_fixed_cohort_grows_with_the_canaries(dpacct: Any) -> None:
     words = ("--rounds", "2", "--sampling", "uniform", "--cohort", "50", "--noise", "4")
     ran = dpacct("audit", "dp-fedavg", *words, "--canaries", "60", "--device", "cpu")
