@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dpacct import Full, Poisson, Uniform, fl
 from dpacct.errors import InvalidParameter, Unsupported
@@ -136,6 +136,52 @@ def test_what_is_not_yielded_is_told():
         audited(quiet)
     with pytest.raises(InvalidParameter, match="no release"):
         audited(lambda *_: [])
+
+
+def released(change):
+    return lambda *given: (change(mean) for mean in rows(*given))
+
+
+def counted_from_one(plan, run, update):
+    yield fl.privatize([{"update": update(n + 1)} for n in plan.draw_cohort()], plan, run)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"loop": lambda *_: None}, "loop is 'NoneType'; it yields each mean"),
+        ({"loop": 7}, "loop is 'int'; it is a function"),
+        ({"update": 7}, "update is 'int'; it is a function"),
+        ({"plan": 7}, "plan is 'int'; it is an AggregationPlan"),
+        ({"like": nn.Linear(2, 2)}, "like is 'Linear'; it is a tensor, or tensors by name"),
+        ({"like": {"weight": 7}}, "like is 'dict'"),
+        ({"loop": released(lambda _: None)}, "loop is 'NoneType'; each mean"),
+        ({"loop": released(Tensor.tolist)}, "loop is 'list'; each mean"),
+        ({"loop": released(lambda mean: {"update": mean.numpy()})}, "loop is 'dict'; each mean"),
+        ({"loop": counted_from_one}, "number is 106; the numbers that the plan draws"),
+    ],
+)
+def test_what_is_of_another_kind_is_named(options, said):
+    given = {"loop": rows, "update": lambda _: torch.ones(630), "plan": planned()}
+    given |= {"like": torch.zeros(630)} | options
+    with pytest.raises(InvalidParameter, match=said):
+        audit_loop(**given, rounds=2, canaries=100)
+
+
+def test_whole_numbers_are_no_parameters():
+    with pytest.raises(Unsupported, match="floating-point"):
+        audited(rows, like=torch.zeros(630, dtype=torch.int64))
+
+
+def test_a_loop_that_takes_another_plan_shows_nothing():
+    """What its canaries would have shown, nobody sees: it does not pass."""
+    mine = planned()
+
+    def elsewhere(_, run, update):
+        yield from rows(mine, run, update)
+
+    with pytest.raises(Unsupported, match="asked for no canary"):
+        audited(elsewhere, like=torch.zeros(630))
 
 
 def test_other_rounds_than_the_plans_are_refused():

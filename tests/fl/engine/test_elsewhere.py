@@ -13,6 +13,7 @@ from dpacct import fl
 from dpacct.errors import Unsupported
 from dpacct.fl.data import Examples, PartitionedClients
 from dpacct.fl.data.partitions import iid
+from dpacct.fl.guards.seals import Seal
 from dpacct.fl.layout import Layout
 from dpacct.fl.privacy import sums
 from tests.fl import elsewhere
@@ -116,6 +117,17 @@ def test_no_setting_leaves_a_tensor_behind(device, options):
 def test_nor_do_convolutions(device):
     images = [fl.ClientData(torch.randn(8, 1, 8, 8), torch.randint(3, (8,))) for _ in range(4)]
     second_round(device, convolutional(), images, vectorize=True)
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_a_seal_there_is_broken_by_a_write_that_nothing_counts(device, size):
+    assert device is not None
+    # Of an odd number of words, and of a whole one.
+    value, other = torch.ones(size).to(HERE_NOT), torch.ones(2).to(HERE_NOT)
+    seal = Seal({"other": other, "value": value})
+    assert seal.broken() is None
+    value.data.fill_(2.0)
+    assert seal.broken() == "value"
 
 
 def test_a_tensor_that_is_left_behind_is_found(device):

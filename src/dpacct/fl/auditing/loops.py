@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, SupportsIndex, TypeGuard, cast
 
 import torch
 from torch import Tensor
@@ -33,6 +33,8 @@ from dpacct.rounds import Adjacency, Uniform
 
 # Nothing is refused: what is audited is what was charged.
 _NO_LIMIT = sys.float_info.max
+# So many canaries are expected where chance leaves out all of them one time in 1e13.
+_SURELY = 30.0
 Update = Callable[[int], Any]
 Loop = Callable[[AggregationPlan, Run, Update], Iterable[Tensor | Tensors]]
 
@@ -67,16 +69,19 @@ def audit_loop(
         What was shown; as for `audit_run`.
     Raises:
         AuditFailed: the loop released more than it charged.
-        InvalidParameter: as for `audit_run`; or fewer means were yielded than were charged, or
-            one of another layout.
-        Unsupported: rounds were charged that are not those of the plan.
+        InvalidParameter: as for `audit_run`; an argument of another kind; or fewer means were
+            yielded than were charged, or one of another layout.
+        Unsupported: rounds were charged that are not those of the plan; a parameter is no
+            floating-point number; or the loop asked for no canary, and shows nothing.
     """
     wanted = Wanted.checked(canaries, others, error, confidence)
     length, at = validate.rounds(rounds), validate.delta(delta)
+    _check_kinds(loop, update, plan, like)
     clients, planted = cast("int", plan.num_clients), Canaries(wanted.canaries)
     grown = _grown(plan, len(planted))
     template = {"update": like} if isinstance(like, Tensor) else like
     layout, bound = Layout.of(template), cast("Bound", grown.bound)
+    check_tensors(template, layout, "like")
     replaced = grown.adjacency is Adjacency.REPLACE_ONE
     planted.aim(layout.size, bound.clip_norm, replaced=replaced)
     sent = _Sent(planted, clients, update, layout, like, silent=wanted.silent)
@@ -90,7 +95,7 @@ def audit_loop(
         stack.callback(ledger.close)
         run = ledger.start_run("audit", plan=length * grown.round)
         count = 0
-        for released in loop(grown, run, sent):
+        for released in _releases(loop(grown, run, sent)):
             count += 1
             watch.see(_flat(released, layout) * cohort, aimed, event)
             if count > run.committed:
@@ -103,6 +108,12 @@ def audit_loop(
         if not run.on_plan:
             raise Unsupported(f"the loop charged other rounds than the plan's, {grown.round!r}")
         charged = run.epsilon()
+    expected = grown.sampling.sampling_rate * len(planted) * count
+    if not sent.asked and expected > _SURELY:
+        raise Unsupported(
+            "the loop asked for no canary: it draws cohorts by the plan that it is given, and asks "
+            "the update that it is given"
+        )
     seen = watch.seen(grown.sampling.sampling_rate, Adjacency(cast("str", grown.adjacency)))
     return conclude(seen, count * (event,), charged, "tight", wanted, clients)
 
@@ -118,6 +129,30 @@ def _grown(plan: AggregationPlan, canaries: int) -> AggregationPlan:
     return replace(plan, clip_norm=None, num_clients=number, sampling=sampling)
 
 
+def _check_kinds(loop: object, update: object, plan: object, like: object) -> None:
+    for name, given in (("loop", loop), ("update", update)):
+        if not callable(given):
+            raise InvalidParameter(name, type(given).__name__, "it is a function")
+    if not isinstance(plan, AggregationPlan):
+        raise InvalidParameter("plan", type(plan).__name__, "it is an AggregationPlan")
+    if not _is_update(like):
+        rule = "it is a tensor, or tensors by name: dict(model.named_parameters())"
+        raise InvalidParameter("like", type(like).__name__, rule)
+
+
+def _releases(found: object) -> Iterable[Any]:
+    if not isinstance(found, Iterable):
+        rule = "it yields each mean that it releases"
+        raise InvalidParameter("loop", type(found).__name__, rule)
+    return cast("Iterable[Any]", found)
+
+
+def _is_update(given: object) -> TypeGuard[Tensor | Tensors]:
+    if isinstance(given, Mapping):
+        return all(isinstance(part, Tensor) for part in cast("Tensors", given).values())
+    return isinstance(given, Tensor)
+
+
 def _bounded(plan: AggregationPlan, layout: Layout) -> Callable[[Tensor], Tensor]:
     bound, most = cast("Bound", plan.bound), plan.charge.contributions
     return lambda rows: contribute(rows, bound, layout, most)[0]
@@ -129,7 +164,10 @@ def _row(template: Tensors, layout: Layout) -> Tensor:
     return flat if flat.dtype == torch.float64 else flat.float()
 
 
-def _flat(released: Tensor | Tensors, layout: Layout) -> Tensor:
+def _flat(released: object, layout: Layout) -> Tensor:
+    if not _is_update(released):
+        rule = "each mean that it yields is a tensor, or tensors by name"
+        raise InvalidParameter("loop", type(released).__name__, rule)
     named: Mapping[str, Tensor] = (
         {"update": released} if isinstance(released, Tensor) else dict(released)
     )
@@ -152,9 +190,16 @@ class _Sent:
     ) -> None:
         self._canaries, self._clients, self._update = canaries, clients, update
         self._layout, self._like, self._silent = layout, like, silent
+        self.asked = 0
 
     def __call__(self, number: int) -> Any:
+        people = self._clients + len(self._canaries)
+        if not (isinstance(number, SupportsIndex) and 0 <= number.__index__() < people):
+            rule = f"the numbers that the plan draws are those from 0 to {people - 1}"
+            raise InvalidParameter("number", number, rule)
+        number = number.__index__()
         if number >= self._clients:
+            self.asked += 1
             return self._shaped(self._canaries.sent(number - self._clients))
         own = self._update(number)
         return self._shaped(self._canaries.nothing()) if self._silent else own

@@ -98,7 +98,7 @@ def _comparison(tensor: Tensor, master: Tensor) -> Callable[[], bool | Tensor]:
     # Eight bytes at a time are compared in a fraction of the time.
     now, then = map(_words if all(map(_is_in_words, pair)) else _bits, pair)
     if tensor.device.type != "cpu":
-        return (now == then).all
+        return lambda: torch.all(now == then)
     # The face has shown that the tensor lies where it lay: the array still shares its memory.
     ours, theirs = now.numpy(), then.numpy()
     return lambda: not (ours != theirs).any()
