@@ -4,11 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any, cast
 
 import torch
 
 _backends = cast("Any", torch.backends)
+
+
+class _InUse:
+    """Who computes by which precision at the moment, and what was asked for before anybody did.
+
+    PyTorch has one setting for all threads.
+    """
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.precisions: list[str] = []
+        self.before: list[object] = []
+
+    def apply(self) -> None:
+        """All bits for all, as long as one of them is promised all."""
+        fast = all(precision == "tf32" for precision in self.precisions)
+        for place, name, value in _settings(fast=fast):
+            setattr(place, name, value)
+
+
+_in_use = _InUse()
 
 
 @contextmanager
@@ -17,19 +39,27 @@ def arithmetic(precision: str) -> Generator[None]:
 
     What is called float32 must not depend on what else a program has asked for, nor on PyTorch's
     default, which is TF32 for convolutions on a device. Autocast to bfloat16 is apart from this.
+    Where several threads compute at a time, all have what the most exact of them is promised.
 
     The settings of PyTorch 2.9 and those before it must not be mixed: reading an old one after a
     new one was set is an error. The new ones can be read and set whatever was set before.
     """
-    wanted = _settings(fast=precision == "tf32")
-    before = [getattr(place, name) for place, name, _ in wanted]
+    with _in_use.lock:
+        if not _in_use.precisions:
+            _in_use.before = [getattr(place, name) for place, name, _ in _settings(fast=False)]
+        _in_use.precisions.append(precision)
+        _in_use.apply()
     try:
-        for place, name, value in wanted:
-            setattr(place, name, value)
         yield
     finally:
-        for (place, name, _), value in zip(wanted, before, strict=True):
-            setattr(place, name, value)
+        with _in_use.lock:
+            _in_use.precisions.remove(precision)
+            if _in_use.precisions:
+                _in_use.apply()
+            else:
+                now = _settings(fast=False)
+                for (place, name, _), value in zip(now, _in_use.before, strict=True):
+                    setattr(place, name, value)
 
 
 def _settings(*, fast: bool) -> list[tuple[Any, str, object]]:
