@@ -179,6 +179,32 @@ def test_windows_cost_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert full[1] * (1 - 1e-4) <= kept[1] <= full[1] * (1 + 1e-12)
 
 
+@pytest.mark.parametrize(
+    ("noise", "uniform", "rounds", "delta"),
+    [
+        (0.52, Uniform(405, 1000), 2, 1e-6),
+        (0.919, Uniform(475, 1000), 3, 0.3),
+        (2.212, Uniform(671, 1000), 30, 0.6),
+    ],
+)
+def test_windows_do_not_lose_large_steps(
+    noise: float, uniform: Uniform, rounds: int, delta: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One round may take the loss most of the way, or a large delta let it end anywhere."""
+    schedule = rounds * Round(noise, uniform)
+    usual = plan_at_delta(schedule, delta)
+
+    def ends() -> tuple[float, float]:
+        upper = upper_epsilon(schedule, usual, small_cover(), delta)
+        return lower_epsilon(schedule, usual, delta), upper
+
+    kept = ends()
+    monkeypatch.setattr(stages, "_DEVIATIONS", 0.0)
+    full = ends()
+    assert kept[0] >= full[0] * (1 - 1e-5)
+    assert kept[1] <= full[1] * (1 + 1e-5)
+
+
 def test_a_plan_of_many_kinds_is_made_from_the_laws_of_a_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
