@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+# Models this small wait for threads longer than they compute.
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 WORDS = (
     "--rounds",
     "4",
@@ -64,6 +67,7 @@ def test_quiet_is_one_word(dpacct: Any) -> None:
     assert dpacct("audit", "dp-fedavg", *WORDS, "-q").text == "passed\n"
 
 
+@pytest.mark.slow
 def test_a_fixed_cohort_grows_with_the_canaries(dpacct: Any) -> None:
     words = ("--rounds", "2", "--sampling", "uniform", "--cohort", "50", "--noise", "4")
     ran = dpacct("audit", "dp-fedavg", *words, "--canaries", "60", "--device", "cpu")
@@ -94,6 +98,10 @@ def test_the_settings_of_a_run_are_audited(dpacct: Any, tmp_path: Path) -> None:
         (("dp-fedavg", "--others", "loud"), "--others"),
         (("dp-fedavg", "--run", "x.json"), "drop one"),
         (("--run", "missing.json"), "missing.json"),
+        (("dp-fedavg", "--batch", "9"), "needs --examples"),
+        (("dp-fedavg", "--single-round", "9"), "at least 46"),
+        (("dp-fedavg", "--single-round", "90", "--canaries", "9"), "no canaries"),
+        (("dp-fedavg", "--examples", "--clients", "9"), "every example counts"),
         (("dp-fedavg", "--error", "x"), "--error"),
     ],
 )
@@ -103,12 +111,35 @@ def test_bad_input_is_named(dpacct: Any, words: tuple[str, ...], said: str) -> N
     assert said in ran.err
 
 
-def test_single_examples_are_refused_in_words(dpacct: Any, tmp_path: Path) -> None:
+def test_a_single_round_is_repeated(dpacct: Any) -> None:
+    words = ("--noise", "1", "--sampling", "full", "--device", "cpu", "--single-round", "60")
+    ran = dpacct("audit", "dp-fedavg", *words)
+    assert ran.code == 0
+    assert "nothing contradicts" in ran.text
+    assert "60 + 60" in ran.text
+    found = json.loads(dpacct("audit", "--examples", *words, "--json").text)
+    assert found["passed"] is True
+    assert found["repetitions"] == 60
+    assert found["rounds"] == 1
+
+
+def test_examples_are_audited(dpacct: Any) -> None:
+    words = ("--rounds", "3", "--noise", "2", "--canaries", "60", "--device", "cpu")
+    found = json.loads(dpacct("audit", "--examples", "--batch", "99", *words, "--json").text)
+    assert found["passed"] is True
+    assert found["method"] == "dp-fedavg"
+    assert found["examples"] > 1000
+    assert "clients" not in found
+
+
+def test_examples_of_a_run_are_audited_and_not_attacked(dpacct: Any, tmp_path: Path) -> None:
     ledger = tmp_path / "a.ledger"
     words = f"--examples --rounds 2 --noise 2 --batch 32 --device cpu --ledger {ledger}"
     assert dpacct(f"train dp-fedavg {words}").code == 0
     (settings,) = tmp_path.glob("*.settings.json")
-    assert "clients" in dpacct(f"audit --run {settings}").err
+    page = dpacct(f"audit --run {settings} --canaries 60").text
+    assert "examples, the canaries" in page
+    assert "add-remove an example" in page
     (checkpoint,) = tmp_path.glob("*.checkpoint")
     ran = dpacct(f"attack {checkpoint}")
     assert ran.code in (1, 2)

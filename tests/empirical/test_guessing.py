@@ -153,6 +153,16 @@ def test_more_right_guesses_show_more_and_a_smaller_delta_too():
     )
 
 
+@pytest.mark.parametrize("right", [65, 80, 99, 100])
+@pytest.mark.parametrize("error", [0.05, 1e-4])
+def test_what_is_shown_is_refuted_itself_and_little_more_is_not(right, error):
+    guesses, delta = Guesses(120, 100, right), np.array([[1e-6]])
+    shown = least_epsilon(guesses, 1e-6, error)
+    assert shown == 0.0 or refutes(guesses, np.array([[shown]]), delta, error)[0]
+    more = np.array([[shown + 2e-3 * max(1.0, shown)]])
+    assert not refutes(guesses, more, delta, error)[0]
+
+
 def test_an_error_below_delta_shows_nothing():
     # Something that fails altogether with probability delta may tell all coins then.
     assert least_epsilon(Guesses(200, 200, 200), 1e-5, 1e-6) == 0.0

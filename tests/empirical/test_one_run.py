@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
+from scipy.stats import chi2, ttest_ind
 
 from dpacct import Adjacency, Full, Poisson, Round, Uniform
-from dpacct.empirical.one_run import Seen, best_number, judge, log_ratios
+from dpacct.empirical.one_run import Seen, best_number, guess, judge, log_ratios
 from dpacct.empirical.promises import Promise
 
 
@@ -100,6 +103,46 @@ def test_scores_are_likelihood_ratios():
     swapped = replace(seen, adjacency=Adjacency.REPLACE_ONE)
     other = np.log((1 - q) * alone + q * opposite).sum(axis=0)
     assert log_ratios(swapped) == pytest.approx(there - other)
+
+
+@pytest.mark.parametrize("coins", [[True] * 3 + [False] * 9, [True] * 8 + [False] * 4])
+@pytest.mark.parametrize("adjacency", [Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE])
+@pytest.mark.parametrize("rate", [1.0, 0.4])
+def test_the_noise_factor_is_that_of_the_textbook(coins, adjacency, rate):
+    rounds, error = 30, 0.1
+    round_ = Round(0.5, Poisson(rate) if rate < 1 else Full(), adjacency)
+    seen = simulated(np.random.default_rng(2), round_, rounds, canaries=12)
+    seen = replace(seen, coins=np.array(coins))
+    moved = seen.signs * (np.random.default_rng(3).random((rounds, 12)) < rate)
+    seen = replace(seen, projections=0.5 * seen.empty + moved)
+    found = judge(seen, Promise(np.zeros(1), np.ones(1)), 3, 1e-5, 1e-6, 1 - error)
+    scaled = seen.empty / 0.5
+    noise = math.sqrt((scaled**2).sum() / chi2.ppf(error / 2, scaled.size))
+    means = seen.projections.mean(axis=0)
+    inside, outside = means[seen.coins], means[~seen.coins]
+    # Half of what is left is for the share of rounds that canaries take part in.
+    level = 1 - (error / 4 if rate < 1 else error / 2) * 2
+    low = ttest_ind(inside, outside).confidence_interval(level).low
+    replaced = adjacency is Adjacency.REPLACE_ONE
+    draws = rounds * (2 * min(len(inside), len(outside)) if replaced else len(inside))
+    share = 1.0
+
+    def surprise(s):
+        return draws * (s * math.log(s / rate) + (1 - s) * math.log((1 - s) / (1 - rate)))
+
+    if rate < 1:
+        share = brentq(lambda s: surprise(s) + math.log(error / 4), rate + 1e-9, 1 - 1e-9)
+    contribution = low / share / (2 if replaced else 1)
+    assert found.noise_factor == pytest.approx(noise / contribution, rel=1e-6)
+
+
+def test_the_surest_coins_are_guessed():
+    seen = simulated(np.random.default_rng(5), Round(0.1, Full()), 1, canaries=60)
+    # All but ten lie between the two sides; of those ten nine are told right, and one is not.
+    projections = np.full((1, 60), 0.5001)
+    projections[0, :10] = np.where(seen.coins[:10], 1.0, 0.0)
+    projections[0, 0] = 0.0 if seen.coins[0] else 1.0
+    assert guess(replace(seen, projections=projections), 10).right == 9
 
 
 def test_others_hide_faults_and_make_none():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from scipy.special import ndtr, ndtri
 
 from dpacct import risk, tradeoff
 from dpacct.accountant import find_accountant
-from dpacct.risk.area import accusations
+from dpacct.budget import Interval
+from dpacct.risk.area import Accusations, accusations
 from dpacct.risk.attacks import Attacks
 from dpacct.rounds import Full, Poisson, Round, Schedule
 
@@ -67,3 +69,17 @@ def test_any_mechanism_has_the_area_below_its_largest_rates(epsilon, delta):
 def test_known_areas_of_a_guarantee():
     assert risk.AnyMechanism(1.0, 1e-12).auc() == pytest.approx(0.7311, abs=1e-4)
     assert risk.AnyMechanism(2.0, 1e-12).auc() == pytest.approx(0.8808, abs=1e-4)
+
+
+def test_a_line_that_no_attack_touches_takes_nothing_from_the_area():
+    # The second line lies above the least of the others everywhere.
+    lines = ((10.0, 0.0), (5.0, 0.9), (0.0, 0.8))
+    fpr = np.linspace(0, 1, 100_001)
+    least = np.min([np.minimum(slope * fpr + value, 1.0) for slope, value in lines], axis=0)
+    assert Accusations(lines, 1.0).auc >= float(least.mean()) - 1e-4
+
+
+def test_lines_are_what_is_proven_and_not_what_is_achieved():
+    proven = SimpleNamespace(bound=lambda *_: Interval(0.0, 1.0))
+    attacks = SimpleNamespace(upper_advantage=lambda: 0.5, proven=lambda _: proven)
+    assert accusations(attacks).auc == 1.0

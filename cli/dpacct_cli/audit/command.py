@@ -9,23 +9,35 @@ from typing import Annotated
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct_cli import options
-from dpacct_cli.errors import OptionConflict
+from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import number
 from dpacct_cli.parameters import option
-from dpacct_cli.render import Answer, show
+from dpacct_cli.render import Answer, Page, show
 from dpacct_cli.train import options as trained
+from dpacct_cli.train.command import refuse_batch
 from dpacct_cli.train.settings import KEYS, Settings, combine, load
+from dpacct_cli.words import about_examples
 
 FAULTY = 1
 # Heading of the help.
 THE_AUDIT = "The audit"
 
 Canaries = Annotated[
-    str,
+    str | None,
     option(
         "--canaries",
         metavar="N",
         help="How many clients are planted, each in or out by a coin; default 200.",
+        panel=THE_AUDIT,
+    ),
+]
+SingleRound = Annotated[
+    str | None,
+    option(
+        "--single-round",
+        metavar="N",
+        help="Instead of a whole run: its first round, N times with one client more and N times "
+        "without. Assumes nothing of the noise; try 1000.",
         panel=THE_AUDIT,
     ),
 ]
@@ -43,8 +55,8 @@ Others = Annotated[
     option(
         "--others",
         metavar="WAY",
-        help="The other clients: silent (default), or heard, which hides canaries among what is "
-        "trained.",
+        help="The other clients, or examples: silent (default), or heard, which hides canaries "
+        "among what is trained.",
         panel=THE_AUDIT,
     ),
 ]
@@ -71,7 +83,8 @@ SettingsFile = Annotated[
 def audit(
     method: trained.MethodName = None,
     run: SettingsFile = None,
-    canaries: Canaries = "200",
+    canaries: Canaries = None,
+    single_round: SingleRound = None,
     others: Others = "silent",
     error: Error = "1e-6",
     confidence: Confidence = "0.95",
@@ -79,12 +92,14 @@ def audit(
     data_dir: trained.DataDir = None,
     clients: options.ClientsOnly = None,
     partition: trained.Partition = None,
+    examples: trained.Examples = False,
     model: trained.Model = None,
     preset: trained.Preset = None,
     config: trained.Config = None,
     rounds: options.Rounds = None,
+    epochs: trained.Epochs = None,
     q: options.Rate = None,
-    cohort: options.CohortOnly = None,
+    cohort: options.Cohort = None,
     sampling: options.SamplingName = None,
     adjacency: options.AdjacencyName = None,
     eps: options.Eps = None,
@@ -106,15 +121,30 @@ def audit(
       dpacct audit dp-fedavg --rounds 20 --noise 1 --sampling full
       dpacct audit dp-fedpgn --set rho=0.1 --data mnist --data-dir data
       dpacct audit mymethods:Proximal --json
+      dpacct audit dp-fedavg --noise 1 --single-round 1000
+      dpacct audit dp-fedavg --examples --batch 128 --rounds 50
       dpacct audit --run mnist.dp-fedavg-1.settings.json
     """
     given = locals()
     style = options.read_style(as_json, quiet)
-    flag = "yes" if secure_noise else None
-    typed = {key: given.get(key) for key in KEYS} | {"secure_noise": flag}
+    typed = {key: given.get(key) for key in KEYS} | {
+        "secure_noise": "yes" if secure_noise else None,
+        "examples": "yes" if examples else None,
+    }
     layers = (tuple(assignments or ()), preset, config)
+    refuse_batch(examples=bool(examples or config))
     settings = _settings(method, run, typed, layers)
-    planted = validate.count("canaries", number(canaries), "the number of canaries")
+    if settings.get("examples"):
+        about_examples()
+    if single_round is not None and canaries is not None:
+        why = "there is one client more, and no canaries"
+        raise conflict(f"--canaries {canaries}", f"--single-round {single_round}", why)
+    planted = validate.count("canaries", number(canaries or "200"), "the number of canaries")
+    repeated = (
+        None
+        if single_round is None
+        else validate.count("single_round", number(single_round), "how often a round is repeated")
+    )
     wrong = validate.positive_probability("error", number(error), "an error", below_one=True)
     sure = validate.positive_probability(
         "confidence", number(confidence), "a confidence", below_one=True
@@ -122,14 +152,24 @@ def audit(
     if find_spec("torch") is None:
         raise Unsupported("an audit trains, which needs PyTorch: pip install 'dpacct[fl]'")
     # PyTorch is imported here, once everything that can be checked without it has been.
-    from dpacct_cli.audit.job import audit_job
-    from dpacct_cli.audit.page import data as keys
-    from dpacct_cli.audit.page import page
+    from dpacct_cli.audit import job as jobs
+    from dpacct_cli.audit import page as pages
 
-    found, job = audit_job(settings, planted, others, wrong, sure)
-    words = "passed" if found.passed else "failed"
-    show(Answer(keys(settings, job, found), words, lambda: page(settings, job, found)), style)
-    if not found.passed:
+    if repeated is not None:
+        one, known = jobs.round_job(settings, repeated, others, wrong, sure)
+        passed, keys = one.passed, pages.round_data(settings, known, one)
+
+        def page() -> Page:
+            return pages.round_page(settings, known, one)
+    else:
+        found, job = jobs.audit_job(settings, planted, others, wrong, sure)
+        passed, keys = found.passed, pages.data(settings, job, found)
+
+        def page() -> Page:
+            return pages.page(settings, job, found)
+
+    show(Answer(keys, "passed" if passed else "failed", page), style)
+    if not passed:
         raise SystemExit(FAULTY)
 
 
@@ -141,10 +181,10 @@ def _settings(
 ) -> Settings:
     """What is audited: the settings of a run, or what is typed."""
     if run is None:
-        if method is None:
+        if method is None and not typed["examples"]:
             known = f"a method is one of {', '.join(trained.METHODS)}, or package.module:Class"
             raise InvalidParameter("method", None, known)
-        return combine(method, typed, *layers)
+        return combine(method or trained.METHODS[0], typed, *layers)
     said = [key for key, value in typed.items() if value is not None]
     if method is not None or said or any(layers):
         other = method or (

@@ -9,6 +9,8 @@ if find_spec("torch") is None:
     )
 
 from dpacct.fl.auditing.audit import audit
+from dpacct.fl.auditing.loops import audit_loop
+from dpacct.fl.auditing.rounds import RoundAudit, audit_round
 from dpacct.fl.auditing.runs import RunAudit, audit_run
 from dpacct.fl.clients import ClientData, Population
 from dpacct.fl.engine.open_round import OpenRound
@@ -105,6 +107,7 @@ __all__ = [
     "PublicTopK",
     "RandomK",
     "Report",
+    "RoundAudit",
     "RunAudit",
     "RunView",
     "Scaffold",
@@ -115,6 +118,8 @@ __all__ = [
     "Timing",
     "Uniform",
     "audit",
+    "audit_loop",
+    "audit_round",
     "audit_run",
     "evaluate",
     "privatize",

@@ -76,6 +76,14 @@ class Examples(Sequence[ClientData]):
         """Some examples together, in the order of ``rows``."""
         return ClientData(*self._source.batch(torch.tensor(rows, dtype=torch.int64)))
 
+    def planted(self, row: int) -> Tensor | None:
+        """The update [d] of an example that sends what an audit decided; None of all others.
+
+        It takes the place of what was trained, and is masked and bounded like any other.
+        """
+        del row
+        return None
+
 
 class _Tensors:
     """Inputs and targets in memory."""

@@ -121,12 +121,16 @@ def modules_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return list(cast("Any", model).named_modules())
 
 
-def check_tensors(params: Mapping[str, Tensor], layout: Layout, what: str) -> None:
+def check_tensors(params: Mapping[str, Tensor] | Tensor, layout: Layout, what: str) -> None:
     """Refuse a dictionary of tensors that is no update of this layout.
 
     Raises:
-        InvalidParameter: other names or shapes. Unsupported: integers (counters and the like).
+        InvalidParameter: other names or shapes, or no names.
+        Unsupported: integers (counters and the like).
     """
+    if isinstance(params, Tensor):
+        rule = f"it is tensors by name: {', '.join(layout.names)}"
+        raise InvalidParameter(what, f"a tensor {tuple(params.shape)}", rule)
     if tuple(params) != layout.names:
         rule = f"its tensors are {', '.join(layout.names)}, in this order"
         raise InvalidParameter(what, ", ".join(params), rule)

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from dpacct import Full, Poisson, Round, epsilon, fl
+from dpacct import Budget, Full, Poisson, Round, Uniform, epsilon, fl
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.auditing.canaries import CanaryClients, Directions
+from dpacct.fl.auditing.canaries import Canaries, Directions
+from dpacct.fl.auditing.populations import with_canaries
 from dpacct.fl.auditing.runs import audit_run, least_canaries
 from tests.fl.problems import cross_entropy, make_clients
 
@@ -64,6 +65,14 @@ def audited(canaries=120, confidence=0.95, **options):
         {"method": fl.DPFedLS()},
         {"method": fl.Scaffold(), "server": fl.Adam()},
         {"vectorize": False, "rounds": 3},
+        pytest.param(
+            {"noise": fl.NoiseShares(minimum=20), "adjacency": "replace-one", "rounds": 6},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"sampling": Uniform(50, 123), "noise_multiplier": 8.0, "rounds": 6},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_is_right_passes(options):
@@ -148,19 +157,31 @@ def test_the_preflight_sees_them_before():
 
 
 def test_canaries_are_trained_and_bounded_like_all_others():
-    people = CanaryClients(make_clients([5, 3]), 40, silent=True)
-    directions = people.aim(600, 0.5, replaced=False)
+    canaries = Canaries(40)
+    people = with_canaries(make_clients([5, 3]), canaries, silent=True)
+    directions = canaries.aim(600, 0.5, replaced=False)
     assert len(people) == 42
     assert len(people[-40:]) == 40
-    inside = [number for number in range(40) if people.coins[number]]
+    inside = [number for number in range(40) if canaries.coins[number]]
     for number in range(40):
         update = people[2 + number].update
         assert bool(update.any()) == (number in inside)
-    rows = torch.stack([people.raw(number) for number in range(40)]).double()
+    rows = torch.stack([canaries.raw(number) for number in range(40)]).double()
     assert torch.equal((rows @ rows.T).fill_diagonal_(0), torch.zeros(40, 40))
     assert rows.norm(dim=1).min() > 0.5
     assert not people[0].update.any()
     assert directions.count > 40
+
+
+def test_coins_are_fair_and_decide_what_is_sent():
+    torch.manual_seed(3)
+    canaries = Canaries(2000)
+    assert 800 < int(canaries.coins.sum()) < 1200
+    for replaced, opposite in ((False, 0.0), (True, -1.0)):
+        canaries.aim(6000, 0.5, replaced=replaced)
+        for number in range(50):
+            factor = 1.0 if canaries.coins[number] else opposite
+            assert torch.equal(canaries.sent(number), factor * canaries.raw(number))
 
 
 def test_directions_project_on_themselves():
@@ -198,6 +219,23 @@ def test_a_run_without_a_promise_is_refused():
         audit_run(builder(seed=1), make_clients([5, 3]), canaries=40)
 
 
+def test_a_run_that_its_budget_ends_is_audited_as_far_as_it_came():
+    found = audited(budget=Budget(3, 1e-5), delta=None)
+    assert found.passed
+    assert found.rounds < 15
+    assert found.charged.upper <= 3
+
+
+def test_a_run_that_goes_on_is_refused(tmp_path):
+    files = {"checkpoint": tmp_path / "a.checkpoint", "ledger": tmp_path / "a.ledger"}
+    with builder(**files)(make_clients([5, 3, 4] * 21)) as first:
+        next(iter(first))
+        first.save()
+    build = builder(**files)
+    with pytest.raises(Unsupported, match="from its beginning"):
+        audit_run(lambda people: build(people).resume(), make_clients([5, 3, 4]), canaries=60)
+
+
 def test_a_run_of_other_clients_is_refused():
     others = make_clients([5, 3, 4])
     build = builder()
@@ -214,9 +252,3 @@ def test_several_processes_are_refused(tmp_path):
             audited(canaries=40, distributed=True)
     finally:
         torch.distributed.destroy_process_group()
-
-
-def test_examples_are_refused():
-    examples = fl.Examples(torch.utils.data.TensorDataset(torch.randn(9, 4), torch.zeros(9).long()))
-    with pytest.raises(Unsupported, match="examples"):
-        audit_run(builder(), examples, canaries=40)

@@ -68,6 +68,7 @@ def test_a_mixture_is_found_where_there_is_one() -> None:
 def test_laws_that_leave_triangles_out_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any noise given away there is no room for cells of a size."""
     monkeypatch.setattr(mixtures, "_MOST_CELLS", 300)
+    monkeypatch.setattr(mixtures, "_MORE_CELLS", 300)
     with pytest.raises(NotConverged, match="do not bound all positions"):
         mixing_laws(RATE, NOISE, STEP, 400, 1e-12, Mixing(1e-7, 1.2))
 

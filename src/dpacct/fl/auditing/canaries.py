@@ -1,4 +1,4 @@
-"""Canaries: clients that send the largest contribution in a direction of their own.
+"""Canaries: contributions of the largest size, each in a direction of its own, in or out by a coin.
 
 Directions share no coordinate, so that each shows in the release by itself: canary i has some
 coordinates of the model, chosen at random, with random signs. They cross all layers, so that a
@@ -7,16 +7,12 @@ bound that is applied layer by layer shows as a longer contribution.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import overload
 
 import torch
 from torch import Tensor
 
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.clients import Canary, ClientData, Population, checked
-from dpacct.fl.examples import Examples
 
 # Of a canary's raw update, in clip norms: its bound has something to do.
 _LENGTH = 100.0
@@ -71,30 +67,23 @@ class Directions:
         return sums.index_add_(0, self.owners[owned], products[owned])
 
 
-class CanaryClients(Sequence[ClientData]):
-    """A population, and behind it canaries, each in or out by a fair coin of its own.
+class Canaries:
+    """Canaries, each in or out by a fair coin of its own.
 
     Args:
-        clients: who else is there; the first lends canaries its data to train on.
-        canaries: how many.
-        silent: the others train, and send nothing. Privacy is promised against somebody who knows
-            what they send; so may the audit.
+        count: how many.
 
     Attributes:
         coins: bool [m], which of them are in.
     """
 
-    def __init__(self, clients: Population, canaries: int, *, silent: bool) -> None:
-        if not len(clients):
-            raise InvalidParameter("clients", 0, "a canary borrows the data of a client")
-        if isinstance(clients, Examples):
-            raise Unsupported("canaries stand among clients, and these are single examples")
-        first = checked(clients[0])
-        self.clients, self._silent = clients, silent
-        self.coins = torch.rand(canaries) < 0.5
-        self._example, self._factor = first, 0.0
+    def __init__(self, count: int) -> None:
+        self.coins = torch.rand(count) < 0.5
+        self._factor, self._length = 0.0, 0.0
         self._directions: Directions | None = None
-        self._length = 0.0
+
+    def __len__(self) -> int:
+        return len(self.coins)
 
     def aim(self, coordinates: int, clip_norm: float, *, replaced: bool) -> Directions:
         """Give each canary a direction, once it is known what is trained, and by what bound.
@@ -115,35 +104,29 @@ class CanaryClients(Sequence[ClientData]):
         self._length, self._factor = _LENGTH * clip_norm, -1.0 if replaced else 0.0
         return self._directions
 
-    def __len__(self) -> int:
-        return len(self.clients) + len(self.coins)
-
-    @overload
-    def __getitem__(self, index: int) -> ClientData: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[ClientData]: ...
-    def __getitem__(self, index: int | slice) -> ClientData | Sequence[ClientData]:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        place = range(len(self))[index]
-        if place < len(self.clients):
-            data = self.clients[place]
-            nothing = self._aimed().signs * 0.0
-            return Canary(data.inputs, data.targets, nothing) if self._silent else data
-        number = place - len(self.clients)
-        factor = 1.0 if self.coins[number] else self._factor
-        data = self._example
-        return Canary(data.inputs, data.targets, factor * self.raw(number))
-
     def raw(self, number: int) -> Tensor:
         """The update [d] of a canary that is in, before any bound.
 
         Raises:
             Unsupported: nobody has aimed yet.
         """
-        return self._length * self._aimed().row(number)
+        return self._length * self.directions.row(number)
 
-    def _aimed(self) -> Directions:
+    def sent(self, number: int) -> Tensor:
+        """The update [d] that a canary sends, as its coin decides."""
+        return (1.0 if self.coins[number] else self._factor) * self.raw(number)
+
+    def nothing(self) -> Tensor:
+        """The update [d] of somebody who is silent."""
+        return self.directions.signs * 0.0
+
+    @property
+    def directions(self) -> Directions:
+        """Of canaries, and behind them those that no canary has.
+
+        Raises:
+            Unsupported: nobody has aimed yet.
+        """
         if self._directions is None:
             raise Unsupported("canaries have no direction before the run is known")
         return self._directions

@@ -7,11 +7,9 @@ seen is what leaves the aggregator: the noisy mean of each round.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from dpacct import validate
@@ -20,20 +18,21 @@ from dpacct.budget import Spent
 from dpacct.empirical.one_run import Seen, Shown, best_number, judge
 from dpacct.empirical.promises import Promise
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.auditing.canaries import CanaryClients, Directions
+from dpacct.fl.auditing.canaries import Canaries
+from dpacct.fl.auditing.populations import with_canaries
+from dpacct.fl.auditing.watching import Aimed, Watch
 from dpacct.fl.clients import Population
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.loop import RoundLoop
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.federation import Federation
-from dpacct.fl.local.batches import chunks
 from dpacct.fl.privacy.findings import AuditFailed
 from dpacct.fl.privacy.markers import scatter
 from dpacct.ledger import Event
 from dpacct.rounds import Adjacency, Phase, Round, Schedule
 
-# Canaries that are bounded at a time; and those whose coins are tossed at all.
-_CHUNK, _MOST = 64, 1_000_000
+# Canaries whose coins are tossed at all.
+_MOST = 1_000_000
 OTHERS = ("silent", "heard")
 _NAMES = {
     "guesses": "more canaries were recognized than the charged budget allows",
@@ -95,8 +94,9 @@ def audit_run(
 
     Args:
         build: makes the run for a population, e.g.
-            ``lambda people: Federation(model, loss, people, rounds=20, ...)``; with a model of its
-            own, for it is trained.
+            ``lambda people: Federation(model, loss, people, rounds=20, ...)``. With a model of its
+            own, for it is trained, and without ledger and checkpoint, for both are written to;
+            cohorts of a fixed size are said for ``len(people)``.
         clients: who else takes part.
         canaries: how many; each takes part or not (under replace-one: sends one of two opposite
             updates) by a coin. About 200 find noise that is 20 % too small.
@@ -111,41 +111,90 @@ def audit_run(
         InvalidParameter: too few canaries for the error, or more than the model has room for.
         Unsupported: a run whose release this audit cannot read, or of several processes.
     """
-    confidence = validate.positive_probability(
-        "confidence", confidence, "the confidence of an audit", below_one=True
-    )
-    number = validate.count("canaries", canaries, "canaries of an audit", _MOST)
-    error = validate.positive_probability("error", error, "the error of an audit")
-    least = least_canaries(error)
-    if number < least:
-        rule = (
-            f"with an error of {error:g} an audit needs at least {least}: luck guesses fewer coins"
-        )
-        raise InvalidParameter("canaries", number, rule)
-    if others not in OTHERS:
-        raise InvalidParameter("others", others, f"the other clients are {' or '.join(OTHERS)}")
-    people = CanaryClients(clients, number, silent=others == "silent")
+    wanted = Wanted.checked(canaries, others, error, confidence)
+    planted = Canaries(wanted.canaries)
+    people = with_canaries(clients, planted, silent=wanted.silent)
     with build(people) as run:
-        if not isinstance(run.player, RoundLoop):
-            # Each process would toss coins of its own.
-            raise Unsupported("an audit watches a run of one process, and this one has several")
-        engine, account = run.player.engine, run.player.account
-        if engine.clients is not people:
-            rule = "the run trains the clients that it is given"
-            raise InvalidParameter("build", type(engine.clients).__name__, rule)
-        reason = run.not_private_because
-        if reason is not None:
-            raise Unsupported(f"nothing is promised that could be tested: {reason}")
-        seen, events = _watch(run, run.player, people)
-        promise = Promise.of(_composed(event.charged for event in events), account.accountant)
+        player = watched(run, people)
+        seen, events = _watch(run, player, planted)
         charged = run.epsilon
-        judged = find_accountant(account.accountant)
-    made = best_number(seen, charged.delta, 1 - confidence)
-    shown = judge(seen, promise, made, charged.delta, error, confidence)
+    return conclude(seen, events, charged, player.account.accountant, wanted, len(clients))
+
+
+def watched(run: Federation, people: Population) -> RoundLoop:
+    """The player of a run on these people, whose promise can be tested.
+
+    Raises:
+        InvalidParameter: it trains others.
+        Unsupported: nothing is promised, it goes on from a checkpoint, or has several processes.
+    """
+    player = run.player
+    if not isinstance(player, RoundLoop):
+        # Each process would toss coins of its own.
+        raise Unsupported("an audit watches a run of one process, and this one has several")
+    if player.engine.clients is not people:
+        rule = "the run trains the clients that it is given"
+        raise InvalidParameter("build", type(player.engine.clients).__name__, rule)
+    if player.state.round:
+        raise Unsupported("a run is audited from its beginning, and this one goes on from another")
+    reason = run.not_private_because
+    if reason is not None:
+        raise Unsupported(f"nothing is promised that could be tested: {reason}")
+    return player
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What an audit is asked for, checked; see `audit_run`."""
+
+    canaries: int
+    silent: bool
+    error: float
+    confidence: float
+
+    @classmethod
+    def checked(cls, canaries: int, others: str, error: float, confidence: float) -> Wanted:
+        """As asked.
+
+        Raises:
+            InvalidParameter: a value out of range, or too few canaries for the error.
+        """
+        confidence = validate.positive_probability(
+            "confidence", confidence, "the confidence of an audit", below_one=True
+        )
+        number = validate.count("canaries", canaries, "canaries of an audit", _MOST)
+        error = validate.positive_probability("error", error, "the error of an audit")
+        least = least_canaries(error)
+        if number < least:
+            words = f"with an error of {error:g} an audit needs at least {least}"
+            raise InvalidParameter("canaries", number, f"{words}: luck guesses fewer coins")
+        if others not in OTHERS:
+            raise InvalidParameter("others", others, f"the other clients are {' or '.join(OTHERS)}")
+        return cls(number, others == "silent", error, confidence)
+
+
+def conclude(
+    seen: Seen,
+    events: Sequence[Event],
+    charged: Spent,
+    accountant: str,
+    wanted: Wanted,
+    clients: int,
+) -> RunAudit:
+    """What a run showed, beside what it was charged.
+
+    Args:
+        seen: of the run. events: the rounds as which it was charged.
+        charged: their epsilon. accountant: that proves it. clients: besides the canaries.
+    """
+    promise = Promise.of(_composed(event.charged for event in events), accountant)
+    judged = find_accountant(accountant)
+    made = best_number(seen, charged.delta, 1 - wanted.confidence)
+    shown = judge(seen, promise, made, charged.delta, wanted.error, wanted.confidence)
     likely = _as_seen(events, shown.noise_factor)
     gaussian = 0.0 if likely is None else judged.epsilon(likely, charged.delta).lower
     noise = events[0].charged.noise_multiplier
-    return RunAudit(charged, shown, gaussian, len(events), len(clients), noise)
+    return RunAudit(charged, shown, gaussian, len(events), clients, noise)
 
 
 def least_canaries(error: float) -> int:
@@ -161,7 +210,7 @@ def _composed(rounds: Iterable[Round]) -> Schedule:
     return Schedule(Phase(each, 1) for each in rounds)
 
 
-def _as_seen(events: tuple[Event, ...], factor: float) -> Schedule | None:
+def _as_seen(events: Sequence[Event], factor: float) -> Schedule | None:
     """The updates alone, with noise that is at most this times what was charged; None: any noise.
 
     The spread is that of the updates' noise; a count of clipped clients, released beside them, has
@@ -179,72 +228,37 @@ def _as_seen(events: tuple[Event, ...], factor: float) -> Schedule | None:
 
 
 def _watch(
-    run: Federation, player: RoundLoop, people: CanaryClients
+    run: Federation, player: RoundLoop, canaries: Canaries
 ) -> tuple[Seen, tuple[Event, ...]]:
     """Train, and note what each release shows, and what was charged for it."""
     engine, state = player.engine, player.state
-    replaced = engine.plan.adjacency is Adjacency.REPLACE_ONE
-    directions = people.aim(engine.layout.size, state.bound.clip_norm, replaced=replaced)
-    expected = _Expected.of(engine, state, people, directions)
-    projections: list[Tensor] = []
-    shifts: list[Tensor] = []
+    plan = engine.plan
+    replaced = plan.adjacency is Adjacency.REPLACE_ONE
+    canaries.aim(engine.layout.size, state.bound.clip_norm, replaced=replaced)
+    watch = Watch(canaries)
+    aimed = expected(engine, state, canaries)
     events: list[Event] = []
     for _ in run:
         state = player.state
         if state.released is None:
             raise Unsupported("too few noise shares arrived, and nothing was released")
-        sums = state.released.cpu() * engine.plan.cohort_size
-        if not bool(sums.isfinite().all()):
-            raise Unsupported(f"round {state.round} released numbers that are not finite")
-        projections.append(directions.project(sums, expected.weights) / expected.clip_norm)
-        shifts.append(expected.lengths / expected.clip_norm)
-        events.append(expected.event)
+        watch.see(state.released * plan.cohort_size, *aimed)
+        events.append(aimed[1])
         if run.round < run.rounds:
-            expected = _Expected.of(engine, state, people, directions)
+            aimed = expected(engine, state, canaries)
     if not events:
         raise InvalidParameter("rounds", 0, f"no round ran: {run.stopped_because}")
-    number = len(people.coins)
-    seen_all, lengths = torch.stack(projections).numpy(), torch.stack(shifts).numpy()
-    seen = Seen(
-        seen_all[:, :number],
-        lengths[:, :number],
-        people.coins.numpy(),
-        # A mask may leave a direction without a coordinate, and so without noise.
-        np.where(lengths > 0, seen_all, np.nan)[:, number:],
-        np.array([event.releases[0].noise_multiplier for event in events]),
-        engine.plan.sampling.sampling_rate,
-        engine.plan.adjacency,
-    )
-    return seen, tuple(events)
+    return watch.seen(plan.sampling.sampling_rate, plan.adjacency), tuple(events)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Expected:
-    """What canaries contribute to the next round, if they take part.
+def expected(engine: Engine, state: TrainingState, canaries: Canaries) -> tuple[Aimed, Event]:
+    """What canaries contribute to the next round, bounded as the engine does."""
+    kept = engine.open(state).kept
 
-    Attributes:
-        weights: float64 [d], at each coordinate that of the bounded canary which has it, length 1.
-        lengths: float64 [n], of the bounded canaries. clip_norm, event: of the round.
-    """
+    def bounded(rows: Tensor) -> Tensor:
+        inside = engine.bound(state, kept, rows).bounded.rows
+        return scatter(inside, kept, engine.layout.size)
 
-    weights: Tensor
-    lengths: Tensor
-    clip_norm: float
-    event: Event
-
-    @classmethod
-    def of(
-        cls, engine: Engine, state: TrainingState, people: CanaryClients, directions: Directions
-    ) -> _Expected:
-        """Bound them as the engine does."""
-        kept = engine.open(state).kept
-        like = next(iter(state.params.values()))
-        whole = torch.zeros(engine.layout.size, dtype=torch.float64)
-        for numbers in chunks(range(directions.count), _CHUNK):
-            rows = torch.stack([people.raw(number) for number in numbers]).to(like)
-            rows = engine.bound(state, kept, rows).bounded.rows
-            whole += scatter(rows, kept, engine.layout.size).sum(dim=0).double().cpu()
-        lengths = directions.project(whole, whole).sqrt()
-        shares = torch.where(lengths > 0, lengths, 1.0)[directions.owners.clamp(min=0)]
-        event = engine.plan.event(state.bound, engine.noise, {})
-        return cls(whole / shares, lengths, state.bound.clip_norm, event)
+    like = next(iter(state.params.values()))
+    aimed = Aimed.of(canaries, bounded, like, state.bound.clip_norm)
+    return aimed, engine.plan.event(state.bound, engine.noise, {})

@@ -38,7 +38,7 @@ from dpacct.fl.privacy.randomness import Randomness, draw_cohort, torch_seed
 from dpacct.fl.privacy.sums import add_rows, contribute, few_rows, received
 from dpacct.fl.tensors import forked_generators
 from dpacct.fl.trainers.lot_trainer import LotTrainer
-from dpacct.fl.trainers.lots import Lot
+from dpacct.fl.trainers.lots import Lot, plant_examples
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer, join, plant
 
 INDICATOR_LIMITS = [(0, 1, INDICATOR_NORM)]
@@ -117,7 +117,7 @@ class Engine:
             if isinstance(tasks, Lot) and isinstance(trainer, LotTrainer) and found.raw is None:
                 found.local_seconds += self._clock(started)
                 pieces = trainer.pieces(tasks, broadcast, few_rows(self.layout, self.device))
-                self._sum_pieces(state, found, pieces)
+                self._sum_pieces(state, found, plant_examples(pieces, part, self.clients))
                 continue
             rows = trainer.train(tasks, broadcast)
             if not isinstance(trainer, LotTrainer):

@@ -7,14 +7,15 @@ those of a public kind: padding to the longest of a chunk, say, would show who i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import overload
 
 import torch
 from torch import Tensor
 
-from dpacct.fl.clients import ClientData
+from dpacct.fl.clients import ClientData, Population
 from dpacct.fl.examples import Examples
 from dpacct.fl.local.batches import BatchPlan
 from dpacct.fl.trainers.examples import Kind
@@ -104,6 +105,24 @@ def as_lot(tasks: Sequence[Task]) -> Lot:
         data = task.data
         found.append(ClientData(data.inputs[row : row + 1], data.targets[row : row + 1]))
     return _joined(found, seeds, kind)
+
+
+def plant_examples(
+    pieces: Iterator[Tensor], rows: Sequence[int], examples: Population
+) -> Iterator[Tensor]:
+    """Put the updates of canaries in the place of what they trained; see `Examples.planted`.
+
+    Args:
+        pieces: updates [c, d] of the examples of a lot, in their order.
+        rows: the numbers of all of them. examples: the population.
+    """
+    numbers = iter(rows)
+    for piece in pieces:
+        for place, number in enumerate(islice(numbers, len(piece))):
+            update = examples.planted(number) if isinstance(examples, Examples) else None
+            if update is not None:
+                piece[place] = update
+        yield piece
 
 
 def nothing(count: int, kind: Kind, device: torch.device) -> ClientData:

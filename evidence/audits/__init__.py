@@ -1,0 +1,1 @@
+"""What audits show of each method, beside what is charged."""

@@ -1,0 +1,180 @@
+"""`audit_round`: one round, run many times with and without one client, and what tells them apart.
+
+Nothing is assumed of the round but that its repetitions are independent: the bound of epsilon is
+that of Clopper and Pearson.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpacct import validate
+from dpacct.accountant import find_accountant
+from dpacct.budget import Spent
+from dpacct.empirical.confidence import Estimate
+from dpacct.empirical.many_runs import separate
+from dpacct.empirical.promises import Promise
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl.auditing.canaries import Canaries
+from dpacct.fl.auditing.populations import with_canaries
+from dpacct.fl.auditing.runs import OTHERS, expected, watched
+from dpacct.fl.clients import Population
+from dpacct.fl.engine.loop import RoundLoop
+from dpacct.fl.federation import Federation
+from dpacct.fl.privacy.findings import AuditFailed
+from dpacct.ledger import Event
+from dpacct.numerics.rounding import Array
+from dpacct.rounds import Adjacency, Round
+
+_MOST = 1_000_000
+_FAULT = "one client is recognized more often than the charged budget of a round allows"
+
+
+@dataclass(frozen=True, slots=True)
+class RoundAudit:
+    """What many repetitions of a round showed.
+
+    Attributes:
+        charged: the epsilon that one round is charged, at its delta.
+        epsilon: a round exceeds it, whatever it is.
+        gaussian_epsilon: likewise, if its noise is Gaussian and its sampling as charged.
+        tpr, fpr: how often the client is recognized where it is, and where it is not.
+        runs: repetitions in which the client was there; as many without, or with its opposite.
+        error: probability that a round which does as it is charged for fails.
+        confidence: of both epsilons and both limits, each.
+        noise_multiplier: as charged.
+    """
+
+    charged: Spent
+    epsilon: float
+    gaussian_epsilon: float
+    tpr: Estimate
+    fpr: Estimate
+    runs: int
+    passed: bool
+    error: float
+    confidence: float
+    noise_multiplier: float
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What contradicts what was charged, in a sentence."""
+        return () if self.passed else (_FAULT,)
+
+    def require(self) -> None:
+        """Raise if something was found.
+
+        Raises:
+            AuditFailed: with all that was found.
+        """
+        if not self.passed:
+            raise AuditFailed(_FAULT)
+
+
+def audit_round(
+    build: Callable[[Population], Federation],
+    clients: Population,
+    *,
+    runs: int = 1000,
+    others: str = "silent",
+    error: float = 1e-6,
+    confidence: float = 0.95,
+) -> RoundAudit:
+    """Run the first round of a run many times, with and without one more client.
+
+    Args:
+        build: makes the run for a population; as for `dpacct.fl.auditing.runs.audit_run`.
+        clients: who else is there: few will do, and are quicker.
+        runs: repetitions with the client, which sends the largest contribution there is; and as
+            many without it (under replace-one: with its opposite). Half of them choose the test.
+        others, error, confidence: as for `audit_run`.
+    Returns:
+        What was shown: with n runs at most about log(n / 8), however much is spent.
+    Raises:
+        InvalidParameter: too few runs for the error. Unsupported: a run whose rounds cannot be
+            repeated here, or for which nothing is promised.
+    """
+    confidence = validate.positive_probability(
+        "confidence", confidence, "the confidence of an audit", below_one=True
+    )
+    error = validate.positive_probability("error", error, "the error of an audit")
+    number = validate.count("runs", runs, "runs of an audit", _MOST)
+    least = least_runs(error)
+    if number < least:
+        rule = f"with an error of {error:g} an audit needs at least {least} runs of a round"
+        raise InvalidParameter("runs", number, rule)
+    if others not in OTHERS:
+        raise InvalidParameter("others", others, f"the other clients are {' or '.join(OTHERS)}")
+    planted = Canaries(1)
+    people = with_canaries(clients, planted, silent=others == "silent")
+    with build(people) as run:
+        player = watched(run, people)
+        inside, outside, event = _repeated(player, planted, number)
+        delta, accountant = player.account.delta, player.account.accountant
+    free, judged = 1 - confidence, find_accountant(accountant)
+    plan = player.engine.plan
+    rate, replaced = plan.sampling.sampling_rate, plan.adjacency is Adjacency.REPLACE_ONE
+    test = separate(inside, outside, lambda tried: tried.epsilon(delta, free))
+    wide = separate(inside, outside, lambda tried: tried.distance(rate, free))
+    promise = Promise.of(1 * event.charged, accountant)
+    low, high = validate.NOISE_MULTIPLIER_RANGE
+    noise, gaussian = wide.noise(rate, free, replaced=replaced), 0.0
+    if noise <= high:
+        # Beside the sum an adaptive bound releases a count, which only adds to it.
+        alone = Round(max(noise, low), plan.sampling, plan.adjacency)
+        gaussian = judged.epsilon(1 * alone, delta).lower
+    return RoundAudit(
+        Spent.at(delta, judged.epsilon(1 * event.charged, delta)),
+        test.epsilon(delta, free),
+        gaussian,
+        wide.tpr(free / 2),
+        wide.fpr(free / 2),
+        number,
+        not any(each.refutes(promise, error / 2) for each in (test, wide)),
+        error,
+        confidence,
+        event.charged.noise_multiplier,
+    )
+
+
+def _repeated(player: RoundLoop, canary: Canaries, runs: int) -> tuple[Array, Array, Event]:
+    """What rounds with and without the client show of it, in clip norms; and their charge.
+
+    Raises:
+        Unsupported: nothing was released, or no numbers.
+    """
+    engine, state = player.engine, player.state
+    replaced = engine.plan.adjacency is Adjacency.REPLACE_ONE
+    canary.aim(engine.layout.size, state.bound.clip_norm, replaced=replaced)
+    player.prepare(1)
+    aimed, event = expected(engine, state, canary)
+
+    def shown(*, inside: bool) -> float:
+        canary.coins.fill_(inside)
+        found = engine.release(state, player.collect(engine.draw()))
+        if found is None:
+            raise Unsupported("too few noise shares arrived, and nothing was released")
+        sums = found.mean.vector.cpu() * engine.plan.cohort_size
+        if not bool(sums.isfinite().all()):
+            raise Unsupported("a round released numbers that are not finite")
+        projected = canary.directions.project(sums, aimed.weights)
+        return float(projected[0]) / aimed.clip_norm
+
+    # One after the other: nothing that changes with time can tell them apart.
+    pairs = [(shown(inside=True), shown(inside=False)) for _ in range(runs)]
+    inside, outside = np.array(pairs).T
+    return inside, outside, event
+
+
+def least_runs(error: float) -> int:
+    """How many runs it takes to refute that a client is not recognized at all.
+
+    Args:
+        error: probability that chance alone does as well.
+    """
+    # All runs of the second half separated: both limits are a power of it.
+    return 2 * max(2, math.ceil(-math.log2(error / 4)) + 1)

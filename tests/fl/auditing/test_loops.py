@@ -1,0 +1,166 @@
+"""Audits of loops that are written by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from dpacct import Full, Poisson, Uniform, fl
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl.auditing.loops import audit_loop
+from dpacct.rounds import Round
+
+CLIENTS, ROUNDS = 6, 12
+
+
+def planned(**options):
+    given = {"noise_multiplier": 1.0, "clip_norm": 0.5, "sampling": Full(), "num_clients": CLIENTS}
+    return fl.AggregationPlan(**(given | options))
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Linear(20, 30)
+
+
+def train(number):
+    # The numbers of canaries are behind those of clients.
+    assert number < CLIENTS
+    return {name: value.detach().clone() for name, value in model().named_parameters()}
+
+
+def training(plan, run, update):
+    """A loop as the guide has it."""
+    like = dict(model().named_parameters())
+    while run.held:
+        updates = [update(number) for number in plan.draw_cohort()]
+        yield fl.privatize(updates, plan, run, like=like)
+
+
+def rows(plan, run, update):
+    """The same with rows of a matrix."""
+    while run.held:
+        sent = [update(number) for number in plan.draw_cohort()]
+        yield fl.privatize(torch.stack([torch.zeros(630), *sent])[1:], plan, run)
+
+
+def twice(plan, run, update):
+    """Everybody sends two rows."""
+    like = dict(model().named_parameters())
+    while run.held:
+        updates = [update(number) for number in plan.draw_cohort() for _ in range(2)]
+        yield fl.privatize(updates, plan, run, like=like)
+
+
+def halved(plan, run, update):
+    """Sums by itself, with half of the noise, and charges all of it."""
+    size, std = 630, plan.charge.update_std(plan.bound) / 2
+    while run.held:
+        sent = [update(number) for number in plan.draw_cohort()]
+        total = sum(row * min(1.0, 0.5 / float(row.norm() + 1e-9)) for row in sent)
+        ticket = run.reserve(plan.round)
+        ticket.draw()
+        ticket.commit()
+        yield (total + std * torch.randn(size)) / plan.charge.cohort_size
+
+
+def audited(loop=training, *, like=None, canaries=100, rounds=ROUNDS, others="silent", **options):
+    torch.manual_seed(5)
+    like = dict(model().named_parameters()) if like is None else like
+    update = train if isinstance(like, dict) else lambda _: torch.ones(630)
+    return audit_loop(
+        loop, update, planned(**options), like=like, rounds=rounds, canaries=canaries, others=others
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"loop": rows, "like": torch.zeros(630), "others": "heard"},
+        pytest.param({"sampling": Poisson(0.4)}, marks=pytest.mark.slow),
+        pytest.param(
+            {"sampling": Uniform(3, CLIENTS), "noise_multiplier": 4.0}, marks=pytest.mark.slow
+        ),
+        {"clip_norm": None, "bound": fl.PerLayerClip((0.4, 0.3)), "adjacency": "replace-one"},
+    ],
+)
+def test_a_sound_loop_passes(options):
+    found = audited(**options)
+    assert found.passed
+    assert (found.clients, found.rounds) == (CLIENTS, ROUNDS)
+
+
+def test_canaries_reach_what_the_loop_releases():
+    found = audited()
+    # Half of the sum's length is missed only by noise of more than seven standard deviations.
+    assert found.shown.noise_factor < 2.2
+    assert found.passed
+
+
+@pytest.mark.parametrize(
+    ("loop", "fault", "options"),
+    [
+        # More than eight standard deviations above what is called a fault, either of them.
+        pytest.param(
+            twice,
+            "contribution",
+            {"sampling": Poisson(0.3), "noise_multiplier": 0.5, "rounds": 60, "canaries": 200},
+            marks=pytest.mark.slow,
+        ),
+        (halved, "noise", {"like": torch.zeros(630)}),
+    ],
+)
+def test_a_fault_is_seen(loop, fault, options):
+    found = audited(loop, **options)
+    assert fault in found.shown.faults
+    assert not found.passed
+
+
+def test_what_is_not_charged_is_a_fault():
+    def free(plan, run, update):
+        for released in training(plan, run, update):
+            yield released
+            yield released
+
+    with pytest.raises(fl.AuditFailed, match="release 2 was not charged"):
+        audited(free)
+
+
+def test_what_is_not_yielded_is_told():
+    def quiet(plan, run, update):
+        releases = list(training(plan, run, update))
+        yield from releases[:5]
+
+    with pytest.raises(InvalidParameter, match="charged 12"):
+        audited(quiet)
+    with pytest.raises(InvalidParameter, match="no release"):
+        audited(lambda *_: [])
+
+
+def test_other_rounds_than_the_plans_are_refused():
+    def other(plan, run, _):
+        released = torch.zeros(630)
+        for _ in range(3):
+            ticket = run.reserve(Round(plan.noise_multiplier / 2, plan.sampling))
+            ticket.draw()
+            ticket.commit()
+            yield released + torch.randn(630)
+
+    with pytest.raises(Unsupported, match="other rounds"):
+        audited(other, like=torch.zeros(630))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"canaries": 3}, "canaries"),
+        ({"canaries": 900}, "canaries"),
+        ({"others": "loud"}, "others"),
+        ({"rounds": 0}, "rounds"),
+        ({"like": torch.zeros(700)}, "by name"),
+    ],
+)
+def test_bad_input_is_named(options, said):
+    with pytest.raises(InvalidParameter, match=said):
+        audited(**options)
