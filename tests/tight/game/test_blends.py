@@ -81,6 +81,14 @@ def test_few_kinds_stay_what_they_are() -> None:
     assert all(blend == ((round_, 1.0),) for round_, blend in blends(schedule).items())
 
 
+def test_laws_are_made_for_at_most_64_kinds() -> None:
+    """They take some tenths of a second each."""
+    for kinds in (blending.MOST_KINDS, 200):
+        found = blends(falling(kinds) + 3 * Round(9.0, Full(), "replace-one"))
+        parts = {part.round for blend in found.values() for part in blend}
+        assert 32 <= len(parts) - 1 <= 64
+
+
 def test_many_kinds_lie_between_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blending, "MOST_KINDS", 12)
     schedule = falling(60) + 3 * Round(9.0, Full(), "replace-one")

@@ -19,7 +19,7 @@ from dpacct.tight.composition import Composition
 from dpacct.tight.engines import find_engine
 from dpacct.tight.game import game, gap, plan, stages
 from dpacct.tight.game.answers import lower_delta, lower_epsilon, upper_epsilon
-from dpacct.tight.game.cover import small_cover
+from dpacct.tight.game.cover import default_cover, rare_cover, small_cover
 from dpacct.tight.game.curve import curve_delta
 from dpacct.tight.game.game import (
     game_delta,
@@ -177,6 +177,55 @@ def test_windows_cost_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     full = upper_epsilon(schedule, usual, small_cover(), 1e-5), lower_epsilon(schedule, usual, 1e-5)
     assert full[0] * (1 - 1e-12) <= kept[0] <= full[0] * (1 + 1e-4)
     assert full[1] * (1 - 1e-4) <= kept[1] <= full[1] * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("noise", "uniform", "rounds", "delta"),
+    [
+        (0.52, Uniform(405, 1000), 2, 1e-6),
+        (0.919, Uniform(475, 1000), 3, 0.3),
+        (2.212, Uniform(671, 1000), 30, 0.6),
+    ],
+)
+def test_windows_do_not_lose_large_steps(
+    noise: float, uniform: Uniform, rounds: int, delta: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One round may take the loss most of the way, or a large delta let it end anywhere."""
+    schedule = rounds * Round(noise, uniform)
+    usual = plan_at_delta(schedule, delta)
+
+    def ends() -> tuple[float, float]:
+        upper = upper_epsilon(schedule, usual, small_cover(), delta)
+        return lower_epsilon(schedule, usual, delta), upper
+
+    kept = ends()
+    monkeypatch.setattr(stages, "_DEVIATIONS", 0.0)
+    full = ends()
+    assert kept[0] >= full[0] * (1 - 1e-5)
+    assert kept[1] <= full[1] * (1 + 1e-5)
+
+
+def test_cells_for_small_rates_and_little_noise_leave_little() -> None:
+    """58 cells leave less than the 85 others do."""
+    schedule, delta = 200 * Round(1.0, Uniform(5, 1000)), 1e-5
+    usual = plan_at_delta(schedule, delta, 4e-3)
+    lower = lower_epsilon(schedule, usual, delta)
+    found, other = (
+        upper_epsilon(schedule, usual, c, delta) for c in (rare_cover(), default_cover())
+    )
+    assert found <= lower * 1.0036 < other
+
+
+@pytest.mark.parametrize(
+    ("cohort", "rounds", "cover"),
+    [(5, 1000, rare_cover()), (5, 50, default_cover()), (40, 1000, default_cover())],
+)
+def test_many_rounds_of_a_small_rate_get_cells_of_their_own(
+    cohort: int, rounds: int, cover: object
+) -> None:
+    schedule = rounds * Round(1.0, Uniform(cohort, 1000))
+    _, positions = game._start(schedule, lambda share: plan_at_delta(schedule, 1e-5, share))
+    assert positions == cover
 
 
 def test_a_plan_of_many_kinds_is_made_from_the_laws_of_a_few(

@@ -95,3 +95,16 @@ def test_a_gap_asked_for_is_reached_by_few_laws(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(gap, "default_cover", lambda: (Cell.whole(),))
     found = gap.narrow_epsilon(40 * Round(8.0, Uniform(200, 1000)), 1e-4, 0.012)
     assert found.lower <= found.upper <= 1.012 * found.lower
+
+
+@pytest.mark.slow
+def test_mixtures_leave_a_narrow_gap_over_thousands_of_rounds() -> None:
+    """With as much noise given away as the first try for a gap of 0.003 does.
+
+    The grid is the usual one; that of the gap is finer.
+    """
+    schedule, delta, width = 3000 * Round(4.0, Uniform(50, 1000)), 1e-5, 0.003
+    plan = plan_at_delta(schedule, delta)
+    mixing = Mixing(gap._SLACKS[0] * width, plan.upper.tilt)
+    upper = upper_epsilon(schedule, plan, mixing, delta)
+    assert upper <= lower_epsilon(schedule, plan, delta) * (1 + 1.1 * width)

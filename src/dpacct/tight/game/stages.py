@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 
+import numpy as np
+
 from dpacct.errors import NotConverged
 from dpacct.rounds import Adjacency, Round, Schedule
 from dpacct.tight.game.backward import (
@@ -36,8 +38,9 @@ _A_MIXTURE, _USUAL_SLACK = 2e8, 4e-3
 _ALONE = 6
 # Two laws, each worth a few of those next to each other in memory.
 _STRATEGIES = 8
-# Windows hold so many deviations of the sum of losses.
-_DEVIATIONS = 4.4
+# Windows hold so many deviations of the sum of losses, where one round that crosses this share of a
+# window by itself is so rare, tilted, in all rounds together.
+_DEVIATIONS, _JUMP, _RARE_JUMP = 4.4, 1 / 4, 1e-4
 # The laws of two strategies for one kind of round.
 _TWO_LAWS = 8e5
 # Laws times losses that are kept at a time: less than a gigabyte.
@@ -84,7 +87,12 @@ def are_bounded(schedule: Schedule, plan: GamePlan, positions: Positions) -> boo
 
 def window_above(schedule: Schedule, plan: GamePlan, positions: Positions) -> int:
     """How many losses are worth keeping at a time in the upper frame; 0 for all."""
-    return _window(plan, plan.upper, lambda step: _laws_of_one(schedule, plan, positions, step))
+    return _window(
+        plan,
+        plan.upper,
+        schedule.rounds,
+        lambda step: _laws_of_one(schedule, plan, positions, step),
+    )
 
 
 def _laws_of_one(
@@ -98,26 +106,45 @@ def window_below(schedule: Schedule, plan: GamePlan) -> int:
     """The same for the lower frame."""
     round_ = schedule.phases[0].round
     return _window(
-        plan, plan.lower, lambda step: laws_below(round_, step, plan.negligible, plan.direction)
+        plan,
+        plan.lower,
+        schedule.rounds,
+        lambda step: laws_below(round_, step, plan.negligible, plan.direction),
     )
 
 
-def _window(plan: GamePlan, frame: Frame, laws_with: Callable[[float], list[Kernel]]) -> int:
+def _window(
+    plan: GamePlan, frame: Frame, rounds: int, laws_with: Callable[[float], list[Kernel]]
+) -> int:
     """The most losses for which transforms are shorter, if those hold what matters.
 
-    On its way from minus epsilon to about zero the loss stays, tilted, within half that many.
+    On its way from minus epsilon to about zero the loss stays, tilted, within half that many; but
+    not where one round may take it most of the way.
     """
-    least = math.ceil(_DEVIATIONS * plan.deviation / frame.step)
+    # Where the tilt is small the loss ends far from zero.
+    spread = math.hypot(plan.deviation, min(plan.deviation, 1 / frame.tilt))
+    least = math.ceil(_DEVIATIONS * spread / frame.step)
     if not 0 < least < frame.size:
         return 0
-    reach = reach_of_laws(laws_with(frame.step))
+    laws = laws_with(frame.step)
+    reach, usual = reach_of_laws(laws), plan.epsilon / (rounds * frame.step)
     found, length = 0, length_of(frame.size, reach)
     while True:
         length //= 2
         most = max(length - 1 - reach, (length - 1) // 2)
-        if most < least:
+        if most < least or rounds * _jumps(laws, frame, usual, _JUMP * most) > _RARE_JUMP:
             return found
         found = min(most, frame.size)
+
+
+def _jumps(laws: list[Kernel], frame: Frame, usual: float, far: float) -> float:
+    """How likely one round's loss, tilted, is further than this from the usual one, in steps."""
+    most = 0.0
+    for law in laws:
+        places = law.first + np.arange(len(law.masses))
+        tilted = law.masses * np.exp(frame.tilt * frame.step * places)
+        most = max(most, float(tilted[np.abs(places - usual) > far].sum() / tilted.sum()))
+    return most
 
 
 def stages_below(schedule: Schedule, plan: GamePlan, frame: Frame, window: int = 0) -> Below:
