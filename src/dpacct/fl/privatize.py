@@ -187,7 +187,7 @@ def privatize(
 
 def _check_kinds(deltas: object, like: object) -> None:
     """Dense tensors on one device that holds numbers: what would fail on the way is charged."""
-    rule = "updates are dense tensors on one device: a tensor [m, d], or a list of dictionaries"
+    rule = "updates are dense tensors on one device: a tensor [m, d], or a list of tensors by name"
     parts: list[object] = [deltas] if isinstance(deltas, Tensor) else []
     if not isinstance(deltas, Tensor | Sequence):
         raise InvalidParameter("deltas", type(deltas).__name__, rule)

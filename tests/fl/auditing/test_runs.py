@@ -236,6 +236,14 @@ def test_a_run_that_goes_on_is_refused(tmp_path):
         audit_run(lambda people: build(people).resume(), make_clients([5, 3, 4]), canaries=60)
 
 
+@pytest.mark.parametrize("name", ["checkpoint", "ledger"])
+def test_an_audit_charges_no_ledger_and_writes_no_checkpoint(tmp_path, name):
+    file = tmp_path / f"a.{name}"
+    with pytest.raises(Unsupported, match="without ledger= and checkpoint="):
+        audited(canaries=40, **{name: file})
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_run_of_other_clients_is_refused():
     others = make_clients([5, 3, 4])
     build = builder()

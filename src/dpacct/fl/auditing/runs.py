@@ -95,8 +95,8 @@ def audit_run(
     Args:
         build: makes the run for a population, e.g.
             ``lambda people: Federation(model, loss, people, rounds=20, ...)``. With a model of its
-            own, for it is trained, and without ledger and checkpoint, for both are written to;
-            cohorts of a fixed size are said for ``len(people)``.
+            own, for it is trained, and without ledger and checkpoint; cohorts of a fixed size are
+            said for ``len(people)``.
         clients: who else takes part.
         canaries: how many; each takes part or not (under replace-one: sends one of two opposite
             updates) by a coin. About 200 find noise that is 20 % too small.
@@ -126,7 +126,7 @@ def watched(run: Federation, people: Population) -> RoundLoop:
 
     Raises:
         InvalidParameter: it trains others.
-        Unsupported: nothing is promised, it goes on from a checkpoint, or has several processes.
+        Unsupported: nothing is promised, it has a ledger or a checkpoint, or several processes.
     """
     player = run.player
     if not isinstance(player, RoundLoop):
@@ -137,6 +137,9 @@ def watched(run: Federation, people: Population) -> RoundLoop:
         raise InvalidParameter("build", type(player.engine.clients).__name__, rule)
     if player.state.round:
         raise Unsupported("a run is audited from its beginning, and this one goes on from another")
+    if player.account.path is not None:
+        rule = "an audit releases nothing, so that it charges no ledger and keeps no checkpoint"
+        raise Unsupported(f"{rule}: build the run without ledger= and checkpoint=")
     reason = run.not_private_because
     if reason is not None:
         raise Unsupported(f"nothing is promised that could be tested: {reason}")
