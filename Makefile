@@ -10,7 +10,7 @@ FLOWER := $(FLOWER_VENV)/bin/python
 test: | $(PYTHON)
 	$(PYTHON) -m pytest -n auto
 
-# What is slow, what everyday runs take a sample of, and the properties again, on five times as many examples.
+# What is slow, what everyday runs take a sample of, and the properties again, on three times as many examples.
 thorough: flower | $(PYTHON)
 	DPACCT_TESTS=thorough $(PYTHON) -m pytest -n auto -m "hypothesis or slow or sampled" \
 		--ignore=tests/project/test_docs_examples.py

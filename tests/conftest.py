@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 # What everybody runs is the same everywhere, every time; exploration is asked for.
 settings.register_profile("quick", max_examples=20, derandomize=True, database=None, **SLOW)
-settings.register_profile("thorough", max_examples=100, derandomize=True, database=None, **SLOW)
+settings.register_profile("thorough", max_examples=60, derandomize=True, database=None, **SLOW)
 settings.register_profile("explore", max_examples=200, print_blob=True, **SLOW)
 PROFILE = os.environ.get("DPACCT_TESTS", "quick")
 settings.load_profile(PROFILE)
