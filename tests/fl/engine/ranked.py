@@ -185,6 +185,7 @@ def main() -> None:
     )  # fmt: skip
     for case in cases:
         CASES[case](Path(folder), int(rank))
+    distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
