@@ -604,6 +604,7 @@ if rank == 0:
 job.attach(run)
 steps = sum(job.epoch() for _ in range(4))
 t.torch.save((steps, job.loader.ended, module.module.weight), f"{{folder}}/{{rank}}.pt")
+t.torch.distributed.destroy_process_group()
 """
 
 
