@@ -11,12 +11,12 @@ import os.path
 
 def is_there(word: str) -> bool:
     """Whether a file of this name exists."""
-    return os.path.exists(word)  # noqa: PTH110
+    return os.path.exists(word)  # noqa: PTH110 - pathlib raises
 
 
 def has_folder(word: str) -> bool:
     """Whether there is a folder for a file of this name."""
-    return os.path.isdir(os.path.dirname(word) or ".")  # noqa: PTH112, PTH120
+    return os.path.isdir(os.path.dirname(word) or ".")  # noqa: PTH112, PTH120 - pathlib raises
 
 
 def names_a_file(word: str, endings: tuple[str, ...]) -> bool:

@@ -16,14 +16,19 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr, ndtri  # pyright: ignore[reportMissingTypeStubs]
 
-from dpacct.empirical.confidence import Estimate, largest_probability, least_probability
+from dpacct.empirical.confidence import (
+    OUTWARD,
+    Estimate,
+    largest_probability,
+    least_probability,
+)
 from dpacct.empirical.promises import Promise
 from dpacct.errors import InvalidParameter
 from dpacct.numerics.rounding import Array
 
 _CANDIDATES, _FEWEST = 100, 4
-# Of sums and logarithms of a few doubles.
-_ROUNDING = 1e-12
+# Of sums and logarithms of a few doubles, where a limit of a million runs is subtracted from one.
+_ROUNDING = 5e-10
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,7 @@ class Separated:
                 high = middle
             else:
                 low = middle
-        return high
+        return high * OUTWARD
 
 
 def separate(inside: Array, outside: Array, worth: Callable[[Separated], float]) -> Separated:

@@ -21,16 +21,16 @@ from dpacct.empirical.promises import Promise
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.auditing.canaries import Canaries
 from dpacct.fl.auditing.populations import with_canaries
-from dpacct.fl.auditing.runs import OTHERS, expected, watched
+from dpacct.fl.auditing.runs import MOST, checked_terms, epsilon_as_seen, expected, watched
+from dpacct.fl.auditing.watching import projections
 from dpacct.fl.clients import Population
 from dpacct.fl.engine.loop import RoundLoop
 from dpacct.fl.federation import Federation
 from dpacct.fl.privacy.findings import AuditFailed
 from dpacct.ledger import Event
 from dpacct.numerics.rounding import Array
-from dpacct.rounds import Adjacency, Round
+from dpacct.rounds import Adjacency
 
-_MOST = 1_000_000
 _FAULT = "one client is recognized more often than the charged budget of a round allows"
 
 
@@ -98,39 +98,30 @@ def audit_round(
         InvalidParameter: too few runs for the error. Unsupported: a run whose rounds cannot be
             repeated here, or for which nothing is promised.
     """
-    confidence = validate.positive_probability(
-        "confidence", confidence, "the confidence of an audit", below_one=True
-    )
-    error = validate.positive_probability("error", error, "the error of an audit")
-    number = validate.count("runs", runs, "runs of an audit", _MOST)
+    silent, error, confidence = checked_terms(others, error, confidence)
+    number = validate.count("runs", runs, "runs of an audit", MOST)
     least = least_runs(error)
     if number < least:
         rule = f"with an error of {error:g} an audit needs at least {least} runs of a round"
         raise InvalidParameter("runs", number, rule)
-    if others not in OTHERS:
-        raise InvalidParameter("others", others, f"the other clients are {' or '.join(OTHERS)}")
     planted = Canaries(1)
-    people = with_canaries(clients, planted, silent=others == "silent")
+    people = with_canaries(clients, planted, silent=silent)
     with build(people) as run:
         player = watched(run, people)
         inside, outside, event = _repeated(player, planted, number)
         delta, accountant = player.account.delta, player.account.accountant
-    free, judged = 1 - confidence, find_accountant(accountant)
+    free = 1 - confidence
     plan = player.engine.plan
     rate, replaced = plan.sampling.sampling_rate, plan.adjacency is Adjacency.REPLACE_ONE
     test = separate(inside, outside, lambda tried: tried.epsilon(delta, free))
     wide = separate(inside, outside, lambda tried: tried.distance(rate, free))
     promise = Promise.of(1 * event.charged, accountant)
-    low, high = validate.NOISE_MULTIPLIER_RANGE
-    noise, gaussian = wide.noise(rate, free, replaced=replaced), 0.0
-    if noise <= high:
-        # Beside the sum an adaptive bound releases a count, which only adds to it.
-        alone = Round(max(noise, low), plan.sampling, plan.adjacency)
-        gaussian = judged.epsilon(1 * alone, delta).lower
+    # Beside the sum an adaptive bound releases a count, which only adds to it.
+    noise = wide.noise(rate, free, replaced=replaced)
     return RoundAudit(
-        Spent.at(delta, judged.epsilon(1 * event.charged, delta)),
+        Spent.at(delta, find_accountant(accountant).epsilon(1 * event.charged, delta)),
         test.epsilon(delta, free),
-        gaussian,
+        epsilon_as_seen([event], [noise], delta, accountant),
         wide.tpr(free / 2),
         wide.fpr(free / 2),
         number,
@@ -158,11 +149,8 @@ def _repeated(player: RoundLoop, canary: Canaries, runs: int) -> tuple[Array, Ar
         found = engine.release(state, player.collect(engine.draw()))
         if found is None:
             raise Unsupported("too few noise shares arrived, and nothing was released")
-        sums = found.mean.vector.cpu() * engine.plan.cohort_size
-        if not bool(sums.isfinite().all()):
-            raise Unsupported("a round released numbers that are not finite")
-        projected = canary.directions.project(sums, aimed.weights)
-        return float(projected[0]) / aimed.clip_norm
+        sums = found.mean.vector * engine.plan.cohort_size
+        return float(projections(canary, sums, aimed, 1)[0])
 
     # One after the other: nothing that changes with time can tell them apart.
     pairs = [(shown(inside=True), shown(inside=False)) for _ in range(runs)]

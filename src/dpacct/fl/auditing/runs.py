@@ -31,8 +31,8 @@ from dpacct.fl.privacy.markers import scatter
 from dpacct.ledger import Event
 from dpacct.rounds import Adjacency, Phase, Round, Schedule
 
-# Canaries whose coins are tossed at all.
-_MOST = 1_000_000
+# Of canaries, and of repetitions of a round.
+MOST = 1_000_000
 OTHERS = ("silent", "heard")
 _NAMES = {
     "guesses": "more canaries were recognized than the charged budget allows",
@@ -162,18 +162,28 @@ class Wanted:
         Raises:
             InvalidParameter: a value out of range, or too few canaries for the error.
         """
-        confidence = validate.positive_probability(
-            "confidence", confidence, "the confidence of an audit", below_one=True
-        )
-        number = validate.count("canaries", canaries, "canaries of an audit", _MOST)
-        error = validate.positive_probability("error", error, "the error of an audit")
-        least = least_canaries(error)
+        number = validate.count("canaries", canaries, "canaries of an audit", MOST)
+        silent, wrong, sure = checked_terms(others, error, confidence)
+        least = least_canaries(wrong)
         if number < least:
-            words = f"with an error of {error:g} an audit needs at least {least}"
+            words = f"with an error of {wrong:g} an audit needs at least {least}"
             raise InvalidParameter("canaries", number, f"{words}: luck guesses fewer coins")
-        if others not in OTHERS:
-            raise InvalidParameter("others", others, f"the other clients are {' or '.join(OTHERS)}")
-        return cls(number, others == "silent", error, confidence)
+        return cls(number, silent, wrong, sure)
+
+
+def checked_terms(others: str, error: float, confidence: float) -> tuple[bool, float, float]:
+    """Whether the others are silent, the error, and the confidence of an audit; see `audit_run`.
+
+    Raises:
+        InvalidParameter: a value out of range.
+    """
+    sure = validate.positive_probability(
+        "confidence", confidence, "the confidence of an audit", below_one=True
+    )
+    wrong = validate.positive_probability("error", error, "the error of an audit")
+    if others not in OTHERS:
+        raise InvalidParameter("others", others, f"the other clients are {' or '.join(OTHERS)}")
+    return others == "silent", wrong, sure
 
 
 def conclude(
@@ -191,11 +201,12 @@ def conclude(
         charged: their epsilon. accountant: that proves it. clients: besides the canaries.
     """
     promise = Promise.of(_composed(event.charged for event in events), accountant)
-    judged = find_accountant(accountant)
     made = best_number(seen, charged.delta, 1 - wanted.confidence)
     shown = judge(seen, promise, made, charged.delta, wanted.error, wanted.confidence)
-    likely = _as_seen(events, shown.noise_factor)
-    gaussian = 0.0 if likely is None else judged.epsilon(likely, charged.delta).lower
+    # The spread is that of the updates' noise; at that of a count of clipped clients, released
+    # beside them, nobody looked.
+    noises = [shown.noise_factor * event.releases[0].noise_multiplier for event in events]
+    gaussian = epsilon_as_seen(events, noises, charged.delta, accountant)
     noise = events[0].charged.noise_multiplier
     return RunAudit(charged, shown, gaussian, len(events), clients, noise)
 
@@ -213,21 +224,23 @@ def _composed(rounds: Iterable[Round]) -> Schedule:
     return Schedule(Phase(each, 1) for each in rounds)
 
 
-def _as_seen(events: Sequence[Event], factor: float) -> Schedule | None:
-    """The updates alone, with noise that is at most this times what was charged; None: any noise.
+def epsilon_as_seen(
+    events: Sequence[Event], noises: Sequence[float], delta: float, accountant: str
+) -> float:
+    """What rounds of at most these noise multipliers exceed, 0 if there may be any noise.
 
-    The spread is that of the updates' noise; a count of clipped clients, released beside them, has
-    another, at which nobody looked.
+    Args:
+        events: as which they were charged; all but their noise is taken from them.
     """
-    noises = [factor * event.releases[0].noise_multiplier for event in events]
     low, high = validate.NOISE_MULTIPLIER_RANGE
     if max(noises) > high:
-        return None
+        return 0.0
     # More noise than was seen proves less.
-    return _composed(
+    seen = _composed(
         replace(event.charged, noise_multiplier=max(noise, low))
         for event, noise in zip(events, noises, strict=True)
     )
+    return find_accountant(accountant).epsilon(seen, delta).lower
 
 
 def _watch(

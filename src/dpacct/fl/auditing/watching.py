@@ -57,6 +57,20 @@ class Aimed:
         return cls(whole / shares, lengths, clip_norm)
 
 
+def projections(canaries: Canaries, released: Tensor, aimed: Aimed, number: int) -> Tensor:
+    """What a release shows of each direction, in clip norms; float64 [n].
+
+    Args:
+        released: the noisy sum [d]. aimed: of its round. number: of the round.
+    Raises:
+        Unsupported: it is not finite.
+    """
+    sums = released.cpu()
+    if not bool(sums.isfinite().all()):
+        raise Unsupported(f"round {number} released numbers that are not finite")
+    return canaries.directions.project(sums, aimed.weights) / aimed.clip_norm
+
+
 class Watch:
     """What the releases of a run showed so far.
 
@@ -78,12 +92,8 @@ class Watch:
         Raises:
             Unsupported: it is not finite.
         """
-        sums = released.cpu()
-        if not bool(sums.isfinite().all()):
-            number = len(self._noise) + 1
-            raise Unsupported(f"round {number} released numbers that are not finite")
-        projected = self._canaries.directions.project(sums, aimed.weights)
-        self._projections.append(projected / aimed.clip_norm)
+        number = len(self._noise) + 1
+        self._projections.append(projections(self._canaries, released, aimed, number))
         self._shifts.append(aimed.lengths / aimed.clip_norm)
         self._noise.append(event.releases[0].noise_multiplier)
 
