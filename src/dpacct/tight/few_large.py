@@ -10,6 +10,7 @@ Derivation: docs/derivations/few-large-losses.md.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 import numpy as np
 
@@ -21,10 +22,11 @@ from dpacct.pairs.dominating import Direction
 from dpacct.pairs.moments import log_moment
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import Contour
-from dpacct.tight.crossing import crossing
+from dpacct.tight.crossing import Bounding, crossing
 from dpacct.tight.few_large_guess import about_epsilon, about_log_delta
 from dpacct.tight.laws.faded import faded_delta, faded_mass
 from dpacct.tight.saddle import log_chernoff_factor, tilt_at_epsilon
+from dpacct.tight.small import SmallComposition
 from dpacct.tight.split import MARGIN, SplitComposition, split_at
 from dpacct.tight.tilts import cheapest_tilt
 
@@ -49,6 +51,26 @@ _LEAST_LOG_DELTA = -500.0
 _NEAR = 0.02
 
 
+class HardlyAny:
+    """Small losses alone where they have next to nothing, by Chernoff's bound."""
+
+    blur = 0.0
+
+    def __init__(self, split: SplitComposition, tilt: float) -> None:
+        self._tilt = tilt
+        self._log_small = split.log_small_moment(tilt) + log_chernoff_factor(tilt)
+
+    def delta(self, epsilon: float) -> Interval:
+        """Bounds of their part of delta."""
+        exponent = self._log_small - self._tilt * epsilon
+        slack = 16 * UNIT * (abs(self._log_small) + self._tilt * epsilon + 8)
+        return Interval(0.0, math.exp(min(max(exponent + slack, -700.0), 0.0)))
+
+    def delta_and_slope(self, epsilon: float) -> tuple[Interval, float]:
+        """The same; what hardly matters has no slope."""
+        return self.delta(epsilon), 0.0
+
+
 class FewLarge:
     """Bounds of delta near one epsilon.
 
@@ -65,9 +87,7 @@ class FewLarge:
         self._composition, self._epsilon = composition, epsilon
         self._floor, self._tilts, self._growth = _rest_below(composition, epsilon)
         enough = MARGIN * epsilon + self._rest(epsilon)
-        self._split, self._small_tilt = _split(composition, epsilon, enough, log_delta)
-        self._log_small = self._split.log_small_moment(self._small_tilt)
-        self._log_small += log_chernoff_factor(self._small_tilt)
+        self._split, self._small = _split(composition, epsilon, enough, log_delta)
         self._masses = [faded_mass(cut) for cut in self._split.cuts]
         saddle, at = tilt_at_epsilon(self._split, epsilon)
         loose = at.log_moment - saddle * epsilon - log_delta
@@ -101,13 +121,12 @@ class FewLarge:
         # P(A) bounds that part, too, and it is never below zero.
         lower = max(lower, 0.0)
         upper = min(upper + self._not_enough(epsilon), self._faded(epsilon, more=True))
-        exponent = self._log_small - self._small_tilt * epsilon
-        slack = 16 * UNIT * (abs(self._log_small) + self._small_tilt * epsilon + 8)
-        small = math.exp(min(max(exponent + slack, -700.0), 0.0))
-        total = found.upper + max(upper, 0.0) + small
+        small, small_slope = self._small.delta_and_slope(epsilon)
+        total = found.upper + max(upper, 0.0) + small.upper
         falling = slope * found.upper - (self._faded(epsilon) if lower > 0.0 else 0.0)
+        falling += small_slope * small.upper
         bounds = Interval.bracket(
-            max(0.0, (found.lower + lower) * (1 - 4 * UNIT)),
+            max(0.0, (found.lower + lower + small.lower) * (1 - 8 * UNIT)),
             min(1.0, max(found.upper, total) * (1 + 8 * UNIT)),
         )
         return bounds, falling / total
@@ -164,9 +183,10 @@ def composition_floor(composition: Composition) -> float:
 
 def _split(
     composition: Composition, epsilon: float, enough: float, log_delta: float
-) -> tuple[SplitComposition, float]:
-    """Where to split, and the tilt at which small losses alone have next to nothing."""
+) -> tuple[SplitComposition, Bounding]:
+    """Where to split, and bounds of what small losses alone have."""
     allowed = log_delta + math.log(_SMALL)
+    splits: list[SplitComposition] = []
     for share in _SHARES:
         found = split_at(composition, share * epsilon, enough, log_delta)
         tilts = np.geomspace(2.0, 60.0 / share, 14) / epsilon
@@ -175,7 +195,17 @@ def _split(
         ]
         best = int(np.argmin(costs))
         if costs[best] <= allowed:
-            return found, float(tilts[best])
+            return found, HardlyAny(found, float(tilts[best]))
+        splits.append(found)
+    for found in splits:
+        small = SmallComposition(found.cuts, found.precision, found.kinds)
+        saddle, at = tilt_at_epsilon(small, epsilon)
+        import os
+        if os.environ.get("DBG"): print("small", found.cuts[0].small, saddle, at, at.log_moment-saddle*epsilon, log_delta)
+        with suppress(NotConverged):
+            return found, Contour(
+                small, saddle, epsilon, log_delta, 0.0, at.variance, _MOST_NODES
+            )
     raise NotConverged("many small losses add up to what is asked for")
 
 

@@ -84,7 +84,7 @@ class SplitComposition:
         # Logarithm of all over small ones, and its derivatives.
         excess, slope, bend = 0.0, 0.0, 0.0
         for cut in self.cuts:
-            small, large = _sums(cut, tilt)
+            small, large = split_cumulants(cut, tilt)
             value, mean = value + cut.count * small.log_moment, mean + cut.count * small.mean
             variance += cut.count * small.variance
             odds = math.exp(min(large.log_moment - small.log_moment, 600.0))
@@ -102,7 +102,7 @@ class SplitComposition:
 
     def small_log_moment(self, tilt: float) -> float:
         """About `log_small_moment`."""
-        small = sum(cut.count * _sums(cut, tilt)[0].log_moment for cut in self.cuts)
+        small = sum(cut.count * split_cumulants(cut, tilt)[0].log_moment for cut in self.cuts)
         return small + self.precision * tilt * (1 + tilt) / 2
 
 
@@ -152,8 +152,8 @@ def _at_loss(loss: float, rate: float) -> float:
     return math.log1p(math.expm1(loss) / rate)
 
 
-def _sums(cut: Cut, tilt: float) -> tuple[Cumulants, Cumulants]:
-    """Of the small and of the large losses of one round."""
+def split_cumulants(cut: Cut, tilt: float) -> tuple[Cumulants, Cumulants]:
+    """Of the small and of the large losses of one round; nothing is proven of them."""
     loss, *log_masses = _points(cut)
     found: list[Cumulants] = []
     for log_mass in log_masses:

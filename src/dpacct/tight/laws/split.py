@@ -22,6 +22,7 @@ from dpacct.numerics.fourier import Weighted, characteristic_shift
 from dpacct.numerics.quadrature import ERROR_FACTOR, panel_nodes
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
 from dpacct.pairs.panels import PanelBounds, node_errors, panel_edges
+from dpacct.tight.laws.shifted import PanelMasses
 from dpacct.tight.laws.steps import Step
 from dpacct.tight.laws.truncated import start_for
 
@@ -175,6 +176,22 @@ class SplitLosses:
             at, weight, spread, moved = (part.ravel() for part in whole[:4])
             parts.append(Part(at, weight, spread, moved, whole[4], whole[5], log_scale))
         self.small, self.large = parts
+
+    def small_panels(self) -> tuple[PanelMasses, float]:
+        """The small losses left of the step, all rounded up, and the mass of those in it."""
+        cut, small, many = self._cut, self.small, self._many
+        each = small.weight.reshape(len(small.size) - 1, -1).sum(axis=1)
+        masses = each * (1 + 2 * small.slack) + 2 * small.size[:-1]
+        order = 1 + self._tilt
+        exponent = order * math.log1p(cut.rate * math.expm1(cut.first)) - self._top
+        exponent -= (cut.noise * cut.first + 0.5 / cut.noise) ** 2 / 2
+        left = PanelMasses(
+            *(order, cut.rate, cut.noise, self._edges[: many + 1]),
+            masses=masses[:many],
+            tail=2 * float(small.size[-1]),
+            end=2 * math.exp(min(exponent, 700.0)) / small.total,
+        )
+        return left, float(masses[many:].sum()) * (1 + 1e-9)
 
     def large_decay(self, times: Array) -> Array:
         """Bounds of |phi(t')| of the large losses for every t' >= t."""

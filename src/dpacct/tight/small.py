@@ -1,0 +1,66 @@
+"""A composition in which all losses are small: the part of `split` that has no large one.
+
+Where small losses add up to as much as one large loss, they have a contour of their own: without
+large ones their moments are tame, and their tilt is the one that suits them.
+
+Derivation: docs/derivations/few-large-losses.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpacct.numerics.rounding import UNIT, Array, Bounds
+from dpacct.tight.laws.cumulants import Cumulants
+from dpacct.tight.laws.small import SmallLosses
+from dpacct.tight.laws.split import Cut, SplitLosses
+from dpacct.tight.split import split_cumulants
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SmallComposition:
+    """The measure of all outcomes with small losses alone, times one Gaussian.
+
+    Attributes:
+        cuts: the kinds of rounds.
+        precision: variance of the Gaussian loss.
+        kinds: number of distinct pairs of the whole composition, for rounding.
+    """
+
+    cuts: tuple[Cut, ...]
+    precision: float
+    kinds: int
+
+    def laws(self, tilt: float, frequency: float) -> list[SmallLosses]:
+        """See `contour.Composed`."""
+        return [SmallLosses(SplitLosses(cut, tilt, frequency)) for cut in self.cuts]
+
+    def log_moment(self, tilt: float | Array) -> Bounds:
+        """See `contour.Composed`."""
+        tilts = np.atleast_1d(np.asarray(tilt, dtype=np.float64))
+        lower = self.precision * tilts * (1 + tilts) / 2
+        upper, size = lower.copy(), lower.copy()
+        for k, c in enumerate(tilts.tolist()):
+            for law in self.laws(c, 0.0):
+                lower[k] += law.count * float(law.log_moment.lower)
+                upper[k] += law.count * float(law.log_moment.upper)
+                size[k] += law.count * abs(float(law.log_moment.upper))
+        slack = UNIT * (4 * self.kinds + 16) * (size + np.abs(upper))
+        shape = np.shape(tilt)
+        return Bounds((lower - slack).reshape(shape), (upper + slack).reshape(shape))
+
+    def log_moment_above(self, tilts: Array) -> Array:
+        """See `contour.Composed`."""
+        return self.log_moment(tilts).upper
+
+    def cumulants(self, tilt: float) -> Cumulants:
+        """See `contour.Composed`; nothing is proven of them."""
+        value = self.precision * tilt * (1 + tilt) / 2
+        mean, variance = self.precision * (0.5 + tilt), self.precision
+        for cut in self.cuts:
+            part = split_cumulants(cut, tilt)[0]
+            value, mean = value + cut.count * part.log_moment, mean + cut.count * part.mean
+            variance += cut.count * part.variance
+        return Cumulants(value, mean, max(variance, 1e-300))
