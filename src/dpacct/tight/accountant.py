@@ -31,7 +31,7 @@ from dpacct.rounds import Schedule
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import Engine, Solver, find_engine
 from dpacct.tight.game.played import is_played
-from dpacct.tight.moment_bounds import chernoff_delta
+from dpacct.tight.moment_bounds import NEXT_TO_NOTHING, chernoff_delta
 
 # Whether a bound, found for one direction, surely covers the other one, too.
 Covers = Callable[[Composition, float], bool]
@@ -153,7 +153,8 @@ class TightAccountant:
             return Interval(certain, 1.0)
         proven = self._delta(proven_pair, schedule, epsilon)
         upper = proven.upper
-        if upper >= 1.0 or proven.lower < _WIDE * upper:
+        wide = proven.lower < _WIDE * upper and upper > NEXT_TO_NOTHING
+        if upper >= 1.0 or wide:
             upper = min(upper, _FALLBACK.upper_delta(schedule, epsilon))
         if _achieves_what_is_proven(schedule):
             lower = proven.lower

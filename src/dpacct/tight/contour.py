@@ -130,15 +130,9 @@ class Contour:
 
         precision = composition.precision + self.blur
         s = tilt + 1j * self._t
-        # c (1 + c) is left out of s (1 + s): the value is relative to M(c).
-        log_value = precision / 2 * (1j * self._t * (1 + 2 * tilt) - self._t**2)
-        rounding = UNIT * (composition.kinds + 8)
-        error = rounding * precision * self._t * np.abs(1 + tilt + s)
-        for law in laws:
-            sampled, sampled_error = law.log_characteristic(self._step, number)
-            log_value += sampled
-            error += sampled_error
-        self._log_value, self._error = log_value, error
+        self._log_value, self._error = log_integrand(
+            laws, precision, composition.kinds, s, self._step
+        )
         self._horizon = -1.0
         self._kernel = 1 / (s * (1 + s))
         self._weights = np.full(number, self._step / math.pi)
@@ -223,13 +217,8 @@ class Contour:
             return
         self._horizon = 1.5 * epsilon
         phase = self._t * self._horizon
-        error = self._error + 4 * UNIT * (phase + np.abs(self._log_value)) + 64 * UNIT
-        # |v| (e^error - 1) <= |v| error e^error; a large error is not clipped, and what is not
-        # finite is no bound: see `delta_and_slope`.
+        off = terms_error(self._log_value, self._error, phase, self._weights)
         with np.errstate(over="ignore", invalid="ignore"):
-            off = error * np.exp(self._log_value.real + error)
-            off += 2 * UNIT * len(phase) * np.exp(self._log_value.real)
-            off *= self._weights * (1 + 1e-9)
             self._slack = float(np.abs(self._kernel) @ off) + self._cut
             self._density_slack = float(off.sum()) + self._density_cut
 
@@ -244,6 +233,37 @@ class Contour:
             exponent = log_upper + blurred - tilt * epsilon - gap
             right = min(right, math.exp(min(exponent, 700.0)) / -math.expm1(-gap))
         return (left + right) * 1.01
+
+
+def log_integrand(
+    laws: Sequence[Law], precision: float, kinds: int, s: ComplexArray, step: float
+) -> tuple[ComplexArray, Array]:
+    """log of M(s) / M(c) at the nodes s = c + i k step, and a bound of its error.
+
+    c (1 + c) is left out of s (1 + s) in the Gaussian's moment: the value is relative to M(c).
+    """
+    tilt, t = float(s[0].real), s.imag
+    log_value: ComplexArray = precision / 2 * (1j * t * (1 + 2 * tilt) - t**2)
+    # Beside a tilt below zero |1 + c + s| may be less than what is rounded.
+    error = UNIT * (kinds + 8) * precision * t * (1 + abs(tilt) + np.abs(s))
+    for law in laws:
+        sampled, sampled_error = law.log_characteristic(step, len(t))
+        log_value = log_value + sampled
+        error = error + sampled_error
+    return log_value, error
+
+
+def terms_error(log_value: ComplexArray, error: Array, phase: Array, weights: Array) -> Array:
+    """Bounds of what the terms of the sum are off by, but for their kernel.
+
+    |v| (e^error - 1) <= |v| error e^error; a large error is not clipped, and what is not finite is
+    no bound: whoever takes the sum looks.
+    """
+    error = error + 4 * UNIT * (phase + np.abs(log_value)) + 64 * UNIT
+    with np.errstate(over="ignore", invalid="ignore"):
+        off = error * np.exp(log_value.real + error)
+        off += 2 * UNIT * len(phase) * np.exp(log_value.real)
+        return off * (weights * (1 + 1e-9))
 
 
 def _first_enough(log_terms: Array, number: NDArray[np.int64], log_cut: float) -> int | None:

@@ -29,7 +29,7 @@ from dpacct.pairs.gaussian import gaussian_delta, gaussian_epsilon
 from dpacct.pairs.one_round import one_round_delta
 from dpacct.tight.composition import Composition
 from dpacct.tight.inversion import inversion_delta, inversion_epsilon
-from dpacct.tight.moment_bounds import chernoff_delta, pinsker_delta
+from dpacct.tight.moment_bounds import NEXT_TO_NOTHING, chernoff_delta, pinsker_delta
 
 Solver = Callable[[Composition, float], Interval]
 
@@ -80,7 +80,7 @@ def _auto_delta(composition: Composition, epsilon: float) -> Interval:
             raise
         return Interval.bracket(least, upper)
     upper = min(1.0, (found.upper + lost) * (1 + 2 * UNIT)) if lost else found.upper
-    if found.lower < _NARROW * upper:
+    if NEXT_TO_NOTHING < upper and found.lower < _NARROW * upper:
         # Next to nothing a contour knows less than the total variation.
         with suppress(NotConverged):
             upper = min(upper, pinsker_delta(composition))
@@ -127,7 +127,7 @@ def _either(contour: Solver, grid: Solver, composition: Composition, at: float) 
         first = contour(composition, at)
     except NotConverged:
         return grid(composition, at)
-    if first.width <= _NARROW * first.upper:
+    if first.width <= _NARROW * first.upper or first.upper <= NEXT_TO_NOTHING:
         return first
     try:
         second = grid(composition, at)

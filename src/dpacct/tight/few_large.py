@@ -20,6 +20,7 @@ from dpacct.numerics.fourier import MAX_FREQUENCIES
 from dpacct.numerics.rounding import UNIT, Array
 from dpacct.pairs.dominating import Direction
 from dpacct.pairs.moments import log_moment
+from dpacct.tight.complement import Complement, lies_below
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import Contour
 from dpacct.tight.crossing import Bounding, crossing
@@ -27,7 +28,7 @@ from dpacct.tight.few_large_guess import about_epsilon, about_log_delta
 from dpacct.tight.laws.faded import faded_delta, faded_mass
 from dpacct.tight.saddle import log_chernoff_factor, tilt_at_epsilon
 from dpacct.tight.small import SmallComposition
-from dpacct.tight.split import MARGIN, SplitComposition, split_at
+from dpacct.tight.split import MARGIN, SplitComposition, sharpness, split_at
 from dpacct.tight.tilts import cheapest_tilt
 
 _MAX_KINDS = 8
@@ -45,8 +46,10 @@ _WIDE = 1e-6
 _LOOSEST, _LOOSE_IN_ALL = 4.0, 12.5
 # Beyond this multiple of it nothing is asked for.
 _TOO_FAR = 3.0
-# Where nothing is known of delta, so little of it is cut off.
-_LEAST_LOG_DELTA = -500.0
+# Where nothing is known of delta, so little of it is cut off, and what it may be below that.
+_LEAST_LOG_DELTAS, _SPARE, _MOST = (-100.0, -300.0, -600.0), 20.0, 680.0
+# The exponential of a larger epsilon overflows.
+_FARTHEST = 600.0
 # Accuracy of the estimate that a contour begins with.
 _NEAR = 0.02
 
@@ -89,13 +92,7 @@ class FewLarge:
         enough = MARGIN * epsilon + self._rest(epsilon)
         self._split, self._small = _split(composition, epsilon, enough, log_delta)
         self._masses = [faded_mass(cut) for cut in self._split.cuts]
-        saddle, at = tilt_at_epsilon(self._split, epsilon)
-        loose = at.log_moment - saddle * epsilon - log_delta
-        loosest = min(max(_LOOSE_IN_ALL - loose, 0.0), _LOOSEST)
-        tilt = cheapest_tilt(self._split, saddle, epsilon, log_delta, loosest)
-        self._contour = Contour(
-            self._split, tilt, epsilon, log_delta, 0.0, at.variance, _MOST_NODES
-        )
+        self._contour = _of_large(self._split, epsilon, log_delta)
 
     @classmethod
     def applies(cls, composition: Composition) -> bool:
@@ -117,10 +114,7 @@ class FewLarge:
         if epsilon > _TOO_FAR * self._epsilon:
             raise NotConverged("epsilon is far above the one that the losses were split for")
         found, slope = self._contour.delta_and_slope(epsilon)
-        lower, upper = faded_delta(epsilon, self._composition.counts, self._masses)
-        # P(A) bounds that part, too, and it is never below zero.
-        lower = max(lower, 0.0)
-        upper = min(upper + self._not_enough(epsilon), self._faded(epsilon, more=True))
+        lower, upper = self._faded_part(epsilon)
         small, small_slope = self._small.delta_and_slope(epsilon)
         total = found.upper + max(upper, 0.0) + small.upper
         falling = slope * found.upper - (self._faded(epsilon) if lower > 0.0 else 0.0)
@@ -130,6 +124,14 @@ class FewLarge:
             min(1.0, max(found.upper, total) * (1 + 8 * UNIT)),
         )
         return bounds, falling / total
+
+    def _faded_part(self, epsilon: float) -> tuple[float, float]:
+        """Bounds of what outcomes with a faded loss have: at least 0, at most P(A)."""
+        most = self._faded(epsilon, more=True)
+        if epsilon > _FARTHEST:
+            return 0.0, most
+        lower, upper = faded_delta(epsilon, self._composition.counts, self._masses)
+        return max(lower, 0.0), min(upper + self._not_enough(epsilon), most)
 
     def _faded(self, epsilon: float, *, more: bool = False) -> float:
         """e^eps times an upper bound of Q(A), or one of P(A)."""
@@ -181,6 +183,18 @@ def composition_floor(composition: Composition) -> float:
     return float(-np.log1p(-composition.rates) @ composition.counts) * (1 + 1e-9)
 
 
+def _of_large(split: SplitComposition, epsilon: float, log_delta: float) -> Bounding:
+    """Bounds of what outcomes with a large loss have."""
+    if lies_below(split, epsilon):
+        with suppress(NotConverged):
+            return Complement(split, epsilon, log_delta, _MOST_NODES)
+    saddle, at = tilt_at_epsilon(split, epsilon)
+    loose = at.log_moment - saddle * epsilon - log_delta
+    loosest = min(max(_LOOSE_IN_ALL - loose, 0.0), _LOOSEST)
+    tilt = cheapest_tilt(split, saddle, epsilon, log_delta, loosest)
+    return Contour(split, tilt, epsilon, log_delta, 0.0, at.variance, _MOST_NODES)
+
+
 def _split(
     composition: Composition, epsilon: float, enough: float, log_delta: float
 ) -> tuple[SplitComposition, Bounding]:
@@ -188,8 +202,12 @@ def _split(
     allowed = log_delta + math.log(_SMALL)
     splits: list[SplitComposition] = []
     for share in _SHARES:
-        found = split_at(composition, share * epsilon, enough, log_delta)
-        tilts = np.geomspace(2.0, 60.0 / share, 14) / epsilon
+        try:
+            found = split_at(composition, share * epsilon, enough, log_delta)
+        except NotConverged:
+            # Further down there may be large ones.
+            continue
+        tilts = np.geomspace(2.0, 60.0 / (share * sharpness(log_delta)), 14) / epsilon
         costs = [
             found.small_log_moment(b) + log_chernoff_factor(b) - b * epsilon for b in tilts.tolist()
         ]
@@ -234,5 +252,12 @@ def few_large_delta(composition: Composition, epsilon: float) -> Interval:
     """delta(eps) of one direction of a composition, eps > 0; see `few_large_epsilon`."""
     if not epsilon > 0.0:
         raise NotConverged("every loss above zero is large")
-    log_delta = about_log_delta(composition, epsilon, _LEAST_LOG_DELTA)[0]
+    log_delta = -math.inf
+    for least in _LEAST_LOG_DELTAS:
+        log_delta = about_log_delta(composition, epsilon, least)[0]
+        # What is cut off then is far less.
+        if log_delta > least - _SPARE:
+            break
+    if not log_delta > -_MOST:
+        raise NotConverged("nothing is known of delta")
     return FewLarge(composition, epsilon, min(log_delta, 0.0)).delta(epsilon)

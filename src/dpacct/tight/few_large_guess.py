@@ -14,6 +14,8 @@ from dpacct.tight.split import MARGIN, check_reach, split_at
 
 # The share of epsilon where small losses end, and the least epsilon.
 _USUAL, _LEAST = 0.15, 1e-12
+# The exponential of a larger epsilon overflows.
+_FARTHEST = 600.0
 # The longest step, in the logarithm of epsilon.
 _FAR_OFF = 2.0
 
@@ -48,7 +50,7 @@ def epsilon_near(composition: Composition, log_delta: float, epsilon: float) -> 
     Raises:
         NotConverged: losses are too large for any split there.
     """
-    check_reach(composition, MARGIN * epsilon)
+    check_reach(composition, MARGIN * epsilon, log_delta)
     found, slope = about_log_delta(composition, epsilon, log_delta)
     if not slope < 0.0:
         return epsilon * math.exp(-_FAR_OFF)
@@ -70,9 +72,12 @@ def about_log_delta(
     except NotConverged:
         # What is enough by itself is not rare.
         return 0.0, -saddle
-    faded = max(faded_delta(epsilon, composition.counts, masses)[1], 1e-300)
+    faded, falling = 1e-300, 0.0
+    if epsilon < _FARTHEST:
+        faded = max(faded_delta(epsilon, composition.counts, masses)[1], 1e-300)
+        # Of what is faded out the derivative is minus e^eps times the mass under Q.
+        rows = zip(composition.counts.tolist(), masses, strict=True)
+        falling = math.exp(epsilon) * sum(n * mass.most for n, mass in rows)
     several = math.exp(min(log_delta_estimate(saddle, at, epsilon), 0.0))
-    # Of what is faded out the derivative is minus e^eps times the mass under Q.
-    base = sum(n * mass.most for n, mass in zip(composition.counts.tolist(), masses, strict=True))
-    falling = saddle * several + math.exp(epsilon) * base
+    falling += saddle * several
     return math.log(faded + several), -falling / (faded + several)

@@ -14,7 +14,7 @@ from dpacct.numerics.rounding import UNIT
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import Composed, Contour
 from dpacct.tight.crossing import crossing
-from dpacct.tight.moment_bounds import chernoff_delta
+from dpacct.tight.moment_bounds import NEXT_TO_NOTHING, chernoff_delta
 from dpacct.tight.saddle import (
     epsilon_estimate,
     log_delta_estimate,
@@ -43,6 +43,8 @@ HEAVY = 12.0
 _LOST, _FAR = 1e-8, 1e-26
 # With less noise than this the moments explode long before that.
 _LOUD = 1.5
+# Where nothing is known of it, what a delta is at least of which most losses are above epsilon.
+_CERTAIN = 0.01
 # Nodes of a contour without a blur, where most of the tail is gone.
 _MANY = 8000
 
@@ -62,6 +64,9 @@ def inversion_delta(composition: Composition, epsilon: float) -> Interval:
         if best.width <= _WIDE * best.upper:
             return best
     if not TruncatedComposition.applies(composition):
+        best = _from_below(composition, epsilon, best)
+        if best.width <= _WIDE * best.upper:
+            return best
         return _refine_delta(composition, 0.0, epsilon, best)
     best = Interval(best.lower, min(best.upper, chernoff_delta(composition, epsilon)))
     if _is_loud(composition):
@@ -78,6 +83,14 @@ def inversion_delta(composition: Composition, epsilon: float) -> Interval:
             best = _intersection(best, few_large_delta(composition, epsilon))
             if best.width <= _WIDE * best.upper:
                 return best
+    best = _from_below(composition, epsilon, best)
+    if best.width <= _WIDE * best.upper:
+        return best
+    from dpacct.tight.hardly_ever import far_delta  # noqa: PLC0415 - as said
+
+    best = Interval(best.lower, min(best.upper, far_delta(composition, epsilon)))
+    if best.upper <= NEXT_TO_NOTHING:
+        return best
     for attempts in (1, _ATTEMPTS):
         # What may be lost depends on what is left: a first, coarse contour tells that.
         aim = best.lower if best.lower > 0.0 else 1e-5 * best.upper
@@ -93,6 +106,17 @@ def _plain_delta(composition: Composed, lost: float, epsilon: float) -> Interval
     most = _MANY if lost else None
     found = Contour(composition, tilt, epsilon, log_delta, 0.0, at.variance, most).delta(epsilon)
     return Interval(found.lower, min(1.0, (found.upper + lost) * (1 + 4 * UNIT)))
+
+
+def _from_below(composition: Composition, epsilon: float, best: Interval) -> Interval:
+    """What a contour left of zero adds, where most losses are above epsilon."""
+    from dpacct.tight.complement import Complement, lies_below  # noqa: PLC0415 - hardly any needs it
+
+    with suppress(NotConverged):
+        if lies_below(composition.alike(), epsilon):
+            log_delta = math.log(max(best.lower, _CERTAIN))
+            best = _intersection(best, Complement(composition, epsilon, log_delta).delta(epsilon))
+    return best
 
 
 def _few_kinds(composition: Composed) -> Composed:

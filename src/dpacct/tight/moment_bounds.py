@@ -8,6 +8,8 @@ from dpacct.numerics.rounding import UNIT
 from dpacct.tight.composition import Composition
 from dpacct.tight.saddle import log_chernoff_factor, tilt_at_epsilon
 
+# A bound of delta that is as good as zero: nobody asks how far below it the truth is.
+NEXT_TO_NOTHING = 1e-290
 # Where the Renyi divergence is nearly that of Kullback and Leibler; 1 + c is exact.
 _PINSKER_TILT = 2.0**-10
 

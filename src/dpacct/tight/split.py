@@ -32,6 +32,8 @@ _LOST = 1e-15
 _STEP, _FADE, _KEPT = 10.0, 8.5, 12.5
 # Where a loss is half faded out, in units of what is enough by itself.
 _FADED = 1.4
+# Below a delta of e to minus this steps are narrower.
+_SHARP = 60.0
 # How far above the epsilon that was guessed it is enough.
 MARGIN = 1.05
 # Nothing that matters lies further out in the Gaussian's exponent.
@@ -117,11 +119,12 @@ def split_at(
     Raises:
         NotConverged: some kind of round has no loss between, or too large ones.
     """
-    check_reach(composition, enough)
-    lost = math.exp(max(log_delta, -600.0)) * _LOST / float(composition.counts.sum())
-    small = Step(center, 0.75 * center / _STEP)
-    width = (_FADED - 1) * enough / _FADE
-    faded = Step(_FADED * enough, width)
+    check_reach(composition, enough, log_delta)
+    lost = _lost_each(composition, log_delta)
+    sharp = sharpness(log_delta)
+    small = Step(center, 0.75 * sharp * center / _STEP)
+    width = (_FADED - 1) * sharp * enough / _FADE
+    faded = Step((1 + (_FADED - 1) * sharp) * enough, width)
     cuts: list[Cut] = []
     rows = zip(composition.rates, composition.noise, composition.counts, strict=True)
     for rate, noise, count in ((float(q), float(z), float(n)) for q, z, n in rows):
@@ -130,19 +133,33 @@ def split_at(
         if first >= end:
             raise NotConverged("no loss of some kind of round is large")
         sure = min(_at_loss(center + _STEP * small.width, rate), end)
-        fading = _at_loss(enough, rate)
+        fading = min(_at_loss(enough, rate), end)
         cuts.append(Cut(rate, noise, count, small, first, sure, faded, fading, end))
     return SplitComposition(tuple(cuts), composition.precision, composition.kinds)
 
 
-def check_reach(composition: Composition, enough: float) -> None:
+def sharpness(log_delta: float) -> float:
+    """By what steps are narrower where the density falls steeply across them."""
+    return min(1.0, _SHARP / max(-log_delta, 1.0))
+
+
+def check_reach(composition: Composition, enough: float, log_delta: float) -> None:
     """Refuse losses so large that their exponentials overflow.
 
     Raises:
         NotConverged: they are.
     """
-    if 2 * enough - math.log(float(composition.rates.min())) > _FARTHEST:
+    farthest = 2 * enough - math.log(float(composition.rates.min()))
+    if farthest > _FARTHEST:
+        lost = _lost_each(composition, log_delta)
+        farthest = min(farthest, end_for(0.5, float(composition.noise.min()), lost))
+    if farthest > _FARTHEST:
         raise NotConverged("the losses of so little noise are too large")
+
+
+def _lost_each(composition: Composition, log_delta: float) -> float:
+    """What each round may lose beyond its end."""
+    return math.exp(max(log_delta, -600.0)) * _LOST / float(composition.counts.sum())
 
 
 def _at_loss(loss: float, rate: float) -> float:
