@@ -27,7 +27,7 @@ from dpacct.tight.contour import Composed, Law, log_integrand, terms_error
 from dpacct.tight.laws.decay import decay_table
 
 # Aliases are about e^-32 of delta; of what is cut off the first that can be reached is taken.
-_ALIAS, _TRUNCATIONS = 32.0, (26.0, 20.0, 16.0)
+_ALIAS, _TRUNCATIONS = 32.0, (26.0, 20.0, 16.0, 13.0)
 _TABLE_LENGTH = 100
 # The tilt is e^y / (1 + e^y) - 1, and found to this accuracy in y.
 _TOLERANCE, _FARTHEST = 0.05, 30.0
@@ -66,7 +66,7 @@ class Complement:
         variance = composition.cumulants(c).variance
         laws = composition.laws(c, min(9.0 / math.sqrt(variance), most * self._step))
         log_scale = self._log_moment[0] - c * epsilon
-        number = self._nodes(composition.precision, laws, min(0.0, log_delta - log_scale), most)
+        number = self._nodes(composition.precision, laws, log_delta - log_scale, most)
         self._t: Array = self._step * np.arange(float(number))
         laws = composition.laws(c, float(self._t[-1]))
         s = c + 1j * self._t
@@ -86,9 +86,7 @@ class Complement:
         ]
         return max(min(size for right, size in needed if right is side) for side in (True, False))
 
-    def _nodes(
-        self, precision: float, laws: Sequence[Law], log_least: float, most: int
-    ) -> int:
+    def _nodes(self, precision: float, laws: Sequence[Law], log_least: float, most: int) -> int:
         """The number of nodes; sets the truncation."""
         first = 4 * self._step
         table = decay_table(first, _TABLE_LENGTH)

@@ -80,7 +80,7 @@ def _auto_delta(composition: Composition, epsilon: float) -> Interval:
             raise
         return Interval.bracket(least, upper)
     upper = min(1.0, (found.upper + lost) * (1 + 2 * UNIT)) if lost else found.upper
-    if NEXT_TO_NOTHING < upper and found.lower < _NARROW * upper:
+    if upper > NEXT_TO_NOTHING and found.lower < _NARROW * upper:
         # Next to nothing a contour knows less than the total variation.
         with suppress(NotConverged):
             upper = min(upper, pinsker_delta(composition))

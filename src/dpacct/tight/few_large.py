@@ -36,6 +36,8 @@ _MAX_KINDS = 8
 _SMALL = 1e-8
 # Where small losses end, in units of epsilon: the first that is small enough is taken.
 _SHARES = (0.6, 0.42, 0.3, 0.2, 0.13, 0.08, 0.05, 0.03)
+# How far below zero all other rounds may be, in units of epsilon.
+_MOST_REST = 200.0
 # Nothing that matters lies further out in the Gaussian's exponent.
 _SURE = 28.0
 _MOST_NODES = MAX_FREQUENCIES // 4
@@ -158,7 +160,7 @@ class FewLarge:
         """How far below zero all other rounds hardly ever are under Q."""
         found = float(np.min((self._growth + _SURE) / self._tilts))
         found = min(found, self._floor)
-        if not found <= 2 * epsilon:
+        if not found <= _MOST_REST * epsilon:
             raise NotConverged("all other rounds may make up for one large loss")
         return found
 
@@ -218,12 +220,8 @@ def _split(
     for found in splits:
         small = SmallComposition(found.cuts, found.precision, found.kinds)
         saddle, at = tilt_at_epsilon(small, epsilon)
-        import os
-        if os.environ.get("DBG"): print("small", found.cuts[0].small, saddle, at, at.log_moment-saddle*epsilon, log_delta)
         with suppress(NotConverged):
-            return found, Contour(
-                small, saddle, epsilon, log_delta, 0.0, at.variance, _MOST_NODES
-            )
+            return found, Contour(small, saddle, epsilon, log_delta, 0.0, at.variance, _MOST_NODES)
     raise NotConverged("many small losses add up to what is asked for")
 
 

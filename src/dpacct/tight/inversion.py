@@ -45,6 +45,8 @@ _LOST, _FAR = 1e-8, 1e-26
 _LOUD = 1.5
 # Where nothing is known of it, what a delta is at least of which most losses are above epsilon.
 _CERTAIN = 0.01
+# A width with which no blurred contour can compete there.
+_NEARLY = 1e-5
 # Nodes of a contour without a blur, where most of the tail is gone.
 _MANY = 8000
 
@@ -84,7 +86,7 @@ def inversion_delta(composition: Composition, epsilon: float) -> Interval:
             if best.width <= _WIDE * best.upper:
                 return best
     best = _from_below(composition, epsilon, best)
-    if best.width <= _WIDE * best.upper:
+    if best.width <= _NEARLY * best.upper:
         return best
     from dpacct.tight.hardly_ever import far_delta  # noqa: PLC0415 - as said
 
