@@ -37,10 +37,10 @@ _SMALL = 1e-8
 # Where small losses end, in units of epsilon: the first that is small enough is taken.
 _SHARES = (0.6, 0.42, 0.3, 0.2, 0.13, 0.08, 0.05, 0.03)
 # How far below zero all other rounds may be, in units of epsilon.
-_MOST_REST = 200.0
+_MOST_REST = 3000.0
 # Nothing that matters lies further out in the Gaussian's exponent.
 _SURE = 28.0
-_MOST_NODES = MAX_FREQUENCIES // 4
+_MOST_NODES = MAX_FREQUENCIES // 2
 # The contour was made for another epsilon if it is this much too large or too small.
 _FAR_OFF, _ATTEMPTS = 0.03, 4
 _WIDE = 1e-6
