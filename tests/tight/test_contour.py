@@ -16,7 +16,7 @@ from dpacct.pairs.dominating import Direction, SampledGaussianPair
 from dpacct.tight import contour
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import Contour
-from dpacct.tight.inversion import inversion_delta
+from dpacct.tight.inverted_delta import inversion_delta
 from dpacct.tight.moment_bounds import chernoff_delta
 from dpacct.tight.saddle import log_chernoff_factor, log_delta_estimate, tilt_at_epsilon
 from dpacct.tight.truncation import TruncatedComposition

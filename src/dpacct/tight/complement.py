@@ -69,7 +69,7 @@ class Complement:
         number = self._nodes(composition.precision, laws, log_delta - log_scale, most)
         self._t: Array = self._step * np.arange(float(number))
         laws = composition.laws(c, float(self._t[-1]))
-        s = c + 1j * self._t
+        s = np.asarray(c + 1j * self._t, dtype=np.complex128)
         self._log_value, self._error = log_integrand(
             laws, composition.precision, composition.kinds, s, self._step
         )
@@ -84,7 +84,9 @@ class Complement:
             (other > c, (top - other * epsilon - log_delta + _ALIAS) / abs(other - c))
             for other, top in self._others
         ]
-        return max(min(size for right, size in needed if right is side) for side in (True, False))
+        sides = [min(size for right, size in needed if right is side) for side in (True, False)]
+        # Where next to nothing is left any distance will do.
+        return max(*sides, 1.0)
 
     def _nodes(self, precision: float, laws: Sequence[Law], log_least: float, most: int) -> int:
         """The number of nodes; sets the truncation."""

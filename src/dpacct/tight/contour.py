@@ -129,7 +129,7 @@ class Contour:
             laws = composition.laws(tilt, last)
 
         precision = composition.precision + self.blur
-        s = tilt + 1j * self._t
+        s = np.asarray(tilt + 1j * self._t, dtype=np.complex128)
         self._log_value, self._error = log_integrand(
             laws, precision, composition.kinds, s, self._step
         )
@@ -243,13 +243,14 @@ def log_integrand(
     c (1 + c) is left out of s (1 + s) in the Gaussian's moment: the value is relative to M(c).
     """
     tilt, t = float(s[0].real), s.imag
-    log_value: ComplexArray = precision / 2 * (1j * t * (1 + 2 * tilt) - t**2)
+    phase = 1j * t * (1 + 2 * tilt) - t**2
+    log_value = np.asarray(precision / 2 * phase, dtype=np.complex128)
     # Beside a tilt below zero |1 + c + s| may be less than what is rounded.
     error = UNIT * (kinds + 8) * precision * t * (1 + abs(tilt) + np.abs(s))
     for law in laws:
         sampled, sampled_error = law.log_characteristic(step, len(t))
-        log_value = log_value + sampled
-        error = error + sampled_error
+        log_value += sampled
+        error += sampled_error
     return log_value, error
 
 

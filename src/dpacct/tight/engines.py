@@ -28,7 +28,8 @@ from dpacct.pairs.dominating import (
 from dpacct.pairs.gaussian import gaussian_delta, gaussian_epsilon
 from dpacct.pairs.one_round import one_round_delta
 from dpacct.tight.composition import Composition
-from dpacct.tight.inversion import inversion_delta, inversion_epsilon
+from dpacct.tight.inversion import inversion_epsilon
+from dpacct.tight.inverted_delta import inversion_delta
 from dpacct.tight.moment_bounds import NEXT_TO_NOTHING, chernoff_delta, pinsker_delta
 
 Solver = Callable[[Composition, float], Interval]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from dpacct.errors import NotConverged
 from dpacct.numerics.search import bracket_root
 from dpacct.pairs.gaussian import gaussian_epsilon
@@ -63,7 +65,8 @@ def about_log_delta(
 ) -> tuple[float, float]:
     """log of what one large loss and a few of them have, and its derivative; never NaN."""
     try:
-        split = split_at(composition, _USUAL * epsilon, MARGIN * epsilon, log_delta)
+        center = min(_USUAL * epsilon, _of_a_client(composition))
+        split = split_at(composition, center, MARGIN * epsilon, log_delta)
         saddle, at = tilt_at_epsilon(split, epsilon)
     except NotConverged:
         return -math.inf, 0.0
@@ -81,3 +84,13 @@ def about_log_delta(
     several = math.exp(min(log_delta_estimate(saddle, at, epsilon), 0.0))
     falling += saddle * several
     return math.log(faded + several), -falling / (faded + several)
+
+
+def _of_a_client(composition: Composition) -> float:
+    """Half the usual loss of a round in which the client takes part; infinite where that is small.
+
+    Several of them may be what epsilon is made of, and each of them is large.
+    """
+    log_q, shift = np.log(composition.rates), 0.5 / composition.noise**2
+    usual = float(np.max(shift + log_q))
+    return 0.5 * usual if usual > 1.0 else math.inf

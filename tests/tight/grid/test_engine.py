@@ -17,7 +17,8 @@ from dpacct.pairs.gaussian import gaussian_delta, gaussian_epsilon
 from dpacct.pairs.one_round import one_round_delta
 from dpacct.tight.composition import Composition
 from dpacct.tight.grid.engine import grid_delta, grid_epsilon, predicted_cells
-from dpacct.tight.inversion import inversion_delta, inversion_epsilon
+from dpacct.tight.inversion import inversion_epsilon
+from dpacct.tight.inverted_delta import inversion_delta
 from tests.oracles import contour
 from tests.oracles.sampled_gaussian import delta_add, delta_remove
 from tests.oracles.symmetrized_composition import delta_bounds

@@ -10,7 +10,8 @@ from dpacct.pairs.dominating import Direction, SampledGaussianPair, SymmetrizedP
 from dpacct.pairs.one_round import one_round_delta
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import ENGINES
-from dpacct.tight.inversion import inversion_delta, inversion_epsilon
+from dpacct.tight.inversion import inversion_epsilon
+from dpacct.tight.inverted_delta import inversion_delta
 from dpacct.tight.laws.symmetrized import SymmetrizedLosses
 from tests.oracles.symmetrized_composition import delta_bounds
 

@@ -85,7 +85,7 @@ class JointLaw:
         unknown = ~(error < _CLOSE)
         if unknown.any():
             other, other_error = self._by_difference(
-                [tuple(part[unknown] for part in parts) for parts in shifts]
+                [(a[unknown], b[unknown], c[unknown], d[unknown]) for a, b, c, d in shifts]
             )
             better = ~(error[unknown] <= other_error)
             value[unknown] = np.where(better, other, value[unknown])

@@ -142,8 +142,10 @@ class SplitLosses:
         relative[fade] += cut.faded.relative_error(loss[fade], loss_error[fade], above=False)
         size[fade] *= cut.faded.below_near(*(part[fade] for part in near))
 
+        # What overflows is no bound worth having, and 1 + wave is finite.
         wave = np.exp(np.minimum(frequency * bounds.angle, 700.0))
-        swing = np.minimum(1 + wave, frequency * bounds.loss * wave)
+        with np.errstate(over="ignore"):
+            swing = np.minimum(1 + wave, frequency * bounds.loss * wave)
         log_scale = top + math.log(sigma / math.sqrt(2 * math.pi))
         self._top, self._edges = top, edges
         tail = math.exp(min(-(reach**2) / 2 - log_scale, 700.0))
