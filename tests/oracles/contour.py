@@ -255,10 +255,11 @@ def _integral(
     kinks: list[float],
     *,
     remove: bool,
+    sigmas: float,
 ) -> mpf:
     """E_P[inner(eps - L)] for one round; ``kinks``: x at which inner is not smooth."""
     rate, std = mpf(q), mpf(s)
-    reach = 17 * s
+    reach = sigmas * s
     cuts = sorted({-reach, 0.0, 0.5, 1.0, 1 + reach, *kinks})
     cuts = [cut for cut in cuts if -reach <= cut <= 1 + reach]
     pieces: list[float] = []
@@ -276,9 +277,17 @@ def _integral(
 
 
 def two_rounds(
-    epsilon: float, first: tuple[float, float], second: tuple[float, float], *, remove: bool
+    epsilon: float,
+    first: tuple[float, float],
+    second: tuple[float, float],
+    *,
+    remove: bool,
+    sigmas: float = 17.0,
 ) -> mpf:
-    """delta(eps) of two rounds (q, s): E_P[delta_1(eps - L)], delta_1 in closed form."""
+    """delta(eps) of two rounds (q, s): E_P[delta_1(eps - L)], delta_1 in closed form.
+
+    The first round is integrated as many ``sigmas`` far: deltas below 1e-60 need more.
+    """
     with mp.workdps(30):
         # delta_1 of the remove pair turns linear where its eps reaches log(1 - q), of the add pair
         # it vanishes beyond -log(1 - q).
@@ -288,5 +297,11 @@ def two_rounds(
         growth = math.expm1(level if remove else -level) / q
         kinks = [0.5 + s * s * math.log1p(growth)] if growth > -1 else []
         return _integral(
-            lambda e: one_round(e, *second, remove=remove), mpf(epsilon), q, s, kinks, remove=remove
+            lambda e: one_round(e, *second, remove=remove),
+            mpf(epsilon),
+            q,
+            s,
+            kinks,
+            remove=remove,
+            sigmas=sigmas,
         )

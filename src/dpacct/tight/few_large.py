@@ -61,9 +61,9 @@ class HardlyAny:
 
     blur = 0.0
 
-    def __init__(self, split: SplitComposition, tilt: float) -> None:
-        self._tilt = tilt
-        self._log_small = split.log_small_moment(tilt) + log_chernoff_factor(tilt)
+    def __init__(self, small: SmallComposition, tilt: float) -> None:
+        self._tilt = tilt = (1 + tilt) - 1
+        self._log_small = float(small.log_moment(tilt).upper) + log_chernoff_factor(tilt)
 
     def delta(self, epsilon: float) -> Interval:
         """Bounds of their part of delta."""
@@ -202,23 +202,27 @@ def _split(
 ) -> tuple[SplitComposition, Bounding]:
     """Where to split, and bounds of what small losses alone have."""
     allowed = log_delta + math.log(_SMALL)
-    splits: list[SplitComposition] = []
-    for share in _SHARES:
+    splits: list[tuple[SplitComposition, SmallComposition]] = []
+    # Where all others make up for much of a loss, small is what is less than that.
+    centers = [share * enough for share in _SHARES if share * enough > 2 * epsilon]
+    for center in [*centers, *(share * epsilon for share in _SHARES)]:
         try:
-            found = split_at(composition, share * epsilon, enough, log_delta)
+            found = split_at(composition, center, enough, log_delta)
         except NotConverged:
             # Further down there may be large ones.
             continue
-        tilts = np.geomspace(2.0, 60.0 / (share * sharpness(log_delta)), 14) / epsilon
+        small = SmallComposition.of(found)
+        most = 60.0 * epsilon / (center * sharpness(log_delta))
+        tilts = np.geomspace(2.0, max(most, 60.0), 14) / epsilon
         costs = [
-            found.small_log_moment(b) + log_chernoff_factor(b) - b * epsilon for b in tilts.tolist()
+            small.cumulants(b).log_moment + log_chernoff_factor(b) - b * epsilon
+            for b in tilts.tolist()
         ]
         best = int(np.argmin(costs))
         if costs[best] <= allowed:
-            return found, HardlyAny(found, float(tilts[best]))
-        splits.append(found)
-    for found in splits:
-        small = SmallComposition(found.cuts, found.precision, found.kinds)
+            return found, HardlyAny(small, float(tilts[best]))
+        splits.append((found, small))
+    for found, small in splits:
         saddle, at = tilt_at_epsilon(small, epsilon)
         with suppress(NotConverged):
             return found, Contour(small, saddle, epsilon, log_delta, 0.0, at.variance, _MOST_NODES)

@@ -8,7 +8,7 @@ Derivation: docs/derivations/few-large-losses.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from dpacct.numerics.rounding import UNIT, Array, Bounds
 from dpacct.tight.laws.cumulants import Cumulants
 from dpacct.tight.laws.small import SmallLosses
 from dpacct.tight.laws.split import Cut, SplitLosses
-from dpacct.tight.split import split_cumulants
+from dpacct.tight.split import SplitComposition, split_cumulants
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +24,7 @@ class SmallComposition:
     """The measure of all outcomes with small losses alone, times one Gaussian.
 
     Attributes:
-        cuts: the kinds of rounds.
+        cuts: the kinds of rounds; what they have beyond the step is left out.
         precision: variance of the Gaussian loss.
         kinds: number of distinct pairs of the whole composition, for rounding.
     """
@@ -32,6 +32,15 @@ class SmallComposition:
     cuts: tuple[Cut, ...]
     precision: float
     kinds: int
+
+    @classmethod
+    def of(cls, split: SplitComposition) -> SmallComposition:
+        """The small losses of a composition that was split."""
+        # No loss beyond the step is small, and next to the largest ones these would underflow.
+        cuts = tuple(
+            replace(cut, end=cut.sure, fading=min(cut.fading, cut.sure)) for cut in split.cuts
+        )
+        return cls(cuts, split.precision, split.kinds)
 
     def laws(self, tilt: float, frequency: float) -> list[SmallLosses]:
         """See `contour.Composed`."""

@@ -73,12 +73,6 @@ class SplitComposition:
         """See `contour.Composed`."""
         return self.log_moment(tilts).upper
 
-    def log_small_moment(self, tilt: float) -> float:
-        """Upper bound of the logarithm of the moment of outcomes with small losses alone."""
-        law, full = self.laws(tilt, 0.0)[0], self.precision * tilt * (1 + tilt) / 2
-        upper = float(law.log_small.upper)
-        return upper + full + UNIT * (4 * self.kinds + 16) * (full + abs(upper))
-
     def cumulants(self, tilt: float) -> Cumulants:
         """Of nu and the Gaussian; nothing is proven of them."""
         value = self.precision * tilt * (1 + tilt) / 2
@@ -101,11 +95,6 @@ class SplitComposition:
         return Cumulants(
             value + excess - math.log(growth), mean + growth * slope, max(variance + bend, 1e-300)
         )
-
-    def small_log_moment(self, tilt: float) -> float:
-        """About `log_small_moment`."""
-        small = sum(cut.count * split_cumulants(cut, tilt)[0].log_moment for cut in self.cuts)
-        return small + self.precision * tilt * (1 + tilt) / 2
 
 
 def split_at(
@@ -176,6 +165,10 @@ def split_cumulants(cut: Cut, tilt: float) -> tuple[Cumulants, Cumulants]:
     for log_mass in log_masses:
         exponent = log_mass + (1 + tilt) * loss
         top = float(exponent.max())
+        if not math.isfinite(top):
+            # None of the points is one of these.
+            found.append(Cumulants(-math.inf, 0.0, 1.0))
+            continue
         weight = np.exp(exponent - top)
         total = float(weight.sum())
         mean = float(weight @ loss) / total
@@ -195,10 +188,15 @@ def _points(cut: Cut) -> tuple[Array, Array, Array]:
     log_mass = math.log(sigma * width / math.sqrt(2 * math.pi)) - (sigma * u + 0.5 / sigma) ** 2 / 2
     fade = u >= cut.fading
     if fade.any():
-        log_mass[fade] += np.log(cut.faded.below(loss[fade]) + 1e-300)
+        log_mass[fade] += _log(cut.faded.below(loss[fade]))
     later = u >= cut.first
-    small, large = log_mass.copy(), np.full_like(u, -1e6)
+    small, large = log_mass.copy(), np.full_like(u, -np.inf)
     below, above = cut.small.shares(loss[later])
-    small[later] += np.log(below + 1e-300)
-    large[later] = log_mass[later] + np.log(above + 1e-300)
+    small[later] += _log(below)
+    large[later] = log_mass[later] + _log(above)
     return loss, small, large
+
+
+def _log(share: Array) -> Array:
+    """Its logarithm; of zero minus infinity, as tilts may be larger than any share is small."""
+    return np.log(share, out=np.full_like(share, -np.inf), where=share > 0.0)

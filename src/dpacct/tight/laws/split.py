@@ -148,7 +148,9 @@ class SplitLosses:
             swing = np.minimum(1 + wave, frequency * bounds.loss * wave)
         log_scale = top + math.log(sigma / math.sqrt(2 * math.pi))
         self._top, self._edges = top, edges
-        tail = math.exp(min(-(reach**2) / 2 - log_scale, 700.0))
+        # Left of the first panel r is less than at its start.
+        first = a * math.log1p(q * math.expm1(start)) * (1 - 1e-9)
+        tail = math.exp(min(first - reach**2 / 2 - log_scale, 700.0))
         parts: list[Part] = []
         many = self._many
         step = slice(many, last)
@@ -173,7 +175,7 @@ class SplitLosses:
                 for old, new in zip(alone, split, strict=True)
             ]
             if not above:
-                # Left of the first panel r <= 1, and phi has at most the mass e^(-reach^2 / 2).
+                # There phi has at most the mass e^(-reach^2 / 2).
                 whole[4], whole[5] = np.append(whole[4], tail), np.append(whole[5], 2.1)
             at, weight, spread, moved = (part.ravel() for part in whole[:4])
             parts.append(Part(at, weight, spread, moved, whole[4], whole[5], log_scale))
