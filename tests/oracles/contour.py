@@ -260,7 +260,9 @@ def _integral(
     """E_P[inner(eps - L)] for one round; ``kinks``: x at which inner is not smooth."""
     rate, std = mpf(q), mpf(s)
     reach = sigmas * s
-    cuts = sorted({-reach, 0.0, 0.5, 1.0, 1 + reach, *kinks})
+    # Next to a kink inner may change on any scale.
+    near = {kink + side * 4.0**-k for kink in kinks for side in (-s, s) for k in range(13)}
+    cuts = sorted({-reach, 0.0, 0.5, 1.0, 1 + reach, *kinks, *(near if sigmas > 17 else ())})
     cuts = [cut for cut in cuts if -reach <= cut <= 1 + reach]
     pieces: list[float] = []
     for left, right in pairwise(cuts):

@@ -8,6 +8,7 @@ splitting: neither shares code with the package.
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -16,17 +17,19 @@ from mpmath import mp, mpf
 from dpacct import NotConverged, Poisson, Round, calibrate, delta, epsilon
 from dpacct.budget import Interval
 from dpacct.pairs.dominating import Direction, SampledGaussianPair
+from dpacct.tight import few_large
 from dpacct.tight.complement import Complement, lies_below
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import Contour
 from dpacct.tight.few_large import FewLarge, few_large_delta
 from dpacct.tight.hardly_ever import far_delta
-from dpacct.tight.inverted_delta import inversion_delta
+from dpacct.tight.inverted_delta import _refine_delta, inversion_delta
 from dpacct.tight.laws.joint import JointLaw
 from dpacct.tight.moment_bounds import NEXT_TO_NOTHING
 from dpacct.tight.saddle import tilt_at_epsilon
 from dpacct.tight.small import SmallComposition
 from dpacct.tight.split import sharpness
+from dpacct.tight.truncation import TruncatedComposition
 from tests.oracles import contour
 
 REMOVE, ADD, SLOW = Direction.REMOVE, Direction.ADD, pytest.mark.slow
@@ -34,6 +37,12 @@ REMOVE, ADD, SLOW = Direction.REMOVE, Direction.ADD, pytest.mark.slow
 
 def compose(rate: float, noise: float, count: int, direction: Direction = REMOVE) -> Composition:
     return Composition.of({SampledGaussianPair(rate, noise, direction): count}, direction)
+
+
+@cache
+def exact_delta(at: float, *, remove: bool) -> mpf:
+    """Of sixty rounds with rate 0.05 and noise 0.9."""
+    return contour.deltas([at], [(0.05, 0.9, 60)], remove=remove)[0]
 
 
 def holds(found: Interval, exact: mpf) -> bool:
@@ -46,7 +55,7 @@ def holds(found: Interval, exact: mpf) -> bool:
 PAIRS = [
     # Next to nothing is left: delta is 2.5e-198.
     (1.86e-6, 3.17, 0.02095, 40.0),
-    # Small losses matter, and their characteristic function nearly vanishes.
+    # Both rounds matter, and the characteristic function of small losses nearly vanishes.
     (1.86e-6, 3.17, 2.058e-6, 17.0),
     # epsilon lies below the losses of whoever takes part, and they are hundreds.
     (5e-4, 0.064, 100.0, 17.0),
@@ -58,7 +67,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(
     ("rate", "noise", "at", "sigmas"),
-    [PAIRS[0], PAIRS[2], *(pytest.param(*PAIRS[k], marks=SLOW) for k in (1, 3, 4))],
+    [*PAIRS[:1], *(pytest.param(*pair, marks=SLOW) for pair in PAIRS[1:])],
 )
 def test_two_rounds_hold_the_truth(rate: float, noise: float, at: float, sigmas: float) -> None:
     pair = (rate, noise)
@@ -71,27 +80,42 @@ def test_two_rounds_hold_the_truth(rate: float, noise: float, at: float, sigmas:
         assert found.width <= 1e-7 * found.upper
 
 
-@pytest.mark.parametrize("at", [0.4, pytest.param(1.5, marks=SLOW)])
-def test_small_losses_that_matter_hold_the_truth(at: float) -> None:
-    exact = contour.deltas([at], [(0.05, 0.9, 60)], remove=True)[0]
+@pytest.mark.parametrize("share", [0.6, pytest.param(0.3, marks=SLOW)])
+def test_small_losses_with_a_contour_hold_the_truth(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = 0.4
+    exact = exact_delta(at, remove=True)
+    # Whatever small losses have counts, and where they end is up to the search.
+    monkeypatch.setattr(few_large, "_SMALL", 1e-290)
+    monkeypatch.setattr(few_large, "_SHARES", (share,))
     composition = compose(0.05, 0.9, 60)
     bounds = FewLarge(composition, at, math.log(float(exact)))
-    assert holds(bounds.delta(at), exact)
-    assert bounds.delta(at).width <= 1e-7 * float(exact)
-    # Small losses alone have a share of it that is seen, and that share has a contour.
     assert isinstance(bounds._small, Contour)
     assert bounds._small.delta(at).lower > 1e-6 * float(exact)
+    found = bounds.delta(at)
+    assert holds(found, exact)
+    assert found.width <= 1e-7 * float(exact)
     # Whoever guesses delta badly gets a wider bracket, and none that is wrong.
-    for wrong in (1e-6, 1e6):
-        with_bad_guess = FewLarge(composition, at, min(0.0, math.log(wrong * float(exact))))
+    for wrong in (1e-6, 9.0):
+        with_bad_guess = FewLarge(composition, at, math.log(wrong * float(exact)))
         assert holds(with_bad_guess.delta(at), exact)
+
+
+def test_it_agrees_with_a_blurred_contour() -> None:
+    composition, at = compose(0.00111, 1.7, 488), 0.1327
+    found = few_large_delta(composition, at)
+    rest = TruncatedComposition.losing(composition, 1e-8 * found.upper)
+    other = _refine_delta(rest, rest.lost, at, Interval(0.0, 1.0))
+    assert max(found.lower, other.lower) <= min(found.upper, other.upper)
+    assert found.width <= 1e-3 * other.width
 
 
 @pytest.mark.parametrize("direction", [REMOVE, pytest.param(ADD, marks=SLOW)])
 def test_left_of_zero_the_contour_holds_the_truth(direction: Direction) -> None:
     remove = direction is REMOVE
     at = 0.4
-    exact = contour.deltas([at], [(0.05, 0.9, 60)], remove=remove)[0]
+    exact = exact_delta(at, remove=remove)
     composition = compose(0.05, 0.9, 60, direction)
     for guess in (at, 0.5 * at, 2 * at):
         for log_delta in (-12.0, 0.0):
@@ -127,9 +151,9 @@ def test_far_out_nothing_is_left() -> None:
     assert 0.0 < far_delta(four, 0.0399) <= NEXT_TO_NOTHING
     assert inversion_delta(four, 0.0399).upper <= NEXT_TO_NOTHING
     # Where something is left, at least that is told.
-    rate, noise, at, sigmas = PAIRS[0]
-    exact = contour.two_rounds(at, (rate, noise), (rate, noise), remove=True, sigmas=sigmas)
-    assert far_delta(compose(rate, noise, 2), at) >= exact
+    rate, noise, at, _ = PAIRS[0]
+    assert far_delta(compose(rate, noise, 2), at) > 2.494e-198
+    assert far_delta(compose(0.05, 0.9, 60), 0.4) >= exact_delta(0.4, remove=True)
     assert far_delta(four, 0.0) == 1.0
     assert far_delta(compose(0.6, 5.0, 4), 1.0) == 1.0
 
@@ -137,7 +161,7 @@ def test_far_out_nothing_is_left() -> None:
 def test_small_losses_decay_as_bounded() -> None:
     composition = compose(8.163e-7, 1.025, 409_171)
     bounds = FewLarge(composition, 0.0047, math.log(7.4e-17))
-    small = SmallComposition(bounds._split.cuts, 0.0, 1)
+    small = SmallComposition.of(bounds._split)
     tilt, _ = tilt_at_epsilon(small, 0.0047)
     (law,) = small.laws(tilt, 3e4)
     step = 50.0
@@ -148,9 +172,8 @@ def test_small_losses_decay_as_bounded() -> None:
             break
         later = value.real[math.ceil(frequency / step) :]
         assert np.all(later <= bound[k] + error[math.ceil(frequency / step) :])
-    # And not for nothing: about as a Gaussian of the same variance does, less a fifth.
-    variance = small.cumulants(tilt).variance
-    assert bound[20] <= -0.35 * variance * (step * 32) ** 2
+    # And not for nothing.
+    assert bound[-1] < -4
 
 
 def test_small_losses_have_the_moment_of_an_integral() -> None:
