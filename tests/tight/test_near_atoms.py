@@ -31,6 +31,7 @@ from dpacct.tight.small import SmallComposition
 from dpacct.tight.split import sharpness
 from dpacct.tight.truncation import TruncatedComposition
 from tests.oracles import contour
+from tests.oracles.sampled_gaussian import log_moment
 
 REMOVE, ADD, SLOW = Direction.REMOVE, Direction.ADD, pytest.mark.slow
 
@@ -57,11 +58,10 @@ PAIRS = [
     (1.86e-6, 3.17, 0.02095, 40.0),
     # Both rounds matter, and the characteristic function of small losses nearly vanishes.
     (1.86e-6, 3.17, 2.058e-6, 17.0),
-    # epsilon lies below the losses of whoever takes part, and they are hundreds.
-    (5e-4, 0.064, 100.0, 17.0),
-    (0.3, 0.1, 20.0, 17.0),
+    # epsilon lies below the losses of whoever takes part.
+    (0.1, 0.16, 8.0, 17.0),
     # All other rounds may make up for a large loss.
-    (0.00128, 0.12, 0.001, 17.0),
+    (0.004, 0.2, 0.001, 17.0),
 ]
 
 
@@ -123,6 +123,23 @@ def test_left_of_zero_the_contour_holds_the_truth(direction: Direction) -> None:
             assert holds(found, exact)
     found = Complement(composition, at, math.log(float(exact))).delta(at)
     assert found.width <= 1e-9 * float(exact)
+
+
+@pytest.mark.parametrize("direction", [REMOVE, ADD])
+@pytest.mark.parametrize("tilt", [-1.0, -0.7, -0.25, 0.0])
+def test_moments_left_of_zero_are_between_their_bounds(tilt: float, direction: Direction) -> None:
+    order = 1 + tilt if direction is REMOVE else -tilt
+    composition = Composition.of(
+        {
+            SampledGaussianPair(0.05, 0.9, direction): 60,
+            SampledGaussianPair(1.0, 9.0, direction): 4,
+        },
+        direction,
+    )
+    found = composition.log_moment(tilt)
+    exact = 60 * log_moment(order, 0.05, 0.9) + mpf(4) / 81 * tilt * (1 + tilt) / 2
+    assert float(found.lower) <= exact <= float(found.upper)
+    assert float(found.upper - found.lower) < 1e-11
 
 
 def test_the_slope_left_of_zero_is_that_of_log_delta() -> None:

@@ -155,7 +155,10 @@ class Composition:
         return float(-np.log1p(-self.rates) @ self.counts) * (1 + UNIT * (2 * self.kinds + 32))
 
     def log_moment(self, tilt: float | Array) -> Bounds:
-        """Bounds of log M(c), c > 0, for one tilt or several: shape () or (k,)."""
+        """Bounds of log M(c) for one tilt or several: shape () or (k,).
+
+        c > 0; of sampled pairs and Gaussians alone also c in [-1, 0].
+        """
         tilts = np.atleast_1d(np.asarray(tilt, dtype=np.float64))
         order = 1 + tilts if self.direction is Direction.REMOVE else -tilts
         rounds = (slice(None), None)
@@ -173,7 +176,8 @@ class Composition:
                 part = symmetrized_log_moment(1 + float(c), pair.sampling_rate, pair.noise_std)
                 lower[k] += count * float(part.lower)
                 upper[k] += count * float(part.upper)
-        slack = UNIT * (4 * self.kinds + 16) * upper
+        # All parts have one sign: below zero between -1 and 0.
+        slack = UNIT * (4 * self.kinds + 16) * np.abs(upper)
         shape = np.shape(tilt)
         return Bounds((lower - slack).reshape(shape), (upper + slack).reshape(shape))
 

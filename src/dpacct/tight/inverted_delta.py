@@ -96,7 +96,8 @@ def _from_below(composition: Composition, epsilon: float, best: Interval) -> Int
     """A contour left of zero, where most losses are above epsilon."""
     from dpacct.tight.complement import Complement, lies_below  # noqa: PLC0415 - hardly any needs it
 
-    if not lies_below(composition.alike(), epsilon):
+    # The laws of other pairs are made for tilts above zero.
+    if composition.is_symmetric or not lies_below(composition.alike(), epsilon):
         return best
     log_delta = math.log(max(best.lower, _CERTAIN))
     return Complement(composition, epsilon, log_delta).delta(epsilon)

@@ -63,7 +63,8 @@ class SplitComposition:
         tilts = np.atleast_1d(np.asarray(tilt, dtype=np.float64))
         found = [self.laws(c, 0.0)[0].log_moment for c in tilts.tolist()]
         full = self.precision * tilts * (1 + tilts) / 2
-        slack = UNIT * (4 * self.kinds + 16) * (full + np.abs([float(b.upper) for b in found]))
+        size = np.abs(full) + np.abs([float(b.upper) for b in found])
+        slack = UNIT * (4 * self.kinds + 16) * size
         lower = np.array([float(b.lower) for b in found]) + full - slack
         upper = np.array([float(b.upper) for b in found]) + full + slack
         shape = np.shape(tilt)
