@@ -187,10 +187,11 @@ def composition_floor(composition: Composition) -> float:
 
 def _of_large(split: SplitComposition, epsilon: float, log_delta: float) -> Bounding:
     """Bounds of what outcomes with a large loss have."""
-    if lies_below(split, epsilon):
+    saddle, at = tilt_at_epsilon(split, epsilon)
+    # Left of zero aliases are dozens apart: that is far where losses are small.
+    if saddle < 1.0 and lies_below(split, epsilon):
         with suppress(NotConverged):
             return Complement(split, epsilon, log_delta, _MOST_NODES)
-    saddle, at = tilt_at_epsilon(split, epsilon)
     loose = at.log_moment - saddle * epsilon - log_delta
     loosest = min(max(_LOOSE_IN_ALL - loose, 0.0), _LOOSEST)
     tilt = cheapest_tilt(split, saddle, epsilon, log_delta, loosest)
