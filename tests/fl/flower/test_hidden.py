@@ -17,6 +17,7 @@ from dpacct import fl
 from dpacct.errors import InvalidParameter, LedgerError, Unsupported
 from dpacct.fl.flower import HiddenSum, PrivateStrategy, client_app, wire
 from dpacct.fl.flower import hidden_wire as messages
+from dpacct.fl.flower.hidden import purpose
 from dpacct.fl.flower.masks import mask, new_key
 from dpacct.fl.layout import Layout
 from dpacct.fl.privacy.secure_noise import grid_exponent
@@ -351,8 +352,8 @@ def test_two_answers_to_rosters_hold_two_shares_of_noise():
         roster = [key.public, *(public for _, public in keys)]
         context.state = RecordDict(dict(before))
         asked = messages.pack_roster(messages.Roster(key.about, roster))
+        about = purpose(key.about, str(context.state["dpacct.waiting"]["terms"]))
         row = messages.unpack_masked(HiddenSum(4, STILL).mask(asked, 0, context)).row.numpy()
-        about = f"{key.about.run} {key.about.number}".encode()
         for secret, _ in keys:
             row = row + mask(secret, roster, about, 21).view(np.int64)
         found.append(row * 2.0 ** grid_exponent(fl.Clip(0.5).limits(LAYOUT)) / 0.2)
