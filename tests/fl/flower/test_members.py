@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -11,6 +12,11 @@ import torch
 pytest.importorskip("flwr", reason="flwr is not installed beside the other test extras")
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from flwr.app import Context, RecordDict
 
 import dpacct
@@ -180,23 +186,54 @@ def of_another(roster, about):
     return dataclasses.replace(roster, signed=names)
 
 
+def unmasked(changed) -> float:
+    """The largest number, in units of the grid, in the sum of two rows without others' masks."""
+    hidden = HiddenSum(4, STILL)
+    first, second = waiting(hidden), waiting(hidden, client=1, **changed)
+    others = [new_key() for _ in range(2)]
+    roster = [first[1].public, second[1].public, *(public for _, public in others)]
+    # Those who help the server know their masks with both, as their terms want them.
+    total = np.zeros(21, dtype=np.uint64)
+    for client, (context, key) in enumerate((first, second)):
+        about = purpose(key.about, terms_of(context))
+        asked = messages.pack_roster(messages.Roster(key.about, roster))
+        total += messages.unpack_masked(hidden.mask(asked, client, context)).row.numpy().view("u8")
+        for secret, _ in others:
+            total += pair_mask(secret, roster, key.public, about)
+    return float(np.abs(total.view(np.int64)).max())
+
+
+def pair_mask(secret, roster, public, about):
+    """What one member adds against one other: of all others but one it is told no stream."""
+    whole = mask(secret, roster, about, 21)
+    own = X25519PrivateKey.from_private_bytes(secret)
+    mine = own.public_key().public_bytes_raw()
+    for other in set(roster) - {mine, public}:
+        whole -= stream(own, mine, other, roster, about)
+    return whole
+
+
+def stream(own, mine, other, roster, about):
+    """The masks' words, from the library alone."""
+    everybody = sha256(
+        b"".join([b"dpacct masked sum 2", sha256(about).digest(), *sorted(roster)])
+    ).digest()
+    shared = own.exchange(X25519PublicKey.from_public_bytes(other))
+    pair = everybody + min(mine, other) + max(mine, other)
+    key = HKDF(SHA256(), length=32, salt=None, info=pair).derive(shared)
+    drawn = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * 21))
+    words = np.frombuffer(drawn, dtype="<u8")
+    return words if mine < other else np.zeros(21, dtype=np.uint64) - words
+
+
 def test_who_was_told_other_terms_shares_no_masks():
     """A larger bound for one client alone would give it too little noise from the others."""
+    # Shares of 0.2 in units of 2^-20 or so: below 2^32 but for a probability of e^-10^6.
+    assert unmasked({}) < 2**32
     for changed in ({"shares": (4, 0.5)}, {"bound": fl.Clip(0.25)}, {"contributions": 7}):
-        hidden = HiddenSum(4, STILL)
-        first, second = waiting(hidden), waiting(hidden, client=1, **changed)
-        others = [new_key() for _ in range(2)]
-        roster = [first[1].public, second[1].public, *(public for _, public in others)]
-        total = np.zeros(21, dtype=np.int64)
-        for client, (context, key) in enumerate((first, second)):
-            asked = messages.pack_roster(messages.Roster(key.about, roster))
-            terms = terms_of(context)
-            total += messages.unpack_masked(hidden.mask(asked, client, context)).row.numpy()
-            for secret, _ in others:
-                total += mask(secret, roster, purpose(key.about, terms), 21).view(np.int64)
-        # The masks of the two do not cancel: what is left is uniform, of which 21 numbers are all
-        # below 2^40 with a probability of 2^-483.
-        assert int(np.abs(total).max()) > 2**40
+        # The masks of the two do not cancel: 21 uniform numbers, which are all below 2^40 with a
+        # probability of 2^-483.
+        assert unmasked(changed) > 2**40
 
 
 def test_a_client_asks_for_more_members_than_shares():
@@ -270,8 +307,6 @@ def test_identities_that_are_none_are_refused():
 
 def test_a_signature_is_one_of_ed25519_over_the_words_that_are_documented():
     """By the library alone, so that another program can sign and check."""
-    from hashlib import sha256
-
     about, public = messages.About("tag", 3, 1), new_key()[1]
     _, signature = signed_by(1, about, public)
     said = b"dpacct key of a hidden sum 1" + sha256(b"tag").digest()

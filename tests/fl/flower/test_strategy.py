@@ -423,9 +423,10 @@ def test_another_version_of_the_messages_is_refused_on_both_sides(tmp_path, monk
     message = Message(content, dst_node_id=1, message_type="train")
     with pytest.raises(InvalidParameter, match="Install the same dpacct"):
         old(message, None)
+    sign = ConfigRecord({"protocol": 9, "client": 0, "version": "9.9"})
+    reply = Message(RecordDict({wire.SIGN: sign}), reply_to=message)
     with pytest.raises(InvalidParameter, match="version 4 of the messages"):
-        Roster(Expected(6, "DPFedAvg()", 0.5))._client_of(1, Message(RecordDict({wire.SIGN: ConfigRecord(
-            {"protocol": 9, "client": 0, "version": "9.9"})}), reply_to=message))  # fmt: skip
+        Roster(Expected(6, "DPFedAvg()", 0.5))._client_of(1, reply)
 
 
 def test_clients_that_nobody_knows_or_everybody_is_are_refused(tmp_path):
