@@ -10,6 +10,16 @@ check_flower()
 
 from dpacct.fl.flower.clients import client_app, partition_id, private_mod  # noqa: E402 - see above
 from dpacct.fl.flower.hidden import HiddenSum  # noqa: E402 - see above
+from dpacct.fl.flower.local import LocalGrid  # noqa: E402 - see above
+from dpacct.fl.flower.planted import planted_mod  # noqa: E402 - see above
 from dpacct.fl.flower.strategy import PrivateStrategy  # noqa: E402 - see above
 
-__all__ = ["HiddenSum", "PrivateStrategy", "client_app", "partition_id", "private_mod"]
+__all__ = [
+    "HiddenSum",
+    "LocalGrid",
+    "PrivateStrategy",
+    "client_app",
+    "partition_id",
+    "planted_mod",
+    "private_mod",
+]

@@ -36,7 +36,7 @@ from dpacct.fl.privacy.markers import scatter
 from dpacct.fl.privacy.sums import contribute
 from dpacct.fl.tensors import forked_generators
 from dpacct.fl.trainers.sequential import SequentialTrainer
-from dpacct.fl.trainers.tasks import Broadcast, join
+from dpacct.fl.trainers.tasks import Broadcast, join, plant
 
 Mod = Callable[[Message, Context, Handler], Message]
 # What of a method runs in the middle of local training, or keeps something after it.
@@ -272,6 +272,8 @@ class _Training:
         with forked_generators(), arithmetic(precision):
             copy.train()
             self.row = self._trainer.train([self._task], self._broadcast)
+        # A client of an audit; bounded behind this like any other.
+        plant(self.row, [self._task])
 
     def remember(self, bounded: Tensor) -> State | None:
         found = self._trainer.remember([self._task], bounded, self._broadcast)
