@@ -129,7 +129,7 @@ def test_smaller_shares_are_seen(monkeypatch):
 
 
 class Longer(SecureGaussianNoise):
-    """Sends each contribution one and a half times: behind masks nobody can hold it to its bound."""
+    """Sends each contribution one and a half times, to which nobody can hold it behind masks."""
 
     def encode(self, rows, limits, std):
         found = super().encode(rows, limits, std)
@@ -139,7 +139,7 @@ class Longer(SecureGaussianNoise):
 def test_longer_contributions_behind_masks_are_seen(monkeypatch):
     monkeypatch.setattr(hidden, "SecureGaussianNoise", Longer)
     # Forty shares of so little noise: dozens of standard deviations.
-    found = audited(**(HIDDEN | {"noise_multiplier": 0.1}))
+    found = audited(**(HIDDEN | {"noise_multiplier": 0.25}))
     assert "contribution" in found.shown.faults
 
 
