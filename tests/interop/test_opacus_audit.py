@@ -251,7 +251,7 @@ def test_bad_audits_are_refused(options: Any, error: type[Exception], said: str)
 
 
 def test_the_data_are_examples() -> None:
-    for data in (TensorDataset(X[:0]), DataLoader(DATA), 7):
+    for data in (TensorDataset(X[:0]), DataLoader(DATA, 4), 7):
         with pytest.raises(InvalidParameter, match="data is"):
             plug_in.audit_loop(training(), data)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.auditing.canaries import Canaries
+from dpacct.fl.auditing.canaries import Canaries, Directions
 from dpacct.fl.auditing.populations import with_canaries
 from dpacct.fl.auditing.releases import aim_at, refuse_ledger, refuse_unaudited, see_round
 from dpacct.fl.auditing.verdict import RunAudit, Wanted, conclude
@@ -76,7 +76,8 @@ def audit_run(
         return player.agree(concluded)
 
 
-def _free(player: Player, planted: Canaries) -> tuple[torch.Tensor, object]:
+def _free(player: Player, planted: Canaries) -> tuple[torch.Tensor, Directions]:
+    """Coins and directions of rank 0, which alone knows whether there is a ledger."""
     refuse_ledger(player.account)
     return planted.drawn
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
@@ -48,9 +47,10 @@ def audit_loop(
     """
     wanted = Wanted.checked(canaries, others, error, confidence, generator)
     at = validate.delta(delta)
-    if isinstance(data, DataLoader) or not hasattr(data, "__getitem__") or not len(data):
+    if not (hasattr(data, "__getitem__") and hasattr(data, "__len__") and len(data)):
         rule = "examples that are read by number, one at least; the loop makes the loader"
         raise InvalidParameter("data", type(data).__name__, rule)
+    clients: int = len(data)
     people = Audited(data, wanted.plant(), silent=wanted.silent)
     with passing_ledger(at) as ledger:
         training(people, ledger)
@@ -63,6 +63,4 @@ def audit_loop(
         if run.id not in {own.id for own in ledger.runs} or len(ledger.runs) != 1:
             rule = "the run that is charged is of the ledger that the loop is given, and its only"
             raise InvalidParameter("training", "another run", rule)
-        charged = run.epsilon()
-        others_count = len(cast("Any", data))
-        return conclude(watch, charged, "tight", wanted, others_count)
+        return conclude(watch, run.epsilon(), "tight", wanted, clients)

@@ -6,7 +6,7 @@ Rule 2: what is seen is what the wrapped optimizer gets, the moment before it ch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -19,6 +19,7 @@ from dpacct.fl.auditing.watching import Aimed, Watch
 from dpacct.fl.opacus.ghost import GhostCanaries
 from dpacct.fl.opacus.steps import Steps
 from dpacct.fl.privacy.findings import AuditFailed
+from dpacct.fl.tensors import norm, split
 from dpacct.ledger import Event, Run
 from dpacct.rounds import Adjacency
 
@@ -83,34 +84,33 @@ class Audited(Dataset[Any]):
         optimizer.original_optimizer.register_step_pre_hook(seen)
 
 
-def _plant_samples(optimizer: Any, planted: Any, steps: Steps) -> None:
+def _plant_samples(optimizer: Any, planted: Callable[[int], Tensor | None], steps: Steps) -> None:
     """Replace per-example gradients before each step. Rule 1."""
     pre_step = optimizer.pre_step
 
     def with_canaries(*words: Any, **named: Any) -> Any:
-        held: list[list[Tensor]] = []
-        for parameter in optimizer.params:
-            found = parameter.grad_sample
-            held.append(list(found) if isinstance(found, list) else [found])
+        samples = [_sample(parameter.grad_sample) for parameter in optimizer.params]
         # Gradients of several batches are refused behind this.
-        if all(len(samples) == 1 and samples[0] is not None for samples in held):
-            samples = [samples[0].clone() for samples in held]
-            for place, row in enumerate(_rows(steps.upcoming(), len(samples[0]))):
+        if all(sample is not None for sample in samples):
+            found = [cast("Tensor", sample).clone() for sample in samples]
+            sizes = [sample[0].numel() if len(sample) else 0 for sample in found]
+            # One that Opacus made up for an empty batch is behind them, and keeps its own.
+            for place, row in enumerate(steps.upcoming()[: len(found[0])]):
                 gradient = planted(row)
                 if gradient is not None:
-                    parts = gradient.split([part[place].numel() for part in samples])
-                    for part, own in zip(samples, parts, strict=True):
-                        part[place] = own.view_as(part[place]).to(part)
-            for parameter, part in zip(optimizer.params, samples, strict=True):
-                parameter.grad_sample = part
+                    for sample, part in zip(found, split(gradient, sizes), strict=True):
+                        sample[place] = part.view_as(sample[place]).to(sample)
+            for parameter, sample in zip(optimizer.params, found, strict=True):
+                parameter.grad_sample = sample
         return pre_step(*words, **named)
 
     optimizer.pre_step = with_canaries
 
 
-def _rows(upcoming: Sequence[int], count: int) -> Sequence[int]:
-    """Of a part of so many examples. One that Opacus made up for an empty batch keeps its own."""
-    return upcoming[:count]
+def _sample(held: Any) -> Tensor | None:
+    """The gradients of one backward pass; None where there are several."""
+    found: list[Any] = cast("list[Any]", held) if isinstance(held, list) else [held]
+    return found[0] if len(found) == 1 else None
 
 
 class _Released:
@@ -142,13 +142,12 @@ class _Released:
             sizes = sizes if len(layers) > 1 else [sum(sizes)]
 
             def bounded(rows: Tensor) -> Tensor:
-                parts = zip(rows.double().split(sizes, dim=1), layers, strict=True)
-                return torch.cat([_clipped(part, norm) for part, norm in parts], dim=1)
+                parts = zip(split(rows.double(), sizes), layers, strict=True)
+                return torch.cat([_clipped(part, length) for part, length in parts], dim=1)
 
             self._aimed[layers] = Aimed.of(self._canaries, bounded, like.cpu(), whole)
         return self._aimed[layers]
 
 
-def _clipped(rows: Tensor, norm: float) -> Tensor:
-    lengths = cast("Any", torch.linalg).vector_norm(rows, dim=1, keepdim=True)
-    return rows * (norm / lengths.clamp(min=norm))
+def _clipped(rows: Tensor, length: float) -> Tensor:
+    return rows * (length / norm(rows, dim=1).clamp(min=length)).unsqueeze(1)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from dpacct.errors import Unsupported
 from dpacct.fl.opacus.steps import Steps
+from dpacct.fl.tensors import norm, split
 
 
 class GhostCanaries:
@@ -93,9 +94,9 @@ class GhostCanaries:
         if factors is not None and gradients:
             sizes = [parameter.numel() for parameter in self._optimizer.params]
             for place, gradient in gradients.items():
-                parts = zip(self._optimizer.params, gradient.split(sizes), strict=True)
+                parts = zip(self._optimizer.params, split(gradient, sizes), strict=True)
                 for parameter, part in parts:
-                    norm = part.double().norm() * abs(float(factors[place]))
-                    parameter._norm_sample[place] = norm.to(parameter._norm_sample)  # noqa: SLF001 - Opacus' own
+                    length = float(norm(part.double())) * abs(float(factors[place]))
+                    parameter._norm_sample[place] = length  # noqa: SLF001 - Opacus' own
             self._gradients = {}
         return self._zero_grad(*words, **named)
