@@ -108,7 +108,12 @@ def own_loop(noise: float, fault: str) -> Shown:
 
 def flower(noise: float, fault: str, *, hidden: bool = False) -> Shown:
     """Flower's strategy and ClientApps over its messages in one process."""
-    from dpacct.fl.flower import HiddenSum, LocalGrid, PrivateStrategy, client_app
+    from dpacct.fl.flower import (  # noqa: PLC0415 - not beside all other packages
+        HiddenSum,
+        LocalGrid,
+        PrivateStrategy,
+        client_app,
+    )
 
     def build(count: int) -> fl.Server:
         given = settings(noise, fault)
@@ -140,7 +145,7 @@ def hidden_sums(noise: float, fault: str) -> Shown:
 @contextmanager
 def spoiled(fault: str) -> Iterator[None]:
     """Faults of Flower's clients."""
-    from dpacct.fl.flower import clients, hidden
+    from dpacct.fl.flower import clients, hidden  # noqa: PLC0415 - likewise
 
     def unclipped(rows: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
         return rows, rows.norm(dim=1), torch.zeros(len(rows), dtype=torch.bool)
@@ -172,9 +177,9 @@ def spoiled(fault: str) -> Iterator[None]:
 
 def opacus(noise: float, fault: str, *, mode: str = "hooks") -> Shown:
     """Opacus' engine with `attach_ledger`, everybody in every batch."""
-    import opacus as library
+    import opacus as library  # noqa: PLC0415 - likewise
 
-    from dpacct.interop.opacus import attach_ledger, audit_loop
+    from dpacct.interop.opacus import attach_ledger, audit_loop  # noqa: PLC0415 - likewise
 
     def training(data: Any, ledger: Ledger) -> None:
         module = model()
@@ -211,7 +216,7 @@ def ghost(noise: float, fault: str) -> Shown:
     return opacus(noise, fault, mode="ghost")
 
 
-def _spoil(fault: str, private: Any, optimizer: Any) -> None:
+def _spoil(fault: str, private: Any, optimizer: Any) -> None:  # noqa: C901 - one fault a case
     """Faults of a training with Opacus."""
     add, clip, pre_step = optimizer.add_noise, optimizer.clip_and_accumulate, optimizer.pre_step
 
