@@ -130,11 +130,14 @@ def flower(noise: float, fault: str, *, hidden: bool = False) -> Shown:
         app = client_app(model, cross_entropy, data, **asks)
         PrivateStrategy(server, poll=1e-3).start(LocalGrid([app] * len(clients)), timeout=0.1)
 
+    # Each pair of clients has a mask.
+    others, canaries = (20, 60) if hidden else (OTHERS, CANARIES)
+
     def plain() -> None:
-        play(build(OTHERS), people())
+        play(build(others), people(others))
 
     with spoiled(fault):
-        return timed(lambda: fl.audit_server(build, play, people(), canaries=CANARIES), plain)
+        return timed(lambda: fl.audit_server(build, play, people(others), canaries=canaries), plain)
 
 
 def hidden_sums(noise: float, fault: str) -> Shown:
