@@ -12,9 +12,10 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
+from importlib import import_module
 from typing import Any, NamedTuple, cast
 from unittest import mock
 
@@ -26,6 +27,7 @@ import dpacct
 from dpacct import Full, Ledger, Poisson, Round, fl
 from dpacct.errors import LedgerError
 from dpacct.fl.auditing.passing import passing_ledger
+from dpacct.fl.tensors import norm
 from evidence.detectors.faults import DividedTwice
 
 OTHERS, CANARIES, ROUNDS, CLIP = 100, 100, 20, 0.5
@@ -87,7 +89,8 @@ def own_loop(noise: float, fault: str) -> Shown:
 
     def update(_: int) -> dict[str, Tensor]:
         local = model()
-        cross_entropy(local(torch.randn(14, 64)), torch.randint(10, (14,))).backward()
+        loss: Any = cross_entropy(local(torch.randn(14, 64)), torch.randint(10, (14,)))
+        loss.backward()
         return {name: cast("Tensor", value.grad) for name, value in local.named_parameters()}
 
     sampling: Any = Poisson(0.3) if times > 1 else Full()
@@ -108,12 +111,8 @@ def own_loop(noise: float, fault: str) -> Shown:
 
 def flower(noise: float, fault: str, *, hidden: bool = False) -> Shown:
     """Flower's strategy and ClientApps over its messages in one process."""
-    from dpacct.fl.flower import (  # noqa: PLC0415 - not beside all other packages
-        HiddenSum,
-        LocalGrid,
-        PrivateStrategy,
-        client_app,
-    )
+    # Not beside all other packages.
+    by: Any = import_module("dpacct.fl.flower")
 
     def build(count: int) -> fl.Server:
         given = settings(noise, fault)
@@ -122,13 +121,13 @@ def flower(noise: float, fault: str, *, hidden: bool = False) -> Shown:
         return fl.Server(model(), count, **given)
 
     def play(server: fl.Server, clients: Any) -> None:
-        asks: dict[str, Any] = {"hidden": HiddenSum(len(clients), noise / 100)} if hidden else {}
+        asks: dict[str, Any] = {"hidden": by.HiddenSum(len(clients), noise / 100)} if hidden else {}
 
         def data(context: Any) -> Any:
             return clients[context.node_config["partition-id"]]
 
-        app = client_app(model, cross_entropy, data, **asks)
-        PrivateStrategy(server, poll=1e-3).start(LocalGrid([app] * len(clients)), timeout=0.1)
+        app = by.client_app(model, cross_entropy, data, **asks)
+        by.PrivateStrategy(server, poll=1e-3).start(by.LocalGrid([app] * len(clients)), timeout=0.1)
 
     # Each pair of clients has a mask.
     others, canaries = (20, 60) if hidden else (OTHERS, CANARIES)
@@ -146,12 +145,13 @@ def hidden_sums(noise: float, fault: str) -> Shown:
 
 
 @contextmanager
-def spoiled(fault: str) -> Iterator[None]:
+def spoiled(fault: str) -> Generator[None]:
     """Faults of Flower's clients."""
-    from dpacct.fl.flower import clients, hidden  # noqa: PLC0415 - likewise
+    clients: Any = import_module("dpacct.fl.flower.clients")
+    hidden: Any = import_module("dpacct.fl.flower.hidden")
 
     def unclipped(rows: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-        return rows, rows.norm(dim=1), torch.zeros(len(rows), dtype=torch.bool)
+        return rows, norm(rows, dim=1), torch.zeros(len(rows), dtype=torch.bool)
 
     whole = hidden.share_sigma
 
@@ -180,9 +180,8 @@ def spoiled(fault: str) -> Iterator[None]:
 
 def opacus(noise: float, fault: str, *, mode: str = "hooks") -> Shown:
     """Opacus' engine with `attach_ledger`, everybody in every batch."""
-    import opacus as library  # noqa: PLC0415 - likewise
-
-    from dpacct.interop.opacus import attach_ledger, audit_loop  # noqa: PLC0415 - likewise
+    library: Any = import_module("opacus")
+    plug_in: Any = import_module("dpacct.interop.opacus")
 
     def training(data: Any, ledger: Ledger) -> None:
         module = model()
@@ -197,7 +196,9 @@ def opacus(noise: float, fault: str, *, mode: str = "hooks") -> Shown:
         private, optimizer, loader = made[0], made[1], made[-1]
         loss = made[2] if mode == "ghost" else nn.CrossEntropyLoss()
         run = ledger.start_run("audit", ROUNDS * Round(noise, Poisson(loader.sample_rate)))
-        loader = attach_ledger(loader, optimizer, run, criterion=loss if mode == "ghost" else None)
+        loader = plug_in.attach_ledger(
+            loader, optimizer, run, criterion=loss if mode == "ghost" else None
+        )
         _spoil(fault, private, optimizer)
         while run.held:
             for inputs, targets in loader:
@@ -211,7 +212,7 @@ def opacus(noise: float, fault: str, *, mode: str = "hooks") -> Shown:
         with passing_ledger(DELTA) as ledger:
             training(data, ledger)
 
-    return timed(lambda: audit_loop(training, data, canaries=CANARIES, delta=DELTA), plain)
+    return timed(lambda: plug_in.audit_loop(training, data, canaries=CANARIES, delta=DELTA), plain)
 
 
 def ghost(noise: float, fault: str) -> Shown:
@@ -242,18 +243,18 @@ def _spoil(fault: str, private: Any, optimizer: Any) -> None:  # noqa: C901 - on
             parameter.grad = mean.view_as(parameter)
         return done
 
-    multiplier, norm = optimizer.noise_multiplier, optimizer.max_grad_norm
+    multiplier, length = optimizer.noise_multiplier, optimizer.max_grad_norm
     match fault:
         case "noise divided twice":
             optimizer.add_noise = lambda: as_if(add, noise_multiplier=multiplier / 2)
         case "clip norm 1.5 times that of the noise":
-            optimizer.clip_and_accumulate = lambda: as_if(clip, max_grad_norm=1.5 * norm)
+            optimizer.clip_and_accumulate = lambda: as_if(clip, max_grad_norm=1.5 * length)
         case "gradients are not clipped":
             optimizer.clip_and_accumulate = summed
         case "noise taken off before the step":
             optimizer.pre_step = off_again
         case "ghost clipping to 1.5 times the norm":
-            private.max_grad_norm = 1.5 * norm
+            private.max_grad_norm = 1.5 * length
         case _:
             pass
 
