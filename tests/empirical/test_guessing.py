@@ -175,3 +175,12 @@ def test_an_error_below_delta_shows_nothing():
 def test_guesses_that_cannot_be(canaries, made, right, name):
     with pytest.raises(InvalidParameter, match=name):
         Guesses(canaries, made, right)
+
+
+def test_a_promise_too_large_for_a_number_refutes_nothing():
+    guesses = Guesses(canaries=40, made=40, right=40)
+    none = np.zeros((2, 1))
+    # Forty of forty are one in 2^40 without a promise, and nothing special with a boundless one.
+    assert refutes(guesses, np.array([[0.0], [800.0]]), none, 1e-6).tolist() == [True, False]
+    found = smallest_tail(guesses, np.array([1.0, 800.0]), np.zeros(2), least=1e-9)
+    assert found == smallest_tail(guesses, np.array([1.0]), np.zeros(1), least=1e-9)

@@ -537,7 +537,8 @@ def test_seeds_of_the_program_do_not_reach_batches_and_noise(ledger: Ledger) -> 
 
 
 def test_the_generator_of_a_step_is_standard_normal_and_secret() -> None:
-    from dpacct.fl.opacus.noise import STATE, fresh_generator
+    from dpacct.fl.opacus.noise import fresh_generator
+    from dpacct.fl.privacy.randomness import TWISTER
 
     job = Job()
     drawn = [torch.randn(4096, generator=fresh_generator(job.optimizer)) for _ in range(2)]
@@ -545,7 +546,7 @@ def test_the_generator_of_a_step_is_standard_normal_and_secret() -> None:
     assert 0.9 < drawn[0].std() < 1.1
     assert not torch.isin(drawn[0], drawn[1]).all()
     states = [fresh_generator(job.optimizer).get_state() for _ in range(2)]
-    words = [state[STATE].view(torch.int64) for state in states]
+    words = [state[TWISTER].view(torch.int64) for state in states]
     assert (words[0] != words[1]).sum() > 600
 
 

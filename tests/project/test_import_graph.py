@@ -54,8 +54,8 @@ ROOMS = {
         {"methods"},
         {"trainers"},
         {"engine"},
-        {"federation", "server", "privatize", "auditing", "opacus"},
-        {"flower", "attacks"},
+        {"federation", "server", "privatize", "auditing"},
+        {"flower", "attacks", "opacus"},
     ],
 }
 

@@ -109,7 +109,9 @@ def refutes(guesses: Guesses, epsilons: Array, deltas: Array, error: float) -> n
         bool [h]. All roundings go against True.
     """
     m, r, c = guesses.canaries, guesses.made, guesses.right
-    growth = np.exp(epsilons) * (1 + FUNCTION_ERROR)
+    # What is too large for a number promises nothing.
+    with np.errstate(over="ignore"):
+        growth = np.exp(epsilons) * (1 + FUNCTION_ERROR)
     # The mass on W = c: at most the error, and no less wrong for what is right.
     mass = np.full(len(epsilons), error / m)
     wrong = _down(mass * (r - c))
@@ -131,7 +133,10 @@ def _least_fpr(tpr: Array, growth: Array, deltas: Array) -> Array:
     """At most the FPR that a TPR costs under the promises of a row, [h] from [h] and [h, k]."""
     tpr = tpr[:, np.newaxis]
     plain = (tpr - deltas) / growth
-    turned = (1 - deltas) - growth * (1 - tpr) - 16 * UNIT * (1 + growth)
+    limited = np.isfinite(growth)
+    factor = np.where(limited, growth, 0.0)
+    turned = (1 - deltas) - factor * (1 - tpr) - 16 * UNIT * (1 + factor)
+    turned = np.where(limited, turned, -np.inf)
     return _down(np.maximum(np.maximum(plain, turned).max(axis=1), 0.0))
 
 

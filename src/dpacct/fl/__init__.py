@@ -11,8 +11,10 @@ if find_spec("torch") is None:
 from dpacct.fl.auditing.audit import audit
 from dpacct.fl.auditing.loops import audit_loop
 from dpacct.fl.auditing.rounds import RoundAudit, audit_round
-from dpacct.fl.auditing.runs import RunAudit, audit_run
-from dpacct.fl.clients import ClientData, Population
+from dpacct.fl.auditing.runs import audit_run
+from dpacct.fl.auditing.servers import audit_server
+from dpacct.fl.auditing.verdict import RunAudit
+from dpacct.fl.clients import Canary, ClientData, Population
 from dpacct.fl.engine.open_round import OpenRound
 from dpacct.fl.engine.states import Contributions, Draw
 from dpacct.fl.examples import Examples
@@ -68,6 +70,7 @@ __all__ = [
     "Bounded",
     "CSVWriter",
     "Callback",
+    "Canary",
     "ClientData",
     "Clip",
     "Context",
@@ -121,6 +124,7 @@ __all__ = [
     "audit_loop",
     "audit_round",
     "audit_run",
+    "audit_server",
     "evaluate",
     "privatize",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, Self
@@ -30,9 +30,11 @@ from dpacct.fl.engine.resumption import resume, save
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.setup import Settings, place, prepare
 from dpacct.fl.engine.shares import check_shares, elsewhere, rehearsed
+from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.methods.server_optimizers import ServerOptimizer
+from dpacct.fl.privacy.account import Account
 from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.privacy.noise import Noise, NoiseShares
 from dpacct.fl.privacy.randomness import Seeded
@@ -156,6 +158,7 @@ class Server:
         self.not_private_because = run.rounds.not_private_because
         self.stopped_because: str | None = None
         self.resumed_with: str | None = None
+        self._looks: list[Callable[[], None]] = []
         self._close = weakref.finalize(self, run.rounds.account.close)
 
     @property
@@ -167,6 +170,16 @@ class Server:
     def engine(self) -> Engine:
         """The parts of the run that stay the same from round to round."""
         return self._rounds.engine
+
+    @property
+    def state(self) -> TrainingState:
+        """Where the run stands."""
+        return self._rounds.state
+
+    @property
+    def account(self) -> Account:
+        """What it is charged to."""
+        return self._rounds.account
 
     @property
     def bound(self) -> Bound:
@@ -220,13 +233,21 @@ class Server:
             except BudgetExceeded as refusal:
                 self.stopped_because = str(refusal)
                 break
-            yield opened
+            try:
+                yield opened
+            finally:
+                for look in self._looks:
+                    look()
             if self._checkpoint and opened.settled and self.round % self._checkpoint_every == 0:
                 self.save()
         if self._checkpoint and self.round % self._checkpoint_every:
             self.save()
         if self.round >= self.rounds:
             self._rounds.account.finish()
+
+    def on_settled(self, look: Callable[[], None]) -> None:
+        """Have a function called behind each round, and where the rounds are left."""
+        self._looks.append(look)
 
     def save(self, path: str | Path | None = None) -> Path:
         """Write a checkpoint of the last finished round, atomically; see `Federation.save`."""

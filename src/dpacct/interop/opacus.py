@@ -7,8 +7,9 @@ import dpacct.interop.opacus
 engine = PrivacyEngine(accountant="dpacct")
 ```
 
-`attach_ledger` charges what trains to a run of a ledger, step by step. Opacus' accountants as peers
-of ours are another matter: `opacus_peers`.
+`attach_ledger` charges what trains to a run of a ledger, step by step, and `audit_loop` tests by
+canaries that it does as charged. Opacus' accountants as peers of ours are another matter:
+`opacus_peers`.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from dpacct.rounds import Phase, Poisson, Round, Schedule
 # Whether Opacus is there is asked before what imports torch, which Opacus brings.
 _accountants = import_opacus("accountants")
 
-from dpacct.fl.opacus.loader import (  # noqa: E402 - see above
+from dpacct.fl.opacus.audit import audit_loop  # noqa: E402 - see above
+from dpacct.fl.opacus.loader import (  # noqa: E402 - likewise
     LedgerLoader,
     attach_ledger,
     refuse_adaptive,
 )
 
-__all__ = ["NAME", "LedgerLoader", "TightAccountant", "attach_ledger", "register"]
+__all__ = ["NAME", "LedgerLoader", "TightAccountant", "attach_ledger", "audit_loop", "register"]
 
 # What `PrivacyEngine` is told.
 NAME = "dpacct"

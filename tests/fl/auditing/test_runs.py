@@ -12,7 +12,8 @@ from dpacct import Budget, Full, Poisson, Round, Uniform, epsilon, fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.auditing.canaries import Canaries, Directions
 from dpacct.fl.auditing.populations import with_canaries
-from dpacct.fl.auditing.runs import audit_run, least_canaries
+from dpacct.fl.auditing.runs import audit_run
+from dpacct.fl.auditing.verdict import least_canaries
 from tests.fl.problems import cross_entropy, make_clients
 
 pytestmark = pytest.mark.usefixtures("uncounted")
@@ -44,9 +45,10 @@ SURE = 1 - 1e-8
 
 def audited(canaries=120, confidence=0.95, **options):
     # Coins and directions from a seed: what passes here passes everywhere but for the noise.
-    torch.manual_seed(5)
+    known = torch.Generator().manual_seed(5)
     people = make_clients([5, 3, 4])
-    return audit_run(builder(**options), people, canaries=canaries, confidence=confidence)
+    build = builder(**options)
+    return audit_run(build, people, canaries=canaries, confidence=confidence, generator=known)
 
 
 @pytest.mark.parametrize(
@@ -174,8 +176,7 @@ def test_canaries_are_trained_and_bounded_like_all_others():
 
 
 def test_coins_are_fair_and_decide_what_is_sent():
-    torch.manual_seed(3)
-    canaries = Canaries(2000)
+    canaries = Canaries(2000, torch.Generator().manual_seed(3))
     assert 800 < int(canaries.coins.sum()) < 1200
     for replaced, opposite in ((False, 0.0), (True, -1.0)):
         canaries.aim(6000, 0.5, replaced=replaced)
@@ -185,8 +186,7 @@ def test_coins_are_fair_and_decide_what_is_sent():
 
 
 def test_directions_project_on_themselves():
-    torch.manual_seed(2)
-    directions = Directions.draw(50, 7)
+    directions = Directions.draw(50, 7, torch.Generator().manual_seed(2))
     rows = torch.stack([directions.row(number) for number in range(7)])
     vector = torch.randn(50)
     weights = rows.sum(dim=0)
@@ -251,12 +251,53 @@ def test_a_run_of_other_clients_is_refused():
         audit_run(lambda _: build(others), make_clients([5, 3]), canaries=40)
 
 
-def test_several_processes_are_refused(tmp_path):
-    # Each would toss coins of its own, and none would know the others'.
+def test_an_audit_leaves_torchs_generator_alone():
+    """The run draws what it draws without an audit, and its seed does not choose the canaries."""
+    build = seeded_once(builder(rounds=2))
+    torch.manual_seed(9)
+    build(make_clients([5, 3]))
+    without = torch.get_rng_state()
+    torch.manual_seed(9)
+    audit_run(build, make_clients([5, 3]), canaries=40)
+    assert torch.equal(torch.get_rng_state(), without)
+
+
+def seeded_once(build):
+    """The model of a run as its author draws it, from whatever state there is."""
+
+    def built(clients):
+        state = torch.get_rng_state()
+        run = build(clients)
+        torch.set_rng_state(state)
+        torch.rand(5)
+        return run
+
+    return built
+
+
+def test_a_seed_does_not_choose_coins_and_a_generator_does():
+    drawn = []
+    for known in (None, None, *(torch.Generator().manual_seed(4) for _ in range(2))):
+        torch.manual_seed(9)
+        canaries = Canaries(200, known)
+        directions = canaries.aim(2000, 0.5, replaced=False)
+        drawn.append((canaries.coins, directions.owners, directions.signs))
+    # 200 fair coins twice: one time in 2^200.
+    assert not any(map(torch.equal, drawn[0], drawn[1]))
+    assert all(map(torch.equal, drawn[2], drawn[3]))
+
+
+def test_a_generator_is_one_of_torch():
+    with pytest.raises(InvalidParameter, match="generator is 'int'; it is"):
+        audit_run(builder(), make_clients([5, 3]), canaries=40, generator=7)
+
+
+def test_several_processes_of_which_there_is_one(tmp_path):
     group = {"world_size": 1, "rank": 0, "init_method": f"file://{tmp_path}/rendezvous"}
     torch.distributed.init_process_group("gloo", **group)
     try:
-        with pytest.raises(Unsupported, match="several"):
-            audited(canaries=40, distributed=True)
+        assert audited(canaries=40, distributed=True).passed
+        with pytest.raises(Unsupported, match="without ledger= and checkpoint="):
+            audited(canaries=40, distributed=True, ledger=tmp_path / "a.ledger")
     finally:
         torch.distributed.destroy_process_group()

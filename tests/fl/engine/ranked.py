@@ -10,16 +10,21 @@ from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from torch import distributed
 
 from dpacct import Budget, Ledger, fl
 from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl.privacy.randomness import OperatingSystem
 from tests.fl.problems import federation, linear, make_clients, perceptron
 
 CLIENTS = make_clients([9, 4, 7, 12, 5, 8, 3, 6])
+# Canaries of an audit, of which the model has room for few.
+AUDITED = 60
 # What a run must give on any number of ranks, bit by bit.
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {"sampling": fl.Poisson(0.5)},
@@ -172,8 +177,43 @@ def leaving(folder: Path, rank: int) -> None:
     assert seeded("plain", distributed=True).run() is not None
 
 
+class DividedTwice(fl.GaussianNoise):
+    """Divides the noise by the number of workers, as if each of them added some."""
+
+    def add(self, total: torch.Tensor, limits: Any, std: float, source: Any) -> torch.Tensor:
+        workers = distributed.get_world_size() if distributed.is_initialized() else 1
+        return super().add(total, limits, std / workers, source)
+
+
+def audit_of(name: str, **options: Any) -> fl.RunAudit:
+    """An audit whose cohorts and noise can be repeated, and seem to come from nowhere."""
+    known, drawn = torch.Generator().manual_seed(3), np.random.default_rng(4)
+
+    def build(people: fl.Population) -> fl.Federation:
+        given = {"clip_norm": 0.5, "noise_multiplier": 1.0, "rounds": 8} | SETTINGS[name] | options
+        return federation(perceptron(), people, **given)
+
+    with mock.patch.object(OperatingSystem, "take", lambda _, count: drawn.bytes(count)):
+        return fl.audit_run(build, CLIENTS, canaries=AUDITED, generator=known)
+
+
+def audited(folder: Path, rank: int) -> None:
+    """All ranks have the result of one process; a fault of the whole is a fault on each."""
+    found = [audit_of(name, distributed=True) for name in ("plain", "memories")]
+    (folder / f"audits{rank}.txt").write_text(repr(found))
+    wrong = audit_of("plain", distributed=True, noise=DividedTwice(), preflight=False)
+    assert wrong.shown.faults == ("noise",)
+    words = "rank 0 has stopped: Unsupported: an audit" if rank else "without ledger="
+    own = {} if rank else {"ledger": folder / "kept.ledger"}
+    with pytest.raises(Unsupported, match=words):
+        audit_of("plain", distributed=True, **own)
+    # And what fails at the end ends on all.
+    assert audit_of("plain", distributed=True).passed
+
+
 CASES = {
-    case.__name__: case for case in (identity, resumed, charged, refusals, failing, killed, leaving)
+    case.__name__: case
+    for case in (identity, resumed, charged, refusals, failing, killed, leaving, audited)
 }
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from dpacct.errors import InvalidParameter
-from tests.fl.engine.ranked import SETTINGS, seeded, weights
+from tests.fl.engine.ranked import SETTINGS, audit_of, seeded, weights
 
 ROOT = Path(__file__).resolve().parents[3]
 IP = shutil.which("ip") or ""
@@ -48,6 +48,14 @@ def test_several_processes_train_the_model_of_one_and_fail_together(tmp_path: Pa
     budgets = [(tmp_path / f"budgets{rank}.json").read_text() for rank in range(2)]
     assert budgets[0] == budgets[1]
     assert "Budget(" in budgets[0]
+
+
+@pytest.mark.slow
+def test_an_audit_of_two_processes_is_that_of_one(tmp_path: Path) -> None:
+    assert played(tmp_path, 2, "audited") == [0, 0]
+    alone = repr([audit_of(name) for name in ("plain", "memories")])
+    for rank in range(2):
+        assert (tmp_path / f"audits{rank}.txt").read_text() == alone
 
 
 @pytest.mark.slow

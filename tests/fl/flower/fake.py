@@ -8,20 +8,12 @@ from typing import Any
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
+
+from dpacct.fl.flower.local import carried
 
 # What becomes of a client's replies: (client, message, replies) -> replies that arrive.
 Fault = Callable[[int, Message, list[Message]], list[Message]]
-
-
-def carried(message: Message) -> Message:
-    """As it comes out at the other end."""
-    objects = {number: obj.deflate() for number, obj in get_all_nested_objects(message).items()}
-    found = inflate_object_from_contents(message.object_id, objects)
-    found.metadata.__dict__["_message_id"] = message.object_id
-    return found
 
 
 class FakeGrid(Grid):

@@ -29,12 +29,13 @@ from dpacct.fl.flower import (
 )
 from dpacct.fl.flower import hidden_wire as messages
 from dpacct.fl.flower.hidden import purpose
+from dpacct.fl.flower.local import carried
 from dpacct.fl.flower.masks import mask, new_key
 from dpacct.fl.layout import Layout
 from dpacct.fl.privacy.noise import STD_MARGIN
 from dpacct.fl.privacy.secure_noise import grid_exponent
 from dpacct.ledger import Ledger
-from tests.fl.flower.fake import FakeGrid, carried
+from tests.fl.flower.fake import FakeGrid
 from tests.fl.flower.test_strategy import Spent, own_loop, rounds_of
 from tests.fl.problems import cross_entropy, flat, linear, make_clients
 

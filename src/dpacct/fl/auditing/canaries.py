@@ -1,5 +1,9 @@
 """Canaries: contributions of the largest size, each in a direction of its own, in or out by a coin.
 
+Rule 1: coins and directions come from the operating system, or from a generator that is given, and
+never from torch's global one: a run draws what it draws without an audit, and whoever seeds it does
+not choose its canaries.
+
 Directions share no coordinate, so that each shows in the release by itself: canary i has some
 coordinates of the model, chosen at random, with random signs. They cross all layers, so that a
 bound that is applied layer by layer shows as a longer contribution.
@@ -13,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl.privacy.randomness import secret_generator
 
 # Of a canary's raw update, in clip norms: its bound has something to do.
 _LENGTH = 100.0
@@ -36,7 +41,7 @@ class Directions:
     size: int
 
     @classmethod
-    def draw(cls, coordinates: int, count: int) -> Directions:
+    def draw(cls, coordinates: int, count: int, generator: torch.Generator) -> Directions:
         """Directions in a model of so many coordinates.
 
         Raises:
@@ -47,8 +52,9 @@ class Directions:
             rule = f"the model has {coordinates} coordinates, and directions share none"
             raise InvalidParameter("canaries", count, rule)
         owners = torch.full((coordinates,), -1, dtype=torch.int64)
-        owners[torch.randperm(coordinates)[: size * count]] = torch.arange(count).repeat(size)
-        signs = torch.randint(2, (coordinates,)) * 2.0 - 1.0
+        places = torch.randperm(coordinates, generator=generator)[: size * count]
+        owners[places] = torch.arange(count).repeat(size)
+        signs = torch.randint(2, (coordinates,), generator=generator) * 2.0 - 1.0
         return cls(owners, signs, count, size)
 
     def row(self, number: int) -> Tensor:
@@ -71,14 +77,26 @@ class Canaries:
     """Canaries, each in or out by a fair coin of its own.
 
     Args:
-        count: how many.
+        count: how many. generator: of coins and directions, on the CPU; default one whose whole
+            state comes from the operating system.
 
     Attributes:
-        coins: bool [m], which of them are in.
+        coins: bool [m], which of them are in. asked: how often one was asked what it sends.
+
+    Raises:
+        InvalidParameter: the generator is none, or one of another device.
     """
 
-    def __init__(self, count: int) -> None:
-        self.coins = torch.rand(count) < 0.5
+    def __init__(self, count: int, generator: torch.Generator | None = None) -> None:
+        if generator is not None and (
+            not isinstance(generator, torch.Generator) or generator.device.type != "cpu"
+        ):
+            found = getattr(generator, "device", type(generator).__name__)
+            raise InvalidParameter("generator", str(found), "it is a torch.Generator on the CPU")
+        # Rule 1.
+        self._generator = generator or secret_generator(torch.device("cpu"))
+        self.coins = torch.rand(count, generator=self._generator) < 0.5
+        self.asked = 0
         self._factor, self._length = 0.0, 0.0
         self._directions: Directions | None = None
 
@@ -100,7 +118,7 @@ class Canaries:
             rule = f"a model of {coordinates} parameters has room for at most {most}"
             raise InvalidParameter("canaries", count, rule)
         empty = count if coordinates >= 2 * count * _WIDE else -(-count // _SHARE)
-        self._directions = Directions.draw(coordinates, count + empty)
+        self._directions = Directions.draw(coordinates, count + empty, self._generator)
         self._length, self._factor = _LENGTH * clip_norm, -1.0 if replaced else 0.0
         return self._directions
 
@@ -114,7 +132,17 @@ class Canaries:
 
     def sent(self, number: int) -> Tensor:
         """The update [d] that a canary sends, as its coin decides."""
+        self.asked += 1
         return (1.0 if self.coins[number] else self._factor) * self.raw(number)
+
+    @property
+    def drawn(self) -> tuple[Tensor, Directions]:
+        """Coins and directions, for a process that shares them."""
+        return self.coins, self.directions
+
+    def adopt(self, drawn: tuple[Tensor, Directions]) -> None:
+        """Take those of another process."""
+        self.coins, self._directions = drawn
 
     def nothing(self) -> Tensor:
         """The update [d] of somebody who is silent."""

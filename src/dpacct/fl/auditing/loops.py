@@ -6,33 +6,27 @@ Canaries are the last numbers of its population, and send what was decided befor
 
 from __future__ import annotations
 
-import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, SupportsIndex, TypeGuard, cast
 
 import torch
 from torch import Tensor
 
 from dpacct import validate
-from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.auditing.canaries import Canaries
-from dpacct.fl.auditing.runs import RunAudit, Wanted, conclude
+from dpacct.fl.auditing.passing import passing_ledger
+from dpacct.fl.auditing.verdict import RunAudit, Wanted, conclude
 from dpacct.fl.auditing.watching import Aimed, Watch
 from dpacct.fl.layout import Layout, check_tensors
 from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.privacy.findings import AuditFailed
 from dpacct.fl.privacy.sums import contribute
 from dpacct.fl.privatize import AggregationPlan, Tensors
-from dpacct.ledger import Ledger, Run
+from dpacct.ledger import Run
 from dpacct.rounds import Adjacency, Uniform
 
-# Nothing is refused: what is audited is what was charged.
-_NO_LIMIT = sys.float_info.max
 # So many canaries are expected where chance leaves out all of them one time in 1e13.
 _SURELY = 30.0
 Update = Callable[[int], Any]
@@ -51,6 +45,7 @@ def audit_loop(
     delta: float = 1e-5,
     error: float = 1e-6,
     confidence: float = 0.95,
+    generator: torch.Generator | None = None,
 ) -> RunAudit:
     """Run a loop with canaries in its population, and test what it releases.
 
@@ -64,7 +59,7 @@ def audit_loop(
         like: tensors of the layout of an update (the model's parameters), or one tensor [d].
         rounds: that the run of the ledger is planned for.
         delta: at which epsilon is shown.
-        canaries, others, error, confidence: as for `audit_run`.
+        canaries, others, error, confidence, generator: as for `audit_run`.
     Returns:
         What was shown; as for `audit_run`.
     Raises:
@@ -74,10 +69,10 @@ def audit_loop(
         Unsupported: rounds were charged that are not those of the plan; a parameter is no
             floating-point number; or the loop asked for no canary, and shows nothing.
     """
-    wanted = Wanted.checked(canaries, others, error, confidence)
+    wanted = Wanted.checked(canaries, others, error, confidence, generator)
     length, at = validate.rounds(rounds), validate.delta(delta)
     _check_kinds(loop, update, plan, like)
-    clients, planted = cast("int", plan.num_clients), Canaries(wanted.canaries)
+    clients, planted = cast("int", plan.num_clients), wanted.plant()
     grown = _grown(plan, len(planted))
     template = {"update": like} if isinstance(like, Tensor) else like
     layout, bound = Layout.of(template), cast("Bound", grown.bound)
@@ -87,12 +82,10 @@ def audit_loop(
     sent = _Sent(planted, clients, update, layout, like, silent=wanted.silent)
     aimed = Aimed.of(planted, _bounded(grown, layout), _row(template, layout), bound.clip_norm)
     event = grown.charge.event(bound, grown.noise, {"clip_norm": bound.clip_norm})
-    watch, cohort = Watch(planted), grown.charge.cohort_size
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dpacct-")))
-        budget = Budget(_NO_LIMIT, at)
-        ledger = Ledger.open(folder / "passing.ledger", budget, passing=True)
-        stack.callback(ledger.close)
+    relation = Adjacency(cast("str", grown.adjacency))
+    watch = Watch(planted, grown.sampling.sampling_rate, relation)
+    cohort = grown.charge.cohort_size
+    with passing_ledger(at) as ledger:
         run = ledger.start_run("audit", plan=length * grown.round)
         count = 0
         for released in _releases(loop(grown, run, sent)):
@@ -109,13 +102,12 @@ def audit_loop(
             raise Unsupported(f"the loop charged other rounds than the plan's, {grown.round!r}")
         charged = run.epsilon()
     expected = grown.sampling.sampling_rate * len(planted) * count
-    if not sent.asked and expected > _SURELY:
+    if not planted.asked and expected > _SURELY:
         raise Unsupported(
             "the loop asked for no canary: it draws cohorts by the plan that it is given, and asks "
             "the update that it is given"
         )
-    seen = watch.seen(grown.sampling.sampling_rate, Adjacency(cast("str", grown.adjacency)))
-    return conclude(seen, count * (event,), charged, "tight", wanted, clients)
+    return conclude(watch, charged, "tight", wanted, clients)
 
 
 def _grown(plan: AggregationPlan, canaries: int) -> AggregationPlan:
@@ -190,7 +182,6 @@ class _Sent:
     ) -> None:
         self._canaries, self._clients, self._update = canaries, clients, update
         self._layout, self._like, self._silent = layout, like, silent
-        self.asked = 0
 
     def __call__(self, number: int) -> Any:
         people = self._clients + len(self._canaries)
@@ -199,7 +190,6 @@ class _Sent:
             raise InvalidParameter("number", number, rule)
         number = number.__index__()
         if number >= self._clients:
-            self.asked += 1
             return self._shaped(self._canaries.sent(number - self._clients))
         own = self._update(number)
         return self._shaped(self._canaries.nothing()) if self._silent else own

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from dpacct import validate
 from dpacct.accountant import find_accountant
@@ -21,7 +22,9 @@ from dpacct.empirical.promises import Promise
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.auditing.canaries import Canaries
 from dpacct.fl.auditing.populations import with_canaries
-from dpacct.fl.auditing.runs import MOST, checked_terms, epsilon_as_seen, expected, watched
+from dpacct.fl.auditing.releases import expected, refuse_ledger
+from dpacct.fl.auditing.runs import watched
+from dpacct.fl.auditing.verdict import MOST, checked_terms, epsilon_as_seen
 from dpacct.fl.auditing.watching import projections
 from dpacct.fl.clients import Population
 from dpacct.fl.engine.loop import RoundLoop
@@ -83,6 +86,7 @@ def audit_round(
     others: str = "silent",
     error: float = 1e-6,
     confidence: float = 0.95,
+    generator: torch.Generator | None = None,
 ) -> RoundAudit:
     """Run the first round of a run many times, with and without one more client.
 
@@ -91,7 +95,7 @@ def audit_round(
         clients: who else is there: few will do, and are quicker.
         runs: repetitions with the client, which sends the largest contribution there is; and as
             many without it (under replace-one: with its opposite). Half of them choose the test.
-        others, error, confidence: as for `audit_run`.
+        others, error, confidence, generator: as for `audit_run`.
     Returns:
         What was shown: with n runs at most about log(n / 8), however much is spent.
     Raises:
@@ -104,10 +108,13 @@ def audit_round(
     if number < least:
         rule = f"with an error of {error:g} an audit needs at least {least} runs of a round"
         raise InvalidParameter("runs", number, rule)
-    planted = Canaries(1)
+    planted = Canaries(1, generator)
     people = with_canaries(clients, planted, silent=silent)
     with build(people) as run:
         player = watched(run, people)
+        if not isinstance(player, RoundLoop):
+            raise Unsupported("one process repeats a round, and this run has several")
+        refuse_ledger(player.account)
         inside, outside, event = _repeated(player, planted, number)
         delta, accountant = player.account.delta, player.account.accountant
     free = 1 - confidence

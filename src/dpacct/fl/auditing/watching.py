@@ -71,18 +71,29 @@ def projections(canaries: Canaries, released: Tensor, aimed: Aimed, number: int)
     return canaries.directions.project(sums, aimed.weights) / aimed.clip_norm
 
 
+def updates_noise(event: Event) -> float:
+    """The noise multiplier of the sum of the updates, where other sums leave a round beside it."""
+    charged = event.releases[0] if event.releases else event.charged
+    return charged.noise_multiplier
+
+
 class Watch:
     """What the releases of a run showed so far.
 
     Args:
         canaries: of the run, which have their directions.
+        sampling_rate, adjacency: of its rounds.
+
+    Attributes:
+        events: as which the releases were charged.
     """
 
-    def __init__(self, canaries: Canaries) -> None:
+    def __init__(self, canaries: Canaries, sampling_rate: float, adjacency: Adjacency) -> None:
         self._canaries = canaries
+        self._sampling_rate, self._adjacency = sampling_rate, adjacency
         self._projections: list[Tensor] = []
         self._shifts: list[Tensor] = []
-        self._noise: list[float] = []
+        self.events: list[Event] = []
 
     def see(self, released: Tensor, aimed: Aimed, event: Event) -> None:
         """Note a release.
@@ -92,12 +103,12 @@ class Watch:
         Raises:
             Unsupported: it is not finite.
         """
-        number = len(self._noise) + 1
+        number = len(self.events) + 1
         self._projections.append(projections(self._canaries, released, aimed, number))
         self._shifts.append(aimed.lengths / aimed.clip_norm)
-        self._noise.append(event.releases[0].noise_multiplier)
+        self.events.append(event)
 
-    def seen(self, sampling_rate: float, adjacency: Adjacency) -> Seen:
+    def seen(self) -> Seen:
         """All that was noted, at least one release."""
         count = len(self._canaries)
         projections = torch.stack(self._projections).numpy()
@@ -108,7 +119,7 @@ class Watch:
             self._canaries.coins.numpy(),
             # A mask may leave a direction without a coordinate, and so without noise.
             np.where(lengths > 0, projections, np.nan)[:, count:],
-            np.array(self._noise),
-            sampling_rate,
-            adjacency,
+            np.array([updates_noise(event) for event in self.events]),
+            self._sampling_rate,
+            self._adjacency,
         )

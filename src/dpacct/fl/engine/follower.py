@@ -8,11 +8,11 @@ made-up clients itself, as rank 0 does. Rule 4: its model has the released param
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import torch
 
@@ -20,13 +20,26 @@ from dpacct.budget import Budget
 from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.loop import RoundLoop
-from dpacct.fl.engine.ranks import Begin, Done, Failed, Ranks, Start, Stop, Work, moved, words_of
+from dpacct.fl.engine.ranks import (
+    Agreed,
+    Begin,
+    Done,
+    Failed,
+    Ranks,
+    Start,
+    Stop,
+    Work,
+    moved,
+    words_of,
+)
 from dpacct.fl.engine.setup import Settings
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
 from dpacct.fl.trainers.choice import Choice
 from dpacct.fl.trainers.way import taken
+
+Made = TypeVar("Made")
 
 
 def follower_settings(settings: Settings) -> Settings:
@@ -127,6 +140,18 @@ class Follower:
             _end(done)
         self._take(done.state)
         return done.report
+
+    def agree(self, make: Callable[[], Made]) -> Made:
+        """What rank 0 has made.
+
+        Raises:
+            Unsupported: it has stopped.
+        """
+        del make
+        message = self._ranks.hear()
+        if not isinstance(message, Agreed):
+            _end(message)
+        return message.made
 
     @contextmanager
     def to_the_end(self) -> Generator[None]:

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from dpacct.budget import Budget, Spent
 from dpacct.errors import BudgetExceeded, Unsupported
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.loop import RoundLoop
-from dpacct.fl.engine.ranks import Begin, Done, Failed, Ranks, Start, Stop, Work, moved, words_of
+from dpacct.fl.engine.ranks import (
+    Agreed,
+    Begin,
+    Done,
+    Failed,
+    Ranks,
+    Start,
+    Stop,
+    Work,
+    moved,
+    words_of,
+)
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
 from dpacct.fl.trainers.choice import Choice
 from dpacct.fl.trainers.way import way_of
+
+Made = TypeVar("Made")
 
 
 class Leader:
@@ -96,6 +111,20 @@ class Leader:
         report = opened.release()
         ranks.tell(Done(replace(report, spent=spent_elsewhere), _public(loop.state)))
         return report
+
+    def agree(self, make: Callable[[], Made]) -> Made:
+        """Make something, and tell all ranks.
+
+        Raises:
+            What making it raises; the others hear that rank 0 has stopped.
+        """
+        made: Agreed | None = None
+        try:
+            found = make()
+            made = Agreed(found)
+            return found
+        finally:
+            self._ranks.tell(made or Stop(words_of(sys.exception())))
 
     def to_the_end(self) -> AbstractContextManager[None]:
         """However the run ends here inside, it ends on all ranks."""

@@ -6,9 +6,10 @@ the one that was charged for. `dpacct.fl.engine.rounds` has the order of a round
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import TypeVar
 
 from dpacct.budget import Budget
 from dpacct.errors import Unsupported
@@ -26,6 +27,8 @@ from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
 from dpacct.fl.tensors import forked_generators, seed_generators
 from dpacct.fl.trainers.choice import Choice, Chooser
+
+Made = TypeVar("Made")
 
 
 class RoundLoop:
@@ -102,6 +105,10 @@ class RoundLoop:
     def finish(self) -> None:
         """The plan is at its end."""
         self.account.finish()
+
+    def agree(self, make: Callable[[], Made]) -> Made:
+        """Nobody else has to hear of it."""
+        return make()
 
     def to_the_end(self) -> AbstractContextManager[None]:
         """Around the rounds of a run: nobody else has to hear how they end."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from dpacct.budget import Budget
 from dpacct.fl.engine.engine import Engine
@@ -16,6 +17,8 @@ from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
 from dpacct.fl.trainers.choice import Choice
+
+Made = TypeVar("Made")
 
 
 class Player(Protocol):
@@ -68,6 +71,10 @@ class Player(Protocol):
 
     def finish(self) -> None:
         """The plan is at its end."""
+        ...
+
+    def agree(self, make: Callable[[], Made]) -> Made:
+        """What rank 0 makes, on all ranks; before the run begins, or behind its end."""
         ...
 
 

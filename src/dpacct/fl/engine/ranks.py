@@ -74,6 +74,13 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
+class Agreed:
+    """What rank 0 has made for all, beside the rounds of a run."""
+
+    made: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """No more rounds. ``reason``: in words; none at the end of the plan."""
 
@@ -88,7 +95,7 @@ class Failed:
     words: str
 
 
-Message = Begin | Start | Work | Done | Stop
+Message = Begin | Start | Work | Done | Agreed | Stop
 
 
 class Ranks:

@@ -27,7 +27,7 @@ from dpacct.fl.methods.protocol import Method
 from dpacct.fl.tensors import forked_generators
 from dpacct.fl.trainers.failures import Trial
 from dpacct.fl.trainers.sequential import SequentialTrainer
-from dpacct.fl.trainers.tasks import Broadcast, Task, join
+from dpacct.fl.trainers.tasks import Broadcast, Task, join, plant
 
 _CPU = torch.device("cpu")
 _LOG = logging.getLogger("flwr")
@@ -111,6 +111,8 @@ class EngineTraining:
         with forked_generators(), arithmetic(given.local.precision):
             self._copy.train()
             row = self._trainer.train([task], self._broadcast)
+        # A client of an audit; bounded behind this like any other.
+        plant(row, [task])
         return _Update(row, task, self._trainer, self._broadcast)
 
 

@@ -22,6 +22,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsupported
+from dpacct.fl.opacus.canaries import Audited
 from dpacct.fl.opacus.noise import fresh_generator
 from dpacct.fl.opacus.ranks import Ranks
 from dpacct.fl.opacus.steps import Steps
@@ -74,7 +75,7 @@ class LedgerSampler(_samplers.UniformWithReplacementSampler):
             return None
         share = self._ranks.share(self.num_samples)
         batch = [share[index] for index in self._sample(self._event.round.sampling, len(share))]
-        self._steps.drawn(ticket, len(batch))
+        self._steps.drawn(ticket, batch)
         return batch
 
     def _reserve(self, run: Run) -> Ticket | None:
@@ -161,6 +162,7 @@ def attach_ledger(
     *,
     adjacency: Adjacency | str | None = None,
     scheduled_clip: bool = False,
+    criterion: Any = None,
 ) -> LedgerLoader:
     """Charge each step of an optimizer on the batches of a loader to a run of a ledger.
 
@@ -170,6 +172,7 @@ def attach_ledger(
             several processes train one model, rank 0 gives the run and the others None.
         adjacency: the neighboring relation, by example; default that of the plan, else add-remove.
         scheduled_clip: the clip norm changes by a schedule that does not depend on the data.
+        criterion: that `make_private` returned; an audit of ghost clipping needs it.
     Returns:
         The loader to train from, in place of the one given; `BatchMemoryManager` takes it too.
     Raises:
@@ -195,6 +198,8 @@ def attach_ledger(
     steps = Steps(optimizer, lead, fresh, scheduled_clip=scheduled_clip)
     event = Event(round_, details={"clip_norm": float(optimizer.max_grad_norm), "by": "opacus"})
     charged = LedgerSampler(sampler, ranks, event, steps)
+    if isinstance(loader.dataset, Audited):
+        loader.dataset.attach(optimizer, steps, run, event, criterion)
     return LedgerLoader(loader, charged, run, event)
 
 

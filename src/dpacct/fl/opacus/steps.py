@@ -11,7 +11,7 @@ The loader draws ahead of what it delivers: by ``lead`` batches with workers, by
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -39,13 +39,13 @@ class Part:
 
     Attributes:
         ticket: of the batch.
-        examples: how many the batch has.
+        rows: numbers of the examples of the batch.
         last: whether the model changes after it.
         signaled: whether Opacus said so itself.
     """
 
     ticket: Charge
-    examples: int
+    rows: Sequence[int]
     last: bool = True
     signaled: bool = False
 
@@ -124,9 +124,19 @@ class Steps:
             raise LedgerError("another loop over the loader has begun; this one cannot go on.")
         self._asked += 1
 
-    def drawn(self, ticket: Charge, examples: int) -> None:
-        """A batch was drawn, of so many examples."""
-        self._parts.append(Part(ticket, examples))
+    def drawn(self, ticket: Charge, rows: Sequence[int]) -> None:
+        """A batch was drawn, of examples of these numbers."""
+        self._parts.append(Part(ticket, rows))
+
+    def upcoming(self) -> Sequence[int]:
+        """Numbers of the examples of the batch that is to be stepped, from its next part on."""
+        delivered = self._delivered()
+        following = self._stepped + 1
+        index = following if delivered < 0 else delivered - 1
+        if not following <= index < len(self._parts):
+            return ()
+        begun = bool(index) and not self._parts[index - 1].last
+        return self._parts[index].rows[self._examples * begun :]
 
     def _watched_signal(self, do_skip: bool = True) -> None:  # noqa: FBT001, FBT002 - Opacus' own
         self._signal(do_skip)
@@ -134,7 +144,7 @@ class Steps:
             return
         part = self._parts[-1]
         if part.signaled:
-            part = Part(part.ticket, part.examples)
+            part = Part(part.ticket, part.rows)
             self._parts.append(part)
         part.last, part.signaled = not do_skip, True
 
@@ -199,10 +209,10 @@ class Steps:
         self._examples += sum(map(len, held))
         # Opacus can put one made-up example into an empty batch.
         self._reach = self._reach * (not first) + self._reach_of(held)
-        if self._examples > max(part.examples, 1):
+        if self._examples > max(len(part.rows), 1):
             raise LedgerError(
                 f"the gradients are of {self._examples} examples and the batch has "
-                f"{part.examples}: a step is for the batch that the loader delivered, as it is."
+                f"{len(part.rows)}: a step is for the batch that the loader delivered, as it is."
             )
 
     def _reach_of(self, held: list[Any]) -> float:

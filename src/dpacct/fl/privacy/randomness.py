@@ -23,6 +23,8 @@ from dpacct.rounds import Full, Poisson, Sampling, Uniform
 
 SEEDED = "a seed was given, with which cohorts and noise can be computed by anybody"
 _BLOCK = 1 << 20
+# Where the 624 words of the Mersenne twister lie in what `get_state` returns, 8 bytes each.
+TWISTER = slice(24, 24 + 8 * 624)
 
 
 class Randomness(Protocol):
@@ -189,6 +191,23 @@ def normals(source: Randomness, size: int, device: torch.device) -> Tensor:
     counter = np.frombuffer(source.take(32), dtype="<u8")
     generator = np.random.Generator(np.random.Philox(key=key, counter=counter))
     return from_array(generator.standard_normal(size))
+
+
+def secret_generator(device: torch.device) -> torch.Generator:
+    """A generator of torch that nobody can repeat, whatever seeds a program sets.
+
+    The CPU's keeps 32 bits of a seed, few enough to try them all: its whole state is replaced.
+    That of other devices has a seed of 63 random bits.
+    """
+    generator = torch.Generator(device)
+    if device.type != "cpu":
+        return generator.manual_seed(torch_seed(OperatingSystem()))
+    state = generator.get_state()
+    words = state[TWISTER].view(torch.int64)
+    secret = torch.frombuffer(bytearray(os.urandom(4 * len(words))), dtype=torch.int32)
+    words.copy_(secret.to(torch.int64) & 0xFFFFFFFF)
+    generator.set_state(state)
+    return generator
 
 
 def randomness_for(seed: int | None) -> Randomness:

@@ -1,0 +1,179 @@
+"""What an audit is asked for, and what it says in the end, whoever trains.
+
+A trainer gives its canaries a direction (`Canaries.aim`), lets them take part as all others do, and
+shows each release (`Watch.see`); what follows from that is here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from dpacct import validate
+from dpacct.accountant import find_accountant
+from dpacct.budget import Spent
+from dpacct.empirical.one_run import Shown, best_number, judge
+from dpacct.empirical.promises import Promise
+from dpacct.errors import InvalidParameter
+from dpacct.fl.auditing.canaries import Canaries
+from dpacct.fl.auditing.watching import Watch, updates_noise
+from dpacct.fl.privacy.findings import AuditFailed
+from dpacct.ledger import Event
+from dpacct.rounds import Phase, Round, Schedule
+
+# Of canaries, and of repetitions of a round.
+MOST = 1_000_000
+OTHERS = ("silent", "heard")
+_NAMES = {
+    "guesses": "more canaries were recognized than the charged budget allows",
+    "noise": "the released sums carry less noise than was charged for",
+    "contribution": "a client moves the sum by more than the clip norm",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunAudit:
+    """What canaries showed of one run.
+
+    Attributes:
+        charged: the epsilon that the rounds which ran are charged, at their delta.
+        shown: what canaries prove, beside what was promised.
+        gaussian_epsilon: the run exceeds it, if its noise is Gaussian and its sampling as charged;
+            that of the updates alone, where a count of clipped clients is released beside them.
+        rounds: how many ran. clients: besides the canaries.
+        noise_multiplier: of the first round, as charged.
+    """
+
+    charged: Spent
+    shown: Shown
+    gaussian_epsilon: float
+    rounds: int
+    clients: int
+    noise_multiplier: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing contradicts what was charged."""
+        return not self.shown.faults
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What contradicts it, each in a sentence."""
+        return tuple(_NAMES[name] for name in self.shown.faults)
+
+    def require(self) -> None:
+        """Raise if something was found.
+
+        Raises:
+            AuditFailed: with all that was found.
+        """
+        if self.faults:
+            raise AuditFailed("; ".join(self.faults))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What an audit is asked for, checked; see `audit_run`."""
+
+    canaries: int
+    silent: bool
+    error: float
+    confidence: float
+    generator: torch.Generator | None = None
+
+    @classmethod
+    def checked(
+        cls,
+        canaries: int,
+        others: str,
+        error: float,
+        confidence: float,
+        generator: torch.Generator | None = None,
+    ) -> Wanted:
+        """As asked.
+
+        Raises:
+            InvalidParameter: a value out of range, or too few canaries for the error.
+        """
+        number = validate.count("canaries", canaries, "canaries of an audit", MOST)
+        silent, wrong, sure = checked_terms(others, error, confidence)
+        least = least_canaries(wrong)
+        if number < least:
+            words = f"with an error of {wrong:g} an audit needs at least {least}"
+            raise InvalidParameter("canaries", number, f"{words}: luck guesses fewer coins")
+        return cls(number, silent, wrong, sure, generator)
+
+    def plant(self) -> Canaries:
+        """The canaries, with their coins."""
+        return Canaries(self.canaries, self.generator)
+
+
+def checked_terms(others: str, error: float, confidence: float) -> tuple[bool, float, float]:
+    """Whether the others are silent, the error, and the confidence of an audit; see `audit_run`.
+
+    Raises:
+        InvalidParameter: a value out of range.
+    """
+    sure = validate.positive_probability(
+        "confidence", confidence, "the confidence of an audit", below_one=True
+    )
+    wrong = validate.positive_probability("error", error, "the error of an audit")
+    if others not in OTHERS:
+        raise InvalidParameter("others", others, f"the other clients are {' or '.join(OTHERS)}")
+    return others == "silent", wrong, sure
+
+
+def conclude(
+    watch: Watch, charged: Spent, accountant: str, wanted: Wanted, clients: int
+) -> RunAudit:
+    """What a run showed, beside what it was charged.
+
+    Args:
+        watch: saw its releases, one at least.
+        charged: epsilon of the run. accountant: that proves it. clients: besides the canaries.
+    """
+    seen, events = watch.seen(), watch.events
+    promise = Promise.of(_composed(event.charged for event in events), accountant)
+    made = best_number(seen, charged.delta, 1 - wanted.confidence)
+    shown = judge(seen, promise, made, charged.delta, wanted.error, wanted.confidence)
+    # The spread is that of the updates' noise; at that of a count of clipped clients, released
+    # beside them, nobody looked.
+    noises = [shown.noise_factor * updates_noise(event) for event in events]
+    gaussian = epsilon_as_seen(events, noises, charged.delta, accountant)
+    noise = events[0].charged.noise_multiplier
+    return RunAudit(charged, shown, gaussian, len(events), clients, noise)
+
+
+def least_canaries(error: float) -> int:
+    """How many coins somebody who knows them all must have guessed, for a claim to be refuted.
+
+    Args:
+        error: probability that chance alone does as well.
+    """
+    return math.ceil(-math.log2(error / 3)) + 1
+
+
+def _composed(rounds: Iterable[Round]) -> Schedule:
+    return Schedule(Phase(each, 1) for each in rounds)
+
+
+def epsilon_as_seen(
+    events: Sequence[Event], noises: Sequence[float], delta: float, accountant: str
+) -> float:
+    """What rounds of at most these noise multipliers exceed, 0 if there may be any noise.
+
+    Args:
+        events: as which they were charged; all but their noise is taken from them.
+    """
+    low, high = validate.NOISE_MULTIPLIER_RANGE
+    if max(noises) > high:
+        return 0.0
+    # More noise than was seen proves less.
+    seen = _composed(
+        replace(event.charged, noise_multiplier=max(noise, low))
+        for event, noise in zip(events, noises, strict=True)
+    )
+    return find_accountant(accountant).epsilon(seen, delta).lower

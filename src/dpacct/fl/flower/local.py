@@ -1,0 +1,91 @@
+"""A SuperLink in one process: Flower's own messages, written out and read again, and no network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.task_identity import TaskIdentity
+
+from dpacct.errors import Unsupported
+
+_RUN = 7
+
+
+def carried(message: Message) -> Message:
+    """A message as it comes out at the other end."""
+    objects = {number: obj.deflate() for number, obj in get_all_nested_objects(message).items()}
+    found: Any = inflate_object_from_contents(message.object_id, objects)
+    found.metadata.__dict__["_message_id"] = message.object_id
+    return found
+
+
+class LocalGrid(Grid):
+    """Nodes of one process, which answer as soon as they are asked: for audits, and to try an app.
+
+    Args:
+        apps: of clients 0, 1, ...
+    """
+
+    def __init__(self, apps: Iterable[ClientApp]) -> None:
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = _RUN, 1, 3
+        self._apps = dict(enumerate(apps, start=1000))
+        self._replies: list[Message] = []
+        # A node keeps its state from message to message.
+        self._contexts = {
+            node: Context(_RUN, node, {"partition-id": client}, RecordDict(), {})
+            for client, node in enumerate(self._apps)
+        }
+
+    def set_run(self, run: Any) -> None:
+        """There is one run."""
+        del run
+
+    @property
+    def run(self) -> Any:
+        """Not there.
+
+        Raises:
+            Unsupported: always.
+        """
+        raise Unsupported("the nodes of one process belong to no run of a SuperLink")
+
+    def create_message(self, *args: Any, **options: Any) -> Message:
+        """Not there; see `run`."""
+        del args, options
+        return self.run
+
+    def send_and_receive(self, *args: Any, **options: Any) -> Iterable[Message]:
+        """Not there; see `run`."""
+        del args, options
+        return self.run
+
+    def get_node_ids(self) -> Iterable[int]:
+        """All of them."""
+        return list(self._apps)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Have nodes answer."""
+        numbers: list[str] = []
+        for message in messages:
+            arrived = carried(message)
+            numbers.append(arrived.metadata.message_id)
+            node = message.metadata.dst_node_id
+            try:
+                reply = carried(self._apps[node](arrived, self._contexts[node]))
+            except Exception as error:  # noqa: BLE001 - as Flower's own runtime does
+                reply = Message(Error(code=0, reason=repr(error)), reply_to=arrived)
+            self._replies.append(reply)
+        return numbers
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """What was answered to these."""
+        asked = set(message_ids)
+        found = [r for r in self._replies if r.metadata.reply_to_message_id in asked]
+        self._replies = [r for r in self._replies if r.metadata.reply_to_message_id not in asked]
+        return found

@@ -1,0 +1,155 @@
+"""Audits of runs over Flower's messages, in one process, with the clients' own bounds and noise."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="flwr is not installed beside the other test extras")
+
+from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+import dpacct
+from dpacct import fl
+from dpacct.fl.flower import (
+    HiddenSum,
+    LocalGrid,
+    PrivateStrategy,
+    client_app,
+    hidden,
+    planted_mod,
+    private_mod,
+)
+from dpacct.fl.privacy.secure_noise import SecureGaussianNoise
+from tests.fl.auditing.test_runs import SURE, Quieter
+from tests.fl.flower.test_strategy import Spent
+from tests.fl.problems import cross_entropy, make_clients
+
+pytestmark = pytest.mark.usefixtures("uncounted")
+
+
+@pytest.fixture(autouse=True)
+def _uncounted_epsilon(monkeypatch):
+    spent = Spent(dpacct.Budget(1.0, 1e-5))
+    monkeypatch.setattr("dpacct.fl.report.reports.Report.epsilon", spent)
+
+
+def model():
+    torch.manual_seed(0)
+    return torch.nn.Linear(6, 60)
+
+
+def engines_loop(people, **options):
+    def data(context):
+        return people[context.node_config["partition-id"]]
+
+    return client_app(model, cross_entropy, data, **options)
+
+
+def own_loop(people):
+    app = ClientApp(mods=[private_mod(), planted_mod(people)])
+
+    @app.train()
+    def train(message, context):
+        # Asked of those who are no canaries: where others are heard.
+        moved = {
+            name: value + 0.01
+            for name, value in message.content["arrays"].to_torch_state_dict().items()
+        }
+        return Message(RecordDict({"arrays": ArrayRecord(moved)}), reply_to=message)
+
+    return app
+
+
+def played(app):
+    def play(server, people):
+        grid = LocalGrid([app(people) for _ in people])
+        PrivateStrategy(server, poll=1e-3, patience=0.05).start(grid, timeout=0.05)
+
+    return play
+
+
+def audited(app=engines_loop, *, canaries=40, others="silent", **options):
+    known = torch.Generator().manual_seed(5)
+    given = {
+        "rounds": 4, "clip_norm": 0.5, "noise_multiplier": 0.5, "sampling": fl.Full(),
+        "delta": 1e-5, "local": fl.SGD(lr=0.1, steps=1),
+    } | options  # fmt: skip
+    return fl.audit_server(
+        lambda clients: fl.Server(model(), clients, **given), played(app),
+        make_clients([5, 3, 4]), canaries=canaries, others=others, confidence=SURE,
+        generator=known,
+    )  # fmt: skip
+
+
+def shares(people):
+    return engines_loop(people, hidden=HiddenSum(20, 0.1))
+
+
+HIDDEN = {"app": shares, "adjacency": "replace-one", "noise": fl.NoiseShares(20), "rounds": 3}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"app": own_loop, "others": "heard"},
+        pytest.param(
+            {"method": fl.DPFedSAM(), "sampling": fl.Poisson(0.5)}, marks=pytest.mark.slow
+        ),
+        HIDDEN,
+    ],
+    ids=["engine's loop", "own loop", "method", "hidden"],
+)
+def test_a_sound_run_passes(options):
+    found = audited(**options)
+    found.require()
+    assert found.clients == 3
+    assert found.gaussian_epsilon < found.charged.upper
+
+
+def test_canaries_reach_what_is_released():
+    # Missed only by what lies more than nine standard deviations away.
+    assert audited(noise_multiplier=0.2).shown.noise_factor < 4
+
+
+def test_less_noise_of_the_server_is_seen():
+    found = audited(noise=Quieter(), preflight=False, noise_multiplier=2.0)
+    assert found.shown.faults == ("noise",)
+
+
+def test_smaller_shares_are_seen(monkeypatch):
+    """Each client's share is a quarter of what it says, which nobody can see in its answer."""
+    whole = hidden.share_sigma
+    monkeypatch.setattr(hidden, "share_sigma", lambda *given: whole(*given) * Fraction(1, 4))
+    assert "noise" in audited(**HIDDEN).shown.faults
+
+
+class Longer(SecureGaussianNoise):
+    """Sends each contribution one and a half times, to which nobody can hold it behind masks."""
+
+    def encode(self, rows, limits, std):
+        found = super().encode(rows, limits, std)
+        return found + found // 2
+
+
+def test_longer_contributions_behind_masks_are_seen(monkeypatch):
+    monkeypatch.setattr(hidden, "SecureGaussianNoise", Longer)
+    # Forty shares of so little noise: dozens of standard deviations.
+    found = audited(**(HIDDEN | {"noise_multiplier": 0.25}))
+    assert "contribution" in found.shown.faults
+
+
+@pytest.mark.parametrize("options", [{}, HIDDEN], ids=["seen", "hidden"])
+def test_no_clip_on_clients_moves_nothing(monkeypatch, options):
+    """The server shortens what it sees; a row that is too long for its grid is not sent."""
+
+    def unclipped(rows, bound, layout, contributions):
+        del bound, layout, contributions
+        return rows, rows.norm(dim=1), torch.zeros(len(rows), dtype=torch.bool)
+
+    monkeypatch.setattr("dpacct.fl.flower.clients.contribute", unclipped)
+    assert audited(**options).passed
