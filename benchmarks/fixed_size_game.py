@@ -24,8 +24,8 @@ from dpacct.rounds import Adjacency, Round, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.game.answers import lower_epsilon, upper_epsilon
 from dpacct.tight.game.cover import Cell, Cover, split
+from dpacct.tight.game.game import forget
 from dpacct.tight.game.gap import refined
-from dpacct.tight.game.kernels import forget
 from dpacct.tight.game.plan import plan_at_delta
 
 WANG = "Wang et al. 2019"

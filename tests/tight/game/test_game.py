@@ -19,7 +19,7 @@ from dpacct.tight.composition import Composition
 from dpacct.tight.engines import find_engine
 from dpacct.tight.game import game, gap, plan, stages
 from dpacct.tight.game.answers import lower_delta, lower_epsilon, upper_epsilon
-from dpacct.tight.game.cover import default_cover, rare_cover, small_cover
+from dpacct.tight.game.cover import Cover, default_cover, rare_cover, small_cover
 from dpacct.tight.game.curve import curve_delta
 from dpacct.tight.game.game import (
     game_delta,
@@ -32,6 +32,7 @@ from dpacct.tight.game.laws import Kernel
 from dpacct.tight.game.plan import plan_at_delta, plan_at_epsilon
 from dpacct.tight.game.rounds import moment_law
 from dpacct.tight.game.strategies import add_pair
+from dpacct.tight.game.thinned import Thinned
 from dpacct.tight.game.triangles import Triangle, not_too_flat, profile
 from tests.oracles.fixed_size_game import fixed_size_last, line_then, one_pair_last, two_rounds
 from tests.strategies import log_uniform
@@ -221,11 +222,11 @@ def test_cells_for_small_rates_and_little_noise_leave_little() -> None:
     [(5, 1000, rare_cover()), (5, 50, default_cover()), (40, 1000, default_cover())],
 )
 def test_many_rounds_of_a_small_rate_get_cells_of_their_own(
-    cohort: int, rounds: int, cover: object
+    cohort: int, rounds: int, cover: Cover
 ) -> None:
     schedule = rounds * Round(1.0, Uniform(cohort, 1000))
     _, positions = game._start(schedule, lambda share: plan_at_delta(schedule, 1e-5, share))
-    assert positions == cover
+    assert positions == Thinned(cover)
 
 
 def test_a_plan_of_many_kinds_is_made_from_the_laws_of_a_few(

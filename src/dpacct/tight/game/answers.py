@@ -18,6 +18,8 @@ from dpacct.tight.game.stages import stages_above, stages_below, window_above, w
 # By so much a loss is put on the safe side of an epsilon.
 _NUDGE = 2.0**-45
 _BELOW = 1e-6
+# A step of at most this share of epsilon is not worth a second pass.
+_LITTLE = 3e-4
 
 
 def play_above(schedule: Schedule, plan: GamePlan, positions: Positions, frame: Frame) -> Array:
@@ -74,6 +76,8 @@ def lower_epsilon(schedule: Schedule, plan: GamePlan, delta: float) -> float:
     fall = math.log(float(deltas[i] / deltas[i - 1]))
     ahead = math.log(float(deltas[i]) / delta) / fall
     guess = first + frame.step * ahead * (1 - _BELOW)
+    if frame.step <= _LITTLE * first:
+        return first * (1 - 8 * UNIT)
     shifted = moved(frame, -guess)
     place = math.floor(-guess / frame.step) - frame.first
     if play_lower(stages, shifted, window)[place] > delta:

@@ -33,15 +33,19 @@ from dpacct.tight.game.answers import (
 from dpacct.tight.game.backward import Frame, rounds_above
 from dpacct.tight.game.cover import default_cover, rare_cover, small_cover
 from dpacct.tight.game.gap import narrow_epsilon
-from dpacct.tight.game.mixtures import Mixing
+from dpacct.tight.game.kernels import cell_kernel, cell_side, sampled_above, strategy_kernels
+from dpacct.tight.game.mixtures import Mixing, mixing_laws
 from dpacct.tight.game.plan import GamePlan, plan_at_delta, plan_at_epsilon
 from dpacct.tight.game.played import is_game
 from dpacct.tight.game.refine import check_gap
 from dpacct.tight.game.rounds import Positions, check_schedule, directions
 from dpacct.tight.game.stages import are_bounded, effort_above, effort_below, needed, stages_above
+from dpacct.tight.game.thinned import Thinned, thinned_laws
 
-# Losses times laws times rounds: about two, ten and thirty seconds, and for two strategies.
-_QUICK, _LONG, MOST_EFFORT, _CHEAP = 1e8, 8e8, 2e9, 1e9
+# Losses times laws times rounds: about one second, two, ten and thirty, and for two strategies.
+_FEW, _QUICK, _LONG, MOST_EFFORT, _CHEAP = 5.5e7, 1e8, 8e8, 2e9, 1e9
+# Answers that are kept.
+_REMEMBERED = 32
 # The share of the noise that mixtures may give away, and the noise from which on they are better
 # than many cells: where one round's loss may be large, cells are.
 _SLACK, _MIXED = 2e-3, 2.0
@@ -85,20 +89,29 @@ def _usual_epsilon(schedule: Schedule, delta: float, direction: Direction) -> In
     Raises:
         NotConverged: none are.
     """
-    plan, positions = _start(schedule, _at_delta(schedule, delta, direction, both=True))
+    upper, share = _upper_end(schedule, delta, direction)
+    plan = plan_at_delta(schedule, delta, share, direction=direction)
     lower = lower_epsilon(schedule, plan, delta) if _cheap(schedule, plan.lower) else 0.0
-    return Interval.bracket(lower, upper_epsilon(schedule, plan, positions, delta))
+    return Interval.bracket(lower, upper)
+
+
+# A search asks for the proven side, and whoever tells its result for both.
+@lru_cache(maxsize=_REMEMBERED)
+def _upper_end(schedule: Schedule, delta: float, direction: Direction) -> tuple[float, float]:
+    """Proven epsilon, and the share of it that the grid may have cost.
+
+    Raises:
+        NotConverged: no positions are affordable.
+    """
+    plan, positions = _start(schedule, _at_delta(schedule, delta, direction))
+    return upper_epsilon(schedule, plan, positions, delta), plan.share
 
 
 def game_upper_epsilon(schedule: Schedule, delta: float) -> float:
     """The proven end of `game_epsilon`."""
     if not schedule.rounds:
         return 0.0
-    found: list[float] = []
-    for direction in _checked_directions(schedule):
-        plan, positions = _start(schedule, _at_delta(schedule, delta, direction))
-        found.append(upper_epsilon(schedule, plan, positions, delta))
-    return max(found)
+    return max(_upper_end(schedule, delta, way)[0] for way in _checked_directions(schedule))
 
 
 @lru_cache(maxsize=32)
@@ -173,9 +186,9 @@ def _checked_directions(schedule: Schedule) -> tuple[Direction, ...]:
 
 
 def _at_delta(
-    schedule: Schedule, delta: float, direction: Direction, *, both: bool = False
+    schedule: Schedule, delta: float, direction: Direction
 ) -> Callable[[float], GamePlan]:
-    return lambda share: plan_at_delta(schedule, delta, share, both=both, direction=direction)
+    return lambda share: plan_at_delta(schedule, delta, share, both=False, direction=direction)
 
 
 def _start(
@@ -189,17 +202,17 @@ def _start(
     noise = min(round_.noise_multiplier for round_ in schedule.distinct())
     mixtures = ((_DEFAULT_SHARE, None, _LONG), (_COARSE_SHARE, None, MOST_EFFORT))
     rates = [round_.sampling_rate for round_ in schedule.distinct() if is_game(round_)]
-    rare = noise < _MIXED and max(rates, default=1.0) <= _RARE
-    many = rare_cover() if rare else default_cover()
-    quick = _QUICK if rare or noise >= _MIXED else _LONG
+    many, rare, small = (Thinned(c) for c in (default_cover(), rare_cover(), small_cover()))
+    quiet, seldom = noise >= _MIXED, max(rates, default=1.0) <= _RARE
     effort, mixed = math.inf, True
     for share, cover, most in (
-        (_DEFAULT_SHARE, default_cover(), quick),
-        *(mixtures if noise >= _MIXED else ()),
-        (_DEFAULT_SHARE, many, _LONG),
-        (_MIDDLE_SHARE, many, MOST_EFFORT),
-        (_COARSE_SHARE, many, MOST_EFFORT),
-        (_COARSE_SHARE, small_cover(), MOST_EFFORT),
+        (_DEFAULT_SHARE, many, _QUICK if quiet else _FEW),
+        *(mixtures if quiet else ((_DEFAULT_SHARE, rare, _FEW), (_MIDDLE_SHARE, rare, _FEW))),
+        *((_DEFAULT_SHARE, many, _LONG) for _ in range(quiet or not seldom)),
+        (_DEFAULT_SHARE, rare, _LONG),
+        (_MIDDLE_SHARE, rare, MOST_EFFORT),
+        (_COARSE_SHARE, rare, MOST_EFFORT),
+        (_COARSE_SHARE, small, MOST_EFFORT),
     ):
         if cover is None and not mixed:
             continue
@@ -225,3 +238,17 @@ def two_strategies_delta(schedule: Schedule, epsilon: float) -> float:
     """What the better of two strategies in each round surely reaches, at eps >= 0."""
     check_schedule(schedule)
     return lower_delta(schedule, plan_at_epsilon(schedule, epsilon), epsilon)
+
+
+def forget() -> None:
+    """Compute laws and answers anew from here on; for measurements of time."""
+    for kept in (
+        _upper_end,
+        cell_kernel,
+        cell_side,
+        mixing_laws,
+        sampled_above,
+        strategy_kernels,
+        thinned_laws,
+    ):
+        kept.cache_clear()

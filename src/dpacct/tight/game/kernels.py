@@ -28,7 +28,7 @@ from dpacct.tight.game.strategies import (
     gaussian_pair,
     middles,
     remove_pair,
-    remove_tail,
+    remove_tails,
     replacement_line,
     touching_side,
     two_strategies,
@@ -44,9 +44,10 @@ MAX_REACH = 1 << 17
 
 
 @lru_cache(maxsize=4096)
-def _side(
+def cell_side(
     rate: float, noise: float, triangle: Triangle, step: float, reach: int, negligible: float
 ) -> Side:
+    """Masses above a triangle's profile, for losses of one sign."""
     points = points_to(reach)
     values = side_values(rate, noise, triangle, grid_losses(points, step), negligible)
     return dominating_side(points, step, values)
@@ -123,7 +124,7 @@ def cell_kernel(
 
     def side(missing: Fraction, reach: int) -> Side:
         triangle = Triangle(float(missing), float(cell.w))
-        return _side(rate, noise, triangle, step, reach, negligible)
+        return cell_side(rate, noise, triangle, step, reach, negligible)
 
     rising, falling = side(cell.b, reach[0]), side(cell.a, reach[1])
     return dominating_kernel(rising, falling, step)
@@ -157,8 +158,8 @@ def sampled_above(
 def far_loss(rate: float, noise: float, least: float, probability: float) -> float:
     """About the loss of one round beyond which there is this probability; at least ``least``."""
     losses = np.geomspace(least, 600.0, 400)
-    tails = np.array([remove_tail(rate, noise, float(loss)) for loss in losses])
-    return float(losses[min(int(np.argmax(tails <= probability)), 399)])
+    small = remove_tails(rate, noise, losses) <= probability
+    return float(losses[min(int(np.argmax(small)), len(losses) - 1)])
 
 
 def reach_of(rate: float, noise: float, step: float, negligible: float) -> tuple[int, int]:
@@ -219,9 +220,3 @@ def gaussian_below(noise: float, step: float, reach: tuple[int, int]) -> Kernel:
     points = _points(reach[0], _FINE)
     side = touching_side(gaussian_pair(noise, middles(points, step)), points, step)
     return dominated_kernel(side, side, step)
-
-
-def forget() -> None:
-    """Compute laws anew from here on; for measurements of time."""
-    for kept in (_side, cell_kernel, strategy_kernels, sampled_above):
-        kept.cache_clear()

@@ -173,17 +173,18 @@ def _laid_out(rising: Side, falling: Side, step: float) -> tuple[Array, int]:
 
 
 def _convex_chain(ratios: Array, values: Array) -> Points:
-    """Indices of the corners of the lowest convex chain below the points (monotone chain)."""
-    x, y = ratios.tolist(), values.tolist()
-    chain: list[int] = []
-    for i in range(len(x)):
-        while len(chain) > 1:
-            j, k = chain[-2], chain[-1]
-            if (y[k] - y[j]) * (x[i] - x[k]) < (y[i] - y[k]) * (x[k] - x[j]):
-                break
-            chain.pop()
-        chain.append(i)
-    return np.array(chain)
+    """Indices of the corners of the lowest convex chain below the points.
+
+    A corner of it is one among any of the points, so what is none among those left is none.
+    """
+    kept = np.arange(len(ratios))
+    while len(kept) > 2:
+        wide, high = np.diff(ratios[kept]), np.diff(values[kept])
+        corner = high[:-1] * wide[1:] < high[1:] * wide[:-1]
+        if corner.all():
+            break
+        kept = kept[np.concatenate([[True], corner, [True]])]
+    return kept
 
 
 def _masses_at(ratios: Array, values: Array, corners: Points) -> Array:

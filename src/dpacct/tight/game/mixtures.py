@@ -36,8 +36,12 @@ LAWS = 9
 _LARGEST_SHARE, _BISECTIONS = 0.3, 9
 # So many cells are looked at, or more where little noise is given away; the smallest's size.
 _MOST_CELLS, _MORE_CELLS, _LITTLE, _SMALLEST = 2500, 6000, 1e-3, 2e-4
+# Missing shares at a and w, and the size, of cells that fail first.
+_NARROW_A, _NARROW_W, _NARROW = (0.75, 0.8, 0.7, 0.55, 0.65, 0.85), (0.05, 0.1, 0.15, 0.25), 0.012
 # Losses beyond those that matter count as infinite for the laws, a little earlier for the cells.
-_FLOOR = 2.0
+FLOOR = 2.0
+# One point in so many is looked at first.
+_SPARSE = 16
 # Tilts at which the laws are weighed, relative to that of the answer.
 _TILTS = (0.5, 1.0, 2.0)
 
@@ -51,7 +55,7 @@ class Mixing:
 
 
 @dataclass(frozen=True, slots=True)
-class _Grid:
+class Grid:
     """One kind of round on a grid: rate, noise, points of one side, and what is negligible."""
 
     rate: float
@@ -86,7 +90,7 @@ def mixing_laws(
     Raises:
         NotConverged: no such laws are found.
     """
-    grid = _Grid(rate, noise, step, points_to(reach), negligible)
+    grid = Grid(rate, noise, step, points_to(reach), negligible)
     sides = [
         (_law_side(grid, Triangle(b, 0.0), less), _law_side(grid, Triangle(1 - b, 0.0), less))
         for b, less in _chosen(grid, mixing)
@@ -97,16 +101,33 @@ def mixing_laws(
             for rising, falling in sides
         ]
     )
+    if mixing.slack >= _LITTLE:
+        _check_narrow_cells(grid, rows)
     _check_all_triangles(grid, rows, _MORE_CELLS if mixing.slack < _LITTLE else _MOST_CELLS)
     return tuple(dominating_kernel(rising, falling, step) for rising, falling in sides)
 
 
-def _law_side(grid: _Grid, triangle: Triangle, noise: float) -> Side:
-    values = np.maximum(grid.values(triangle, noise), _FLOOR * grid.negligible)
+def _law_side(grid: Grid, triangle: Triangle, noise: float) -> Side:
+    values = np.maximum(grid.values(triangle, noise), FLOOR * grid.negligible)
     return dominating_side(grid.points, grid.step, values)
 
 
-def _check_all_triangles(grid: _Grid, rows: Array, most: int) -> None:
+def _check_narrow_cells(grid: Grid, rows: Array) -> None:
+    """Look where cells have to be smallest: if these are too large, so are thousands of others.
+
+    Raises:
+        NotConverged: one is not below a mixture.
+    """
+    for a in _NARROW_A:
+        for w in _NARROW_W:
+            b = 1 - a - w - _NARROW
+            if b > 0:
+                sides = [grid.values(Triangle(part, w), grid.noise) for part in (b, a)]
+                if not below_a_mixture(np.concatenate(sides), rows):
+                    raise NotConverged("a few laws do not bound all positions")
+
+
+def _check_all_triangles(grid: Grid, rows: Array, most: int) -> None:
     """Split all triangles into cells until each is below a mixture of two rows.
 
     Raises:
@@ -139,11 +160,13 @@ def below_a_mixture(values: Array, rows: Array) -> bool:
         rows: shape (k, n), k > 1, lower bounds; positive.
     """
     first, second = np.triu_indices(len(rows), 1)
-    change, need = rows[first] - rows[second], values - rows[second]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        at = need / change
-    least = np.where(change > 0, at, 0.0).max(axis=1, initial=0.0)
-    most = np.where(change < 0, at, 1.0).min(axis=1, initial=1.0)
+    # Few pairs pass at a few points already.
+    for points in (slice(None, None, _SPARSE), slice(None)):
+        least, most = _shares(values[points], rows[:, points], first, second)
+        passes = least <= most
+        if not passes.any():
+            return False
+        first, second, least, most = (part[passes] for part in (first, second, least, most))
     best = int(np.argmax(most - least))
     # Any share would do: what counts is that this one passes, roundings included.
     share = min(1.0, max(0.0, float(0.5 * (least[best] + most[best]))))
@@ -151,7 +174,17 @@ def below_a_mixture(values: Array, rows: Array) -> bool:
     return bool((values <= mixed * (1 - 8 * UNIT)).all())
 
 
-def _chosen(grid: _Grid, mixing: Mixing) -> list[tuple[float, float]]:
+def _shares(values: Array, rows: Array, first: Points, second: Points) -> tuple[Array, Array]:
+    """About the least and the largest share of the first with which the values lie below."""
+    change, need = rows[first] - rows[second], values - rows[second]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        at = need / change
+    least = np.where(change > 0, at, 0.0).max(axis=1, initial=0.0)
+    most = np.where(change < 0, at, 1.0).min(axis=1, initial=1.0)
+    return least, most
+
+
+def _chosen(grid: Grid, mixing: Mixing) -> list[tuple[float, float]]:
     """Positions on the longest side, as the missing share at b, and noise; not proven."""
     least = 2.0 / LARGEST_SHIFT
 
@@ -175,7 +208,7 @@ def _chosen(grid: _Grid, mixing: Mixing) -> list[tuple[float, float]]:
     return found
 
 
-def _growth(grid: _Grid, rising: Array, falling: Array, tilt: float) -> Array:
+def _growth(grid: Grid, rising: Array, falling: Array, tilt: float) -> Array:
     """About M(tilt) - 1 of the law with these profiles, at a few tilts."""
     losses = grid_losses(grid.points, grid.step)
     found: list[float] = []

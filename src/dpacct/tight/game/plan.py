@@ -55,6 +55,7 @@ class GamePlan:
         epsilon: about the answer.
         deviation: of the tilted sum of losses, where it is known; 0 otherwise.
         direction: which of the neighbors plays P.
+        share: of epsilon, which the grid may cost.
     """
 
     upper: Frame
@@ -63,6 +64,7 @@ class GamePlan:
     epsilon: float
     deviation: float = 0.0
     direction: Direction = Direction.REMOVE
+    share: float = _GRID_SHARE
 
 
 def moved(frame: Frame, loss: float) -> Frame:
@@ -155,7 +157,7 @@ def _plan(
         frames.append(Frame(step, first, size, tilt))
     alike = len(schedule.distinct()) == 1 and schedule.adjacency is not Adjacency.ZERO_OUT
     deviation = math.sqrt(simple.cumulants(tilt).variance) if alike else 0.0
-    return GamePlan(frames[0], frames[-1], negligible, epsilon, deviation)
+    return GamePlan(frames[0], frames[-1], negligible, epsilon, deviation, share=share)
 
 
 def lattice(step: float) -> float:

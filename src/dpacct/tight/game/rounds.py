@@ -37,10 +37,12 @@ from dpacct.tight.game.kernels import (
 from dpacct.tight.game.laws import Kernel
 from dpacct.tight.game.mixtures import Mixing, mixing_laws
 from dpacct.tight.game.played import has_one_pair, is_game, takes_everybody
+from dpacct.tight.game.thinned import Thinned, thinned_laws
 from dpacct.tight.game.zero_out import ANGLES, zero_out_above, zero_out_below
 
-# How all positions in a round are bounded: one law for each of some cells, or mixtures of few.
-Positions = Cover | Mixing
+# How all positions in a round are bounded: one law for each of some cells, fewer for the same
+# cells, or mixtures of few.
+Positions = Cover | Thinned | Mixing
 
 
 def check_schedule(schedule: Schedule) -> None:
@@ -65,7 +67,10 @@ def check_schedule(schedule: Schedule) -> None:
 
 def angles_for(positions: Positions) -> int:
     """Into how many ranges the one angle of a round is cut where a contribution becomes zero."""
-    return ANGLES if isinstance(positions, Mixing) else max(ANGLES, len(positions) // 2)
+    if isinstance(positions, Mixing):
+        return ANGLES
+    cover = positions.cover if isinstance(positions, Thinned) else positions
+    return max(ANGLES, len(cover) // 2)
 
 
 def directions(schedule: Schedule) -> tuple[Direction, ...]:
@@ -100,6 +105,19 @@ def laws_above(
         return [poisson_above(rate, noise, step, reach)]
     if isinstance(positions, Mixing):
         return list(mixing_laws(rate, noise, step, reach[0], negligible, positions))
+    return _laws_of_cells(rate, noise, positions, step, reach, negligible)
+
+
+def _laws_of_cells(
+    rate: float,
+    noise: float,
+    positions: Cover | Thinned,
+    step: float,
+    reach: tuple[int, int],
+    negligible: float,
+) -> list[Kernel]:
+    if isinstance(positions, Thinned):
+        return list(thinned_laws(rate, noise, step, reach[0], negligible, positions.cover))
     return [cell_kernel(rate, noise, cell, step, reach, negligible) for cell in positions]
 
 

@@ -26,6 +26,7 @@ from dpacct.tight.game.mixtures import LAWS, Mixing
 from dpacct.tight.game.plan import GamePlan
 from dpacct.tight.game.played import is_game
 from dpacct.tight.game.rounds import Positions, angles_for, laws_above, laws_below, plain_laws
+from dpacct.tight.game.thinned import USUAL_SHARE, Thinned
 
 Above = list[tuple[Mean, int]]
 Below = list[tuple[Stage, int]]
@@ -176,6 +177,9 @@ def effort_above(schedule: Schedule, frame: Frame, positions: Positions) -> floa
         each = _OF_ANGLES * laws**2
     elif isinstance(positions, Mixing):
         laws, each = LAWS + _ALONE, _A_MIXTURE * max(1.0, _USUAL_SLACK / positions.slack)
+    elif isinstance(positions, Thinned):
+        cells = len(positions.cover)
+        laws, each = USUAL_SHARE * cells, _A_COVER * cells**2 + _A_CELL * cells
     else:
         laws = len(positions)
         each = _A_COVER * laws**2 + _A_CELL * laws

@@ -134,8 +134,8 @@ def _spread(value: Array, error: Array) -> Bounds:
     return Bounds(np.maximum(value - off, 0.0), value + off)
 
 
-def remove_tail(rate: float, noise: float, loss: float) -> float:
-    """About P(loss > this) of the remove pair, the largest of all pairs; not proven."""
+def remove_tails(rate: float, noise: float, losses: Array) -> Array:
+    """About P(loss > these) of the remove pair, the largest of all pairs; not proven."""
     mu = 2 / noise
-    k = math.log1p(math.expm1(min(loss, 700.0)) / rate)
-    return rate * 0.5 * math.erfc((k / mu - mu / 2) / math.sqrt(2))
+    k = np.log1p(np.expm1(np.minimum(losses, 700.0)) / rate)
+    return rate * normal(mu / 2 - k / mu)

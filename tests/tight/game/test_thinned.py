@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpacct.rounds import Round, Uniform
+from dpacct.tight.game import thinned
+from dpacct.tight.game.answers import upper_epsilon
+from dpacct.tight.game.cover import Cell, Cover, covers, rare_cover, small_cover
+from dpacct.tight.game.kernels import reach_of
+from dpacct.tight.game.plan import plan_at_delta
+from dpacct.tight.game.rounds import laws_above
+from dpacct.tight.game.thinned import Thinned, thinned_laws
+from dpacct.tight.game.triangles import Triangle, profile
+from tests.tight.game.test_laws import mirrored, own_profile
+
+RATE, NOISE, STEP, NEGLIGIBLE = 0.2, 8.0, 2.0**-8, 1e-12
+REACH = reach_of(RATE, NOISE, STEP, NEGLIGIBLE)[0]
+
+
+def test_every_triangle_is_worth_less_than_the_best_law_that_is_kept() -> None:
+    """At any convex v with v(0) = 0: sums of hockey sticks of either side, scaled at random."""
+    laws = thinned_laws(RATE, NOISE, STEP, REACH, NEGLIGIBLE, small_cover())
+    assert len(laws) < len(small_cover())
+    losses = STEP * np.array([0.0, 0.5, 3.0, 11.3, 30.0])
+    above = np.array(
+        [
+            np.concatenate([own_profile(law, STEP, losses), mirrored(law, STEP, losses)])
+            for law in laws
+        ]
+    )
+    generator = np.random.default_rng(11)
+    for _ in range(60):
+        missing = generator.dirichlet([0.5, 0.5, 0.5])
+        if max(missing[:2]) > 0.99:
+            continue
+        sides = [
+            profile(RATE, NOISE, Triangle(float(x), float(missing[2])), losses).lower
+            for x in (missing[1], missing[0])
+        ]
+        exact = np.concatenate(sides)
+        for weights in generator.dirichlet(np.full(len(exact), 0.3), size=40):
+            assert weights @ exact <= (above @ weights).max()
+
+
+@pytest.mark.parametrize(("noise", "cohort"), [(1.2, 5), (1.2, 50), (4.0, 20)])
+def test_fewer_laws_prove_what_all_of_the_cells_do(noise: float, cohort: int) -> None:
+    schedule, delta = 40 * Round(noise, Uniform(cohort, 100)), 1e-5
+    plan = plan_at_delta(schedule, delta, 4e-3)
+    every = upper_epsilon(schedule, plan, rare_cover(), delta)
+    fewer = upper_epsilon(schedule, plan, Thinned(rare_cover()), delta)
+    assert fewer == pytest.approx(every, rel=1e-5)
+    round_ = schedule.phases[0].round
+    kept = laws_above(round_, Thinned(rare_cover()), plan.upper.step, plan.negligible)
+    assert len(kept) <= 0.9 * len(rare_cover())
+
+
+def test_a_cell_that_was_left_out_in_vain_gets_its_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice is a guess; a guess that keeps two corners must not lower the bound."""
+
+    def two_corners(cover: Cover, *_: object) -> list[int]:
+        return [cover.index(max(cover)), cover.index(max(cover, key=lambda cell: cell.b))]
+
+    found = thinned_laws(RATE, NOISE, STEP, REACH, NEGLIGIBLE, small_cover())
+    thinned_laws.cache_clear()
+    monkeypatch.setattr(thinned, "_chosen", two_corners)
+    guessed = thinned_laws(RATE, NOISE, STEP, REACH, NEGLIGIBLE, small_cover())
+    thinned_laws.cache_clear()
+    assert len(guessed) > 2
+    losses = STEP * np.array([1.0, 5.0, 20.0])
+    best = [max(own_profile(law, STEP, losses)[k] for law in found) for k in range(3)]
+    assert [max(own_profile(law, STEP, losses)[k] for law in guessed) for k in range(3)] == (
+        pytest.approx(best, rel=1e-6)
+    )
+
+
+def test_two_laws_are_the_fewest() -> None:
+    """The whole triangle in thirds: the one with less at w lies below the mean of both others."""
+    cover = Cell.whole().children()
+    assert covers(cover)
+    assert len(thinned_laws(RATE, NOISE, STEP, REACH, NEGLIGIBLE, cover)) == 2
