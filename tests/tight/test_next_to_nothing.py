@@ -12,6 +12,7 @@ import pytest
 
 from dpacct.numerics.rounding import Array, Bounds
 from dpacct.pairs.dominating import Direction, SampledGaussianPair
+from dpacct.tight import complement
 from dpacct.tight.complement import Complement
 from dpacct.tight.composition import Composition
 from dpacct.tight.laws.joint import JointLaw
@@ -36,6 +37,32 @@ def test_left_of_zero_no_small_mass_is_told_too_small(share: float) -> None:
     assert found.upper > 0.0
     assert math.log(found.upper) >= least + share
     assert found.lower == 0.0 or math.log(found.lower) <= least + share + 1e-9
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+@pytest.mark.parametrize(
+    ("rate", "noise", "count", "at"), [(0.05, 0.9, 60, 0.4), (0.4, 6.0, 900, 1.0)]
+)
+def test_left_of_zero_aliases_are_paid_for(
+    rate: float,
+    noise: float,
+    count: int,
+    at: float,
+    direction: Direction,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Steps may be so wide that aliases are a large part of the sum: only the width tells."""
+    composition = Composition.of({SampledGaussianPair(rate, noise, direction): count}, direction)
+    fine = Complement(composition, at, -6.0).delta(at)
+    widths: list[float] = []
+    for room in (8.0, 4.0, 1.0):
+        monkeypatch.setattr(complement, "_ALIAS", room)
+        coarse = Complement(composition, at, 0.0).delta(at)
+        assert coarse.lower <= fine.upper
+        assert coarse.upper >= fine.lower
+        widths.append(coarse.width)
+    # They did count.
+    assert fine.width < 1e-9 < widths[0] < widths[-1]
 
 
 class FewRounds:
