@@ -24,6 +24,8 @@ RATES, NOISES, ROUNDS, DELTAS = (1e-7, 1.0), (0.05, 1000.0), (1.0, 1e7), (1e-20,
 WIDTHS, SECONDS = (1e-6, 1e-3), 1.0
 SETTINGS, SEED = 200, 13
 DISTINCT = 10_000
+# A delta that is proven to be at most this is known well enough.
+NOTHING = 1e-290
 # No calibration to a larger epsilon than this.
 LARGEST = 1e6
 
@@ -48,7 +50,8 @@ def main(count: int = SETTINGS, seed: int = SEED) -> None:
         epsilons.append(seconds)
         for at in (upper, upper * 3 ** factors.uniform(-1.0, 1.0)):
             lost = dpacct.delta(plan, epsilon=at)
-            delta_widths.append((lost.upper - lost.lower) / lost.upper if lost.upper else 0.0)
+            known = lost.upper <= NOTHING
+            delta_widths.append(0.0 if known else (lost.upper - lost.lower) / lost.upper)
         took = 0.0
         if upper < LARGEST:
             took = processor_seconds(lambda u=upper, d=delta, n=many, r=q: _noise(u, d, n, r), 1)[1]
