@@ -219,7 +219,7 @@ def test_cells_for_small_rates_and_little_noise_leave_little() -> None:
 
 @pytest.mark.parametrize(
     ("cohort", "rounds", "cover"),
-    [(5, 1000, rare_cover()), (5, 50, default_cover()), (40, 1000, default_cover())],
+    [(5, 1000, rare_cover()), (5, 50, default_cover()), (200, 500, default_cover())],
 )
 def test_many_rounds_of_a_small_rate_get_cells_of_their_own(
     cohort: int, rounds: int, cover: Cover

@@ -49,8 +49,8 @@ _REMEMBERED = 32
 # The share of the noise that mixtures may give away, and the noise from which on they are better
 # than many cells: where one round's loss may be large, cells are.
 _SLACK, _MIXED = 2e-3, 2.0
-# Up to this rate some cells are of no use where there is little noise.
-_RARE = 0.03
+# Up to these rates, with less noise than that, other cells are of more use.
+_RARE = ((0.03, math.inf), (0.1, 1.3))
 _DEFAULT_SHARE, _MIDDLE_SHARE, _COARSE_SHARE = 1e-3, 2e-3, 4e-3
 
 
@@ -203,12 +203,13 @@ def _start(
     mixtures = ((_DEFAULT_SHARE, None, _LONG), (_COARSE_SHARE, None, MOST_EFFORT))
     rates = [round_.sampling_rate for round_ in schedule.distinct() if is_game(round_)]
     many, rare, small = (Thinned(c) for c in (default_cover(), rare_cover(), small_cover()))
-    quiet, seldom = noise >= _MIXED, max(rates, default=1.0) <= _RARE
+    quiet = noise >= _MIXED
+    seldom = any(max(rates, default=1.0) <= rate and noise < less for rate, less in _RARE)
     effort, mixed = math.inf, True
     for share, cover, most in (
         (_DEFAULT_SHARE, many, _QUICK if quiet else _FEW),
         *(mixtures if quiet else ((_DEFAULT_SHARE, rare, _FEW), (_MIDDLE_SHARE, rare, _FEW))),
-        *((_DEFAULT_SHARE, many, _LONG) for _ in range(quiet or not seldom)),
+        *(() if seldom else ((_DEFAULT_SHARE, many, _LONG), (_MIDDLE_SHARE, many, MOST_EFFORT))),
         (_DEFAULT_SHARE, rare, _LONG),
         (_MIDDLE_SHARE, rare, MOST_EFFORT),
         (_COARSE_SHARE, rare, MOST_EFFORT),

@@ -166,7 +166,8 @@ def below_a_mixture(values: Array, rows: Array) -> bool:
         passes = least <= most
         if not passes.any():
             return False
-        first, second, least, most = (part[passes] for part in (first, second, least, most))
+        first, second = first[passes], second[passes]
+        least, most = least[passes], most[passes]
     best = int(np.argmax(most - least))
     # Any share would do: what counts is that this one passes, roundings included.
     share = min(1.0, max(0.0, float(0.5 * (least[best] + most[best]))))
