@@ -65,6 +65,19 @@ def test_left_of_zero_aliases_are_paid_for(
     assert fine.width < 1e-9 < widths[0] < widths[-1]
 
 
+@pytest.mark.parametrize("accuracy", [3.0, 1.0, -1.0])
+def test_left_of_zero_what_is_cut_off_is_paid_for(
+    accuracy: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = 0.4
+    fine = Complement(COMPOSITION, at, -6.0).delta(at)
+    monkeypatch.setattr(complement, "_TRUNCATIONS", (accuracy,))
+    coarse = Complement(COMPOSITION, at, 0.0).delta(at)
+    assert coarse.lower <= fine.upper
+    assert coarse.upper >= fine.lower
+    assert coarse.width > 1e-4
+
+
 class FewRounds:
     """One kind of round of which the odds of large losses are known up to a share."""
 
