@@ -15,6 +15,7 @@ from dpacct.pairs.dominating import Direction, SampledGaussianPair
 from dpacct.tight import complement
 from dpacct.tight.complement import Complement
 from dpacct.tight.composition import Composition
+from dpacct.tight.few_large import FewLarge
 from dpacct.tight.laws.joint import JointLaw
 from dpacct.tight.laws.split import SplitLosses
 
@@ -76,6 +77,16 @@ def test_left_of_zero_what_is_cut_off_is_paid_for(
     assert coarse.lower <= fine.upper
     assert coarse.upper >= fine.lower
     assert coarse.width > 1e-4
+
+
+def test_small_losses_within_the_step_count_for_their_decay() -> None:
+    split = FewLarge(COMPOSITION, 0.4, -12.0)._split
+    (kind,) = split.laws(4.0, 1.0)[0]._kinds
+    (cut,) = split.cuts
+    edge = math.log1p(cut.rate * math.expm1(cut.first))
+    within = kind.small.weight[kind.small.loss > edge].sum()
+    assert within > 0.0
+    assert kind.small_panels()[1] >= within
 
 
 class FewRounds:
