@@ -23,7 +23,7 @@ from dpacct.errors import NotConverged
 from dpacct.numerics.fourier import MAX_FREQUENCIES
 from dpacct.numerics.rounding import UNIT, Array, ComplexArray
 from dpacct.numerics.search import bracket_root
-from dpacct.tight.contour import Composed, Law, log_integrand, terms_error
+from dpacct.tight.contour import LEAST_DELTA, Composed, Law, log_integrand, terms_error
 from dpacct.tight.laws.decay import decay_table
 
 # Aliases are about e^-32 of delta; of what is cut off the first that can be reached is taken.
@@ -125,12 +125,14 @@ class Complement:
             raise NotConverged("the contour sum is not finite")
         spread = 8 * UNIT * (abs(log_upper) + abs(c) * epsilon + 8)
         scale = math.exp(exponent) * (1 + spread)
-        least = math.exp(max(log_lower - c * epsilon, -700.0)) * (1 - spread)
+        # Nothing is rounded up to what an exponential can still hold.
+        small = log_lower - c * epsilon
+        least = math.exp(small) * (1 - spread) if small > -_LARGEST else 0.0
         most_left = max(slack, total + slack) * scale + 1e-300
         least_left = max(0.0, total - slack) * least - self._aliases(epsilon)
         mass = [math.exp(self._mass[0]) * (1 - 4 * UNIT), math.exp(self._mass[1]) * (1 + 4 * UNIT)]
         lower = max(0.0, mass[0] - most_left - 2 * UNIT * mass[0])
-        upper = min(mass[1] - max(0.0, least_left) + 2 * UNIT * mass[1], 1.0)
+        upper = min(mass[1] - max(0.0, least_left) + 2 * UNIT * mass[1] + LEAST_DELTA, 1.0)
         return Interval.bracket(lower, upper), -rising * scale / max(upper, 1e-300)
 
     def _aliases(self, epsilon: float) -> float:

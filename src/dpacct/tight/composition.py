@@ -177,7 +177,7 @@ class Composition:
                 lower[k] += count * float(part.lower)
                 upper[k] += count * float(part.upper)
         # All parts have one sign: below zero between -1 and 0.
-        slack = UNIT * (4 * self.kinds + 16) * np.abs(upper)
+        slack = UNIT * (4 * self.kinds + 16) * np.maximum(np.abs(lower), np.abs(upper))
         shape = np.shape(tilt)
         return Bounds((lower - slack).reshape(shape), (upper + slack).reshape(shape))
 

@@ -39,7 +39,7 @@ _TABLE_LENGTH = 100
 # A contour with more nodes than this is blurred, where a blur leaves less than this share of them.
 _UNBLURRED, _FEWER = 1500, 1.0
 # A delta above zero is never told as zero.
-_LEAST_DELTA = 1e-315
+LEAST_DELTA = 1e-315
 # Of a blur with a larger variance than this the lower bound says nothing.
 _WIDEST_BLUR = 100.0
 
@@ -201,7 +201,7 @@ class Contour:
         lower_exponent = min(log_lower + blurred - c * epsilon, 700.0)
         lower_scale = math.exp(lower_exponent) if lower_exponent > -700.0 else 0.0
         spread = 8 * UNIT * (abs(log_upper) + blurred + c * epsilon + 8)
-        upper = max(slack, total + slack) * upper_scale * (1 + spread) + _LEAST_DELTA
+        upper = max(slack, total + slack) * upper_scale * (1 + spread) + LEAST_DELTA
         lower = max(0.0, total - slack) * lower_scale * (1 - spread) - self._aliases(epsilon)
         if self.blur > _WIDEST_BLUR:
             lower = 0.0

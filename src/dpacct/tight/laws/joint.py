@@ -72,7 +72,9 @@ class JointLaw:
         for kind, odds in zip(self._kinds, self._odds, strict=True):
             excess += kind.count * np.log1p(odds * kind.large_decay(times))
         excess *= 1 + self._odds_error + 1e-9
-        return np.minimum(_log_expm1(excess) - _log_expm1(self._excess) + 1e-9, 0.0)
+        # The excess that it is divided by may be less, by as much: see `log_moment`.
+        less = (1 + self._excess) * self._odds_error * 1.01 + 1e-9
+        return np.minimum(_log_expm1(excess) - _log_expm1(self._excess) + less, 0.0)
 
     def log_characteristic(self, step: float, number: int) -> tuple[ComplexArray, Array]:
         """See `contour.Law`."""
