@@ -65,6 +65,14 @@ def test_a_mixture_is_found_where_there_is_one() -> None:
     assert not below_a_mixture(np.array([3.1, 0.1, 0.1]), rows)
 
 
+def test_what_is_below_by_less_than_roundings_or_where_rows_meet_is_not_proven() -> None:
+    """Shares of two rows are about right: no share is ruled out where the rows are the same."""
+    rows = np.array([[1.0, 2.0, 5.0], [2.0, 1.0, 5.0]])
+    assert below_a_mixture(np.array([1.4, 1.4, 4.9]), rows)
+    assert not below_a_mixture(np.array([1.4, 1.4, 5.1]), rows)
+    assert not below_a_mixture(np.array([1.5, 1.5, 4.9]), rows)
+
+
 def test_laws_that_leave_triangles_out_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any noise given away there is no room for cells of a size."""
     monkeypatch.setattr(mixtures, "_MOST_CELLS", 300)
