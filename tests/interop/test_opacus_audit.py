@@ -163,6 +163,18 @@ def divided_by_workers_twice(_: Any, optimizer: Any) -> None:
     optimizer.scale_grad = divided
 
 
+def noise_missing_in_a_layer(_: Any, optimizer: Any) -> None:
+    """The last, with a tenth of the weights."""
+    add = optimizer.add_noise
+
+    def partly() -> None:
+        add()
+        for parameter in optimizer.params[2:]:
+            parameter.grad = parameter.summed_grad.view_as(parameter).clone()
+
+    optimizer.add_noise = partly
+
+
 def longer_clip(_: Any, optimizer: Any) -> None:
     clip = optimizer.clip_and_accumulate
 
@@ -209,6 +221,7 @@ FINE = {"noise": 0.5, "parts": 1}
         pytest.param(noise_of_participants, "noise", {}, marks=SLOW),
         pytest.param(divided_by_workers_twice, "noise", {}, marks=SLOW),
         (noise_taken_off_again, "noise", {}),
+        (noise_missing_in_a_layer, "noise", {}),
         # More than a dozen standard deviations above what is called a fault.
         pytest.param(longer_clip, "contribution", FINE, marks=SLOW),
         (wrong_norm, "contribution", {"mode": "ghost", **FINE}),

@@ -81,7 +81,7 @@ def audit_loop(
     aimed = Aimed.of(planted, _bounded(grown, layout), _row(template, layout), bound.clip_norm)
     event = grown.charge.event(bound, grown.noise, {"clip_norm": bound.clip_norm})
     relation = Adjacency(cast("str", grown.adjacency))
-    watch = Watch(planted, grown.sampling.sampling_rate, relation)
+    watch = Watch(planted, grown.sampling.sampling_rate, relation, layout.sizes)
     cohort = grown.charge.cohort_size
     with passing_ledger(at) as ledger:
         run = ledger.start_run("audit", plan=length * grown.round)

@@ -95,10 +95,12 @@ class Audited(Grown):
         if event.charged.adjacency is Adjacency.ZERO_OUT:
             raise Unsupported("canaries are there or not, and zero-out leaves a place for them")
         replaced = event.charged.adjacency is Adjacency.REPLACE_ONE
-        size = sum(parameter.numel() for parameter in optimizer.params)
-        self._canaries.aim(size, float(optimizer.max_grad_norm), replaced=replaced)
+        sizes = [parameter.numel() for parameter in optimizer.params]
+        self._canaries.aim(sum(sizes), float(optimizer.max_grad_norm), replaced=replaced)
         self.run = run
-        self.watch = Watch(self._canaries, event.charged.sampling_rate, event.charged.adjacency)
+        charged = event.charged
+        rate, relation = charged.sampling_rate, charged.adjacency
+        self.watch = Watch(self._canaries, rate, relation, sizes)
         if type(optimizer).__name__ == "DPOptimizerFastGradientClipping":
             GhostCanaries(optimizer, criterion, self.planted, steps).attach(self._undo)
         else:
