@@ -102,7 +102,7 @@ NEAR_AN_ATOM = "--noise 0.75 --rounds 7 --q 2e-7"
     ("words", "noted"),
     [
         (f"epsilon {NEAR_AN_ATOM} --delta 6e-19", 0),
-        ("delta --noise 0.625 --rounds 2 --q 1e-5 --eps 6.6e-6", 1),
+        ("delta --noise 0.15 --rounds 3800000 --q 4.1e-7 --eps 0.0027", 1),
         (f"delta {NEAR_AN_ATOM} --eps 0.01", 0),
         (f"epsilon {NEAR_AN_ATOM} --delta 6e-19 --accountant rdp", 0),
         ("epsilon --noise 1.36 --rounds 300 --q 0.1", 0),
