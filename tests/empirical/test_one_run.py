@@ -188,3 +188,34 @@ def test_directions_that_a_round_does_not_carry_are_not_looked_at():
     assert judge(masked, promise, 40, 1e-5, 1e-6, 0.95).faults == ()
     quiet = replace(masked, empty=masked.empty * 0.5)
     assert "noise" in judge(quiet, promise, 40, 1e-5, 1e-6, 0.95).faults
+
+
+@pytest.mark.parametrize(("scale", "faults"), [(1.0, ()), (0.1, ("noise",))])
+def test_a_small_part_without_its_noise_is_seen(scale, faults):
+    """However little of the model it is: what others send there can only add to it."""
+    round_, rounds = ROUNDS[0]
+    rng = np.random.default_rng(9)
+    seen = simulated(rng, round_, rounds)
+    terms = np.array([4000, 60, 0])
+    squares = rng.chisquare(terms.clip(min=1)) * (terms > 0) * np.array([1.0, scale**2, 1.0])
+    found = judge(
+        replace(seen, squares=squares, terms=terms),
+        Promise.of(rounds * round_),
+        20,
+        1e-5,
+        1e-6,
+        0.95,
+    )
+    assert found.faults == faults
+
+
+def test_parts_of_sound_runs_are_seldom_called_quieter():
+    """As often as the error says, by a known seed."""
+    from dpacct.empirical.one_run import _quieter_part
+
+    rng = np.random.default_rng(3)
+    seen = simulated(rng, *ROUNDS[0])
+    terms = np.array([1, 2, 40, 3000])
+    runs = [replace(seen, squares=rng.chisquare(terms), terms=terms) for _ in range(3000)]
+    # 60 expected at most, with a standard deviation of 8.
+    assert 20 < sum(_quieter_part(run, 0.02) for run in runs) < 110

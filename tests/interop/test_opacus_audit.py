@@ -35,9 +35,13 @@ def training(
     split: bool = False,
     criterion: bool = True,
     subset: bool = False,
+    workers: int = 0,
+    loss: Any = None,
     **settings: Any,
 ) -> Any:
     """A loop as it is written for Opacus, perhaps with a fault."""
+
+    inner = torch.nn.CrossEntropyLoss() if loss is None else loss
 
     def train(data: Any, ledger: Ledger) -> None:
         model = torch.nn.Sequential(
@@ -47,15 +51,21 @@ def training(
         made = opacus.PrivacyEngine(accountant="dpacct").make_private(
             module=model,
             optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            data_loader=DataLoader(held, len(data) // parts),
+            data_loader=DataLoader(
+                held,
+                len(data) // parts,
+                num_workers=workers,
+                multiprocessing_context="spawn" if workers else None,
+            ),
             **(
                 {"noise_multiplier": noise, "max_grad_norm": 0.7, "grad_sample_mode": mode}
+                | ({"criterion": inner} if mode == "ghost" else {})
                 | settings
             ),
         )
         private, optimizer, loader = made[0], made[1], made[-1]
         ghost = mode == "ghost"
-        loss = made[2] if ghost else torch.nn.CrossEntropyLoss()
+        loss = made[2] if ghost else inner
         run = ledger.start_run("audit", steps * Round(noise, Poisson(loader.sample_rate)))
         given = {"criterion": loss} if ghost and criterion else {}
         loader = plug_in.attach_ledger(loader, optimizer, run, **given)
@@ -153,6 +163,18 @@ def divided_by_workers_twice(_: Any, optimizer: Any) -> None:
     optimizer.scale_grad = divided
 
 
+def noise_missing_in_a_layer(_: Any, optimizer: Any) -> None:
+    """The last, with a tenth of the weights."""
+    add = optimizer.add_noise
+
+    def partly() -> None:
+        add()
+        for parameter in optimizer.params[2:]:
+            parameter.grad = parameter.summed_grad.view_as(parameter).clone()
+
+    optimizer.add_noise = partly
+
+
 def longer_clip(_: Any, optimizer: Any) -> None:
     clip = optimizer.clip_and_accumulate
 
@@ -199,6 +221,7 @@ FINE = {"noise": 0.5, "parts": 1}
         pytest.param(noise_of_participants, "noise", {}, marks=SLOW),
         pytest.param(divided_by_workers_twice, "noise", {}, marks=SLOW),
         (noise_taken_off_again, "noise", {}),
+        (noise_missing_in_a_layer, "noise", {}),
         # More than a dozen standard deviations above what is called a fault.
         pytest.param(longer_clip, "contribution", FINE, marks=SLOW),
         (wrong_norm, "contribution", {"mode": "ghost", **FINE}),
@@ -254,15 +277,157 @@ def test_bad_audits_are_refused(options: Any, error: type[Exception], said: str)
 
 
 def test_the_data_are_examples() -> None:
-    for data in (TensorDataset(X[:0]), DataLoader(DATA, 4), 7):
+    class Streamed(torch.utils.data.IterableDataset):
+        """With a length, and no numbers."""
+
+        def __iter__(self) -> Any:
+            return iter(DATA)
+
+        def __len__(self) -> int:
+            return 40
+
+    for data in (TensorDataset(X[:0]), DataLoader(DATA, 4), 7, Streamed()):
         with pytest.raises(InvalidParameter, match="data is"):
             plug_in.audit_loop(training(), data)
+    with pytest.raises(InvalidParameter, match="training is"):
+        plug_in.audit_loop(7, DATA)
 
 
-def test_a_ledger_of_ones_own_is_not_charged(tmp_path: Any) -> None:
+@pytest.mark.parametrize("also", [False, True], ids=["its own", "beside that given"])
+def test_a_ledger_of_ones_own_is_not_charged(tmp_path: Any, *, also: bool) -> None:
+    """Runs of two ledgers may have the same number."""
     from dpacct import Budget
 
+    train = training()
     with Ledger.open(tmp_path / "own.ledger", Budget(1e6, 1e-5)) as own:
-        train = training()
+
+        def elsewhere(data: Any, given: Ledger) -> None:
+            if also:
+                given.start_run("not used", Round(1.0, Poisson(0.5)))
+            train(data, own)
+
         with pytest.raises(InvalidParameter, match="of the ledger that the loop is given"):
-            plug_in.audit_loop(lambda data, _: train(data, own), DATA, canaries=60)
+            plug_in.audit_loop(elsewhere, DATA, canaries=60)
+        assert own.rounds == 0
+
+
+class Stopped(BaseException):
+    """As if somebody pressed a key."""
+
+
+class StoppingLoss(torch.nn.CrossEntropyLoss):
+    """A user's loss, which serves every training; at ``left`` 0 it stops."""
+
+    left = 3
+
+    def forward(self, inputs: Any, targets: Any) -> Any:
+        self.left -= 1
+        if not self.left:
+            raise Stopped
+        return super().forward(inputs, targets)
+
+
+def stop_at(name: str) -> Any:
+    """Stops the third step in a method of the optimizer."""
+
+    def spoil(_: Any, optimizer: Any) -> None:
+        whole, calls = getattr(optimizer, name), []
+
+        def stopping(*words: Any) -> Any:
+            calls.append(name)
+            if len(calls) == 3:
+                raise Stopped
+            return whole(*words)
+
+        setattr(optimizer, name, stopping)
+
+    return spoil
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize("where", ["loss", "step", "add_noise", None])
+def test_nothing_is_left_in_what_is_the_users(mode: str, where: str | None) -> None:
+    """A loss and an optimizer that train on after an audit, however it ended."""
+    loss = StoppingLoss() if where == "loss" else torch.nn.CrossEntropyLoss()
+    kept: list[Any] = []
+
+    def spoil(private: Any, optimizer: Any) -> None:
+        kept.extend([private, optimizer])
+        if where not in (None, "loss"):
+            stop_at(where)(private, optimizer)
+
+    train = training(mode=mode, loss=loss, spoil=spoil, steps=6)
+    if where is None:
+        plug_in.audit_loop(train, DATA, canaries=60)
+    else:
+        with pytest.raises(Stopped):
+            plug_in.audit_loop(train, DATA, canaries=60)
+    _, optimizer = kept
+    torch.nn.Module.__call__(loss, torch.zeros(3, 2, requires_grad=True), torch.ones(3).long())
+    assert not loss._forward_hooks
+    original = optimizer.original_optimizer
+    for parameter in optimizer.params:
+        parameter.grad = torch.ones_like(parameter)
+    before = [parameter.detach().clone() for parameter in optimizer.params]
+    original.step()
+    for parameter, value in zip(optimizer.params, before, strict=True):
+        assert torch.allclose(parameter, value - 0.1)
+    for name in ("pre_step", "zero_grad"):
+        assert "with_canaries" not in getattr(optimizer, name).__qualname__
+        assert "_between" not in getattr(optimizer, name).__qualname__
+
+
+def test_a_loss_of_an_audit_that_was_stopped_trains_the_next_model() -> None:
+    """Between a batch and its step canaries are due; who trains next has none."""
+    loss = torch.nn.CrossEntropyLoss()
+    with pytest.raises(Stopped):
+        audited(mode="ghost", loss=loss, spoil=stop_at("step"), canaries=60)
+    logits = torch.randn(7, 2, requires_grad=True)
+    targets = torch.zeros(7, dtype=torch.int64)
+    loss.reduction = "none"
+    assert torch.equal(
+        loss(logits, targets), torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+    )
+
+
+def test_a_step_that_is_not_seen_is_refused() -> None:
+    """The third step goes to another optimizer."""
+
+    def spoil(private: Any, optimizer: Any) -> None:
+        step, calls = optimizer.step, []
+
+        def swapped() -> None:
+            calls.append(1)
+            if len(calls) == 3:
+                optimizer.original_optimizer = torch.optim.Adam(private.parameters())
+            step()
+
+        optimizer.step = swapped
+
+    with pytest.raises(Unsupported, match="15 steps were charged, and the audit saw 2"):
+        audited(spoil=spoil)
+
+
+def test_a_criterion_of_another_training_is_refused() -> None:
+    kept: list[Any] = []
+
+    class First:
+        """Attached in the place of the second training's."""
+
+        @staticmethod
+        def attach(loader: Any, optimizer: Any, run: Any, **given: Any) -> Any:
+            kept.append(given["criterion"])
+            return plug_in_attach(loader, optimizer, run, criterion=kept[0])
+
+    plug_in_attach = plug_in.attach_ledger
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plug_in, "attach_ledger", First.attach)
+        assert audited(mode="ghost").rounds == 15
+        with pytest.raises(Unsupported, match="beside this optimizer"):
+            audited(mode="ghost")
+
+
+@pytest.mark.slow
+def test_workers_of_a_loader_get_examples_alone() -> None:
+    """Ledger, coins and hooks stay in the process that trains."""
+    assert audited(workers=1, steps=2, canaries=60).rounds == 2

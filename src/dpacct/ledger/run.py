@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from dpacct import validate
@@ -123,6 +124,11 @@ class Run:
         self.private = start.private
         self.details: dict[str, Any] = start.details
         self.accountant = start.accountant
+
+    @property
+    def ledger_path(self) -> Path:
+        """The file of the ledger that it is charged to."""
+        return self._book.store.path
 
     @property
     def rounds(self) -> int:

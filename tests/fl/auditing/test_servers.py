@@ -116,3 +116,20 @@ def test_a_server_of_other_clients_is_refused(tmp_path):
     with pytest.raises(Unsupported, match="without ledger= and checkpoint="):
         audited(ledger=tmp_path / "a.ledger")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"build": 5}, "build is 'int'"),
+        ({"build": lambda _: None}, "build is 'NoneType'"),
+        ({"play": 5}, "play is 'int'"),
+        ({"clients": 5}, "clients is 'int'"),
+        ({"clients": fl.Examples(torch.zeros(3, 20), torch.zeros(3))}, "clients is 'Examples'"),
+        ({"generator": torch.default_generator}, "generator is"),
+    ],
+)
+def test_wrong_kinds_are_refused(changed, said):
+    given = {"build": builder(), "play": play, "clients": make_clients([5, 3])} | changed
+    with pytest.raises(InvalidParameter, match=said):
+        fl.audit_server(**given, canaries=40)

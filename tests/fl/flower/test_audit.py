@@ -11,6 +11,7 @@ pytest.importorskip("flwr", reason="flwr is not installed beside the other test 
 
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.supercore.task_identity import TaskIdentity
 
 import dpacct
 from dpacct import fl
@@ -153,3 +154,14 @@ def test_no_clip_on_clients_moves_nothing(monkeypatch, options):
 
     monkeypatch.setattr("dpacct.fl.flower.clients.contribute", unclipped)
     assert audited(**options).passed
+
+
+def test_a_process_that_is_somebody_stays_who_it_is():
+    """Messages of a run that goes on behind an audit name its own run."""
+    before = TaskIdentity._run_id, TaskIdentity._node_id, TaskIdentity._task_id
+    try:
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 4711, 12, 13
+        assert audited(canaries=30, rounds=1).rounds == 1
+        assert (TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id) == (4711, 12, 13)
+    finally:
+        TaskIdentity._run_id, TaskIdentity._node_id, TaskIdentity._task_id = before

@@ -84,7 +84,7 @@ class Canaries:
         coins: bool [m], which of them are in. asked: how often one was asked what it sends.
 
     Raises:
-        InvalidParameter: the generator is none, or one of another device.
+        InvalidParameter: the generator is none, torch's global one, or one of another device.
     """
 
     def __init__(self, count: int, generator: torch.Generator | None = None) -> None:
@@ -93,6 +93,9 @@ class Canaries:
         ):
             found = getattr(generator, "device", type(generator).__name__)
             raise InvalidParameter("generator", str(found), "it is a torch.Generator on the CPU")
+        if generator is torch.default_generator:
+            rule = "the run draws from it too, and canaries must not follow from what it draws"
+            raise InvalidParameter("generator", "torch's global one", rule)
         # Rule 1.
         self._generator = generator or secret_generator(torch.device("cpu"))
         self.coins = torch.rand(count, generator=self._generator) < 0.5

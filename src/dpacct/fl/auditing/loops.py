@@ -17,7 +17,7 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.auditing.canaries import Canaries
 from dpacct.fl.auditing.passing import passing_ledger
-from dpacct.fl.auditing.verdict import RunAudit, Wanted, conclude
+from dpacct.fl.auditing.verdict import SURELY, RunAudit, Wanted, check_functions, conclude
 from dpacct.fl.auditing.watching import Aimed, Watch
 from dpacct.fl.layout import Layout, check_tensors
 from dpacct.fl.privacy.bounds import Bound
@@ -27,8 +27,6 @@ from dpacct.fl.privatize import AggregationPlan, Tensors
 from dpacct.ledger import Run
 from dpacct.rounds import Adjacency, Uniform
 
-# So many canaries are expected where chance leaves out all of them one time in 1e13.
-_SURELY = 30.0
 Update = Callable[[int], Any]
 Loop = Callable[[AggregationPlan, Run, Update], Iterable[Tensor | Tensors]]
 
@@ -83,7 +81,7 @@ def audit_loop(
     aimed = Aimed.of(planted, _bounded(grown, layout), _row(template, layout), bound.clip_norm)
     event = grown.charge.event(bound, grown.noise, {"clip_norm": bound.clip_norm})
     relation = Adjacency(cast("str", grown.adjacency))
-    watch = Watch(planted, grown.sampling.sampling_rate, relation)
+    watch = Watch(planted, grown.sampling.sampling_rate, relation, layout.sizes)
     cohort = grown.charge.cohort_size
     with passing_ledger(at) as ledger:
         run = ledger.start_run("audit", plan=length * grown.round)
@@ -102,7 +100,7 @@ def audit_loop(
             raise Unsupported(f"the loop charged other rounds than the plan's, {grown.round!r}")
         charged = run.epsilon()
     expected = grown.sampling.sampling_rate * len(planted) * count
-    if not planted.asked and expected > _SURELY:
+    if not planted.asked and expected > SURELY:
         raise Unsupported(
             "the loop asked for no canary: it draws cohorts by the plan that it is given, and asks "
             "the update that it is given"
@@ -122,9 +120,7 @@ def _grown(plan: AggregationPlan, canaries: int) -> AggregationPlan:
 
 
 def _check_kinds(loop: object, update: object, plan: object, like: object) -> None:
-    for name, given in (("loop", loop), ("update", update)):
-        if not callable(given):
-            raise InvalidParameter(name, type(given).__name__, "it is a function")
+    check_functions(loop=loop, update=update)
     if not isinstance(plan, AggregationPlan):
         raise InvalidParameter("plan", type(plan).__name__, "it is an AggregationPlan")
     if not _is_update(like):

@@ -25,8 +25,11 @@ def with_canaries(clients: Population, canaries: Canaries, *, silent: bool) -> P
         silent: the others train, and send nothing. Privacy is promised against somebody who knows
             what they send; so may the audit.
     Raises:
-        InvalidParameter: nobody is there.
+        InvalidParameter: nobody is there, or it is no population.
     """
+    if not (hasattr(clients, "__len__") and hasattr(clients, "__getitem__")):
+        rule = "a sequence of clients, each with its data"
+        raise InvalidParameter("clients", type(clients).__name__, rule)
     if not len(clients):
         raise InvalidParameter("clients", 0, "a canary borrows the data of a client")
     if isinstance(clients, Examples):

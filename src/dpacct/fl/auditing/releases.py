@@ -47,7 +47,8 @@ def aim_at(engine: Engine, state: TrainingState, canaries: Canaries) -> Watch:
     plan = engine.plan
     replaced = plan.adjacency is Adjacency.REPLACE_ONE
     canaries.aim(engine.layout.size, state.bound.clip_norm, replaced=replaced)
-    return Watch(canaries, plan.sampling.sampling_rate, plan.adjacency)
+    sizes = engine.layout.sizes
+    return Watch(canaries, plan.sampling.sampling_rate, plan.adjacency, sizes)
 
 
 def see_round(

@@ -17,7 +17,7 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.auditing.canaries import Canaries, Directions
 from dpacct.fl.auditing.populations import with_canaries
 from dpacct.fl.auditing.releases import aim_at, refuse_ledger, refuse_unaudited, see_round
-from dpacct.fl.auditing.verdict import RunAudit, Wanted, conclude
+from dpacct.fl.auditing.verdict import RunAudit, Wanted, check_functions, conclude
 from dpacct.fl.auditing.watching import Watch
 from dpacct.fl.clients import Population
 from dpacct.fl.engine.player import Player
@@ -58,9 +58,13 @@ def audit_run(
         Unsupported: a run whose release this audit cannot read.
     """
     wanted = Wanted.checked(canaries, others, error, confidence, generator)
+    check_functions(build=build)
     planted = wanted.plant()
     people = with_canaries(clients, planted, silent=wanted.silent)
-    with build(people) as run:
+    made: object = build(people)
+    if not isinstance(made, Federation):
+        raise InvalidParameter("build", type(made).__name__, "it makes a Federation")
+    with made as run:
         player = watched(run, people)
         watch = aim_at(player.engine, player.state, planted)
         planted.adopt(player.agree(lambda: _free(player, planted)))

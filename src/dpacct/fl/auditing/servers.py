@@ -14,8 +14,9 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.auditing.populations import with_canaries
 from dpacct.fl.auditing.releases import aim_at, refuse_ledger, refuse_unaudited, see_round
 from dpacct.fl.auditing.runs import refuse_nothing_seen
-from dpacct.fl.auditing.verdict import RunAudit, Wanted, conclude
+from dpacct.fl.auditing.verdict import RunAudit, Wanted, check_functions, conclude
 from dpacct.fl.clients import Population
+from dpacct.fl.examples import Examples
 from dpacct.fl.server import Server
 
 
@@ -46,10 +47,17 @@ def audit_server(
         InvalidParameter: as for `audit_run`, or ``build`` made a server for other clients.
         Unsupported: as for `audit_run`; nothing was released, or no client was asked for.
     """
+    if isinstance(clients, Examples):
+        rule = "clients of a server hold data of their own, a ClientData each"
+        raise InvalidParameter("clients", "Examples", rule)
     wanted = Wanted.checked(canaries, others, error, confidence, generator)
+    check_functions(build=build, play=play)
     planted = wanted.plant()
     people = with_canaries(clients, planted, silent=wanted.silent)
-    with build(len(people)) as server:
+    made: object = build(len(people))
+    if not isinstance(made, Server):
+        raise InvalidParameter("build", type(made).__name__, "it makes a Server")
+    with made as server:
         if server.engine.num_clients != len(people):
             rule = f"it makes the server of {len(people)} clients, canaries among them"
             raise InvalidParameter("build", server.engine.num_clients, rule)

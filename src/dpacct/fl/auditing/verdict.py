@@ -27,6 +27,8 @@ from dpacct.rounds import Phase, Round, Schedule
 # Of canaries, and of repetitions of a round.
 MOST = 1_000_000
 OTHERS = ("silent", "heard")
+# So many canaries are expected where chance leaves out all of them one time in 1e13.
+SURELY = 30.0
 _NAMES = {
     "guesses": "more canaries were recognized than the charged budget allows",
     "noise": "the released sums carry less noise than was charged for",
@@ -124,6 +126,17 @@ def checked_terms(others: str, error: float, confidence: float) -> tuple[bool, f
     if others not in OTHERS:
         raise InvalidParameter("others", others, f"the other clients are {' or '.join(OTHERS)}")
     return others == "silent", wrong, sure
+
+
+def check_functions(**given: object) -> None:
+    """Arguments by name that are called.
+
+    Raises:
+        InvalidParameter: one is no function.
+    """
+    for name, value in given.items():
+        if not callable(value):
+            raise InvalidParameter(name, type(value).__name__, "it is a function")
 
 
 def conclude(

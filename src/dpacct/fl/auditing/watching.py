@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,16 +83,26 @@ class Watch:
     Args:
         canaries: of the run, which have their directions.
         sampling_rate, adjacency: of its rounds.
+        sizes: of the tensors that the flat vector is made of.
 
     Attributes:
         events: as which the releases were charged.
     """
 
-    def __init__(self, canaries: Canaries, sampling_rate: float, adjacency: Adjacency) -> None:
+    def __init__(
+        self,
+        canaries: Canaries,
+        sampling_rate: float,
+        adjacency: Adjacency,
+        sizes: Sequence[int],
+    ) -> None:
         self._canaries = canaries
         self._sampling_rate, self._adjacency = sampling_rate, adjacency
         self._projections: list[Tensor] = []
         self._shifts: list[Tensor] = []
+        self._parts = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+        self._squares = torch.zeros(len(sizes), dtype=torch.float64)
+        self._terms = torch.zeros(len(sizes), dtype=torch.int64)
         self.events: list[Event] = []
 
     def see(self, released: Tensor, aimed: Aimed, event: Event) -> None:
@@ -106,6 +116,12 @@ class Watch:
         number = len(self.events) + 1
         self._projections.append(projections(self._canaries, released, aimed, number))
         self._shifts.append(aimed.lengths / aimed.clip_norm)
+        # A mask may leave a coordinate out, and so without noise.
+        empty = (self._canaries.directions.owners >= len(self._canaries)) & (aimed.weights != 0)
+        noise = released.cpu()[empty].double() / (aimed.clip_norm * updates_noise(event))
+        parts = self._parts[empty]
+        self._squares.index_add_(0, parts, noise**2)
+        self._terms += torch.bincount(parts, minlength=len(self._terms))
         self.events.append(event)
 
     def seen(self) -> Seen:
@@ -122,4 +138,6 @@ class Watch:
             np.array([updates_noise(event) for event in self.events]),
             self._sampling_rate,
             self._adjacency,
+            self._squares.numpy(),
+            self._terms.numpy(),
         )

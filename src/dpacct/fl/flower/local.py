@@ -25,6 +25,15 @@ def carried(message: Message) -> Message:
     return found
 
 
+def _identify() -> None:
+    """Messages name who sends them; a process that is somebody already stays who it is."""
+    for name, number in {"run_id": _RUN, "node_id": 1, "task_id": 3}.items():
+        try:
+            getattr(TaskIdentity, name)
+        except RuntimeError:
+            setattr(TaskIdentity, name, number)
+
+
 class LocalGrid(Grid):
     """Nodes of one process, which answer as soon as they are asked: for audits, and to try an app.
 
@@ -33,7 +42,7 @@ class LocalGrid(Grid):
     """
 
     def __init__(self, apps: Iterable[ClientApp]) -> None:
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = _RUN, 1, 3
+        _identify()
         self._apps = dict(enumerate(apps, start=1000))
         self._replies: list[Message] = []
         # A node keeps its state from message to message.

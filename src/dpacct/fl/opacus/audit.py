@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import ExitStack
+from typing import Any, cast
 
 import torch
+from torch.utils.data import IterableDataset
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.auditing.passing import passing_ledger
-from dpacct.fl.auditing.verdict import RunAudit, Wanted, conclude
+from dpacct.fl.auditing.verdict import SURELY, RunAudit, Wanted, check_functions, conclude
 from dpacct.fl.opacus.canaries import Audited
 from dpacct.ledger import Ledger
 
@@ -41,18 +43,22 @@ def audit_loop(
         What was shown; clients are the other examples.
     Raises:
         AuditFailed: a step that was not charged changed the model.
-        InvalidParameter: as for `dpacct.fl.audit_run`; no examples; or a ledger of its own.
-        Unsupported: no step was seen, several processes, or ghost clipping without its criterion.
+        InvalidParameter: as for `dpacct.fl.audit_run`; no function; no examples; or a ledger of
+            its own, which is charged for no step.
+        Unsupported: not every step was seen, no gradient was replaced, several processes, or ghost
+            clipping without its criterion.
         Anything that `attach_ledger` raises of a training that it refuses.
     """
     wanted = Wanted.checked(canaries, others, error, confidence, generator)
     at = validate.delta(delta)
-    if not (hasattr(data, "__getitem__") and hasattr(data, "__len__") and len(data)):
+    check_functions(training=training)
+    if not _numbered(data):
         rule = "examples that are read by number, one at least; the loop makes the loader"
         raise InvalidParameter("data", type(data).__name__, rule)
     clients: int = len(data)
-    people = Audited(data, wanted.plant(), silent=wanted.silent)
-    with passing_ledger(at) as ledger:
+    planted = wanted.plant()
+    with passing_ledger(at) as ledger, ExitStack() as undo:
+        people = Audited(data, planted, ledger, undo, silent=wanted.silent)
         training(people, ledger)
         run, watch = people.run, people.watch
         if run is None or watch is None or not watch.events:
@@ -60,7 +66,27 @@ def audit_loop(
                 "the audit saw no step: the loop trains from a DataLoader of the data that it is "
                 "given, and attaches a run of the ledger that it is given"
             )
-        if run.id not in {own.id for own in ledger.runs} or len(ledger.runs) != 1:
-            rule = "the run that is charged is of the ledger that the loop is given, and its only"
-            raise InvalidParameter("training", "another run", rule)
+        if len(ledger.runs) != 1:
+            rule = "the run that is charged is the only one of the ledger that the loop is given"
+            raise InvalidParameter("training", f"{len(ledger.runs)} runs", rule)
+        if len(watch.events) < run.committed:
+            raise Unsupported(
+                f"{run.committed} steps were charged, and the audit saw {len(watch.events)}: "
+                "another optimizer took the place of the wrapped one"
+            )
+        expected = watch.events[0].charged.sampling_rate * canaries * len(watch.events)
+        if not planted.asked and expected > SURELY:
+            raise Unsupported(
+                "no gradient was replaced: the loss that is trained on is the criterion that was "
+                "attached"
+            )
         return conclude(watch, run.epsilon(), "tight", wanted, clients)
+
+
+def _numbered(data: Any) -> bool:
+    """Whether these are examples that are read by number."""
+    # Torch gives it the method, which raises.
+    streamed = isinstance(data, cast("type", IterableDataset))
+    if streamed or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        return False
+    return len(data) > 0

@@ -2,50 +2,69 @@
 
 Rule 1: what is replaced is what goes into the clip; clip, sum, noise and division are Opacus' own.
 Rule 2: what is seen is what the wrapped optimizer gets, the moment before it changes the model.
+Rule 3: all that was put into a training is taken out again, however the audit ends: losses and
+optimizers may be the user's, and train on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from dpacct.errors import Unsupported
+from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.auditing.canaries import Canaries
 from dpacct.fl.auditing.watching import Aimed, Watch
 from dpacct.fl.opacus.ghost import GhostCanaries
 from dpacct.fl.opacus.steps import Steps
 from dpacct.fl.privacy.findings import AuditFailed
 from dpacct.fl.tensors import norm, split
-from dpacct.ledger import Event, Run
+from dpacct.ledger import Event, Ledger, Run
 from dpacct.rounds import Adjacency
 
 
-class Audited(Dataset[Any]):
-    """A data set, and the first of its examples as often again as there are canaries.
+class Grown(Dataset[Any]):
+    """A data set, and the first of its examples as often again as is said."""
+
+    def __init__(self, data: Any, more: int) -> None:
+        self._data, self._more = data, more
+        self._others = len(data)
+
+    def __len__(self) -> int:
+        return self._others + self._more
+
+    def __getitem__(self, index: int) -> Any:
+        return self._data[index if index < self._others else 0]
+
+
+class Audited(Grown):
+    """A data set with canaries behind its own examples.
 
     Args:
         data: whose examples take part, one at least. canaries: behind them.
+        ledger: that is charged. undo: takes how what is attached comes off again (Rule 3).
         silent: the gradients of all others are zero.
 
     Attributes:
         watch: what releases showed; None before a ledger is attached. run: that is charged.
     """
 
-    def __init__(self, data: Any, canaries: Canaries, *, silent: bool) -> None:
-        self._data, self._canaries, self._silent = data, canaries, silent
-        self._others = len(data)
+    def __init__(
+        self, data: Any, canaries: Canaries, ledger: Ledger, undo: ExitStack, *, silent: bool
+    ) -> None:
+        super().__init__(data, len(canaries))
+        self._canaries, self._silent = canaries, silent
+        self._ledger, self._undo = ledger, undo
         self.watch: Watch | None = None
         self.run: Run | None = None
 
-    def __len__(self) -> int:
-        return self._others + len(self._canaries)
-
-    def __getitem__(self, index: int) -> Any:
-        return self._data[index if index < self._others else 0]
+    def __reduce__(self) -> tuple[type[Grown], tuple[Any, int]]:
+        """A loader's workers only read examples."""
+        return Grown, (self._data, self._more)
 
     def planted(self, row: int) -> Tensor | None:
         """The gradient [d] that takes the place of an example's; None where it keeps its own."""
@@ -63,8 +82,12 @@ class Audited(Dataset[Any]):
             run, event: the charge. criterion: of ghost clipping.
         Raises:
             Unsupported: several processes, two optimizers, or ghost clipping without its criterion.
-            InvalidParameter: the model has too few parameters for so many canaries.
+            InvalidParameter: the model has too few parameters for so many canaries, or the run is
+                of another ledger.
         """
+        if run is not None and run.ledger_path != self._ledger.path:
+            rule = "the run that is charged is of the ledger that the loop is given"
+            raise InvalidParameter("training", "a run of another ledger", rule)
         if run is None or type(optimizer).__name__.startswith("Distributed"):
             raise Unsupported("an audit watches one process, and this training has several")
         if self.watch is not None:
@@ -72,19 +95,24 @@ class Audited(Dataset[Any]):
         if event.charged.adjacency is Adjacency.ZERO_OUT:
             raise Unsupported("canaries are there or not, and zero-out leaves a place for them")
         replaced = event.charged.adjacency is Adjacency.REPLACE_ONE
-        size = sum(parameter.numel() for parameter in optimizer.params)
-        self._canaries.aim(size, float(optimizer.max_grad_norm), replaced=replaced)
+        sizes = [parameter.numel() for parameter in optimizer.params]
+        self._canaries.aim(sum(sizes), float(optimizer.max_grad_norm), replaced=replaced)
         self.run = run
-        self.watch = Watch(self._canaries, event.charged.sampling_rate, event.charged.adjacency)
+        charged = event.charged
+        rate, relation = charged.sampling_rate, charged.adjacency
+        self.watch = Watch(self._canaries, rate, relation, sizes)
         if type(optimizer).__name__ == "DPOptimizerFastGradientClipping":
-            GhostCanaries(optimizer, criterion, self.planted, steps).attach()
+            GhostCanaries(optimizer, criterion, self.planted, steps).attach(self._undo)
         else:
-            _plant_samples(optimizer, self.planted, steps)
+            _plant_samples(optimizer, self.planted, steps, self._undo)
         seen = _Released(self._canaries, self.watch, optimizer, run, event)
-        optimizer.original_optimizer.register_step_pre_hook(seen)
+        handle = optimizer.original_optimizer.register_step_pre_hook(seen)
+        self._undo.callback(handle.remove)
 
 
-def _plant_samples(optimizer: Any, planted: Callable[[int], Tensor | None], steps: Steps) -> None:
+def _plant_samples(
+    optimizer: Any, planted: Callable[[int], Tensor | None], steps: Steps, undo: ExitStack
+) -> None:
     """Replace per-example gradients before each step. Rule 1."""
     pre_step = optimizer.pre_step
 
@@ -104,6 +132,7 @@ def _plant_samples(optimizer: Any, planted: Callable[[int], Tensor | None], step
                 parameter.grad_sample = sample
         return pre_step(*words, **named)
 
+    undo.callback(setattr, optimizer, "pre_step", pre_step)
     optimizer.pre_step = with_canaries
 
 

@@ -9,10 +9,11 @@ not looked at.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dpacct.errors import Unsupported
 from dpacct.fl.opacus.steps import Steps
@@ -41,24 +42,30 @@ class GhostCanaries:
         self._gradients: dict[int, Tensor] = {}
         self._factors: Tensor | None = None
 
-    def attach(self) -> None:
-        """Hook into losses and optimizer.
+    def attach(self, undo: ExitStack) -> None:
+        """Get between the criterion and its losses, and between the two passes.
 
+        The user's own loss is not touched: it may serve other trainings.
+
+        Args:
+            undo: takes how to get out again.
         Raises:
-            Unsupported: there is no criterion, or its losses are not those of a module.
+            Unsupported: there is no criterion, or that of another training.
         """
-        inner = getattr(self._criterion, "criterion", None)
-        if not isinstance(inner, nn.Module):
+        criterion, optimizer = self._criterion, self._optimizer
+        inner = getattr(criterion, "criterion", None)
+        if inner is None or getattr(criterion, "optimizer", None) is not optimizer:
             raise Unsupported(
-                "an audit of ghost clipping needs its loss, as a module: "
-                "attach_ledger(..., criterion=criterion) with what make_private returned"
+                "an audit of ghost clipping needs its loss: attach_ledger(..., "
+                "criterion=criterion) with what make_private returned beside this optimizer"
             )
-        inner.register_forward_hook(self._replace)
-        self._optimizer.zero_grad = self._between
+        undo.callback(setattr, criterion, "criterion", inner)
+        undo.callback(setattr, optimizer, "zero_grad", self._zero_grad)
+        criterion.criterion = _Losses(inner, self._replace)
+        optimizer.zero_grad = self._between
 
-    def _replace(self, module: nn.Module, given: Any, losses: Tensor) -> Tensor:
+    def _replace(self, losses: Tensor) -> Tensor:
         """The losses [b] with those of planted examples replaced."""
-        del module, given
         if losses.ndim != 1:
             raise Unsupported("an audit of ghost clipping needs one loss for each example")
         if not losses.requires_grad:
@@ -100,3 +107,25 @@ class GhostCanaries:
                     parameter._norm_sample[place] = length  # noqa: SLF001 - Opacus' own
             self._gradients = {}
         return self._zero_grad(*words, **named)
+
+
+class _Losses:
+    """A loss as Opacus calls it, and what becomes of its losses."""
+
+    def __init__(self, inner: Any, replace: Callable[[Tensor], Tensor]) -> None:
+        self._inner, self._replace = inner, replace
+
+    def __call__(self, *words: Any, **named: Any) -> Tensor:
+        return self._replace(self._inner(*words, **named))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    @property
+    def reduction(self) -> str:
+        """Set by Opacus around each call."""
+        return self._inner.reduction
+
+    @reduction.setter
+    def reduction(self, value: str) -> None:
+        self._inner.reduction = value
