@@ -165,3 +165,17 @@ def test_a_process_that_is_somebody_stays_who_it_is():
         assert (TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id) == (4711, 12, 13)
     finally:
         TaskIdentity._run_id, TaskIdentity._node_id, TaskIdentity._task_id = before
+
+
+def test_what_an_app_does_wrong_is_seen_by_its_author():
+    def broken(people):
+        app = ClientApp(mods=[private_mod(), planted_mod(people)])
+
+        @app.train()
+        def train(message, context):
+            raise ZeroDivisionError("in the app")
+
+        return app
+
+    with pytest.raises(ZeroDivisionError, match="in the app"):
+        audited(broken, others="heard")

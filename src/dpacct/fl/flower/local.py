@@ -12,7 +12,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
-from dpacct.errors import Unsupported
+from dpacct.errors import DpacctError, Unsupported
 
 _RUN = 7
 
@@ -79,7 +79,11 @@ class LocalGrid(Grid):
         return list(self._apps)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Have nodes answer."""
+        """Have nodes answer; what they refuse is an answer, too.
+
+        Raises:
+            Anything else that an app raises: here its author is who looks.
+        """
         numbers: list[str] = []
         for message in messages:
             arrived = carried(message)
@@ -87,7 +91,7 @@ class LocalGrid(Grid):
             node = message.metadata.dst_node_id
             try:
                 reply = carried(self._apps[node](arrived, self._contexts[node]))
-            except Exception as error:  # noqa: BLE001 - as Flower's own runtime does
+            except DpacctError as error:
                 reply = Message(Error(code=0, reason=repr(error)), reply_to=arrived)
             self._replies.append(reply)
         return numbers
