@@ -81,12 +81,36 @@ def test_few_kinds_stay_what_they_are() -> None:
     assert all(blend == ((round_, 1.0),) for round_, blend in blends(schedule).items())
 
 
-def test_laws_are_made_for_at_most_64_kinds() -> None:
+def scattered(kinds: int) -> Schedule:
+    """Noise in [2, 6] and rates in [0.02, 0.1], each on its own."""
+    generator = np.random.default_rng(7)
+    noises = generator.uniform(2.0, 6.0, kinds).tolist()
+    cohorts = generator.integers(2000, 10_001, kinds).tolist()
+    return Schedule(
+        Phase(Round(noise, Uniform(cohort, 100_000)), 1)
+        for noise, cohort in zip(noises, cohorts, strict=True)
+    )
+
+
+def laws_of(schedule: Schedule) -> int:
+    return len({part.round for blend in blends(schedule).values() for part in blend})
+
+
+def test_laws_are_made_for_few_kinds_where_these_stand_close() -> None:
     """They take some tenths of a second each."""
-    for kinds in (blending.MOST_KINDS, 200):
-        found = blends(falling(kinds) + 3 * Round(9.0, Full(), "replace-one"))
-        parts = {part.round for blend in found.values() for part in blend}
-        assert 32 <= len(parts) - 1 <= 64
+    line = Schedule(Phase(Round(4 * 0.5 ** (k / 200), Uniform(1, 20)), 1) for k in range(200))
+    for schedule in (falling(blending.FEW_KINDS), line):
+        assert 20 <= laws_of(schedule + 3 * Round(9.0, Full(), "replace-one")) - 1 <= 64
+
+
+def test_laws_are_made_for_more_kinds_where_these_stand_apart() -> None:
+    """A few cells of each cost less than the distances; at most 256, fewer over many rounds."""
+    schedule = scattered(200)
+    assert all(blend == ((round_, 1.0),) for round_, blend in blends(schedule).items())
+    for kinds, most in ((600, 256), (2000, 128)):
+        assert blending.most_kinds(kinds) == most
+        assert most / 2 < laws_of(scattered(kinds)) <= most
+    assert blending.most_kinds(100_000) == blending.FEW_KINDS
 
 
 def test_many_kinds_lie_between_few(monkeypatch: pytest.MonkeyPatch) -> None:

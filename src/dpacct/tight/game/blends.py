@@ -10,6 +10,7 @@ Proof: docs/derivations/fixed-size-game.md.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
@@ -19,13 +20,15 @@ import numpy as np
 from dpacct.rounds import Round, Schedule
 from dpacct.tight.game.rounds import is_game, rate_bounds
 
-MOST_KINDS = 64
+# Laws are made for so many kinds of rounds; for more, up to the most, where few stand too far
+# apart and rounds number at most so many: fewer cells of each cost less than larger distances.
+FEW_KINDS, MOST_KINDS, _ROUNDS = 64, 256, 1000
 # Panels of the sums that bound s; all that these are off by is their width.
 _PANELS = 2048
 _ROUNDING = 1 + 1e-12
 # What an interval of some ratio costs of epsilon, about, over the square of the ratio's logarithm:
-# of noise and of rates; and what is not worth more laws.
-_COSTS, _ENOUGH = (1 / 2, 1 / 12), 2e-4
+# of noise and of rates; what is not worth more laws, and not worth fewer cells of each.
+_COSTS, _ENOUGH, _CLOSE = (1 / 2, 1 / 12), 2e-4, 2e-3
 
 
 class Part(NamedTuple):
@@ -45,39 +48,58 @@ def blends(schedule: Schedule) -> dict[Round, Blend]:
     Args:
         schedule: of rounds in which one client is replaced.
     Returns:
-        Parts that number at most `MOST_KINDS` in all, beside rounds that have one pair. Shares of
+        Parts that number at most `most_kinds` in all, beside rounds that have one pair. Shares of
         a kind add up to one within some roundings.
     """
     counts = schedule.distinct()
     played = [round_ for round_ in counts if is_game(round_)]
     found = {round_: (Part(round_, 1.0),) for round_ in counts}
-    if len(played) <= MOST_KINDS:
+    most = most_kinds(schedule.rounds)
+    allowed = min(FEW_KINDS, most)
+    if len(played) <= allowed:
         return found
     noises = [round_.noise_multiplier for round_ in played]
     rates = [rate_bounds(round_)[1] for round_ in played]
     samplings = dict(zip(rates, played, strict=True))
     # So many intervals of the noise and of the rate.
     wanted, best = [1, 1], ([min(noises), max(noises)], [min(rates), max(rates)])
+    kept, costs = 4, [math.inf]
     while True:
         nodes = _nodes(noises, wanted[0]), _nodes(rates, wanted[1])
-        corners = {
-            corner
-            for noise, rate in set(zip(noises, rates, strict=True))
-            for corner in product(_neighbors(nodes[0], noise), _neighbors(nodes[1], rate))
-        }
-        if len(corners) > MOST_KINDS:
-            break
-        best = nodes
+        corners = len(_corners(noises, rates, nodes))
+        if corners > allowed:
+            if corners > most or max(costs) <= _CLOSE:
+                break
+            allowed = most
+        best, kept = nodes, corners
         costs = [
             share * (math.log(max(axis) / min(axis)) / count) ** 2
             for share, axis, count in zip(_COSTS, nodes, wanted, strict=True)
         ]
-        if max(costs) <= _ENOUGH:
+        if max(costs) <= (_ENOUGH if kept <= FEW_KINDS else _CLOSE):
             break
         wanted[int(costs[1] > costs[0])] += 1
+    if kept > FEW_KINDS and len(played) <= min(most, 2 * kept):
+        return found
     return found | {
         round_: _between(round_, *best, samplings, rate)
         for round_, rate in zip(played, rates, strict=True)
+    }
+
+
+def most_kinds(rounds: int) -> int:
+    """For how many kinds laws are made: where rounds are many, these take the time."""
+    return min(MOST_KINDS, max(FEW_KINDS, MOST_KINDS * _ROUNDS // rounds))
+
+
+def _corners(
+    noises: list[float], rates: list[float], nodes: tuple[list[float], list[float]]
+) -> set[tuple[float, float]]:
+    """Noise and rate of all that rounds lie between."""
+    return {
+        corner
+        for noise, rate in set(zip(noises, rates, strict=True))
+        for corner in product(_neighbors(nodes[0], noise), _neighbors(nodes[1], rate))
     }
 
 
@@ -109,7 +131,7 @@ def _between(
 
 
 def _neighbors(nodes: list[float], value: float) -> tuple[float, float]:
-    return max(n for n in nodes if n <= value), min(n for n in nodes if n >= value)
+    return nodes[bisect_right(nodes, value) - 1], nodes[bisect_left(nodes, value)]
 
 
 def share_of_less_noise(less: float, noise: float, more: float) -> float:

@@ -205,11 +205,17 @@ def _start(
     many, rare, small = (Thinned(c) for c in (default_cover(), rare_cover(), small_cover()))
     quiet = noise >= _MIXED
     seldom = any(max(rates, default=1.0) <= rate and noise < less for rate, less in _RARE)
+    # Where no mixtures are found the cells for small rates lose more than a coarser grid does.
+    coarser = ((_MIDDLE_SHARE, many, _LONG),) if quiet else ()
     effort, mixed = math.inf, True
     for share, cover, most in (
         (_DEFAULT_SHARE, many, _QUICK if quiet else _FEW),
         *(mixtures if quiet else ((_DEFAULT_SHARE, rare, _FEW), (_MIDDLE_SHARE, rare, _FEW))),
-        *(() if seldom else ((_DEFAULT_SHARE, many, _LONG), (_MIDDLE_SHARE, many, MOST_EFFORT))),
+        *(
+            coarser
+            if seldom
+            else ((_DEFAULT_SHARE, many, _LONG), (_MIDDLE_SHARE, many, MOST_EFFORT))
+        ),
         (_DEFAULT_SHARE, rare, _LONG),
         (_MIDDLE_SHARE, rare, MOST_EFFORT),
         (_COARSE_SHARE, rare, MOST_EFFORT),

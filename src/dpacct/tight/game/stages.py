@@ -43,7 +43,7 @@ _STRATEGIES = 8
 # window by itself is so rare, tilted, in all rounds together.
 _DEVIATIONS, _JUMP, _RARE_JUMP = 4.4, 1 / 4, 1e-4
 # The laws of two strategies for one kind of round.
-_TWO_LAWS = 8e5
+_TWO_LAWS = 4e5
 # Laws times losses that are kept at a time: less than a gigabyte.
 _MOST_KEPT = 4e7
 
@@ -202,5 +202,8 @@ def needed(effort: float, most: float) -> str:
 
 def effort_below(schedule: Schedule, frame: Frame) -> float:
     """The same for two strategies."""
-    laws = _TWO_LAWS * len(schedule.distinct())
+    kinds = len(schedule.distinct())
+    if 2 * kinds * frame.size > _MOST_KEPT:
+        return math.inf
+    laws = _TWO_LAWS * kinds
     return laws + float(_STRATEGIES * schedule.rounds * frame.size)
