@@ -87,7 +87,8 @@ LOCALS = [
     fl.SGD(lr=0.1, epochs=2, batch_size=4, momentum=0.9, weight_decay=0.01, lr_decay=0.5),
     fl.SGD(lr=0.3, steps=5, batch_size=3, momentum=0.5),
     fl.SGD(lr=0.3, steps=3, batch_size=None, total_lr=True),
-    fl.SGD(lr=0.3, epochs=1, batch_size=1, shuffle=False, total_lr=True),
+    fl.SGD(lr=0.3, epochs=1, batch_size=1, shuffle=False, total_lr=True, weight_decay=0.2),
+    fl.SGD(lr=0.1, epochs=2, batch_size=4, weight_decay=0.2),
 ]
 
 
@@ -193,6 +194,17 @@ def test_momentum_and_weight_decay_are_those_of_torch():
     expected = flat(model) - start
     assert torch.allclose(alone[0], expected, atol=1e-6)
     assert torch.allclose(together[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(("cohort", "size"), [(25, 32), (50, 64), (100, 128)])
+def test_groups_that_were_asked_for_are_not_filled_up_with_nobody(cohort, size):
+    """Of the sizes that hold most cohorts, the one with the least to compute."""
+    run = federation(
+        linear(), make_clients([4] * 500), vectorize=True, sampling=fl.Poisson(cohort / 500)
+    )
+    with run:
+        next(iter(run))
+        assert run.player.choice.trainer.together.clients == size
 
 
 def test_unused_and_frozen_parameters_are_handled():

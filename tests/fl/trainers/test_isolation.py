@@ -27,7 +27,11 @@ from dpacct import fl
 from dpacct.errors import DpacctError, Unsupported
 from dpacct.fl.guards.seals import Seal
 from dpacct.fl.guards.watch import Watch
+from dpacct.fl.layout import trainable
+from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods import METHODS as SHIPPED_METHODS
+from dpacct.fl.trainers.isolation import Isolation
+from dpacct.fl.trainers.tasks import Broadcast
 from dpacct.ledger import Ledger
 from tests.fl import hostile
 from tests.fl.hostile import (
@@ -40,7 +44,7 @@ from tests.fl.hostile import (
     READS_WORDS,
     WORDS,
 )
-from tests.fl.problems import federation, flat
+from tests.fl.problems import federation, flat, linear
 
 cross_entropy = nn.functional.cross_entropy
 TRAINERS = pytest.mark.parametrize("vectorize", [False, True], ids=["alone", "together"])
@@ -466,3 +470,38 @@ def test_generators_that_are_seeded_for_each_client_are_not_watched():
     np.random.seed(1)  # noqa: NPY002
     torch.default_generator.manual_seed(1)
     assert watch.changed() is None
+
+
+def test_notes_of_what_objects_hold_serve_until_something_changes():
+    model = linear(FEATURES, CLASSES)
+    params = dict(trainable(model))
+    loss = LocalLoss(model, cross_entropy, tuple(params), "float32", functional=False)
+    broadcast = Broadcast(1, params, {}, fl.SGD(lr=0.1))
+    method = fl.DPFedAvg()
+
+    def chunk() -> Isolation:
+        return Isolation(broadcast, loss, method)
+
+    with chunk():
+        pass
+    first = loss.replica._watched
+    with chunk():
+        pass
+    assert loss.replica._watched is first
+    # Between two chunks it may change: the next one begins with what is there now.
+    model.note = [1.0]
+    with chunk():
+        pass
+    assert loss.replica._watched is not first
+    with pytest.raises(Unsupported, match="note"), chunk():
+        model.note.append(2.0)
+    with chunk():
+        pass
+    with pytest.raises(Unsupported, match="note"), chunk():
+        model.note[0] = 3.0
+    # Another method is another object to look at.
+    other = fl.DPFedAvg()
+    before = loss.replica._watched
+    with Isolation(broadcast, loss, other):
+        pass
+    assert loss.replica._watched is not before

@@ -129,11 +129,15 @@ def align(plans: Sequence[BatchPlan], sizes: Sequence[int], width: int) -> Steps
 
 
 def resting(plan: Steps, device: torch.device) -> list[Tensor | None]:
-    """For each step the clients that rest, None where all train; a set is copied there once."""
+    """For each step the clients that have finished, None where there are none.
+
+    Who takes no step at all is left out. A set is copied to the device once.
+    """
     known: dict[tuple[int, ...], Tensor] = {}
     found: list[Tensor | None] = []
+    ever = plan.active.any(dim=0)
     for active, everybody in zip(plan.active, plan.all_active, strict=True):
-        rows = () if everybody else tuple(integers((~active).nonzero().flatten()))
+        rows = () if everybody else tuple(integers((ever & ~active).nonzero().flatten()))
         if rows and rows not in known:
             known[rows] = torch.tensor(rows, device=device)
         found.append(known[rows] if rows else None)

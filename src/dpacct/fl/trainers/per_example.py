@@ -27,6 +27,7 @@ from dpacct.fl.tensors import one_thread
 from dpacct.fl.trainers.dropout import OwnDropout, step_seeds
 from dpacct.fl.trainers.isolation import Isolation
 from dpacct.fl.trainers.lots import Lot, as_lot
+from dpacct.fl.trainers.pooling import ChannelsLastPooling
 from dpacct.fl.trainers.tasks import Broadcast, Task
 
 OneExample = Callable[[Tensor, Tensor, Tensor], Any]
@@ -134,7 +135,7 @@ class ExampleTrainer:
 
         def one(x: Tensor, y: Tensor, seed: Tensor) -> Params:
             def scaled(params: Params) -> Tensor:
-                with OwnDropout(seed):
+                with OwnDropout(seed), ChannelsLastPooling():
                     return -rate * loss(params, _alone(x, y))
 
             return cast("Params", grad(scaled)(anchor))
@@ -148,7 +149,7 @@ class ExampleTrainer:
 
         def one(x: Tensor, y: Tensor, seed: Tensor) -> Tensor:
             context = shown.context(rate, 1)
-            with OwnDropout(seed):
+            with OwnDropout(seed), ChannelsLastPooling():
                 found = method.gradient(loss, context.anchor, _alone(x, y), context)
             anchor = context.anchor
             move = {n: -rate * (g + decay * anchor[n]) for n, g in found.items()}

@@ -120,8 +120,12 @@ class VectorizedTrainer:
         seeds = torch.tensor([task.seed or 0 for task in tasks], device=device)
         rate = None if local.total_lr else broadcast.step_size(0)
         moving, rests = _to(plan, like), resting(plan, device)
+        # Of who takes no step at all (nobody, say) it is enough that it ends where it began.
+        idle = (counts == 0).nonzero().flatten()
+        start = {name: value[:1].clone() for name, value in params.items()}
         states = stack_states([task.state for task in tasks])
         momenta: Params = {}
+        decay = 0.0 if local.momentum else local.weight_decay
         for step in range(len(plan.rows)):
             rows = moving.rows[step]
             chosen = rows.flatten()
@@ -130,24 +134,29 @@ class VectorizedTrainer:
             own, weights = step_seeds(seeds, step), moving.weights[step]
             known = (rates, counts, own, states)
             grads = self._gradients(params, x, y, weights, known, broadcast)
-            if local.weight_decay:
-                for name, value in params.items():
-                    grads[name].add_(value, alpha=local.weight_decay)
             if local.momentum:
+                for name, value in params.items() if local.weight_decay else ():
+                    grads[name].add_(value, alpha=local.weight_decay)
                 grads = _accumulate(momenta, grads, local.momentum)
             rest = rests[step]
             for name, value in params.items():
                 # Put back as it was: zero times a gradient that overflowed would not stand still.
                 still = None if rest is None else value.index_select(0, rest)
                 if rate is None:
-                    value.sub_(grads[name] * _like(rates, value))
+                    # Both parts are those of the parameters as they were.
+                    move = grads[name].add(value, alpha=decay) if decay else grads[name]
+                    value.sub_(move * _like(rates, value))
                 else:
+                    if decay:
+                        value.sub_(value, alpha=rate * decay)
                     value.sub_(grads[name], alpha=rate)
                 if rest is not None and still is not None:
                     value.index_copy_(0, rest, still)
             if self._projects:
                 active = moving.active[step]
                 params = self._project(params, active, rates, counts, states, broadcast)
+        for name, value in params.items():
+            value[idle] = start[name]
         return params
 
     def _gradients(
