@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch.nn.functional import cross_entropy
 
 from dpacct.fl.flower import HiddenSum, client_app
+from hospitals.keys import membership
 from hospitals.task import CLIP_NORM, MINIMUM, NOISE_MULTIPLIER, model, own_data
 
 app = client_app(
@@ -12,5 +13,5 @@ app = client_app(
     cross_entropy,
     own_data,
     clip_norm=CLIP_NORM,
-    hidden=HiddenSum(MINIMUM, NOISE_MULTIPLIER),
+    hidden=HiddenSum(MINIMUM, NOISE_MULTIPLIER, membership=membership),
 )

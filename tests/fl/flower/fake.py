@@ -29,9 +29,11 @@ class FakeGrid(Grid):
 
     Attributes:
         nodes: of each node id the client number and its app. sent: all training messages.
+        config: of all nodes, beside the client's number.
     """
 
     def __init__(self, apps: Iterable[ClientApp], fault: Fault | None = None) -> None:
+        self.config: dict[str, Any] = {}
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 7, 1, 3
         self.nodes: dict[int, tuple[int, ClientApp]] = {}
         self.sent: list[tuple[int, Message]] = []
@@ -77,7 +79,7 @@ class FakeGrid(Grid):
             if node not in self.nodes:
                 continue
             client, app = self.nodes[node]
-            config = {} if client is None else {"partition-id": client}
+            config = self.config | ({} if client is None else {"partition-id": client})
             context = self._contexts.setdefault(node, Context(7, node, config, RecordDict(), {}))
             try:
                 replies = [carried(app(arrived, context))]

@@ -23,7 +23,9 @@ def test_three_hospitals_train_and_no_update_is_shown(tmp_path, monkeypatch):
     try:
         client = importlib.import_module("hospitals.client")
         server = importlib.import_module("hospitals.server")
+        importlib.import_module("hospitals.keys").make(tmp_path / "keys", 3)
         network = FakeGrid([client.app] * 3)
+        network.config = {"keys": str(tmp_path / "keys")}
         config = {"folder": str(tmp_path), "rounds": 2}
         server.app(network, Context(7, 1, {}, RecordDict(), config))
     finally:
@@ -37,6 +39,7 @@ def test_three_hospitals_train_and_no_update_is_shown(tmp_path, monkeypatch):
     with Ledger.open(tmp_path / "run.pt.ledger", read_only=True) as book:
         assert (book.runs[0].rounds, book.runs[0].committed) == (2, 2)
         assert last == f"done: epsilon {book.runs[0].epsilon().upper:.4f} at delta 1e-05"
+    assert (tmp_path / "keys" / "0.secret").stat().st_mode & 0o077 == 0
     assert [message.content["dpacct"]["ask"] for _, message in network.sent] == (
         ["round"] * 3 + ["roster"] * 3
     ) * 2

@@ -15,8 +15,9 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 import dpacct
 from dpacct import fl
 from dpacct.errors import InvalidParameter, LedgerError, Unsupported
-from dpacct.fl.flower import HiddenSum, PrivateStrategy, client_app, wire
+from dpacct.fl.flower import HiddenSum, Membership, PrivateStrategy, client_app, new_identity, wire
 from dpacct.fl.flower import hidden_wire as messages
+from dpacct.fl.flower.hidden import purpose
 from dpacct.fl.flower.masks import mask, new_key
 from dpacct.fl.layout import Layout
 from dpacct.fl.privacy.secure_noise import grid_exponent
@@ -48,12 +49,19 @@ def server(**options) -> fl.Server:
     return fl.Server(linear(), len(CLIENTS), **(settings | options))
 
 
-def app(minimum=4, noise=STILL, **options):
+def app(minimum=4, noise=STILL, member=None, **options):
     def data(context):
         return CLIENTS[context.node_config["partition-id"]]
 
-    hidden = HiddenSum(minimum, noise)
+    hidden = HiddenSum(minimum, noise, membership=member)
     return client_app(linear, cross_entropy, data, hidden=hidden, **options)
+
+
+def members():
+    """A secret key for each client, and everybody's public ones."""
+    keys = [new_identity() for _ in CLIENTS]
+    known = {client: public for client, (_, public) in enumerate(keys)}
+    return lambda context: Membership(keys[context.node_config["partition-id"]][0], known)
 
 
 def grid(fault=None, **options) -> FakeGrid:
@@ -244,9 +252,11 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-@pytest.mark.parametrize(("ask", "spent"), [("round", 2), ("roster", 2)])
+@pytest.mark.parametrize("last", [0, 3, 5])
+@pytest.mark.parametrize("signed", [False, True], ids=["plain", "signed"])
+@pytest.mark.parametrize("ask", ["round", "roster"])
 def test_a_server_that_is_killed_goes_on_and_a_sum_it_could_read_stays_charged(
-    ask, spent, tmp_path
+    ask, signed, last, tmp_path
 ):
     """Killed before the roster the round counts once; behind it its place is not used again."""
     path, check = tmp_path / "run.ledger", tmp_path / "run.pt"
@@ -260,6 +270,8 @@ def test_a_server_that_is_killed_goes_on_and_a_sum_it_could_read_stays_charged(
     network = grid(fault)
     with pytest.raises(Killed), server(**options) as run:
         play(run, network)
+    # With the first roster that has left, all may have.
+    assert rounds_of(path) == (1, 0 if ask == "round" else 1)
     network.fault = None
     with server(**options) as run:
         run.resume()
@@ -267,7 +279,7 @@ def test_a_server_that_is_killed_goes_on_and_a_sum_it_could_read_stays_charged(
         released = run.round
     # Two rounds were planned; the one that may have been read is one of them.
     assert released == (2 if ask == "round" else 1)
-    assert rounds_of(path) == (spent, 2)
+    assert rounds_of(path) == (2, 2)
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -351,8 +363,8 @@ def test_two_answers_to_rosters_hold_two_shares_of_noise():
         roster = [key.public, *(public for _, public in keys)]
         context.state = RecordDict(dict(before))
         asked = messages.pack_roster(messages.Roster(key.about, roster))
+        about = purpose(key.about, str(context.state["dpacct.waiting"]["terms"]))
         row = messages.unpack_masked(HiddenSum(4, STILL).mask(asked, 0, context)).row.numpy()
-        about = f"{key.about.run} {key.about.number}".encode()
         for secret, _ in keys:
             row = row + mask(secret, roster, about, 21).view(np.int64)
         found.append(row * 2.0 ** grid_exponent(fl.Clip(0.5).limits(LAYOUT)) / 0.2)

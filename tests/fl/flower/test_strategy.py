@@ -14,7 +14,7 @@ import dpacct
 from dpacct import fl, packages
 from dpacct.errors import InvalidParameter, LedgerError, Unsupported
 from dpacct.fl.flower import PrivateStrategy, client_app, private_mod, wire
-from dpacct.fl.flower.roster import Roster
+from dpacct.fl.flower.roster import Expected, Roster
 from dpacct.fl.flower.versions import check_flower
 from dpacct.ledger import Ledger
 from tests.fl.flower.fake import FakeGrid
@@ -423,9 +423,10 @@ def test_another_version_of_the_messages_is_refused_on_both_sides(tmp_path, monk
     message = Message(content, dst_node_id=1, message_type="train")
     with pytest.raises(InvalidParameter, match="Install the same dpacct"):
         old(message, None)
-    with pytest.raises(InvalidParameter, match="version 3 of the messages"):
-        Roster(None)._client_of(1, Message(RecordDict({wire.SIGN: ConfigRecord(
-            {"protocol": 9, "client": 0, "version": "9.9"})}), reply_to=message))  # fmt: skip
+    sign = ConfigRecord({"protocol": 9, "client": 0, "version": "9.9"})
+    reply = Message(RecordDict({wire.SIGN: sign}), reply_to=message)
+    with pytest.raises(InvalidParameter, match="version 4 of the messages"):
+        Roster(Expected(6, "DPFedAvg()", 0.5))._client_of(1, reply)
 
 
 def test_clients_that_nobody_knows_or_everybody_is_are_refused(tmp_path):

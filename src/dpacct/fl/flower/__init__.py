@@ -10,6 +10,15 @@ check_flower()
 
 from dpacct.fl.flower.clients import client_app, partition_id, private_mod  # noqa: E402 - see above
 from dpacct.fl.flower.hidden import HiddenSum  # noqa: E402 - see above
+from dpacct.fl.flower.members import Membership, new_identity  # noqa: E402 - see above
 from dpacct.fl.flower.strategy import PrivateStrategy  # noqa: E402 - see above
 
-__all__ = ["HiddenSum", "PrivateStrategy", "client_app", "partition_id", "private_mod"]
+__all__ = [
+    "HiddenSum",
+    "Membership",
+    "PrivateStrategy",
+    "client_app",
+    "new_identity",
+    "partition_id",
+    "private_mod",
+]

@@ -206,10 +206,14 @@ class _Member:
         return Message(wire.pack_answer(answer), reply_to=message)
 
     def _facts(self, context: Context) -> ConfigRecord:
+        hidden = self._hidden
+        number, missing = -1, ""
         try:
-            number, missing = self._client(context), ""
+            number = self._client(context)
+            if hidden is not None and hidden.membership is not None:
+                hidden.membership(context).check_own(number)
         except InvalidParameter as error:
-            number, missing = -1, str(error)
+            missing = str(error)
         return ConfigRecord(
             {
                 "protocol": wire.PROTOCOL,
@@ -220,8 +224,7 @@ class _Member:
                 "fails": self._trial(context),
                 "method": repr(self._method),
                 "clip_norm": self._clip_norm or 0.0,
-                "minimum": 0 if self._hidden is None else self._hidden.minimum,
-                "noise_multiplier": 0.0 if self._hidden is None else self._hidden.noise_multiplier,
+                **({"minimum": 0} if hidden is None else hidden.told()),
             }
         )
 

@@ -6,11 +6,14 @@ roster with another set of clients would show the difference of two sums. Rule 4
 roster stays in the node's own state, and its noise is drawn with the answer: Flower lets a node
 work on two messages at once, or loses its state behind an answer, and then rule 3 fails. Two
 answers hold independent shares, so that two sums cost two releases, and their difference shows
-nobody's update with less noise than a sum has.
+nobody's update with less noise than a sum has. Rule 5: masks are made for one set of terms (bound,
+noise, grid, size): those who were told different ones share no masks, and nothing can be read.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import cast
@@ -22,6 +25,7 @@ from torch import Tensor
 from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.fl.flower import wire
+from dpacct.fl.flower.bounds import bound_to_json
 from dpacct.fl.flower.hidden_wire import (
     About,
     Key,
@@ -31,6 +35,7 @@ from dpacct.fl.flower.hidden_wire import (
     unpack_roster,
 )
 from dpacct.fl.flower.masks import mask, new_key
+from dpacct.fl.flower.members import Membership
 from dpacct.fl.flower.wire import Assignment
 from dpacct.fl.layout import Layout
 from dpacct.fl.privacy.exact_gaussian import rounded_gaussian
@@ -48,9 +53,13 @@ class HiddenSum:
     """What a client insists on before it lets itself be summed with others.
 
     Args:
-        minimum: clients in a sum, at least; that of the server's `fl.NoiseShares`. So many are
-            to be honest, which is why more should take part where some might not be.
-        noise_multiplier: of the noise on a sum, at least: what all shares make up.
+        minimum: shares of noise that make up the whole; that of the server's `fl.NoiseShares`. So
+            many clients of a sum are to be honest.
+        noise_multiplier: of the noise on a sum, at least: what ``minimum`` shares make up.
+        roster: clients in a sum, at least; by default ``minimum``. Where some may help an attacker,
+            more by their number.
+        membership: of the client that a node is; its keys are signed, and it is summed with members
+            alone. Without it the server is trusted to hand out the keys of the clients.
 
     Raises:
         InvalidParameter: a value out of range.
@@ -58,12 +67,29 @@ class HiddenSum:
 
     minimum: int
     noise_multiplier: float
+    roster: int | None = None
+    membership: Callable[[Context], Membership] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "minimum", NoiseShares(self.minimum).minimum)
+        least_of_all = self.minimum if self.roster is None else self.roster
+        roster = validate.count("roster", least_of_all, "the least number of clients in a sum")
+        if roster < self.minimum:
+            rule = f"a sum holds at least {self.minimum} shares"
+            raise InvalidParameter("roster", roster, rule)
+        object.__setattr__(self, "roster", roster)
         rule = "the least noise multiplier of a sum"
         least = validate.above_zero("noise_multiplier", self.noise_multiplier, rule)
         object.__setattr__(self, "noise_multiplier", least)
+
+    def told(self) -> dict[str, int | float | bool]:
+        """What the server has to know of it before the first round."""
+        return {
+            "minimum": self.minimum,
+            "noise_multiplier": self.noise_multiplier,
+            "roster": self.roster or self.minimum,
+            "signs": self.membership is not None,
+        }
 
     def check(self, given: Assignment) -> None:
         """An assignment that keeps to it. Rules 1 and 2.
@@ -96,11 +122,14 @@ class HiddenSum:
         [whole] = SecureGaussianNoise().encode(row.unsqueeze(0), limits, std)
         secret, public = new_key()
         about = About(given.run, given.number, given.client)
+        signature = b""
+        if self.membership is not None:
+            signature = self.membership(context).sign(about, public)
         # Rule 4.
-        kept = {"secret": secret, "sigma": str(sigma)}
+        kept = {"secret": secret, "sigma": str(sigma), "terms": _terms(given, sigma, len(row))}
         context.state[_WAITING] = ConfigRecord({**asdict(about), **kept})
         context.state[_ROW] = wire.arrays_of({"row": whole})
-        return pack_key(Key(about, given.bound.clip_norm, public))
+        return pack_key(Key(about, given.bound.clip_norm, public, signature))
 
     def mask(self, content: RecordDict, own: int, context: Context) -> RecordDict:
         """The answer to a roster: the noisy update of the round behind masks.
@@ -109,20 +138,34 @@ class HiddenSum:
             InvalidParameter: nothing waits for it, or the roster is too small, or none.
         """
         asked = unpack_roster(content)
-        about, roster = asked.about, asked.keys
+        about, roster, least = asked.about, asked.keys, self.roster or self.minimum
         # Rule 3.
         waiting = context.state.config_records.get(_WAITING, ConfigRecord())
         if about.client != own or any(waiting.get(k) != v for k, v in asdict(about).items()):
             rule = f"client {own} has nothing that waits for it, or has sent it before"
             raise InvalidParameter("roster", f"of round {about.number}", rule)
         # Rule 2.
-        if len(roster) < self.minimum:
-            rule = f"this client is summed with no fewer than {self.minimum}, itself included"
+        if len(roster) < least:
+            rule = f"this client is summed with no fewer than {least}, itself included"
             raise InvalidParameter("roster", len(roster), rule)
+        if self.membership is not None:
+            self.membership(context).check(asked)
         row = wire.tensors_of(context.state.array_records[_ROW])["row"]
         secret = cast("bytes", waiting["secret"])
-        found = mask(secret, roster, f"{about.run} {about.number}".encode(), len(row))
+        # Rule 5.
+        found = mask(secret, roster, purpose(about, str(waiting["terms"])), len(row))
         del context.state[_WAITING], context.state[_ROW]
         share = rounded_gaussian(len(row), Fraction(str(waiting["sigma"])), OperatingSystem())
         found += (row.numpy() + share).view(np.uint64)
         return pack_masked(MaskedRow(about, from_array(found.view(np.int64))))
+
+
+def purpose(about: About, terms: str) -> bytes:
+    """What the masks of a round are for."""
+    return json.dumps([about.run, about.number, terms]).encode()
+
+
+def _terms(given: Assignment, sigma: Fraction, size: int) -> str:
+    """All on which a sum's grid, bound and noise rest."""
+    said = [bound_to_json(given.bound), given.shares, given.contributions, str(sigma), size]
+    return json.dumps(said)

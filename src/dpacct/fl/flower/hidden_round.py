@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 
 from dpacct.fl.engine.open_round import OpenRound
 from dpacct.fl.flower.exchange import exchange
-from dpacct.fl.flower.hidden_wire import About, Roster, pack_roster
+from dpacct.fl.flower.hidden_wire import About, Key, Roster, pack_roster
 from dpacct.fl.flower.judging import Judge, judged
 
 _LOG = logging.getLogger("flwr")
@@ -30,6 +30,8 @@ def sum_hidden(
     minimum: int,
     timeout: float,
     poll: float,
+    *,
+    signed: bool,
 ) -> None:
     """Fill a round with the sum of those who answered; with nothing if one is lost on the way.
 
@@ -37,20 +39,24 @@ def sum_hidden(
         grid: of the ServerApp. opened: the round. replies: with public keys, as they come.
         judge: of answers. minimum: clients in a sum, at least.
         timeout: seconds to wait for all masked rows. poll: seconds between looks.
+        signed: whether clients ask for signatures of the others.
     Raises:
         LedgerError: the ledger cannot be written; no roster leaves.
     """
-    keys: dict[int, bytes] = {}
+    keys: dict[int, Key] = {}
     for key in judged(replies, judge.key):
-        keys.setdefault(key.about.client, key.public)
+        if bool(key.signature) is signed:
+            keys.setdefault(key.about.client, key)
     if len(keys) < minimum:
         _LOG.warning("round %s has %s of %s shares: no sum", judge.number, len(keys), minimum)
         return
     # Rule 1.
     opened.commit()
+    public = [key.public for key in keys.values()]
+    names = [(client, key.signature) for client, key in keys.items()] if signed else []
     messages = [
         Message(
-            pack_roster(Roster(About(judge.tag, judge.number, client), list(keys.values()))),
+            pack_roster(Roster(About(judge.tag, judge.number, client), public, names)),
             dst_node_id=judge.nodes[client],
             message_type="train",
             group_id=str(judge.number),

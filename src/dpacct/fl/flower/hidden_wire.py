@@ -27,7 +27,8 @@ from dpacct.fl.flower.wire import (
 )
 
 _MASKED = "dpacct.masked"
-_KEY_BYTES = 32
+KEY_BYTES = 32
+_SIGNATURE_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +42,28 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A client has trained, bounded to ``clip_norm``, and waits with a public key."""
+    """A client has trained, bounded to ``clip_norm``, and waits with a public key.
+
+    ``signature`` is empty where keys are not signed.
+    """
 
     about: About
     clip_norm: float
     public: bytes
+    signature: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """Whose updates are summed: the public key of each, ascending, and nobody's number.
+    """Whose updates are summed: the public key of each, ascending.
 
-    Members learn how many they are, and not who: the cohort stays secret among them.
+    Where keys are not signed nobody's number is in it, and members learn how many they are, and not
+    who. Where they are, ``signed`` has the client and the signature of each key.
     """
 
     about: About
     keys: Sequence[bytes]
+    signed: Sequence[tuple[int, bytes]] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,6 +77,8 @@ class MaskedRow:
 def pack_key(key: Key) -> RecordDict:
     """The first answer of a client."""
     sign = _sign(key.about) | {"clip_norm": key.clip_norm, "key": key.public}
+    if key.signature:
+        sign["signature"] = key.signature
     return RecordDict({SIGN: ConfigRecord(sign)})
 
 
@@ -81,7 +90,9 @@ def unpack_key(content: RecordDict) -> Key:
     """
     try:
         sign = _read(content)
-        return Key(_about(sign), number(sign["clip_norm"]), _key(sign["key"]))
+        signature = _bytes(sign["signature"], _SIGNATURE_BYTES) if "signature" in sign else b""
+        public = _bytes(sign["key"], KEY_BYTES)
+        return Key(_about(sign), number(sign["clip_norm"]), public, signature)
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidParameter("answer", "incomplete", f"it holds a public key ({error})") from None
 
@@ -89,7 +100,12 @@ def unpack_key(content: RecordDict) -> Key:
 def pack_roster(roster: Roster) -> RecordDict:
     """The message to one of its clients."""
     # By the keys themselves: an order of arrival or of numbers would say who they are.
-    sign = _sign(roster.about) | {"ask": ROSTER, "keys": sorted(roster.keys)}
+    order = sorted(range(len(roster.keys)), key=lambda place: roster.keys[place])
+    sign = _sign(roster.about) | {"ask": ROSTER, "keys": [roster.keys[place] for place in order]}
+    if roster.signed:
+        signed = [roster.signed[place] for place in order]
+        sign["clients"] = [client for client, _ in signed]
+        sign["signatures"] = [signature for _, signature in signed]
     return RecordDict({SIGN: ConfigRecord(sign)})
 
 
@@ -101,8 +117,11 @@ def unpack_roster(content: RecordDict) -> Roster:
     """
     try:
         sign = _read(content)
-        keys = [_key(key) for key in cast("list[Any]", sign["keys"])]
-        return Roster(_about(sign), keys)
+        keys = [_bytes(key, KEY_BYTES) for key in cast("list[Any]", sign["keys"])]
+        clients = [whole(client) for client in cast("list[Any]", sign.get("clients", []))]
+        found = cast("list[Any]", sign.get("signatures", []))
+        signatures = [_bytes(signature, _SIGNATURE_BYTES) for signature in found]
+        return Roster(_about(sign), keys, list(zip(clients, signatures, strict=True)))
     except (KeyError, TypeError, ValueError) as error:
         rule = f"it holds the public key of each client of the sum ({error})"
         raise InvalidParameter("roster", "incomplete", rule) from None
@@ -147,7 +166,7 @@ def _about(sign: ConfigRecord) -> About:
     return About(text(sign["run"]), whole(sign["round"]), whole(sign["client"]))
 
 
-def _key(value: object) -> bytes:
-    if not isinstance(value, bytes) or len(value) != _KEY_BYTES:
-        raise TypeError(f"{value!r:.60} is no key of {_KEY_BYTES} bytes")
+def _bytes(value: object, length: int) -> bytes:
+    if not isinstance(value, bytes) or len(value) != length:
+        raise TypeError(f"{value!r:.60} is no key or signature of {length} bytes")
     return value

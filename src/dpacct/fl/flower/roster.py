@@ -31,12 +31,14 @@ class Expected:
         num_clients: of the run. method: in words. clip_norm: of the next round; None where it
             changes from round to round.
         shares: where clients add the noise, how many shares make it up, and the noise multiplier.
+        cohort: the most clients that a round can hold.
     """
 
     num_clients: int
     method: str
     clip_norm: float | None
     shares: tuple[int, float] | None = None
+    cohort: int | None = None
 
 
 class Roster:
@@ -44,6 +46,7 @@ class Roster:
 
     Attributes:
         nodes: node id of each client that answered.
+        least: clients that each of them asks a hidden sum to hold. signed: whether they sign keys.
     """
 
     def __init__(self, expected: Expected) -> None:
@@ -52,6 +55,8 @@ class Roster:
         self._known: set[int] = set()
         self._failing: dict[int, str] = {}
         self.nodes: dict[int, int] = {}
+        self.least = expected.shares[0] if expected.shares else 0
+        self.signed: bool | None = None
 
     def gather(self, grid: Grid, enough: int, patience: float, poll: float) -> None:
         """Wait until so many clients have said who they are.
@@ -172,7 +177,20 @@ class Roster:
                 rule = f"sums are hidden, and hold at least {minimum} shares of noise"
             hint = "HiddenSum(minimum) on clients is that of fl.NoiseShares(minimum) on the server."
             raise InvalidParameter("minimum", f"{theirs} on client {client}", rule, hint)
+        if not minimum:
+            return
         asked = facts.get("noise_multiplier")
-        if minimum and not (isinstance(asked, float) and asked <= least):
+        if not (isinstance(asked, float) and asked <= least):
             rule = f"the server charges for {least:g}"
             raise InvalidParameter("noise_multiplier", f"{asked} on client {client}", rule)
+        together, most = facts.get("roster"), self._expected.cohort
+        if type(together) is not int or (most is not None and together > most):
+            rule = f"a round holds at most {most} clients"
+            raise InvalidParameter("roster", f"{together!r:.40} on client {client}", rule)
+        signs = facts.get("signs")
+        if type(signs) is not bool or self.signed not in (None, signs):
+            word = "signed" if self.signed else "not signed"
+            rule = f"those of the clients before it are {word}, and members are summed among them"
+            hint = "Give HiddenSum(membership=...) to all clients, or to none."
+            raise InvalidParameter("keys", f"{signs!r:.40} on client {client}", rule, hint)
+        self.least, self.signed = max(self.least, together), signs

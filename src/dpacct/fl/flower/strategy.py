@@ -88,7 +88,8 @@ class PrivateStrategy(Strategy):
                 raise InvalidParameter("min_clients", min_clients, rule)
             self._shares = noise.minimum, engine.plan.update_std(bound)
         least = None if self._shares is None else (self._shares[0], server.noise_multiplier)
-        self._roster = Roster(Expected(most, repr(engine.method), norm, least))
+        cohort = engine.plan.contributions
+        self._roster = Roster(Expected(most, repr(engine.method), norm, least, cohort))
         self._rounds: Iterator[OpenRound] | None = None
         self._opened: OpenRound | None = None
         self.last: Report | None = None
@@ -128,8 +129,9 @@ class PrivateStrategy(Strategy):
             # One by one, as they come: nobody holds the updates of a whole cohort.
             replies = exchange(grid, messages, timeout, self._poll)
             if self._shares is not None and self._opened is not None:
-                judge, least = self._judge(self._opened), self._shares[0]
-                sum_hidden(grid, self._opened, replies, judge, least, timeout, self._poll)
+                judge, asked = self._judge(self._opened), self._roster
+                least, poll, signed = asked.least, self._poll, bool(asked.signed)
+                sum_hidden(grid, self._opened, replies, judge, least, timeout, poll, signed=signed)
                 replies = ()
             arrays, metrics = self.aggregate_train(self.server.round + 1, replies)
             number = self.server.round

@@ -25,7 +25,7 @@ from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.tensors import from_array
 
 # Counts up with every change of what travels.
-PROTOCOL = 3
+PROTOCOL = 4
 # The record that says what a message is, and those of its tensors; Flower's own names for the rest.
 SIGN = "dpacct"
 ARRAYS = "arrays"
