@@ -57,7 +57,7 @@ class Replica:
         Args:
             others: by what an error calls them. shown: tensors that somebody else looks after.
         """
-        roots = self.objects | others
+        roots: dict[str, object] = {**self.objects, **others}
         if self._watched is not None:
             known, watch = self._watched
             same = len(known) == len(roots) and all(known.get(n) is v for n, v in roots.items())

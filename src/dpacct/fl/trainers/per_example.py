@@ -24,7 +24,7 @@ from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.tensors import one_thread
-from dpacct.fl.trainers.dropout import OwnDropout, step_seeds
+from dpacct.fl.trainers.dropout import OwnDropout, seeds_of_steps
 from dpacct.fl.trainers.isolation import Isolation
 from dpacct.fl.trainers.lots import Lot, as_lot
 from dpacct.fl.trainers.pooling import ChannelsLastPooling
@@ -98,7 +98,7 @@ class ExampleTrainer:
         with one_thread(device), Isolation(broadcast, self._loss, self._method) as shown:
             part = self._filled(lot)
             step = vmap(self._step(shown))
-            found = step(part.data.inputs, part.data.targets, step_seeds(part.seeds, 0))
+            found = step(part.data.inputs, part.data.targets, seeds_of_steps(part.seeds, 1)[0])
         if isinstance(found, Tensor):
             return Updates([found.detach()], len(lot))
         tensors = cast("Params", found)
@@ -135,7 +135,7 @@ class ExampleTrainer:
 
         def one(x: Tensor, y: Tensor, seed: Tensor) -> Params:
             def scaled(params: Params) -> Tensor:
-                with OwnDropout(seed), ChannelsLastPooling():
+                with ChannelsLastPooling(), OwnDropout(seed):
                     return -rate * loss(params, _alone(x, y))
 
             return cast("Params", grad(scaled)(anchor))
@@ -149,7 +149,7 @@ class ExampleTrainer:
 
         def one(x: Tensor, y: Tensor, seed: Tensor) -> Tensor:
             context = shown.context(rate, 1)
-            with OwnDropout(seed), ChannelsLastPooling():
+            with ChannelsLastPooling(), OwnDropout(seed):
                 found = method.gradient(loss, context.anchor, _alone(x, y), context)
             anchor = context.anchor
             move = {n: -rate * (g + decay * anchor[n]) for n, g in found.items()}

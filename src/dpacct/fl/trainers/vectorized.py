@@ -25,7 +25,7 @@ from dpacct.fl.local.batches import Batch, Steps, align, padded_width, resting
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.tensors import unfold_first
-from dpacct.fl.trainers.dropout import OwnDropout, step_seeds
+from dpacct.fl.trainers.dropout import OwnDropout, seeds_of_steps
 from dpacct.fl.trainers.isolation import Isolation
 from dpacct.fl.trainers.linear_layers import WeightMajorLinear
 from dpacct.fl.trainers.stacking import drawn, nobody_like, stack_states
@@ -124,6 +124,7 @@ class VectorizedTrainer:
         idle = (counts == 0).nonzero().flatten()
         start = {name: value[:1].clone() for name, value in params.items()}
         states = stack_states([task.state for task in tasks])
+        streams = seeds_of_steps(seeds, len(plan.rows))
         momenta: Params = {}
         decay = 0.0 if local.momentum else local.weight_decay
         for step in range(len(plan.rows)):
@@ -131,7 +132,7 @@ class VectorizedTrainer:
             chosen = rows.flatten()
             x = unfold_first(inputs.index_select(0, chosen), tuple(rows.shape))
             y = unfold_first(targets.index_select(0, chosen), tuple(rows.shape))
-            own, weights = step_seeds(seeds, step), moving.weights[step]
+            own, weights = streams[step], moving.weights[step]
             known = (rates, counts, own, states)
             grads = self._gradients(params, x, y, weights, known, broadcast)
             if local.momentum:
@@ -230,7 +231,7 @@ class VectorizedTrainer:
                 return self._cross_entropy(outputs, targets, weights).sum()
 
         def one(own: Params, x: Tensor, y: Tensor, weight: Tensor, seed: Tensor) -> Tensor:
-            with OwnDropout(seed), WeightMajorLinear():
+            with WeightMajorLinear(), OwnDropout(seed):
                 return self._loss(own, Batch(x, y, weight))
 
         return vmap(one)(params, inputs, targets, weights, seeds).sum()
@@ -251,7 +252,7 @@ class VectorizedTrainer:
         return (each * counted).flatten(1).sum(dim=1) / whole
 
     def _outputs(self, own: Params, inputs: Tensor, seed: Tensor) -> Tensor:
-        with OwnDropout(seed), WeightMajorLinear():
+        with WeightMajorLinear(), OwnDropout(seed):
             return self._loss.outputs(own, inputs)
 
     def _project(
