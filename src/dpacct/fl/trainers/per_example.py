@@ -27,7 +27,6 @@ from dpacct.fl.tensors import one_thread
 from dpacct.fl.trainers.dropout import OwnDropout, seeds_of_steps
 from dpacct.fl.trainers.isolation import Isolation
 from dpacct.fl.trainers.lots import Lot, as_lot
-from dpacct.fl.trainers.pooling import ChannelsLastPooling
 from dpacct.fl.trainers.tasks import Broadcast, Task
 
 OneExample = Callable[[Tensor, Tensor, Tensor], Any]
@@ -135,7 +134,7 @@ class ExampleTrainer:
 
         def one(x: Tensor, y: Tensor, seed: Tensor) -> Params:
             def scaled(params: Params) -> Tensor:
-                with ChannelsLastPooling(), OwnDropout(seed):
+                with OwnDropout(seed):
                     return -rate * loss(params, _alone(x, y))
 
             return cast("Params", grad(scaled)(anchor))
@@ -149,7 +148,7 @@ class ExampleTrainer:
 
         def one(x: Tensor, y: Tensor, seed: Tensor) -> Tensor:
             context = shown.context(rate, 1)
-            with ChannelsLastPooling(), OwnDropout(seed):
+            with OwnDropout(seed):
                 found = method.gradient(loss, context.anchor, _alone(x, y), context)
             anchor = context.anchor
             move = {n: -rate * (g + decay * anchor[n]) for n, g in found.items()}
