@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from hashlib import sha256
 
@@ -11,7 +12,11 @@ import torch
 
 pytest.importorskip("flwr", reason="flwr is not installed beside the other test extras")
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+    Ed25519PrivateKey,
+    Ed25519PublicKey,
+)
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
@@ -312,3 +317,81 @@ def test_a_signature_is_one_of_ed25519_over_the_words_that_are_documented():
     said = b"dpacct key of a hidden sum 1" + sha256(b"tag").digest()
     said += (3).to_bytes(16) + (1).to_bytes(16) + public
     assert Ed25519PrivateKey.from_private_bytes(IDENTITIES[1][0]).sign(said) == signature
+
+
+def test_a_client_is_in_a_sum_once_however_many_states_it_has():
+    """Each of Flower's runs has a state of its own; a helper's name would bring in its second key.
+
+    Both rows were in one sum, whose noise is made for one.
+    """
+    hidden = HiddenSum(4, STILL, roster=5, membership=membership)
+    (first, key), (second, again) = waiting(hidden), waiting(hidden)
+    roster = honest(key)
+    names = [*roster.signed, signed_by(4, key.about, again.public)]
+    roster = messages.Roster(key.about, [*roster.keys, again.public], names)
+    assert len(ask(hidden, roster, first).row) == 21
+    with pytest.raises(InvalidParameter, match="under its own number"):
+        ask(hidden, roster, second)
+
+
+@pytest.mark.parametrize("client", [-1, True, 1.0, "1", 2**63], ids=str)
+def test_members_are_numbered_as_clients_are(client):
+    secret, public = IDENTITIES[0]
+    with pytest.raises(InvalidParameter, match="numbered from 0"):
+        Membership(secret, {0: public, client: IDENTITIES[1][1]})
+
+
+@pytest.mark.parametrize("number", [-1, 0, 2**62])
+def test_a_round_that_is_none_is_not_signed(number):
+    context = context_of(0)
+    given, row = assignment(number=number), torch.zeros(21)
+    with pytest.raises(InvalidParameter, match="round is"):
+        HiddenSum(4, STILL, membership=membership).hide(given, row, LAYOUT, context)
+    assert not context.state
+
+
+def test_a_client_that_asks_for_more_than_there_are_is_left_out_of_the_sum():
+    """Alone it would have each round charged, with nothing released."""
+    apps = [app(roster=6 if client == 2 else 4) for client in range(6)]
+
+    def fault(client, message, replies):
+        return [] if client == 0 and "arrays" in message.content else replies
+
+    network = FakeGrid(apps, fault)
+    with server(rounds=1) as run:
+        assert play(run, network).last.released
+    asked = [c for c, m in network.sent if m.content["dpacct"]["ask"] == "roster"]
+    assert asked == [1, 3, 4, 5]
+
+
+# Points of order 1, 2, 4 and 8, and the other ways in which some of them can be written.
+NOBODYS = [f"{first}{'00' * 30}{last}" for first in ("00", "01") for last in ("00", "80")] + [
+    f"{first}{'ff' * 30}{last}" for first in ("ec", "ed", "ee") for last in ("7f", "ff")
+]
+NOBODYS += [
+    f"{point[:-2]}{last}"
+    for point, ends in (
+        ("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05", ("05", "85")),
+        ("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a", ("7a", "fa")),
+    )
+    for last in ends
+]
+
+
+@pytest.mark.parametrize("key", NOBODYS)
+def test_a_key_for_which_anybody_can_sign_is_no_members(key):
+    secret, public = IDENTITIES[0]
+    with pytest.raises(InvalidParameter, match=r"members\[1\].*nobody else can sign"):
+        Membership(secret, {0: public, 1: bytes.fromhex(key)})
+    # Of statements every eighth, or more, has a signature that needs no secret.
+    assert any(signed_by_nobody(bytes.fromhex(key), bytes([number])) for number in range(64))
+
+
+def signed_by_nobody(key, statement) -> bool:
+    """Whether a signature with nothing secret in it passes."""
+    for point in NOBODYS:
+        with contextlib.suppress(InvalidSignature):
+            forged = bytes.fromhex(point) + bytes(32)
+            Ed25519PublicKey.from_public_bytes(key).verify(forged, statement)
+            return True
+    return False

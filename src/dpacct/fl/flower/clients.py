@@ -9,48 +9,32 @@ its clip norm at the start answers to no other.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
-import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from torch import Tensor, nn
+from torch import nn
 
 from dpacct import __version__
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
-from dpacct.fl.engine.precision import arithmetic
 from dpacct.fl.flower import wire
 from dpacct.fl.flower.hidden import HiddenSum
 from dpacct.fl.flower.own_loop import Handler, displacement
+from dpacct.fl.flower.training import EngineTraining, Trained, Training, or_zero
 from dpacct.fl.flower.trial import try_model
 from dpacct.fl.flower.versions import check_flower
 from dpacct.fl.flower.wire import Answer, Assignment
-from dpacct.fl.guards.replica import separate
-from dpacct.fl.layout import Layout, State, check_tensors, trainable
-from dpacct.fl.local.losses import LocalLoss, LossFunction
+from dpacct.fl.layout import Layout
+from dpacct.fl.local.losses import LossFunction
 from dpacct.fl.methods.dp_fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.privacy.bounds import clip_norm as checked_norm
 from dpacct.fl.privacy.markers import scatter
 from dpacct.fl.privacy.sums import contribute
-from dpacct.fl.tensors import forked_generators
-from dpacct.fl.trainers.sequential import SequentialTrainer
-from dpacct.fl.trainers.tasks import Broadcast, join
 
 Mod = Callable[[Message, Context, Handler], Message]
 # What of a method runs in the middle of local training, or keeps something after it.
 _INSIDE = ("gradient", "after_step", "local_update", "init_client", "client_state")
-_CPU = torch.device("cpu")
-
-
-class _Trained(Protocol):
-    """Raw update [1, d], and the memory that follows from the bounded one [1, d]."""
-
-    @property
-    def row(self) -> Tensor: ...
-
-    def remember(self, bounded: Tensor) -> State | None: ...
 
 
 def partition_id(context: Context) -> int:
@@ -102,10 +86,14 @@ def private_mod(
     member = _Member(method, clip_norm, hidden, client, lambda _: "")
 
     def mod(message: Message, context: Context, call_next: Handler) -> Message:
-        if not message.metadata.message_type.startswith("train"):
+        kind = message.metadata.message_type
+        if not kind.startswith("train"):
+            if hidden is not None:
+                rule = "this client hides its update, and answers to nothing that no noise covers"
+                raise InvalidParameter("message", kind, rule)
             return call_next(message, context)
         return member.respond(
-            message, context, lambda given: displacement(given, message, context, call_next)
+            message, context, lambda given: lambda: displacement(given, message, context, call_next)
         )
 
     return mod
@@ -142,7 +130,9 @@ def client_app(
     @app.train()
     def train(message: Message, context: Context) -> Message:  # pyright: ignore[reportUnusedFunction] - registered
         return member.respond(
-            message, context, lambda given: _Training(given, method, model(), loss, data(context))
+            message,
+            context,
+            lambda given: EngineTraining(given, method, model(), loss, lambda: data(context)),
         )
 
     return app
@@ -167,10 +157,12 @@ class _Member:
         self._client = client
 
     def respond(
-        self, message: Message, context: Context, train: Callable[[Assignment], _Trained]
+        self, message: Message, context: Context, training: Callable[[Assignment], Training]
     ) -> Message:
         """The answer to any training message.
 
+        Args:
+            training: checks an assignment, by what is public, and makes what trains for it.
         Raises:
             InvalidParameter: it is not of this strategy, of another version, or of another setting.
         """
@@ -199,7 +191,8 @@ class _Member:
             rule = "this client adds no noise of its own"
             hint = "Give it client_app(..., hidden=HiddenSum(minimum, noise_multiplier))."
             raise InvalidParameter("noise", "of shares", rule, hint)
-        answer, inner = self._answer(given, train(given))
+        train = training(given)
+        answer, inner = self._answer(given, train() if hidden is None else or_zero(given, train))
         if hidden is not None:
             content = hidden.hide(given, answer.row, inner, context)
             return Message(content, reply_to=message)
@@ -228,7 +221,7 @@ class _Member:
             }
         )
 
-    def _answer(self, given: Assignment, trained: _Trained) -> tuple[Answer, Layout]:
+    def _answer(self, given: Assignment, trained: Trained) -> tuple[Answer, Layout]:
         """What a client has to say, and the layout of its bounded update."""
         layout, kept = Layout.of(given.params), given.kept
         row = trained.row if kept is None else trained.row.index_select(1, kept)
@@ -240,42 +233,3 @@ class _Member:
         below = bool(norms[0] <= norm) if given.counted and not bool(bad[0]) else not given.counted
         found = Answer(given.run, given.number, given.client, norm, inside[0], below, memory)
         return found, inner
-
-
-class _Training:
-    """The engine's local training of one client.
-
-    Raises:
-        InvalidParameter: the model has other parameters than the server's.
-    """
-
-    def __init__(
-        self,
-        given: Assignment,
-        method: Method,
-        model: nn.Module,
-        loss: LossFunction,
-        data: ClientData,
-    ) -> None:
-        layout, own = Layout.of(given.params), trainable(model)
-        check_tensors(own, layout, "model")
-        for name, value in given.params.items():
-            if own[name].dtype != value.dtype:
-                rule = f"{name} on the server is {value.dtype}"
-                raise InvalidParameter("model", str(own[name].dtype), rule)
-        copy, objective = separate(model, loss)
-        names, precision = layout.names, given.local.precision
-        local_loss = LocalLoss(copy, objective, names, precision, functional=False)
-        self._trainer = SequentialTrainer(method, local_loss, layout)
-        norm = given.bound.clip_norm
-        self._broadcast = Broadcast(
-            given.number, given.params, given.server_state, given.local, norm
-        )
-        self._task = join(lambda: data, given.local, given.memory, given.seed, _CPU, self._trainer)
-        with forked_generators(), arithmetic(precision):
-            copy.train()
-            self.row = self._trainer.train([self._task], self._broadcast)
-
-    def remember(self, bounded: Tensor) -> State | None:
-        found = self._trainer.remember([self._task], bounded, self._broadcast)
-        return None if found is None else found[0]

@@ -13,6 +13,7 @@ noise, grid, size): those who were told different ones share no masks, and nothi
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from fractions import Fraction
@@ -105,9 +106,12 @@ class HiddenSum:
         if minimum != self.minimum:
             rule = f"this client adds one of {self.minimum} shares"
             raise InvalidParameter("minimum", minimum, rule)
-        least = self.noise_multiplier * given.bound.clip_norm
-        if not std >= least:
-            rule = f"this client asks for noise of at least {least:g} on the sum"
+        # Of the shares that will be drawn, and exactly: products and roots round either way.
+        least = Fraction(self.noise_multiplier) * Fraction(given.bound.clip_norm)
+        share = NoiseShares(minimum).share_std(std)
+        if not (0 < share < math.inf and minimum * Fraction(share) ** 2 >= least**2):
+            asked = self.noise_multiplier * given.bound.clip_norm
+            rule = f"this client asks for noise of at least {asked:g} on the sum"
             raise InvalidParameter("noise", std, rule)
 
     def hide(self, given: Assignment, row: Tensor, inner: Layout, context: Context) -> RecordDict:
@@ -126,8 +130,9 @@ class HiddenSum:
         if self.membership is not None:
             signature = self.membership(context).sign(about, public)
         # Rule 4.
-        kept = {"secret": secret, "sigma": str(sigma), "terms": _terms(given, sigma, len(row))}
-        context.state[_WAITING] = ConfigRecord({**asdict(about), **kept})
+        kept = {"secret": secret, "public": public, "sigma": str(sigma)}
+        terms = _terms(given, sigma, len(row))
+        context.state[_WAITING] = ConfigRecord({**asdict(about), **kept, "terms": terms})
         context.state[_ROW] = wire.arrays_of({"row": whole})
         return pack_key(Key(about, given.bound.clip_norm, public, signature))
 
@@ -149,7 +154,7 @@ class HiddenSum:
             rule = f"this client is summed with no fewer than {least}, itself included"
             raise InvalidParameter("roster", len(roster), rule)
         if self.membership is not None:
-            self.membership(context).check(asked)
+            self.membership(context).check(asked, cast("bytes", waiting["public"]))
         row = wire.tensors_of(context.state.array_records[_ROW])["row"]
         secret = cast("bytes", waiting["secret"])
         # Rule 5.

@@ -8,7 +8,8 @@ of them no mask cancels, and no second roster is sent, since it would show a dif
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import torch
 from flwr.app import Message
@@ -22,38 +23,52 @@ from dpacct.fl.flower.judging import Judge, judged
 _LOG = logging.getLogger("flwr")
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On which clients let themselves be summed.
+
+    Attributes:
+        minimum: shares of noise, at least. least: clients that each of them asks for.
+        signed: whether they ask for signatures of the others.
+    """
+
+    minimum: int
+    least: Mapping[int, int]
+    signed: bool
+
+
 def sum_hidden(
     grid: Grid,
     opened: OpenRound,
     replies: Iterable[Message],
     judge: Judge,
-    minimum: int,
+    terms: Terms,
     timeout: float,
     poll: float,
-    *,
-    signed: bool,
 ) -> None:
     """Fill a round with the sum of those who answered; with nothing if one is lost on the way.
 
     Args:
         grid: of the ServerApp. opened: the round. replies: with public keys, as they come.
-        judge: of answers. minimum: clients in a sum, at least.
+        judge: of answers. terms: on which clients let themselves be summed.
         timeout: seconds to wait for all masked rows. poll: seconds between looks.
-        signed: whether clients ask for signatures of the others.
     Raises:
         LedgerError: the ledger cannot be written; no roster leaves.
     """
     keys: dict[int, Key] = {}
     for key in judged(replies, judge.key):
-        if bool(key.signature) is signed:
+        if bool(key.signature) is terms.signed:
             keys.setdefault(key.about.client, key)
-    if len(keys) < minimum:
-        _LOG.warning("round %s has %s of %s shares: no sum", judge.number, len(keys), minimum)
+    came_first = len(keys)
+    keys = _content(keys, terms.least)
+    if len(keys) < terms.minimum:
+        said = "round %s: %s of %s clients are content with so many, of %s shares: no sum"
+        _LOG.warning(said, judge.number, len(keys), came_first, terms.minimum)
         return
     # Rule 1.
     opened.commit()
     public = [key.public for key in keys.values()]
-    names = [(client, key.signature) for client, key in keys.items()] if signed else []
+    names = [(client, key.signature) for client, key in keys.items()] if terms.signed else []
     messages = [
         Message(
             pack_roster(Roster(About(judge.tag, judge.number, client), public, names)),
@@ -77,3 +92,13 @@ def sum_hidden(
         _LOG.warning("round %s is lost: clients %s left after the keys", judge.number, lost)
         return
     opened.add_sum(sorted(keys), total)
+
+
+def _content(keys: dict[int, Key], least: Mapping[int, int]) -> dict[int, Key]:
+    """The most clients of which each is content with their number.
+
+    Who asks for more than there are would refuse the roster, and the round would be lost.
+    """
+    while len(found := {c: key for c, key in keys.items() if least[c] <= len(keys)}) < len(keys):
+        keys = found
+    return keys

@@ -3,6 +3,8 @@
 With it nobody takes a client's place in a sum, the server included: it can neither hand out keys of
 its own nor make up clients. Rule 1: every key of a roster is signed by a member, and each member
 signs one. Rule 2: a signature is for one key of one client in one round of one server process.
+Rule 3: a client's own key stands under its own name: keys of two of its states (Flower's runs have
+one each) would otherwise bring it into one sum twice, the second time under a helper's name.
 Signatures are those of Ed25519; public keys reach the clients by another way than the server.
 """
 
@@ -15,10 +17,17 @@ from hashlib import sha256
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.fl.flower.hidden_wire import KEY_BYTES, About, Roster
 
 _PURPOSE = b"dpacct key of a hidden sum 1"
+_MOST_CLIENTS = 2**63
+# The second coordinates, as they are written, of the points of order 1, 2, 4 and 8. For such a key
+# anybody makes signatures that Ed25519's verification takes; one of zeros is the likeliest.
+_PRIME = 2**255 - 19
+_EIGHTH = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
+_SMALL_ORDER = {0, 1, _PRIME - 1, _PRIME, _PRIME + 1, _EIGHTH, _PRIME - _EIGHTH}
 
 
 def new_identity() -> tuple[bytes, bytes]:
@@ -53,6 +62,13 @@ class Membership:
             if type(key) is not bytes or len(key) != KEY_BYTES:
                 rule = f"keys are {KEY_BYTES} bytes, as new_identity() makes them"
                 raise InvalidParameter(name, f"of type {type(key).__name__}", rule)
+        for client, key in self.members.items():
+            if int.from_bytes(key, "little") % 2**255 in _SMALL_ORDER:
+                rule = "public keys of members, by new_identity(), for which nobody else can sign"
+                raise InvalidParameter(f"members[{client}]", key.hex(), rule)
+            if type(client) is not int or not 0 <= client < _MOST_CLIENTS:
+                rule = "clients are numbered from 0"
+                raise InvalidParameter("members", f"{client!r:.40}", rule)
         if len(set(self.members.values())) != len(self.members):
             raise InvalidParameter("members", "one key twice", "each client has a key of its own")
         if self._own() not in self.members.values():
@@ -64,9 +80,10 @@ class Membership:
         """Signature of a new key of a round.
 
         Raises:
-            InvalidParameter: this is another client than the one that is asked.
+            InvalidParameter: this is another client than the one that is asked, or it is no round.
         """
         self.check_own(about.client)
+        validate.count("round", about.number, "the number of a round")
         secret = Ed25519PrivateKey.from_private_bytes(self.secret)
         return secret.sign(_statement(about.run, about.number, about.client, public))
 
@@ -83,9 +100,11 @@ class Membership:
     def _own(self) -> bytes:
         return Ed25519PrivateKey.from_private_bytes(self.secret).public_key().public_bytes_raw()
 
-    def check(self, roster: Roster) -> None:
-        """Every key of a roster is of a member, and of another one each. Rule 1.
+    def check(self, roster: Roster, own: bytes) -> None:
+        """Every key of a roster is of a member, and of another one each. Rules 1 and 3.
 
+        Args:
+            roster: that this client was told. own: its public key of the round.
         Raises:
             InvalidParameter: one is not.
         """
@@ -107,6 +126,9 @@ class Membership:
         clients = [client for client, _ in roster.signed]
         if len(set(clients)) != len(clients):
             raise InvalidParameter("roster", "one client twice", "each member is in it once")
+        if (own, about.client) not in zip(roster.keys, clients, strict=True):
+            rule = f"the key that client {about.client} has sent is in it, under its own number"
+            raise InvalidParameter("roster", "another key", rule)
 
 
 def _statement(run: str, number: int, client: int, public: bytes) -> bytes:

@@ -46,7 +46,8 @@ class Roster:
 
     Attributes:
         nodes: node id of each client that answered.
-        least: clients that each of them asks a hidden sum to hold. signed: whether they sign keys.
+        least: clients that each of them asks a hidden sum to hold, as it said last.
+        signed: whether they sign keys.
     """
 
     def __init__(self, expected: Expected) -> None:
@@ -55,7 +56,7 @@ class Roster:
         self._known: set[int] = set()
         self._failing: dict[int, str] = {}
         self.nodes: dict[int, int] = {}
-        self.least = expected.shares[0] if expected.shares else 0
+        self.least: dict[int, int] = {}
         self.signed: bool | None = None
 
     def gather(self, grid: Grid, enough: int, patience: float, poll: float) -> None:
@@ -193,4 +194,4 @@ class Roster:
             rule = f"those of the clients before it are {word}, and members are summed among them"
             hint = "Give HiddenSum(membership=...) to all clients, or to none."
             raise InvalidParameter("keys", f"{signs!r:.40} on client {client}", rule, hint)
-        self.least, self.signed = max(self.least, together), signs
+        self.least[client], self.signed = together, signs

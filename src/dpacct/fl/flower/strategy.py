@@ -24,7 +24,7 @@ from dpacct.fl.engine.open_round import OpenRound
 from dpacct.fl.flower import wire
 from dpacct.fl.flower.bounds import bound_to_json
 from dpacct.fl.flower.exchange import exchange
-from dpacct.fl.flower.hidden_round import sum_hidden
+from dpacct.fl.flower.hidden_round import Terms, sum_hidden
 from dpacct.fl.flower.judging import Judge, say_why
 from dpacct.fl.flower.roster import Expected, Roster
 from dpacct.fl.flower.start_checks import check_start
@@ -130,8 +130,8 @@ class PrivateStrategy(Strategy):
             replies = exchange(grid, messages, timeout, self._poll)
             if self._shares is not None and self._opened is not None:
                 judge, asked = self._judge(self._opened), self._roster
-                least, poll, signed = asked.least, self._poll, bool(asked.signed)
-                sum_hidden(grid, self._opened, replies, judge, least, timeout, poll, signed=signed)
+                terms = Terms(self._shares[0], asked.least, signed=bool(asked.signed))
+                sum_hidden(grid, self._opened, replies, judge, terms, timeout, self._poll)
                 replies = ()
             arrays, metrics = self.aggregate_train(self.server.round + 1, replies)
             number = self.server.round

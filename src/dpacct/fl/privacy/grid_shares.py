@@ -45,8 +45,9 @@ def share_sigma(limits: Limits, std: float, minimum: int) -> Fraction:
         raise InvalidParameter("minimum", minimum, f"at most {MAX_SHARES} shares make up a noise")
     sigma = Fraction(NoiseShares(minimum).share_std(std)) / Fraction(2) ** grid_exponent(limits)
     if not LEAST_SIGMA <= sigma <= MAX_SIGMA:
+        shown = float(min(sigma, Fraction(2) ** 1000))
         raise Unsupported(
-            f"shares of standard deviation {float(sigma):g} grid units: between {LEAST_SIGMA} and "
+            f"shares of standard deviation {shown:g} grid units: between {LEAST_SIGMA} and "
             f"2^40 are proven; change the noise multiplier, or the minimum of {minimum} shares"
         )
     return sigma
