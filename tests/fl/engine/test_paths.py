@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import pytest
@@ -126,6 +127,46 @@ def test_a_method_that_uses_every_stage_is_batched_right(local):
     assert torch.allclose(alone, together, rtol=1e-4, atol=1e-6)
     for one, two in zip(kept, batched, strict=True):
         assert torch.allclose(one["memory"], two["memory"], rtol=1e-4, atol=1e-6)
+
+
+@dataclass(frozen=True)
+class Given(Method):
+    """A method whose directions are tensors that it was given, or one tensor twice."""
+
+    what: str
+
+    def gradient(self, loss, params, batch, context):
+        if self.what == "the parameters":
+            return dict(params)
+        if self.what == "other parameters":
+            return {"x": params["y"], "y": params["x"]}
+        if self.what == "the anchor":
+            return dict(context.anchor)
+        found = loss.gradient(params, batch)
+        return {"x": found["x"], "y": found["x"]}
+
+
+class Sum(nn.Module):
+    """Its two parameters have one gradient, which may be one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.tensor([0.3, -0.7, 0.2]))
+        self.y = nn.Parameter(torch.tensor([1.1, 0.4, -0.5]))
+
+    def forward(self, inputs):
+        return (self.x + self.y) * inputs[:, :3]
+
+
+@pytest.mark.parametrize("what", ["", "the parameters", "other parameters", "the anchor", "one"])
+def test_directions_that_share_memory_are_batched_right(what):
+    method = Given(what) if what else None
+    for momentum, decay, total in itertools.product((0.0, 0.5), (0.0, 0.4), (False, True)):
+        local = fl.SGD(
+            lr=0.5, epochs=2, batch_size=4, momentum=momentum, weight_decay=decay, total_lr=total
+        )
+        (alone, _), (together, _) = both(Sum(), make_clients([8, 3, 0, 5]), local, method)
+        assert torch.allclose(alone, together, rtol=1e-4, atol=1e-6)
 
 
 def test_an_update_that_is_the_same_for_all_clients_is_batched_right():

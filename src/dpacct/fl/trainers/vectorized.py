@@ -25,6 +25,7 @@ from dpacct.fl.local.batches import Batch, Steps, align, padded_width, resting
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.tensors import unfold_first
+from dpacct.fl.trainers.directions import accumulated, apart
 from dpacct.fl.trainers.dropout import OwnDropout, seeds_of_steps
 from dpacct.fl.trainers.isolation import Isolation
 from dpacct.fl.trainers.linear_layers import WeightMajorLinear
@@ -136,9 +137,7 @@ class VectorizedTrainer:
             known = (rates, counts, own, states)
             grads = self._gradients(params, x, y, weights, known, broadcast)
             if local.momentum:
-                for name, value in params.items() if local.weight_decay else ():
-                    grads[name].add_(value, alpha=local.weight_decay)
-                grads = _accumulate(momenta, grads, local.momentum)
+                grads = accumulated(momenta, grads, params, local)
             rest = rests[step]
             for name, value in params.items():
                 # Put back as it was: zero times a gradient that overflowed would not stand still.
@@ -187,9 +186,10 @@ class VectorizedTrainer:
                 return self._method.gradient(self._loss, own, Batch(x, y, weight), context)
 
         if not self._steers:
-            return self.plain_gradients(params, inputs, targets, weights, seeds)
+            return apart(self.plain_gradients(params, inputs, targets, weights, seeds), params)
         in_dims = (0, 0, 0, 0, 0, 0, 0, None if states is None else 0)
-        return dict(vmap(one, in_dims=in_dims)(params, inputs, targets, weights, *known))
+        found = vmap(one, in_dims=in_dims)(params, inputs, targets, weights, *known)
+        return apart(found, params)
 
     def plain_gradients(
         self,
@@ -273,16 +273,6 @@ class VectorizedTrainer:
             name: torch.where(_like(active, value), moved[name], value)
             for name, value in params.items()
         }
-
-
-def _accumulate(momenta: Params, grads: Params, momentum: float) -> Params:
-    """The momentum buffers, updated in place (the first step fills them)."""
-    if not momenta:
-        momenta.update({name: value.clone() for name, value in grads.items()})
-    else:
-        for name, value in grads.items():
-            momenta[name].mul_(momentum).add_(value)
-    return momenta
 
 
 def _like(row: Tensor, value: Tensor) -> Tensor:
