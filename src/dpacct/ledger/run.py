@@ -14,6 +14,7 @@ from dpacct.errors import LedgerError
 from dpacct.ledger.book import Book
 from dpacct.ledger.readings import Guarantee, Reader
 from dpacct.ledger.record.events import Event, checked_details
+from dpacct.ledger.record.state import RunState
 from dpacct.ledger.reservation import Reservation, abandon, commit, left_behind, reserve
 from dpacct.rounds import Round, Schedule
 
@@ -124,6 +125,10 @@ class Run:
         self.private = start.private
         self.details: dict[str, Any] = start.details
         self.accountant = start.accountant
+
+    def totals(self) -> RunState:
+        """Its totals, of one reading of the file."""
+        return self._book.run_state(self.id)
 
     @property
     def ledger_path(self) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import pytest
@@ -87,7 +88,8 @@ LOCALS = [
     fl.SGD(lr=0.1, epochs=2, batch_size=4, momentum=0.9, weight_decay=0.01, lr_decay=0.5),
     fl.SGD(lr=0.3, steps=5, batch_size=3, momentum=0.5),
     fl.SGD(lr=0.3, steps=3, batch_size=None, total_lr=True),
-    fl.SGD(lr=0.3, epochs=1, batch_size=1, shuffle=False, total_lr=True),
+    fl.SGD(lr=0.3, epochs=1, batch_size=1, shuffle=False, total_lr=True, weight_decay=0.2),
+    fl.SGD(lr=0.1, epochs=2, batch_size=4, weight_decay=0.2),
 ]
 
 
@@ -125,6 +127,46 @@ def test_a_method_that_uses_every_stage_is_batched_right(local):
     assert torch.allclose(alone, together, rtol=1e-4, atol=1e-6)
     for one, two in zip(kept, batched, strict=True):
         assert torch.allclose(one["memory"], two["memory"], rtol=1e-4, atol=1e-6)
+
+
+@dataclass(frozen=True)
+class Given(Method):
+    """A method whose directions are tensors that it was given, or one tensor twice."""
+
+    what: str
+
+    def gradient(self, loss, params, batch, context):
+        if self.what == "the parameters":
+            return dict(params)
+        if self.what == "other parameters":
+            return {"x": params["y"], "y": params["x"]}
+        if self.what == "the anchor":
+            return dict(context.anchor)
+        found = loss.gradient(params, batch)
+        return {"x": found["x"], "y": found["x"]}
+
+
+class Sum(nn.Module):
+    """Its two parameters have one gradient, which may be one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.tensor([0.3, -0.7, 0.2]))
+        self.y = nn.Parameter(torch.tensor([1.1, 0.4, -0.5]))
+
+    def forward(self, inputs):
+        return (self.x + self.y) * inputs[:, :3]
+
+
+@pytest.mark.parametrize("what", ["", "the parameters", "other parameters", "the anchor", "one"])
+def test_directions_that_share_memory_are_batched_right(what):
+    method = Given(what) if what else None
+    for momentum, decay, total in itertools.product((0.0, 0.5), (0.0, 0.4), (False, True)):
+        local = fl.SGD(
+            lr=0.5, epochs=2, batch_size=4, momentum=momentum, weight_decay=decay, total_lr=total
+        )
+        (alone, _), (together, _) = both(Sum(), make_clients([8, 3, 0, 5]), local, method)
+        assert torch.allclose(alone, together, rtol=1e-4, atol=1e-6)
 
 
 def test_an_update_that_is_the_same_for_all_clients_is_batched_right():
@@ -193,6 +235,17 @@ def test_momentum_and_weight_decay_are_those_of_torch():
     expected = flat(model) - start
     assert torch.allclose(alone[0], expected, atol=1e-6)
     assert torch.allclose(together[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(("cohort", "size"), [(25, 32), (50, 64), (100, 128)])
+def test_groups_that_were_asked_for_are_not_filled_up_with_nobody(cohort, size):
+    """Of the sizes that hold most cohorts, the one with the least to compute."""
+    run = federation(
+        linear(), make_clients([4] * 500), vectorize=True, sampling=fl.Poisson(cohort / 500)
+    )
+    with run:
+        next(iter(run))
+        assert run.player.choice.trainer.together.clients == size
 
 
 def test_unused_and_frozen_parameters_are_handled():

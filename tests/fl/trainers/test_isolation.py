@@ -8,6 +8,7 @@ import collections
 import contextvars
 import functools
 import io
+import itertools
 import queue
 import random
 import re
@@ -27,7 +28,11 @@ from dpacct import fl
 from dpacct.errors import DpacctError, Unsupported
 from dpacct.fl.guards.seals import Seal
 from dpacct.fl.guards.watch import Watch
+from dpacct.fl.layout import trainable
+from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods import METHODS as SHIPPED_METHODS
+from dpacct.fl.trainers.isolation import Isolation
+from dpacct.fl.trainers.tasks import Broadcast
 from dpacct.ledger import Ledger
 from tests.fl import hostile
 from tests.fl.hostile import (
@@ -40,7 +45,7 @@ from tests.fl.hostile import (
     READS_WORDS,
     WORDS,
 )
-from tests.fl.problems import federation, flat
+from tests.fl.problems import federation, flat, linear
 
 cross_entropy = nn.functional.cross_entropy
 TRAINERS = pytest.mark.parametrize("vectorize", [False, True], ids=["alone", "together"])
@@ -377,6 +382,23 @@ def holders() -> dict[str, tuple[Any, Callable[[Any], Any]]]:
     noted.notes = [0.0]
     graded = torch.zeros(2, requires_grad=True)
     graded.grad = torch.zeros(2)
+
+    def formula():
+        return 0.0
+
+    def called(kept: list[float]) -> Any:
+        class Called:
+            def __call__(self) -> list[float]:
+                return kept
+
+        return Called()
+
+    class Plain:
+        """Words."""
+
+    plain, partly, called_with = Plain(), functools.partial(max), list[float]()
+    huge, hung = torch.zeros((1 << 23) + 1), torch.zeros((1 << 23) + 1)
+    hung.grad = torch.zeros_like(hung)
     weakly = weakref.WeakKeyDictionary[Any, Any]()
     return {
         "namespace": (types.SimpleNamespace(v=0), lambda o: setattr(o, "v", 1)),
@@ -407,6 +429,20 @@ def holders() -> dict[str, tuple[Any, Callable[[Any], Any]]]:
         "large list": ([0.0] * 5000, lambda o: o.__setitem__(7, 1.0)),
         "lists in a list": ([[0.0] for _ in range(5000)], lambda o: o[4999].append(1.0)),
         "huge tensor": (torch.zeros((1 << 23) + 1), lambda o: o.data.view(-1)[5].add_(1)),
+        "note at a huge tensor": (huge, lambda o: setattr(o, "note", 1)),
+        "gradient of a huge tensor": (hung, lambda o: setattr(o, "grad", None)),
+        "other attributes": (plain, lambda o: setattr(o, "__dict__", {"note": 1})),
+        "other class": (Plain(), lambda o: setattr(o, "__class__", type("Other", (Plain,), {}))),
+        "words of a class": (Plain, lambda o: setattr(o, "__doc__", "Other words.")),
+        "code": (formula, lambda o: setattr(o, "__code__", (lambda: 1.0).__code__)),
+        "other notes at a function": (waiting, lambda o: setattr(o, "__dict__", {"note": 1})),
+        "note at a partial function": (partly, lambda o: setattr(o, "note", 1)),
+        "what a call uses": (called(called_with), lambda _: called_with.append(1.0)),
+        "sign of zero": ([0.0], lambda o: o.__setitem__(0, -0.0)),
+        "simple queue": (queue.SimpleQueue(), lambda o: o.put(1)),
+        "iterator": (iter([0.0, 1.0]), next),
+        "numbers that are counted": (itertools.count(), next),
+        "pairs": (zip([0.0, 1.0], [0.0, 1.0], strict=True), next),
     }
 
 
@@ -460,9 +496,71 @@ def test_a_watch_sees_what_torch_is_set_to(change, undo):
     assert watch.changed() is None
 
 
+def test_notes_are_those_of_the_thread_that_looks():
+    class Own(threading.local):
+        pass
+
+    model = linear(FEATURES, CLASSES)
+    model.kept, model.own = threading.local(), Own()
+    params = dict(trainable(model))
+    loss = LocalLoss(model, cross_entropy, tuple(params), "float32", functional=False)
+    broadcast = Broadcast(1, params, {}, fl.SGD(lr=0.1))
+    found: list[str] = []
+
+    def later(name: str) -> None:
+        try:
+            with Isolation(broadcast, loss, None):
+                getattr(model, name).value = 1.0
+        except Unsupported as refusal:
+            found.append(str(refusal))
+
+    with Isolation(broadcast, loss, None):
+        pass
+    for name in ("kept", "own"):
+        thread = threading.Thread(target=later, args=(name,))
+        thread.start()
+        thread.join()
+    assert [name in words for name, words in zip(("kept", "own"), found, strict=True)] == [True] * 2
+
+
 def test_generators_that_are_seeded_for_each_client_are_not_watched():
     watch = Watch({"a": [random.random, np.random.rand, torch.default_generator]}, [])
     random.seed(1)
     np.random.seed(1)  # noqa: NPY002
     torch.default_generator.manual_seed(1)
     assert watch.changed() is None
+
+
+def test_notes_of_what_objects_hold_serve_until_something_changes():
+    model = linear(FEATURES, CLASSES)
+    params = dict(trainable(model))
+    loss = LocalLoss(model, cross_entropy, tuple(params), "float32", functional=False)
+    broadcast = Broadcast(1, params, {}, fl.SGD(lr=0.1))
+    method = fl.DPFedAvg()
+
+    def chunk() -> Isolation:
+        return Isolation(broadcast, loss, method)
+
+    with chunk():
+        pass
+    first = loss.replica._watched
+    with chunk():
+        pass
+    assert loss.replica._watched is first
+    # Between two chunks it may change: the next one begins with what is there now.
+    model.note = [1.0]
+    with chunk():
+        pass
+    assert loss.replica._watched is not first
+    with pytest.raises(Unsupported, match="note"), chunk():
+        model.note.append(2.0)
+    with chunk():
+        pass
+    with pytest.raises(Unsupported, match="note"), chunk():
+        model.note[0] = 3.0
+    # Another method is another object to look at.
+    other = fl.DPFedAvg()
+    before = loss.replica._watched
+    with Isolation(broadcast, loss, other):
+        pass
+    assert loss.replica._watched is not before

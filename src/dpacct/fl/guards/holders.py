@@ -1,7 +1,8 @@
 """What objects of torch, numpy and the standard library hold, and what torch is set to.
 
 They are no dictionaries, and yet something may be put into them: namespaces, queues, generators of
-random numbers, buffers of bytes, arrays. Not read: caches of `functools`, loggers, locks, files.
+random numbers, iterators, buffers of bytes, arrays. Not read: caches of `functools`, loggers,
+locks, files, how far a cycle of `itertools` is.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from __future__ import annotations
 import array
 import contextvars
 import functools
+import gc
 import io
+import itertools
+import operator
 import pickle
+import queue
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import GeneratorType
 from typing import Any, NamedTuple, cast
@@ -28,6 +33,7 @@ Read = Callable[[], list[Any]]
 _torch: Any = torch
 # Their instances hold things in attributes.
 _WITH_ATTRIBUTES = frozenset({"types", "argparse", "collections", "queue"})
+_WITH_ITERATORS = frozenset({"builtins", "itertools"})
 _MIXED = 2**16
 
 
@@ -38,12 +44,18 @@ class Held(NamedTuple):
     names: list[str]
 
 
+def entries(held: Mapping[Any, Any]) -> list[Any]:
+    """The values of a dictionary, then its keys."""
+    return [*held.values(), *held]
+
+
 def held(value: Any) -> Held | None:
     """What an object of somebody else's class holds; None for what is not read."""
     attributes = _attributes(value)
     if attributes is not None:
-        names = [f".{name}" for name in attributes]
-        return Held(lambda: [*map(attributes.get, list(attributes))], names)
+        names = [f".{name}" for name in attributes] + [""] * len(attributes)
+        # Asked for each time: a thread's own are others in another thread.
+        return Held(lambda: entries(value.__dict__), names)
     read = _reader(value)
     return None if read is None else Held(read, [""] * len(read()))
 
@@ -78,7 +90,23 @@ def _reader(value: Any) -> Read | None:  # noqa: PLR0911 - one for each kind of 
         case np.ndarray():
             return _array(cast("NDArray[Any]", value))
         case _:
-            return _generator(value)
+            return _passing(value) or _generator(value)
+
+
+def _passing(value: Any) -> Read | None:
+    """What is left of something that is used up as it is read."""
+    kind = cast("type[object]", type(value))
+    match value:
+        case queue.SimpleQueue():
+            waiting = cast("queue.SimpleQueue[Any]", value)
+            return lambda: [waiting.qsize()]
+        case itertools.count():
+            return lambda: [repr(cast("itertools.count[Any]", value))]
+        case _ if kind.__module__ in _WITH_ITERATORS and hasattr(kind, "__next__"):
+            # What it goes through may be an iterator as well.
+            return lambda: [operator.length_hint(value, -1), *gc.get_referents(value)]
+        case _:
+            return None
 
 
 def _array(values: NDArray[Any]) -> Read:

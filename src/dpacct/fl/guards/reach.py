@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 from torch import nn
 
-from dpacct.fl.guards.holders import held
+from dpacct.fl.guards.holders import entries, held
 
 LARGEST = 1 << 16
 _FOREIGN = frozenset(sys.stdlib_module_names) - {"__main__"} | {"torch", "numpy", "dpacct"}
@@ -84,19 +84,26 @@ def _is_foreign(module: str | None) -> bool:
     return (module or "builtins").partition(".")[0] in _FOREIGN
 
 
-def _dictionary(held: Mapping[Any, Any], style: str = "[{!r}]") -> Place:
+def _dictionary(held: Mapping[Any, Any]) -> Place:
     if len(held) > LARGEST:
         return Place(lambda: [len(held)], [""], None)
-    names = [style.format(key) for key in held] + [""] * len(held)
-    return Place(lambda: [*held.values(), *held], names, held)
+    names = [f"[{key!r}]" for key in held] + [""] * len(held)
+    return Place(lambda: entries(held), names, held)
 
 
 def _sequence(held: Any) -> Place:
-    entries = cast("Collection[Any]", held)
-    if len(entries) > LARGEST:
-        return Place(lambda: [len(entries)], [""], None)
+    items = cast("Collection[Any]", held)
+    if len(items) > LARGEST:
+        return Place(lambda: [len(items)], [""], None)
     holder: Any = None if isinstance(held, tuple | frozenset) else held
-    return Place(lambda: list(entries), [f"[{place}]" for place in range(len(entries))], holder)
+    return Place(lambda: list(items), [f"[{place}]" for place in range(len(items))], holder)
+
+
+def _attributes(value: Any) -> Place:
+    """Of an object whose dictionary may be exchanged as a whole, and is another in each thread."""
+    held = cast("dict[str, Any]", value.__dict__)
+    names = [f".{name}" for name in held] + [""] * len(held)
+    return Place(lambda: entries(value.__dict__), names, held or None)
 
 
 def _wrapper(value: Any) -> Iterator[Place]:
@@ -104,6 +111,7 @@ def _wrapper(value: Any) -> Iterator[Place]:
         parts: Any = cast("Any", value)
         names = ["", " (arguments)", " (arguments)"]
         yield Place(lambda: [parts.func, parts.args, parts.keywords], names, None)
+        yield _attributes(parts)
     else:
         # Of a built-in method (the append of a list, say) the object alone keeps anything.
         function = getattr(value, "__func__", None)
@@ -111,6 +119,7 @@ def _wrapper(value: Any) -> Iterator[Place]:
 
 
 def _function(value: FunctionType) -> Iterator[Place]:
+    yield Place(lambda: [value.__code__], [" (its code)"], None, follow=False)
     cells = value.__closure__ or ()
     if cells:
         names = [f" (its variable {name!r})" for name in value.__code__.co_freevars]
@@ -118,7 +127,7 @@ def _function(value: FunctionType) -> Iterator[Place]:
     if value.__defaults__ or value.__kwdefaults__:
         defaults = [" (a default argument)", " (a default argument)"]
         yield Place(lambda: [value.__defaults__, value.__kwdefaults__], defaults, None)
-    yield _dictionary(vars(value), ".{}")
+    yield _attributes(value)
     scope = value.__globals__
     named = _names(value.__code__)
     # Those that are missing may come into being; they are looked for when something is amiss.
@@ -176,7 +185,7 @@ def _names(code: CodeType) -> set[str]:
 
 def _class(value: type) -> Place:
     scope = vars(value)
-    names = [name for name in scope if not (name.startswith("__") and name.endswith("__"))]
+    names = list(scope)
 
     def read() -> list[Any]:
         return [*(_bare(scope.get(name)) for name in names), len(scope)]
@@ -190,16 +199,16 @@ def _bare(value: Any) -> Any:
 
 
 def _instance(value: Any) -> Iterator[Place]:
-    own = getattr(value, "__dict__", None)
-    if isinstance(own, dict):
-        held = cast("dict[str, Any]", own)
-        if isinstance(value, nn.RNNBase):
-            kept = [name for name in held if name not in _CACHES]
-            names = [f".{name}" for name in kept] + [""]
-            yield Place(lambda: [*map(held.get, kept), len(held)], names, None)
-        else:
-            yield _dictionary(held, ".{}")
-    for kind in type(value).__mro__:
+    if isinstance(value, nn.RNNBase):
+        kept = [name for name in vars(value) if name not in _CACHES]
+        names = [f".{name}" for name in kept] + [""]
+        yield Place(lambda: [*map(vars(value).get, kept), len(vars(value))], names, None)
+    elif isinstance(getattr(value, "__dict__", None), dict):
+        yield _attributes(value)
+    # An object may be given another class, and a class other bases.
+    kinds = type(value).__mro__
+    yield Place(lambda: list(type(value).__mro__), [""] * len(kinds), None)
+    for kind in kinds:
         if _is_foreign(kind.__module__):
             continue
         slots: Any = vars(kind).get("__slots__", ())
@@ -207,4 +216,3 @@ def _instance(value: Any) -> Iterator[Place]:
         if slots:
             names = [f".{slot}" for slot in slots]
             yield Place(lambda s=slots: [getattr(value, slot, None) for slot in s], names, None)
-        yield Place(lambda k=kind: [k], [""], None)

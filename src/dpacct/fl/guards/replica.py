@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from torch import Tensor, nn
 
 from dpacct.errors import Unsupported
 from dpacct.fl.guards.seals import Seal
+from dpacct.fl.guards.watch import Watch
 
 
 class Replica:
@@ -38,12 +40,32 @@ class Replica:
         self.tensors |= {f"own parameter {n}": p for n, p in model.named_parameters()}
         self.tensors |= {f"own buffer {n}": b for n, b in buffers.items()}
         self._seal: Seal | None = None
+        self._watched: tuple[dict[str, object], Watch] | None = None
 
     def seal(self) -> Seal:
         """Of all its tensors, as they were when this was first asked for."""
         if self._seal is None:
             self._seal = Seal(self.tensors)
         return self._seal
+
+    def watch(self, others: Mapping[str, object], shown: Sequence[Tensor]) -> Watch:
+        """Of all its objects as they are now, and of others.
+
+        What they hold is noted once, and looked at again: where nothing has changed since, notes
+        made now would be the same.
+
+        Args:
+            others: by what an error calls them. shown: tensors that somebody else looks after.
+        """
+        roots: dict[str, object] = {**self.objects, **others}
+        if self._watched is not None:
+            known, watch = self._watched
+            same = len(known) == len(roots) and all(known.get(n) is v for n, v in roots.items())
+            if same and watch.changed() is None:
+                return watch
+        watch = Watch(roots, [*self.tensors.values(), *shown])
+        self._watched = roots, watch
+        return watch
 
     def owner(self, name: str) -> str:
         """The layer of a tensor, whose name may have words before it."""

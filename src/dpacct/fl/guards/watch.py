@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, strided, uint8
 
-from dpacct.fl.guards.holders import SETTINGS, parts, settings
+from dpacct.fl.guards.holders import SETTINGS, entries, parts, settings
 from dpacct.fl.guards.reach import Place, places
 from dpacct.fl.guards.seals import Seal
 from dpacct.fl.tensors import from_array
@@ -65,8 +65,10 @@ class Watch:
                     tensors[path] = tensor
                     room -= tensor.nbytes
                 else:
-                    summed = Place(partial(_checksum, tensor), ["", ""], None)
-                    self._places.append((path, summed, summed.read()))
+                    read = partial(_checksum, tensor)
+                    before = read()
+                    summed = Place(read, [""] * len(before), None)
+                    self._places.append((path, summed, before))
                 continue
             for place in places(value, root=root):
                 held = place.read()
@@ -106,13 +108,19 @@ def _same(new: object, old: object) -> bool:
         return True
     if not isinstance(new, _PLAIN) or type(new) is not type(old):
         return False
-    return new == old or (new != new and old != old)  # noqa: PLR0124 - NaN
+    if isinstance(new, float | complex):
+        # Zero has a sign, and not a number is equal to itself.
+        return np.asarray(new).tobytes() == np.asarray(old).tobytes()
+    return new == old
 
 
 def _checksum(tensor: Tensor) -> list[Any]:
-    """Of the bytes of a tensor, and where they lie."""
+    """Of the bytes of a tensor, and where they lie; then what hangs on it."""
     bare = tensor.detach().cpu().contiguous().reshape(-1).view(uint8)
-    return [tensor.data_ptr(), zlib.crc32(cast("Any", bare).numpy())]
+    found = [tensor.data_ptr(), zlib.crc32(cast("Any", bare).numpy())]
+    grad = tensor.grad if tensor.is_leaf else None
+    face = f"{tensor.dtype} {tensor.shape} {tensor.stride()} {tensor.requires_grad}"
+    return [*found, face, grad, *entries(vars(tensor))]
 
 
 def _as_tensor(value: object) -> Tensor | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
@@ -49,7 +49,7 @@ class BatchPlan:
     @property
     def steps(self) -> int:
         """Number of local steps."""
-        return len(self.counts)
+        return self.counts.shape[0]
 
 
 def plan_batches(examples: int, local: SGD, generator: torch.Generator) -> BatchPlan:
@@ -111,17 +111,23 @@ def align(plans: Sequence[BatchPlan], sizes: Sequence[int], width: int) -> Steps
     steps = max(plan.steps for plan in plans)
     rows = torch.zeros(steps, len(plans), width, dtype=torch.int64)
     counts = torch.zeros(steps, len(plans), dtype=torch.int64)
-    start = 0
-    for column, (plan, size) in enumerate(zip(plans, sizes, strict=True)):
+    starts = [0, *accumulate(sizes)]
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for column, plan in enumerate(plans):
+        alike.setdefault(tuple(plan.indices.shape), []).append(column)
+    for (number, used), columns in alike.items():
+        first = torch.tensor([starts[column] for column in columns])
+        rows[:, columns] = first.unsqueeze(-1)
+        if not number:
+            continue
         # Rows of padding are the client's own: what another one holds cannot reach it, not even
         # with weight zero, which times infinity is not zero.
-        rows[:, column] = start
-        own = plan.indices + start
-        rows[: plan.steps, column] = own[:, :1]
-        taken = torch.arange(own.shape[1]) < plan.counts.unsqueeze(1)
-        rows[: plan.steps, column, : own.shape[1]] = torch.where(taken, own, own[:, :1])
-        counts[: plan.steps, column] = plan.counts
-        start += size
+        own = torch.stack([plans[column].indices for column in columns], 1) + first.unsqueeze(-1)
+        here = torch.stack([plans[column].counts for column in columns], 1)
+        rows[:number, columns] = own[..., :1]
+        taken = torch.arange(used) < here.unsqueeze(-1)
+        rows[:number, columns, :used] = torch.where(taken, own, own[..., :1])
+        counts[:number, columns] = here
     active = counts > 0
     taken = torch.arange(width) < counts.unsqueeze(-1)
     weights = taken.double() / counts.clamp(min=1).unsqueeze(-1)
@@ -129,11 +135,15 @@ def align(plans: Sequence[BatchPlan], sizes: Sequence[int], width: int) -> Steps
 
 
 def resting(plan: Steps, device: torch.device) -> list[Tensor | None]:
-    """For each step the clients that rest, None where all train; a set is copied there once."""
+    """For each step the clients that have finished, None where there are none.
+
+    Who takes no step at all is left out. A set is copied to the device once.
+    """
     known: dict[tuple[int, ...], Tensor] = {}
     found: list[Tensor | None] = []
+    ever = plan.active.any(dim=0)
     for active, everybody in zip(plan.active, plan.all_active, strict=True):
-        rows = () if everybody else tuple(integers((~active).nonzero().flatten()))
+        rows = () if everybody else tuple(integers((ever & ~active).nonzero().flatten()))
         if rows and rows not in known:
             known[rows] = torch.tensor(rows, device=device)
         found.append(known[rows] if rows else None)

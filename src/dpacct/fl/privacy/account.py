@@ -104,10 +104,11 @@ class Account:
     def spent_so_far(self) -> Callable[[], Spent]:
         """A function that gives `epsilon` as of now, whenever it is called; computed once."""
         run = self._run
-        if run is None or not (run.on_plan and run.private):
+        state = None if run is None else run.totals()
+        if run is None or state is None or not (state.on_plan and run.private):
             now = self.epsilon()
             return lambda: now
-        charged, released = run.rounds, run.committed
+        charged, released = state.rounds, state.committed
         plan, delta, charged_by = run.plan or Schedule(), self.delta, run.accountant
 
         @cache
@@ -225,9 +226,10 @@ class Account:
         run = self._run
         if run is None:
             raise BudgetExceeded("no run of the ledger was started")
-        if run.plan is not None and run.on_plan and run.rounds >= run.plan.rounds:
+        plan, state = run.plan, run.totals()
+        if plan is not None and state.on_plan and state.rounds >= plan.rounds:
             raise BudgetExceeded(
-                f"all {run.plan.rounds} rounds of the plan are charged, those that a crash "
+                f"all {plan.rounds} rounds of the plan are charged, those that a crash "
                 "lost among them"
             )
         return run.reserve(event)

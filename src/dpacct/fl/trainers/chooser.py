@@ -29,7 +29,7 @@ from dpacct.fl.trainers.choice import Choice
 from dpacct.fl.trainers.company import shows_company
 from dpacct.fl.trainers.examples import Kind, Maker, made_up_task
 from dpacct.fl.trainers.footprint import client_bytes, default_memory_limit
-from dpacct.fl.trainers.groups import LANES, GroupTrainer
+from dpacct.fl.trainers.groups import LANES, GroupTrainer, expected_groups
 from dpacct.fl.trainers.sequential import SequentialTrainer
 from dpacct.fl.trainers.stopwatch import seconds
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer
@@ -43,6 +43,8 @@ _SIZES = (LANES, 2 * LANES, 4 * LANES)
 _STEP = 32
 # What share of the memory the clients' data may take.
 _DATA_SHARE = 0.25
+# What surrounds the arithmetic of a group takes about as long as so many more small clients.
+_OVERHEAD = 24
 # Seconds for a few steps of the smallest group, one client after the other. On a CPU side by side
 # saves what surrounds the arithmetic, and where arithmetic takes that long there is little of it.
 _SLOW = 1.0
@@ -174,7 +176,7 @@ class TrainerChooser:
             GroupTrainer(self.vectorized, size, max(fitting, 1) * width // size)
             for size in self._sizes(cohort, fitting)
         ]
-        best: GroupTrainer | None = trainers[-1]
+        best: GroupTrainer | None = min(trainers, key=lambda one: _work(one.clients, cohort))
         words = "side by side, as asked"
         if self._vectorize == "auto":
             best, words = self._fastest(tasks, broadcast, trainers, cohort)
@@ -256,3 +258,8 @@ class TrainerChooser:
         except UNBATCHABLE:
             step = partial(self.loss.gradient, anchor, batch)
             return client_bytes(step, anchor, batch)[0]
+
+
+def _work(size: int, cohort: int) -> float:
+    """What a round takes in groups of this size, in clients, those that stand for nobody too."""
+    return expected_groups(cohort, size) * (size + _OVERHEAD)

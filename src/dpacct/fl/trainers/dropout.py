@@ -69,9 +69,11 @@ class OwnDropout(TorchFunctionMode):
         return input.mul_(factor) if inplace else input * factor
 
 
-def step_seeds(seeds: Tensor, step: int) -> Tensor:
-    """Seeds of a step from those of the clients, int64 [c]."""
-    return _mixed(seeds + _signed((step + 1) * _GOLDEN))
+def seeds_of_steps(seeds: Tensor, steps: int) -> Tensor:
+    """Seeds of the first so many steps, int64 [steps, c], from those of the clients, int64 [c]."""
+    # Whole numbers of 64 bits wrap around.
+    numbers = torch.arange(1, steps + 1, device=seeds.device) * _signed(_GOLDEN)
+    return _mixed(seeds + numbers.unsqueeze(1))
 
 
 def _mixed(values: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ group of the size that is chosen every place gives the same bits, or no group is
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import torch
@@ -20,7 +19,7 @@ from dpacct.fl.methods.protocol import Method
 from dpacct.fl.trainers.choice import Choice
 from dpacct.fl.trainers.chooser import TrainerChooser
 from dpacct.fl.trainers.examples import Kind, Maker, made_up_task
-from dpacct.fl.trainers.groups import LANES
+from dpacct.fl.trainers.groups import LANES, expected_groups
 from dpacct.fl.trainers.lot_trainer import LotTrainer
 from dpacct.fl.trainers.lots import Lot
 from dpacct.fl.trainers.per_example import ExampleTrainer
@@ -124,14 +123,8 @@ def _sizes(chunk: int, cohort: int) -> list[int]:
     found: list[int] = []
     for step in (_STEP, LANES):
         sizes = range(step, most + 1, step)
-        found += sorted(sizes, key=lambda n: _groups(cohort, n) * (n + _OVERHEAD))[:_TRIED]
+        found += sorted(sizes, key=lambda n: expected_groups(cohort, n) * (n + _OVERHEAD))[:_TRIED]
     return list(dict.fromkeys(found))
-
-
-def _groups(cohort: int, size: int) -> float:
-    """Groups that a cohort fills, in the mean over a few likely numbers of them."""
-    spread = [cohort + step * math.sqrt(cohort) / 2 for step in range(-4, 5)]
-    return sum(max(1, math.ceil(count / size)) for count in spread) / len(spread)
 
 
 def shows_place(trainer: ExampleTrainer, make: Maker, broadcast: Broadcast) -> bool:

@@ -15,6 +15,7 @@ charged.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -30,6 +31,12 @@ from dpacct.fl.trainers.tasks import NO_STEPS, Broadcast, Task, Trainer
 # Clients side by side are a multiple of this: vector loops over them then have no tail of single
 # elements, in which some functions round otherwise.
 LANES = 32
+
+
+def expected_groups(cohort: int, size: int) -> float:
+    """Groups that a cohort fills, in the mean over a few likely numbers of them."""
+    spread = [cohort + step * math.sqrt(cohort) / 2 for step in range(-4, 5)]
+    return sum(max(1, math.ceil(count / size)) for count in spread) / len(spread)
 
 
 class Group(NamedTuple):

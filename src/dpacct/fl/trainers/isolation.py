@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from dpacct.errors import Unsupported
 from dpacct.fl.guards.seals import Seal
-from dpacct.fl.guards.watch import Watch
 from dpacct.fl.layout import copies
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method, overrides
@@ -45,11 +44,8 @@ class Isolation:
         )
         hooked = method is not None and any(overrides(method, name) for name in _ON_CLIENTS)
         self._suspect = f"{self._method}, or " if hooked else ""
-        objects = dict(loss.replica.objects)
-        if method is not None:
-            objects[self._method] = method
-        known = [*loss.replica.tensors.values(), *anchor.values(), *server.values()]
-        self._watch = Watch(objects, known)
+        others = {} if method is None else {self._method: method}
+        self._watch = loss.replica.watch(others, [*anchor.values(), *server.values()])
 
     def __enter__(self) -> Broadcast:
         return self.shown

@@ -24,7 +24,7 @@ from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.tensors import one_thread
-from dpacct.fl.trainers.dropout import OwnDropout, step_seeds
+from dpacct.fl.trainers.dropout import OwnDropout, seeds_of_steps
 from dpacct.fl.trainers.isolation import Isolation
 from dpacct.fl.trainers.lots import Lot, as_lot
 from dpacct.fl.trainers.tasks import Broadcast, Task
@@ -97,7 +97,7 @@ class ExampleTrainer:
         with one_thread(device), Isolation(broadcast, self._loss, self._method) as shown:
             part = self._filled(lot)
             step = vmap(self._step(shown))
-            found = step(part.data.inputs, part.data.targets, step_seeds(part.seeds, 0))
+            found = step(part.data.inputs, part.data.targets, seeds_of_steps(part.seeds, 1)[0])
         if isinstance(found, Tensor):
             return Updates([found.detach()], len(lot))
         tensors = cast("Params", found)

@@ -25,7 +25,8 @@ from dpacct.fl.local.batches import Batch, Steps, align, padded_width, resting
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.tensors import unfold_first
-from dpacct.fl.trainers.dropout import OwnDropout, step_seeds
+from dpacct.fl.trainers.directions import accumulated, apart
+from dpacct.fl.trainers.dropout import OwnDropout, seeds_of_steps
 from dpacct.fl.trainers.isolation import Isolation
 from dpacct.fl.trainers.linear_layers import WeightMajorLinear
 from dpacct.fl.trainers.stacking import drawn, nobody_like, stack_states
@@ -120,34 +121,42 @@ class VectorizedTrainer:
         seeds = torch.tensor([task.seed or 0 for task in tasks], device=device)
         rate = None if local.total_lr else broadcast.step_size(0)
         moving, rests = _to(plan, like), resting(plan, device)
+        # Of who takes no step at all (nobody, say) it is enough that it ends where it began.
+        idle = (counts == 0).nonzero().flatten()
+        start = {name: value[:1].clone() for name, value in params.items()}
         states = stack_states([task.state for task in tasks])
+        streams = seeds_of_steps(seeds, len(plan.rows))
         momenta: Params = {}
+        decay = 0.0 if local.momentum else local.weight_decay
         for step in range(len(plan.rows)):
             rows = moving.rows[step]
             chosen = rows.flatten()
             x = unfold_first(inputs.index_select(0, chosen), tuple(rows.shape))
             y = unfold_first(targets.index_select(0, chosen), tuple(rows.shape))
-            own, weights = step_seeds(seeds, step), moving.weights[step]
+            own, weights = streams[step], moving.weights[step]
             known = (rates, counts, own, states)
             grads = self._gradients(params, x, y, weights, known, broadcast)
-            if local.weight_decay:
-                for name, value in params.items():
-                    grads[name].add_(value, alpha=local.weight_decay)
             if local.momentum:
-                grads = _accumulate(momenta, grads, local.momentum)
+                grads = accumulated(momenta, grads, params, local)
             rest = rests[step]
             for name, value in params.items():
                 # Put back as it was: zero times a gradient that overflowed would not stand still.
                 still = None if rest is None else value.index_select(0, rest)
                 if rate is None:
-                    value.sub_(grads[name] * _like(rates, value))
+                    # Both parts are those of the parameters as they were.
+                    move = grads[name].add(value, alpha=decay) if decay else grads[name]
+                    value.sub_(move * _like(rates, value))
                 else:
+                    if decay:
+                        value.sub_(value, alpha=rate * decay)
                     value.sub_(grads[name], alpha=rate)
                 if rest is not None and still is not None:
                     value.index_copy_(0, rest, still)
             if self._projects:
                 active = moving.active[step]
                 params = self._project(params, active, rates, counts, states, broadcast)
+        for name, value in params.items():
+            value[idle] = start[name]
         return params
 
     def _gradients(
@@ -177,9 +186,10 @@ class VectorizedTrainer:
                 return self._method.gradient(self._loss, own, Batch(x, y, weight), context)
 
         if not self._steers:
-            return self.plain_gradients(params, inputs, targets, weights, seeds)
+            return apart(self.plain_gradients(params, inputs, targets, weights, seeds), params)
         in_dims = (0, 0, 0, 0, 0, 0, 0, None if states is None else 0)
-        return dict(vmap(one, in_dims=in_dims)(params, inputs, targets, weights, *known))
+        found = vmap(one, in_dims=in_dims)(params, inputs, targets, weights, *known)
+        return apart(found, params)
 
     def plain_gradients(
         self,
@@ -221,7 +231,7 @@ class VectorizedTrainer:
                 return self._cross_entropy(outputs, targets, weights).sum()
 
         def one(own: Params, x: Tensor, y: Tensor, weight: Tensor, seed: Tensor) -> Tensor:
-            with OwnDropout(seed), WeightMajorLinear():
+            with WeightMajorLinear(), OwnDropout(seed):
                 return self._loss(own, Batch(x, y, weight))
 
         return vmap(one)(params, inputs, targets, weights, seeds).sum()
@@ -242,7 +252,7 @@ class VectorizedTrainer:
         return (each * counted).flatten(1).sum(dim=1) / whole
 
     def _outputs(self, own: Params, inputs: Tensor, seed: Tensor) -> Tensor:
-        with OwnDropout(seed), WeightMajorLinear():
+        with WeightMajorLinear(), OwnDropout(seed):
             return self._loss.outputs(own, inputs)
 
     def _project(
@@ -263,16 +273,6 @@ class VectorizedTrainer:
             name: torch.where(_like(active, value), moved[name], value)
             for name, value in params.items()
         }
-
-
-def _accumulate(momenta: Params, grads: Params, momentum: float) -> Params:
-    """The momentum buffers, updated in place (the first step fills them)."""
-    if not momenta:
-        momenta.update({name: value.clone() for name, value in grads.items()})
-    else:
-        for name, value in grads.items():
-            momenta[name].mul_(momentum).add_(value)
-    return momenta
 
 
 def _like(row: Tensor, value: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ before is for `replay` to say.
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any
 
 from dpacct.errors import LedgerError
@@ -22,7 +22,11 @@ MAX_TOTAL = 1 << 512
 
 def state_to_json(ledger: LedgerState, run: RunState | None) -> dict[str, Any]:
     """As it stands in an entry."""
-    return {"ledger": asdict(ledger), "run": None if run is None else asdict(run)}
+    # As `asdict` would give them: their fields hold plain numbers, words and tuples of numbers.
+    return {
+        "ledger": {name: getattr(ledger, name) for name in _LEDGER},
+        "run": None if run is None else {name: getattr(run, name) for name in _RUN},
+    }
 
 
 def state_from_json(
