@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 from scipy.stats import chi2, ttest_ind
+from scipy.stats import t as student
 
 from dpacct import Adjacency, Full, Poisson, Round, Uniform
 from dpacct.empirical.one_run import Seen, best_number, guess, judge, log_ratios
@@ -117,13 +118,21 @@ def test_the_noise_factor_is_that_of_the_textbook(coins, adjacency, rate):
     seen = replace(seen, projections=0.5 * seen.empty + moved)
     found = judge(seen, Promise(np.zeros(1), np.ones(1)), 3, 1e-5, 1e-6, 1 - error)
     scaled = seen.empty / 0.5
-    noise = math.sqrt((scaled**2).sum() / chi2.ppf(error / 2, scaled.size))
+    # A tenth of what is left is for the noise.
+    noise = math.sqrt((scaled**2).sum() / chi2.ppf(0.1 * error, scaled.size))
     means = seen.projections.mean(axis=0)
     inside, outside = means[seen.coins], means[~seen.coins]
     # Half of what is left is for the share of rounds that canaries take part in.
-    level = 1 - (error / 4 if rate < 1 else error / 2) * 2
-    low = ttest_ind(inside, outside).confidence_interval(level).low
+    tail = 0.45 * error if rate < 1 else 0.9 * error
     replaced = adjacency is Adjacency.REPLACE_ONE
+    if replaced:
+        low = ttest_ind(inside, outside).confidence_interval(1 - 2 * tail).low
+    else:
+        # The mean of a linear model that has one regressor, who is in: by least squares.
+        regressor = seen.coins.astype(float)[:, np.newaxis]
+        [[slope], [rest], *_] = np.linalg.lstsq(regressor, means, rcond=None)
+        deviation = math.sqrt(rest / 11 / regressor.sum())
+        low = slope - student.ppf(1 - tail, 11) * deviation
     draws = rounds * (2 * min(len(inside), len(outside)) if replaced else len(inside))
     share = 1.0
 
@@ -131,7 +140,7 @@ def test_the_noise_factor_is_that_of_the_textbook(coins, adjacency, rate):
         return draws * (s * math.log(s / rate) + (1 - s) * math.log((1 - s) / (1 - rate)))
 
     if rate < 1:
-        share = brentq(lambda s: surprise(s) + math.log(error / 4), rate + 1e-9, 1 - 1e-9)
+        share = brentq(lambda s: surprise(s) + math.log(0.45 * error), rate + 1e-9, 1 - 1e-9)
     contribution = low / share / (2 if replaced else 1)
     assert found.noise_factor == pytest.approx(noise / contribution, rel=1e-6)
 

@@ -32,6 +32,9 @@ _PLANNED_RUNS = 8
 _TRIED = (0.1, 0.4, 1.0)
 # Of the error of the test of noise, for its parts: what they find is far below what is promised.
 _PARTS = 0.1
+# Of what is left of confidence, for the spread of the noise, which many more numbers tell than
+# the contribution.
+_OF_NOISE = 0.1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,8 +172,8 @@ def judge(
         # The bound of a long update is exact to some roundings.
         "contribution": _least_contribution(seen, error / 3) > 1 + 1e-6,
     }
-    contribution = _least_contribution(seen, free / 2)
-    factor = _most_noise(seen, free / 2) / contribution if contribution > 0 else math.inf
+    contribution = _least_contribution(seen, (1 - _OF_NOISE) * free)
+    factor = _most_noise(seen, _OF_NOISE * free) / contribution if contribution > 0 else math.inf
     return Shown(
         guesses,
         tuple(name for name, wrong in found.items() if wrong),
@@ -225,24 +228,29 @@ def _quieter_part(seen: Seen, error: float) -> bool:
 def _least_contribution(seen: Seen, error: float) -> float:
     """A bound from below of the mean shift of a canary in a round, in clip norms.
 
-    Those that are in lie, by the share of rounds that they are in, above those that are out
-    (replace-one: twice that). Student's test of two means holds whoever takes part, for different
-    means only widen what it takes for noise; and the share is bounded by itself.
+    Those that are in lie, by the share of rounds that they are in, above zero (replace-one: above
+    those that are out, by the sum of both shares). Student's test of one mean (of two) holds
+    whoever takes part, for different means only widen what it takes for noise; and the share is
+    bounded by itself.
     """
     means = seen.projections.mean(axis=0)
     inside, outside = means[seen.coins], means[~seen.coins]
     fewest = min(len(inside), len(outside))
     if fewest < 2:
         return 0.0
-    freedom = len(means) - 2
-    squares = inside.var() * len(inside) + outside.var() * len(outside)
-    spread = math.sqrt(squares / freedom * (1 / len(inside) + 1 / len(outside)))
+    # Who is out has mean zero, as nothing that the run does follows from the signs of its
+    # direction.
+    base = float(outside.mean()) if seen.replaced else 0.0
+    freedom = len(means) - (2 if seen.replaced else 1)
+    squares = inside.var() * len(inside) + float(np.sum((outside - base) ** 2))
+    weight = 1 / len(inside) + (1 / len(outside) if seen.replaced else 0.0)
+    spread = math.sqrt(squares / freedom * weight)
     # The mean of both sides' shares has smaller moments than one of as many draws of the fewest.
     draws = len(seen.projections) * (2 * fewest if seen.replaced else len(inside))
     sampled = seen.sampling_rate < 1
     share = _largest_share(seen.sampling_rate, draws, error / 2) if sampled else 1.0
     quantile = -float(stdtrit(freedom, error / 2 if sampled else error))
-    least = (float(inside.mean() - outside.mean()) - quantile * spread) / share
+    least = (float(inside.mean()) - base - quantile * spread) / share
     return least / (2.0 if seen.replaced else 1.0)
 
 

@@ -90,6 +90,10 @@ def shares(people):
     return engines_loop(people, hidden=HiddenSum(20, 0.1))
 
 
+def by_sam(people):
+    return engines_loop(people, method=fl.DPFedSAM())
+
+
 HIDDEN = {"app": shares, "adjacency": "replace-one", "noise": fl.NoiseShares(20), "rounds": 3}
 
 
@@ -99,7 +103,8 @@ HIDDEN = {"app": shares, "adjacency": "replace-one", "noise": fl.NoiseShares(20)
         {},
         {"app": own_loop, "others": "heard"},
         pytest.param(
-            {"method": fl.DPFedSAM(), "sampling": fl.Poisson(0.5)}, marks=pytest.mark.slow
+            {"app": by_sam, "method": fl.DPFedSAM(), "sampling": fl.Poisson(0.5)},
+            marks=pytest.mark.slow,
         ),
         HIDDEN,
     ],
