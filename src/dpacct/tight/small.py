@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from dpacct.numerics.rounding import UNIT, Array, Bounds
+from dpacct.numerics.rounding import Array, Bounds
 from dpacct.tight.laws.cumulants import Cumulants
 from dpacct.tight.laws.small import SmallLosses
 from dpacct.tight.laws.split import Cut, SplitLosses
 from dpacct.tight.split import SplitComposition, split_cumulants
+from dpacct.tight.summed import summed_log_moment
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,17 +47,11 @@ class SmallComposition:
 
     def log_moment(self, tilt: float | Array) -> Bounds:
         """See `contour.Composed`."""
-        tilts = np.atleast_1d(np.asarray(tilt, dtype=np.float64))
-        lower = self.precision * tilts * (1 + tilts) / 2
-        upper, size = lower.copy(), lower.copy()
-        for k, c in enumerate(tilts.tolist()):
-            for law in self.laws(c, 0.0):
-                lower[k] += law.count * float(law.log_moment.lower)
-                upper[k] += law.count * float(law.log_moment.upper)
-                size[k] += law.count * abs(float(law.log_moment.upper))
-        slack = UNIT * (4 * self.kinds + 16) * (size + np.abs(upper))
-        shape = np.shape(tilt)
-        return Bounds((lower - slack).reshape(shape), (upper + slack).reshape(shape))
+
+        def moments(c: float) -> list[tuple[float, Bounds]]:
+            return [(law.count, law.log_moment) for law in self.laws(c, 0.0)]
+
+        return summed_log_moment(moments, tilt, self.precision, self.kinds)
 
     def log_moment_above(self, tilts: Array) -> Array:
         """See `contour.Composed`."""

@@ -16,13 +16,14 @@ from functools import lru_cache
 import numpy as np
 
 from dpacct.errors import NotConverged
-from dpacct.numerics.rounding import UNIT, Array, Bounds
+from dpacct.numerics.rounding import Array, Bounds
 from dpacct.tight.composition import Composition
 from dpacct.tight.laws.cumulants import Cumulants
 from dpacct.tight.laws.joint import JointLaw
 from dpacct.tight.laws.split import Cut, SplitLosses
 from dpacct.tight.laws.steps import Step
 from dpacct.tight.laws.truncated import end_for
+from dpacct.tight.summed import summed_log_moment
 
 # Points of the sums that only search.
 _POINTS = 1200
@@ -60,15 +61,11 @@ class SplitComposition:
 
     def log_moment(self, tilt: float | Array) -> Bounds:
         """Bounds of the logarithm of the moment of nu and the Gaussian."""
-        tilts = np.atleast_1d(np.asarray(tilt, dtype=np.float64))
-        found = [self.laws(c, 0.0)[0].log_moment for c in tilts.tolist()]
-        full = self.precision * tilts * (1 + tilts) / 2
-        size = np.abs(full) + np.abs([float(b.upper) for b in found])
-        slack = UNIT * (4 * self.kinds + 16) * size
-        lower = np.array([float(b.lower) for b in found]) + full - slack
-        upper = np.array([float(b.upper) for b in found]) + full + slack
-        shape = np.shape(tilt)
-        return Bounds(lower.reshape(shape), upper.reshape(shape))
+
+        def moments(c: float) -> list[tuple[float, Bounds]]:
+            return [(1.0, self.laws(c, 0.0)[0].log_moment)]
+
+        return summed_log_moment(moments, tilt, self.precision, self.kinds)
 
     def log_moment_above(self, tilts: Array) -> Array:
         """See `contour.Composed`."""

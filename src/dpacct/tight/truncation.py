@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from dpacct.numerics.rounding import UNIT, Array, Bounds
 from dpacct.pairs.dominating import Direction
 from dpacct.tight.composition import Composition
 from dpacct.tight.laws.cumulants import Cumulants, symmetrized_cumulants, truncated_cumulants
 from dpacct.tight.laws.symmetrized import SymmetrizedLosses
 from dpacct.tight.laws.truncated import TruncatedLosses, end_for, lost_mass
+from dpacct.tight.summed import summed_log_moment
 
 _MAX_KINDS = 30
 
@@ -86,19 +85,12 @@ class TruncatedComposition:
 
     def log_moment(self, tilt: float | Array) -> Bounds:
         """See `Composition`."""
-        tilts = np.atleast_1d(np.asarray(tilt, dtype=np.float64))
-        lower = self.precision * tilts * (1 + tilts) / 2
-        upper = lower.copy()
-        size = np.zeros_like(lower)
-        kinds = _kinds(self.whole)
-        for k, c in enumerate(tilts):
-            for (_, _, count, _), law in zip(kinds, self.laws(float(c), 0.0), strict=True):
-                lower[k] += count * float(law.log_moment.lower)
-                upper[k] += count * float(law.log_moment.upper)
-                size[k] += count * abs(float(law.log_moment.upper))
-        slack = UNIT * (4 * self.kinds + 16) * (size + np.abs(upper))
-        shape = np.shape(tilt)
-        return Bounds((lower - slack).reshape(shape), (upper + slack).reshape(shape))
+
+        def moments(c: float) -> list[tuple[float, Bounds]]:
+            laws = zip(_kinds(self.whole), self.laws(c, 0.0), strict=True)
+            return [(count, law.log_moment) for (_, _, count, _), law in laws]
+
+        return summed_log_moment(moments, tilt, self.precision, self.kinds)
 
     def log_moment_above(self, tilts: Array) -> Array:
         """See `contour.Composed`."""

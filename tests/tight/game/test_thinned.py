@@ -11,36 +11,17 @@ from dpacct.tight.game.kernels import reach_of
 from dpacct.tight.game.plan import plan_at_delta
 from dpacct.tight.game.rounds import laws_above
 from dpacct.tight.game.thinned import Thinned, thinned_laws
-from dpacct.tight.game.triangles import Triangle, profile
-from tests.tight.game.test_laws import mirrored, own_profile
+from tests.tight.game.test_laws import own_profile
+from tests.tight.game.test_mixtures import NOISE, RATE, STEP, check_above_all_triangles
 
-RATE, NOISE, STEP, NEGLIGIBLE = 0.2, 8.0, 2.0**-8, 1e-12
+NEGLIGIBLE = 1e-12
 REACH = reach_of(RATE, NOISE, STEP, NEGLIGIBLE)[0]
 
 
 def test_every_triangle_is_worth_less_than_the_best_law_that_is_kept() -> None:
-    """At any convex v with v(0) = 0: sums of hockey sticks of either side, scaled at random."""
     laws = thinned_laws(RATE, NOISE, STEP, REACH, NEGLIGIBLE, small_cover())
     assert len(laws) < len(small_cover())
-    losses = STEP * np.array([0.0, 0.5, 3.0, 11.3, 30.0])
-    above = np.array(
-        [
-            np.concatenate([own_profile(law, STEP, losses), mirrored(law, STEP, losses)])
-            for law in laws
-        ]
-    )
-    generator = np.random.default_rng(11)
-    for _ in range(60):
-        missing = generator.dirichlet([0.5, 0.5, 0.5])
-        if max(missing[:2]) > 0.99:
-            continue
-        sides = [
-            profile(RATE, NOISE, Triangle(float(x), float(missing[2])), losses).lower
-            for x in (missing[1], missing[0])
-        ]
-        exact = np.concatenate(sides)
-        for weights in generator.dirichlet(np.full(len(exact), 0.3), size=40):
-            assert weights @ exact <= (above @ weights).max()
+    check_above_all_triangles(laws, 11)
 
 
 @pytest.mark.parametrize(("noise", "cohort"), [(1.2, 5), (1.2, 50), (4.0, 20)])
