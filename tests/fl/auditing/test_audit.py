@@ -374,7 +374,7 @@ def test_padding_to_the_largest_client_of_a_chunk_is_caught(monkeypatch):
     assert not faults(local=WHOLE, vectorize=True)
     monkeypatch.setattr(
         "dpacct.fl.trainers.groups.GroupTrainer.train",
-        lambda self, tasks, broadcast: self._trainer.train(tasks, broadcast),
+        lambda self, tasks, broadcast: self.trainer.train(tasks, broadcast),
     )
     monkeypatch.setattr("dpacct.fl.trainers.vectorized.padded_width", lambda examples, _: examples)
     assert "alone" in faults(local=WHOLE, vectorize=True)

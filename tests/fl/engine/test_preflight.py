@@ -167,7 +167,7 @@ def test_training_that_shows_company_is_done_one_by_one(monkeypatch):
         return descend(self, params, tasks, replace(broadcast, local=local))
 
     monkeypatch.setattr(VectorizedTrainer, "_descend", hurried)
-    monkeypatch.setattr("dpacct.fl.trainers.chooser.seconds", lambda *_: 1e-3)
+    monkeypatch.setattr("dpacct.fl.trainers.chooser.seconds", lambda heats, _: [1e-3] * len(heats))
     run = begun(vectorize="auto", clients=make_clients([6] * 40))
     assert "the last bits of a client's update" in run.training_path
 

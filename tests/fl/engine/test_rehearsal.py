@@ -184,7 +184,7 @@ class Counted:
 def test_nothing_of_the_clients_but_their_shapes_decides_before_the_first_round(
     vectorize, monkeypatch
 ):
-    monkeypatch.setattr("dpacct.fl.trainers.chooser.seconds", lambda *_: 1.0)
+    monkeypatch.setattr("dpacct.fl.trainers.chooser.seconds", lambda heats, _: [1.0] * len(heats))
     chosen = []
     for scale in (1.0, torch.nan):
         clients = [fl.ClientData(scale * c.inputs, c.targets) for c in make_clients([9] * 20)]

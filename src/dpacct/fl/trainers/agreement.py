@@ -1,4 +1,4 @@
-"""Whether two ways of training give the same updates."""
+"""Whether two ways of training give the same updates, and recorded steps the same bits."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from dpacct.fl.tensors import norm
 from dpacct.fl.trainers.doubled import doubled
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer
+from dpacct.fl.trainers.vectorized import VectorizedTrainer
 
 # What a model raises that `torch.func` cannot batch.
 UNBATCHABLE = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
@@ -50,6 +51,23 @@ def unbatchable(together: Trainer, tasks: Sequence[Task], broadcast: Broadcast) 
     except UNBATCHABLE as error:
         return _told(error)
     return ""
+
+
+def replays_exactly(
+    trainer: VectorizedTrainer, tasks: Sequence[Task], broadcast: Broadcast
+) -> bool:
+    """Whether recorded steps give the bits of the steps themselves; ``trainer`` stays as it is."""
+    before = trainer.replays
+    found: list[Tensor] = []
+    try:
+        for trainer.replays in (True, False):
+            found.append(trainer.train(tasks, broadcast))
+    except UNBATCHABLE:
+        return False
+    finally:
+        trainer.replays = before
+    played, computed = found
+    return bool(((played == computed) | (played.isnan() & computed.isnan())).all())
 
 
 def _told(error: Exception) -> str:

@@ -24,14 +24,19 @@ from dpacct.fl.local.labels import Labels
 from dpacct.fl.local.losses import LocalLoss, LossFunction
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.trainers.agreement import UNBATCHABLE, disagreement, unbatchable
+from dpacct.fl.trainers.agreement import (
+    UNBATCHABLE,
+    disagreement,
+    replays_exactly,
+    unbatchable,
+)
 from dpacct.fl.trainers.choice import Choice
 from dpacct.fl.trainers.company import shows_company
 from dpacct.fl.trainers.examples import Kind, Maker, made_up_task
 from dpacct.fl.trainers.footprint import client_bytes, default_memory_limit
 from dpacct.fl.trainers.groups import LANES, GroupTrainer, expected_groups
 from dpacct.fl.trainers.sequential import SequentialTrainer
-from dpacct.fl.trainers.stopwatch import seconds
+from dpacct.fl.trainers.stopwatch import Heat, longer, seconds
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer
 from dpacct.fl.trainers.tolerant import TolerantTrainer
 from dpacct.fl.trainers.vectorized import VectorizedTrainer
@@ -48,6 +53,8 @@ _OVERHEAD = 24
 # Seconds for a few steps of the smallest group, one client after the other. On a CPU side by side
 # saves what surrounds the arithmetic, and where arithmetic takes that long there is little of it.
 _SLOW = 1.0
+# And where it takes no longer than this, what is done once in a round has to be told from the rest.
+_QUICK = 0.05
 
 
 class TrainerChooser:
@@ -204,16 +211,22 @@ class TrainerChooser:
         cohort: int,
     ) -> tuple[GroupTrainer | None, str]:
         """The trainer that is fastest, None for one client at a time; and what was measured."""
-        alone = seconds(self.alone, tasks[:1], broadcast)
+        [alone] = seconds([Heat(self.alone, tasks[:1])], broadcast)
         if alone * LANES > _SLOW and next(iter(broadcast.anchor.values())).is_cpu:
             return None, ": a step takes long enough for nothing to be saved around it"
+        if alone * LANES < _QUICK:
+            tasks = [longer(task, self._local) for task in tasks]
+        heats = [Heat(self.alone, tasks[:1])]
+        for trainer in trainers:
+            many = [tasks[place % len(tasks)] for place in range(trainer.clients)]
+            heats.append(Heat(trainer, many))
+        alone, *times = seconds(heats, broadcast)
         best, best_time, least = None, alone, float("inf")
         words = ""
-        for trainer in trainers:
+        for trainer, whole in zip(trainers, times, strict=True):
             size = trainer.clients
-            many = [tasks[place % len(tasks)] for place in range(size)]
             # Whoever does not come takes as long as somebody who does.
-            each = seconds(trainer, many, broadcast) * math.ceil(cohort / size) / cohort
+            each = whole * expected_groups(cohort, size) / cohort
             least = min(least, each)
             # Timing is noisy, and fewer chunks have less around them: more clients win a near tie.
             if each < (best_time if best is None else 1.1 * best_time):
@@ -233,6 +246,9 @@ class TrainerChooser:
             trainer: that is compared with one-by-one training; default `vectorized`.
         """
         together = self.vectorized if trainer is None else trainer
+        if together is self.vectorized:
+            # Two of them: the bits of a step do not depend on how many there are.
+            self.vectorized.replays = replays_exactly(self.vectorized, tasks[:2], broadcast)
         with self.still():
             found = disagreement(self.alone, together, tasks, broadcast, self._tolerance)
         return found or unbatchable(together, tasks, broadcast)
@@ -253,7 +269,7 @@ class TrainerChooser:
         inputs, targets = batch.inputs.unsqueeze(0), batch.targets.unsqueeze(0)
         try:
             # As it is computed side by side: a model may save less where it is alone.
-            step = partial(self.vectorized.plain_gradients, params, inputs, targets, None)
+            step = partial(self.vectorized.sum.gradients, params, inputs, targets, None)
             return client_bytes(step, anchor, batch)[0]
         except UNBATCHABLE:
             step = partial(self.loss.gradient, anchor, batch)

@@ -26,7 +26,8 @@ from dpacct.fl.layout import State
 from dpacct.fl.local.batches import padded_width
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.tensors import one_thread
-from dpacct.fl.trainers.tasks import NO_STEPS, Broadcast, Task, Trainer
+from dpacct.fl.trainers.tasks import NO_STEPS, Broadcast, Task
+from dpacct.fl.trainers.vectorized import VectorizedTrainer
 
 # Clients side by side are a multiple of this: vector loops over them then have no tail of single
 # elements, in which some functions round otherwise.
@@ -55,14 +56,16 @@ class GroupTrainer:
         widest: batches with more examples are trained in a group of one client.
     """
 
-    def __init__(self, trainer: Trainer, clients: int = LANES, widest: float = float("inf")):
+    def __init__(
+        self, trainer: VectorizedTrainer, clients: int = LANES, widest: float = float("inf")
+    ) -> None:
         self.clients = clients
-        self._trainer = trainer
+        self.trainer = trainer
         self.widest = widest
 
     def admit(self, data: ClientData) -> bool:
         """See `Trainer`."""
-        return self._trainer.admit(data)
+        return self.trainer.admit(data)
 
     def train(self, tasks: Sequence[Task], broadcast: Broadcast) -> Tensor:
         """See `Trainer`."""
@@ -71,7 +74,7 @@ class GroupTrainer:
         rows = first.new_empty(len(tasks), size)
         with one_thread(first.device):
             for group in self._groups(tasks, broadcast.local):
-                found = self._trainer.train(group.tasks, broadcast)
+                found = self.trainer.train(group.tasks, broadcast)
                 rows[group.places] = found[: len(group.places)].to(rows.dtype)
         return rows
 
@@ -86,7 +89,7 @@ class GroupTrainer:
             for group in self._groups(tasks, broadcast.local):
                 own = rows.new_zeros(len(group.tasks), rows.shape[1])
                 own[: len(group.places)] = rows[group.places]
-                states = self._trainer.remember(group.tasks, own, broadcast) or []
+                states = self.trainer.remember(group.tasks, own, broadcast) or []
                 for place, state in zip(group.places, states, strict=False):
                     kept[place] = {name: value.clone() for name, value in state.items()}
         return [kept[place] for place in range(len(tasks))]

@@ -1,29 +1,66 @@
-"""How long a trainer takes."""
+"""How long ways of training take, on a machine that may do other things beside."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
+from dpacct.fl.local.batches import BatchPlan
+from dpacct.fl.local.sgd import SGD
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer
 
-# Seconds for measuring one way of training.
-_PATIENCE = 0.1
+# Seconds for measuring each way of training.
+_PATIENCE = 0.05
+# Of a client that is timed, at most.
+_STEPS = 16
 
 
-def seconds(trainer: Trainer, tasks: Sequence[Task], broadcast: Broadcast) -> float:
-    """Least time of one training of the tasks, in as many tries as fit into the patience."""
+class Heat(NamedTuple):
+    """One way of training, and the clients that it is timed on."""
+
+    trainer: Trainer
+    tasks: Sequence[Task]
+
+
+def seconds(heats: Sequence[Heat], broadcast: Broadcast) -> list[float]:
+    """Least time of one training of each, in as many tries as fit into the patience.
+
+    They take turns: what slows the machine down for a while slows down all of them. On a CPU the
+    lesser of the clock's time and the processor's counts: while a machine is shared, a short try
+    has it to itself now and then, and a long one never.
+    """
     device = next(iter(broadcast.anchor.values())).device
-    best = float("inf")
-    began = time.perf_counter()
-    while time.perf_counter() - began < _PATIENCE or best == float("inf"):
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        started = time.perf_counter()
-        trainer.train(tasks, broadcast)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        best = min(best, time.perf_counter() - started)
+    best = [float("inf")] * len(heats)
+    spent = 0.0
+    while not spent or spent < _PATIENCE * len(heats):
+        for number, heat in enumerate(heats):
+            time_taken = _once(heat, broadcast, device)
+            best[number] = min(best[number], time_taken)
+            spent += time_taken
     return best
+
+
+def longer(task: Task, local: SGD) -> Task:
+    """The same client with as many steps as it would take, up to a few."""
+    plan = task.plan
+    steps = min(local.count_steps(len(task.data)), _STEPS)
+    if not 0 < plan.steps < steps:
+        return task
+    repeats = -(-steps // plan.steps)
+    indices, counts = plan.indices.repeat(repeats, 1), plan.counts.repeat(repeats)
+    return replace(task, plan=BatchPlan(indices[:steps], counts[:steps]))
+
+
+def _once(heat: Heat, broadcast: Broadcast, device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    clock, processor = time.perf_counter(), time.process_time()
+    heat.trainer.train(heat.tasks, broadcast)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    taken = time.perf_counter() - clock
+    return taken if device.type != "cpu" else min(taken, time.process_time() - processor)

@@ -17,7 +17,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.nn import functional
 
 from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import Layout, Params, State
@@ -25,21 +24,29 @@ from dpacct.fl.local.batches import Batch, Steps, align, padded_width, resting
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.tensors import unfold_first
+from dpacct.fl.trainers.cohort_loss import CohortLoss
 from dpacct.fl.trainers.directions import accumulated, apart
 from dpacct.fl.trainers.dropout import OwnDropout, seeds_of_steps
 from dpacct.fl.trainers.isolation import Isolation
-from dpacct.fl.trainers.linear_layers import WeightMajorLinear
+from dpacct.fl.trainers.replay import Repeated
 from dpacct.fl.trainers.stacking import drawn, nobody_like, stack_states
 from dpacct.fl.trainers.tasks import Broadcast, Task
 
 
 class VectorizedTrainer:
-    """All clients of a chunk at once. Needs a model and a method that `torch.func` can batch."""
+    """All clients of a chunk at once. Needs a model and a method that `torch.func` can batch.
+
+    Attributes:
+        sum: of the clients' losses.
+        replays: whether a step is recorded and played again, see `dpacct.fl.trainers.replay`.
+    """
 
     def __init__(self, method: Method, loss: LocalLoss, layout: Layout) -> None:
         self._method = method
         self._loss = loss
         self._layout = layout
+        self.sum = CohortLoss(loss)
+        self.replays = True
         self._projects = overrides(method, "after_step")
         self._transforms = overrides(method, "local_update")
         self._steers = overrides(method, "gradient")
@@ -128,14 +135,16 @@ class VectorizedTrainer:
         streams = seeds_of_steps(seeds, len(plan.rows))
         momenta: Params = {}
         decay = 0.0 if local.momentum else local.weight_decay
+        replays = self.replays and len(plan.rows) > 1
+        directions = self._directions(params, (rates, counts, states), broadcast, replays)
         for step in range(len(plan.rows)):
             rows = moving.rows[step]
             chosen = rows.flatten()
             x = unfold_first(inputs.index_select(0, chosen), tuple(rows.shape))
             y = unfold_first(targets.index_select(0, chosen), tuple(rows.shape))
             own, weights = streams[step], moving.weights[step]
-            known = (rates, counts, own, states)
-            grads = self._gradients(params, x, y, weights, known, broadcast)
+            found = directions(*params.values(), x, y, weights, own)
+            grads = dict(zip(params, found, strict=True))
             if local.momentum:
                 grads = accumulated(momenta, grads, params, local)
             rest = rests[step]
@@ -159,101 +168,50 @@ class VectorizedTrainer:
             value[idle] = start[name]
         return params
 
-    def _gradients(
+    def _directions(
         self,
         params: Params,
-        inputs: Tensor,
-        targets: Tensor,
-        weights: Tensor,
-        known: tuple[Tensor, Tensor, Tensor, State | None],
+        known: tuple[Tensor, Tensor, State | None],
         broadcast: Broadcast,
-    ) -> Params:
-        """Directions of all clients; ``known``: their rates, steps, seeds and memories."""
-        *_, seeds, states = known
+        replays: bool,  # noqa: FBT001 - called in one place
+    ) -> Repeated:
+        """Of all clients in a step; ``known``: their rates, numbers of steps and memories."""
+        names = list(params)
+        rates, counts, states = known
 
         def one(
             own: Params,
             x: Tensor,
             y: Tensor,
             weight: Tensor,
+            seed: Tensor,
             lr: Tensor,
             count: Tensor,
-            seed: Tensor,
             state: State | None,
         ) -> Params:
             context = broadcast.context(lr, count, state)
             with OwnDropout(seed):
                 return self._method.gradient(self._loss, own, Batch(x, y, weight), context)
 
-        if not self._steers:
-            return apart(self.plain_gradients(params, inputs, targets, weights, seeds), params)
         in_dims = (0, 0, 0, 0, 0, 0, 0, None if states is None else 0)
-        found = vmap(one, in_dims=in_dims)(params, inputs, targets, weights, *known)
-        return apart(found, params)
 
-    def plain_gradients(
-        self,
-        params: Params,
-        inputs: Tensor,
-        targets: Tensor,
-        weights: Tensor | None,
-        seeds: Tensor | None = None,
-    ) -> Params:
-        """Gradients of all clients by one backward pass of the sum of their losses.
+        def step(*inputs: Tensor) -> list[Tensor]:
+            own = dict(zip(names, inputs, strict=False))
+            drawn = inputs[len(names) :]
+            if self._steers:
+                batched: Callable[..., Params] = vmap(one, in_dims=in_dims)
+                found = batched(own, *drawn, *known)
+            else:
+                found = self.sum.gradients(own, *drawn)
+            found = apart(found, own)
+            return [found[name] for name in names]
 
-        Args:
-            params: [c, ...]. inputs, targets: [c, batch, ...]. weights: [c, batch], or equal ones.
-            seeds: of this step, int64 [c], or zeros.
-
-        No loss depends on another client's parameters, so the gradient of the sum is each one's
-        own. It saves the interpreter's share of `torch.func.grad`: half the time of small models.
-        """
-        if weights is None:
-            like = next(iter(params.values()))
-            count, width = inputs.shape[:2]
-            weights = like.new_full((count, width), 1 / width)
-        if seeds is None:
-            seeds = torch.zeros(len(inputs), dtype=torch.int64, device=inputs.device)
-        leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-        total = self._total_loss(leaves, inputs, targets, weights, seeds)
-        if not total.requires_grad:
-            return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
-        grads = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
-        return dict(zip(leaves, grads, strict=True))
-
-    def _total_loss(
-        self, params: Params, inputs: Tensor, targets: Tensor, weights: Tensor, seeds: Tensor
-    ) -> Tensor:
-        """Sum of the clients' mean losses."""
-        if self._loss.is_cross_entropy and not targets.is_floating_point():
-            outputs = vmap(self._outputs)(params, inputs, seeds)
-            if outputs.ndim == targets.ndim + 1:
-                return self._cross_entropy(outputs, targets, weights).sum()
-
-        def one(own: Params, x: Tensor, y: Tensor, weight: Tensor, seed: Tensor) -> Tensor:
-            with WeightMajorLinear(), OwnDropout(seed):
-                return self._loss(own, Batch(x, y, weight))
-
-        return vmap(one)(params, inputs, targets, weights, seeds).sum()
-
-    def _cross_entropy(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """All examples of all clients at once: vmap would take this loss to pieces.
-
-        Args:
-            outputs: [c, b, classes, ...]. targets: [c, b, ...]. weights: [c, b].
-        """
-        ignored = self._loss.ignored_target
-        wide = outputs if outputs.dtype == torch.float64 else outputs.float()
-        each = functional.cross_entropy(
-            wide.flatten(0, 1), targets.flatten(0, 1), reduction="none", ignore_index=ignored
-        ).view_as(targets)
-        counted = weights.reshape(*weights.shape, *[1] * (targets.ndim - 2)) * (targets != ignored)
-        whole = counted.flatten(1).sum(dim=1).clamp(min=torch.finfo(counted.dtype).tiny)
-        return (each * counted).flatten(1).sum(dim=1) / whole
-
-    def _outputs(self, own: Params, inputs: Tensor, seed: Tensor) -> Tensor:
-        with WeightMajorLinear(), OwnDropout(seed):
-            return self._loss.outputs(own, inputs)
+        constants = [
+            *(rates, counts, *(states or {}).values()),
+            *(*broadcast.anchor.values(), *broadcast.server_state.values()),
+            *self._loss.replica.tensors.values(),
+        ]
+        return Repeated(step, constants, replays)
 
     def _project(
         self,

@@ -8,6 +8,7 @@ from dpacct.errors import Unsupported
 from dpacct.fl.layout import Layout
 from dpacct.fl.local.labels import Labels
 from dpacct.fl.trainers.choice import Choice, Chooser
+from dpacct.fl.trainers.chooser import TrainerChooser
 from dpacct.fl.trainers.example_chooser import ExampleChooser
 from dpacct.fl.trainers.examples import Kind
 from dpacct.fl.trainers.groups import GroupTrainer
@@ -21,11 +22,13 @@ class ClientWay:
 
     Attributes:
         clients, widest: of the groups side by side, see `GroupTrainer`; None for one by one.
+        replays: see `VectorizedTrainer`.
         kind, labels, room: see `TolerantTrainer`. chunk, reason: see `Choice`.
     """
 
     clients: int | None
     widest: float
+    replays: bool
     kind: Kind
     labels: Labels | None
     room: int | None
@@ -61,7 +64,8 @@ def way_of(choice: Choice) -> Way:
         return ExampleWay(size, kind, labels, chunk, reason)
     group = trainer.together
     clients, widest = (None, float("inf")) if group is None else (group.clients, group.widest)
-    return ClientWay(clients, widest, kind, labels, trainer.room, chunk, reason)
+    replays = group is not None and group.trainer.replays
+    return ClientWay(clients, widest, replays, kind, labels, trainer.room, chunk, reason)
 
 
 def taken(way: Way, chooser: Chooser, layout: Layout) -> Choice:
@@ -75,9 +79,10 @@ def taken(way: Way, chooser: Chooser, layout: Layout) -> Choice:
         case ExampleWay(size=size), ExampleChooser():
             many = None if size is None else chooser.trainer_of(size)
             trainer = LotTrainer(layout, chooser.alone, many, way.kind, way.labels)
-        case ClientWay(clients=count), _ if not isinstance(chooser, ExampleChooser):
+        case ClientWay(clients=count), TrainerChooser():
             group = None
             if count is not None:
+                chooser.vectorized.replays = way.replays
                 group = GroupTrainer(chooser.vectorized, count, way.widest)
             kind, labels = way.kind, way.labels
             trainer = TolerantTrainer(layout, chooser.alone, group, kind, labels, way.room)

@@ -1,0 +1,190 @@
+"""Writes down what a computation does, as operations on numbered places.
+
+Rule: a tensor is known if it was given, if it is one of the constants, or if a recorded operation
+made it. What is computed from any other is refused, and so is what the host has read (a value, or a
+shape that depends on values), and what draws random numbers: in a record they would stand for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+_aten: Any = torch.ops.aten
+_tags: Any = torch.Tag
+_HOST = {_tags.data_dependent_output, _tags.dynamic_output_shape, _tags.nondeterministic_seeded}
+_INDEXED = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)
+# Where these change no form, they give back what they were given.
+_VIEWS = {
+    _aten.alias.default,
+    _aten.detach.default,
+    _aten.expand.default,
+    _aten.view.default,
+    _aten._unsafe_view.default,  # noqa: SLF001 - what a reshape becomes inside autograd
+}
+
+
+class Place(NamedTuple):
+    """Stands for a tensor in the arguments of a `Line`."""
+
+    number: int
+
+
+class Line(NamedTuple):
+    """One operation.
+
+    Attributes:
+        operation: of `torch.ops`. arguments, named: with a `Place` for each tensor.
+        results: the places of what it gives back. alone: whether that is one tensor, no tuple.
+        writes: whether it changes what it was given.
+    """
+
+    operation: Any
+    arguments: list[Any]
+    named: dict[str, Any]
+    results: list[int]
+    alone: bool
+    writes: bool
+
+    def uses(self) -> set[int]:
+        """The places that it reads."""
+        return {place for value in (self.arguments, self.named) for place in places_in(value)}
+
+
+class Refused(Exception):
+    """What is computed cannot be recorded."""
+
+
+class Recorder(TorchDispatchMode):
+    """Inside, operations are done and written down.
+
+    Args:
+        inputs: have the first places. constants: may be read beside them.
+
+    Attributes:
+        lines: what was done; empty once something is refused.
+        held: constants in use, by their place. count: places in use.
+        refused: whether there is no record.
+    """
+
+    def __init__(self, inputs: Sequence[Tensor], constants: Iterable[Tensor]) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]
+        self.lines: list[Line] = []
+        self.held: dict[int, Tensor] = {}
+        self.count = 0
+        self.refused = False
+        # Weak: what is recorded takes no more memory than what is not.
+        self._places: Any = WeakIdKeyDictionary()
+        self._constants = {id(value): value for value in constants}
+        for value in inputs:
+            self._new(value)
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Do it, and write it down."""
+        del types
+        named = kwargs or {}
+        result = func(*args, **named)
+        if not self.refused:
+            try:
+                self._note(func, args, named, result)
+            except Refused:
+                self.refused = True
+                self.lines.clear()
+        return result
+
+    def place_of(self, value: Tensor) -> int:
+        """Where a tensor lies.
+
+        Raises:
+            Refused: it came from nowhere.
+        """
+        number = cast("int | None", self._places.get(value))
+        if number is None:
+            if id(value) not in self._constants:
+                raise Refused
+            number = self._new(value)
+            self.held[number] = value
+        return number
+
+    def _new(self, value: Tensor | None) -> int:
+        if value is not None:
+            self._places[value] = self.count
+        self.count += 1
+        return self.count - 1
+
+    def _note(self, func: Any, args: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
+        host, writes = _facts(func)
+        if host and not (func in _INDEXED and not any(map(_is_mask, args[1]))):
+            raise Refused
+        arguments: list[Any] = self._placed(args)
+        options = {name: self._placed(value) for name, value in named.items()}
+        alone = isinstance(result, Tensor)
+        found: list[Tensor | None] = [result] if alone else _several(result)
+        if alone and func in _VIEWS and _same_form(args[0], result):
+            self._places[result] = arguments[0].number
+            return
+        # What is written to is given back as it was: the same tensor.
+        known: list[int | None] = [self._places.get(value) if writes else None for value in found]
+        results = [
+            self._new(value) if number is None else number
+            for value, number in zip(found, known, strict=True)
+        ]
+        self.lines.append(Line(func, arguments, options, results, alone, writes))
+
+    def _placed(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return Place(self.place_of(value))
+        if isinstance(value, tuple | list):
+            return [self._placed(one) for one in cast("Sequence[Any]", value)]
+        return value
+
+
+def places_in(value: Any) -> Iterator[int]:
+    """The places in an argument, in order."""
+    if isinstance(value, Place):
+        yield value.number
+    elif isinstance(value, list):
+        for one in cast("list[Any]", value):
+            yield from places_in(one)
+    elif isinstance(value, dict):
+        yield from places_in(list(cast("dict[str, Any]", value).values()))
+
+
+@cache
+def _facts(func: Any) -> tuple[bool, bool]:
+    """Whether an operation needs the host or chance, and whether it writes to an argument."""
+    return bool(_HOST.intersection(func.tags)), bool(func._schema.is_mutable)  # noqa: SLF001
+
+
+def _several(result: Any) -> list[Tensor | None]:
+    """What an operation gave back, if those are tensors.
+
+    Raises:
+        Refused: it is something else.
+    """
+    if not isinstance(result, tuple | list):
+        raise Refused
+    many = list(cast("Sequence[Any]", result))
+    if not all(value is None or isinstance(value, Tensor) for value in many):
+        raise Refused
+    return many
+
+
+def _is_mask(index: Tensor | None) -> bool:
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
+def _same_form(one: Tensor, two: Tensor) -> bool:
+    return one.shape == two.shape and one.stride() == two.stride() and one.dtype == two.dtype

@@ -1,0 +1,243 @@
+"""Steps that are played from a record are the steps themselves, bit by bit, or are not played."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from dpacct import fl
+from dpacct.fl.engine.loop import RoundLoop
+from dpacct.fl.trainers.agreement import replays_exactly
+from dpacct.fl.trainers.replay import Record, Repeated, recorded
+from dpacct.fl.trainers.way import taken, way_of
+from tests.fl.problems import federation, make_clients
+from tests.fl.problems import perceptron as small
+from tests.fl.trainers import test_company as company
+
+PLAIN = fl.SGD(lr=1.0, epochs=2, batch_size=5)
+# Clients that finish at different times, one alone in its width.
+SIZES = (9, 3, 12, 0, 40)
+
+
+@pytest.fixture
+def played(monkeypatch):
+    """How many steps were played so far."""
+    count = [0]
+    play = Record.play
+
+    def counted(self, inputs):
+        count[0] += 1
+        return play(self, inputs)
+
+    monkeypatch.setattr(Record, "play", counted)
+    return count
+
+
+def rows_of(build, local, method=None, **options):
+    """Updates of the same clients with and without a record."""
+    trainer, broadcast, draw, task = company.setting(build, local, method, **options)
+    tasks = [task(company.client(draw, size, 7 + size), size) for size in SIZES]
+    found = []
+    for trainer.trainer.replays in (True, False):
+        found.append(trainer.train(tasks, broadcast))
+    return found
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        company.logistic,
+        company.perceptron,
+        company.convolutional,
+        company.normalized,
+        company.recurrent,
+        company.dropping,
+    ],
+)
+def test_a_model_is_replayed_bit_by_bit(build, played):
+    record, itself = rows_of(build, company.RAGGED)
+    assert torch.equal(record, itself)
+    assert played[0] > 10
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", sorted(fl.METHODS))
+def test_a_method_is_replayed_bit_by_bit(name, played):
+    record, itself = rows_of(company.perceptron, PLAIN, fl.METHODS[name]())
+    assert torch.equal(record, itself)
+    # One step is not worth a record.
+    assert played[0] > 10 or name == "alpha-normec"
+
+
+def squared(outputs, targets):
+    return (outputs - nn.functional.one_hot(targets, 3)).square().mean()
+
+
+@pytest.mark.parametrize(
+    ("local", "options"),
+    [
+        (replace(PLAIN, precision="bfloat16"), {}),
+        (replace(PLAIN, total_lr=True, weight_decay=0.1), {}),
+        (PLAIN, {"loss": squared}),
+    ],
+)
+def test_so_is_any_setting(local, options, played):
+    record, itself = rows_of(company.perceptron, local, **options)
+    assert torch.equal(record, itself)
+    assert played[0] > 10
+
+
+class InPlace(nn.Module):
+    """Writes to its batch, to what it computes, and to a table of zeros that it makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(13, 3)
+        self.register_buffer("scale", torch.tensor(1.5))
+
+    def forward(self, inputs):
+        wide = self.layer(inputs.mul_(0.5)).relu_()
+        table = torch.zeros_like(wide).add_(wide * self.scale)
+        return torch.cat([table, wide], dim=-1)[..., 1:4]
+
+
+def test_a_model_that_writes_in_place_is_replayed_bit_by_bit(played):
+    record, itself = rows_of(lambda: (InPlace(), company.vectors), PLAIN)
+    assert torch.equal(record, itself)
+    assert played[0] > 10
+
+
+HIDDEN = torch.ones(3)
+REFUSED = {
+    "the host reads a value": lambda x, _: x * float(x.sum()),
+    "a shape depends on values": lambda x, _: x.nonzero().float(),
+    "a mask depends on values": lambda x, _: x[x > 0.5],
+    "values came past the dispatcher": lambda x, _: x + torch.from_numpy(x.numpy() * 2),
+    "numbers came past the dispatcher": lambda x, _: x + torch.tensor(x.numpy().tolist()),
+    "a tensor is nobody's": lambda x, _: x + HIDDEN,
+    "an output is nobody's": lambda x, _: torch.from_numpy(x.numpy() * 2),
+    "chance is asked": lambda x, _: x + torch.rand(3),
+}
+PLAYED = {
+    "arithmetic": lambda x, c: (x * c).softmax(0),
+    "a constant alone": lambda _, c: c * 2.0,
+    "an input as it is": lambda x, _: x.view(3),
+    "several results": lambda x, c: torch.cat(torch.stack([x, c]).unbind(0)[::-1]),
+    "indices": lambda x, c: c[(x > 0.5).long()],
+    "a result that nobody needs": lambda x, _: (x.exp(), x + 1)[1],
+    "the data of a tensor": lambda x, _: x + x.data,
+    "a write": lambda x, c: x.clone().mul_(c).t_(),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_could_hold_data_is_never_replayed(what):
+    constant = torch.tensor([0.0, 2.0, -1.0])
+    step = Repeated(lambda x: [REFUSED[what](x, constant)], [constant], True)
+    for seed in range(3):
+        values = torch.rand(3, generator=torch.Generator().manual_seed(seed))
+        torch.manual_seed(seed)
+        (found,) = step(values)
+        torch.manual_seed(seed)
+        assert torch.equal(found, REFUSED[what](values, constant))
+    assert recorded(lambda x: [REFUSED[what](x, constant)], [values], [constant])[1] is None
+
+
+@pytest.mark.parametrize("what", PLAYED)
+def test_what_cannot_is(what, played):
+    constant = torch.tensor([0.0, 2.0, -1.0])
+    step = Repeated(lambda x: [PLAYED[what](x, constant)], [constant], True)
+    for seed in range(3):
+        values = torch.rand(3, generator=torch.Generator().manual_seed(seed))
+        constant += 1.0
+        (found,) = step(values)
+        assert torch.equal(found, PLAYED[what](values, constant))
+    assert played[0] == 2
+
+
+def test_tensors_of_another_form_are_computed(played):
+    step = Repeated(lambda x: [x.sum(0)], [], True)
+    forms = [torch.rand(3, 2), torch.rand(4, 2), torch.rand(2, 3).t(), torch.rand(3, 2).double()]
+    for values in forms:
+        assert torch.equal(step(values)[0], values.sum(0))
+    assert played[0] == 0
+    assert torch.equal(step(forms[0])[0], forms[0].sum(0))
+    assert played[0] == 1
+
+
+def test_a_record_keeps_nothing_of_what_it_was_made_with():
+    given = torch.rand(3)
+    _, record = recorded(lambda x: [x.exp().sin()], [given], [])
+    assert record is not None
+    given.fill_(7.0)
+    values = torch.rand(3)
+    assert torch.equal(record.play([values])[0], values.exp().sin())
+
+
+class Passing(torch.autograd.Function):
+    """Its forward pass under vmap lets NumPy compute, which no dispatcher sees."""
+
+    @staticmethod
+    def forward(values):
+        return values * 2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(_, slope):
+        return slope * 2
+
+    @staticmethod
+    def vmap(info, in_dims, values):
+        del info
+        return torch.from_numpy(values.detach().numpy() * 2), in_dims[0]
+
+
+class Numpy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(13, 3)
+
+    def forward(self, inputs):
+        return self.layer(Passing.apply(inputs))
+
+
+def test_a_model_that_computes_elsewhere_is_not_replayed(played):
+    record, itself = rows_of(lambda: (Numpy(), company.vectors), PLAIN)
+    assert torch.equal(record, itself)
+    assert bool(record[0].any())
+    assert not played[0]
+
+
+def begun(**options):
+    run = federation(small(), make_clients([6] * 40), vectorize=True, **options)
+    with run:
+        run.player.begin("name", 3, None)
+    assert isinstance(run.player, RoundLoop)
+    return run.player
+
+
+def test_records_with_other_bits_are_not_used(monkeypatch):
+    assert begun().chooser.vectorized.replays
+    play = Record.play
+    monkeypatch.setattr(Record, "play", lambda *given: [v * (1 + 2e-7) for v in play(*given)])
+    loop = begun()
+    assert not loop.chooser.vectorized.replays
+    # Another process does as this one does.
+    other = begun()
+    other.chooser.vectorized.replays = True
+    taken(way_of(loop.choice), other.chooser, loop.engine.layout)
+    assert not other.chooser.vectorized.replays
+
+
+def test_a_step_that_cannot_be_taken_is_no_reason_to_replay():
+    trainer, broadcast, draw, task = company.setting(company.logistic, PLAIN)
+    data = company.client(draw, 4, 1)
+    wrong = fl.ClientData(data.inputs[:, :5], data.targets)
+    assert not replays_exactly(trainer.trainer, [task(wrong, 2)], broadcast)
+    assert replays_exactly(trainer.trainer, [task(data, 2)], broadcast)
