@@ -55,6 +55,8 @@ _OVERHEAD = 24
 _SLOW = 1.0
 # And where it takes no longer than this, what is done once in a round has to be told from the rest.
 _QUICK = 0.05
+# Where the smallest group saves less than this, larger ones save no more that is worth a try.
+_LITTLE = 1.3
 
 
 class TrainerChooser:
@@ -214,16 +216,19 @@ class TrainerChooser:
         [alone] = seconds([Heat(self.alone, tasks[:1])], broadcast)
         if alone * LANES > _SLOW and next(iter(broadcast.anchor.values())).is_cpu:
             return None, ": a step takes long enough for nothing to be saved around it"
-        if alone * LANES < _QUICK:
+        quick = alone * LANES < _QUICK
+        if quick:
             tasks = [longer(task, self._local) for task in tasks]
         heats = [Heat(self.alone, tasks[:1])]
         for trainer in trainers:
             many = [tasks[place % len(tasks)] for place in range(trainer.clients)]
             heats.append(Heat(trainer, many))
-        alone, *times = seconds(heats, broadcast)
+        alone, *times = seconds(heats if quick else heats[:2], broadcast)
+        if not quick and alone * trainers[0].clients > _LITTLE * times[0]:
+            alone, *times = seconds(heats, broadcast)
         best, best_time, least = None, alone, float("inf")
         words = ""
-        for trainer, whole in zip(trainers, times, strict=True):
+        for trainer, whole in zip(trainers, times, strict=False):
             size = trainer.clients
             # Whoever does not come takes as long as somebody who does.
             each = whole * expected_groups(cohort, size) / cohort

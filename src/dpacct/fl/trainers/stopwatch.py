@@ -14,9 +14,9 @@ from dpacct.fl.local.sgd import SGD
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer
 
 # Seconds for measuring each way of training.
-_PATIENCE = 0.05
+_PATIENCE, _TURNS = 0.02, 2
 # Of a client that is timed, at most.
-_STEPS = 16
+_STEPS = 8
 
 
 class Heat(NamedTuple):
@@ -27,20 +27,24 @@ class Heat(NamedTuple):
 
 
 def seconds(heats: Sequence[Heat], broadcast: Broadcast) -> list[float]:
-    """Least time of one training of each, in as many tries as fit into the patience.
+    """Least time of one training of each, in as many turns as fit into the patience; two at least.
 
-    They take turns: what slows the machine down for a while slows down all of them. On a CPU the
-    lesser of the clock's time and the processor's counts: while a machine is shared, a short try
-    has it to itself now and then, and a long one never.
+    What slows the machine down for a while slows down all of them, and what is over soon is tried
+    more than once in a turn. On a CPU the lesser of the clock's time and the processor's counts:
+    while a machine is shared, a short try has it to itself now and then, and a long one never.
     """
     device = next(iter(broadcast.anchor.values())).device
     best = [float("inf")] * len(heats)
-    spent = 0.0
-    while not spent or spent < _PATIENCE * len(heats):
+    spent, turns = 0.0, 0
+    while turns < _TURNS or spent < _PATIENCE * len(heats):
+        turns += 1
         for number, heat in enumerate(heats):
-            time_taken = _once(heat, broadcast, device)
-            best[number] = min(best[number], time_taken)
-            spent += time_taken
+            own = 0.0
+            while not own or own < _PATIENCE / _TURNS**2:
+                taken = _once(heat, broadcast, device)
+                best[number] = min(best[number], taken)
+                own += taken
+            spent += own
     return best
 
 
@@ -63,4 +67,6 @@ def _once(heat: Heat, broadcast: Broadcast, device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     taken = time.perf_counter() - clock
-    return taken if device.type != "cpu" else min(taken, time.process_time() - processor)
+    # Where the processor's clock is too coarse to tell, it says nothing.
+    own = time.process_time() - processor or taken
+    return taken if device.type != "cpu" else min(taken, own)
