@@ -135,7 +135,8 @@ class VectorizedTrainer:
         streams = seeds_of_steps(seeds, len(plan.rows))
         momenta: Params = {}
         decay = 0.0 if local.momentum else local.weight_decay
-        replays = self.replays and len(plan.rows) > 1
+        # By what is public: how many steps there are depends on who is in the group.
+        replays = self.replays and local.steps != 1
         directions = self._directions(params, (rates, counts, states), broadcast, replays)
         for step in range(len(plan.rows)):
             rows = moving.rows[step]
