@@ -74,16 +74,28 @@ def test_steps_wait_for_nothing(device, vectorize):
     assert (dict(device.waits), dict(device.copies)) == few
 
 
-@pytest.mark.slow
-@WAYS
-def test_data_on_the_device_stay_there(device, vectorize):
-    single = make_clients([16 * CLIENTS])[0]
-    everything = Examples(single.inputs, single.targets)
-    people = PartitionedClients(everything, iid(16 * CLIENTS, CLIENTS), HERE_NOT)
+def there(clients: int) -> PartitionedClients:
+    """Clients of a table on the device."""
+    single = make_clients([16 * clients])[0]
+    examples = Examples(single.inputs, single.targets)
+    people = PartitionedClients(examples, iid(16 * clients, clients), HERE_NOT)
     assert isinstance(people[0].inputs, Elsewhere)
-    second_round(device, clients=people, vectorize=vectorize)
-    # Which examples are the client's, and in what order.
-    assert device.copies["from the host"] <= 2 * CLIENTS + ROUND
+    return people
+
+
+def test_more_clients_of_a_table_there_are_no_more_copies_side_by_side(device):
+    local = fl.SGD(lr=0.1, epochs=2, batch_size=4)
+    second_round(device, clients=there(CLIENTS), vectorize=True, local=local)
+    few = device.waits.copy(), device.copies.copy()
+    second_round(device, clients=there(3 * CLIENTS), vectorize=True, local=local)
+    assert (device.waits, device.copies) == few
+
+
+@pytest.mark.slow
+def test_one_by_one_the_order_of_its_examples_is_all_that_is_copied_for_a_client(device):
+    second_round(device, clients=there(CLIENTS), vectorize=False)
+    # And which examples are whose.
+    assert device.copies["from the host"] <= CLIENTS + 1 + ROUND
 
 
 @pytest.mark.sampled(2)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dpacct.fl.clients import Population
+from dpacct.fl.data.dataset import PartitionedClients
 from dpacct.fl.engine.reproduction import check_noise, published_sum, reproduces
 from dpacct.fl.engine.states import (
     Collected,
@@ -36,10 +37,11 @@ from dpacct.fl.privacy.markers import bounded, noised, scatter
 from dpacct.fl.privacy.noise import Noise, drawn_std
 from dpacct.fl.privacy.randomness import Randomness, draw_cohort, torch_seed
 from dpacct.fl.privacy.sums import add_rows, contribute, few_rows, received
-from dpacct.fl.tensors import forked_generators
+from dpacct.fl.tensors import forked_generators, from_array, integers
+from dpacct.fl.trainers.failures import Trial
 from dpacct.fl.trainers.lot_trainer import LotTrainer
 from dpacct.fl.trainers.lots import Lot, plant_examples
-from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer, join, plant
+from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer, join, join_gathered, plant
 
 INDICATOR_LIMITS = [(0, 1, INDICATOR_NORM)]
 
@@ -267,6 +269,16 @@ class Engine:
         if isinstance(trainer, LotTrainer) and isinstance(self.clients, Examples):
             seeds = [client_seed(order, client) for client in part]
             return trainer.read(self.clients, part, seeds, self.device)
+        if isinstance(self.clients, PartitionedClients):
+            with Trial():
+                whole = self.clients.together(part)
+                if whole is not None:
+                    sizes = integers(from_array(self.clients.sizes[list(part)]))
+                    memories = [self.memory(client, state) for client in part]
+                    seeds = [client_seed(order, client) for client in part]
+                    return join_gathered(
+                        whole, sizes, self.local, memories, seeds, self.device, trainer
+                    )
         return [self.task(client, state, order, trainer) for client in part]
 
     def memory(self, client: int, state: TrainingState) -> State | None:

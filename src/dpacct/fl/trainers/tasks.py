@@ -124,9 +124,53 @@ def join(
         memory = {name: value.to(device) for name, value in copies(memory).items()}
     with Trial():
         data = checked(read())
-        beside = trainer is None or trainer.admit(data)
-        plan = plan_batches(len(data), local, torch.Generator().manual_seed(seed))
         moved = ClientData(data.inputs.to(device), data.targets.to(device))
         planted = data.update.to(device) if isinstance(data, Canary) else None
-        return Task(moved, plan, memory, seed, alone=not beside, planted=planted)
+        return _ready(data, moved, local, memory, seed, trainer, planted)
     return Task(NO_DATA, NO_STEPS, memory, seed, failed=True)
+
+
+def join_gathered(
+    whole: ClientData,
+    sizes: Sequence[int],
+    local: SGD,
+    memories: Sequence[State | None],
+    seeds: Sequence[int],
+    device: torch.device,
+    trainer: Trainer | None,
+) -> list[Task]:
+    """As `join`, of clients whose examples lie behind each other in ``whole``; ``sizes`` of each.
+
+    They get views of it: what trains sees copies of batches alone.
+    """
+    moved = ClientData(whole.inputs.to(device), whole.targets.to(device))
+    # Labels are looked at on the host: a device is waited for once.
+    targets = whole.targets.cpu()
+    tasks: list[Task] = []
+    start = 0
+    for size, memory, seed in zip(sizes, memories, seeds, strict=True):
+        part = slice(start, start + size)
+        start += size
+        own = memory and {name: value.to(device) for name, value in copies(memory).items()}
+        task = Task(NO_DATA, NO_STEPS, own, seed, failed=True)
+        with Trial():
+            shown = ClientData(whole.inputs[part], targets[part])
+            data = ClientData(moved.inputs[part], moved.targets[part])
+            task = _ready(shown, data, local, own, seed, trainer)
+        tasks.append(task)
+    return tasks
+
+
+def _ready(
+    shown: ClientData,
+    data: ClientData,
+    local: SGD,
+    memory: State | None,
+    seed: int,
+    trainer: Trainer | None,
+    planted: Tensor | None = None,
+) -> Task:
+    """A client whose data, ``shown`` where the trainer looks at them, are on the device."""
+    beside = trainer is None or trainer.admit(shown)
+    plan = plan_batches(len(data), local, torch.Generator().manual_seed(seed))
+    return Task(data, plan, memory, seed, alone=not beside, planted=planted)
