@@ -13,6 +13,7 @@ from dpacct import fl
 from dpacct.errors import Unsupported
 from dpacct.fl.data import Examples, PartitionedClients
 from dpacct.fl.data.partitions import iid
+from dpacct.fl.engine.memories import fetched, uploaded
 from dpacct.fl.guards.seals import Seal
 from dpacct.fl.layout import Layout
 from dpacct.fl.privacy import sums
@@ -89,6 +90,45 @@ def test_more_clients_of_a_table_there_are_no_more_copies_side_by_side(device):
     few = device.waits.copy(), device.copies.copy()
     second_round(device, clients=there(3 * CLIENTS), vectorize=True, local=local)
     assert (device.waits, device.copies) == few
+
+
+def test_nor_of_memories(device):
+    traffic = []
+    for clients in (CLIENTS, 3 * CLIENTS):
+        local = fl.SGD(lr=0.1, epochs=1, batch_size=4)
+        people = there(clients)
+        run = second_round(
+            device, clients=people, method=fl.Scaffold(), vectorize=True, local=local
+        )
+        traffic.append((device.waits.copy(), device.copies.copy()))
+        kept = run.player.state.client_states
+        assert len(kept) == clients
+        values = [value for own in kept.values() for value in own.values()]
+        assert not any(isinstance(value, Elsewhere) for value in values)
+        # One's memory leads to no other's.
+        assert all(value.untyped_storage().nbytes() == value.nbytes for value in values)
+    assert traffic[0] == traffic[1]
+
+
+def test_memories_of_any_form_come_and_go(device):
+    values = {1: torch.ones(2), 2: torch.zeros(3), 4: torch.full((2,), 3.0)}
+    there = {client: {"own": value.to(HERE_NOT)} for client, value in values.items()}
+    device.copies.clear()
+    back = fetched(there | {7: {"own": torch.ones(1)}})
+    assert device.copies["to the host"] == 2
+    assert {client: own["own"].tolist() for client, own in back.items()} == {
+        1: [1.0, 1.0],
+        2: [0.0, 0.0, 0.0],
+        4: [3.0, 3.0],
+        7: [1.0],
+    }
+    sent = uploaded([back[1], None, there[2], back[4], {}], HERE_NOT)
+    assert device.copies["from the host"] == 1
+    assert sent[1] is None
+    assert sent[2] is there[2]
+    assert not sent[4]
+    assert sent[3]["own"].tolist() == [3.0, 3.0]
+    assert isinstance(sent[0]["own"], Elsewhere)
 
 
 @pytest.mark.slow

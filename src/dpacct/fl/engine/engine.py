@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from dpacct.fl.clients import Population
-from dpacct.fl.data.dataset import PartitionedClients
+from dpacct.fl.engine.memories import uploaded
+from dpacct.fl.engine.reading import read_clients
 from dpacct.fl.engine.reproduction import check_noise, published_sum, reproduces
 from dpacct.fl.engine.states import (
     Collected,
@@ -37,11 +38,10 @@ from dpacct.fl.privacy.markers import bounded, noised, scatter
 from dpacct.fl.privacy.noise import Noise, drawn_std
 from dpacct.fl.privacy.randomness import Randomness, draw_cohort, torch_seed
 from dpacct.fl.privacy.sums import add_rows, contribute, few_rows, received
-from dpacct.fl.tensors import forked_generators, from_array, integers
-from dpacct.fl.trainers.failures import Trial
+from dpacct.fl.tensors import forked_generators
 from dpacct.fl.trainers.lot_trainer import LotTrainer
 from dpacct.fl.trainers.lots import Lot, plant_examples
-from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer, join, join_gathered, plant
+from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer, join, plant
 
 INDICATOR_LIMITS = [(0, 1, INDICATOR_NORM)]
 
@@ -266,20 +266,11 @@ class Engine:
         self, part: Sequence[int], state: TrainingState, order: int, trainer: Trainer
     ) -> Sequence[Task]:
         """The tasks of a chunk; examples are read together."""
+        seeds = [client_seed(order, client) for client in part]
         if isinstance(trainer, LotTrainer) and isinstance(self.clients, Examples):
-            seeds = [client_seed(order, client) for client in part]
             return trainer.read(self.clients, part, seeds, self.device)
-        if isinstance(self.clients, PartitionedClients):
-            with Trial():
-                whole = self.clients.together(part)
-                if whole is not None:
-                    sizes = integers(from_array(self.clients.sizes[list(part)]))
-                    memories = [self.memory(client, state) for client in part]
-                    seeds = [client_seed(order, client) for client in part]
-                    return join_gathered(
-                        whole, sizes, self.local, memories, seeds, self.device, trainer
-                    )
-        return [self.task(client, state, order, trainer) for client in part]
+        own = uploaded([self.memory(client, state) for client in part], self.device)
+        return read_clients(self.clients, part, own, seeds, self.local, self.device, trainer)
 
     def memory(self, client: int, state: TrainingState) -> State | None:
         """What a client remembers; None where the method's clients remember nothing."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.engine.diagnosis import diagnose
 from dpacct.fl.engine.engine import Engine
+from dpacct.fl.engine.memories import fetched
 from dpacct.fl.engine.states import Collected, Contributions, Draw, Released, TrainingState
 from dpacct.fl.layout import State, copies
 from dpacct.fl.privacy.account import Account
@@ -237,8 +238,7 @@ class OpenRound:
             # Rule 3.
             if not self._committed:
                 self._ticket.commit()
-            for client, memory in found.memories.items():
-                state.client_states[client] = {n: v.detach().cpu() for n, v in memory.items()}
+            state.client_states.update(fetched(found.memories))
             rounds.state = engine.apply(state, release)
             rounds.write_model()
             self.released = release
