@@ -64,9 +64,12 @@ def plan_batches(examples: int, local: SGD, generator: torch.Generator) -> Batch
         order = torch.rand(passes, examples, generator=generator).argsort(dim=1)
     else:
         order = torch.arange(examples).expand(passes, examples)
-    padded = torch.nn.functional.pad(order, (0, per_pass * width - examples))
     counts = torch.full((passes, per_pass), width)
-    counts[:, -1] = examples - (per_pass - 1) * width
+    missing = per_pass * width - examples
+    padded = order
+    if missing:
+        padded = torch.nn.functional.pad(order, (0, missing))
+        counts[:, -1] = width - missing
     return BatchPlan(padded.reshape(-1, width)[:steps], counts.flatten()[:steps])
 
 

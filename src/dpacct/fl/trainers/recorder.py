@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple, cast
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.weak import WeakIdKeyDictionary
 
 _aten: Any = torch.ops.aten
 _tags: Any = torch.Tag
@@ -79,8 +79,9 @@ class Recorder(TorchDispatchMode):
         self.held: dict[int, Tensor] = {}
         self.count = 0
         self.refused = False
-        # Weak: what is recorded takes no more memory than what is not.
-        self._places: Any = WeakIdKeyDictionary()
+        # By identity and weak: what is recorded takes no more memory than what is not, and a tensor
+        # that has another one's address is told from it.
+        self._places: dict[int, tuple[ReferenceType[Tensor], int]] = {}
         self._constants = {id(value): value for value in constants}
         for value in inputs:
             self._new(value)
@@ -110,7 +111,7 @@ class Recorder(TorchDispatchMode):
         Raises:
             Refused: it came from nowhere.
         """
-        number = cast("int | None", self._places.get(value))
+        number = self._known(value)
         if number is None:
             if id(value) not in self._constants:
                 raise Refused
@@ -118,9 +119,13 @@ class Recorder(TorchDispatchMode):
             self.held[number] = value
         return number
 
+    def _known(self, value: Tensor | None) -> int | None:
+        found = self._places.get(id(value))
+        return found[1] if found and found[0]() is value else None
+
     def _new(self, value: Tensor | None) -> int:
         if value is not None:
-            self._places[value] = self.count
+            self._places[id(value)] = ref(value), self.count
         self.count += 1
         return self.count - 1
 
@@ -133,10 +138,10 @@ class Recorder(TorchDispatchMode):
         alone = isinstance(result, Tensor)
         found: list[Tensor | None] = [result] if alone else _several(result)
         if alone and func in _VIEWS and _same_form(args[0], result):
-            self._places[result] = arguments[0].number
+            self._places[id(result)] = ref(result), arguments[0].number
             return
         # What is written to is given back as it was: the same tensor.
-        known: list[int | None] = [self._places.get(value) if writes else None for value in found]
+        known = [self._known(value) if writes else None for value in found]
         results = [
             self._new(value) if number is None else number
             for value, number in zip(found, known, strict=True)

@@ -138,17 +138,15 @@ class VectorizedTrainer:
         # By what is public: how many steps there are depends on who is in the group.
         replays = self.replays and local.steps != 1
         directions = self._directions(params, (rates, counts, states), broadcast, replays)
-        for step in range(len(plan.rows)):
-            rows = moving.rows[step]
-            chosen = rows.flatten()
-            x = unfold_first(inputs.index_select(0, chosen), tuple(rows.shape))
-            y = unfold_first(targets.index_select(0, chosen), tuple(rows.shape))
-            own, weights = streams[step], moving.weights[step]
+        sizes = (len(tasks), width)
+        each = zip(moving.rows.flatten(1), moving.weights, streams, rests, strict=True)
+        for step, (chosen, weights, own, rest) in enumerate(each):
+            x = unfold_first(inputs.index_select(0, chosen), sizes)
+            y = unfold_first(targets.index_select(0, chosen), sizes)
             found = directions(*params.values(), x, y, weights, own)
             grads = dict(zip(params, found, strict=True))
             if local.momentum:
                 grads = accumulated(momenta, grads, params, local)
-            rest = rests[step]
             for name, value in params.items():
                 # Put back as it was: zero times a gradient that overflowed would not stand still.
                 still = None if rest is None else value.index_select(0, rest)
