@@ -92,6 +92,7 @@ def test_more_clients_of_a_table_there_are_no_more_copies_side_by_side(device):
     assert (device.waits, device.copies) == few
 
 
+@pytest.mark.slow
 def test_nor_of_memories(device):
     traffic = []
     for clients in (CLIENTS, 3 * CLIENTS):

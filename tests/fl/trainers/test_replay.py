@@ -46,6 +46,7 @@ def rows_of(build, local, method=None, **options):
     return found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "build",
     [
