@@ -43,7 +43,7 @@ from evidence.normec_beta.grid import (
     repeated_settings,
 )
 from evidence.normec_beta.noise import DELTA, ROUNDS, multiplier, noise_tables
-from evidence.normec_beta.picture import draw_methods, draw_noises
+from evidence.normec_beta.picture import draw_methods, draw_noises, draw_scale
 from evidence.normec_beta.scale import DATA, EVERY, lost, scale_settings, scale_table
 from evidence.pages import add_into, home, put_tables
 from evidence.records import Records, Setting, trained
@@ -178,6 +178,7 @@ def main() -> None:
     put_tables(folder / PAGE, tables(records))
     draw_methods(records, folder / "normec_beta/picture.png")
     draw_noises(records, folder / "normec_beta/noise.png")
+    draw_scale(records, folder / "normec_beta/scale.png")
 
 
 if __name__ == "__main__":

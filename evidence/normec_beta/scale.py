@@ -13,10 +13,10 @@ DATA, CLIENTS, EVERY = "cifar32", 20, 30
 # Noise, method, beta, gamma: what decides most comes first, since a run takes ten minutes and more.
 CELLS: tuple[tuple[str, str, float, float], ...] = (
     ("none", NORMEC, 0.01, 0.1),
+    ("none", NORMEC, 0.1, 0.1),
     ("printed", NORMEC, 0.01, 0.1),
     ("std on D", NORMEC, 0.01, 0.1),
     ("epsilon 8", NORMEC, 0.01, 0.1),
-    ("none", NORMEC, 0.1, 0.1),
     ("none", NORMEC, 0.001, 0.1),
     ("std on D", NORMEC, 0.1, 0.1),
     ("none", FEDAVG, 0.1, 0.1),
