@@ -108,10 +108,12 @@ def draw_scale(records: Records, path: Path) -> None:
     axes = figure.subplots()
     for place, (noise, method, beta, gamma) in enumerate(CELLS):
         runs = curves(records, setting_of(DATA, CLIENTS, noise, method, beta, gamma))
-        label = f"{TITLES[method]}, {noise}, beta {beta:g}, gamma {gamma:g}"
+        words = NOISES[noise][0]
+        label = f"{TITLES[method]}, {words}, beta {beta:g}, gamma {gamma:g}"
         draw_runs(axes, runs, **stroke(place), markersize=4, label=label)
     axes.set_xlabel("round")
     axes.set_ylabel("test accuracy [%]")
+    axes.set_xlim(0, 310)
     axes.set_ylim(0, 80)
     axes.axhline(70, color="0.4", linewidth=0.8)
     axes.annotate("published, about 70", (5, 71), fontsize=8)
