@@ -105,11 +105,18 @@ def _commit() -> str | None:
         return None
 
 
-def trained(run: fl.Federation, accuracy: Callable[[], float], *, every: int) -> dict[str, Any]:
+def trained(
+    run: fl.Federation,
+    accuracy: Callable[[], float],
+    *,
+    every: int,
+    lost: Callable[[Sequence[Mapping[str, float]]], bool] = lambda _: False,
+) -> dict[str, Any]:
     """Train to the end; accuracy in percent after every few rounds, norms, epsilon and time.
 
     Seconds are those of the processor (all threads), without the evaluations, so that other
-    programs do not count.
+    programs do not count. A run whose history so far is ``lost`` ends there, and its result says
+    in ``rounds`` after how many; the epsilon is that of the rounds that ran.
     """
     history: list[dict[str, float]] = []
     seconds = 0.0
@@ -128,15 +135,19 @@ def trained(run: fl.Federation, accuracy: Callable[[], float], *, every: int) ->
                     "signal_to_noise": seen.signal_to_noise,
                 }
             )
+            if report.round < run.rounds and lost(history):
+                break
         began = time.process_time()
-    return {
+    ran = int(history[-1]["round"])
+    result = {
         "accuracy": history[-1]["accuracy"],
         "epsilon": run.epsilon.upper,
         "epsilon_achieved": run.epsilon.lower,
         "noise_multiplier": run.noise_multiplier,
-        "seconds_per_round": seconds / run.rounds,
+        "seconds_per_round": seconds / ran,
         "history": history,
     }
+    return result if ran == run.rounds else {**result, "rounds": ran}
 
 
 def spread(values: Sequence[float]) -> str:

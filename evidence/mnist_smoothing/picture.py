@@ -73,12 +73,14 @@ def panel(axes: Any, records: Records, sampling: str, inputs: str) -> None:
             )
         if inputs == "standardized" and smoothing is not None:
             axes.plot(
-                [shift * spent for spent, _, _ in theorem],
+                # Digits are wider than dots.
+                [(shift**2.5) * spent for spent, _, _ in theorem],
                 [accuracy for accuracy, _ in PUBLISHED[sampling][smoothing]][: len(theorem)],
-                "x",
+                marker=f"${smoothing}$",
                 color=color,
-                markersize=8,
-                markeredgewidth=1.8,
+                markersize=7,
+                markeredgewidth=0.3,
+                linestyle="none",
             )
 
 
@@ -115,7 +117,7 @@ def draw(path: Path, records: Records) -> None:
     for marker, face, label in (
         ("o", "0.3", "noise of the theorem"),
         ("o", "white", "tight noise"),
-        ("x", "0.3", "published, theorem"),
+        ("$1$", "0.3", "published, theorem (a digit is the smoothing)"),
     ):
         handle = import_module("matplotlib.lines").Line2D(
             [], [], color="0.3", marker=marker, markerfacecolor=face, linestyle="none"

@@ -10,6 +10,7 @@ planned amount once: a standard deviation per client of s becomes z = s sqrt(p N
 from __future__ import annotations
 
 import math
+from functools import cache
 
 from dpacct import Full, Interval, Poisson, calibrate, epsilon
 from dpacct.rounds import Sampling
@@ -66,6 +67,7 @@ def cost(noise_multiplier: float, rate: float, adjacency: str = "add-remove") ->
     )
 
 
+@cache
 def needed(rate: float, adjacency: str) -> float:
     """Noise multiplier on the sum that epsilon 8 takes."""
     found = calibrate(
@@ -132,16 +134,47 @@ def noise_tables() -> dict[str, str]:
         "printed noise": markdown(header, printed),
         "readings": markdown(by_beta, readings),
         "paths": markdown(ratios, paths),
+        "lengths": lengths_table(),
     }
 
 
 def path_ratio(clients: int, noise_multiplier: float, size: int) -> float:
     """Longest path that the contributions can push a model / expected length of the noise's.
 
-    Of NormEC after T rounds with everybody, while memories are far from full: all N clients push in
-    one direction by at most eta beta T (T + 1) / 2, and the noise of round t is repeated T - t + 1
-    times, so that its path has the length eta beta (z / N) sqrt(d T (T + 1) (2 T + 1) / 6).
+    Of NormEC after T rounds with everybody. The ratio is the same at every beta and server rate.
     """
-    pushed = ROUNDS * (ROUNDS + 1) / 2
+    return longest_push(1.0) / noise_path(1.0, clients, noise_multiplier, size)
+
+
+def longest_push(step: float) -> float:
+    """eta beta T (T + 1) / 2: all clients push in one direction, and no memory is ever full.
+
+    Args:
+        step: eta beta, the server rate times the rate of the memories.
+    """
+    return step * ROUNDS * (ROUNDS + 1) / 2
+
+
+def noise_path(step: float, clients: int, noise_multiplier: float, size: int) -> float:
+    """How far noise alone moves a model of ``size`` weights in T rounds, its root mean square.
+
+    The noise of round t is in the server's memory for T - t + 1 rounds, so that this is
+    eta beta (z / N) sqrt(d T (T + 1) (2 T + 1) / 6).
+    """
     repeated = math.sqrt(size * ROUNDS * (ROUNDS + 1) * (2 * ROUNDS + 1) / 6)
-    return clients * pushed / (noise_multiplier * repeated)
+    return step * noise_multiplier / clients * repeated
+
+
+def lengths_table() -> str:
+    """How far ResNet-20 can be pushed, and how far noise moves it, over the published grid."""
+    betas, gammas = (0.001, 0.01, 0.1), (0.001, 0.01, 0.1)
+    cells = [(beta, gamma) for beta in betas for gamma in gammas]
+    rows = [["longest push", *(f"{longest_push(beta * gamma):.3g}" for beta, gamma in cells)]]
+    for noise in ("printed", "epsilon 8", "std on D"):
+        row = [noise]
+        for beta, gamma in cells:
+            z = multiplier(noise, sampling_rate=1.0, beta=beta, clients=CLIENTS)
+            z = needed(1.0, "add-remove") if z is None else z
+            row.append(f"{noise_path(beta * gamma, CLIENTS, z, RESNET20):.3g}")
+        rows.append(row)
+    return markdown(["beta, gamma", *(f"{beta:g}, {gamma:g}" for beta, gamma in cells)], rows)

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from evidence.normec_beta.grid import BETAS, FEDAVG, NORMEC, TITLES, best_gamma, setting_of
+from evidence.normec_beta.scale import CELLS, CLIENTS, DATA
 from evidence.records import Records
+from evidence.strokes import stroke
 
 # Room for the legends.
 TOPS = {"mnist": 135.0, "cifar": 72.0}
@@ -95,6 +97,28 @@ def draw_noises(records: Records, path: Path) -> None:
         line[0].set_ylabel("test accuracy [%]")
     for axes in grid[-1]:
         axes.set_xlabel("round")
+    figure.savefig(path)
+
+
+def draw_scale(records: Records, path: Path) -> None:
+    """Every run at the published scale, one line each."""
+    figure: Any = import_module("matplotlib.figure").Figure(
+        figsize=(7.5, 4.6), layout="constrained", dpi=110
+    )
+    axes = figure.subplots()
+    for place, (noise, method, beta, gamma) in enumerate(CELLS):
+        runs = curves(records, setting_of(DATA, CLIENTS, noise, method, beta, gamma))
+        words = NOISES[noise][0]
+        label = f"{TITLES[method]}, {words}, beta {beta:g}, gamma {gamma:g}"
+        draw_runs(axes, runs, **stroke(place), markersize=4, label=label)
+    axes.set_xlabel("round")
+    axes.set_ylabel("test accuracy [%]")
+    axes.set_xlim(0, 310)
+    axes.set_ylim(0, 80)
+    axes.axhline(70, color="0.4", linewidth=0.8)
+    axes.annotate("published, about 70", (5, 71), fontsize=8)
+    axes.grid(color="0.92")
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     figure.savefig(path)
 
 

@@ -1,10 +1,13 @@
 """Fed-alpha-NormEC beside FedAvg with smoothed normalization, over beta, with true epsilons.
 
-``python -m evidence.normec_beta.play FOLDER [--part I/N]``. Published setting: 20 clients
+``python -m evidence.normec_beta.play FOLDER [--only WHAT] [--part I/N]``. WHAT is one kind of runs,
+or "page": write tables and pictures of the runs that there are. Published setting: 20 clients
 with equal shuffled shares, one local step on a batch of 32, 300 rounds, alpha 0.01, no server
 normalization, server rate = local rate = gamma, beta and gamma in {0.001, 0.01, 0.1}, delta 1e-5;
-gamma is chosen for every beta (and here for every noise). Instead of ResNet-20 on CIFAR-10:
+gamma is chosen for every beta (and here for every noise).
 
+- ``cifar32``: ResNet-20 on CIFAR-10 as it is, 272474 weights, 50000 images, accuracy on the first
+  5000 test images, in the few cells of `evidence.normec_beta.scale`. Elsewhere, instead:
 - ``cifar``: CIFAR-10 averaged to 16 x 16 pixels, two 3 x 3 convolutions of 8 and 16 channels and a
   linear layer, 3962 weights, 50000 images, accuracy on the first 5000 test images;
 - ``mnist``: logistic regression, 7850 weights, 50000 images, 10000 test images; 20 and 100 clients.
@@ -27,7 +30,7 @@ from torch import nn
 from dpacct import Budget, fl
 from dpacct.fl.data import Dataset, load_cifar10, load_mnist
 from dpacct.fl.data.partitions import iid
-from dpacct.fl.models import ConvNet, LogisticRegression, cross_entropy
+from dpacct.fl.models import ConvNet, LogisticRegression, cross_entropy, resnet20
 from evidence.normec_beta.grid import (
     FEDAVG,
     GRIDS,
@@ -40,12 +43,19 @@ from evidence.normec_beta.grid import (
     repeated_settings,
 )
 from evidence.normec_beta.noise import DELTA, ROUNDS, multiplier, noise_tables
-from evidence.normec_beta.picture import draw_methods, draw_noises
+from evidence.normec_beta.picture import draw_methods, draw_noises, draw_scale
+from evidence.normec_beta.scale import DATA, EVERY, lost, scale_settings, scale_table
 from evidence.pages import add_into, home, put_tables
 from evidence.records import Records, Setting, trained
 
 PAGE, RUNS = "normec_beta/README.md", "normec_beta/runs.jsonl"
 METHODS = {NORMEC: fl.FedAlphaNormEC, FEDAVG: fl.FedAvgSmoothed}
+KINDS = {
+    "grids": grid_settings,
+    "partial": partial_settings,
+    "repeated": repeated_settings,
+    "scale": scale_settings,
+}
 
 
 @dataclass(frozen=True)
@@ -67,12 +77,14 @@ class Task:
 @cache
 def task(name: str, folder: str) -> Task:
     """The data of a setting."""
-    data: Dataset = load_cifar10(folder) if name == "cifar" else load_mnist(folder)
+    data: Dataset = load_mnist(folder) if name == "mnist" else load_cifar10(folder)
     images, labels = data.train.batch(slice(0, 50_000))
-    seen, truth = data.test.batch(slice(0, 5_000 if name == "cifar" else 10_000))
+    seen, truth = data.test.batch(slice(0, 10_000 if name == "mnist" else 5_000))
     if name == "mnist":
         test = fl.ClientData(seen, truth)
         return Task(images, labels, test, lambda: LogisticRegression(784, 10))
+    if name == DATA:
+        return Task(images, labels, fl.ClientData(seen, truth), lambda: resnet20(3, 10))
     # A quarter of the work: the grids have hundreds of runs.
     half = nn.functional.avg_pool2d
     test = fl.ClientData(half(seen, 2), truth)
@@ -88,6 +100,14 @@ def play(setting: Setting, folder: str) -> dict[str, Any]:
     noise = multiplier(str(setting["noise"]), sampling_rate=rate, beta=beta, clients=clients)
     torch.manual_seed(int(run))  # pyright: ignore[reportUnknownMemberType]
     model = job.model()
+    norms: list[float] = []
+
+    def accuracy() -> float:
+        norms.append(length(model))
+        seen = fl.evaluate(model, cross_entropy, job.test, batch_size=250)
+        return 100 * seen.accuracy
+
+    published = setting["data"] == DATA
     with fl.Federation(
         model,
         cross_entropy,
@@ -105,22 +125,28 @@ def play(setting: Setting, folder: str) -> dict[str, Any]:
     ) as federation:
         result = trained(
             federation,
-            lambda: 100 * fl.evaluate(model, cross_entropy, job.test).accuracy,
-            every=10,
+            accuracy,
+            every=EVERY if published else 10,
+            lost=lambda history: published and lost(history, norms),
         )
     history = [
         {
             "round": row["round"],
             "accuracy": round(row["accuracy"], 2),
             "signal_to_noise": float(f"{row['signal_to_noise']:.3g}"),
+            **({"norm": float(f"{size:.4g}")} if published else {}),
         }
-        for row in result["history"]
+        for row, size in zip(result["history"], norms, strict=True)
     ]
-    size = math.sqrt(sum(float(p.detach().square().sum()) for p in model.parameters()))
     final = {name: value for name, value in result.items() if name != "history"}
-    final |= {"accuracy": round(result["accuracy"], 2), "norm": float(f"{size:.4g}")}
+    final |= {"accuracy": round(result["accuracy"], 2), "norm": float(f"{norms[-1]:.4g}")}
     final["seconds_per_round"] = round(result["seconds_per_round"], 4)
     return {**final, "history": history}
+
+
+def length(model: nn.Module) -> float:
+    """Euclidean length of all weights together."""
+    return math.sqrt(sum(float(p.detach().square().sum()) for p in model.parameters()))
 
 
 def tables(records: Records) -> dict[str, str]:
@@ -130,7 +156,7 @@ def tables(records: Records) -> dict[str, str]:
         for data, clients, noise, _ in GRIDS
     }
     found = {"best": best_table(records), "partial": partial_table(records)}
-    return {**noise_tables(), **found, **grids}
+    return {**noise_tables(), **found, "scale": scale_table(records), **grids}
 
 
 def main() -> None:
@@ -138,16 +164,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder")
     parser.add_argument("--part", default="0/1", help="I/N: every N-th setting from the I-th")
+    parser.add_argument("--only", choices=(*KINDS, "page"), help="one step, not all of them")
     add_into(parser)
     given = parser.parse_args()
     index, parts = (int(word) for word in given.part.split("/"))
     folder = home(given.into, PAGE)
     records = Records(folder / RUNS, (index, parts))
-    for wanted in (grid_settings, partial_settings, repeated_settings):
-        records.need(wanted(records), lambda one: play(one, given.folder))
+    for kind, wanted in KINDS.items():
+        if given.only in (None, kind):
+            records.need(wanted(records), lambda one: play(one, given.folder))
+    if given.only not in (None, "page"):
+        return
     put_tables(folder / PAGE, tables(records))
     draw_methods(records, folder / "normec_beta/picture.png")
     draw_noises(records, folder / "normec_beta/noise.png")
+    draw_scale(records, folder / "normec_beta/scale.png")
 
 
 if __name__ == "__main__":

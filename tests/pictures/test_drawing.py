@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,26 @@ def test_pictures_are_drawn(form: str, *, dark: bool) -> None:
     drawn = Drawing(PICTURE, dark=dark).to_bytes(form)
     assert drawn.startswith(STARTS[form])
     assert drawn != Drawing(PICTURE, dark=not dark).to_bytes(form)
+
+
+def test_names_of_several_lines_stand_beside_a_piece_of_their_line() -> None:
+    pytest.importorskip("matplotlib")
+    from dpacct.pictures.matplotlib import draw
+
+    alike = [Curve(name, [1, 2, 3], [0, at, 1]) for name, at in (("a", 0.2), ("b", 0.5))]
+    dots = Curve("c", [1, 2], [0, 1], points=True)
+    figure = draw(Picture("t", (Panel("x", "y", (*alike, dots)),)))
+    figure.draw_without_rendering()
+    drawn, samples = figure.axes[0].lines[:3], figure.axes[0].lines[3:]
+    assert [_look(line) for line in samples] == [_look(line) for line in drawn]
+    assert len({_look(line)[1:] for line in samples}) == 3
+    assert all(line.get_window_extent().x0 > figure.axes[0].bbox.x1 for line in samples)
+    alone = draw(Picture("t", (Panel("x", "y", (alike[0],)),)))
+    assert len(alone.axes[0].lines) == 1
+
+
+def _look(line: Any) -> tuple[str, str, str]:
+    return line.get_color(), str(line._unscaled_dash_pattern), line.get_marker()
 
 
 def test_a_notebook_shows_a_schedule() -> None:

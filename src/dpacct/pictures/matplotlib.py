@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -19,6 +20,8 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)
 MARKERS = "osD^vP"
 WIDTH, HEIGHT, EACH_BAR, DPI = 7.2, 4.3, 0.42, 150
 SIZE, SMALL = 10.0, 8.5
+# A piece of the line before its name: its length and the gaps around it, in points.
+SAMPLE, GAP = 22.0, 5.0
 
 
 class _Ink:
@@ -110,17 +113,20 @@ def _draw_curves(axes: Any, panel: Panel, ink: _Ink) -> None:
     else:
         below = low if panel.from_zero and low >= 0 else low - margin
         axes.set_ylim(below, high + (0.01 * (high - low) if fixed else margin))
-    ends: list[tuple[float, str, str]] = []
+    ends: list[_End] = []
     number = 0
+    several = sum(bool(curve.name) for curve in panel.curves) > 1
     for curve in panel.curves:
         color = ink.faint if curve.plain else ink.colors[number % len(ink.colors)]
-        _draw_curve(axes, curve, color, number)
+        stroke = _stroke(curve, color, number)
+        _draw_curve(axes, curve, stroke)
         number += not curve.plain
         if curve.name and curve.y:
-            ends.append((float(curve.y[-1]), curve.name, color))
+            sample = stroke if several else {}
+            ends.append(_End(float(curve.y[-1]), curve.name, color, sample))
     for level in panel.levels:
         axes.axhline(level.y, color=ink.text, linewidth=1.1, linestyle=(0, (6, 3)))
-        ends.append((level.y, level.words, ink.text))
+        ends.append(_End(level.y, level.words, ink.text, {}))
     for mark in panel.marks:
         axes.plot([mark.x], [mark.y], "o", color=ink.text, markersize=5, zorder=5)
         span = math.log(mark.x / left) / math.log(right / left) if panel.log_x else (
@@ -146,24 +152,45 @@ def _tick_in_decimals(axis: Any, *, many: bool) -> None:
     axis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
 
 
-def _draw_curve(axes: Any, curve: Curve, color: str, number: int) -> None:
+def _stroke(curve: Curve, color: str, number: int) -> dict[str, Any]:
+    """What a curve looks like: its color, and in gray its dashes or markers."""
+    if curve.points:
+        marker = MARKERS[number % len(MARKERS)]
+        return {"color": color, "linestyle": "none", "marker": marker, "markersize": 5}
+    if curve.plain:
+        return {"color": color, "linestyle": (0, (2, 2)), "linewidth": 1.0}
+    return {"color": color, "linestyle": DASHES[number % len(DASHES)], "linewidth": 2.0}
+
+
+def _draw_curve(axes: Any, curve: Curve, stroke: dict[str, Any]) -> None:
     style = "steps-post" if curve.steps else "default"
     if curve.lower:
         axes.fill_between(
-            curve.x, curve.lower, curve.y, color=color, alpha=0.25, linewidth=0,
+            curve.x, curve.lower, curve.y, color=stroke["color"], alpha=0.25, linewidth=0,
             step="post" if curve.steps else None,
         )  # fmt: skip
     if curve.points:
-        axes.plot(curve.x, curve.y, MARKERS[number % len(MARKERS)], color=color, markersize=5)
+        axes.plot(curve.x, curve.y, **stroke)
         return
-    width, dashes = (1.0, (0, (2, 2))) if curve.plain else (2.0, DASHES[number % len(DASHES)])
     single = {"marker": "o"} if len(curve.x) == 1 else {}
-    axes.plot(curve.x, curve.y, color=color, linewidth=width, linestyle=dashes, drawstyle=style,
-              **single)  # fmt: skip
+    axes.plot(curve.x, curve.y, drawstyle=style, **stroke, **single)
 
 
-def _label_ends(axes: Any, ends: Sequence[tuple[float, str, str]]) -> None:
-    """Names at the right end, pushed apart where they would touch."""
+@dataclass(frozen=True)
+class _End:
+    """A name at the right end of a line, and a stroke to show before it, if any."""
+
+    y: float
+    words: str
+    color: str
+    sample: dict[str, Any]
+
+
+def _label_ends(axes: Any, ends: Sequence[_End]) -> None:
+    """Names at the right end, pushed apart where they would touch.
+
+    Lines that end in one place leave their names in an order that color alone would tell.
+    """
     low, high = axes.get_ylim()
     log = axes.get_yscale() == "log"
 
@@ -175,17 +202,32 @@ def _label_ends(axes: Any, ends: Sequence[tuple[float, str, str]]) -> None:
     # As high as a line of text, as a share of the axes.
     step = 0.05
     top = -math.inf
-    places: list[tuple[float, str, str]] = []
-    for y, words, color in sorted(ends, key=lambda end: end[0]):
-        top = max(share(y), top + step * (1 + words.count("\n")))
-        places.append((top, words, color))
+    places: list[tuple[float, _End]] = []
+    for end in sorted(ends, key=lambda end: end.y):
+        top = max(share(end.y), top + step * (1 + end.words.count("\n")))
+        places.append((top, end))
     over = max(0.0, top - 1.0)
-    for place, words, color in places:
+    right = GAP + (SAMPLE + GAP if any(end.sample for end in ends) else 0.0)
+    for place, end in places:
+        if end.sample:
+            _draw_sample(axes, place - over, end.sample)
         axes.annotate(
-            _plain(words).replace(r"\n", "\n"), (1.0, place - over), xycoords="axes fraction",
-            textcoords="offset points", xytext=(5, 0), va="center", fontsize=SMALL, color=color,
-            annotation_clip=False,
+            _plain(end.words).replace(r"\n", "\n"), (1.0, place - over), xycoords="axes fraction",
+            textcoords="offset points", xytext=(right, 0), va="center", fontsize=SMALL,
+            color=end.color, annotation_clip=False,
         )  # fmt: skip
+
+
+def _draw_sample(axes: Any, height: float, stroke: dict[str, Any]) -> None:
+    """A piece of a line right of the axes, or its marker in the middle of that piece."""
+    transforms: Any = import_module("matplotlib.transforms")
+    points = transforms.Affine2D().scale(axes.figure.dpi / 72)
+    place = transforms.ScaledTranslation(1.0, height, axes.transAxes)
+    ends = [GAP, GAP + SAMPLE] if stroke["linestyle"] != "none" else [GAP + SAMPLE / 2]
+    line: Any = import_module("matplotlib.lines").Line2D(
+        ends, [0.0] * len(ends), transform=points + place, clip_on=False, **stroke
+    )
+    axes.add_artist(line)
 
 
 def _draw_bars(axes: Any, panel: Panel, ink: _Ink) -> None:

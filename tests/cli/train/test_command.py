@@ -140,6 +140,18 @@ def test_a_seed_repeats_the_run_and_takes_its_privacy(dpacct: Any) -> None:
         assert ledger.runs[0].private is False
 
 
+def test_a_rate_of_all_steps_is_that_of_a_step_times_their_number(dpacct: Any) -> None:
+    words = "train fed-alpha-normec --rounds 2 --clients 10 --q 1 --local-steps 4 --seed 5 --json"
+    ran: list[Any] = []
+    for rate in ("--local-lr 0.4 --local-total-lr", "--local-lr 0.1", "--local-lr 0.4"):
+        found = dpacct(words, f"{rate} --new-ledger").json
+        ran.append(torch.load(found["model_file"], weights_only=True)["linear.weight"])
+    together, each, longer = ran
+    # In single precision 0.4 / 4 is not quite 0.1.
+    assert (together - each).norm() < 1e-4 * each.norm()
+    assert (together - longer).norm() > 1e-2 * each.norm()
+
+
 def test_a_public_seed_does_not(dpacct: Any) -> None:
     assert dpacct(SMALL, "--public-seed 3 --json").json["private"] is True
 
