@@ -36,6 +36,8 @@ _MAX_KINDS = 8
 _SMALL = 1e-8
 # Where small losses end, in units of epsilon: the first that is small enough is taken.
 _SHARES = (0.6, 0.42, 0.3, 0.2, 0.13, 0.08, 0.05, 0.03)
+# Below this one steps are so narrow that a contour of small losses alone is cheaper.
+_NARROW = 0.15
 # How far below zero all other rounds may be, in units of epsilon.
 _MOST_REST = 3000.0
 # Nothing that matters lies further out in the Gaussian's exponent.
@@ -202,11 +204,27 @@ def _split(
     composition: Composition, epsilon: float, enough: float, log_delta: float
 ) -> tuple[SplitComposition, Bounding]:
     """Where to split, and bounds of what small losses alone have."""
-    allowed = log_delta + math.log(_SMALL)
-    splits: list[tuple[SplitComposition, SmallComposition]] = []
     # Where all others make up for much of a loss, small is what is less than that.
     centers = [share * enough for share in _SHARES if share * enough > 2 * epsilon]
-    for center in [*centers, *(share * epsilon for share in _SHARES)]:
+    centers += [share * epsilon for share in _SHARES]
+    wide = [center for center in centers if center > _NARROW * epsilon]
+    for some in (wide, centers[len(wide) :]):
+        with suppress(NotConverged):
+            return _first_split(composition, some, epsilon, enough, log_delta)
+    raise NotConverged("many small losses add up to what is asked for")
+
+
+def _first_split(
+    composition: Composition,
+    centers: list[float],
+    epsilon: float,
+    enough: float,
+    log_delta: float,
+) -> tuple[SplitComposition, Bounding]:
+    """The first of these places that leaves hardly any small losses, or a contour of them."""
+    allowed = log_delta + math.log(_SMALL)
+    splits: list[tuple[SplitComposition, SmallComposition]] = []
+    for center in centers:
         try:
             found = split_at(composition, center, enough, log_delta)
         except NotConverged:
@@ -227,7 +245,7 @@ def _split(
         saddle, at = tilt_at_epsilon(small, epsilon)
         with suppress(NotConverged):
             return found, Contour(small, saddle, epsilon, log_delta, 0.0, at.variance, _MOST_NODES)
-    raise NotConverged("many small losses add up to what is asked for")
+    raise NotConverged("no contour of small losses reaches that far")
 
 
 def few_large_epsilon(composition: Composition, delta: float) -> Interval:
@@ -242,12 +260,19 @@ def few_large_epsilon(composition: Composition, delta: float) -> Interval:
     best = Interval(0.0, math.inf)
     for _ in range(_ATTEMPTS):
         bounds = FewLarge(composition, guess, log_delta)
-        found = crossing(bounds, guess, log_delta, log_delta)
+        try:
+            found = crossing(bounds, guess, log_delta, log_delta)
+        except NotConverged:
+            # It lies further out than the losses were split for.
+            guess *= _TOO_FAR
+            continue
         best = Interval.bracket(max(best.lower, found.lower), min(best.upper, found.upper))
         near = abs(best.upper / guess - 1) < _FAR_OFF
         if near or not best.upper > 0.0 or best.width <= _WIDE * best.upper:
             break
         guess = best.upper
+    if math.isinf(best.upper):
+        raise NotConverged("epsilon was not found where it was expected")
     return best
 
 

@@ -27,8 +27,9 @@ from dpacct.tight.summed import summed_log_moment
 
 # Points of the sums that only search.
 _POINTS = 1200
-# The share of delta that is lost beyond the end.
-_LOST = 1e-15
+# The share of delta that lies beyond the end, where the density drops to nothing: even under a tilt
+# that drop must not be seen.
+_LOST = 1e-60
 # Widths of a step on its way from 0 to 1, and how far losses that are faded out are kept.
 _STEP, _FADE, _KEPT = 10.0, 8.5, 12.5
 # Where a loss is half faded out, in units of what is enough by itself.
