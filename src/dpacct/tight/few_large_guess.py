@@ -81,10 +81,13 @@ def about_log_delta(
         return 0.0, -parts[0][1]
     faded, falling = 1e-300, 0.0
     if epsilon < _FARTHEST:
-        faded = max(faded_delta(epsilon, composition.counts, masses)[1], 1e-300)
-        # Of what is faded out the derivative is minus e^eps times the mass under Q.
-        rows = zip(composition.counts.tolist(), masses, strict=True)
-        falling = math.exp(epsilon) * sum(n * mass.most for n, mass in rows)
+        found = faded_delta(epsilon, composition.counts, masses)[1]
+        # Where what lies beyond the end is not enough, it is no part of delta.
+        if found > faded:
+            # Of what is faded out the derivative is minus e^eps times the mass under Q.
+            rows = zip(composition.counts.tolist(), masses, strict=True)
+            falling = math.exp(epsilon) * sum(n * mass.most for n, mass in rows)
+            faded = found
     several = sum(part for part, _ in parts)
     falling += sum(part * saddle for part, saddle in parts)
     return math.log(faded + several), -falling / (faded + several)
