@@ -69,7 +69,7 @@ def about_log_delta(
     Never NaN.
     """
     try:
-        center = min(_USUAL * epsilon, _of_a_client(composition))
+        center = min(_USUAL * epsilon, of_a_client(composition))
         split = split_at(composition, center, MARGIN * epsilon, log_delta)
         parts = [_of_some(split, epsilon), _of_some(SmallComposition.of(split), epsilon)]
     except NotConverged:
@@ -99,7 +99,7 @@ def _of_some(some: SplitComposition | SmallComposition, epsilon: float) -> tuple
     return math.exp(min(log_delta_estimate(saddle, at, epsilon), 0.0)), saddle
 
 
-def _of_a_client(composition: Composition) -> float:
+def of_a_client(composition: Composition) -> float:
     """Half the usual loss of a round in which the client takes part; infinite where that is small.
 
     Several of them may be what epsilon is made of, and each of them is large.
