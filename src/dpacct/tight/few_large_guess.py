@@ -13,10 +13,13 @@ from dpacct.tight.composition import Composition
 from dpacct.tight.laws.faded import faded_delta, faded_mass
 from dpacct.tight.saddle import log_delta_estimate, tilt_at_epsilon
 from dpacct.tight.small import SmallComposition
-from dpacct.tight.split import MARGIN, SplitComposition, check_reach, split_at
+from dpacct.tight.split import MARGIN, SplitComposition, check_reach, split_at, split_cumulants
 
 # The share of epsilon where small losses end, and the least epsilon.
 _USUAL, _LEAST = 0.4, 1e-12
+# Where others are below zero by more than this share of epsilon, a loss has to be larger; and how
+# many of their standard deviations count.
+_MUCH, _SPREADS = 0.1, 1.0
 # The exponential of a larger epsilon overflows.
 _FARTHEST = 600.0
 # The longest step, in the logarithm of epsilon.
@@ -71,6 +74,9 @@ def about_log_delta(
     try:
         center = min(_USUAL * epsilon, of_a_client(composition))
         split = split_at(composition, center, MARGIN * epsilon, log_delta)
+        rest = _usual_rest(split)
+        if rest > _MUCH * epsilon:
+            split = split_at(composition, center, MARGIN * epsilon + rest, log_delta)
         parts = [_of_some(split, epsilon), _of_some(SmallComposition.of(split), epsilon)]
     except NotConverged:
         return -math.inf, 0.0
@@ -97,6 +103,14 @@ def _of_some(some: SplitComposition | SmallComposition, epsilon: float) -> tuple
     """What the saddle point says of their part of delta, and its tilt."""
     saddle, at = tilt_at_epsilon(some, epsilon)
     return math.exp(min(log_delta_estimate(saddle, at, epsilon), 0.0)), saddle
+
+
+def _usual_rest(split: SplitComposition) -> float:
+    """How far below zero small losses add up to as a rule."""
+    small = [(cut.count, split_cumulants(cut, 0.0)[0]) for cut in split.cuts]
+    mean = sum(count * part.mean for count, part in small)
+    spread = math.sqrt(sum(count * part.variance for count, part in small))
+    return max(0.0, _SPREADS * spread - mean)
 
 
 def of_a_client(composition: Composition) -> float:
