@@ -71,8 +71,8 @@ class HardlyAny:
         return Interval(0.0, math.exp(min(max(exponent + slack, -700.0), 0.0)))
 
     def delta_and_slope(self, epsilon: float) -> tuple[Interval, float]:
-        """The same; what hardly matters has no slope."""
-        return self.delta(epsilon), 0.0
+        """The same, and the slope of the bound."""
+        return self.delta(epsilon), -self._tilt
 
 
 # Where losses are split, and bounds of what small and large ones have.
