@@ -87,7 +87,7 @@ def test_small_losses_with_a_contour_hold_the_truth(
     at = 0.4
     exact = exact_delta(at, remove=True)
     # Whatever small losses have counts, and where they end is up to the search.
-    monkeypatch.setattr(few_large, "_SMALL", 1e-290)
+    monkeypatch.setattr(few_large, "_HARDLY", 1e-290)
     monkeypatch.setattr(few_large, "_SHARES", (share,))
     composition = compose(0.05, 0.9, 60)
     bounds = FewLarge(composition, at, math.log(float(exact)))

@@ -17,8 +17,8 @@ from dpacct.tight.composition import Composition
 
 # Further below zero than so many epsilons nothing is won.
 _MOST = 3000.0
-# Below this many epsilons the least possible sum is good enough, and no moment is needed.
-_LITTLE = 1.0
+# Below this share of epsilon the least possible sum will do, and no moment is needed.
+_LITTLE = 0.2
 # Nothing that matters lies further out in the exponent.
 _SURE = 28.0
 
@@ -62,7 +62,7 @@ class Others:
     def _growth(self) -> tuple[Array, Array]:
         """Tilts b, and log of E_Q e^{-b L}, rounded up; shape (k,)."""
         some = self._composition
-        tilts = np.geomspace(4.0, 4000.0, 10) / self._epsilon
+        tilts = np.geomspace(4.0, 1000.0, 8) / self._epsilon
         rates, noise = some.rates[:, None], some.noise[:, None]
         try:
             growth = some.counts @ log_moment(-tilts[None, :], rates, noise).upper
