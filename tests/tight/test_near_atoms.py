@@ -21,7 +21,7 @@ from dpacct.tight import few_large
 from dpacct.tight.complement import Complement, lies_below
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import Contour
-from dpacct.tight.few_large import FewLarge, few_large_delta
+from dpacct.tight.few_large import FewLarge, HardlyAny, few_large_delta
 from dpacct.tight.hardly_ever import far_delta
 from dpacct.tight.inverted_delta import _refine_delta, inversion_delta
 from dpacct.tight.laws.joint import JointLaw
@@ -62,12 +62,16 @@ PAIRS = [
     (0.1, 0.16, 8.0, 17.0),
     # All other rounds may make up for a large loss.
     (0.004, 0.2, 0.001, 17.0),
+    # Both take part, and the tilt is large where the losses end.
+    (0.003, 0.12, 60.0, 17.0),
 ]
+# Where losses end their density drops, which the tilt must not show.
+ENDS = (5.853583507055876e-05, 0.27988, 24.82, 17.0)
 
 
 @pytest.mark.parametrize(
     ("rate", "noise", "at", "sigmas"),
-    [*PAIRS[:1], *(pytest.param(*pair, marks=SLOW) for pair in PAIRS[1:])],
+    [*PAIRS[:1], ENDS, *(pytest.param(*pair, marks=SLOW) for pair in PAIRS[1:])],
 )
 def test_two_rounds_hold_the_truth(rate: float, noise: float, at: float, sigmas: float) -> None:
     pair = (rate, noise)
@@ -87,7 +91,7 @@ def test_small_losses_with_a_contour_hold_the_truth(
     at = 0.4
     exact = exact_delta(at, remove=True)
     # Whatever small losses have counts, and where they end is up to the search.
-    monkeypatch.setattr(few_large, "_SMALL", 1e-290)
+    monkeypatch.setattr(few_large, "_HARDLY", 1e-290)
     monkeypatch.setattr(few_large, "_SHARES", (share,))
     composition = compose(0.05, 0.9, 60)
     bounds = FewLarge(composition, at, math.log(float(exact)))
@@ -236,6 +240,20 @@ def test_powers_may_be_subtracted_or_divided() -> None:
     assert np.all(second_error[~known] < 1e-6)
 
 
+@pytest.mark.parametrize("share", [0.5, 1.0, 3.0])
+def test_what_hardly_matters_is_bounded_by_any_tilt(share: float) -> None:
+    at = 0.4
+    bounds = FewLarge(compose(0.05, 0.9, 60), at, -6.0)
+    small = SmallComposition.of(bounds._split)
+    for some in (bounds._split, small):
+        tilt, spread = share * tilt_at_epsilon(some, at)[0], tilt_at_epsilon(some, at)[1].variance
+        exact = Contour(some, tilt / share, at, -6.0, 0.0, spread, 2**16).delta(at)
+        found, slope = HardlyAny(some, tilt).delta_and_slope(at)
+        assert found.lower == 0.0
+        assert found.upper >= exact.lower > 0.0
+        assert slope < 0.0
+
+
 def test_steps_are_narrower_for_tiny_deltas() -> None:
     assert sharpness(-30.0) == 1.0
     assert 0.1 < sharpness(-400.0) < 0.2
@@ -247,6 +265,11 @@ WIDE = [
     (1.22e-6, 1.24, 100_860, 6.2e-20),
     (0.00111, 1.7, 488, 5.2e-16),
     (7.59e-6, 0.0596, 29, 1e-11),
+    # What an end of the losses too near, an estimate too low and many participations had made wide.
+    (5.853583507055876e-05, 0.28, 2, 3.8e-19),
+    (5.638e-7, 0.33847, 233_150, 0.00287),
+    (0.00404, 0.2443, 355, 3.5e-18),
+    (0.000105, 0.05606, 52_679, 2.6e-20),
 ]
 
 

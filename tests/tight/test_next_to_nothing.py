@@ -9,15 +9,18 @@ from typing import cast
 
 import numpy as np
 import pytest
+from mpmath import mp, mpc, mpf
 
 from dpacct.numerics.rounding import Array, Bounds
 from dpacct.pairs.dominating import Direction, SampledGaussianPair
-from dpacct.tight import complement
+from dpacct.tight import complement, hardly_ever
 from dpacct.tight.complement import Complement
 from dpacct.tight.composition import Composition
 from dpacct.tight.few_large import FewLarge
+from dpacct.tight.hardly_ever import far_delta
 from dpacct.tight.laws.joint import JointLaw
 from dpacct.tight.laws.split import SplitLosses
+from dpacct.tight.moment_bounds import NEXT_TO_NOTHING
 
 COMPOSITION = Composition.of(
     {SampledGaussianPair(0.05, 0.9, Direction.REMOVE): 60}, Direction.REMOVE
@@ -92,10 +95,9 @@ def test_small_losses_within_the_step_count_for_their_decay() -> None:
 class FewRounds:
     """One kind of round of which the odds of large losses are known up to a share."""
 
-    count = 1e4
-
-    def __init__(self, odds: float, off: float) -> None:
-        self.small = SimpleNamespace(log_moment=Bounds(np.array(0.0), np.array(0.0)))
+    def __init__(self, odds: float, off: float, count: float = 1e4, small_off: float = 0.0) -> None:
+        self.count = count
+        self.small = SimpleNamespace(log_moment=Bounds(np.array(-small_off), np.array(small_off)))
         log_odds = math.log(odds)
         self.large = SimpleNamespace(
             log_moment=Bounds(np.array(log_odds - off), np.array(log_odds + off))
@@ -112,5 +114,84 @@ def test_decay_holds_for_all_odds_within_their_bounds(share: float) -> None:
     odds, off = 0.1, 1e-3
     law = JointLaw(cast("list[SplitLosses]", [FewRounds(odds, off)]))
     exact = odds * math.exp(share * off)
-    left, every = (FewRounds.count * math.log1p(exact * part) for part in (0.01, 1.0))
+    left, every = (1e4 * math.log1p(exact * part) for part in (0.01, 1.0))
     assert law.log_decay(1.0, 3).min() >= left - every
+
+
+@pytest.mark.parametrize("moved", ["small", "large", "odds", "all"])
+@pytest.mark.parametrize("count", [2.0, 40.0, 150.0])
+@pytest.mark.parametrize("way", ["_by_difference", "_by_odds"])
+def test_powers_are_off_by_no_more_than_they_say(way: str, moved: str, count: float) -> None:
+    """Shifts and odds anywhere within their bounds, in 40-digit arithmetic.
+
+    In the first rows one of the two powers hardly counts, so that the other one's error does.
+    """
+    odds, off, much = 2.0, 1e-7, 1e-6
+    law = JointLaw(cast("list[SplitLosses]", [FewRounds(odds, off, count, off)]))
+    small = np.array([-0.2, -0.999, 0.0, -0.3 + 0.4j, -0.9j, -1.48])
+    large = np.array([-1.395, -0.5, 0.0, -1 + 0.3j, -0.5 - 0.5j, -0.51])
+    errors = {name: much if moved in (name, "all") else 1e-16 for name in ("small", "large")}
+    spread = [np.full(len(small), errors[name]) for name in ("small", "large")]
+    value, error = getattr(law, way)([(small, spread[0], large, spread[1])])
+    known = np.isfinite(error)
+    assert known.sum() >= 4
+    with mp.workdps(40):
+        for turn in range(8):
+            aside = mp.expjpi(mpf(turn) / 4)
+            drift = 2 * off * (-1) ** turn if moved in ("odds", "all") else 0.0
+            some = odds * mp.exp(drift)
+            scale = (1 + some) ** count - 1
+            for k in np.flatnonzero(known).tolist():
+                first = 1 + mpc(small[k]) + aside * errors["small"]
+                second = 1 + mpc(large[k]) + aside * errors["large"]
+                exact = ((first + some * second) ** count - first**count) / scale
+                assert abs(exact - mpc(value[k])) <= error[k]
+    assert np.all(error[known] < 1e-2)
+
+
+class Wide:
+    """A composition of which the mass is known less well than it could be."""
+
+    def __init__(self, whole: Composition, below: float, above: float) -> None:
+        self._whole, self._below, self._above = whole, below, above
+        self.precision, self.kinds = whole.precision, whole.kinds
+        self.laws, self.cumulants = whole.laws, whole.cumulants
+
+    def log_moment(self, tilt: float | Array) -> Bounds:
+        """Wider at the tilt 0."""
+        found = self._whole.log_moment(tilt)
+        there = np.asarray(tilt) == 0.0
+        return Bounds(found.lower - self._below * there, found.upper + self._above * there)
+
+    def log_moment_above(self, tilts: Array) -> Array:
+        """As it is."""
+        return self._whole.log_moment_above(tilts)
+
+
+def test_left_of_zero_both_ends_of_the_mass_count() -> None:
+    at = 0.4
+    known = Complement(COMPOSITION, at, -6.0).delta(at)
+    found = Complement(Wide(COMPOSITION, 0.01, 0.02), at, -6.0).delta(at)
+    assert found.lower == pytest.approx(known.lower - -math.expm1(-0.01), abs=1e-9)
+    assert found.upper == pytest.approx(known.upper + math.expm1(0.02), abs=1e-6)
+
+
+@pytest.mark.parametrize("lost", [1e-2, 1e-5, 1e-9])
+def test_far_out_what_is_cut_off_counts(lost: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against one round integrated in x: beyond what is left of its losses nothing else is."""
+    rate, noise, at = 0.05, 0.9, 6.0
+    one = Composition.of({SampledGaussianPair(rate, noise, Direction.REMOVE): 1}, Direction.REMOVE)
+    monkeypatch.setattr(hardly_ever, "_LOST", lost)
+    found = far_delta(one, at)
+    with mp.workdps(40):
+        q, sigma = mpf(rate), mpf(noise)
+        first = sigma**2 * mp.log((mp.exp(at) - 1 + q) / q) + mpf(1) / 2
+        plain, moved = mp.ncdf(-first / sigma), mp.ncdf(-(first - 1) / sigma)
+        exact = q * moved - (mp.exp(at) - 1 + q) * plain
+    assert 0 < exact <= found
+    assert found <= 3 * max(float(exact), lost)
+
+
+def test_where_nothing_is_left_less_is_proven_than_anyone_asks_for() -> None:
+    found = far_delta(COMPOSITION, 3000.0)
+    assert 0.0 < found <= NEXT_TO_NOTHING

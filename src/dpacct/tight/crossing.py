@@ -37,6 +37,8 @@ def crossing(contour: Bounding, guess: float, log_upper: float, log_lower: float
 
     def above(epsilon: float) -> tuple[float, float]:
         found, slope = contour.delta_and_slope(epsilon)
+        if not slope < 0.0:
+            raise NotConverged("delta does not fall on this contour")
         return math.log(max(found.upper, _TINY)) - log_upper + spare, slope
 
     def below(epsilon: float) -> float:

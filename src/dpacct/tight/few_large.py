@@ -17,30 +17,29 @@ import numpy as np
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged
 from dpacct.numerics.fourier import MAX_FREQUENCIES
-from dpacct.numerics.rounding import UNIT, Array
+from dpacct.numerics.rounding import UNIT
 from dpacct.pairs.dominating import Direction
-from dpacct.pairs.moments import log_moment
 from dpacct.tight.complement import Complement, lies_below
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import Contour
 from dpacct.tight.crossing import Bounding, crossing
-from dpacct.tight.few_large_guess import about_epsilon, about_log_delta
+from dpacct.tight.few_large_guess import about_epsilon, about_log_delta, of_a_client
+from dpacct.tight.laws.cumulants import Cumulants
 from dpacct.tight.laws.faded import faded_delta, faded_mass
+from dpacct.tight.others import Others
 from dpacct.tight.saddle import log_chernoff_factor, tilt_at_epsilon
 from dpacct.tight.small import SmallComposition
 from dpacct.tight.split import MARGIN, SplitComposition, sharpness, split_at
 from dpacct.tight.tilts import cheapest_tilt
 
 _MAX_KINDS = 8
-# The share of delta that small losses alone may have.
-_SMALL = 1e-8
+# The share of delta that hardly counts.
+_HARDLY = 1e-8
 # Where small losses end, in units of epsilon: the first that is small enough is taken.
 _SHARES = (0.6, 0.42, 0.3, 0.2, 0.13, 0.08, 0.05, 0.03)
-# How far below zero all other rounds may be, in units of epsilon.
-_MOST_REST = 3000.0
-# Nothing that matters lies further out in the Gaussian's exponent.
-_SURE = 28.0
-_MOST_NODES = MAX_FREQUENCIES // 2
+# Below this one steps are so narrow that a contour of small losses alone is cheaper.
+_NARROW = 0.15
+_FEW_NODES, _MOST_NODES = 4000, MAX_FREQUENCIES // 2
 # The contour was made for another epsilon if it is this much too large or too small.
 _FAR_OFF, _ATTEMPTS = 0.03, 4
 _WIDE = 1e-6
@@ -57,23 +56,27 @@ _NEAR = 0.02
 
 
 class HardlyAny:
-    """Small losses alone where they have next to nothing, by Chernoff's bound."""
+    """Small or large losses where they have next to nothing, by Chernoff's bound."""
 
     blur = 0.0
 
-    def __init__(self, small: SmallComposition, tilt: float) -> None:
+    def __init__(self, some: SmallComposition | SplitComposition, tilt: float) -> None:
         self._tilt = tilt = (1 + tilt) - 1
-        self._log_small = float(small.log_moment(tilt).upper) + log_chernoff_factor(tilt)
+        self._log_some = float(some.log_moment(tilt).upper) + log_chernoff_factor(tilt)
 
     def delta(self, epsilon: float) -> Interval:
         """Bounds of their part of delta."""
-        exponent = self._log_small - self._tilt * epsilon
-        slack = 16 * UNIT * (abs(self._log_small) + self._tilt * epsilon + 8)
+        exponent = self._log_some - self._tilt * epsilon
+        slack = 16 * UNIT * (abs(self._log_some) + self._tilt * epsilon + 8)
         return Interval(0.0, math.exp(min(max(exponent + slack, -700.0), 0.0)))
 
     def delta_and_slope(self, epsilon: float) -> tuple[Interval, float]:
-        """The same; what hardly matters has no slope."""
-        return self.delta(epsilon), 0.0
+        """The same, and the slope of the bound."""
+        return self.delta(epsilon), -self._tilt
+
+
+# Where losses are split, and bounds of what small and large ones have.
+Parts = tuple[SplitComposition, Bounding, Bounding]
 
 
 class FewLarge:
@@ -90,11 +93,10 @@ class FewLarge:
 
     def __init__(self, composition: Composition, epsilon: float, log_delta: float) -> None:
         self._composition, self._epsilon = composition, epsilon
-        self._floor, self._tilts, self._growth = _rest_below(composition, epsilon)
-        enough = MARGIN * epsilon + self._rest(epsilon)
-        self._split, self._small = _split(composition, epsilon, enough, log_delta)
+        self._others = Others(composition, epsilon)
+        enough = MARGIN * epsilon + self._others.rest()
+        self._split, self._small, self._contour = _parts(composition, epsilon, enough, log_delta)
         self._masses = [faded_mass(cut) for cut in self._split.cuts]
-        self._contour = _of_large(self._split, epsilon, log_delta)
 
     @classmethod
     def applies(cls, composition: Composition) -> bool:
@@ -150,84 +152,77 @@ class FewLarge:
         for cut in self._split.cuts:
             first = min(cut.fading, cut.end)
             least = min(least, math.log1p(cut.rate * math.expm1(first)) * (1 - 1e-12))
-        room = least - epsilon
-        if room >= self._floor:
-            return 0.0
-        exponent = float(np.min(self._growth - self._tilts * room)) if room > 0 else 0.0
-        return self._faded(epsilon) * math.exp(min(exponent + 1e-9, 0.0)) * (1 + 1e-9)
-
-    def _rest(self, epsilon: float) -> float:
-        """How far below zero all other rounds hardly ever are under Q."""
-        found = float(np.min((self._growth + _SURE) / self._tilts))
-        found = min(found, self._floor)
-        if not found <= _MOST_REST * epsilon:
-            raise NotConverged("all other rounds may make up for one large loss")
-        return found
+        return self._faded(epsilon) * self._others.share_below(least - epsilon) * (1 + 1e-9)
 
 
-def _rest_below(composition: Composition, epsilon: float) -> tuple[float, Array, Array]:
-    """How far below zero the sum of all losses can be, tilts b, and log of E_Q e^{-b L}."""
-    floor = composition_floor(composition)
-    tilts = np.geomspace(4.0, 4000.0, 10) / epsilon
-    rates, noise = composition.rates[:, None], composition.noise[:, None]
-    try:
-        growth = composition.counts @ log_moment(-tilts[None, :], rates, noise).upper
-    except NotConverged:
-        growth = np.full_like(tilts, math.inf)
-    growth = growth + composition.precision * tilts * (1 + tilts) / 2
-    return floor, tilts, growth * (1 + 1e-9)
-
-
-def composition_floor(composition: Composition) -> float:
-    """Minus the least loss that a composition of the remove direction can have, rounded up."""
-    if composition.precision:
-        return math.inf
-    return float(-np.log1p(-composition.rates) @ composition.counts) * (1 + 1e-9)
-
-
-def _of_large(split: SplitComposition, epsilon: float, log_delta: float) -> Bounding:
+def _of_large(split: SplitComposition, epsilon: float, log_delta: float, most: int) -> Bounding:
     """Bounds of what outcomes with a large loss have."""
     saddle, at = tilt_at_epsilon(split, epsilon)
+    if _log_chernoff(at, saddle, epsilon) <= log_delta + math.log(_HARDLY):
+        return HardlyAny(split, saddle)
     # Left of zero aliases are dozens apart: that is far where losses are small.
     if saddle < 1.0 and lies_below(split, epsilon):
         with suppress(NotConverged):
-            return Complement(split, epsilon, log_delta, _MOST_NODES)
+            return Complement(split, epsilon, log_delta, most)
     loose = at.log_moment - saddle * epsilon - log_delta
     loosest = min(max(_LOOSE_IN_ALL - loose, 0.0), _LOOSEST)
     tilt = cheapest_tilt(split, saddle, epsilon, log_delta, loosest)
-    return Contour(split, tilt, epsilon, log_delta, 0.0, at.variance, _MOST_NODES)
+    return Contour(split, tilt, epsilon, log_delta, 0.0, at.variance, most)
 
 
-def _split(
-    composition: Composition, epsilon: float, enough: float, log_delta: float
-) -> tuple[SplitComposition, Bounding]:
-    """Where to split, and bounds of what small losses alone have."""
-    allowed = log_delta + math.log(_SMALL)
-    splits: list[tuple[SplitComposition, SmallComposition]] = []
+def _log_chernoff(at: Cumulants, tilt: float, epsilon: float) -> float:
+    return at.log_moment + log_chernoff_factor(tilt) - tilt * epsilon
+
+
+def _parts(composition: Composition, epsilon: float, enough: float, log_delta: float) -> Parts:
+    """Where to split, and bounds of what small and large losses have: the cheapest that does."""
     # Where all others make up for much of a loss, small is what is less than that.
     centers = [share * enough for share in _SHARES if share * enough > 2 * epsilon]
-    for center in [*centers, *(share * epsilon for share in _SHARES)]:
+    centers += [share * epsilon for share in _SHARES]
+    wide = [center for center in centers if center > _NARROW * epsilon]
+    # Where many take part every one of them is large.
+    client = of_a_client(composition)
+    narrow = [*([client] if client < wide[-1] else []), *centers[len(wide) :]]
+    for some, most in ((wide, _FEW_NODES), (narrow, _MOST_NODES), (wide, _MOST_NODES)):
+        with suppress(NotConverged):
+            return _first_parts(composition, some, epsilon, enough, log_delta, most)
+    raise NotConverged("many small losses add up to what is asked for")
+
+
+def _first_parts(
+    composition: Composition,
+    centers: list[float],
+    epsilon: float,
+    enough: float,
+    log_delta: float,
+    most: int,
+) -> Parts:
+    """The first of these places that leaves hardly any small losses, or a contour of them."""
+    allowed = log_delta + math.log(_HARDLY)
+    splits: list[tuple[SplitComposition, SmallComposition]] = []
+    for center in centers:
         try:
             found = split_at(composition, center, enough, log_delta)
         except NotConverged:
             # Further down there may be large ones.
             continue
         small = SmallComposition.of(found)
-        most = 60.0 * epsilon / (center * sharpness(log_delta))
-        tilts = np.geomspace(2.0, max(most, 60.0), 14) / epsilon
-        costs = [
-            small.cumulants(b).log_moment + log_chernoff_factor(b) - b * epsilon
-            for b in tilts.tolist()
-        ]
+        steepest = 60.0 * epsilon / (center * sharpness(log_delta))
+        tilts = np.geomspace(2.0, max(steepest, 60.0), 14) / epsilon
+        costs = [_log_chernoff(small.cumulants(b), b, epsilon) for b in tilts.tolist()]
         best = int(np.argmin(costs))
-        if costs[best] <= allowed:
-            return found, HardlyAny(small, float(tilts[best]))
-        splits.append((found, small))
+        if costs[best] > allowed:
+            splits.append((found, small))
+            continue
+        hardly = HardlyAny(small, float(tilts[best]))
+        with suppress(NotConverged):
+            return found, hardly, _of_large(found, epsilon, log_delta, most)
     for found, small in splits:
         saddle, at = tilt_at_epsilon(small, epsilon)
         with suppress(NotConverged):
-            return found, Contour(small, saddle, epsilon, log_delta, 0.0, at.variance, _MOST_NODES)
-    raise NotConverged("many small losses add up to what is asked for")
+            contour = Contour(small, saddle, epsilon, log_delta, 0.0, at.variance, most)
+            return found, contour, _of_large(found, epsilon, log_delta, most)
+    raise NotConverged("no contour of small or of large losses reaches that far")
 
 
 def few_large_epsilon(composition: Composition, delta: float) -> Interval:
@@ -242,12 +237,19 @@ def few_large_epsilon(composition: Composition, delta: float) -> Interval:
     best = Interval(0.0, math.inf)
     for _ in range(_ATTEMPTS):
         bounds = FewLarge(composition, guess, log_delta)
-        found = crossing(bounds, guess, log_delta, log_delta)
+        try:
+            found = crossing(bounds, guess, log_delta, log_delta)
+        except NotConverged:
+            # It lies further out than the losses were split for.
+            guess *= _TOO_FAR
+            continue
         best = Interval.bracket(max(best.lower, found.lower), min(best.upper, found.upper))
         near = abs(best.upper / guess - 1) < _FAR_OFF
         if near or not best.upper > 0.0 or best.width <= _WIDE * best.upper:
             break
         guess = best.upper
+    if math.isinf(best.upper):
+        raise NotConverged("epsilon was not found where it was expected")
     return best
 
 

@@ -12,10 +12,14 @@ from dpacct.pairs.gaussian import gaussian_epsilon
 from dpacct.tight.composition import Composition
 from dpacct.tight.laws.faded import faded_delta, faded_mass
 from dpacct.tight.saddle import log_delta_estimate, tilt_at_epsilon
-from dpacct.tight.split import MARGIN, check_reach, split_at
+from dpacct.tight.small import SmallComposition
+from dpacct.tight.split import MARGIN, SplitComposition, check_reach, split_at, split_cumulants
 
 # The share of epsilon where small losses end, and the least epsilon.
-_USUAL, _LEAST = 0.15, 1e-12
+_USUAL, _LEAST = 0.4, 1e-12
+# Where others are below zero by more than this share of epsilon, a loss has to be larger; and how
+# many of their standard deviations count.
+_MUCH, _SPREADS = 0.1, 1.0
 # The exponential of a larger epsilon overflows.
 _FARTHEST = 600.0
 # The longest step, in the logarithm of epsilon.
@@ -63,30 +67,53 @@ def epsilon_near(composition: Composition, log_delta: float, epsilon: float) -> 
 def about_log_delta(
     composition: Composition, epsilon: float, log_delta: float
 ) -> tuple[float, float]:
-    """log of what one large loss and a few of them have, and its derivative; never NaN."""
+    """log of what large losses, a few of them, and all small ones have, and its derivative.
+
+    Never NaN.
+    """
     try:
-        center = min(_USUAL * epsilon, _of_a_client(composition))
+        center = min(_USUAL * epsilon, of_a_client(composition))
         split = split_at(composition, center, MARGIN * epsilon, log_delta)
-        saddle, at = tilt_at_epsilon(split, epsilon)
+        rest = _usual_rest(split)
+        if rest > _MUCH * epsilon:
+            split = split_at(composition, center, MARGIN * epsilon + rest, log_delta)
+        parts = [_of_some(split, epsilon), _of_some(SmallComposition.of(split), epsilon)]
     except NotConverged:
         return -math.inf, 0.0
     try:
         masses = [faded_mass(cut) for cut in split.cuts]
     except NotConverged:
         # What is enough by itself is not rare.
-        return 0.0, -saddle
+        return 0.0, -parts[0][1]
     faded, falling = 1e-300, 0.0
     if epsilon < _FARTHEST:
-        faded = max(faded_delta(epsilon, composition.counts, masses)[1], 1e-300)
-        # Of what is faded out the derivative is minus e^eps times the mass under Q.
-        rows = zip(composition.counts.tolist(), masses, strict=True)
-        falling = math.exp(epsilon) * sum(n * mass.most for n, mass in rows)
-    several = math.exp(min(log_delta_estimate(saddle, at, epsilon), 0.0))
-    falling += saddle * several
+        found = faded_delta(epsilon, composition.counts, masses)[1]
+        # Where what lies beyond the end is not enough, it is no part of delta.
+        if found > faded:
+            # Of what is faded out the derivative is minus e^eps times the mass under Q.
+            rows = zip(composition.counts.tolist(), masses, strict=True)
+            falling = math.exp(epsilon) * sum(n * mass.most for n, mass in rows)
+            faded = found
+    several = sum(part for part, _ in parts)
+    falling += sum(part * saddle for part, saddle in parts)
     return math.log(faded + several), -falling / (faded + several)
 
 
-def _of_a_client(composition: Composition) -> float:
+def _of_some(some: SplitComposition | SmallComposition, epsilon: float) -> tuple[float, float]:
+    """What the saddle point says of their part of delta, and its tilt."""
+    saddle, at = tilt_at_epsilon(some, epsilon)
+    return math.exp(min(log_delta_estimate(saddle, at, epsilon), 0.0)), saddle
+
+
+def _usual_rest(split: SplitComposition) -> float:
+    """How far below zero small losses add up to as a rule."""
+    small = [(cut.count, split_cumulants(cut, 0.0)[0]) for cut in split.cuts]
+    mean = sum(count * part.mean for count, part in small)
+    spread = math.sqrt(sum(count * part.variance for count, part in small))
+    return max(0.0, _SPREADS * spread - mean)
+
+
+def of_a_client(composition: Composition) -> float:
     """Half the usual loss of a round in which the client takes part; infinite where that is small.
 
     Several of them may be what epsilon is made of, and each of them is large.

@@ -6,11 +6,13 @@ The integral is `contour.Contour`; here the tilt is chosen, and epsilon found on
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import UNIT
+from dpacct.pairs.dominating import Direction
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import Composed, Contour
 from dpacct.tight.crossing import crossing
@@ -38,6 +40,8 @@ from dpacct.tight.truncation import TruncatedComposition
 _FAR_OFF = 0.7
 # The least epsilon that is guessed, in units of 1 / c.
 _LEAST_GUESS = 1e-4
+# Below this rate a client hardly takes part.
+_RARE = 1e-4
 # A tilt times the standard deviation of the loss under it; more only where a tail is heavy.
 HEAVY = 12.0
 
@@ -50,27 +54,47 @@ def inversion_epsilon(composition: Composition, delta: float) -> Interval:
         NotConverged: see `Contour`.
     """
     best = Interval(0.0, composition.largest_loss)
-    with suppress(NotConverged):
-        best = _plain_epsilon(composition, 0.0, delta)
-        if best.width <= WIDE * best.upper:
-            return best
+    for attempt in _attempts(composition):
+        with suppress(NotConverged):
+            best = intersection(best, attempt(composition, delta))
+            if best.width <= WIDE * best.upper:
+                return best
     if not TruncatedComposition.applies(composition):
         return _refine_epsilon(composition, 0.0, delta, best)
-    if is_loud(composition):
-        rest = TruncatedComposition.losing(composition, FAR * delta)
-        with suppress(NotConverged):
-            best = intersection(best, _plain_epsilon(rest, rest.lost, delta))
-            if best.width <= WIDE * best.upper:
-                return best
-    from dpacct.tight.few_large import FewLarge, few_large_epsilon  # noqa: PLC0415 - as above
-
-    if FewLarge.applies(composition):
-        with suppress(NotConverged):
-            best = intersection(best, few_large_epsilon(composition, delta))
-            if best.width <= WIDE * best.upper:
-                return best
     rest = TruncatedComposition.losing(composition, LOST * delta)
     return _refine_epsilon(rest, rest.lost, delta, best)
+
+
+def _attempts(composition: Composition) -> list[Callable[[Composition, float], Interval]]:
+    """What to try before a blur, the cheapest first."""
+    if not TruncatedComposition.applies(composition):
+        return [_as_it_is]
+    if not is_loud(composition):
+        return [_as_it_is, _few_large]
+    # Who is added and hardly takes part needs many nodes over the whole line, and few on a part.
+    rare = float(composition.rates.max(initial=0.0)) < _RARE
+    if composition.direction is Direction.ADD and rare:
+        return [_without_far_tail, _as_it_is]
+    return [_as_it_is, _without_far_tail, _few_large]
+
+
+def _as_it_is(composition: Composition, delta: float) -> Interval:
+    return _plain_epsilon(composition, 0.0, delta)
+
+
+def _without_far_tail(composition: Composition, delta: float) -> Interval:
+    """Where there is much noise the far tail explodes late: little is cut off."""
+    rest = TruncatedComposition.losing(composition, FAR * delta)
+    return _plain_epsilon(rest, rest.lost, delta)
+
+
+def _few_large(composition: Composition, delta: float) -> Interval:
+    # Hardly any contour gets here, and none pays for the import before.
+    from dpacct.tight.few_large import FewLarge, few_large_epsilon  # noqa: PLC0415 - as said
+
+    if not FewLarge.applies(composition):
+        raise NotConverged("losses of such rounds are not split")
+    return few_large_epsilon(composition, delta)
 
 
 def _plain_epsilon(composition: Composed, lost: float, delta: float) -> Interval:
@@ -105,10 +129,10 @@ def quick_epsilon(composition: Composition, delta: float, near: float) -> float:
     Raises:
         NotConverged: a search needs too many nodes.
     """
-    from dpacct.tight.few_large import FewLarge  # noqa: PLC0415 - as above
+    from dpacct.tight.few_large import FewLarge  # noqa: PLC0415 - as said
 
     if FewLarge.applies(composition):
-        from dpacct.tight.few_large_guess import epsilon_near  # noqa: PLC0415 - as above
+        from dpacct.tight.few_large_guess import epsilon_near  # noqa: PLC0415 - as said
 
         with suppress(NotConverged):
             return epsilon_near(composition, math.log(delta), near)

@@ -27,8 +27,9 @@ from dpacct.tight.summed import summed_log_moment
 
 # Points of the sums that only search.
 _POINTS = 1200
-# The share of delta that is lost beyond the end.
-_LOST = 1e-15
+# The share of delta that lies beyond the end, where the density drops to nothing: even under a tilt
+# that drop must not be seen. Where exponentials would overflow, more.
+_LOST, _MOST_LOST = 1e-60, 1e-15
 # Widths of a step on its way from 0 to 1, and how far losses that are faded out are kept.
 _STEP, _FADE, _KEPT = 10.0, 8.5, 12.5
 # Where a loss is half faded out, in units of what is enough by itself.
@@ -107,7 +108,8 @@ def split_at(
         NotConverged: some kind of round has no loss between, or too large ones.
     """
     check_reach(composition, enough, log_delta)
-    lost = _lost_each(composition, log_delta)
+    lost = _lost_each(composition, log_delta, _LOST)
+    most_lost = _lost_each(composition, log_delta, _MOST_LOST)
     sharp = sharpness(log_delta)
     small = Step(center, 0.75 * sharp * center / _STEP)
     width = (_FADED - 1) * sharp * enough / _FADE
@@ -116,6 +118,8 @@ def split_at(
     rows = zip(composition.rates, composition.noise, composition.counts, strict=True)
     for rate, noise, count in ((float(q), float(z), float(n)) for q, z, n in rows):
         end = min(_at_loss(faded.center + _KEPT * width, rate), end_for(rate, noise, lost))
+        if end > _FARTHEST:
+            end = min(end, max(_FARTHEST, end_for(rate, noise, most_lost)))
         first = _at_loss(center - _STEP * small.width, rate)
         if first >= end:
             raise NotConverged("no loss of some kind of round is large")
@@ -138,15 +142,15 @@ def check_reach(composition: Composition, enough: float, log_delta: float) -> No
     """
     farthest = 2 * enough - math.log(float(composition.rates.min()))
     if farthest > _FARTHEST:
-        lost = _lost_each(composition, log_delta)
+        lost = _lost_each(composition, log_delta, _MOST_LOST)
         farthest = min(farthest, end_for(0.5, float(composition.noise.min()), lost))
     if farthest > _FARTHEST:
         raise NotConverged("the losses of so little noise are too large")
 
 
-def _lost_each(composition: Composition, log_delta: float) -> float:
-    """What each round may lose beyond its end."""
-    return math.exp(max(log_delta, -600.0)) * _LOST / float(composition.counts.sum())
+def _lost_each(composition: Composition, log_delta: float, share: float) -> float:
+    """What each round may have beyond its end."""
+    return math.exp(max(log_delta, -600.0)) * share / float(composition.counts.sum())
 
 
 def _at_loss(loss: float, rate: float) -> float:

@@ -225,7 +225,9 @@ class SplitLosses:
                 for k, (_, value) in zip(index, corners, strict=True)
             )
             exponent = angle**2 * inverse / 2 - times * angle * (1 - 1e-9)
-            bound = np.exp(np.minimum(exponent + 1e-9, 700.0)) * swollen + floor
+            # A bound that overflows is none.
+            with np.errstate(over="ignore"):
+                bound = np.exp(np.minimum(exponent + 1e-9, 700.0)) * swollen + floor
             # On the way to the angle the corners must not grow.
             best = np.minimum(best, np.where(2 * times >= angle * inverse, bound, 1.0))
         return best
