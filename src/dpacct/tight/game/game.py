@@ -21,7 +21,7 @@ from dpacct.budget import Interval
 from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import Array
 from dpacct.pairs.dominating import Direction
-from dpacct.rounds import Adjacency, Round, Schedule
+from dpacct.rounds import Round, Schedule
 from dpacct.tight.game.answers import (
     crossing,
     lower_delta,
@@ -33,7 +33,7 @@ from dpacct.tight.game.answers import (
 from dpacct.tight.game.backward import Frame, rounds_above
 from dpacct.tight.game.cover import default_cover
 from dpacct.tight.game.gap import narrow_epsilon
-from dpacct.tight.game.guided import guided_cover, spread_of
+from dpacct.tight.game.guided import guided_cover, has_cells, spread_of
 from dpacct.tight.game.kernels import (
     cell_kernel,
     cell_side,
@@ -62,12 +62,13 @@ _CELLS = (
     (_FINE_SHARE, 5e-4, _LONG),
     (_DEFAULT_SHARE, 1e-3, _LONG),
     (_MIDDLE_SHARE, 2e-3, _LONG),
-    (_COARSE_SHARE, math.inf, MOST_EFFORT),
+    (_COARSE_SHARE, 4e-3, MOST_EFFORT),
+    (_COARSE_SHARE, math.inf, 2 * MOST_EFFORT),
 )
 # How much more that is where time is short, and where so many cells would be affordable.
 _USUAL, _FINE, _PLENTY, _FEWEST, _MOST_CELLS = 5e-4, 2e-4, 250, 12, 200
-# An epsilon of so few deviations depends on how much the last rounds gain.
-_NEAR = (0.1, 1.4)
+# An epsilon of so few deviations depends on how much the last rounds gain, if rounds are some.
+_NEAR, _SOME = (0.1, 1.4), 100
 
 
 def game_epsilon(schedule: Schedule, delta: float, gap: float | None = None) -> Interval:
@@ -218,7 +219,7 @@ def _start(
     quiet = min(round_.noise_multiplier for round_ in schedule.distinct()) >= _MIXED
     plan, positions = plan_with(_DEFAULT_SHARE), Thinned(default_cover())
     near = _NEAR[0] < plan.epsilon / spread_of(plan) < _NEAR[1]
-    near = near and schedule.adjacency is Adjacency.REPLACE_ONE
+    near = near and schedule.rounds >= _SOME and has_cells(schedule)
     if not near and effort_above(schedule, plan.upper, positions) <= (_QUICK if quiet else _FEW):
         return plan, positions
     for share, most in _MIXTURES if quiet and not near else ():
