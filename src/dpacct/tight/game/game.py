@@ -63,7 +63,7 @@ _CELLS = (
     (_DEFAULT_SHARE, 1e-3, _LONG),
     (_MIDDLE_SHARE, 2e-3, _LONG),
     (_COARSE_SHARE, 4e-3, MOST_EFFORT),
-    (_COARSE_SHARE, math.inf, 2 * MOST_EFFORT),
+    (_COARSE_SHARE, 1e-2, 2 * MOST_EFFORT),
 )
 # How much more that is where time is short, and where so many cells would be affordable.
 _USUAL, _FINE, _PLENTY, _FEWEST, _MOST_CELLS = 5e-4, 2e-4, 250, 12, 200
