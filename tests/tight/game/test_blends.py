@@ -15,7 +15,6 @@ from dpacct.tight.game import kinds as rounding
 from dpacct.tight.game import stages
 from dpacct.tight.game.answers import upper_epsilon
 from dpacct.tight.game.blends import Blend, Part, blends, share_of_less_noise
-from dpacct.tight.game.cover import small_cover
 from dpacct.tight.game.game import game_delta
 from dpacct.tight.game.gap import narrow_epsilon
 from dpacct.tight.game.kinds import fewer_kinds
@@ -23,6 +22,7 @@ from dpacct.tight.game.plan import plan_at_delta
 from dpacct.tight.game.strategies import add_pair, remove_pair
 from dpacct.tight.game.triangles import Triangle, profile
 from tests.oracles.fixed_size_game import fixed_size_last, two_rounds
+from tests.tight.game.covers import small_cover
 
 LOSSES = np.array([0.0, 1e-3, 0.02, 0.1, 0.4, 1.1, 3.0, 8.0])
 

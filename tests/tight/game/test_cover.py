@@ -11,11 +11,10 @@ from dpacct.tight.game.cover import (
     Cover,
     covers,
     default_cover,
-    rare_cover,
-    small_cover,
     split,
     without_spare,
 )
+from tests.tight.game.covers import rare_cover, small_cover
 
 WHOLE = Cell.whole()
 

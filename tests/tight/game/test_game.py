@@ -19,7 +19,6 @@ from dpacct.tight.composition import Composition
 from dpacct.tight.engines import find_engine
 from dpacct.tight.game import game, gap, plan, stages
 from dpacct.tight.game.answers import lower_delta, lower_epsilon, upper_epsilon
-from dpacct.tight.game.cover import Cover, default_cover, rare_cover, small_cover
 from dpacct.tight.game.curve import curve_delta
 from dpacct.tight.game.game import (
     game_delta,
@@ -32,10 +31,10 @@ from dpacct.tight.game.laws import Kernel
 from dpacct.tight.game.plan import plan_at_delta, plan_at_epsilon
 from dpacct.tight.game.rounds import moment_law
 from dpacct.tight.game.strategies import add_pair
-from dpacct.tight.game.thinned import Thinned
 from dpacct.tight.game.triangles import Triangle, not_too_flat, profile
 from tests.oracles.fixed_size_game import fixed_size_last, line_then, one_pair_last, two_rounds
 from tests.strategies import log_uniform
+from tests.tight.game.covers import small_cover
 
 SVHN = 2000**-1.1
 ENGINE = find_engine("contour")
@@ -204,29 +203,6 @@ def test_windows_do_not_lose_large_steps(
     full = ends()
     assert kept[0] >= full[0] * (1 - 1e-5)
     assert kept[1] <= full[1] * (1 + 1e-5)
-
-
-def test_cells_for_small_rates_and_little_noise_leave_little() -> None:
-    """58 cells leave less than the 85 others do."""
-    schedule, delta = 200 * Round(1.0, Uniform(5, 1000)), 1e-5
-    usual = plan_at_delta(schedule, delta, 4e-3)
-    lower = lower_epsilon(schedule, usual, delta)
-    found, other = (
-        upper_epsilon(schedule, usual, c, delta) for c in (rare_cover(), default_cover())
-    )
-    assert found <= lower * 1.0036 < other
-
-
-@pytest.mark.parametrize(
-    ("cohort", "rounds", "cover"),
-    [(5, 1000, rare_cover()), (5, 50, default_cover()), (200, 500, default_cover())],
-)
-def test_many_rounds_of_a_small_rate_get_cells_of_their_own(
-    cohort: int, rounds: int, cover: Cover
-) -> None:
-    schedule = rounds * Round(1.0, Uniform(cohort, 1000))
-    _, positions = game._start(schedule, lambda share: plan_at_delta(schedule, 1e-5, share))
-    assert positions == Thinned(cover)
 
 
 def test_a_plan_of_many_kinds_is_made_from_the_laws_of_a_few(

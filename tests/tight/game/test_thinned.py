@@ -6,11 +6,13 @@ import pytest
 from dpacct.rounds import Round, Uniform
 from dpacct.tight.game import thinned
 from dpacct.tight.game.answers import upper_epsilon
-from dpacct.tight.game.cover import Cell, Cover, covers, rare_cover, small_cover
+from dpacct.tight.game.cover import Cell, Cover, covers
 from dpacct.tight.game.kernels import reach_of
+from dpacct.tight.game.laws import Kernel
 from dpacct.tight.game.plan import plan_at_delta
 from dpacct.tight.game.rounds import laws_above
 from dpacct.tight.game.thinned import Thinned, thinned_laws
+from tests.tight.game.covers import rare_cover, small_cover
 from tests.tight.game.test_laws import own_profile
 from tests.tight.game.test_mixtures import NOISE, RATE, STEP, check_above_all_triangles
 
@@ -19,9 +21,9 @@ REACH = reach_of(RATE, NOISE, STEP, NEGLIGIBLE)[0]
 
 
 def test_every_triangle_is_worth_less_than_the_best_law_that_is_kept() -> None:
-    laws = thinned_laws(RATE, NOISE, STEP, REACH, NEGLIGIBLE, small_cover())
+    laws = thinned_laws(RATE, NOISE, STEP, REACH, NEGLIGIBLE, small_cover()).values()
     assert len(laws) < len(small_cover())
-    check_above_all_triangles(laws, 11)
+    check_above_all_triangles(list(laws), 11)
 
 
 @pytest.mark.parametrize(("noise", "cohort"), [(1.2, 5), (1.2, 50), (4.0, 20)])
@@ -49,10 +51,12 @@ def test_a_cell_that_was_left_out_in_vain_gets_its_law(monkeypatch: pytest.Monke
     thinned_laws.cache_clear()
     assert len(guessed) > 2
     losses = STEP * np.array([1.0, 5.0, 20.0])
-    best = [max(own_profile(law, STEP, losses)[k] for law in found) for k in range(3)]
-    assert [max(own_profile(law, STEP, losses)[k] for law in guessed) for k in range(3)] == (
-        pytest.approx(best, rel=1e-6)
-    )
+
+    def best(laws: dict[int, Kernel]) -> list[float]:
+        profiles = [own_profile(law, STEP, losses) for law in laws.values()]
+        return [max(profile[k] for profile in profiles) for k in range(3)]
+
+    assert best(guessed) == pytest.approx(best(found), rel=1e-6)
 
 
 def test_two_laws_are_the_fewest() -> None:

@@ -8,6 +8,7 @@ coordinate lies a third of the size above the corner.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from fractions import Fraction
 from functools import cache
@@ -39,37 +40,71 @@ class Cell(NamedTuple):
 
 
 Cover = tuple[Cell, ...]
+Corner = tuple[int, int, int]
 
 
 def covers(cells: Iterable[Cell]) -> bool:
-    """Whether every triangle lies in one of the cells; exact.
+    """Whether every triangle lies in one of the cells; exact."""
+    corners, one = in_whole_numbers(cells)
+    return _hold_all(corners, one)
+
+
+def in_whole_numbers(cells: Iterable[Cell]) -> tuple[list[Corner], int]:
+    """Corners as multiples of one unit, and how many of these are one: exact, as the cells are."""
+    given = list(cells)
+    one = math.lcm(*(part.denominator for cell in given for part in cell))
+    return [corner_of(cell, one) for cell in given], one
+
+
+def corner_of(cell: Cell, one: int) -> Corner:
+    """A corner in units of which there are ``one`` in one, a multiple of all denominators."""
+    a, b, w = (part.numerator * (one // part.denominator) for part in cell)
+    return a, b, w
+
+
+def are_held(corner: Corner, others: Iterable[Corner], one: int) -> bool:
+    """Whether every triangle of a cell lies in one of the others."""
+    a, b, w = corner
+    size = one - a - b - w
+    # Seen from its corner, what others hold of a cell are cells again.
+    parts = [(max(o[0] - a, 0), max(o[1] - b, 0), max(o[2] - w, 0)) for o in others]
+    return _hold_all([part for part in parts if sum(part) <= size], size)
+
+
+def _hold_all(corners: list[Corner], one: int) -> bool:
+    """Whether cells hold all shares a + b + w = one.
 
     At one value of a, the cell (a0, b0, w0) with a0 <= a holds b from b0 to 1 - a - w0. As a grows,
     all these right ends and the last b, 1 - a, fall alike; so it is enough to look at the largest a
     of each stretch on which no cell begins.
     """
-    known = sorted(cells)
-    ends = sorted({cell.a for cell in known} | {Fraction(1)})
-    starts = [Fraction(0), *ends[:-1]] if ends[0] > 0 else ends[:-1]
+    if not one:
+        return bool(corners)
+    known = sorted((b, w, a) for a, b, w in corners)
+    ends = sorted({a for _, _, a in known} | {one})
+    starts = [0, *ends[:-1]] if ends[0] > 0 else ends[:-1]
     for start, end in zip(starts, ends[-len(starts) :], strict=True):
-        reached = Fraction(-1)
-        for b, w in sorted((cell.b, cell.w) for cell in known if cell.a <= start):
+        reached = -1
+        for b, w, a in known:
+            if a > start:
+                continue
             if b > max(reached, 0):
                 break
-            reached = max(reached, 1 - end - w)
-        if reached < 1 - end:
+            reached = max(reached, one - end - w)
+        if reached < one - end:
             return False
     return True
 
 
 def without_spare(cells: Cover) -> Cover:
     """The cover without cells that the others make superfluous."""
-    kept = list(cells)
+    corners, one = in_whole_numbers(cells)
+    kept = dict(zip(cells, corners, strict=True))
     for cell in sorted(cells, key=lambda cell: -cell.size):
-        others = [other for other in kept if other != cell]
-        if covers(others):
-            kept = others
-    return tuple(kept)
+        corner = kept.pop(cell)
+        if not are_held(corner, kept.values(), one):
+            kept[cell] = corner
+    return tuple(cell for cell in cells if cell in kept)
 
 
 def split(cells: Cover, chosen: Iterable[Cell]) -> Cover:
@@ -85,18 +120,6 @@ def split(cells: Cover, chosen: Iterable[Cell]) -> Cover:
 def default_cover() -> Cover:
     """The cells that serve most settings; `covers` is true of them."""
     return _read(_DEFAULT)
-
-
-@cache
-def rare_cover() -> Cover:
-    """For many rounds of a small rate and little noise, in which one loss may be large."""
-    return _read(_RARE)
-
-
-@cache
-def small_cover() -> Cover:
-    """Fewer cells, for very many rounds."""
-    return _read(_SMALL)
 
 
 def _read(corners: tuple[tuple[int, int, int], ...]) -> Cover:
@@ -127,30 +150,4 @@ _DEFAULT = (
     (495153, 0, 15552), (500337, 6912, 10368), (500337, 10368, 0), (507249, 0, 10368),
     (510705, 0, 6912), (510705, 6912, 0), (517617, 0, 4608), (517617, 4608, 0), (522225, 0, 3072),
     (522225, 3072, 0), (525297, 0, 2048), (525297, 2048, 0), (527345, 0, 0),
-)  # fmt: skip
-_SMALL = (
-    (0, 0, 295245), (0, 118098, 177147), (0, 177147, 118098), (0, 295245, 0), (118098, 0, 177147),
-    (118098, 177147, 78732), (118098, 255879, 0), (177147, 78732, 118098), (177147, 118098, 78732),
-    (196830, 177147, 52488), (196830, 229635, 0), (249318, 177147, 0), (255879, 0, 170586),
-    (255879, 52488, 118098), (255879, 118098, 52488), (255879, 170586, 0), (295245, 52488, 78732),
-    (295245, 78732, 52488), (308367, 0, 118098), (308367, 118098, 0), (347733, 0, 113724),
-    (347733, 34992, 78732), (347733, 78732, 0), (373977, 34992, 52488), (373977, 52488, 0),
-    (382725, 0, 78732), (408969, 0, 52488), (426465, 0, 34992), (426465, 34992, 0), (461457, 0, 0),
-)  # fmt: skip
-_RARE = (
-    (0, 0, 295245), (0, 118098, 255879), (0, 177147, 249318), (0, 229635, 196830),
-    (0, 255879, 170586), (0, 295245, 131220), (0, 347733, 78732), (0, 373977, 0),
-    (52488, 177147, 196830), (52488, 255879, 118098), (52488, 295245, 78732),
-    (78732, 118098, 229635), (78732, 170586, 177147), (78732, 229635, 118098), (78732, 295245, 0),
-    (118098, 0, 255879), (118098, 78732, 229635), (118098, 177147, 131220), (118098, 229635, 78732),
-    (118098, 255879, 0), (131220, 118098, 177147), (170586, 78732, 177147), (170586, 177147, 78732),
-    (177147, 118098, 131220), (177147, 170586, 78732), (196830, 0, 229635), (196830, 52488, 177147),
-    (196830, 177147, 0), (229635, 78732, 118098), (229635, 118098, 78732), (249318, 0, 177147),
-    (255879, 0, 170586), (255879, 52488, 118098), (255879, 118098, 52488), (255879, 170586, 0),
-    (295245, 78732, 52488), (308367, 0, 153090), (308367, 34992, 118098), (308367, 118098, 0),
-    (330237, 52488, 78732), (343359, 0, 118098), (347733, 0, 113724), (347733, 34992, 78732),
-    (347733, 78732, 0), (373977, 34992, 52488), (373977, 52488, 34992), (382725, 0, 78732),
-    (408969, 0, 75816), (408969, 23328, 52488), (408969, 52488, 0), (426465, 23328, 34992),
-    (426465, 34992, 0), (432297, 0, 52488), (449793, 0, 34992), (461457, 15552, 23328),
-    (461457, 23328, 0), (477009, 0, 23328), (484785, 0, 0),
 )  # fmt: skip

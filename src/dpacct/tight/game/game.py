@@ -31,12 +31,18 @@ from dpacct.tight.game.answers import (
     upper_epsilon,
 )
 from dpacct.tight.game.backward import Frame, rounds_above
-from dpacct.tight.game.cover import default_cover, rare_cover, small_cover
+from dpacct.tight.game.cover import default_cover
 from dpacct.tight.game.gap import narrow_epsilon
-from dpacct.tight.game.kernels import cell_kernel, cell_side, sampled_above, strategy_kernels
+from dpacct.tight.game.guided import guided_cover, has_cells, spread_of
+from dpacct.tight.game.kernels import (
+    cell_kernel,
+    cell_side,
+    known_values,
+    sampled_above,
+    strategy_kernels,
+)
 from dpacct.tight.game.mixtures import Mixing, mixing_laws
 from dpacct.tight.game.plan import GamePlan, plan_at_delta, plan_at_epsilon
-from dpacct.tight.game.played import is_game
 from dpacct.tight.game.refine import check_gap
 from dpacct.tight.game.rounds import Positions, check_schedule, directions
 from dpacct.tight.game.stages import are_bounded, effort_above, effort_below, needed, stages_above
@@ -49,9 +55,20 @@ _REMEMBERED = 32
 # The share of the noise that mixtures may give away, and the noise from which on they are better
 # than many cells: where one round's loss may be large, cells are.
 _SLACK, _MIXED = 2e-3, 2.0
-# Up to these rates, with less noise than that, other cells are of more use.
-_RARE = ((0.03, math.inf), (0.1, 1.3))
-_DEFAULT_SHARE, _MIDDLE_SHARE, _COARSE_SHARE = 1e-3, 2e-3, 4e-3
+_FINE_SHARE, _DEFAULT_SHARE, _MIDDLE_SHARE, _COARSE_SHARE = 5e-4, 1e-3, 2e-3, 4e-3
+_MIXTURES = ((_DEFAULT_SHARE, _LONG), (_COARSE_SHARE, MOST_EFFORT))
+# The share of epsilon that the grid may cost, and what cells may gain more than positions do.
+_CELLS = (
+    (_FINE_SHARE, 5e-4, _LONG),
+    (_DEFAULT_SHARE, 1e-3, _LONG),
+    (_MIDDLE_SHARE, 2e-3, _LONG),
+    (_COARSE_SHARE, 4e-3, MOST_EFFORT),
+    (_COARSE_SHARE, 1e-2, 2 * MOST_EFFORT),
+)
+# How much more that is where time is short, and where so many cells would be affordable.
+_USUAL, _FINE, _PLENTY, _FEWEST, _MOST_CELLS = 5e-4, 2e-4, 250, 12, 200
+# An epsilon of so few deviations depends on how much the last rounds gain, if rounds are some.
+_NEAR, _SOME = (0.1, 1.4), 100
 
 
 def game_epsilon(schedule: Schedule, delta: float, gap: float | None = None) -> Interval:
@@ -199,41 +216,39 @@ def _start(
     Raises:
         NotConverged: none is.
     """
-    noise = min(round_.noise_multiplier for round_ in schedule.distinct())
-    mixtures = ((_DEFAULT_SHARE, None, _LONG), (_COARSE_SHARE, None, MOST_EFFORT))
-    rates = [round_.sampling_rate for round_ in schedule.distinct() if is_game(round_)]
-    many, rare, small = (Thinned(c) for c in (default_cover(), rare_cover(), small_cover()))
-    quiet = noise >= _MIXED
-    seldom = any(max(rates, default=1.0) <= rate and noise < less for rate, less in _RARE)
-    # Where no mixtures are found the cells for small rates lose more than a coarser grid does.
-    coarser = ((_MIDDLE_SHARE, many, _LONG),) if quiet else ()
-    effort, mixed = math.inf, True
-    for share, cover, most in (
-        (_DEFAULT_SHARE, many, _QUICK if quiet else _FEW),
-        *(mixtures if quiet else ((_DEFAULT_SHARE, rare, _FEW), (_MIDDLE_SHARE, rare, _FEW))),
-        *(
-            coarser
-            if seldom
-            else ((_DEFAULT_SHARE, many, _LONG), (_MIDDLE_SHARE, many, MOST_EFFORT))
-        ),
-        (_DEFAULT_SHARE, rare, _LONG),
-        (_MIDDLE_SHARE, rare, MOST_EFFORT),
-        (_COARSE_SHARE, rare, MOST_EFFORT),
-        (_COARSE_SHARE, small, MOST_EFFORT),
-    ):
-        if cover is None and not mixed:
-            continue
+    quiet = min(round_.noise_multiplier for round_ in schedule.distinct()) >= _MIXED
+    plan, positions = plan_with(_DEFAULT_SHARE), Thinned(default_cover())
+    near = _NEAR[0] < plan.epsilon / spread_of(plan) < _NEAR[1]
+    near = near and schedule.rounds >= _SOME and has_cells(schedule)
+    if not near and effort_above(schedule, plan.upper, positions) <= (_QUICK if quiet else _FEW):
+        return plan, positions
+    for share, most in _MIXTURES if quiet and not near else ():
         plan = plan_with(share)
-        positions = cover or Mixing(_SLACK, plan.upper.tilt)
-        effort = effort_above(schedule, plan.upper, positions)
-        if effort <= most:
-            if are_bounded(schedule, plan, positions):
-                return plan, positions
+        mixing = Mixing(_SLACK, plan.upper.tilt)
+        if effort_above(schedule, plan.upper, mixing) <= most:
+            if are_bounded(schedule, plan, mixing):
+                return plan, mixing
             # On another grid there are none either.
-            mixed = False
+            break
+    effort = math.inf
+    for share, enough, most in _CELLS if near else _CELLS[1:]:
+        plan = plan_with(share)
+        effort = effort_above(schedule, plan.upper, positions)
+        found = _guided(schedule, plan, enough, most * len(positions.cover) / effort)
+        if found is not None:
+            return plan, found
     raise NotConverged(
         f"the game of {schedule.rounds} rounds would need {needed(effort, MOST_EFFORT)}"
     )
+
+
+def _guided(schedule: Schedule, plan: GamePlan, enough: float, affordable: float) -> Thinned | None:
+    """Cells chosen for this schedule, if so many are affordable as are needed."""
+    if affordable < _FEWEST:
+        return None
+    tolerance = _FINE if affordable >= _PLENTY else _USUAL
+    cover, reached = guided_cover(schedule, plan, tolerance, min(_MOST_CELLS, int(affordable)))
+    return Thinned(cover) if reached <= enough else None
 
 
 def _cheap(schedule: Schedule, frame: Frame) -> bool:
@@ -253,6 +268,7 @@ def forget() -> None:
         _upper_end,
         cell_kernel,
         cell_side,
+        known_values,
         mixing_laws,
         sampled_above,
         strategy_kernels,

@@ -18,9 +18,12 @@ from dpacct.pairs.dominating import Direction
 from dpacct.rounds import Adjacency, Schedule
 from dpacct.tight.game.answers import lower_epsilon, upper_epsilon
 from dpacct.tight.game.cover import Cover, default_cover, split
+from dpacct.tight.game.guided import guided_cover, has_cells, heaviest
+from dpacct.tight.game.kernels import reach_of
 from dpacct.tight.game.mixtures import Mixing
 from dpacct.tight.game.plan import GamePlan, plan_at_delta
 from dpacct.tight.game.refine import gains
+from dpacct.tight.game.rounds import rate_bounds
 from dpacct.tight.game.stages import (
     bounded_by,
     effort_above,
@@ -29,6 +32,7 @@ from dpacct.tight.game.stages import (
     stages_above,
     stages_plain,
 )
+from dpacct.tight.game.thinned import Thinned, thinned_laws
 
 # Losses times laws times rounds of all passes together: about a minute.
 MOST_REFINED = 6e9
@@ -37,7 +41,7 @@ _SHARE, _PART_OF_GAP, _COARSE_SHARE = 1e-3, 1 / 8, 4e-3
 _SLACKS = (0.2, 0.1)
 _MOST_CELLS = 400
 # One cell in so many is split at once.
-_PART = 12
+_PART = 6
 # A pass that brings the bound nearer by less than this share of what is missing is the last.
 _STALLED = 0.02
 # A look at what each cell adds, forward and backward, counts as so many passes.
@@ -101,10 +105,12 @@ def _narrow(schedule: Schedule, delta: float, found: _Found, direction: Directio
     found.spend(effort_below(schedule, plan.lower))
     found.lower = max(found.lower, lower_epsilon(schedule, plan, delta))
     _by_mixtures(schedule, plan, delta, found)
-    cover, coarse, reached = default_cover(), plan, math.inf
+    cover, _ = guided_cover(schedule, plan, found.gap * _PART_OF_GAP, _MOST_CELLS)
+    coarse, reached = plan, math.inf
     while not found.reached:
-        found.spend(effort_above(schedule, plan.upper, cover))
-        before, reached = reached, upper_epsilon(schedule, plan, cover, delta)
+        thinned = Thinned(cover)
+        found.spend(effort_above(schedule, plan.upper, thinned))
+        before, reached = reached, upper_epsilon(schedule, plan, thinned, delta)
         found.upper = min(found.upper, reached)
         if found.reached:
             return
@@ -112,7 +118,7 @@ def _narrow(schedule: Schedule, delta: float, found: _Found, direction: Directio
             raise NotConverged("more cells hardly help")
         if coarse is plan:
             coarse = plan_at_delta(schedule, delta, _COARSE_SHARE, direction=direction)
-        found.spend(_LOOKS * effort_above(schedule, coarse.upper, cover))
+        found.spend(_LOOKS * effort_above(schedule, coarse.upper, thinned))
         finer = refined(schedule, coarse, cover, found.upper)
         if finer == cover:
             raise NotConverged("no cell adds anything")
@@ -134,10 +140,21 @@ def _by_mixtures(schedule: Schedule, plan: GamePlan, delta: float, found: _Found
             found.upper = min(found.upper, upper_epsilon(schedule, plan, mixing, delta))
 
 
+def with_laws(schedule: Schedule, plan: GamePlan, cover: Cover) -> Cover:
+    """The cells that have laws of their own in the kind of round that matters most."""
+    round_, step = heaviest(schedule), plan.upper.step
+    rate, noise = rate_bounds(round_)[1], round_.noise_multiplier
+    reach = reach_of(rate, noise, step, plan.negligible)[0]
+    found = thinned_laws(rate, noise, step, reach, plan.negligible, cover)
+    return tuple(cover[k] for k in found)
+
+
 def refined(schedule: Schedule, coarse: GamePlan, cover: Cover, epsilon: float) -> Cover:
     """The cover with those cells split that add the most; itself if none adds anything."""
     frame = coarse.upper
-    above = stages_above(schedule, coarse, frame, cover)
+    # Cells without a law lie below a mixture of others, and gain no more than the better of these.
+    laws = with_laws(schedule, coarse, cover) if has_cells(schedule) else cover
+    above = stages_above(schedule, coarse, frame, laws)
     simple = stages_plain(bounded_by(schedule)[0], coarse, frame)
     # Of a mean the part with the largest share tells enough.
     stages = [
@@ -145,8 +162,8 @@ def refined(schedule: Schedule, coarse: GamePlan, cover: Cover, epsilon: float) 
         for (mean, count), (plain, _) in zip(above, simple, strict=True)
     ]
     _, found = gains(stages, frame, -epsilon)
-    if len(found) < len(cover) or not found.any():
+    if len(found) < len(laws) or not found.any():
         return cover
     order = np.argsort(found)[::-1]
-    most = [int(k) for k in order[: max(2, len(cover) // _PART)]]
-    return split(cover, [cover[k] for k in most if found[k] > 0])
+    most = [int(k) for k in order[: max(2, len(laws) // _PART)]]
+    return split(cover, [laws[k] for k in most if found[k] > 0])

@@ -48,9 +48,19 @@ def cell_side(
     rate: float, noise: float, triangle: Triangle, step: float, reach: int, negligible: float
 ) -> Side:
     """Masses above a triangle's profile, for losses of one sign."""
-    points = points_to(reach)
-    values = side_values(rate, noise, triangle, grid_losses(points, step), negligible)
-    return dominating_side(points, step, values)
+    values = known_values(rate, noise, triangle, step, reach, negligible)
+    return dominating_side(points_to(reach), step, values)
+
+
+@lru_cache(maxsize=4096)
+def known_values(
+    rate: float, noise: float, triangle: Triangle, step: float, reach: int, negligible: float
+) -> Array:
+    """`side_values` at `points_to`, not to be changed: covers are chosen and bounded by them."""
+    losses = grid_losses(points_to(reach), step)
+    found = side_values(rate, noise, triangle, losses, negligible)
+    found.flags.writeable = False
+    return found
 
 
 def side_values(

@@ -117,7 +117,8 @@ def _laws_of_cells(
     negligible: float,
 ) -> list[Kernel]:
     if isinstance(positions, Thinned):
-        return list(thinned_laws(rate, noise, step, reach[0], negligible, positions.cover))
+        found = thinned_laws(rate, noise, step, reach[0], negligible, positions.cover)
+        return list(found.values())
     return [cell_kernel(rate, noise, cell, step, reach, negligible) for cell in positions]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from dpacct.numerics.rounding import Array
 from dpacct.tight.game.cover import Cover
-from dpacct.tight.game.kernels import points_to
+from dpacct.tight.game.kernels import known_values, points_to
 from dpacct.tight.game.laws import Kernel, Side, dominating_kernel, dominating_side, profile_below
 from dpacct.tight.game.mixtures import FLOOR, Grid, below_a_mixture
 from dpacct.tight.game.triangles import Triangle
@@ -35,7 +35,7 @@ class Thinned:
 @lru_cache(maxsize=128)
 def thinned_laws(
     rate: float, noise: float, step: float, reach: int, negligible: float, cover: Cover
-) -> tuple[Kernel, ...]:
+) -> dict[int, Kernel]:
     """Laws such that each cell of the cover is below one, or below a mixture of two.
 
     Args:
@@ -44,14 +44,13 @@ def thinned_laws(
         reach: points that losses of either sign reach at least.
         negligible: probability that may be lost to infinite losses.
         cover: at least three cells.
+    Returns:
+        The laws, by the places of their cells in the cover.
     """
     grid = Grid(rate, noise, step, points_to(reach), negligible)
-    known: dict[tuple[float, float], Array] = {}
 
     def values(b: float, w: float) -> Array:
-        if (b, w) not in known:
-            known[b, w] = grid.values(Triangle(b, w), noise)
-        return known[b, w]
+        return known_values(rate, noise, Triangle(b, w), step, reach, negligible)
 
     halves = [
         (values(float(cell.b), float(cell.w)), values(float(cell.a), float(cell.w)))
@@ -64,7 +63,7 @@ def thinned_laws(
     for k in set(range(len(cover))) - laws.keys():
         if not below_a_mixture(every[k], rows):
             laws[k] = _law(grid, halves[k])
-    return tuple(dominating_kernel(rising, falling, step) for rising, falling in laws.values())
+    return {k: dominating_kernel(rising, falling, step) for k, (rising, falling) in laws.items()}
 
 
 def _chosen(cover: Cover, values: Array, rows: Array) -> list[int]:
