@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from dpacct.rounds import Adjacency, Phase, Round, Schedule, Uniform
-from dpacct.tight.game import game, guided
+from dpacct.tight.game import guided
+from dpacct.tight.game.affordable import MOST_EFFORT, affordable
 from dpacct.tight.game.answers import lower_epsilon, upper_epsilon
 from dpacct.tight.game.cover import Cell, are_held, covers, default_cover, in_whole_numbers
 from dpacct.tight.game.guided import guided_cover
-from dpacct.tight.game.plan import plan_at_delta
+from dpacct.tight.game.plan import plan_at_delta, plan_at_epsilon
+from dpacct.tight.game.stages import effort_above
 from dpacct.tight.game.thinned import Thinned
 from tests.tight.game.covers import small_cover
 
@@ -72,7 +74,7 @@ def test_few_chosen_cells_leave_little() -> None:
 def test_a_setting_gets_cells_of_its_own_where_the_usual_ones_take_long() -> None:
     for rounds, usual in ((50, True), (500, False)):
         schedule = rounds * Round(1.0, Uniform(200, 1000))
-        _, positions = game._start(
+        _, positions = affordable(
             schedule, lambda share, plays=schedule: plan_at_delta(plays, 1e-5, share)
         )
         assert isinstance(positions, Thinned)
@@ -80,11 +82,11 @@ def test_a_setting_gets_cells_of_its_own_where_the_usual_ones_take_long() -> Non
         assert covers(positions.cover)
 
 
-def test_zero_out_and_the_kind_that_matters_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zero_out_and_the_kinds_that_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Round] = []
 
-    def noted(round_: Round, *_: object) -> tuple[tuple[Cell, ...], float]:
-        asked.append(round_)
+    def noted(kinds: tuple[tuple[Round, int], ...], *_: object) -> tuple[tuple[Cell, ...], float]:
+        asked.extend(round_ for round_, _ in kinds)
         return default_cover(), 0.0
 
     monkeypatch.setattr(guided, "_cover", noted)
@@ -92,7 +94,36 @@ def test_zero_out_and_the_kind_that_matters_most(monkeypatch: pytest.MonkeyPatch
     schedule = Schedule((Phase(few, 3), Phase(many, 300)))
     plan = plan_at_delta(schedule, 1e-5, 4e-3)
     guided_cover(schedule, plan, 1e-3)
-    assert asked == [many]
+    assert asked == [many, few]
     zeroed = 20 * Round(2.0, Uniform(10, 100), Adjacency.ZERO_OUT)
     assert guided_cover(zeroed, plan, 1e-3) == (default_cover(), 0.0)
-    assert asked == [many]
+    assert asked == [many, few]
+
+
+def test_a_cover_of_several_kinds_leaves_little_to_each() -> None:
+    """Cells chosen for the kind that is worth most leave one percent."""
+    schedule = Schedule(Phase(Round(1 + k, Uniform(50 + 50 * k, 1000)), 20) for k in range(3))
+    plan = plan_at_delta(schedule, 1e-5, 4e-3)
+    cells, _ = guided_cover(schedule, plan, 5e-4)
+    assert covers(cells)
+    lower = lower_epsilon(schedule, plan, 1e-5)
+    assert lower < upper_epsilon(schedule, plan, Thinned(cells), 1e-5) <= lower * 1.006
+
+
+@pytest.mark.parametrize("noise", [0.45, 1.2])
+def test_what_the_usual_cells_can_do_is_not_given_up(noise: float) -> None:
+    """Where kinds differ, or chosen cells are not good enough, it is the usual ones that count."""
+    schedule = 110 * Round(5.6, Uniform(1, 2)) + 2 * Round(noise, Uniform(8, 10))
+    _, positions = affordable(schedule, lambda share: plan_at_epsilon(schedule, 4.0, share))
+    assert positions == Thinned(default_cover())
+
+
+def test_zero_out_over_many_rounds_takes_fewer_angles() -> None:
+    schedule = 4000 * Round(1.5, Uniform(50, 1000), Adjacency.ZERO_OUT)
+    plan, positions = affordable(schedule, lambda share: plan_at_delta(schedule, 1e-5, share))
+    assert effort_above(schedule, plan.upper, positions) <= MOST_EFFORT
+
+
+def test_a_cell_without_triangles_is_held() -> None:
+    assert are_held((3, 2, 4), [(0, 0, 1)], 2)
+    assert are_held((3, 2, 4), [], 2)

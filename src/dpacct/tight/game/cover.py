@@ -78,8 +78,8 @@ def _hold_all(corners: list[Corner], one: int) -> bool:
     all these right ends and the last b, 1 - a, fall alike; so it is enough to look at the largest a
     of each stretch on which no cell begins.
     """
-    if not one:
-        return bool(corners)
+    if one <= 0:
+        return bool(corners) or one < 0
     known = sorted((b, w, a) for a, b, w in corners)
     ends = sorted({a for _, _, a in known} | {one})
     starts = [0, *ends[:-1]] if ends[0] > 0 else ends[:-1]

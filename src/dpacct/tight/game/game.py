@@ -9,7 +9,6 @@ Statement, proofs and error bounds: docs/derivations/fixed-size-game.md.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +21,7 @@ from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import Array
 from dpacct.pairs.dominating import Direction
 from dpacct.rounds import Round, Schedule
+from dpacct.tight.game.affordable import affordable
 from dpacct.tight.game.answers import (
     crossing,
     lower_delta,
@@ -31,9 +31,7 @@ from dpacct.tight.game.answers import (
     upper_epsilon,
 )
 from dpacct.tight.game.backward import Frame, rounds_above
-from dpacct.tight.game.cover import default_cover
 from dpacct.tight.game.gap import narrow_epsilon
-from dpacct.tight.game.guided import guided_cover, has_cells, spread_of
 from dpacct.tight.game.kernels import (
     cell_kernel,
     cell_side,
@@ -41,34 +39,17 @@ from dpacct.tight.game.kernels import (
     sampled_above,
     strategy_kernels,
 )
-from dpacct.tight.game.mixtures import Mixing, mixing_laws
+from dpacct.tight.game.mixtures import mixing_laws
 from dpacct.tight.game.plan import GamePlan, plan_at_delta, plan_at_epsilon
 from dpacct.tight.game.refine import check_gap
-from dpacct.tight.game.rounds import Positions, check_schedule, directions
-from dpacct.tight.game.stages import are_bounded, effort_above, effort_below, needed, stages_above
-from dpacct.tight.game.thinned import Thinned, thinned_laws
+from dpacct.tight.game.rounds import check_schedule, directions
+from dpacct.tight.game.stages import effort_below, stages_above
+from dpacct.tight.game.thinned import thinned_laws
 
-# Losses times laws times rounds: about one second, two, ten and thirty, and for two strategies.
-_FEW, _QUICK, _LONG, MOST_EFFORT, _CHEAP = 5.5e7, 1e8, 8e8, 2e9, 1e9
+# Losses times laws times rounds for two strategies.
+_CHEAP = 1e9
 # Answers that are kept.
 _REMEMBERED = 32
-# The share of the noise that mixtures may give away, and the noise from which on they are better
-# than many cells: where one round's loss may be large, cells are.
-_SLACK, _MIXED = 2e-3, 2.0
-_FINE_SHARE, _DEFAULT_SHARE, _MIDDLE_SHARE, _COARSE_SHARE = 5e-4, 1e-3, 2e-3, 4e-3
-_MIXTURES = ((_DEFAULT_SHARE, _LONG), (_COARSE_SHARE, MOST_EFFORT))
-# The share of epsilon that the grid may cost, and what cells may gain more than positions do.
-_CELLS = (
-    (_FINE_SHARE, 5e-4, _LONG),
-    (_DEFAULT_SHARE, 1e-3, _LONG),
-    (_MIDDLE_SHARE, 2e-3, _LONG),
-    (_COARSE_SHARE, 4e-3, MOST_EFFORT),
-    (_COARSE_SHARE, 1e-2, 2 * MOST_EFFORT),
-)
-# How much more that is where time is short, and where so many cells would be affordable.
-_USUAL, _FINE, _PLENTY, _FEWEST, _MOST_CELLS = 5e-4, 2e-4, 250, 12, 200
-# An epsilon of so few deviations depends on how much the last rounds gain, if rounds are some.
-_NEAR, _SOME = (0.1, 1.4), 100
 
 
 def game_epsilon(schedule: Schedule, delta: float, gap: float | None = None) -> Interval:
@@ -120,7 +101,7 @@ def _upper_end(schedule: Schedule, delta: float, direction: Direction) -> tuple[
     Raises:
         NotConverged: no positions are affordable.
     """
-    plan, positions = _start(schedule, _at_delta(schedule, delta, direction))
+    plan, positions = affordable(schedule, _at_delta(schedule, delta, direction))
     return upper_epsilon(schedule, plan, positions, delta), plan.share
 
 
@@ -145,7 +126,7 @@ def prefix_upper_epsilons(round_: Round, rounds: int, delta: float) -> Array:
     schedule = rounds * round_
     found = np.zeros(rounds + 1)
     for direction in _checked_directions(schedule):
-        plan, positions = _start(schedule, _at_delta(schedule, delta, direction))
+        plan, positions = affordable(schedule, _at_delta(schedule, delta, direction))
         stages = stages_above(schedule, plan, plan.upper, positions)
         each = [crossing(w, plan.upper, delta) for w in rounds_above(stages, plan.upper)]
         found = np.maximum(found, each)
@@ -170,7 +151,7 @@ def deltas_at(
         As `game_epsilon`.
     """
     check_schedule(schedule)
-    plan, positions = _start(schedule, _at_delta(schedule, delta, direction))
+    plan, positions = affordable(schedule, _at_delta(schedule, delta, direction))
     frame = plan.upper
     if whole:
         frame = replace(frame, size=max(frame.size, 2 * abs(frame.first)))
@@ -184,7 +165,7 @@ def game_delta(schedule: Schedule, epsilon: float) -> Interval:
         return Interval(0.0, 0.0)
     found: list[Interval] = []
     for direction in directions(schedule):
-        plan, positions = _start(
+        plan, positions = affordable(
             schedule,
             lambda share, way=direction: plan_at_epsilon(schedule, epsilon, share, direction=way),
         )
@@ -206,49 +187,6 @@ def _at_delta(
     schedule: Schedule, delta: float, direction: Direction
 ) -> Callable[[float], GamePlan]:
     return lambda share: plan_at_delta(schedule, delta, share, both=False, direction=direction)
-
-
-def _start(
-    schedule: Schedule, plan_with: Callable[[float], GamePlan]
-) -> tuple[GamePlan, Positions]:
-    """A plan and positions that are affordable, the best first.
-
-    Raises:
-        NotConverged: none is.
-    """
-    quiet = min(round_.noise_multiplier for round_ in schedule.distinct()) >= _MIXED
-    plan, positions = plan_with(_DEFAULT_SHARE), Thinned(default_cover())
-    near = _NEAR[0] < plan.epsilon / spread_of(plan) < _NEAR[1]
-    near = near and schedule.rounds >= _SOME and has_cells(schedule)
-    if not near and effort_above(schedule, plan.upper, positions) <= (_QUICK if quiet else _FEW):
-        return plan, positions
-    for share, most in _MIXTURES if quiet and not near else ():
-        plan = plan_with(share)
-        mixing = Mixing(_SLACK, plan.upper.tilt)
-        if effort_above(schedule, plan.upper, mixing) <= most:
-            if are_bounded(schedule, plan, mixing):
-                return plan, mixing
-            # On another grid there are none either.
-            break
-    effort = math.inf
-    for share, enough, most in _CELLS if near else _CELLS[1:]:
-        plan = plan_with(share)
-        effort = effort_above(schedule, plan.upper, positions)
-        found = _guided(schedule, plan, enough, most * len(positions.cover) / effort)
-        if found is not None:
-            return plan, found
-    raise NotConverged(
-        f"the game of {schedule.rounds} rounds would need {needed(effort, MOST_EFFORT)}"
-    )
-
-
-def _guided(schedule: Schedule, plan: GamePlan, enough: float, affordable: float) -> Thinned | None:
-    """Cells chosen for this schedule, if so many are affordable as are needed."""
-    if affordable < _FEWEST:
-        return None
-    tolerance = _FINE if affordable >= _PLENTY else _USUAL
-    cover, reached = guided_cover(schedule, plan, tolerance, min(_MOST_CELLS, int(affordable)))
-    return Thinned(cover) if reached <= enough else None
 
 
 def _cheap(schedule: Schedule, frame: Frame) -> bool:

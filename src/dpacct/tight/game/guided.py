@@ -74,7 +74,7 @@ class _Gains:
 def guided_cover(
     schedule: Schedule, plan: GamePlan, tolerance: float, most: int = MOST_CELLS
 ) -> tuple[Cover, float]:
-    """A cover for the kind of round that matters most.
+    """A cover for the kinds of rounds that matter most, and those that differ most.
 
     Args:
         schedule, plan: what is played, and where.
@@ -85,7 +85,7 @@ def guided_cover(
     """
     if not has_cells(schedule):
         return default_cover(), 0.0
-    return _cover(heaviest(schedule), plan, tolerance, most)
+    return _cover(_looked_at(schedule), plan, tolerance, most)
 
 
 def has_cells(schedule: Schedule) -> bool:
@@ -100,6 +100,16 @@ def heaviest(schedule: Schedule) -> Round:
     return max(filter(is_game, counts), key=lambda one: counts[one] * _weight(one))
 
 
+def _looked_at(schedule: Schedule) -> tuple[tuple[Round, int], ...]:
+    """Kinds of rounds and how many there are: what serves these serves those between them."""
+    counts = {one: count for one, count in schedule.distinct().items() if is_game(one)}
+    found = [heaviest(schedule), max(counts, key=lambda one: counts[one])]
+    for end in (min, max):
+        found.append(end(counts, key=lambda one: one.noise_multiplier))
+        found.append(end(counts, key=lambda one: one.sampling_rate))
+    return tuple((one, counts[one]) for one in dict.fromkeys(found))
+
+
 def spread_of(plan: GamePlan) -> float:
     """The deviation of the tilted sum of losses; a Gaussian's, where it is not known."""
     return plan.deviation or math.sqrt(plan.epsilon / (plan.upper.tilt + 0.5))
@@ -110,20 +120,26 @@ def _weight(round_: Round) -> float:
 
 
 @lru_cache(maxsize=64)
-def _cover(round_: Round, plan: GamePlan, tolerance: float, most: int) -> tuple[Cover, float]:
+def _cover(
+    kinds: tuple[tuple[Round, int], ...], plan: GamePlan, tolerance: float, most: int
+) -> tuple[Cover, float]:
     frame = plan.upper
     tilts = np.maximum(frame.tilt + _AWAY / spread_of(plan), _LEAST_TILT * frame.tilt)
-    gains = _gains(round_, plan, tilts)
-    side = [
-        gains.of(Cell(share, 1 - share, Fraction(0)))
-        for share in (Fraction(k, _POSITIONS) for k in range(_POSITIONS + 1))
-    ]
-    best = np.max(side, axis=0)
-    worth = tilts * (tilts + 1) * best
-    weights = worth / worth[0] / np.hypot(1.0, _AWAY) / best
+    every = [_gains(round_, plan, tilts) for round_, _ in kinds]
+    best = [_best(gains) for gains in every]
+    moments = [tilts * (tilts + 1) * most_of for most_of in best]
+    worth = [count * np.log1p(moment) for (_, count), moment in zip(kinds, moments, strict=True)]
+    # A kind that is worth little may gain more: what all gain together counts.
+    weights = [
+        np.minimum(1.0, len(kinds) * part / sum(worth)) * moment / moment[0] / most_of
+        for part, moment, most_of in zip(worth, moments, best, strict=True)
+    ] / np.hypot(1.0, _AWAY)
 
     def excess(cell: Cell) -> float:
-        return float(np.max(weights * (gains.of(cell) - best)))
+        return max(
+            float(np.max(weight * (gains.of(cell) - most_of)))
+            for gains, weight, most_of in zip(every, weights, best, strict=True)
+        )
 
     kept: dict[Cell, Corner] = {}
     waiting: list[tuple[float, Cell]] = []
@@ -144,6 +160,12 @@ def _cover(round_: Round, plan: GamePlan, tolerance: float, most: int) -> tuple[
                 if child not in kept:
                     add(child)
     return without_spare(tuple(sorted(kept))), -waiting[0][0]
+
+
+def _best(gains: _Gains) -> Array:
+    """What the best of a few positions on the longest side gains."""
+    shares = (Fraction(k, _POSITIONS) for k in range(_POSITIONS + 1))
+    return np.max([gains.of(Cell(share, 1 - share, Fraction(0))) for share in shares], axis=0)
 
 
 def _gains(round_: Round, plan: GamePlan, tilts: Array) -> _Gains:
