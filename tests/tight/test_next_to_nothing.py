@@ -96,7 +96,9 @@ def test_small_losses_within_the_step_count_for_their_decay() -> None:
 class FewRounds:
     """One kind of round of which the odds of large losses are known up to a share."""
 
-    def __init__(self, odds: float | mpf, off: float, count: float = 1e4, small_off: float = 0.0) -> None:
+    def __init__(
+        self, odds: float | mpf, off: float, count: float = 1e4, small_off: float = 0.0
+    ) -> None:
         self.count = count
         self.small = SimpleNamespace(log_moment=Bounds(np.array(-small_off), np.array(small_off)))
         log_odds = float(mp.log(odds))
