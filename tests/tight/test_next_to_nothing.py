@@ -213,3 +213,16 @@ def test_far_out_what_is_cut_off_counts(lost: float, monkeypatch: pytest.MonkeyP
 def test_where_nothing_is_left_less_is_proven_than_anyone_asks_for() -> None:
     found = far_delta(COMPOSITION, 3000.0)
     assert 0.0 < found <= NEXT_TO_NOTHING
+
+
+def test_two_rounds_that_both_have_next_to_impossible_losses_hold_the_truth() -> None:
+    """Under the tilt large losses outweigh small ones by more than e^600, in one of two rounds.
+
+    The truth by integration over x of one round against the delta of the other, 30 digits.
+    """
+    first = SampledGaussianPair(2.502028065047188e-05, 0.08622599175274306, Direction.REMOVE)
+    second = SampledGaussianPair(0.00011648133333613346, 0.2858051373105649, Direction.REMOVE)
+    both = Composition.of({first: 1, second: 1}, Direction.REMOVE)
+    bounds = FewLarge(both, 456.32862316695696, -577.0).delta(456.32862316695696)
+    assert bounds.lower <= math.exp(-577.7107191135354) * (1 + 1e-9)
+    assert bounds.upper >= math.exp(-577.7107191135354) * (1 - 1e-9)
