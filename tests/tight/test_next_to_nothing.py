@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from mpmath import mp, mpc, mpf
 
+from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import Array, Bounds
 from dpacct.pairs.dominating import Direction, SampledGaussianPair
 from dpacct.tight import complement, hardly_ever
@@ -95,10 +96,12 @@ def test_small_losses_within_the_step_count_for_their_decay() -> None:
 class FewRounds:
     """One kind of round of which the odds of large losses are known up to a share."""
 
-    def __init__(self, odds: float, off: float, count: float = 1e4, small_off: float = 0.0) -> None:
+    def __init__(
+        self, odds: float | mpf, off: float, count: float = 1e4, small_off: float = 0.0
+    ) -> None:
         self.count = count
         self.small = SimpleNamespace(log_moment=Bounds(np.array(-small_off), np.array(small_off)))
-        log_odds = math.log(odds)
+        log_odds = float(mp.log(odds))
         self.large = SimpleNamespace(
             log_moment=Bounds(np.array(log_odds - off), np.array(log_odds + off))
         )
@@ -116,6 +119,21 @@ def test_decay_holds_for_all_odds_within_their_bounds(share: float) -> None:
     exact = odds * math.exp(share * off)
     left, every = (1e4 * math.log1p(exact * part) for part in (0.01, 1.0))
     assert law.log_decay(1.0, 3).min() >= left - every
+
+
+@pytest.mark.parametrize("log_odds", [-600.0, 30.0, 599.0, 640.0, 680.0])
+@pytest.mark.parametrize("count", [1.0, 3.0])
+def test_odds_of_any_size_are_no_larger_than_they_say(log_odds: float, count: float) -> None:
+    law = JointLaw(cast("list[SplitLosses]", [FewRounds(mp.exp(log_odds), 1e-9, count)]))
+    with mp.workdps(700):
+        exact = mp.log((1 + mp.exp(mpf(log_odds))) ** count - 1)
+    assert law.log_moment.lower <= exact <= law.log_moment.upper
+    assert law.log_moment.upper - law.log_moment.lower <= 1e-5
+
+
+def test_odds_that_overflow_are_refused() -> None:
+    with pytest.raises(NotConverged, match="overflow"):
+        JointLaw(cast("list[SplitLosses]", [FewRounds(mp.exp(800), 1e-9)]))
 
 
 @pytest.mark.parametrize("moved", ["small", "large", "odds", "all"])
@@ -195,3 +213,16 @@ def test_far_out_what_is_cut_off_counts(lost: float, monkeypatch: pytest.MonkeyP
 def test_where_nothing_is_left_less_is_proven_than_anyone_asks_for() -> None:
     found = far_delta(COMPOSITION, 3000.0)
     assert 0.0 < found <= NEXT_TO_NOTHING
+
+
+def test_two_rounds_that_both_have_next_to_impossible_losses_hold_the_truth() -> None:
+    """Under the tilt large losses outweigh small ones by more than e^600, in one of two rounds.
+
+    The truth by integration over x of one round against the delta of the other, 30 digits.
+    """
+    first = SampledGaussianPair(2.502028065047188e-05, 0.08622599175274306, Direction.REMOVE)
+    second = SampledGaussianPair(0.00011648133333613346, 0.2858051373105649, Direction.REMOVE)
+    both = Composition.of({first: 1, second: 1}, Direction.REMOVE)
+    bounds = FewLarge(both, 456.32862316695696, -577.0).delta(456.32862316695696)
+    assert bounds.lower <= math.exp(-577.7107191135354) * (1 + 1e-9)
+    assert bounds.upper >= math.exp(-577.7107191135354) * (1 - 1e-9)

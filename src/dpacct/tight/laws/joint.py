@@ -12,12 +12,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import UNIT, Array, Bounds, ComplexArray
 from dpacct.tight.laws.decay import decay_table, log_of_power, log_one_plus
 from dpacct.tight.laws.split import SplitLosses
 
 # A relative error that is not worth a second attempt.
 _CLOSE = 1e-3
+# The exponential of a larger logarithm may overflow, and cutting it off would be no bound.
+_LARGEST = 700.0
 
 # Of small and large losses: phi(t) - 1, and bounds of their errors.
 _Shifts = tuple[ComplexArray, Array, ComplexArray, Array]
@@ -29,6 +32,9 @@ class JointLaw:
     Attributes:
         log_moment: bounds of the logarithm of its moment.
         log_small: the same of the outcomes with small losses alone.
+
+    Raises:
+        NotConverged: large losses outweigh small ones by more than a double can hold.
     """
 
     def __init__(self, kinds: list[SplitLosses]) -> None:
@@ -47,7 +53,9 @@ class JointLaw:
             - float(kind.small.log_moment.upper + kind.small.log_moment.lower) / 2
             for kind in kinds
         ]
-        self._odds = [math.exp(min(value, 600.0)) for value in log_odds]
+        if not max(log_odds) < _LARGEST:
+            raise NotConverged("the odds of large losses overflow under this tilt")
+        self._odds = [math.exp(value) for value in log_odds]
         self._excess = math.fsum(
             n * math.log1p(odds) for n, odds in zip(counts, self._odds, strict=True)
         )
