@@ -136,8 +136,12 @@ def add_rows(total: Tensor, rows: Tensor) -> None:
     Row by row on the CPU, and a piece at a time: torch first copies what it adds to a wider type.
     """
     if total.device.type == "cpu":
+        size = total.numel()
         for row in rows:
-            for left in range(0, len(row), _SLAB):
+            if size <= _SLAB:
+                total.add_(row)
+                continue
+            for left in range(0, size, _SLAB):
                 total[left : left + _SLAB].add_(row[left : left + _SLAB])
     else:
         total.add_(rows.sum(dim=0, dtype=total.dtype))
