@@ -24,7 +24,7 @@ from dpacct.fl.privacy.norms import MARGIN, at_least_single, row_norms
 _MANTISSA = 53
 # Coordinates that are bounded at a time: on a CPU what a cache holds, on a device enough for the
 # three times that it is waited for to be few.
-_SLAB, _DEVICE_SLAB = 1 << 18, 1 << 26
+_SLAB, _DEVICE_SLAB = 1 << 19, 1 << 26
 # More than there are people. The grid of float64 sums, and of the whole numbers of secure noise,
 # is finer than 2^-18 of the norm limit up to here.
 MAX_CONTRIBUTIONS = 2**33

@@ -40,12 +40,10 @@ class Isolation:
         self._anchor = Seal(anchor, broadcast.anchor)
         self._server = Seal(server, broadcast.server_state)
         self._model = loss.replica.seal()
-        self._method = (
-            "" if method is None else f"the method {method.name or type(method).__name__}"
-        )
+        others = suspects(method)
+        self._method = next(iter(others), "")
         hooked = method is not None and any(overrides(method, name) for name in _ON_CLIENTS)
         self._suspect = f"{self._method}, or " if hooked else ""
-        others = {} if method is None else {self._method: method}
         self.watch = loss.replica.watch(others, [*anchor.values(), *server.values()])
 
     def __enter__(self) -> Broadcast:
@@ -84,3 +82,8 @@ class Isolation:
             raise Unsupported(
                 f"{name} changes while a client trains; {_REASON}. Keep nothing between calls"
             )
+
+
+def suspects(method: Method | None) -> dict[str, object]:
+    """What is watched beside model and loss, by what an error calls it."""
+    return {} if method is None else {f"the method {method.name or type(method).__name__}": method}

@@ -26,9 +26,9 @@ from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.tensors import one_thread
 from dpacct.fl.trainers.dropout import OwnDropout, seeds_of_steps
-from dpacct.fl.trainers.isolation import Isolation
+from dpacct.fl.trainers.isolation import Isolation, suspects
 from dpacct.fl.trainers.lots import Lot, as_lot
-from dpacct.fl.trainers.recording import Compute, Recorder
+from dpacct.fl.trainers.recording import Compute, Group, Recorder
 from dpacct.fl.trainers.tasks import Broadcast, Task
 
 OneExample = Callable[[Tensor, Tensor, Tensor], Any]
@@ -98,12 +98,26 @@ class ExampleTrainer:
         """
         device = next(iter(broadcast.anchor.values())).device
         with one_thread(device):
-            isolation = Isolation(broadcast, self._loss, self._method)
-            with isolation as shown:
-                found = self._computed(self._filled(lot), shown, isolation.watch)
+            part = self._filled(lot)
+            found = self._replayed(part, broadcast)
+            if found is None:
+                isolation = Isolation(broadcast, self._loss, self._method)
+                with isolation as shown:
+                    found = self._computed(part, shown, isolation.watch)
         if isinstance(found, Tensor):
             return Updates([found.detach()], len(lot))
         return Updates([found[name].detach() for name in self._layout.names], len(lot))
+
+    def _replayed(self, part: Lot, broadcast: Broadcast) -> Params | None:
+        """By a recording, which calls nothing that could keep anything; None where there is none."""
+        replica = self._loss.replica
+        if not self._recorder.records or replica.seal().broken() is not None:
+            return None
+        watch = replica.noted(suspects(self._method))
+        if watch is None:
+            return None
+        group = Group.of(broadcast.anchor, part.data, seeds_of_steps(part.seeds, 1)[0])
+        return self._recorder.replay((watch, broadcast.step_size(1)), group)
 
     def _computed(self, part: Lot, shown: Broadcast, watch: Watch) -> Tensor | Params:
         """For each example a dictionary of tensors, or a vector [d]."""
@@ -112,8 +126,8 @@ class ExampleTrainer:
         if not self._plain or decay:
             step = vmap(self._any_step(shown, rate, decay))
             return cast("Tensor", step(data.inputs, data.targets, seeds))
-        steps, anchor = self._plain_steps(rate), shown.anchor
-        return self._recorder.compute(steps, (watch, rate), anchor, data.inputs, data.targets, seeds)
+        group = Group.of(shown.anchor, data, seeds)
+        return self._recorder.compute(self._plain_steps(rate), (watch, rate), group)
 
     def remember(
         self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast
