@@ -78,8 +78,8 @@ def seed_generators(seed: int, device: torch.device) -> None:
 def keep_freed_memory(device: torch.device) -> None:
     """Have the C library keep what is freed on a CPU for the next who asks, up to 64 MiB.
 
-    Otherwise glibc gives blocks of a few MiB back to the system at once, which then fills each page
-    with zeros anew. It learns from the largest block that is freed; beyond 32 MiB it learns nothing.
+    Otherwise glibc gives blocks of a few MiB back to the system at once, which then fills each
+    page with zeros anew. It learns from the largest block that is freed, up to 32 MiB.
     """
     if device.type == "cpu":
         torch.empty(_LARGEST_LEARNT, dtype=torch.uint8)

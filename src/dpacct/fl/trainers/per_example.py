@@ -109,7 +109,7 @@ class ExampleTrainer:
         return Updates([found[name].detach() for name in self._layout.names], len(lot))
 
     def _replayed(self, part: Lot, broadcast: Broadcast) -> Params | None:
-        """By a recording, which calls nothing that could keep anything; None where there is none."""
+        """By a recording, which calls no code that could keep anything; None without one."""
         replica = self._loss.replica
         if not self._recorder.records or replica.seal().broken() is not None:
             return None
@@ -159,7 +159,7 @@ class ExampleTrainer:
 
                 return cast("Params", grad(scaled)(anchor))
 
-            return cast("Params", vmap(one)(inputs, targets, seeds))
+            return vmap(one)(inputs, targets, seeds)
 
         return steps
 
