@@ -21,7 +21,8 @@ from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import copies
 from dpacct.fl.trainers import recording
 from dpacct.fl.trainers.dropout import OwnDropout
-from dpacct.fl.trainers.recording import Group, pooled, recorded
+from dpacct.fl.trainers.pooling import pooled
+from dpacct.fl.trainers.recording import Group, recorded
 from tests.fl.problems import convolutional, cross_entropy, flat, perceptron
 from tests.fl.test_examples import CLASSES, FEATURES, Silent, data
 
@@ -103,7 +104,7 @@ def test_a_replay_gives_the_same_bits(name: str):
     model = make()
     model(group_of(nn.Identity(), shape, tokens=tokens).inputs)
     steps = steps_of(model)
-    replay = recorded(steps, group_of(model, shape, 0, tokens))
+    replay = recorded(steps, group_of(model, shape, 0, tokens), list(model.buffers()))
     assert replay is not None
     for seed in (1, 2):
         group = group_of(model, shape, seed, tokens)
@@ -184,11 +185,13 @@ class Reading(nn.Linear):
 def test_what_is_more_than_operations_is_not_recorded(kind: str):
     model = Reading(kind)
     before = random.getstate(), torch.get_rng_state()
-    assert recorded(steps_of(model), group_of(model, (FEATURES,))) is None
+    assert recorded(steps_of(model), group_of(model, (FEATURES,)), list(model.buffers())) is None
     assert random.getstate() == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
     plain = Reading("none")
-    assert recorded(steps_of(plain), group_of(plain, (FEATURES,))) is not None
+    assert (
+        recorded(steps_of(plain), group_of(plain, (FEATURES,)), list(plain.buffers())) is not None
+    )
 
 
 # The groups of one kind of a trial before the first round are more than these.

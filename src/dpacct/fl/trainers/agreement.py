@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dpacct.fl.tensors import norm
 from dpacct.fl.trainers.doubled import doubled
+from dpacct.fl.trainers.replay import equal_bits
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer
 from dpacct.fl.trainers.vectorized import VectorizedTrainer
 
@@ -66,8 +67,7 @@ def replays_exactly(
         return False
     finally:
         trainer.replays = before
-    played, computed = found
-    return bool(((played == computed) | (played.isnan() & computed.isnan())).all())
+    return equal_bits(*found)
 
 
 def _told(error: Exception) -> str:

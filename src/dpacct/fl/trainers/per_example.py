@@ -28,7 +28,7 @@ from dpacct.fl.tensors import one_thread
 from dpacct.fl.trainers.dropout import OwnDropout, seeds_of_steps
 from dpacct.fl.trainers.isolation import Isolation, suspects
 from dpacct.fl.trainers.lots import Lot, as_lot
-from dpacct.fl.trainers.recording import Compute, Group, Recorder
+from dpacct.fl.trainers.recording import Compute, Group, RecordedGroups
 from dpacct.fl.trainers.tasks import Broadcast, Task
 
 OneExample = Callable[[Tensor, Tensor, Tensor], Any]
@@ -68,7 +68,7 @@ class ExampleTrainer:
         self._projects = overrides(method, "after_step")
         changes = ("gradient", "after_step", "local_update")
         self._plain = not any(overrides(method, name) for name in changes)
-        self._recorder = Recorder()
+        self._recorder = RecordedGroups()
 
     def admit(self, data: ClientData) -> bool:
         """See `Trainer`: every example."""
@@ -127,7 +127,8 @@ class ExampleTrainer:
             step = vmap(self._any_step(shown, rate, decay))
             return cast("Tensor", step(data.inputs, data.targets, seeds))
         group = Group.of(shown.anchor, data, seeds)
-        return self._recorder.compute(self._plain_steps(rate), (watch, rate), group)
+        steps, constants = self._plain_steps(rate), [*self._loss.replica.tensors.values()]
+        return self._recorder.compute(steps, (watch, rate), group, constants)
 
     def remember(
         self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast

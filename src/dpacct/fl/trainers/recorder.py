@@ -3,6 +3,7 @@
 Rule: a tensor is known if it was given, if it is one of the constants, or if a recorded operation
 made it. What is computed from any other is refused, and so is what the host has read (a value, or a
 shape that depends on values), and what draws random numbers: in a record they would stand for good.
+So is an operation that is not torch's own, which could run anybody's program.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _aten: Any = torch.ops.aten
 _tags: Any = torch.Tag
 _HOST = {_tags.data_dependent_output, _tags.dynamic_output_shape, _tags.nondeterministic_seeded}
+_OWN = ("aten", "prims")
 _INDEXED = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)
 # Where these change no form, they give back what they were given.
 _VIEWS = {
@@ -131,6 +133,8 @@ class Recorder(TorchDispatchMode):
 
     def _note(self, func: Any, args: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
         host, writes = _facts(func)
+        if func.namespace not in _OWN:
+            raise Refused
         if host and not (func in _INDEXED and not any(map(_is_mask, args[1]))):
             raise Refused
         arguments: list[Any] = self._placed(args)

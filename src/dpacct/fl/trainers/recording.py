@@ -16,14 +16,12 @@ reads (a comparison with other parameters shows that one).
 
 from __future__ import annotations
 
-import operator
 import pickle
 import random
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -35,6 +33,8 @@ from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import Params
 from dpacct.fl.tensors import forked_generators
 from dpacct.fl.trainers.failures import Trial
+from dpacct.fl.trainers.replay import Record, equal_bits, form
+from dpacct.fl.trainers.replay import recorded as recorded_of
 
 
 class Group(NamedTuple):
@@ -53,11 +53,14 @@ class Group(NamedTuple):
     @property
     def kind(self) -> tuple[object, ...]:
         """All but the values, and how torch would compute with them."""
-        tensors = (*self[1:], *self.anchor.values())
-        kinds = [(value.dtype, value.device, value.shape, value.stride()) for value in tensors]
         device = self.inputs.device.type
         auto = _torch.is_autocast_enabled(device), _torch.get_autocast_dtype(device)
-        return (*auto, *self.anchor, *kinds)
+        return (*auto, *self.anchor, *form(self.tensors))
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All of them, in a fixed order."""
+        return [*self.anchor.values(), *self[1:]]
 
 
 # Parameters, inputs, targets and seeds, to what is computed for each example.
@@ -65,21 +68,13 @@ Compute = Callable[[Params, Tensor, Tensor, Tensor], Params]
 
 # Groups of a small network that save what a recording takes, about.
 _WORTH = 16
-# Below so many channels, images lie no better with these last.
-_CHANNELS = 8
 # By how much parameters are changed when a recording is compared.
 _OTHER = 0.75
 _torch: Any = torch
-_pooling: Any = _torch.ops.aten.max_pool2d_with_indices.default
-_UNFIT = {
-    _torch.Tag.data_dependent_output,
-    _torch.Tag.dynamic_output_shape,
-    _torch.Tag.nondeterministic_seeded,
-}
 
 
 @dataclass(slots=True, eq=False)
-class Recorder:
+class RecordedGroups:
     """Computes groups, and records what it computes often.
 
     Attributes:
@@ -102,13 +97,19 @@ class Recorder:
             return None
         return self.recording(*group)
 
-    def compute(self, compute: Compute, basis: tuple[object, ...], group: Group) -> Params:
+    def compute(
+        self,
+        compute: Compute,
+        basis: tuple[object, ...],
+        group: Group,
+        constants: Sequence[Tensor],
+    ) -> Params:
         """``compute`` of a group, which is recorded if there were many like it.
 
         Args:
             compute: by `torch.func`. group: its arguments.
             basis: all that it depends on beside them, as values that are equal as long as that
-                stays as it is.
+                stays as it is. constants: tensors among that.
         """
         basis = (*basis, *group.kind)
         if basis != self.basis:
@@ -116,16 +117,17 @@ class Recorder:
             self.basis, self.seen, self.recording = basis, 0, None
         self.seen += 1
         if self.seen == _WORTH:
-            self.recording = recorded(compute, group)
+            self.recording = recorded(compute, group, constants)
         return compute(*group)
 
 
-def recorded(compute: Compute, group: Group) -> Compute | None:
+def recorded(compute: Compute, group: Group, constants: Sequence[Tensor] = ()) -> Compute | None:
     """A function that does what ``compute`` does on such groups; None where that is not sure.
 
     Args:
         compute: of one group. group: like any other; its parameters are read, of its examples
             nothing but their kind.
+        constants: tensors that it may read beside them; they stay where they are.
     """
     # Rule 3.
     blank = group._replace(
@@ -133,75 +135,42 @@ def recorded(compute: Compute, group: Group) -> Compute | None:
         targets=torch.zeros_like(group.targets),
         seeds=torch.zeros_like(group.seeds),
     )
-    proxies: Any = import_module("torch.fx.experimental.proxy_tensor")
+    names = list(group.anchor)
+    found: list[str] = []
+
+    def computed(*tensors: Tensor) -> list[Tensor]:
+        results = compute(dict(zip(names, tensors, strict=False)), *tensors[len(names) :])
+        found[:] = results
+        return list(results.values())
+
     with Trial(), _undisturbed(), torch.no_grad():
         before = _generators()
-        pure = functionalize(compute, remove="mutations")
-        module: Any = proxies.make_fx(pure)(*blank)
+        # Where nothing is written to, and where values cannot be read past torch.
+        pure: Any = functionalize(computed, remove="mutations")
+        _, record = recorded_of(pure, blank.tensors, constants)
         # Rules 4 and 5.
-        if _generators() == before and all(map(_fits, module.graph.nodes)):
-            _pool_quickly(module)
-            replay = _replay_of(module)
+        if record is not None and not record.writes and _generators() == before:
+            replay = _replay_of(record, list(found))
             others = {name: _OTHER * value for name, value in blank.anchor.items()}
             if all(_same(compute, replay, one) for one in (blank._replace(anchor=others), blank)):
                 return replay
     return None
 
 
-def pooled(values: Tensor, *options: Any, **named: Any) -> tuple[Tensor, Tensor]:
-    """As ``aten::max_pool2d_with_indices`` to the last bit, on a CPU in a fraction of the time.
-
-    With channels last, the greatest of many channels are found at once.
-
-    Args:
-        values: [n, channels, height, width]. options, named: as they are passed on.
-    """
-    plain = values.is_contiguous() and values.device.type == "cpu" and values.ndim == 4
-    if not plain or values.shape[1] < _CHANNELS:
-        return _pooling(values, *options, **named)
-    values = values.contiguous(memory_format=torch.channels_last)
-    found, places = _pooling(values, *options, **named)
-    return found.contiguous(), places.contiguous()
-
-
-def _replay_of(module: Any) -> Compute:
-    forward: Compute = module.forward
-
+def _replay_of(record: Record, names: list[str]) -> Compute:
     def replay(anchor: Params, inputs: Tensor, targets: Tensor, seeds: Tensor) -> Params:
-        with torch.no_grad():
-            return forward(anchor, inputs, targets, seeds)
+        found = record.play([*anchor.values(), inputs, targets, seeds])
+        return dict(zip(names, found, strict=True))
 
     return replay
 
 
-def _fits(node: Any) -> bool:
-    """Whether a node is an argument, a constant, or an operation that rules 4 and 5 allow."""
-    if node.op != "call_function" or node.target is operator.getitem:
-        return node.op != "call_module"
-    operation: Any = node.target
-    if getattr(operation, "namespace", None) not in ("aten", "prims"):
-        return False
-    return not _UNFIT.intersection(operation.tags) and not operation._schema.is_mutable  # noqa: SLF001 - what it says of itself
-
-
-def _pool_quickly(module: Any) -> None:
-    for node in module.graph.nodes:
-        if node.target is _pooling:
-            node.target = pooled
-    module.recompile()
-
-
 def _same(compute: Compute, replay: Compute, group: Group) -> bool:
-    """Whether both give the same bits, where numbers are."""
+    """Whether both give the same bits."""
     expected, found = compute(*group), replay(*group)
     return list(found) == list(expected) and all(
-        _equal(found[name], value) for name, value in expected.items()
+        equal_bits(found[name], value) for name, value in expected.items()
     )
-
-
-def _equal(one: Tensor, two: Tensor) -> bool:
-    same = (one == two) | (one.isnan() & two.isnan())
-    return one.dtype == two.dtype and one.shape == two.shape and bool(same.all())
 
 
 @contextmanager
