@@ -25,6 +25,7 @@ from dpacct.fl.trainers.pooling import pooled
 from dpacct.fl.trainers.recording import Group, recorded
 from tests.fl.problems import convolutional, cross_entropy, flat, perceptron
 from tests.fl.test_examples import CLASSES, FEATURES, Silent, data
+from tests.fl.trainers.test_replay import Passing
 
 WIDTH = 16
 
@@ -147,6 +148,15 @@ def test_quick_pooling_gives_the_same_bits(options, channels, dtype):
         assert [one.stride() for one in found] == [one.stride() for one in expected]
 
 
+class Summed(Passing):
+    """Under vmap, NumPy sums up, which torch does not see."""
+
+    @staticmethod
+    def vmap(info, in_dims, values):
+        del info
+        return values * (1 + float(values.detach().numpy().sum())), in_dims[0]
+
+
 class Reading(nn.Linear):
     """A layer whose output depends on more than tensors."""
 
@@ -172,6 +182,8 @@ class Reading(nn.Linear):
                 factor = np.random.rand()  # noqa: NPY002 - the global one
             case "torch":
                 factor = torch.rand(())
+            case "examples past torch":
+                factor = Summed.apply(inputs).mean()
             case "write":
                 factor = self.seen.add_(1.0)
             case _:
@@ -179,19 +191,33 @@ class Reading(nn.Linear):
         return super().forward(inputs) * factor
 
 
-@pytest.mark.parametrize(
-    "kind", ["branch", "equal", "list", "count", "python", "numpy", "torch", "write"]
-)
+KINDS = ["branch", "equal", "list", "count", "examples past torch"]
+KINDS += ["python", "numpy", "torch", "write"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_is_more_than_operations_is_not_recorded(kind: str):
     model = Reading(kind)
     before = random.getstate(), torch.get_rng_state()
     assert recorded(steps_of(model), group_of(model, (FEATURES,)), list(model.buffers())) is None
     assert random.getstate() == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
-    plain = Reading("none")
-    assert (
-        recorded(steps_of(plain), group_of(plain, (FEATURES,)), list(plain.buffers())) is not None
-    )
+
+
+class Numbers(nn.Linear):
+    """Makes tensors of numbers."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs) * torch.tensor([2.0]) + torch.as_tensor(0.5)
+
+
+@pytest.mark.parametrize("model", [Reading("none"), Numbers(FEATURES, CLASSES)])
+def test_what_is_operations_alone_is_recorded(model: nn.Module):
+    steps, group = steps_of(model), group_of(model, (FEATURES,), 3)
+    replay = recorded(steps, group_of(model, (FEATURES,)))
+    assert replay is not None
+    expected, found = steps(*group), replay(*group)
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
 # The groups of one kind of a trial before the first round are more than these.
@@ -210,7 +236,7 @@ def noiseless(
     model = nn.Sequential(perceptron(FEATURES, CLASSES), nn.Dropout(drop))
     run = fl.Federation(
         model,
-        cross_entropy,
+        nn.CrossEntropyLoss(weight=torch.linspace(0.5, 1.0, CLASSES)),
         fl.Examples(rows),
         clip_norm=0.3,
         noise_multiplier=1.0,

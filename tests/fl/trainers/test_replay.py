@@ -112,6 +112,9 @@ def test_a_model_that_writes_in_place_is_replayed_bit_by_bit(played):
 
 
 HIDDEN = torch.ones(3)
+LIBRARY = torch.library.Library("dpacct_tests", "DEF")
+LIBRARY.define("twice(Tensor x) -> Tensor")
+LIBRARY.impl("twice", lambda x: x * 2, "CPU")
 REFUSED = {
     "the host reads a value": lambda x, _: x * float(x.sum()),
     "a shape depends on values": lambda x, _: x.nonzero().float(),
@@ -120,6 +123,7 @@ REFUSED = {
     "numbers came past the dispatcher": lambda x, _: x + torch.tensor(x.numpy().tolist()),
     "a tensor is nobody's": lambda x, _: x + HIDDEN,
     "an output is nobody's": lambda x, _: torch.from_numpy(x.numpy() * 2),
+    "an operation is not torch's": lambda x, _: torch.ops.dpacct_tests.twice(x),
     "chance is asked": lambda x, _: x + torch.rand(3),
 }
 PLAYED = {

@@ -127,7 +127,8 @@ class ExampleTrainer:
             step = vmap(self._any_step(shown, rate, decay))
             return cast("Tensor", step(data.inputs, data.targets, seeds))
         group = Group.of(shown.anchor, data, seeds)
-        steps, constants = self._plain_steps(rate), [*self._loss.replica.tensors.values()]
+        steps = self._plain_steps(rate)
+        constants = [*self._loss.replica.tensors.values(), *watch.tensors]
         return self._recorder.compute(steps, (watch, rate), group, constants)
 
     def remember(

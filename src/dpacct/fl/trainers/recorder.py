@@ -22,6 +22,8 @@ _tags: Any = torch.Tag
 _HOST = {_tags.data_dependent_output, _tags.dynamic_output_shape, _tags.nondeterministic_seeded}
 _OWN = ("aten", "prims")
 _INDEXED = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)
+# What becomes of a tensor that was made of Python's numbers.
+_MADE = (_aten.lift_fresh.default, _aten.lift_fresh_copy.default)
 # Where these change no form, they give back what they were given.
 _VIEWS = {
     _aten.alias.default,
@@ -68,6 +70,8 @@ class Recorder(TorchDispatchMode):
 
     Args:
         inputs: have the first places. constants: may be read beside them.
+        blank: whether the inputs are nobody's, so that tensors which Python makes of numbers hold
+            nobody's data: these are constants too.
 
     Attributes:
         lines: what was done; empty once something is refused.
@@ -75,12 +79,15 @@ class Recorder(TorchDispatchMode):
         refused: whether there is no record.
     """
 
-    def __init__(self, inputs: Sequence[Tensor], constants: Iterable[Tensor]) -> None:
+    def __init__(
+        self, inputs: Sequence[Tensor], constants: Iterable[Tensor], *, blank: bool = False
+    ) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
         self.lines: list[Line] = []
         self.held: dict[int, Tensor] = {}
         self.count = 0
         self.refused = False
+        self._blank = blank
         # By identity and weak: what is recorded takes no more memory than what is not, and a tensor
         # that has another one's address is told from it.
         self._places: dict[int, tuple[ReferenceType[Tensor], int]] = {}
@@ -137,6 +144,9 @@ class Recorder(TorchDispatchMode):
             raise Refused
         if host and not (func in _INDEXED and not any(map(_is_mask, args[1]))):
             raise Refused
+        if self._blank and func in _MADE and self._known(args[0]) is None:
+            self.held[self._new(result)] = result
+            return
         arguments: list[Any] = self._placed(args)
         options = {name: self._placed(value) for name, value in named.items()}
         alone = isinstance(result, Tensor)

@@ -32,7 +32,8 @@ class _Call(NamedTuple):
     """A line as it is played.
 
     Attributes:
-        operation: of the line, or what is done instead. arguments, named: where no tensor lies within them, as they are.
+        operation: of the line, or what is done instead.
+        arguments, named: where no tensor lies within them, as they are.
         direct: arguments that are tensors, and their places. nested: those that hold some.
         named_too: whether ``named`` hold some.
         result: its place; -1 where there are several. results: their places.
@@ -135,10 +136,18 @@ class Repeated:
 
 
 def recorded(
-    compute: Compute, inputs: Sequence[Tensor], constants: Sequence[Tensor]
+    compute: Compute,
+    inputs: Sequence[Tensor],
+    constants: Sequence[Tensor],
+    *,
+    blank: bool = False,
 ) -> tuple[Sequence[Tensor], Record | None]:
-    """What a function computes, and a record of it; None where it cannot be played."""
-    recorder = Recorder(inputs, constants)
+    """What a function computes, and a record of it; None where it cannot be played.
+
+    Args:
+        compute: of tensors. inputs: these. constants, blank: see `Recorder`.
+    """
+    recorder = Recorder(inputs, constants, blank=blank)
     with recorder:
         outputs = compute(*inputs)
     if recorder.refused:
