@@ -15,7 +15,8 @@ from dpacct.fl.trainers import tasks
 from tests.fl.problems import federation, flat, linear, make_clients
 
 BOUNDS = np.array([0, 9, 10, 22, 30, 36])
-WAYS = pytest.mark.parametrize("vectorize", [False, True], ids=["alone", "together"])
+ALONE = pytest.param(False, id="alone", marks=pytest.mark.slow)
+WAYS = pytest.mark.parametrize("vectorize", [ALONE, pytest.param(True, id="together")])
 
 
 SCALING = Scaling(torch.tensor(0.25), torch.tensor(-0.5))
@@ -117,8 +118,8 @@ def test_who_reads_in_a_way_of_its_own_is_asked_one_by_one(gathered):
         population(Halved(plain.inputs, plain.targets, plain.scaling)),
     ):
         assert people.together([0, 1]) is None
-        found, _ = trained(people)
-        expected, _ = trained(list(people))
+        found, _ = trained(people, rounds=1)
+        expected, _ = trained(list(people), rounds=1)
         assert torch.equal(found, expected)
     assert not gathered[0]
 

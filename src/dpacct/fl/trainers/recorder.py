@@ -139,9 +139,9 @@ class Recorder(TorchDispatchMode):
         return self.count - 1
 
     def _note(self, func: Any, args: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
-        host, writes = _facts(func)
         if func.namespace not in _OWN:
             raise Refused
+        host, writes = _facts(func)
         if host and not (func in _INDEXED and not any(map(_is_mask, args[1]))):
             raise Refused
         if self._blank and func in _MADE and self._known(args[0]) is None:
