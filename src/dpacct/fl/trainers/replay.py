@@ -12,15 +12,19 @@ Python does is still seen. Rule 3: no client's data decide whether records are p
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from dpacct.fl.trainers.past_dispatcher import PastDispatcher
 from dpacct.fl.trainers.recorder import Line, Place, Recorder, Refused, places_in
 
 Compute = Callable[..., Sequence[Tensor]]
+_uncast = cast("Any", torch)._C._DisableAutocast  # noqa: SLF001 - of every device, and cheap
 
 
 class _Call(NamedTuple):
@@ -72,7 +76,8 @@ class Record:
         """The same with other tensors, which have to fit."""
         held = self._blank.copy()
         held[: len(inputs)] = inputs
-        with torch.no_grad():
+        # What was cast was written down.
+        with torch.no_grad(), _uncast():
             for call in self._calls:
                 operation, template, named, direct, nested, named_too, place, places, gone = call
                 arguments = template.copy()
@@ -128,17 +133,32 @@ class Repeated:
 def recorded(
     compute: Compute, inputs: Sequence[Tensor], constants: Sequence[Tensor]
 ) -> tuple[Sequence[Tensor], Record | None]:
-    """What a function computes, and a record of it; None where it cannot be played."""
+    """What a function computes, and a record of it; None where it cannot be played.
+
+    Raises:
+        What an operation raised, also where the function goes on without it: side by side an
+        operation is that of all clients, and one's failure would decide how others are trained.
+    """
     recorder = Recorder(inputs, constants)
-    with recorder:
+    drawn = _drawn()
+    with recorder, PastDispatcher(recorder.refuse):
         outputs = compute(*inputs)
-    if recorder.refused:
+    if recorder.raised is not None:
+        raise recorder.raised
+    if recorder.refused or _drawn() != drawn:
         return outputs, None
     try:
         places = [recorder.place_of(value) for value in outputs]
     except Refused:
         return outputs, None
     return outputs, Record(recorder, inputs, places)
+
+
+def _drawn() -> tuple[object, ...]:
+    """Where the generators of Python and numpy stand, from which a model may draw on the host."""
+    state: Any = np.random.get_state(legacy=False)  # noqa: NPY002 - the global one
+    inner = state["state"]
+    return random.getstate(), inner["pos"], inner["key"].tobytes(), state["has_gauss"]
 
 
 def _needed(lines: Sequence[Line], outputs: Sequence[int]) -> list[Line]:
