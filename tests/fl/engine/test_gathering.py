@@ -98,6 +98,33 @@ class Doubled(PartitionedClients):
         return fl.ClientData(2 * data.inputs, data.targets)
 
 
+class Shortened(Partition):
+    """At most five examples a client; how many it says everywhere else is another matter."""
+
+    def __getitem__(self, client):
+        return super().__getitem__(client)[:5]
+
+
+class Misled(PartitionedClients):
+    """Tells other numbers of examples than clients have."""
+
+    @property
+    def sizes(self):
+        return np.full(len(self), 3)
+
+
+@WAYS
+def test_nobody_gets_the_examples_of_another(vectorize, gathered):
+    order = np.random.default_rng(0).permutation(36)
+    shortened = PartitionedClients(table(), Shortened(order, BOUNDS))
+    for people in (shortened, population(table(), Misled)):
+        together, dropped = trained(people, vectorize=vectorize)
+        assert gathered[0] >= 3
+        alone, same = trained(list(people), vectorize=vectorize)
+        assert dropped == same == [0, 0, 0]
+        assert torch.equal(together, alone)
+
+
 class Curved(Scaling):
     def __call__(self, values):
         return values.float().exp().clamp(max=1.0)

@@ -76,7 +76,7 @@ class Recorder(TorchDispatchMode):
     Attributes:
         lines: what was done; empty once something is refused.
         held: constants in use, by their place. count: places in use.
-        refused: whether there is no record.
+        refused: whether there is no record. raised: by an operation, the first time.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class Recorder(TorchDispatchMode):
         self.held: dict[int, Tensor] = {}
         self.count = 0
         self.refused = False
+        self.raised: Exception | None = None
         self._blank = blank
         # By identity and weak: what is recorded takes no more memory than what is not, and a tensor
         # that has another one's address is told from it.
@@ -105,14 +106,22 @@ class Recorder(TorchDispatchMode):
         """Do it, and write it down."""
         del types
         named = kwargs or {}
-        result = func(*args, **named)
+        try:
+            result = func(*args, **named)
+        except Exception as error:
+            self.raised = self.raised or error
+            raise
         if not self.refused:
             try:
                 self._note(func, args, named, result)
             except Refused:
-                self.refused = True
-                self.lines.clear()
+                self.refuse()
         return result
+
+    def refuse(self) -> None:
+        """What is done here cannot be recorded."""
+        self.refused = True
+        self.lines.clear()
 
     def place_of(self, value: Tensor) -> int:
         """Where a tensor lies.

@@ -12,16 +12,20 @@ Python does is still seen. Rule 3: no client's data decide whether records are p
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from dpacct.fl.trainers.past_dispatcher import PastDispatcher
 from dpacct.fl.trainers.pooling import pooled
 from dpacct.fl.trainers.recorder import Line, Place, Recorder, Refused, places_in
 
 Compute = Callable[..., Sequence[Tensor]]
+_uncast = cast("Any", torch)._C._DisableAutocast  # noqa: SLF001 - of every device, and cheap
 
 _aten: Any = torch.ops.aten
 # Operations that give the same bits in less time when they are done in another way.
@@ -82,7 +86,8 @@ class Record:
         """The same with other tensors, which have to fit."""
         held = self._blank.copy()
         held[: len(inputs)] = inputs
-        with torch.no_grad():
+        # What was cast was written down.
+        with torch.no_grad(), _uncast():
             for call in self._calls:
                 operation, template, named, direct, nested, named_too, place, places, gone = call
                 arguments = template.copy()
@@ -146,11 +151,18 @@ def recorded(
 
     Args:
         compute: of tensors. inputs: these. constants, blank: see `Recorder`.
+
+    Raises:
+        What an operation raised, also where the function goes on without it: side by side an
+        operation is that of all clients, and one's failure would decide how others are trained.
     """
     recorder = Recorder(inputs, constants, blank=blank)
-    with recorder:
+    drawn = _drawn()
+    with recorder, PastDispatcher(recorder.refuse):
         outputs = compute(*inputs)
-    if recorder.refused:
+    if recorder.raised is not None:
+        raise recorder.raised
+    if recorder.refused or _drawn() != drawn:
         return outputs, None
     try:
         places = [recorder.place_of(value) for value in outputs]
@@ -163,6 +175,15 @@ def equal_bits(one: Tensor, two: Tensor) -> bool:
     """Whether two tensors are the same, where numbers are."""
     same = (one == two) | (one.isnan() & two.isnan())
     return one.dtype == two.dtype and one.shape == two.shape and bool(same.all())
+
+
+def _drawn() -> tuple[object, ...]:
+    """Where the generators stand from which a model may draw on the host."""
+    state: Any = np.random.get_state(legacy=False)  # noqa: NPY002 - the global one
+    inner = state["state"]
+    words: Any = torch.get_rng_state()
+    numbers = inner["pos"], inner["key"].tobytes(), state["has_gauss"]
+    return random.getstate(), *numbers, words.numpy().tobytes()
 
 
 def _needed(lines: Sequence[Line], outputs: Sequence[int]) -> list[Line]:
