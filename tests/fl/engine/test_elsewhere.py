@@ -85,7 +85,7 @@ def there(clients: int) -> PartitionedClients:
 
 
 def test_more_clients_of_a_table_there_are_no_more_copies_side_by_side(device):
-    local = fl.SGD(lr=0.1, epochs=2, batch_size=4)
+    local = fl.SGD(lr=0.1, epochs=1, batch_size=8)
     second_round(device, clients=there(CLIENTS), vectorize=True, local=local)
     few = device.waits.copy(), device.copies.copy()
     second_round(device, clients=there(3 * CLIENTS), vectorize=True, local=local)

@@ -76,7 +76,7 @@ def test_a_client_is_timed_on_more_steps_but_never_on_more_than_it_takes():
         assert torch.equal(task.plan.indices[:2], plan.indices)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("alone", "groups", "rounds", "path"),
     [

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from dpacct import fl
 from dpacct.fl.engine.loop import RoundLoop
+from dpacct.fl.tensors import seed_generators
 from dpacct.fl.trainers.agreement import replays_exactly
 from dpacct.fl.trainers.replay import Record, Repeated, recorded
 from dpacct.fl.trainers.way import taken, way_of
@@ -112,6 +115,9 @@ def test_a_model_that_writes_in_place_is_replayed_bit_by_bit(played):
 
 
 HIDDEN = torch.ones(3)
+LIBRARY = torch.library.Library("dpacct_tests", "DEF")
+LIBRARY.define("twice(Tensor x) -> Tensor")
+LIBRARY.impl("twice", lambda x: x * 2, "CPU")
 REFUSED = {
     "the host reads a value": lambda x, _: x * float(x.sum()),
     "a shape depends on values": lambda x, _: x.nonzero().float(),
@@ -120,7 +126,14 @@ REFUSED = {
     "numbers came past the dispatcher": lambda x, _: x + torch.tensor(x.numpy().tolist()),
     "a tensor is nobody's": lambda x, _: x + HIDDEN,
     "an output is nobody's": lambda x, _: torch.from_numpy(x.numpy() * 2),
+    "an operation is not torch's": lambda x, _: torch.ops.dpacct_tests.twice(x),
     "chance is asked": lambda x, _: x + torch.rand(3),
+    "a number is read": lambda x, _: x * x.tolist()[0],
+    "an array is read": lambda x, _: x * float(np.asarray(x)[0]),
+    "bytes are read": lambda x, _: x * float(np.from_dlpack(x)[0]),
+    "text is read": lambda x, _: x * len(repr(x * 1e6)),
+    "Python draws": lambda x, _: x * random.random(),  # noqa: S311 - what a model may call
+    "numpy draws": lambda x, _: x * float(np.random.rand()),  # noqa: NPY002 - the global one
 }
 PLAYED = {
     "arithmetic": lambda x, c: (x * c).softmax(0),
@@ -140,9 +153,10 @@ def test_what_could_hold_data_is_never_replayed(what):
     step = Repeated(lambda x: [REFUSED[what](x, constant)], [constant], True)
     for seed in range(3):
         values = torch.rand(3, generator=torch.Generator().manual_seed(seed))
-        torch.manual_seed(seed)
+        cpu = torch.device("cpu")
+        seed_generators(seed, cpu)
         (found,) = step(values)
-        torch.manual_seed(seed)
+        seed_generators(seed, cpu)
         assert torch.equal(found, REFUSED[what](values, constant))
     assert recorded(lambda x: [REFUSED[what](x, constant)], [values], [constant])[1] is None
 
@@ -199,20 +213,114 @@ class Passing(torch.autograd.Function):
         return torch.from_numpy(values.detach().numpy() * 2), in_dims[0]
 
 
-class Numpy(nn.Module):
-    def __init__(self):
+class Deciding(Passing):
+    """Another one, that goes by what NumPy finds large."""
+
+    @staticmethod
+    def vmap(info, in_dims, values):
+        del info
+        large = [bool(own.detach().numpy().max() > 2.5) for own in values]
+        return torch.stack(
+            [v * (2 - is_large) for v, is_large in zip(values, large, strict=True)]
+        ), in_dims[0]
+
+
+@torch.library.custom_op("dpacct_tests::doubled", mutates_args=())
+def doubled(values: torch.Tensor) -> torch.Tensor:
+    return values * 2
+
+
+@doubled.register_fake
+def _(values):
+    return values * 2
+
+
+@doubled.register_vmap
+def _(info, in_dims, values):
+    del info
+    return values * (2 if values.numpy()[0, 0, 0] > 0 else 3), in_dims[0]
+
+
+class Foreign(nn.Module):
+    def __init__(self, function):
         super().__init__()
         self.layer = nn.Linear(13, 3)
+        self.function = function
 
     def forward(self, inputs):
-        return self.layer(Passing.apply(inputs))
+        return self.layer(self.function(inputs))
 
 
-def test_a_model_that_computes_elsewhere_is_not_replayed(played):
-    record, itself = rows_of(lambda: (Numpy(), company.vectors), PLAIN)
+@pytest.mark.parametrize("function", [Passing.apply, Deciding.apply, doubled])
+def test_a_model_that_computes_elsewhere_is_not_replayed(function, played):
+    record, itself = rows_of(lambda: (Foreign(function), company.vectors), PLAIN)
     assert torch.equal(record, itself)
     assert bool(record[0].any())
     assert not played[0]
+
+
+class Generated(torch.autograd.Function):
+    """Of which torch makes the rule for vmap: no value can be read in it."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(values):
+        return values * 2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(_, slope):
+        return slope * 2
+
+
+def test_a_function_that_torch_batches_is_replayed(played):
+    record, itself = rows_of(lambda: (Foreign(Generated.apply), company.vectors), PLAIN)
+    assert torch.equal(record, itself)
+    assert played[0] > 10
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_what_an_operation_raises_is_not_passed_over(first):
+    """The operation is that of all clients: one's index would decide how all are trained."""
+
+    def step(values, index):
+        try:
+            return [values.index_select(0, index)]
+        except (RuntimeError, IndexError):
+            return [values[:1] * 0]
+
+    values = torch.arange(3.0)
+    repeated = Repeated(step, [], True)
+    if not first:
+        assert torch.equal(repeated(values, torch.tensor([1]))[0], values[1:2])
+    for _ in range(2):
+        with pytest.raises((RuntimeError, IndexError), match="out of range"):
+            repeated(values, torch.tensor([5]))
+    assert torch.equal(repeated(values, torch.tensor([2]))[0], values[2:])
+
+
+class Wide(nn.Module):
+    """Half of it in single precision whatever surrounds it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.last = nn.Linear(13, 9), nn.Linear(9, 3)
+
+    def forward(self, inputs):
+        wide = self.layer(inputs).float()
+        with torch.autocast("cpu", enabled=False):
+            return self.last(wide.tanh())
+
+
+def test_what_surrounds_a_run_casts_nothing_twice(played):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        record, itself = rows_of(lambda: (Wide(), company.vectors), PLAIN)
+    assert torch.equal(record, itself)
+    assert played[0] > 10
 
 
 def begun(**options):
@@ -234,6 +342,24 @@ def test_records_with_other_bits_are_not_used(monkeypatch):
     other.chooser.vectorized.replays = True
     taken(way_of(loop.choice), other.chooser, loop.engine.layout)
     assert not other.chooser.vectorized.replays
+
+
+@pytest.mark.parametrize("batch_size", [10, 64, None])
+def test_records_are_compared_on_steps_that_are_played(batch_size, monkeypatch):
+    """Also where the made-up clients are so small that they would take one step."""
+    inputs: list[list[torch.Tensor]] = []
+    play = Record.play
+
+    def noted(self, given):
+        inputs.append(given)
+        return [value * (1 + 2e-7) for value in play(self, given)]
+
+    monkeypatch.setattr(Record, "play", noted)
+    loop = begun(local=fl.SGD(lr=0.1, epochs=1, batch_size=batch_size), rounds=1)
+    assert not loop.chooser.vectorized.replays
+    assert len(inputs) == 2
+    # Examples other than those of the step before.
+    assert not torch.equal(inputs[0][4], inputs[1][4])
 
 
 def test_a_step_that_cannot_be_taken_is_no_reason_to_replay():

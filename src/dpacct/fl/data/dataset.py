@@ -206,21 +206,23 @@ class PartitionedClients(Sequence[ClientData]):
     def __iter__(self) -> Iterator[ClientData]:
         return (self[client] for client in range(len(self)))
 
-    def together(self, clients: Sequence[int]) -> ClientData | None:
+    def together(self, clients: Sequence[int]) -> tuple[ClientData, list[int]] | None:
         """The examples of several clients, one client behind the other, gathered at once.
 
         Returns:
-            None where what one client gets might show the others: a subclass or a scaling of one's
-            own may compute anything. What is computed here, a product and a sum, has the same bits
-            at every place.
+            With them how many each client has. None where what one client gets might show the
+            others: a subclass or a scaling of one's own may compute anything. What is computed
+            here, a product and a sum, has the same bits at every place.
         """
         examples = self._examples
         plain = type(examples) is Examples and type(examples.scaling) in (Scaling, type(None))
         if type(self).__getitem__ is not PartitionedClients.__getitem__ or not plain:
             return None
+        parts = [self._partition[client] for client in clients]
         # One upload.
-        rows = tensor_of(np.concatenate([self._partition[client] for client in clients]))
-        return ClientData(*examples.batch(rows.to(examples.targets.device)))
+        rows = tensor_of(np.concatenate(parts)).to(examples.targets.device)
+        # By what they are given, not by what a partition says elsewhere (rule 3).
+        return ClientData(*examples.batch(rows)), [len(part) for part in parts]
 
     @property
     def sizes(self) -> Indices:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -38,7 +39,7 @@ from dpacct.fl.privacy.markers import bounded, noised, scatter
 from dpacct.fl.privacy.noise import Noise, drawn_std
 from dpacct.fl.privacy.randomness import Randomness, draw_cohort, torch_seed
 from dpacct.fl.privacy.sums import add_rows, contribute, few_rows, received
-from dpacct.fl.tensors import forked_generators
+from dpacct.fl.tensors import forked_generators, one_thread
 from dpacct.fl.trainers.lot_trainer import LotTrainer
 from dpacct.fl.trainers.lots import Lot, plant_examples
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer, join, plant
@@ -118,8 +119,11 @@ class Engine:
             tasks = self._tasks(part, state, draw.order, trainer)
             if isinstance(tasks, Lot) and isinstance(trainer, LotTrainer) and found.raw is None:
                 found.local_seconds += self._clock(started)
-                pieces = trainer.pieces(tasks, broadcast, few_rows(self.layout, self.device))
-                self._sum_pieces(state, found, plant_examples(pieces, part, self.clients))
+                few = few_rows(self.layout, self.device)
+                pieces = trainer.pieces(tasks, broadcast, few)
+                # Rows of which a cache holds many are bounded before other threads wake up.
+                with one_thread(self.device) if few > 1 else nullcontext():
+                    self._sum_pieces(state, found, plant_examples(pieces, part, self.clients))
                 continue
             rows = trainer.train(tasks, broadcast)
             if not isinstance(trainer, LotTrainer):

@@ -15,7 +15,6 @@ from dpacct.fl.clients import Population
 from dpacct.fl.data.dataset import PartitionedClients
 from dpacct.fl.layout import State
 from dpacct.fl.local.sgd import SGD
-from dpacct.fl.tensors import from_array, integers
 from dpacct.fl.trainers.failures import Trial
 from dpacct.fl.trainers.tasks import Task, Trainer, join, join_gathered
 
@@ -37,10 +36,9 @@ def read_clients(
     """
     if isinstance(clients, PartitionedClients):
         with Trial():
-            whole = clients.together(part)
-            if whole is not None:
-                sizes = integers(from_array(clients.sizes[list(part)]))
-                return join_gathered(whole, sizes, local, memories, seeds, device, trainer)
+            gathered = clients.together(part)
+            if gathered is not None:
+                return join_gathered(*gathered, local, memories, seeds, device, trainer)
     return [
         join(partial(clients.__getitem__, client), local, memory, seed, device, trainer)
         for client, memory, seed in zip(part, memories, seeds, strict=True)

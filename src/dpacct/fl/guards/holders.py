@@ -35,6 +35,7 @@ _torch: Any = torch
 _WITH_ATTRIBUTES = frozenset({"types", "argparse", "collections", "queue"})
 _WITH_ITERATORS = frozenset({"builtins", "itertools"})
 _MIXED = 2**16
+_SUBNORMAL = 2.0**-1050
 
 
 class Held(NamedTuple):
@@ -191,5 +192,6 @@ def settings() -> list[Any]:
         _torch.is_autocast_enabled(),
         _torch.are_deterministic_algorithms_enabled(),
         _torch.get_num_threads(),
-        bool(torch.full((1,), 1e-40, dtype=torch.float32).mul_(0.5).any()),
+        # The processor's setting, for every product of this thread.
+        _SUBNORMAL * 0.5 > 0,
     ]

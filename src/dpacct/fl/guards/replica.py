@@ -57,15 +57,21 @@ class Replica:
         Args:
             others: by what an error calls them. shown: tensors that somebody else looks after.
         """
+        found = self.noted(others)
+        if found is None:
+            roots: dict[str, object] = {**self.objects, **others}
+            found = Watch(roots, [*self.tensors.values(), *shown])
+            self._watched = roots, found
+        return found
+
+    def noted(self, others: Mapping[str, object]) -> Watch | None:
+        """The last `watch`, if it was of the same objects and they hold what they held."""
+        if self._watched is None:
+            return None
+        known, watch = self._watched
         roots: dict[str, object] = {**self.objects, **others}
-        if self._watched is not None:
-            known, watch = self._watched
-            same = len(known) == len(roots) and all(known.get(n) is v for n, v in roots.items())
-            if same and watch.changed() is None:
-                return watch
-        watch = Watch(roots, [*self.tensors.values(), *shown])
-        self._watched = roots, watch
-        return watch
+        same = len(known) == len(roots) and all(known.get(n) is v for n, v in roots.items())
+        return watch if same and watch.changed() is None else None
 
     def owner(self, name: str) -> str:
         """The layer of a tensor, whose name may have words before it."""

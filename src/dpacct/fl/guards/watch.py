@@ -84,6 +84,11 @@ class Watch:
         self._holders = [holder for _, holder in self._empty]
         self._seal = Seal(tensors)
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Those that it looks after."""
+        return [value for value in self._objects if isinstance(value, Tensor)]
+
     def changed(self) -> str | None:
         """What holds something else than it did, by its path of names; None where nothing does."""
         if any(self._holders):

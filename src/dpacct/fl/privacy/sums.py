@@ -24,7 +24,7 @@ from dpacct.fl.privacy.norms import MARGIN, at_least_single, row_norms
 _MANTISSA = 53
 # Coordinates that are bounded at a time: on a CPU what a cache holds, on a device enough for the
 # three times that it is waited for to be few.
-_SLAB, _DEVICE_SLAB = 1 << 18, 1 << 26
+_SLAB, _DEVICE_SLAB = 1 << 19, 1 << 26
 # More than there are people. The grid of float64 sums, and of the whole numbers of secure noise,
 # is finer than 2^-18 of the norm limit up to here.
 MAX_CONTRIBUTIONS = 2**33
@@ -136,8 +136,12 @@ def add_rows(total: Tensor, rows: Tensor) -> None:
     Row by row on the CPU, and a piece at a time: torch first copies what it adds to a wider type.
     """
     if total.device.type == "cpu":
+        size = total.numel()
         for row in rows:
-            for left in range(0, len(row), _SLAB):
+            if size <= _SLAB:
+                total.add_(row)
+                continue
+            for left in range(0, size, _SLAB):
                 total[left : left + _SLAB].add_(row[left : left + _SLAB])
     else:
         total.add_(rows.sum(dim=0, dtype=total.dtype))

@@ -16,6 +16,7 @@ from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import Layout
 from dpacct.fl.local.labels import Labels
 from dpacct.fl.methods.protocol import Method
+from dpacct.fl.tensors import keep_freed_memory
 from dpacct.fl.trainers.choice import Choice
 from dpacct.fl.trainers.chooser import TrainerChooser
 from dpacct.fl.trainers.examples import Kind, Maker, made_up_task
@@ -89,6 +90,7 @@ class ExampleChooser:
                 raise Unsupported(f"vectorize=True, but {words}")
             return Choice(slow, chunk, f"one example at a time: {words}")
         self.vectorized = self.trainer_of(size)
+        keep_freed_memory(_device(broadcast))
         whole = max(size, size * (chunk // size))
         return Choice(replace(slow, together=self.vectorized), whole, words)
 

@@ -30,6 +30,7 @@ class Isolation:
 
     Attributes:
         shown: the broadcast in copies, for clients.
+        watch: of model, loss and method; the same one as long as they hold what they held.
     """
 
     def __init__(self, broadcast: Broadcast, loss: LocalLoss, method: Method | None) -> None:
@@ -39,13 +40,11 @@ class Isolation:
         self._anchor = Seal(anchor, broadcast.anchor)
         self._server = Seal(server, broadcast.server_state)
         self._model = loss.replica.seal()
-        self._method = (
-            "" if method is None else f"the method {method.name or type(method).__name__}"
-        )
+        others = suspects(method)
+        self._method = next(iter(others), "")
         hooked = method is not None and any(overrides(method, name) for name in _ON_CLIENTS)
         self._suspect = f"{self._method}, or " if hooked else ""
-        others = {} if method is None else {self._method: method}
-        self._watch = loss.replica.watch(others, [*anchor.values(), *server.values()])
+        self.watch = loss.replica.watch(others, [*anchor.values(), *server.values()])
 
     def __enter__(self) -> Broadcast:
         return self.shown
@@ -78,8 +77,13 @@ class Isolation:
                 f"{self._suspect}{self._replica.owner(name)} changes its {name} while a client "
                 f"trains; such a value is neither bounded nor noised, and {_REASON}"
             )
-        name = self._watch.changed()
+        name = self.watch.changed()
         if name is not None:
             raise Unsupported(
                 f"{name} changes while a client trains; {_REASON}. Keep nothing between calls"
             )
+
+
+def suspects(method: Method | None) -> dict[str, object]:
+    """What is watched beside model and loss, by what an error calls it."""
+    return {} if method is None else {f"the method {method.name or type(method).__name__}": method}

@@ -19,14 +19,16 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from dpacct.fl.clients import ClientData
+from dpacct.fl.guards.watch import Watch
 from dpacct.fl.layout import Layout, Params, State
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.tensors import one_thread
 from dpacct.fl.trainers.dropout import OwnDropout, seeds_of_steps
-from dpacct.fl.trainers.isolation import Isolation
+from dpacct.fl.trainers.isolation import Isolation, suspects
 from dpacct.fl.trainers.lots import Lot, as_lot
+from dpacct.fl.trainers.recording import Compute, Group, RecordedGroups
 from dpacct.fl.trainers.tasks import Broadcast, Task
 
 OneExample = Callable[[Tensor, Tensor, Tensor], Any]
@@ -66,6 +68,7 @@ class ExampleTrainer:
         self._projects = overrides(method, "after_step")
         changes = ("gradient", "after_step", "local_update")
         self._plain = not any(overrides(method, name) for name in changes)
+        self._recorder = RecordedGroups()
 
     def admit(self, data: ClientData) -> bool:
         """See `Trainer`: every example."""
@@ -94,14 +97,39 @@ class ExampleTrainer:
         parameters, and would not share modes such as autocast.
         """
         device = next(iter(broadcast.anchor.values())).device
-        with one_thread(device), Isolation(broadcast, self._loss, self._method) as shown:
+        with one_thread(device):
             part = self._filled(lot)
-            step = vmap(self._step(shown))
-            found = step(part.data.inputs, part.data.targets, seeds_of_steps(part.seeds, 1)[0])
+            found = self._replayed(part, broadcast)
+            if found is None:
+                isolation = Isolation(broadcast, self._loss, self._method)
+                with isolation as shown:
+                    found = self._computed(part, shown, isolation.watch)
         if isinstance(found, Tensor):
             return Updates([found.detach()], len(lot))
-        tensors = cast("Params", found)
-        return Updates([tensors[name].detach() for name in self._layout.names], len(lot))
+        return Updates([found[name].detach() for name in self._layout.names], len(lot))
+
+    def _replayed(self, part: Lot, broadcast: Broadcast) -> Params | None:
+        """By a recording, which calls no code that could keep anything; None without one."""
+        replica = self._loss.replica
+        if not self._recorder.records or replica.seal().broken() is not None:
+            return None
+        watch = replica.noted(suspects(self._method))
+        if watch is None:
+            return None
+        group = Group.of(broadcast.anchor, part.data, seeds_of_steps(part.seeds, 1)[0])
+        return self._recorder.replay((watch, broadcast.step_size(1)), group)
+
+    def _computed(self, part: Lot, shown: Broadcast, watch: Watch) -> Tensor | Params:
+        """For each example a dictionary of tensors, or a vector [d]."""
+        rate, decay = shown.step_size(1), shown.local.weight_decay
+        data, seeds = part.data, seeds_of_steps(part.seeds, 1)[0]
+        if not self._plain or decay:
+            step = vmap(self._any_step(shown, rate, decay))
+            return cast("Tensor", step(data.inputs, data.targets, seeds))
+        group = Group.of(shown.anchor, data, seeds)
+        steps = self._plain_steps(rate)
+        constants = [*self._loss.replica.tensors.values(), *watch.tensors]
+        return self._recorder.compute(steps, (watch, rate), group, constants)
 
     def remember(
         self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast
@@ -121,28 +149,24 @@ class ExampleTrainer:
         seeds = torch.cat([part.seeds, part.seeds.new_zeros(missing)])
         return Lot(ClientData(inputs, targets), seeds, part.failed)
 
-    def _step(self, shown: Broadcast) -> OneExample:
-        """The update of one example: a dictionary of tensors, or a vector [d]."""
-        rate, decay = shown.step_size(1), shown.local.weight_decay
-        if self._plain and not decay:
-            return self._plain_step(shown.anchor, rate)
-        return self._any_step(shown, rate, decay)
-
-    def _plain_step(self, anchor: Params, rate: float) -> OneExample:
+    def _plain_steps(self, rate: float) -> Compute:
         """-rate times the gradient: the gradient of -rate times the loss, which saves a pass."""
         loss = self._loss
 
-        def one(x: Tensor, y: Tensor, seed: Tensor) -> Params:
-            def scaled(params: Params) -> Tensor:
-                with OwnDropout(seed):
-                    return -rate * loss(params, _alone(x, y))
+        def steps(anchor: Params, inputs: Tensor, targets: Tensor, seeds: Tensor) -> Params:
+            def one(x: Tensor, y: Tensor, seed: Tensor) -> Params:
+                def scaled(params: Params) -> Tensor:
+                    with OwnDropout(seed):
+                        return -rate * loss(params, _alone(x, y))
 
-            return cast("Params", grad(scaled)(anchor))
+                return cast("Params", grad(scaled)(anchor))
 
-        return one
+            return vmap(one)(inputs, targets, seeds)
+
+        return steps
 
     def _any_step(self, shown: Broadcast, rate: float, decay: float) -> OneExample:
-        """What the method makes of one step."""
+        """What the method makes of one step, a vector [d]."""
         method, loss, layout, projects = self._method, self._loss, self._layout, self._projects
         start = layout.flatten(shown.anchor)
 

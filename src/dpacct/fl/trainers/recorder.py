@@ -3,6 +3,7 @@
 Rule: a tensor is known if it was given, if it is one of the constants, or if a recorded operation
 made it. What is computed from any other is refused, and so is what the host has read (a value, or a
 shape that depends on values), and what draws random numbers: in a record they would stand for good.
+So is an operation that is not torch's own, which could run anybody's program.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _aten: Any = torch.ops.aten
 _tags: Any = torch.Tag
 _HOST = {_tags.data_dependent_output, _tags.dynamic_output_shape, _tags.nondeterministic_seeded}
+_OWN = ("aten", "prims")
 _INDEXED = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)
+# What becomes of a tensor that was made of Python's numbers.
+_MADE = (_aten.lift_fresh.default, _aten.lift_fresh_copy.default)
 # Where these change no form, they give back what they were given.
 _VIEWS = {
     _aten.alias.default,
@@ -66,19 +70,25 @@ class Recorder(TorchDispatchMode):
 
     Args:
         inputs: have the first places. constants: may be read beside them.
+        blank: whether the inputs are nobody's, so that tensors which Python makes of numbers hold
+            nobody's data: these are constants too.
 
     Attributes:
         lines: what was done; empty once something is refused.
         held: constants in use, by their place. count: places in use.
-        refused: whether there is no record.
+        refused: whether there is no record. raised: by an operation, the first time.
     """
 
-    def __init__(self, inputs: Sequence[Tensor], constants: Iterable[Tensor]) -> None:
+    def __init__(
+        self, inputs: Sequence[Tensor], constants: Iterable[Tensor], *, blank: bool = False
+    ) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
         self.lines: list[Line] = []
         self.held: dict[int, Tensor] = {}
         self.count = 0
         self.refused = False
+        self.raised: Exception | None = None
+        self._blank = blank
         # By identity and weak: what is recorded takes no more memory than what is not, and a tensor
         # that has another one's address is told from it.
         self._places: dict[int, tuple[ReferenceType[Tensor], int]] = {}
@@ -96,14 +106,22 @@ class Recorder(TorchDispatchMode):
         """Do it, and write it down."""
         del types
         named = kwargs or {}
-        result = func(*args, **named)
+        try:
+            result = func(*args, **named)
+        except Exception as error:
+            self.raised = self.raised or error
+            raise
         if not self.refused:
             try:
                 self._note(func, args, named, result)
             except Refused:
-                self.refused = True
-                self.lines.clear()
+                self.refuse()
         return result
+
+    def refuse(self) -> None:
+        """What is done here cannot be recorded."""
+        self.refused = True
+        self.lines.clear()
 
     def place_of(self, value: Tensor) -> int:
         """Where a tensor lies.
@@ -130,9 +148,14 @@ class Recorder(TorchDispatchMode):
         return self.count - 1
 
     def _note(self, func: Any, args: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
+        if func.namespace not in _OWN:
+            raise Refused
         host, writes = _facts(func)
         if host and not (func in _INDEXED and not any(map(_is_mask, args[1]))):
             raise Refused
+        if self._blank and func in _MADE and self._known(args[0]) is None:
+            self.held[self._new(result)] = result
+            return
         arguments: list[Any] = self._placed(args)
         options = {name: self._placed(value) for name, value in named.items()}
         alone = isinstance(result, Tensor)

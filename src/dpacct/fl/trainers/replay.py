@@ -12,22 +12,32 @@ Python does is still seen. Rule 3: no client's data decide whether records are p
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from dpacct.fl.trainers.past_dispatcher import PastDispatcher
+from dpacct.fl.trainers.pooling import pooled
 from dpacct.fl.trainers.recorder import Line, Place, Recorder, Refused, places_in
 
 Compute = Callable[..., Sequence[Tensor]]
+_uncast = cast("Any", torch)._C._DisableAutocast  # noqa: SLF001 - of every device, and cheap
+
+_aten: Any = torch.ops.aten
+# Operations that give the same bits in less time when they are done in another way.
+_INSTEAD: dict[Any, Callable[..., Any]] = {_aten.max_pool2d_with_indices.default: pooled}
 
 
 class _Call(NamedTuple):
     """A line as it is played.
 
     Attributes:
-        operation: of the line. arguments, named: where no tensor lies within them, as they are.
+        operation: of the line, or what is done instead.
+        arguments, named: where no tensor lies within them, as they are.
         direct: arguments that are tensors, and their places. nested: those that hold some.
         named_too: whether ``named`` hold some.
         result: its place; -1 where there are several. results: their places.
@@ -50,29 +60,34 @@ class Record:
 
     Args:
         recorder: that saw it. inputs: that it was given. outputs: their places.
+
+    Attributes:
+        writes: whether it writes to tensors instead of making others.
     """
 
     def __init__(self, recorder: Recorder, inputs: Sequence[Tensor], outputs: list[int]) -> None:
-        self._form = _form(inputs)
+        self._form = form(inputs)
         self._outputs = outputs
         self._blank: list[Tensor | None] = [None] * recorder.count
         for number, value in recorder.held.items():
             self._blank[number] = value
         kept = {*outputs, *recorder.held}
         lines = _needed(recorder.lines, outputs)
+        self.writes = any(line.writes for line in lines)
         self._calls = [
             _call(line, gone) for line, gone in zip(lines, _last_uses(lines, kept), strict=True)
         ]
 
     def fits(self, inputs: Sequence[Tensor]) -> bool:
         """Whether these tensors have the form of those that it was recorded with."""
-        return _form(inputs) == self._form
+        return form(inputs) == self._form
 
     def play(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The same with other tensors, which have to fit."""
         held = self._blank.copy()
         held[: len(inputs)] = inputs
-        with torch.no_grad():
+        # What was cast was written down.
+        with torch.no_grad(), _uncast():
             for call in self._calls:
                 operation, template, named, direct, nested, named_too, place, places, gone = call
                 arguments = template.copy()
@@ -126,19 +141,49 @@ class Repeated:
 
 
 def recorded(
-    compute: Compute, inputs: Sequence[Tensor], constants: Sequence[Tensor]
+    compute: Compute,
+    inputs: Sequence[Tensor],
+    constants: Sequence[Tensor],
+    *,
+    blank: bool = False,
 ) -> tuple[Sequence[Tensor], Record | None]:
-    """What a function computes, and a record of it; None where it cannot be played."""
-    recorder = Recorder(inputs, constants)
-    with recorder:
+    """What a function computes, and a record of it; None where it cannot be played.
+
+    Args:
+        compute: of tensors. inputs: these. constants, blank: see `Recorder`.
+
+    Raises:
+        What an operation raised, also where the function goes on without it: side by side an
+        operation is that of all clients, and one's failure would decide how others are trained.
+    """
+    recorder = Recorder(inputs, constants, blank=blank)
+    drawn = _drawn()
+    with recorder, PastDispatcher(recorder.refuse):
         outputs = compute(*inputs)
-    if recorder.refused:
+    if recorder.raised is not None:
+        raise recorder.raised
+    if recorder.refused or _drawn() != drawn:
         return outputs, None
     try:
         places = [recorder.place_of(value) for value in outputs]
     except Refused:
         return outputs, None
     return outputs, Record(recorder, inputs, places)
+
+
+def equal_bits(one: Tensor, two: Tensor) -> bool:
+    """Whether two tensors are the same, where numbers are."""
+    same = (one == two) | (one.isnan() & two.isnan())
+    return one.dtype == two.dtype and one.shape == two.shape and bool(same.all())
+
+
+def _drawn() -> tuple[object, ...]:
+    """Where the generators stand from which a model may draw on the host."""
+    state: Any = np.random.get_state(legacy=False)  # noqa: NPY002 - the global one
+    inner = state["state"]
+    words: Any = torch.get_rng_state()
+    numbers = inner["pos"], inner["key"].tobytes(), state["has_gauss"]
+    return random.getstate(), *numbers, words.numpy().tobytes()
 
 
 def _needed(lines: Sequence[Line], outputs: Sequence[int]) -> list[Line]:
@@ -167,7 +212,8 @@ def _call(line: Line, gone: list[int]) -> _Call:
     lists = [n for n, value in enumerate(arguments) if isinstance(value, list) and _has(value)]
     place = line.results[0] if line.alone else -1
     named, results = line.named, line.results
-    return _Call(line.operation, arguments, named, direct, lists, _has(named), place, results, gone)
+    operation = _INSTEAD.get(line.operation, line.operation)
+    return _Call(operation, arguments, named, direct, lists, _has(named), place, results, gone)
 
 
 def _has(value: Any) -> bool:
@@ -186,5 +232,6 @@ def _filled(template: Any, held: Sequence[Tensor | None]) -> Any:
     return template
 
 
-def _form(tensors: Sequence[Tensor]) -> list[tuple[Any, ...]]:
+def form(tensors: Sequence[Tensor]) -> list[tuple[Any, ...]]:
+    """All but the values of tensors, as far as a record depends on it."""
     return [(value.shape, value.stride(), value.dtype, value.device) for value in tensors]

@@ -28,6 +28,7 @@ from dpacct.fl.trainers.cohort_loss import CohortLoss
 from dpacct.fl.trainers.directions import accumulated, apart
 from dpacct.fl.trainers.dropout import OwnDropout, seeds_of_steps
 from dpacct.fl.trainers.isolation import Isolation
+from dpacct.fl.trainers.own_rows import OwnRows
 from dpacct.fl.trainers.replay import Repeated
 from dpacct.fl.trainers.stacking import drawn, nobody_like, stack_states
 from dpacct.fl.trainers.tasks import Broadcast, Task
@@ -189,7 +190,7 @@ class VectorizedTrainer:
             state: State | None,
         ) -> Params:
             context = broadcast.context(lr, count, state)
-            with OwnDropout(seed):
+            with OwnRows(), OwnDropout(seed):
                 return self._method.gradient(self._loss, own, Batch(x, y, weight), context)
 
         in_dims = (0, 0, 0, 0, 0, 0, 0, None if states is None else 0)

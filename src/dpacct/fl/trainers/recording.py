@@ -1,0 +1,188 @@
+"""What a group computes, recorded once and replayed: the same kernels without the program around.
+
+`torch.func` calls the model for every group anew, and looks up for each operation how it is done
+for many examples. Neither depends on the examples: inside vmap, a model that asks for a value
+fails. So the operations are recorded as a list, and from then on called one after the other.
+
+Rule 1: a replay gives the bits that `torch.func` gives, so nobody can tell when it began; what
+keeps examples apart is vmap's choice of operations. Rule 2: a recording holds for one model, as
+`dpacct.fl.guards.watch` noted it, one rate, one mode of torch and one kind of arguments; with
+anything else it is forgotten. Rule 3: what is recorded sees zeros in place of examples. Rule 4:
+a recording consists of torch's own operations, none of which writes to what it is given: a replay
+calls no code of the model, and leaves nothing behind. Rule 5: what cannot be a list of operations
+is not recorded: random numbers, results whose shape depends on values, a parameter or an example
+that Python reads (a comparison with other parameters, and made-up examples, shows those).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import functionalize
+
+from dpacct.fl.clients import ClientData
+from dpacct.fl.layout import Params
+from dpacct.fl.tensors import forked_generators
+from dpacct.fl.trainers.failures import Trial
+from dpacct.fl.trainers.replay import Record, equal_bits, form
+from dpacct.fl.trainers.replay import recorded as recorded_of
+
+
+class Group(NamedTuple):
+    """What a group is computed from: parameters, inputs, targets, a seed for each example."""
+
+    anchor: Params
+    inputs: Tensor
+    targets: Tensor
+    seeds: Tensor
+
+    @classmethod
+    def of(cls, anchor: Params, data: ClientData, seeds: Tensor) -> Group:
+        """Of examples."""
+        return cls(anchor, data.inputs, data.targets, seeds)
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """All but the values, and how torch would compute with them."""
+        device = self.inputs.device.type
+        auto = _torch.is_autocast_enabled(device), _torch.get_autocast_dtype(device)
+        return (*auto, *self.anchor, *form(self.tensors))
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All of them, in a fixed order."""
+        return [*self.anchor.values(), *self[1:]]
+
+
+# Parameters, inputs, targets and seeds, to what is computed for each example.
+Compute = Callable[[Params, Tensor, Tensor, Tensor], Params]
+
+# Groups of a small network that save what a recording takes, about: measured, 10 to 15.
+_WORTH = 12
+# By how much parameters are changed when a recording is compared.
+_OTHER = 0.75
+_torch: Any = torch
+
+
+@dataclass(slots=True, eq=False)
+class RecordedGroups:
+    """Computes groups, and records what it computes often.
+
+    Attributes:
+        basis: of the last group that was computed. seen: how many there were like it.
+        recording: of such groups, None where there is none.
+    """
+
+    basis: tuple[object, ...] = ()
+    seen: int = 0
+    recording: Compute | None = None
+
+    @property
+    def records(self) -> bool:
+        """Whether there is a recording."""
+        return self.recording is not None
+
+    def replay(self, basis: tuple[object, ...], group: Group) -> Params | None:
+        """As `compute`, by the recording; None where there is none for such a group."""
+        if self.recording is None or (*basis, *group.kind) != self.basis:
+            return None
+        return self.recording(*group)
+
+    def compute(
+        self,
+        compute: Compute,
+        basis: tuple[object, ...],
+        group: Group,
+        constants: Sequence[Tensor],
+    ) -> Params:
+        """``compute`` of a group, which is recorded if there were many like it.
+
+        Args:
+            compute: by `torch.func`. group: its arguments.
+            basis: all that it depends on beside them, as values that are equal as long as that
+                stays as it is. constants: tensors among that.
+        """
+        basis = (*basis, *group.kind)
+        if basis != self.basis:
+            # Rule 2.
+            self.basis, self.seen, self.recording = basis, 0, None
+        self.seen += 1
+        if self.seen == _WORTH:
+            self.recording = recorded(compute, group, constants)
+        return compute(*group)
+
+
+def recorded(compute: Compute, group: Group, constants: Sequence[Tensor] = ()) -> Compute | None:
+    """A function that does what ``compute`` does on such groups; None where that is not sure.
+
+    Args:
+        compute: of one group. group: like any other; its parameters are read, of its examples
+            nothing but their kind.
+        constants: tensors that it may read beside them; they stay where they are.
+    """
+    # Rule 3.
+    blank = group._replace(
+        inputs=torch.zeros_like(group.inputs),
+        targets=torch.zeros_like(group.targets),
+        seeds=torch.zeros_like(group.seeds),
+    )
+    names = list(group.anchor)
+    found: list[str] = []
+
+    def computed(*tensors: Tensor) -> list[Tensor]:
+        results = compute(dict(zip(names, tensors, strict=False)), *tensors[len(names) :])
+        found[:] = results
+        return list(results.values())
+
+    with Trial(), _undisturbed(), torch.no_grad():
+        # Where nothing is written to, and where values cannot be read past torch.
+        pure: Any = functionalize(computed, remove="mutations")
+        _, record = recorded_of(pure, blank.tensors, constants, blank=True)
+        # Rules 4 and 5.
+        if record is not None and not record.writes:
+            replay = _replay_of(record, list(found))
+            if all(_same(compute, replay, one) for one in (_made_up(blank), blank)):
+                return replay
+    return None
+
+
+def _replay_of(record: Record, names: list[str]) -> Compute:
+    def replay(anchor: Params, inputs: Tensor, targets: Tensor, seeds: Tensor) -> Params:
+        found = record.play([*anchor.values(), inputs, targets, seeds])
+        return dict(zip(names, found, strict=True))
+
+    return replay
+
+
+def _made_up(group: Group) -> Group:
+    """Other parameters, and in place of examples numbers that follow no data."""
+    others = {name: _OTHER * value for name, value in group.anchor.items()}
+    return Group(others, *map(_counted, group[1:]))
+
+
+def _counted(like: Tensor) -> Tensor:
+    """Any numbers, or zeros and ones where those may stand for classes."""
+    places = torch.arange(like.numel(), device=like.device).view(like.shape)
+    return (places.sin() if like.is_floating_point() else places % 2).to(like)
+
+
+def _same(compute: Compute, replay: Compute, group: Group) -> bool:
+    """Whether both give the same bits."""
+    expected, found = compute(*group), replay(*group)
+    return list(found) == list(expected) and all(
+        equal_bits(found[name], value) for name, value in expected.items()
+    )
+
+
+@contextmanager
+def _undisturbed() -> Generator[None]:
+    """Inside, warnings are not shown again, and nobody's random numbers move on."""
+    with forked_generators(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,80 @@
+"""Side by side, what one client looks up never leads to another's parameters."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from dpacct import fl
+from dpacct.fl.trainers.sequential import SequentialTrainer
+from tests.fl.trainers import test_company as company
+
+PLAIN = fl.SGD(lr=1.0, epochs=2, batch_size=5)
+TOKENS, PLACE = 11, 2
+
+
+class Looking(nn.Module):
+    """Looks up its inputs in a table of its own."""
+
+    def __init__(self, look):
+        super().__init__()
+        self.table = nn.Embedding(TOKENS, 5)
+        self.out = nn.Linear(5, TOKENS)
+        self.look = look
+
+    def forward(self, inputs):
+        return self.out(self.look(inputs, self.table.weight)).permute(0, 2, 1)
+
+
+LOOKS = {
+    "functional": nn.functional.embedding,
+    "named": lambda x, table: nn.functional.embedding(weight=table, input=x, padding_idx=0),
+    "from behind": lambda x, table: nn.functional.embedding(x, table, -TOKENS),
+    "torch": lambda x, table: torch.embedding(table, x, 0),
+}
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("method", ["dp-fedavg", "dp-fedsam"])
+@pytest.mark.parametrize("token", [-1, TOKENS, 3 * TOKENS])
+@pytest.mark.parametrize("how", LOOKS)
+def test_a_token_out_of_range_costs_its_own_client_alone(how, token, method):
+    def build():
+        return Looking(LOOKS[how]), company.texts
+
+    trainer, broadcast, draw, task = company.setting(build, PLAIN, fl.METHODS[method]())
+    people = [company.client(draw, size, size) for size in (6, 9, 12, 7, 30)]
+    # Whoever leaves off early stands beside others who go on.
+    expected = trainer.train([task(data, 5) for data in people], broadcast)
+    assert bool(expected.isfinite().all())
+    people[PLACE].inputs[4, 3] = token
+    found = trainer.train([task(data, 5) for data in people], broadcast)
+    assert not bool(found[PLACE].isfinite().all())
+    others = [place for place in range(len(people)) if place != PLACE]
+    assert torch.equal(found[others], expected[others])
+
+
+@pytest.mark.parametrize("method", ["dp-fedavg", "dp-fedsam"])
+@pytest.mark.parametrize("how", LOOKS)
+def test_the_rows_are_those_of_an_embedding(how, method):
+    # Of each client: the row of padding is one of every table.
+    chosen = fl.METHODS[method]()
+    trainer, broadcast, draw, task = company.setting(
+        lambda: (Looking(LOOKS[how]), company.texts), PLAIN, chosen
+    )
+    tasks = [task(company.client(draw, size, size), 5) for size in (6, 9, 7)]
+    one = trainer.trainer
+    alone = SequentialTrainer(chosen, one.sum.loss, one._layout).train(tasks, broadcast)
+    assert torch.allclose(trainer.train(tasks, broadcast), alone, atol=1e-5)
+    # The table comes first, and padding first in it.
+    assert bool(alone[:, :5].any()) == (how == "functional")
+
+
+def test_what_writes_to_the_rows_of_others_is_refused():
+    def fills(inputs, table):
+        return table.index_fill(0, inputs[0, :2], 0.0)[inputs]
+
+    trainer, broadcast, draw, task = company.setting(lambda: (Looking(fills), company.texts), PLAIN)
+    with pytest.raises(RuntimeError, match="rows of others"):
+        trainer.train([task(company.client(draw, 6, 1), 5)], broadcast)
