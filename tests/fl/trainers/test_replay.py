@@ -115,6 +115,29 @@ def test_a_model_that_writes_in_place_is_replayed_bit_by_bit(played):
 
 
 HIDDEN = torch.ones(3)
+
+
+def written(values, constant):
+    """What is written to it through a view, which nobody looks at behind that."""
+    whole = values.clone()
+    whole[:2].mul_(constant[:2])
+    whole[2] = constant[0]
+    return whole
+
+
+def reused(values):
+    """The sum with a tensor that has the address of one that was made here before."""
+    made = values + 1
+    address = id(made)
+    del made
+    others = []
+    for _ in range(100):
+        others.append(torch.from_numpy(np.ones(3, np.float32)))
+        if id(others[-1]) == address:
+            break
+    return values + others[-1]
+
+
 REFUSED = {
     "the host reads a value": lambda x, _: x * float(x.sum()),
     "a shape depends on values": lambda x, _: x.nonzero().float(),
@@ -122,6 +145,7 @@ REFUSED = {
     "values came past the dispatcher": lambda x, _: x + torch.from_numpy(x.numpy() * 2),
     "numbers came past the dispatcher": lambda x, _: x + torch.tensor(x.numpy().tolist()),
     "a tensor is nobody's": lambda x, _: x + HIDDEN,
+    "an address is somebody else's": lambda x, _: reused(x),
     "an output is nobody's": lambda x, _: torch.from_numpy(x.numpy() * 2),
     "chance is asked": lambda x, _: x + torch.rand(3),
     "a number is read": lambda x, _: x * x.tolist()[0],
@@ -139,6 +163,7 @@ PLAYED = {
     "indices": lambda x, c: c[(x > 0.5).long()],
     "a result that nobody needs": lambda x, _: (x.exp(), x + 1)[1],
     "the data of a tensor": lambda x, _: x + x.data,
+    "a write to a part": lambda x, c: written(x, c),
     "a write": lambda x, c: x.clone().mul_(c).t_(),
 }
 
