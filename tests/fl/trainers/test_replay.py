@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -211,6 +212,15 @@ def test_a_record_keeps_nothing_of_what_it_was_made_with():
     given.fill_(7.0)
     values = torch.rand(3)
     assert torch.equal(record.play([values])[0], values.exp().sin())
+
+
+def test_a_record_keeps_nothing_of_what_it_was_played_with():
+    _, record = recorded(lambda x: [x.exp().sin()], [torch.rand(3)], [])
+    assert record is not None
+    (found,) = record.play([torch.rand(3)])
+    alive = ref(found)
+    del found
+    assert alive() is None
 
 
 class Passing(torch.autograd.Function):
