@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -118,6 +119,29 @@ HIDDEN = torch.ones(3)
 LIBRARY = torch.library.Library("dpacct_tests", "DEF")
 LIBRARY.define("twice(Tensor x) -> Tensor")
 LIBRARY.impl("twice", lambda x: x * 2, "CPU")
+
+
+def written(values, constant):
+    """What is written to it through a view, which nobody looks at behind that."""
+    whole = values.clone()
+    whole[:2].mul_(constant[:2])
+    whole[2] = constant[0]
+    return whole
+
+
+def reused(values):
+    """The sum with a tensor that has the address of one that was made here before."""
+    made = values + 1
+    address = id(made)
+    del made
+    others = []
+    for _ in range(100):
+        others.append(torch.from_numpy(np.ones(3, np.float32)))
+        if id(others[-1]) == address:
+            break
+    return values + others[-1]
+
+
 REFUSED = {
     "the host reads a value": lambda x, _: x * float(x.sum()),
     "a shape depends on values": lambda x, _: x.nonzero().float(),
@@ -125,6 +149,7 @@ REFUSED = {
     "values came past the dispatcher": lambda x, _: x + torch.from_numpy(x.numpy() * 2),
     "numbers came past the dispatcher": lambda x, _: x + torch.tensor(x.numpy().tolist()),
     "a tensor is nobody's": lambda x, _: x + HIDDEN,
+    "an address is somebody else's": lambda x, _: reused(x),
     "an output is nobody's": lambda x, _: torch.from_numpy(x.numpy() * 2),
     "an operation is not torch's": lambda x, _: torch.ops.dpacct_tests.twice(x),
     "chance is asked": lambda x, _: x + torch.rand(3),
@@ -143,6 +168,7 @@ PLAYED = {
     "indices": lambda x, c: c[(x > 0.5).long()],
     "a result that nobody needs": lambda x, _: (x.exp(), x + 1)[1],
     "the data of a tensor": lambda x, _: x + x.data,
+    "a write to a part": written,
     "a write": lambda x, c: x.clone().mul_(c).t_(),
 }
 
@@ -190,6 +216,15 @@ def test_a_record_keeps_nothing_of_what_it_was_made_with():
     given.fill_(7.0)
     values = torch.rand(3)
     assert torch.equal(record.play([values])[0], values.exp().sin())
+
+
+def test_a_record_keeps_nothing_of_what_it_was_played_with():
+    _, record = recorded(lambda x: [x.exp().sin()], [torch.rand(3)], [])
+    assert record is not None
+    (found,) = record.play([torch.rand(3)])
+    alive = ref(found)
+    del found
+    assert alive() is None
 
 
 class Passing(torch.autograd.Function):

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 _torch: Any = torch
 _SIGNATURE = ("weight", "indices", "padding_idx", "scale_grad_by_freq", "sparse")
 _FILLS = frozenset({_torch.index_fill, _torch.Tensor.index_fill, _torch.Tensor.index_fill_})
+_PRODUCTS = frozenset({_torch.prod, _torch.Tensor.prod})
 
 
 class OwnRows(TorchFunctionMode):
@@ -34,7 +35,7 @@ class OwnRows(TorchFunctionMode):
         """Replace that, refuse what cannot be, pass on all other functions.
 
         Raises:
-            RuntimeError: an operation that would write to other clients' rows.
+            RuntimeError: an operation that would write to other clients' rows, or show them.
         """
         del types
         named = dict(kwargs or {})
@@ -48,6 +49,9 @@ class OwnRows(TorchFunctionMode):
             return _own(values.pop("indices"), values.pop("weight"), known, **values)
         if func in _FILLS:
             raise RuntimeError("index_fill side by side may write to the rows of others")
+        if func in _PRODUCTS and args[0].is_floating_point():
+            # Its gradient is computed in another way for all, if anybody has a zero.
+            raise RuntimeError("the gradient of prod side by side shows the zeros of others")
         return func(*args, **named)
 
 
