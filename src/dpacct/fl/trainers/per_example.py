@@ -117,7 +117,7 @@ class ExampleTrainer:
         if watch is None:
             return None
         group = Group.of(broadcast.anchor, part.data, seeds_of_steps(part.seeds, 1)[0])
-        return self._recorder.replay((watch, broadcast.step_size(1)), group)
+        return self._recorder.replay(self._basis(watch, broadcast.step_size(1)), group)
 
     def _computed(self, part: Lot, shown: Broadcast, watch: Watch) -> Tensor | Params:
         """For each example a dictionary of tensors, or a vector [d]."""
@@ -127,7 +127,11 @@ class ExampleTrainer:
             step = vmap(self._any_step(shown, rate, decay))
             return cast("Tensor", step(data.inputs, data.targets, seeds))
         group = Group.of(shown.anchor, data, seeds)
-        return self._recorder.compute(self._plain_steps(rate), (watch, rate), group)
+        return self._recorder.compute(self._plain_steps(rate), self._basis(watch, rate), group)
+
+    def _basis(self, watch: Watch, rate: float) -> tuple[object, ...]:
+        """What a group is computed by: classes of layers can be changed, and are not watched."""
+        return (watch, rate, *(type(layer).forward for layer in self._loss.model.modules()))
 
     def remember(
         self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast

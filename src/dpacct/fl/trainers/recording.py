@@ -7,7 +7,8 @@ fails. So the operations are recorded as a list, and from then on called one aft
 Rule 1: a replay gives the bits that `torch.func` gives, so nobody can tell when it began; what
 keeps examples apart is vmap's choice of operations. Rule 2: a recording holds for one model, as
 `dpacct.fl.guards.watch` noted it, one rate, one mode of torch and one kind of arguments; with
-anything else it is forgotten. Rule 3: what is recorded sees zeros in place of examples. Rule 4:
+anything else it is forgotten. Rule 3: what is recorded sees made-up numbers in place of examples,
+and torch in the mode of a run: some operations choose their kernel by whether gradients are on. Rule 4:
 a recording consists of torch's own operations, none of which writes to what it is given: a replay
 calls no code of the model, and leaves nothing behind. Rule 5: what cannot be a list of operations
 is not recorded: random numbers, results whose shape depends on values, a parameter that Python
@@ -57,7 +58,7 @@ class Group(NamedTuple):
         kinds = [(value.dtype, value.device, value.shape, value.stride()) for value in tensors]
         device = self.inputs.device.type
         auto = _torch.is_autocast_enabled(device), _torch.get_autocast_dtype(device)
-        return (*auto, *self.anchor, *kinds)
+        return (*auto, *_surroundings(), *self.anchor, *kinds)
 
 
 # Parameters, inputs, targets and seeds, to what is computed for each example.
@@ -70,6 +71,13 @@ _CHANNELS = 8
 # By how much parameters are changed when a recording is compared.
 _OTHER = 0.75
 _torch: Any = torch
+_layers: Any = import_module("torch.nn.modules.module")
+_HOOKS = (
+    "_global_forward_pre_hooks",
+    "_global_forward_hooks",
+    "_global_backward_pre_hooks",
+    "_global_backward_hooks",
+)
 _pooling: Any = _torch.ops.aten.max_pool2d_with_indices.default
 _UNFIT = {
     _torch.Tag.data_dependent_output,
@@ -129,12 +137,12 @@ def recorded(compute: Compute, group: Group) -> Compute | None:
     """
     # Rule 3.
     blank = group._replace(
-        inputs=torch.zeros_like(group.inputs),
-        targets=torch.zeros_like(group.targets),
-        seeds=torch.zeros_like(group.seeds),
+        inputs=_made_up(group.inputs),
+        targets=_made_up(group.targets),
+        seeds=torch.arange(len(group.seeds), device=group.seeds.device),
     )
     proxies: Any = import_module("torch.fx.experimental.proxy_tensor")
-    with Trial(), _undisturbed(), torch.no_grad():
+    with Trial(), _undisturbed():
         before = _generators()
         pure = functionalize(compute, remove="mutations")
         module: Any = proxies.make_fx(pure)(*blank)
@@ -168,10 +176,32 @@ def _replay_of(module: Any) -> Compute:
     forward: Compute = module.forward
 
     def replay(anchor: Params, inputs: Tensor, targets: Tensor, seeds: Tensor) -> Params:
-        with torch.no_grad():
-            return forward(anchor, inputs, targets, seeds)
+        return forward(anchor, inputs, targets, seeds)
 
     return replay
+
+
+def _made_up(values: Tensor) -> Tensor:
+    """Numbers in [-1, 1], the same for all data sets; zeros where whole numbers are asked for.
+
+    Zeros would hide what is multiplied with them.
+    """
+    if not values.is_floating_point():
+        return torch.zeros_like(values)
+    places = torch.arange(1, values.numel() + 1, dtype=torch.float64, device=values.device)
+    return torch.empty_like(values).copy_(places.square().sin().view(values.shape))
+
+
+def _surroundings() -> tuple[object, ...]:
+    """What stands between any model and torch's operations: modes, hooks of all layers, functions.
+
+    None of it belongs to a model, and all of it can be exchanged in the middle of a run.
+    """
+    core: Any = _torch._C  # noqa: SLF001 - nobody else counts the modes
+    modes = core._len_torch_function_stack(), core._len_torch_dispatch_stack()  # noqa: SLF001
+    hooks = (vars(_layers)[name] for name in _HOOKS)
+    rooms = (vars(room) for room in (_torch, _torch.nn.functional, Tensor, _torch.nn.Module))
+    return (*modes, *(list(held.values()) for held in (*hooks, *rooms)))
 
 
 def _fits(node: Any) -> bool:
