@@ -427,7 +427,7 @@ def test_updates_are_planted_whoever_says_so(way: str, monkeypatch: pytest.Monke
 
     expected = step(rows)
     if way == "class":
-        monkeypatch.setattr(fl.Examples, "planted", lambda self, row: planted(row))
+        monkeypatch.setattr(fl.Examples, "planted", lambda _, row: planted(row))
     else:
         monkeypatch.setattr(rows, "planted", planted)
     assert not torch.equal(step(rows), expected)

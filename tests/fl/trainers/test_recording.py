@@ -327,7 +327,7 @@ class Doubling(TorchFunctionMode):
 
 @contextmanager
 def hooked():
-    def double(layer: nn.Module, inputs: Any, outputs: Any) -> Any:
+    def double(layer: nn.Module, _: Any, outputs: Any) -> Any:
         return outputs * 2 if isinstance(layer, nn.Tanh) else None
 
     handle = register_module_forward_hook(double)

@@ -8,7 +8,7 @@ Rule 1: a replay gives the bits that `torch.func` gives, so nobody can tell when
 keeps examples apart is vmap's choice of operations. Rule 2: a recording holds for one model, as
 `dpacct.fl.guards.watch` noted it, one rate, one mode of torch and one kind of arguments; with
 anything else it is forgotten. Rule 3: what is recorded sees made-up numbers in place of examples,
-and torch in the mode of a run: some operations choose their kernel by whether gradients are on. Rule 4:
+and torch as a run has it: some operations choose a kernel by whether gradients are on. Rule 4:
 a recording consists of torch's own operations, none of which writes to what it is given: a replay
 calls no code of the model, and leaves nothing behind. Rule 5: what cannot be a list of operations
 is not recorded: random numbers, results whose shape depends on values, a parameter that Python
