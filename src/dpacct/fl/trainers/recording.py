@@ -199,9 +199,10 @@ def _surroundings() -> tuple[object, ...]:
     """
     core: Any = _torch._C  # noqa: SLF001 - nobody else counts the modes
     modes = core._len_torch_function_stack(), core._len_torch_dispatch_stack()  # noqa: SLF001
-    hooks = (vars(_layers)[name] for name in _HOOKS)
-    rooms = (vars(room) for room in (_torch, _torch.nn.functional, Tensor, _torch.nn.Module))
-    return (*modes, *(list(held.values()) for held in (*hooks, *rooms)))
+    rooms: list[Any] = [_torch, _torch.nn.functional, Tensor, _torch.nn.Module]
+    holders: list[Any] = [getattr(_layers, name) for name in _HOOKS]
+    holders += [vars(room) for room in rooms]
+    return (*modes, *(list(held.values()) for held in holders))
 
 
 def _fits(node: Any) -> bool:
