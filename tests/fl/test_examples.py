@@ -415,3 +415,19 @@ def test_secure_noise_fixed_cohorts_and_adaptive_norms():
     adaptive = train(population, clip_norm=None, bound=fl.AdaptiveClip(1.0))
     adaptive.run()
     assert adaptive.bound.clip_norm != 1.0
+
+
+@pytest.mark.parametrize("way", ["class", "instance"])
+def test_updates_are_planted_whoever_says_so(way: str, monkeypatch: pytest.MonkeyPatch):
+    rows = fl.Examples(data(40))
+    size = sum(p.numel() for p in linear(FEATURES, CLASSES).parameters())
+
+    def planted(row: int) -> Tensor | None:
+        return torch.full((size,), 9.0) if row == 7 else None
+
+    expected = step(rows)
+    if way == "class":
+        monkeypatch.setattr(fl.Examples, "planted", lambda _, row: planted(row))
+    else:
+        monkeypatch.setattr(rows, "planted", planted)
+    assert not torch.equal(step(rows), expected)

@@ -22,6 +22,9 @@ from dpacct.fl.trainers.examples import Kind
 from dpacct.fl.trainers.failures import Trial
 from dpacct.fl.trainers.tasks import NO_DATA, NO_STEPS, Task
 
+# As it is written, whatever somebody puts in its place.
+_NOTHING = Examples.planted
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lot(Sequence[Task]):
@@ -130,7 +133,7 @@ def plant_examples(
 
 def _plants_nothing(examples: Examples) -> bool:
     """Whether its `planted` is that of all examples, which need not be asked one by one."""
-    return getattr(examples.planted, "__func__", None) is Examples.planted
+    return getattr(examples.planted, "__func__", None) is _NOTHING
 
 
 def nothing(count: int, kind: Kind, device: torch.device) -> ClientData:

@@ -117,7 +117,7 @@ class ExampleTrainer:
         if watch is None:
             return None
         group = Group.of(broadcast.anchor, part.data, seeds_of_steps(part.seeds, 1)[0])
-        return self._recorder.replay((watch, broadcast.step_size(1)), group)
+        return self._recorder.replay(self._basis(watch, broadcast.step_size(1)), group)
 
     def _computed(self, part: Lot, shown: Broadcast, watch: Watch) -> Tensor | Params:
         """For each example a dictionary of tensors, or a vector [d]."""
@@ -129,7 +129,11 @@ class ExampleTrainer:
         group = Group.of(shown.anchor, data, seeds)
         steps = self._plain_steps(rate)
         constants = [*self._loss.replica.tensors.values(), *watch.tensors]
-        return self._recorder.compute(steps, (watch, rate), group, constants)
+        return self._recorder.compute(steps, self._basis(watch, rate), group, constants)
+
+    def _basis(self, watch: Watch, rate: float) -> tuple[object, ...]:
+        """What a group is computed by: classes of layers can be changed, and are not watched."""
+        return (watch, rate, *(type(layer).forward for layer in self._loss.model.modules()))
 
     def remember(
         self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast

@@ -7,11 +7,12 @@ fails. So the operations are recorded as a list, and from then on called one aft
 Rule 1: a replay gives the bits that `torch.func` gives, so nobody can tell when it began; what
 keeps examples apart is vmap's choice of operations. Rule 2: a recording holds for one model, as
 `dpacct.fl.guards.watch` noted it, one rate, one mode of torch and one kind of arguments; with
-anything else it is forgotten. Rule 3: what is recorded sees zeros in place of examples. Rule 4:
-a recording consists of torch's own operations, none of which writes to what it is given: a replay
-calls no code of the model, and leaves nothing behind. Rule 5: what cannot be a list of operations
-is not recorded: random numbers, results whose shape depends on values, a parameter or an example
-that Python reads (a comparison with other parameters, and made-up examples, shows those).
+anything else it is forgotten. Rule 3: what is recorded sees zeros in place of examples, and torch
+as a run has it: some operations choose a kernel by whether gradients are on. Rule 4: a recording
+consists of torch's own operations, none of which writes to what it is given: a replay calls no code
+of the model, and leaves nothing behind. Rule 5: what cannot be a list of operations is not
+recorded: random numbers, results whose shape depends on values, a parameter or an example that
+Python reads (a comparison with other parameters, and made-up examples, shows those).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
@@ -52,7 +54,7 @@ class Group(NamedTuple):
         """All but the values, and how torch would compute with them."""
         device = self.inputs.device.type
         auto = _torch.is_autocast_enabled(device), _torch.get_autocast_dtype(device)
-        return (*auto, *self.anchor, *form(self.tensors))
+        return (*auto, *_surroundings(), *self.anchor, *form(self.tensors))
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -68,6 +70,13 @@ _WORTH = 12
 # By how much parameters are changed when a recording is compared.
 _OTHER = 0.75
 _torch: Any = torch
+_layers: Any = import_module("torch.nn.modules.module")
+_HOOKS = (
+    "_global_forward_pre_hooks",
+    "_global_forward_hooks",
+    "_global_backward_pre_hooks",
+    "_global_backward_hooks",
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -140,7 +149,7 @@ def recorded(compute: Compute, group: Group, constants: Sequence[Tensor] = ()) -
         found[:] = results
         return list(results.values())
 
-    with Trial(), _undisturbed(), torch.no_grad():
+    with Trial(), _undisturbed():
         # Where nothing is written to, and where values cannot be read past torch.
         pure: Any = functionalize(computed, remove="mutations")
         _, record = recorded_of(pure, blank.tensors, constants, blank=True)
@@ -167,9 +176,26 @@ def _made_up(group: Group) -> Group:
 
 
 def _counted(like: Tensor) -> Tensor:
-    """Any numbers, or zeros and ones where those may stand for classes."""
+    """Any numbers, or zeros and ones where those may stand for classes.
+
+    Zeros alone off the CPU: a class that does not exist would stop a device for good.
+    """
     places = torch.arange(like.numel(), device=like.device).view(like.shape)
-    return (places.sin() if like.is_floating_point() else places % 2).to(like)
+    classes = 2 if like.device.type == "cpu" else 1
+    return (places.sin() if like.is_floating_point() else places % classes).to(like)
+
+
+def _surroundings() -> tuple[object, ...]:
+    """What stands between any model and torch's operations: modes, hooks of all layers, functions.
+
+    None of it belongs to a model, and all of it can be exchanged in the middle of a run.
+    """
+    core: Any = _torch._C  # noqa: SLF001 - nobody else counts the modes
+    modes = core._len_torch_function_stack(), core._len_torch_dispatch_stack()  # noqa: SLF001
+    rooms: list[Any] = [_torch, _torch.nn.functional, Tensor, _torch.nn.Module]
+    holders: list[Any] = [getattr(_layers, name) for name in _HOOKS]
+    holders += [vars(room) for room in rooms]
+    return (*modes, torch.is_grad_enabled(), *(list(held.values()) for held in holders))
 
 
 def _same(compute: Compute, replay: Compute, group: Group) -> bool:

@@ -70,7 +70,7 @@ class Record:
         self._outputs = outputs
         self._blank: list[Tensor | None] = [None] * recorder.count
         for number, value in recorder.held.items():
-            self._blank[number] = value
+            self._blank[number] = value.detach()
         kept = {*outputs, *recorder.held}
         lines = _needed(recorder.lines, outputs)
         self.writes = any(line.writes for line in lines)
@@ -83,11 +83,14 @@ class Record:
         return form(inputs) == self._form
 
     def play(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The same with other tensors, which have to fit."""
+        """The same with other tensors, which have to fit.
+
+        Gradients are on or off as they were, since kernels are chosen by that; none is asked for.
+        """
         held = self._blank.copy()
-        held[: len(inputs)] = inputs
+        held[: len(inputs)] = [value.detach() for value in inputs]
         # What was cast was written down.
-        with torch.no_grad(), _uncast():
+        with _uncast():
             for call in self._calls:
                 operation, template, named, direct, nested, named_too, place, places, gone = call
                 arguments = template.copy()
