@@ -179,3 +179,16 @@ def test_nobody_can_write_to_what_others_hold():
 
     with federation(Grabs(), population(table()), rounds=1) as run:
         run.run()
+
+
+def test_a_client_may_write_to_its_copy_of_what_it_remembers():
+    together = population(table()).together([0, 2])
+    assert together is not None
+    memory = {"step": torch.zeros(3)}
+    found = tasks.join_gathered(
+        *together, fl.SGD(lr=0.1), [memory, None], [1, 2], torch.device("cpu"), None
+    )
+    assert found[0].state is not None
+    found[0].state["step"].add_(1.0)
+    assert not memory["step"].any()
+    assert found[1].state is None

@@ -106,11 +106,8 @@ class Recorder(TorchDispatchMode):
         """Do it, and write it down."""
         del types
         named = kwargs or {}
-        try:
+        with _Noting(self):
             result = func(*args, **named)
-        except Exception as error:
-            self.raised = self.raised or error
-            raise
         if not self.refused:
             try:
                 self._note(func, args, named, result)
@@ -177,6 +174,20 @@ class Recorder(TorchDispatchMode):
         if isinstance(value, tuple | list):
             return [self._placed(one) for one in cast("Sequence[Any]", value)]
         return value
+
+
+class _Noting:
+    """Keeps what is raised inside for the recorder, and lets it pass."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception):
+            self._recorder.raised = self._recorder.raised or error
 
 
 def places_in(value: Any) -> Iterator[int]:
