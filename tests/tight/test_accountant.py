@@ -95,7 +95,7 @@ def test_cohorts_of_fixed_size() -> None:
     assert played.lower == pytest.approx(2.6421, rel=4e-4)
     assert 2.6421 < played.upper < 2.6613
     assert TIGHT.game_or_why(schedule, SVHN) == "an adaptive game"
-    assert TIGHT.game_or_why(100 * schedule, SVHN).startswith("one fixed pair a round: the game")
+    assert TIGHT.game_or_why(200 * schedule, SVHN).startswith("one fixed pair a round: the game")
     assert TIGHT.of_pairs.game_or_why(schedule, SVHN) == ""
 
 

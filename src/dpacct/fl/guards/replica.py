@@ -22,6 +22,8 @@ class Replica:
 
     Attributes:
         constants: frozen parameters and buffers, in copies, by name.
+        places: of tensors in layers, and the name by which each is passed in: a tensor has one
+            name, and may have several places.
         objects: layers and loss, by what an error calls them.
     """
 
@@ -29,6 +31,7 @@ class Replica:
         frozen = {n: p for n, p in model.named_parameters() if n not in names}
         buffers = dict(model.named_buffers())
         self.constants = {n: v.detach().clone() for n, v in (frozen | buffers).items()}
+        self.places = _places(model, buffers=False) | _places(model, buffers=True)
         self._layers = cast("dict[str, nn.Module]", dict(cast("Any", model).named_modules()))
         self.objects: dict[str, object] = {_title(n, m): m for n, m in self._layers.items()}
         self.objects["the loss"] = loss
@@ -41,6 +44,11 @@ class Replica:
         self.tensors |= {f"own buffer {n}": b for n, b in buffers.items()}
         self._seal: Seal | None = None
         self._watched: tuple[dict[str, object], Watch] | None = None
+
+    def placed(self, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What stands in each place, given the parameters that are trained."""
+        tensors = {**params, **self.constants}
+        return {place: tensors[name] for place, name in self.places.items()}
 
     def seal(self) -> Seal:
         """Of all its tensors, as they were when this was first asked for."""
@@ -77,6 +85,21 @@ class Replica:
         """The layer of a tensor, whose name may have words before it."""
         layer = name.rpartition(" ")[2].rpartition(".")[0]
         return _title(layer, self._layers[layer])
+
+
+def _places(model: nn.Module, *, buffers: bool) -> dict[str, str]:
+    """Each place of a parameter, or of a buffer, to the first one of the same tensor.
+
+    A layer that a model holds by several names is one layer: with two places it would be given
+    back with what was passed in.
+    """
+    names: dict[Tensor, str] = {}
+    found: dict[str, str] = {}
+    for layer, own in model.named_modules():
+        listed = own.named_buffers if buffers else own.named_parameters
+        for name, value in listed(layer, recurse=False, remove_duplicate=False):
+            found[name] = names.setdefault(value, name)
+    return found
 
 
 def _title(name: str, layer: nn.Module) -> str:

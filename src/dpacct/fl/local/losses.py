@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -85,12 +85,12 @@ class LocalLoss:
     def outputs(self, params: Params, inputs: Tensor) -> Tensor:
         """What the model says."""
         with self._reduced_precision(inputs.device.type):
-            return functional_call(self.model, (params, self.replica.constants), (inputs,))
+            return self._called(params, inputs)
 
     def __call__(self, params: Params, batch: Batch) -> Tensor:
         """Mean loss of the batch."""
         with self._reduced_precision(batch.inputs.device.type):
-            outputs = functional_call(self.model, (params, self.replica.constants), (batch.inputs,))
+            outputs = self._called(params, batch.inputs)
             if batch.weights is None:
                 value = self.function(outputs, batch.targets)
             else:
@@ -100,6 +100,10 @@ class LocalLoss:
             rule = "a loss returns the mean over the batch, a tensor without dimensions"
             raise InvalidParameter("loss", tuple(value.shape), rule)
         return value
+
+    def _called(self, params: Params, inputs: Tensor) -> Any:
+        tensors = self.replica.placed(params)
+        return functional_call(self.model, tensors, (inputs,), tie_weights=False)
 
     def gradient(self, params: Params, batch: Batch) -> Params:
         """Gradient of the mean loss."""
