@@ -68,9 +68,7 @@ def trained(kind: type[Once], clients: Any = None, **options: Any) -> Tensor:
 @pytest.mark.parametrize("vectorize", [False, True])
 @pytest.mark.parametrize("method", [fl.DPFedAvg(), fl.DPFedSAM(0.1)], ids=["avg", "sam"])
 def test_clients_train_what_is_shared_as_one(
-    kind: type[Once],
-    vectorize: bool,
-    method: fl.Method,
+    kind: type[Once], method: fl.Method, *, vectorize: bool
 ) -> None:
     options = {"vectorize": vectorize, "method": method}
     assert torch.equal(trained(kind, **options), trained(Once, **options))

@@ -95,7 +95,8 @@ def _places(model: nn.Module, *, buffers: bool) -> dict[str, str]:
     """
     names: dict[Tensor, str] = {}
     found: dict[str, str] = {}
-    for layer, own in model.named_modules():
+    layers = cast("dict[str, nn.Module]", dict(cast("Any", model).named_modules()))
+    for layer, own in layers.items():
         listed = own.named_buffers if buffers else own.named_parameters
         for name, value in listed(layer, recurse=False, remove_duplicate=False):
             found[name] = names.setdefault(value, name)
