@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 from typing import Any
@@ -431,3 +432,30 @@ def test_updates_are_planted_whoever_says_so(way: str, monkeypatch: pytest.Monke
     else:
         monkeypatch.setattr(rows, "planted", planted)
     assert not torch.equal(step(rows), expected)
+
+
+class Careful(nn.Module):
+    """Goes another way where a row of its table does not exist."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = linear(FEATURES, CLASSES)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        places = inputs[:, 0].abs().long()
+        try:
+            factors = torch.ones(9).index_select(0, places)
+        except (IndexError, RuntimeError):
+            factors = -torch.ones(len(places))
+        return self.layer(inputs * factors.unsqueeze(1))
+
+
+def test_what_a_model_catches_for_one_example_changes_no_other():
+    whole = data()
+    torch.manual_seed(0)
+    model = Careful()
+    expected = step(fl.Examples(whole), model=copy.deepcopy(model), clip_norm=0.1)
+    whole.inputs[7, 0] = 99.0
+    found = step(fl.Examples(whole), model=copy.deepcopy(model), clip_norm=0.1)
+    assert not torch.equal(found, expected)
+    assert float((found - expected).norm()) * COUNT <= 2 * 0.1 * (1 + 1e-5)

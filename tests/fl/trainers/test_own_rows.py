@@ -95,3 +95,30 @@ def test_whole_numbers_may_be_multiplied():
     )
     found = trainer.train([task(company.client(draw, 6, 1), 5)], broadcast)
     assert bool(found.isfinite().all())
+
+
+class Careful(nn.Module):
+    """Goes another way where a row does not exist."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(5, TOKENS)
+
+    def forward(self, inputs):
+        try:
+            rows = torch.ones(TOKENS, 5).index_select(0, inputs.flatten())
+        except (IndexError, RuntimeError):
+            rows = torch.zeros(inputs.numel(), 5)
+        return self.out(rows.view(*inputs.shape, 5)).permute(0, 2, 1)
+
+
+@pytest.mark.parametrize("steps", [1, None])
+def test_what_a_model_catches_is_raised_side_by_side(steps):
+    """One step, which is not recorded, and more."""
+    local = fl.SGD(lr=1.0, steps=1, batch_size=5) if steps else PLAIN
+    trainer, broadcast, draw, task = company.setting(lambda: (Careful(), company.texts), local)
+    people = [company.client(draw, size, size) for size in (6, 9, 7)]
+    assert bool(trainer.train([task(data, 5) for data in people], broadcast).isfinite().all())
+    people[PLACE].inputs[:] = TOKENS
+    with pytest.raises((IndexError, RuntimeError), match=r"range|bounds"):
+        trainer.train([task(data, 5) for data in people], broadcast)

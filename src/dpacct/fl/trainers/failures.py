@@ -4,7 +4,8 @@ Rule 1: whether a client fails must not show outside. A round goes on without it
 as one that is not finite, and so as zero. Rule 2: what is wrong with the program is no client's
 failure; `dpacct.fl.engine.rehearsal` runs it on made-up clients before anything is charged. Rule
 3: a client that reached further than itself (`dpacct.errors.Unsupported`) and a warning that was
-made an error are never passed over.
+made an error are never passed over. Rule 4: side by side an operation is that of all clients: what
+it raises is raised, also where a model would catch it, or one's data would decide how all train.
 """
 
 from __future__ import annotations
@@ -40,3 +41,30 @@ class Trial:
             return False
         self.error = error
         return True
+
+
+class Noted:
+    """A block whose exception is kept as it passes, the first time: ``with noted: ...``.
+
+    Attributes:
+        error: what was raised inside, None where nothing was.
+    """
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self.error is None and isinstance(error, Exception):
+            self.error = error
+
+    def tell(self) -> None:
+        """Raise what was kept.
+
+        Raises:
+            Exception: that one.
+        """
+        if self.error is not None:
+            raise self.error

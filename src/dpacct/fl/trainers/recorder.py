@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dpacct.fl.trainers.failures import Noted
+
 _aten: Any = torch.ops.aten
 _tags: Any = torch.Tag
 _HOST = {_tags.data_dependent_output, _tags.dynamic_output_shape, _tags.nondeterministic_seeded}
@@ -76,7 +78,7 @@ class Recorder(TorchDispatchMode):
     Attributes:
         lines: what was done; empty once something is refused.
         held: constants in use, by their place. count: places in use.
-        refused: whether there is no record. raised: by an operation, the first time.
+        refused: whether there is no record. failures: of operations.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class Recorder(TorchDispatchMode):
         self.held: dict[int, Tensor] = {}
         self.count = 0
         self.refused = False
-        self.raised: Exception | None = None
+        self.failures = Noted()
         self._blank = blank
         # By identity and weak: what is recorded takes no more memory than what is not, and a tensor
         # that has another one's address is told from it.
@@ -106,7 +108,7 @@ class Recorder(TorchDispatchMode):
         """Do it, and write it down."""
         del types
         named = kwargs or {}
-        with _Noting(self):
+        with self.failures:
             result = func(*args, **named)
         if not self.refused:
             try:
@@ -174,20 +176,6 @@ class Recorder(TorchDispatchMode):
         if isinstance(value, tuple | list):
             return [self._placed(one) for one in cast("Sequence[Any]", value)]
         return value
-
-
-class _Noting:
-    """Keeps what is raised inside for the recorder, and lets it pass."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception):
-            self._recorder.raised = self._recorder.raised or error
 
 
 def places_in(value: Any) -> Iterator[int]:

@@ -163,8 +163,7 @@ def recorded(
     drawn = _drawn()
     with recorder, PastDispatcher(recorder.refuse):
         outputs = compute(*inputs)
-    if recorder.raised is not None:
-        raise recorder.raised
+    recorder.failures.tell()
     if recorder.refused or _drawn() != drawn:
         return outputs, None
     try:
