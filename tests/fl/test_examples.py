@@ -459,3 +459,21 @@ def test_what_a_model_catches_for_one_example_changes_no_other():
     found = step(fl.Examples(whole), model=copy.deepcopy(model), clip_norm=0.1)
     assert not torch.equal(found, expected)
     assert float((found - expected).norm()) * COUNT <= 2 * 0.1 * (1 + 1e-5)
+
+
+class Multiplying(nn.Module):
+    """A product, whose gradient takes another way for all where anybody has a zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = linear(FEATURES, CLASSES)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found = self.layer(inputs)
+        return found + found.relu().prod(dim=-1, keepdim=True)
+
+
+def test_products_are_trained_one_example_at_a_time():
+    with pytest.raises(Unsupported, match="zeros of others"):
+        train(fl.Examples(data()), Multiplying(), vectorize=True).run()
+    assert bool(step(fl.Examples(data()), model=Multiplying()).isfinite().all())

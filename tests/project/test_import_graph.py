@@ -47,6 +47,7 @@ ROOMS = {
         {"terms"},
     ],
     "dpacct.fl": [
+        {"reproducible"},
         {"tensors", "clients", "devices", "examples"},
         {"layout", "guards"},
         {"local", "privacy", "report", "data"},

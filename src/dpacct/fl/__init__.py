@@ -2,11 +2,15 @@
 
 from importlib.util import find_spec
 
+from dpacct.fl.reproducible import ask_for_reproducible_products
+
 if find_spec("torch") is None:
     raise ModuleNotFoundError(
         "dpacct.fl trains with PyTorch, which is not installed: pip install 'dpacct[fl]'",
         name="torch",
     )
+
+ask_for_reproducible_products()
 
 from dpacct.fl.auditing.audit import audit
 from dpacct.fl.auditing.loops import audit_loop

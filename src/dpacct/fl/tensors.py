@@ -66,6 +66,13 @@ def forked_generators() -> Generator[None]:
         np.random.set_state(wide)  # noqa: NPY002 - the global one
 
 
+def same_numbers(one: Tensor, two: Tensor) -> bool:
+    """Whether tensors of one shape and type are equal: NaN to NaN, -0 to 0, nothing rounded."""
+    if one.shape != two.shape or one.dtype != two.dtype:
+        return False
+    return bool(((one == two) | (one.isnan() & two.isnan())).all())
+
+
 def seed_generators(seed: int, device: torch.device) -> None:
     """Seed the global generators: torch's of the CPU and the device, numpy's and Python's."""
     _torch.default_generator.manual_seed(seed)

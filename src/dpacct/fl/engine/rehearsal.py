@@ -21,7 +21,7 @@ from dpacct.fl.engine.states import Draw, TrainingState
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.privacy.randomness import Seeded
-from dpacct.fl.tensors import norm, seed_generators
+from dpacct.fl.tensors import norm, same_numbers, seed_generators
 from dpacct.fl.trainers.choice import Choice, Chooser
 from dpacct.fl.trainers.examples import Kind, Maker, made_up, usual_kind
 from dpacct.fl.trainers.isolation import Isolation
@@ -131,8 +131,8 @@ class _Worlds:
                 "own. Draw them from the global generators, which are seeded for each client"
             )
         beside = self._rows(1, trainer)[1]
-        exact = _equal(before, again)
-        if not (_equal if exact else _near)(before[1], beside):
+        exact = same_numbers(before, again)
+        if not (same_numbers if exact else _near)(before[1], beside):
             raise Unsupported(
                 "a client sends another update when the client before it is another one: the "
                 "model, the loss or the method keeps something between clients, or mixes them, and "
@@ -188,7 +188,7 @@ def _check_same(state: TrainingState, other: TrainingState) -> None:
         ("the new server state", state.server_state, other.server_state),
     ):
         same = ours.keys() == theirs.keys()
-        if not same or not all(_equal(ours[name], theirs[name]) for name in ours):
+        if not same or not all(same_numbers(ours[name], theirs[name]) for name in ours):
             raise Unsupported(
                 f"{what} differ between clients whose release is the same: the method keeps "
                 "something of their data beside it"
@@ -208,15 +208,8 @@ def check_kind(after: TrainingState, before: TrainingState) -> None:
             raise InvalidParameter("server", (value.dtype, tuple(value.shape)), rule)
 
 
-def _equal(ours: Tensor, theirs: Tensor) -> bool:
-    """Equal, NaN to NaN."""
-    if ours.shape != theirs.shape:
-        return False
-    return bool(((ours == theirs) | ((ours != ours) & (theirs != theirs))).all())  # noqa: PLR0124 - NaN
-
-
 def _near(ours: Tensor, theirs: Tensor) -> bool:
-    if _equal(ours, theirs):
+    if same_numbers(ours, theirs):
         return True
     return bool(norm(ours - theirs) <= _NOISE * norm(ours))
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from dpacct.fl.local.batches import BatchPlan
-from dpacct.fl.tensors import norm
+from dpacct.fl.tensors import norm, same_numbers
 from dpacct.fl.trainers.doubled import doubled
-from dpacct.fl.trainers.replay import equal_bits
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer
 from dpacct.fl.trainers.vectorized import VectorizedTrainer
 
@@ -73,7 +72,7 @@ def replays_exactly(
         return False
     finally:
         trainer.replays = before
-    return equal_bits(*found)
+    return same_numbers(*found)
 
 
 def _longer(task: Task) -> Task:

@@ -13,8 +13,8 @@ from dpacct.fl.layout import Params
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.trainers.dropout import OwnDropout
+from dpacct.fl.trainers.kept_apart import KeptApart
 from dpacct.fl.trainers.linear_layers import WeightMajorLinear
-from dpacct.fl.trainers.own_rows import OwnRows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +63,7 @@ class CohortLoss:
                 return self._cross_entropy(outputs, targets, weights).sum()
 
         def one(own: Params, x: Tensor, y: Tensor, weight: Tensor, seed: Tensor) -> Tensor:
-            with WeightMajorLinear(), OwnRows(), OwnDropout(seed):
+            with WeightMajorLinear(), KeptApart(), OwnDropout(seed):
                 return self.loss(own, Batch(x, y, weight))
 
         return vmap(one)(params, inputs, targets, weights, seeds).sum()
@@ -84,5 +84,5 @@ class CohortLoss:
         return (each * counted).flatten(1).sum(dim=1) / whole
 
     def _outputs(self, own: Params, inputs: Tensor, seed: Tensor) -> Tensor:
-        with WeightMajorLinear(), OwnRows(), OwnDropout(seed):
+        with WeightMajorLinear(), KeptApart(), OwnDropout(seed):
             return self.loss.outputs(own, inputs)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from dpacct.fl.tensors import same_numbers
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer
 
 
@@ -36,6 +37,4 @@ def _sent(trainer: Trainer, tasks: Sequence[Task], broadcast: Broadcast) -> list
 
 
 def _same(one: Sequence[Tensor], two: Sequence[Tensor]) -> bool:
-    return all(
-        bool(((a == b) | (a.isnan() & b.isnan())).all()) for a, b in zip(one, two, strict=True)
-    )
+    return all(same_numbers(a, b) for a, b in zip(one, two, strict=True))

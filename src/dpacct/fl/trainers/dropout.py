@@ -1,11 +1,10 @@
-"""What a model is given side by side: dropout from numbers that are each client's own.
+"""Dropout side by side, from numbers that are each client's own.
 
-Rule 1: what is dropped for a client follows from its seed, the step and the place in the model,
-never from who trains beside it. Random numbers that `torch.func.vmap` draws for a whole group
-depend on a client's place; of a group that one client more or less rearranges, all masks would be
-others, and the sum would move by more than one contribution. Only dropout is drawn here: side by
-side all other random operations are errors, and their models are trained one by one. Rule 2: what
-an operation raises is not passed over (rule 4 of `dpacct.fl.trainers.failures`).
+Rule: what is dropped for a client follows from its seed, the step and the place in the model, never
+from who trains beside it. Random numbers that `torch.func.vmap` draws for a whole group depend on a
+client's place; of a group that one client more or less rearranges, all masks would be others, and
+the sum would move by more than one contribution. Only dropout is drawn here: side by side all other
+random operations are errors, and their models are trained one by one.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-
-from dpacct.fl.trainers.failures import Noted
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _WORD = 1 << 64
@@ -37,13 +34,6 @@ class OwnDropout(TorchFunctionMode):
         super().__init__()
         self._seed = seed
         self._calls = 0
-        self._failures = Noted()
-
-    def __exit__(self, *raised: object) -> None:
-        """Raise what an operation raised, if the model went on without it."""
-        super().__exit__(*raised)  # pyright: ignore[reportUnknownMemberType]
-        if raised[0] is None:
-            self._failures.tell()
 
     def __torch_function__(
         self,
@@ -60,8 +50,7 @@ class OwnDropout(TorchFunctionMode):
         if func is cast("Any", torch).dropout:
             values = dict(zip(("input", "p", "train"), args, strict=False)) | named
             return self._dropout(values["input"], values["p"], values["train"])
-        with self._failures:
-            return func(*args, **named)
+        return func(*args, **named)
 
     def _dropout(
         self,

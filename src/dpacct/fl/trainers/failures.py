@@ -4,8 +4,7 @@ Rule 1: whether a client fails must not show outside. A round goes on without it
 as one that is not finite, and so as zero. Rule 2: what is wrong with the program is no client's
 failure; `dpacct.fl.engine.rehearsal` runs it on made-up clients before anything is charged. Rule
 3: a client that reached further than itself (`dpacct.errors.Unsupported`) and a warning that was
-made an error are never passed over. Rule 4: side by side an operation is that of all clients: what
-it raises is raised, also where a model would catch it, or one's data would decide how all train.
+made an error are never passed over.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.tensors import one_thread
 from dpacct.fl.trainers.dropout import OwnDropout, seeds_of_steps
 from dpacct.fl.trainers.isolation import Isolation, suspects
+from dpacct.fl.trainers.kept_apart import KeptApart
 from dpacct.fl.trainers.lots import Lot, as_lot
 from dpacct.fl.trainers.recording import Compute, Group, RecordedGroups
 from dpacct.fl.trainers.tasks import Broadcast, Task
@@ -160,7 +161,7 @@ class ExampleTrainer:
         def steps(anchor: Params, inputs: Tensor, targets: Tensor, seeds: Tensor) -> Params:
             def one(x: Tensor, y: Tensor, seed: Tensor) -> Params:
                 def scaled(params: Params) -> Tensor:
-                    with OwnDropout(seed):
+                    with KeptApart(), OwnDropout(seed):
                         return -rate * loss(params, _alone(x, y))
 
                 return cast("Params", grad(scaled)(anchor))
@@ -175,17 +176,18 @@ class ExampleTrainer:
         start = layout.flatten(shown.anchor)
 
         def one(x: Tensor, y: Tensor, seed: Tensor) -> Tensor:
-            context = shown.context(rate, 1)
-            with OwnDropout(seed):
-                found = method.gradient(loss, context.anchor, _alone(x, y), context)
-            anchor = context.anchor
-            move = {n: -rate * (g + decay * anchor[n]) for n, g in found.items()}
-            if projects:
-                moved = {name: anchor[name] + step for name, step in move.items()}
-                delta = layout.flatten(method.after_step(moved, context)) - start
-            else:
-                delta = layout.flatten(move)
-            return method.local_update(delta, None, context)
+            with KeptApart():
+                context = shown.context(rate, 1)
+                with OwnDropout(seed):
+                    found = method.gradient(loss, context.anchor, _alone(x, y), context)
+                anchor = context.anchor
+                move = {n: -rate * (g + decay * anchor[n]) for n, g in found.items()}
+                if projects:
+                    moved = {name: anchor[name] + step for name, step in move.items()}
+                    delta = layout.flatten(method.after_step(moved, context)) - start
+                else:
+                    delta = layout.flatten(move)
+                return method.local_update(delta, None, context)
 
         return one
 

@@ -30,9 +30,9 @@ from torch.func import functionalize
 
 from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import Params
-from dpacct.fl.tensors import forked_generators
+from dpacct.fl.tensors import forked_generators, same_numbers
 from dpacct.fl.trainers.failures import Trial
-from dpacct.fl.trainers.replay import Record, equal_bits, form
+from dpacct.fl.trainers.replay import Record, form
 from dpacct.fl.trainers.replay import recorded as recorded_of
 
 
@@ -202,7 +202,7 @@ def _same(compute: Compute, replay: Compute, group: Group) -> bool:
     """Whether both give the same bits."""
     expected, found = compute(*group), replay(*group)
     return list(found) == list(expected) and all(
-        equal_bits(found[name], value) for name, value in expected.items()
+        same_numbers(found[name], value) for name, value in expected.items()
     )
 
 

@@ -173,12 +173,6 @@ def recorded(
     return outputs, Record(recorder, inputs, places)
 
 
-def equal_bits(one: Tensor, two: Tensor) -> bool:
-    """Whether two tensors are the same, where numbers are."""
-    same = (one == two) | (one.isnan() & two.isnan())
-    return one.dtype == two.dtype and one.shape == two.shape and bool(same.all())
-
-
 def _drawn() -> tuple[object, ...]:
     """Where the generators stand from which a model may draw on the host."""
     state: Any = np.random.get_state(legacy=False)  # noqa: NPY002 - the global one

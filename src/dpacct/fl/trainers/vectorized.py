@@ -28,7 +28,7 @@ from dpacct.fl.trainers.cohort_loss import CohortLoss
 from dpacct.fl.trainers.directions import accumulated, apart
 from dpacct.fl.trainers.dropout import OwnDropout, seeds_of_steps
 from dpacct.fl.trainers.isolation import Isolation
-from dpacct.fl.trainers.own_rows import OwnRows
+from dpacct.fl.trainers.kept_apart import KeptApart
 from dpacct.fl.trainers.replay import Repeated
 from dpacct.fl.trainers.stacking import drawn, nobody_like, stack_states
 from dpacct.fl.trainers.tasks import Broadcast, Task
@@ -107,7 +107,8 @@ class VectorizedTrainer:
 
         def one(row: Tensor, state: State | None, lr: Tensor, count: Tensor) -> Any:
             context = broadcast.context(lr, count, state)
-            return change(row, state, context) if delta_first else change(state, row, context)
+            with KeptApart():
+                return change(row, state, context) if delta_first else change(state, row, context)
 
         in_dims = (0, None if states is None else 0, 0, 0)
         return vmap(one, in_dims=in_dims)(rows, states, rates, counts)
@@ -190,7 +191,7 @@ class VectorizedTrainer:
             state: State | None,
         ) -> Params:
             context = broadcast.context(lr, count, state)
-            with OwnRows(), OwnDropout(seed):
+            with KeptApart(), OwnDropout(seed):
                 return self._method.gradient(self._loss, own, Batch(x, y, weight), context)
 
         in_dims = (0, 0, 0, 0, 0, 0, 0, None if states is None else 0)
@@ -223,7 +224,8 @@ class VectorizedTrainer:
         broadcast: Broadcast,
     ) -> Params:
         def one(own: Params, lr: Tensor, count: Tensor, state: State | None) -> Params:
-            return self._method.after_step(own, broadcast.context(lr, count, state))
+            with KeptApart():
+                return self._method.after_step(own, broadcast.context(lr, count, state))
 
         in_dims = (0, 0, 0, None if states is None else 0)
         moved = vmap(one, in_dims=in_dims)(params, rates, counts, states)

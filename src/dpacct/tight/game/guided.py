@@ -1,4 +1,4 @@
-"""Which cells a kind of round needs: large ones where positions are worth little, small elsewhere.
+"""Which cells a schedule needs: large ones where positions are worth little, small elsewhere.
 
 Over many rounds the adversary gains by log M(t) of a round's law, at tilts t about that of the
 answer: near it while many rounds are to come, further off in the last ones. A cell is split while

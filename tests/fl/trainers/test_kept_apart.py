@@ -122,3 +122,38 @@ def test_what_a_model_catches_is_raised_side_by_side(steps):
     people[PLACE].inputs[:] = TOKENS
     with pytest.raises((IndexError, RuntimeError), match=r"range|bounds"):
         trainer.train([task(data, 5) for data in people], broadcast)
+
+
+class Hooked(fl.DPFedAvg):
+    """Goes another way where a row does not exist, after a step or at the end."""
+
+    def __init__(self, hook):
+        super().__init__()
+        self.hook = hook
+
+    def _careful(self, values):
+        place = (values.abs().max() * 1e-3).long().reshape(1)
+        try:
+            return values * torch.ones(5).index_select(0, place)
+        except (IndexError, RuntimeError):
+            return values * 0
+
+    def after_step(self, params, context):
+        if self.hook != "step":
+            return params
+        return {name: self._careful(value) for name, value in params.items()}
+
+    def local_update(self, delta, state, context):
+        return self._careful(delta) if self.hook == "end" else delta
+
+
+@pytest.mark.parametrize("hook", ["step", "end"])
+def test_what_a_method_catches_is_raised_side_by_side(hook):
+    trainer, broadcast, draw, task = company.setting(
+        lambda: (nn.Linear(13, 3), company.vectors), PLAIN, Hooked(hook)
+    )
+    people = [company.client(draw, size, size) for size in (6, 9, 7)]
+    assert bool(trainer.train([task(data, 5) for data in people], broadcast).isfinite().all())
+    people[PLACE].inputs.mul_(1e9)
+    with pytest.raises((IndexError, RuntimeError), match=r"range|bounds"):
+        trainer.train([task(data, 5) for data in people], broadcast)
