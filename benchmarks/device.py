@@ -1,10 +1,13 @@
 """Training at the papers' scale on a device: seconds, share of privacy, memory, and the limit.
 
-``python -m benchmarks.device [--out FILE] [--minutes 9] [--device auto] [--small]``. Each job has
-its share of the minutes; one that does not end in it is stopped, and its seconds for all rounds are
-those at the pace of the rounds that were played. Results are written to the file after each job,
-as JSON. Without a device a small form of every job is played, and the file says so: it shows that
-everything runs, and nothing about a device's speed.
+``python -m benchmarks.device [--out FILE] [--minutes 9] [--device auto] [--small | --full]``. Each
+job has its share of the minutes; one that does not end in it is stopped, and its seconds for all
+rounds are those at the pace of the rounds that were played. Results are written to the file after
+each job, as JSON. Without a device a small form of every job is played, unless the full one is
+asked for, and the file says so: it shows that everything runs, and nothing about a device's speed.
+
+With pfl-research in an environment of its own, ``PFL_PYTHON=path/to/its/python`` trains its job
+there, too, some rounds on the same device.
 
 The limit is the time that the floating-point operations of all forward and backward passes take at
 the rate of one large matrix product in the same precision: no program is faster, and none for small
@@ -23,6 +26,7 @@ from typing import Any, TypedDict
 import torch
 
 import dpacct
+from benchmarks import pfl_research
 from benchmarks.device_jobs import JOBS, Job, images
 from benchmarks.host_traffic import HostTraffic
 from benchmarks.measure import table
@@ -32,7 +36,10 @@ from dpacct.fl.engine.precision import arithmetic
 
 # Rounds that are not timed: the first one chooses how to train.
 WARM = 1
-SMALL = "no device: a small form, which says nothing about a device's speed"
+# Rounds of the peer, of which the first is not timed.
+PEER_ROUNDS = 12
+SMALL = "a small form, which says nothing about a device's speed"
+CPU = "no device: a CPU"
 
 
 class Measured(TypedDict, total=False):
@@ -51,6 +58,7 @@ class Measured(TypedDict, total=False):
     times_the_limit: float
     privacy_share: float
     memory_mib: float
+    pfl_research_seconds_per_round: float
     waits_per_round: dict[str, int]
     copies_per_round: dict[str, int]
     operations_per_round: int
@@ -109,6 +117,9 @@ def measured(job: Job, device: torch.device, train: Examples, seconds: float) ->
         "copies_per_round": dict(traffic.copies),
         "operations_per_round": traffic.operations.total(),
     }
+    if job.peer and pfl_research.PYTHON:
+        peer = pfl_research.trained(job.in_pfl(device, train), PEER_ROUNDS)
+        found["pfl_research_seconds_per_round"] = peer.round
     return found
 
 
@@ -118,12 +129,12 @@ def all_jobs(device: torch.device, minutes: float, out: Path, *, small: bool) ->
     train = images(jobs)
     said: dict[str, Any] = {
         "form": "small" if small else "full",
-        "note": SMALL if small else "",
+        "note": "; ".join([CPU] * (device.type == "cpu") + [SMALL] * small),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
         "threads": torch.get_num_threads(),
         "torch": str(torch.__version__),
         "dpacct": dpacct.__version__,
-        "peer": "pfl-research: not run here; `benchmarks.federated` has it on the MNIST job",
+        "peer": "pfl-research 0.6" if pfl_research.PYTHON else "PFL_PYTHON names none",
         "jobs": [],
     }
     for job in jobs:
@@ -139,12 +150,13 @@ def all_jobs(device: torch.device, minutes: float, out: Path, *, small: bool) ->
 def shown(said: dict[str, Any]) -> str:
     """The file as a table."""
     rows = [
-        [job["job"], job["failed"], *["-"] * 6]
+        [job["job"], job["failed"], *["-"] * 7]
         if "failed" in job
         else [
             job["job"],
             f"{job['rounds_timed']} of {job['rounds_planned']}",
             f"{job['seconds_per_round']:.4f}",
+            _beside(job),
             f"{job['seconds_in_all']:.1f}",
             "-" if job["goal_seconds"] is None else f"{job['goal_seconds']:.0f}",
             f"{job['limit_seconds']:.2f}",
@@ -153,9 +165,27 @@ def shown(said: dict[str, Any]) -> str:
         ]
         for job in said["jobs"]
     ]
-    header = ["", "rounds timed", "s a round", "s in all", "goal", "limit", "privacy", "MiB"]
+    header = [
+        "",
+        "rounds timed",
+        "s a round",
+        "pfl-research",
+        "s in all",
+        "goal",
+        "limit",
+        "privacy",
+        "MiB",
+    ]
     title = f"{said['device']}, {said['threads']} threads, torch {said['torch']}"
     return "\n".join(filter(None, [said["note"], table(title, header, rows)]))
+
+
+def _beside(job: Measured) -> str:
+    """Seconds of the peer's rounds, and ours in units of these."""
+    theirs = job.get("pfl_research_seconds_per_round")
+    if theirs is None:
+        return "-"
+    return f"{theirs:.4f} ({job['seconds_per_round'] / theirs:.2f})"
 
 
 def _clock(device: torch.device) -> float:
@@ -177,10 +207,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("device.json"))
     parser.add_argument("--minutes", type=float, default=9.0, help="for all jobs together")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--small", action="store_true", help="the small form, also on a device")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--small", action="store_true", help="the small form, also on a device")
+    form.add_argument("--full", action="store_true", help="the full form, also without a device")
     given = parser.parse_args()
     device = choose_device(given.device)
-    said = all_jobs(device, given.minutes, given.out, small=given.small or device.type == "cpu")
+    small = given.small or (device.type == "cpu" and not given.full)
+    said = all_jobs(device, given.minutes, given.out, small=small)
     print(shown(said))
     print(f"written to {given.out}")
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.federated_jobs import cross_entropy
+from benchmarks.pfl_research import PflJob, written
 from dpacct import fl
 from dpacct.fl.data import Examples, PartitionedClients
 from dpacct.fl.data.partitions import iid
 from dpacct.fl.local.sgd import Precision
 from dpacct.fl.models import ConvNet, resnet18
 
-CLIP_NORM, NOISE = 0.4, 1.0
+CLIP_NORM, NOISE, RATE = 0.4, 1.0, 0.1
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Job:
         rounds: planned. batch: examples in a step, one epoch.
         precision: of the forward and backward pass. secure: discrete noise.
         goal: seconds for all rounds that this package aims at; None without one.
+        peer: the network's name in `pfl_research`; empty where it has none.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Job:
     secure: bool = False
     batch: int = 10
     goal: float | None = None
+    peer: str = ""
 
     def small(self) -> Job:
         """The same kind of work, as little of it as shows that it works."""
@@ -61,9 +65,18 @@ class Job:
             delta=self.clients**-1.1,
             rounds=self.rounds,
             secure_noise=self.secure,
-            local=fl.SGD(lr=0.1, epochs=1, batch_size=self.batch, precision=self.precision),
+            local=fl.SGD(lr=RATE, epochs=1, batch_size=self.batch, precision=self.precision),
             device=device,
         )
+
+    def in_pfl(self, device: torch.device, train: Examples) -> Path:
+        """A file with the same job for pfl-research, with equal cohorts."""
+        inputs, targets = train.batch(slice(self.clients * self.images))
+        firsts = range(0, len(inputs), self.images)
+        rows = [slice(first, first + self.images) for first in firsts]
+        parts = [(inputs[part], targets[part]) for part in rows]
+        settings = (1, self.batch, RATE, CLIP_NORM, NOISE)
+        return written(PflJob(self.peer, self.cohort, *settings, device=device.type), parts)
 
     def operations(self) -> float:
         """Floating-point operations of a round: forward and backward passes of its examples."""
@@ -86,7 +99,7 @@ def resnet() -> nn.Module:
 
 
 JOBS = (
-    Job("CNN, pfl-research's CIFAR-10", cnn, 1000, 50, 50, 1500, goal=30.0),
+    Job("CNN, pfl-research's CIFAR-10", cnn, 1000, 50, 50, 1500, goal=30.0, peer="cnn"),
     Job("CNN, secure noise", cnn, 1000, 50, 50, 100, secure=True),
     Job("ResNet-18, bfloat16", resnet, 500, 50, 100, 300, precision="bfloat16", goal=600.0),
     Job("ResNet-18, float32", resnet, 500, 50, 100, 300),

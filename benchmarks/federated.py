@@ -6,11 +6,9 @@ in an environment of its own, ``PFL_PYTHON=path/to/its/python`` adds it to the f
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,12 +17,13 @@ from typing import Literal
 import torch
 from torch import nn
 
+from benchmarks import pfl_research
 from benchmarks.federated_jobs import Job, cross_entropy, mnist_job, small_cnn
 from benchmarks.measure import table
+from benchmarks.pfl_research import PflJob
 from dpacct import fl
 from dpacct.fl.tensors import norm
 
-PFL = os.environ.get("PFL_PYTHON", "")
 ROUNDS = 30
 REPEATS = 3
 BY_HAND = "by hand, for this model"
@@ -78,13 +77,6 @@ def by_hand(job: Job) -> None:
         bias += mean[-10:]
 
 
-def pfl_job(job: Job) -> Path:
-    """The same clients as a file for the script that runs pfl-research."""
-    path = Path(tempfile.mkdtemp()) / "job.pt"
-    torch.save({"x": [c.inputs for c in job.clients], "y": [c.targets for c in job.clients]}, path)
-    return path
-
-
 def timed(call: Callable[[], object]) -> tuple[float, float]:
     """Wall-clock seconds and processor seconds of one call."""
     wall, cpu = time.perf_counter(), time.process_time()
@@ -94,12 +86,8 @@ def timed(call: Callable[[], object]) -> tuple[float, float]:
 
 def pfl(path: Path) -> tuple[float, float]:
     """The same of the job in pfl-research."""
-    script = Path(__file__).with_name("federated_pfl.py")
-    done = subprocess.run(
-        [PFL, str(script), str(path), str(ROUNDS)], check=True, capture_output=True, text=True
-    )
-    wall, cpu = done.stdout.split()[-2:]
-    return float(wall), float(cpu)
+    found = pfl_research.trained(path, ROUNDS)
+    return found.wall, found.processor
 
 
 def speed() -> str:
@@ -114,8 +102,9 @@ def speed() -> str:
         "auto (measures first)": lambda: timed(lambda: logistic(job, vectorize="auto")),
         BY_HAND: lambda: timed(lambda: by_hand(job)),
     }
-    if PFL:
-        path = pfl_job(job)
+    if pfl_research.PYTHON:
+        same = PflJob("logistic", 50, 5, 10, 0.1, 0.4, 1.1359, weight_decay=4e-5)
+        path = pfl_research.written(same, [(one.inputs, one.targets) for one in job.clients])
         calls["pfl-research"] = lambda: pfl(path)
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
     for _ in range(REPEATS):

@@ -39,3 +39,21 @@ def test_memory_that_is_full_is_told_as_such(
         "out of memory on the device: CUDA out of memory. Tried to allocate 2 GiB."
     }
     assert "out of memory" in device.shown(said)
+
+
+def test_the_peer_stands_beside_it_where_it_was_trained() -> None:
+    job: device.Measured = {
+        "job": "CNN",
+        "rounds_timed": 3,
+        "rounds_planned": 4,
+        "seconds_per_round": 0.3,
+        "seconds_in_all": 1.2,
+        "goal_seconds": None,
+        "limit_seconds": 1.0,
+        "privacy_share": 0.1,
+        "memory_mib": 7.0,
+    }
+    said = {"note": "", "device": "CPU", "threads": 1, "torch": "2", "jobs": [job]}
+    assert "(1.50)" not in device.shown(said)
+    job["pfl_research_seconds_per_round"] = 0.2
+    assert "0.2000 (1.50)" in device.shown(said)
