@@ -20,6 +20,7 @@ import argparse
 import json
 import resource
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -180,7 +181,7 @@ def shown(said: dict[str, Any]) -> str:
     return "\n".join(filter(None, [said["note"], table(title, header, rows)]))
 
 
-def _beside(job: Measured) -> str:
+def _beside(job: Mapping[str, Any]) -> str:
     """Seconds of the peer's rounds, and ours in units of these."""
     theirs = job.get("pfl_research_seconds_per_round")
     if theirs is None:
