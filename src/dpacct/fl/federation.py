@@ -186,7 +186,7 @@ class Federation:
     def training_path(self) -> str:
         """How clients are trained, and why; empty before the first round."""
         choice = self.player.choice
-        return "" if choice is None else choice.reason
+        return "" if choice is None else choice.words
 
     @property
     def budget(self) -> Budget | None:

@@ -24,6 +24,12 @@ class Choice:
     chunk: int
     reason: str
 
+    @property
+    def words(self) -> str:
+        """How clients are trained, and why."""
+        lying = self.trainer.together is None and self.trainer.alone.by_place
+        return f"{self.reason}; images place by place" if lying else self.reason
+
 
 class Chooser(Protocol):
     """Picks how a run trains; its attributes are those of `TrainerChooser`."""

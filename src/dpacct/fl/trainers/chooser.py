@@ -34,9 +34,10 @@ from dpacct.fl.trainers.choice import Choice
 from dpacct.fl.trainers.company import shows_company
 from dpacct.fl.trainers.examples import Kind, Maker, made_up_task
 from dpacct.fl.trainers.footprint import client_bytes, default_memory_limit
-from dpacct.fl.trainers.groups import LANES, GroupTrainer, expected_groups
+from dpacct.fl.trainers.groups import LANES, GroupTrainer, expected_groups, expected_work
+from dpacct.fl.trainers.image_order import are_images
 from dpacct.fl.trainers.sequential import SequentialTrainer
-from dpacct.fl.trainers.stopwatch import Heat, longer, seconds
+from dpacct.fl.trainers.stopwatch import Heat, faster, longer, seconds
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer
 from dpacct.fl.trainers.tolerant import TolerantTrainer
 from dpacct.fl.trainers.vectorized import VectorizedTrainer
@@ -48,8 +49,6 @@ _SIZES = (LANES, 2 * LANES, 4 * LANES)
 _STEP = 32
 # What share of the memory the clients' data may take.
 _DATA_SHARE = 0.25
-# What surrounds the arithmetic of a group takes about as long as so many more small clients.
-_OVERHEAD = 24
 # Seconds for a few steps of the smallest group, one client after the other. On a CPU side by side
 # saves what surrounds the arithmetic, and where arithmetic takes that long there is little of it.
 _SLOW = 1.0
@@ -151,6 +150,8 @@ class TrainerChooser:
         Raises:
             Unsupported: vectorize=True, and this model or method cannot be.
         """
+        if self._vectorize == "auto":
+            self.alone.by_place = self._saves_by_place(make, kind, broadcast)
         rows = max(1, self.limit // (16 * max(self._layout.size, 1)))
         one_by_one = TolerantTrainer(self._layout, self.alone, None, kind, labels, None)
         slow = Choice(one_by_one, self._chunk or min(cohort, rows), "one client at a time")
@@ -166,15 +167,32 @@ class TrainerChooser:
         share = None if self._chunk else int(_DATA_SHARE * self.limit) // (2 * together.clients)
         return Choice(replace(one_by_one, together=together, room=share), together.clients, words)
 
+    @property
+    def _width(self) -> int:
+        """Examples of a made-up step."""
+        return min(self._local.batch_size or _STEP, _STEP)
+
+    def _made_up(self, make: Maker, broadcast: Broadcast) -> list[Task]:
+        """Two batches, of which the second is not full where it need not be; one; a narrow one."""
+        width = self._width
+        sizes = (2 * width - width // 3, width, min(width, 2))
+        people = [make(size, seed) for seed, size in enumerate(sizes)]
+        return [made_up_task(data, self._method, broadcast) for data in people]
+
+    def _saves_by_place(self, make: Maker, kind: Kind, broadcast: Broadcast) -> bool:
+        """Whether one client is trained faster, to the same update, with images place by place."""
+        if not are_images(kind):
+            return False
+        tasks = self._made_up(make, broadcast)
+        other = SequentialTrainer(self._method, self.loss, self._layout, by_place=True)
+        same = not self.compare(tasks, broadcast, other)
+        return same and faster(other, self.alone, tasks[:1], broadcast)
+
     def _together(
         self, make: Maker, broadcast: Broadcast, cohort: int
     ) -> tuple[GroupTrainer | None, str]:
         """The best way side by side, None where it is none; and why."""
-        width = min(self._local.batch_size or _STEP, _STEP)
-        # Two batches, of which the second is not full where it need not be; one; a narrow one.
-        sizes = (2 * width - width // 3, width, min(width, 2))
-        people = [make(size, seed) for seed, size in enumerate(sizes)]
-        tasks = [made_up_task(data, self._method, broadcast) for data in people]
+        tasks = self._made_up(make, broadcast)
         fitting = int((1 - _DATA_SHARE) * self.limit) // self._client_bytes(tasks[0], broadcast)
         if self._limited and fitting < LANES:
             return self._refused(f"memory has no room for {LANES}")
@@ -182,10 +200,10 @@ class TrainerChooser:
         if complaint:
             return self._refused(complaint)
         trainers = [
-            GroupTrainer(self.vectorized, size, max(fitting, 1) * width // size)
+            GroupTrainer(self.vectorized, size, max(fitting, 1) * self._width // size)
             for size in self._sizes(cohort, fitting)
         ]
-        best: GroupTrainer | None = min(trainers, key=lambda one: _work(one.clients, cohort))
+        best = min(trainers, key=lambda one: expected_work(cohort, one.clients))
         words = "side by side, as asked"
         if self._vectorize == "auto":
             best, words = self._fastest(tasks, broadcast, trainers, cohort)
@@ -279,8 +297,3 @@ class TrainerChooser:
         except UNBATCHABLE:
             step = partial(self.loss.gradient, anchor, batch)
             return client_bytes(step, anchor, batch)[0]
-
-
-def _work(size: int, cohort: int) -> float:
-    """What a round takes in groups of this size, in clients, those that stand for nobody too."""
-    return expected_groups(cohort, size) * (size + _OVERHEAD)

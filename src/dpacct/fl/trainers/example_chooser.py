@@ -20,7 +20,7 @@ from dpacct.fl.tensors import keep_freed_memory, same_numbers
 from dpacct.fl.trainers.choice import Choice
 from dpacct.fl.trainers.chooser import TrainerChooser
 from dpacct.fl.trainers.examples import Kind, Maker, made_up_task
-from dpacct.fl.trainers.groups import LANES, expected_groups
+from dpacct.fl.trainers.groups import LANES, expected_work
 from dpacct.fl.trainers.lot_trainer import LotTrainer
 from dpacct.fl.trainers.lots import Lot
 from dpacct.fl.trainers.per_example import ExampleTrainer
@@ -30,8 +30,6 @@ from dpacct.fl.trainers.tasks import Broadcast
 _STEP = LANES // 2
 # Examples in a group, at most: what more of them hold falls out of the cache. Sizes that are tried.
 _WIDEST, _TRIED = 9 * LANES, 4
-# What surrounds a group takes about as long as so many more examples of a small network.
-_OVERHEAD = 24
 # Made-up examples that are compared with one-by-one training.
 _COMPARED = 3
 # Bytes for each weight: its gradient as it is made, as a row, and as it is bounded and summed.
@@ -125,7 +123,7 @@ def _sizes(chunk: int, cohort: int) -> list[int]:
     found: list[int] = []
     for step in (_STEP, LANES):
         sizes = range(step, most + 1, step)
-        found += sorted(sizes, key=lambda n: expected_groups(cohort, n) * (n + _OVERHEAD))[:_TRIED]
+        found += sorted(sizes, key=lambda n: expected_work(cohort, n))[:_TRIED]
     return list(dict.fromkeys(found))
 
 

@@ -32,12 +32,19 @@ from dpacct.fl.trainers.vectorized import VectorizedTrainer
 # Clients side by side are a multiple of this: vector loops over them then have no tail of single
 # elements, in which some functions round otherwise.
 LANES = 32
+# What surrounds the arithmetic of a group takes about as long as so many more small members.
+_OVERHEAD = 24
 
 
 def expected_groups(cohort: int, size: int) -> float:
     """Groups that a cohort fills, in the mean over a few likely numbers of them."""
     spread = [cohort + step * math.sqrt(cohort) / 2 for step in range(-4, 5)]
     return sum(max(1, math.ceil(count / size)) for count in spread) / len(spread)
+
+
+def expected_work(cohort: int, size: int) -> float:
+    """What a round takes in groups of this size, in members, those that stand for nobody too."""
+    return expected_groups(cohort, size) * (size + _OVERHEAD)
 
 
 class Group(NamedTuple):

@@ -13,6 +13,7 @@ from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Context, Method, overrides
 from dpacct.fl.tensors import integers, seed_generators
+from dpacct.fl.trainers.image_order import by_place
 from dpacct.fl.trainers.isolation import Isolation
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer
 
@@ -20,9 +21,16 @@ __all__ = ["Broadcast", "SequentialTrainer", "Task", "Trainer"]
 
 
 class SequentialTrainer:
-    """One client after the other, by autograd. Works for every model and method."""
+    """One client after the other, by autograd. Works for every model and method.
 
-    def __init__(self, method: Method, loss: LocalLoss, layout: Layout) -> None:
+    Attributes:
+        by_place: whether a model is given images place by place, see `image_order`.
+    """
+
+    def __init__(
+        self, method: Method, loss: LocalLoss, layout: Layout, *, by_place: bool = False
+    ) -> None:
+        self.by_place = by_place
         self._method = method
         self._loss = loss
         self._layout = layout
@@ -89,7 +97,9 @@ class SequentialTrainer:
         plan = task.plan.indices.to(task.data.inputs.device)
         for indices, count in zip(plan, counts, strict=True):
             rows = indices[:count]
-            batch = Batch(task.data.inputs[rows], task.data.targets[rows], None)
+            inputs = task.data.inputs[rows]
+            inputs = by_place(inputs) if self.by_place else inputs
+            batch = Batch(inputs, task.data.targets[rows], None)
             grads = self._method.gradient(self._loss, params, batch, context)
             if local.weight_decay:
                 grads = {n: g + local.weight_decay * params[n] for n, g in grads.items()}

@@ -22,13 +22,14 @@ class ClientWay:
 
     Attributes:
         clients, widest: of the groups side by side, see `GroupTrainer`; None for one by one.
-        replays: see `VectorizedTrainer`.
+        replays: see `VectorizedTrainer`. by_place: see `SequentialTrainer`.
         kind, labels, room: see `TolerantTrainer`. chunk, reason: see `Choice`.
     """
 
     clients: int | None
     widest: float
     replays: bool
+    by_place: bool
     kind: Kind
     labels: Labels | None
     room: int | None
@@ -65,7 +66,8 @@ def way_of(choice: Choice) -> Way:
     group = trainer.together
     clients, widest = (None, float("inf")) if group is None else (group.clients, group.widest)
     replays = group is not None and group.trainer.replays
-    return ClientWay(clients, widest, replays, kind, labels, trainer.room, chunk, reason)
+    by_place = trainer.alone.by_place
+    return ClientWay(clients, widest, replays, by_place, kind, labels, trainer.room, chunk, reason)
 
 
 def taken(way: Way, chooser: Chooser, layout: Layout) -> Choice:
@@ -80,6 +82,7 @@ def taken(way: Way, chooser: Chooser, layout: Layout) -> Choice:
             many = None if size is None else chooser.trainer_of(size)
             trainer = LotTrainer(layout, chooser.alone, many, way.kind, way.labels)
         case ClientWay(clients=count), TrainerChooser():
+            chooser.alone.by_place = way.by_place
             group = None
             if count is not None:
                 chooser.vectorized.replays = way.replays
