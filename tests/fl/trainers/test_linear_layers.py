@@ -106,6 +106,20 @@ def test_so_does_vmap_within_vmap():
         torch.testing.assert_close(nested(rows, weight), expected, rtol=1e-10, atol=1e-12)
 
 
+def test_nothing_is_kept_for_a_slope_that_nobody_asks_for():
+    rows, weight = factors()
+    kept: list[torch.Size] = []
+
+    def keep(value):
+        kept.append(value.shape)
+        return value
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value)
+    with hooks, WeightMajorLinear():
+        vmap(functional.linear)(rows, weight.requires_grad_())
+    assert kept == [rows.shape]
+
+
 class Firsts(TorchDispatchMode):
     """Remembers the first factors of batched products."""
 

@@ -63,10 +63,12 @@ class Product(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        """Keep both factors."""
+        """Keep a factor for the slope of the other one; the first layer's weights for nothing."""
         del output
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
+        rows, weight = inputs
+        of_rows, of_weight = ctx.needs_input_grad
+        ctx.save_for_backward(rows if of_weight else None, weight if of_rows else None)
+        ctx.save_for_forward(rows, weight)
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, Tensor | None]:
