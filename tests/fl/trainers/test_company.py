@@ -53,6 +53,11 @@ def perceptron():
     return nn.Sequential(*layers), vectors
 
 
+def wide():
+    layers = [nn.Linear(13, 640), nn.Sigmoid(), nn.Linear(640, 13), nn.Tanh(), nn.Linear(13, 3)]
+    return nn.Sequential(*layers), vectors
+
+
 def convolutional():
     return ConvNet((1, 8, 8), 3, channels=(3, 5), kernel=3, hidden=(7,)), images
 

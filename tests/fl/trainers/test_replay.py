@@ -318,6 +318,12 @@ def test_a_function_that_torch_batches_is_replayed(played):
     assert played[0] > 10
 
 
+def test_so_is_the_function_of_large_linear_layers(played):
+    record, itself = rows_of(company.wide, PLAIN)
+    assert torch.equal(record, itself)
+    assert played[0] > 10
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_what_an_operation_raises_is_not_passed_over(first):
     """The operation is that of all clients: one's index would decide how all are trained."""

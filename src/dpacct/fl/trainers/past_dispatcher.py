@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from dpacct.fl.trainers.linear_layers import Product
+
 _torch: Any = torch
 _tensor: Any = torch.Tensor
 _READS = frozenset(
@@ -60,7 +62,8 @@ def _is_foreign(func: Any, args: tuple[Any, ...]) -> bool:
     """Whether code that is not torch's own may be given tensors without vmap around them."""
     if isinstance(func, _HIGHER):
         # Of an autograd function, unless torch makes the rule: then all of it is under vmap.
-        return not (args and getattr(args[0], "generate_vmap_rule", False))
+        known = args and (args[0] is Product or getattr(args[0], "generate_vmap_rule", False))
+        return not known
     if isinstance(func, _OPERATIONS):
         return not str(func).startswith("aten")
     return False
