@@ -197,6 +197,26 @@ def test_saving_on_request_goes_anywhere(tmp_path):
     assert torch.equal(content["params"]["weight"], model.weight.detach())
 
 
+@pytest.mark.parametrize(
+    ("mask", "read"),
+    [(fl.Dense(), False), (fl.RandomK(0.5), False), (fl.PublicTopK(0.5), True)],
+)
+def test_the_latest_release_is_kept_for_masks_that_read_it(tmp_path, mask, read):
+    path = tmp_path / "run.pt"
+    settings = options(path, method=Remembering(mask=mask), rounds=3)
+    clients = make_clients([5] * 4)
+    with federation(linear(), clients, **settings) as run:
+        next(iter(run))
+        assert run.player.state.released is not None
+    assert (read_checkpoint(path, CPU)["released"] is not None) is read
+    resumed, whole = linear(), linear()
+    with federation(resumed, clients, **settings).resume() as run:
+        run.run()
+    with federation(whole, clients, **settings | {"checkpoint": None}) as run:
+        run.run()
+    assert torch.equal(flat(resumed), flat(whole))
+
+
 KILLED = """
     import sys, time
     from pathlib import Path

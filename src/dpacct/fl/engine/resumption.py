@@ -12,12 +12,15 @@ from dpacct.fl.engine.checkpoint import read_checkpoint, write_checkpoint
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.snapshots import Expected, noise_of, pack, saved_in, unpack
 from dpacct.fl.layout import copies
+from dpacct.fl.privacy.masks import reads_release
 
 
 def save(rounds: Rounds, path: Path) -> None:
     """Write a checkpoint of the last finished round."""
-    randomness = rounds.engine.source.save()
-    content = pack(rounds.state, rounds.setting(), rounds.account.saved(), randomness)
+    engine, state = rounds.engine, rounds.state
+    if not reads_release(engine.method.mask):
+        state = replace(state, released=None)
+    content = pack(state, rounds.setting(), rounds.account.saved(), engine.source.save())
     write_checkpoint(path, content)
 
 

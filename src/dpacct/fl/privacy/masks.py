@@ -102,6 +102,14 @@ class PublicTopK:
         return torch.cat(chosen).sort().values
 
 
+def reads_release(mask: Mask) -> bool:
+    """Whether a mask may read what was released before; a checkpoint keeps that for it.
+
+    Of the masks here it is known; one of another kind, a subclass included, may do anything.
+    """
+    return type(mask) not in (Dense, RandomK)
+
+
 def kept(size: int, fraction: float) -> int:
     """How many of a tensor's coordinates a share of them is: rounded up, so never none."""
     return math.ceil(fraction * size - 1e-9)

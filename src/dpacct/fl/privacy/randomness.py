@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
+from dpacct.fl.privacy import philox
 from dpacct.fl.tensors import from_array
 from dpacct.rounds import Full, Poisson, Sampling, Uniform
 
@@ -179,18 +180,17 @@ def torch_seed(source: Randomness) -> int:
 def normals(source: Randomness, size: int, device: torch.device) -> Tensor:
     """Standard normal variates, float64 [size], on the device, from a fresh generator.
 
-    On the CPU: Philox with a key of 128 and a counter of 256 random bits, and the ziggurat. On
-    other devices: the device's generator with 63 random bits. (PyTorch's CPU generator keeps
-    only 32 bits of a seed, few enough to try them all.)
+    Philox with a key of 128 and a counter of 256 random bits, the same words everywhere: on the
+    CPU by NumPy and the ziggurat, elsewhere by `dpacct.fl.privacy.philox`.
     """
-    if device.type != "cpu":
-        generator = torch.Generator(device).manual_seed(torch_seed(source))
-        dtype = torch.float32 if device.type == "mps" else torch.float64
-        return torch.randn(size, generator=generator, device=device, dtype=dtype)
     key = np.frombuffer(source.take(16), dtype="<u8")
     counter = np.frombuffer(source.take(32), dtype="<u8")
+    if device.type not in ("cpu", "mps"):
+        return philox.normals(key.tolist(), counter.tolist(), size, device)
     generator = np.random.Generator(np.random.Philox(key=key, counter=counter))
-    return from_array(generator.standard_normal(size))
+    found = from_array(generator.standard_normal(size))
+    # That has no float64.
+    return found if device.type == "cpu" else found.float().to(device)
 
 
 def secret_generator(device: torch.device) -> torch.Generator:
