@@ -15,7 +15,7 @@ from dpacct.fl.clients import ClientData
 from dpacct.fl.examples import Examples
 from dpacct.fl.layout import Layout, State
 from dpacct.fl.local.labels import Labels
-from dpacct.fl.tensors import integers
+from dpacct.fl.tensors import integers, one_thread
 from dpacct.fl.trainers.examples import Kind
 from dpacct.fl.trainers.failures import Trial
 from dpacct.fl.trainers.lots import Lot, as_lot, read_lot
@@ -46,7 +46,9 @@ class LotTrainer:
         self, examples: Examples, rows: Sequence[int], seeds: Sequence[int], device: torch.device
     ) -> Lot:
         """The lot of some examples; those with labels out of range have failed."""
-        lot = read_lot(examples, rows, seeds, device, self.kind)
+        # Torch's other threads, once woken up, would wait for work beside all that follows.
+        with one_thread(torch.device("cpu")):
+            lot = read_lot(examples, rows, seeds, device, self.kind)
         if self.labels is not None and len(lot):
             lot.failed.logical_or_(~self.labels.fit(lot.data.targets).cpu())
         return lot
@@ -72,24 +74,12 @@ class LotTrainer:
             self._many(lot, places, broadcast, rows)
         return rows
 
-    def pieces(self, lot: Lot, broadcast: Broadcast, few: int) -> Iterator[Tensor]:
-        """The rows of `train` in their order, at most ``few`` at a time.
-
-        They are made as they are asked for, so that they are summed while a cache holds them.
-        """
+    def groups(self, lot: Lot, broadcast: Broadcast) -> Iterator[Updates]:
+        """The rows of `train` in their order, a group at a time, as they are asked for."""
         size = len(lot) if self.together is None else self.together.size
         for start in range(0, len(lot), size):
             part = lot[start : start + size]
-            updates = self._group(part, broadcast)
-            if updates is None:
-                rows = self.train(part, broadcast)
-                yield from (rows[first : first + few] for first in range(0, len(part), few))
-                continue
-            like = next(iter(broadcast.anchor.values()))
-            for first in range(0, len(part), few):
-                rows = like.new_empty(min(few, len(part) - first), self.layout.size)
-                updates.write(first, rows)
-                yield rows
+            yield self._group(part, broadcast) or Updates([self.train(part, broadcast)], len(part))
 
     def _group(self, part: Lot, broadcast: Broadcast) -> Updates | None:
         """The updates of a group, none of which fails; else None."""
