@@ -1,7 +1,7 @@
 """The updates of examples, bounded and summed group by group as they come.
 
 Rule 1: every row passes ``take``, which masks, bounds and adds it. Rule 2: sums are exact, so that
-the shares of several threads add up to the bits of one; `dpacct.fl.engine.shared_work` has the rest.
+the shares of several threads add up to the bits of one; see `dpacct.fl.engine.shared_work`.
 """
 
 from __future__ import annotations

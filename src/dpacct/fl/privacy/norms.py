@@ -12,7 +12,7 @@ from torch import Tensor
 from dpacct.fl.tensors import norm
 
 # Coordinates of a row that are added up at a time, and those of a few rows that are converted to
-# float64 at a time: few enough for a cache, many enough for what surrounds an operation not to show.
+# float64 at a time: few enough for a cache, and many enough to hide what surrounds an operation.
 _PIECE, _SLAB = 1 << 16, 1 << 19
 # Share of a limit that rounding of norms, factors and float32 products may eat up, four times over.
 MARGIN = 2.0**-20
