@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dpacct import fl
 from dpacct.fl.clients import ClientData
-from dpacct.fl.engine import example_sums
+from dpacct.fl.engine import engine, example_sums
 from dpacct.fl.engine.example_sums import threads_for
 from dpacct.fl.engine.shared_work import in_shares
 from dpacct.fl.privacy.bounds import Clip
@@ -117,6 +117,11 @@ def test_what_others_have_written_is_called_by_one_thread():
         torch.set_num_threads(before)
 
 
+def four(*_: object) -> int:
+    """Rows, as if a cache held no more; a share has as many at least."""
+    return 4
+
+
 def played(
     threads: int,
     population: fl.Examples,
@@ -133,6 +138,7 @@ def played(
         return found
 
     monkeypatch.setattr(example_sums, "in_shares", counted)
+    monkeypatch.setattr(engine, "few_rows", four)
     before = torch.get_num_threads()
     model = perceptron(FEATURES, CLASSES)
     settings: dict[str, Any] = {
@@ -173,7 +179,7 @@ def test_threads_show_in_no_bit(more: dict[str, Any], monkeypatch: pytest.Monkey
     assert not shares
     for threads in (2, 3):
         other, others, shares = played(threads, examples(), monkeypatch, **more)
-        assert shares == {threads}
+        assert threads in shares
         assert torch.equal(model, other)
         assert repr(figures) == repr(others)
 
@@ -196,7 +202,7 @@ def test_a_run_goes_on_with_another_number_of_threads(
     finally:
         torch.set_num_threads(threads)
     for_the_rest, _, shares = played(3, examples(), monkeypatch, checkpoint=place)
-    assert shares == {3}
+    assert 3 in shares
     assert torch.equal(whole, for_the_rest)
 
 

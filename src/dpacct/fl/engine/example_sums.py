@@ -66,12 +66,15 @@ class ExampleSums:
                 self.take(into, rows)
             return into
 
-        if self.threads == 1:
+        # A share of fewer rows is over before a thread has begun, and more of them than a few wait
+        # for each other's Python.
+        threads = min(self.threads, updates.count // self.few)
+        if threads < 2:
             summed(0, updates.count, found)
             return
         # Rule 2.
         apart = in_shares(
-            updates.count, self.threads, lambda start, stop: summed(start, stop, found.apart())
+            updates.count, threads, lambda start, stop: summed(start, stop, found.apart())
         )
         for part in apart:
             found.merge(part)
