@@ -15,7 +15,7 @@ from dpacct.fl.clients import ClientData
 from dpacct.fl.examples import Examples
 from dpacct.fl.layout import Layout, State
 from dpacct.fl.local.labels import Labels
-from dpacct.fl.tensors import integers, one_thread
+from dpacct.fl.tensors import integers
 from dpacct.fl.trainers.examples import Kind
 from dpacct.fl.trainers.failures import Trial
 from dpacct.fl.trainers.lots import Lot, as_lot, read_lot
@@ -46,9 +46,7 @@ class LotTrainer:
         self, examples: Examples, rows: Sequence[int], seeds: Sequence[int], device: torch.device
     ) -> Lot:
         """The lot of some examples; those with labels out of range have failed."""
-        # Torch's other threads, once woken up, would wait for work beside all that follows.
-        with one_thread(torch.device("cpu")):
-            lot = read_lot(examples, rows, seeds, device, self.kind)
+        lot = read_lot(examples, rows, seeds, device, self.kind)
         if self.labels is not None and len(lot):
             lot.failed.logical_or_(~self.labels.fit(lot.data.targets).cpu())
         return lot
