@@ -198,8 +198,7 @@ def test_pieces_are_the_rows_of_the_trainer_in_their_order(broken: int | None):
         many = replace(trainer, together=player.chooser.trainer_of(size))
         whole = many.train(lot, broadcast)
         for few in (1, 9, 16, 1000):
-            groups = many.groups(lot, broadcast)
-            pieces = [p for updates in groups for p in updates.pieces(0, updates.count, few)]
+            pieces = list(many.pieces(lot, broadcast, few))
             assert max(map(len, pieces)) <= few
             assert torch.equal(torch.cat(pieces).nan_to_num(7.0), whole.nan_to_num(7.0))
     assert bool(whole.isnan().any()) == (broken is not None)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from dpacct.fl.clients import Population
-from dpacct.fl.engine.example_sums import ExampleSums, threads_for
 from dpacct.fl.engine.memories import uploaded
 from dpacct.fl.engine.reading import read_clients
 from dpacct.fl.engine.reproduction import check_noise, published_sum, reproduces
@@ -39,9 +39,9 @@ from dpacct.fl.privacy.markers import bounded, noised, scatter
 from dpacct.fl.privacy.noise import Noise, drawn_std
 from dpacct.fl.privacy.randomness import Randomness, draw_cohort, torch_seed
 from dpacct.fl.privacy.sums import add_rows, contribute, few_rows, received
-from dpacct.fl.tensors import forked_generators
+from dpacct.fl.tensors import forked_generators, one_thread
 from dpacct.fl.trainers.lot_trainer import LotTrainer
-from dpacct.fl.trainers.lots import Lot, plant_examples, plants_nothing
+from dpacct.fl.trainers.lots import Lot, plant_examples
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer, join, plant
 
 INDICATOR_LIMITS = [(0, 1, INDICATOR_NORM)]
@@ -119,7 +119,11 @@ class Engine:
             tasks = self._tasks(part, state, draw.order, trainer)
             if isinstance(tasks, Lot) and isinstance(trainer, LotTrainer) and found.raw is None:
                 found.local_seconds += self._clock(started)
-                self._sums(state, found, part).fill(found, trainer.groups(tasks, broadcast))
+                few = few_rows(self.layout, self.device)
+                pieces = trainer.pieces(tasks, broadcast, few)
+                # Rows of which a cache holds many are bounded before other threads wake up.
+                with one_thread(self.device) if few > 1 else nullcontext():
+                    self._sum_pieces(state, found, plant_examples(pieces, part, self.clients))
                 continue
             rows = trainer.train(tasks, broadcast)
             if not isinstance(trainer, LotTrainer):
@@ -138,19 +142,16 @@ class Engine:
                 found.memories.update(zip(part, map(copies, memories), strict=True))
         return found
 
-    def _sums(self, state: TrainingState, found: Collected, part: Sequence[int]) -> ExampleSums:
-        """How the updates of examples with these numbers are summed, all of them members."""
-        few = few_rows(self.layout, self.device)
-
-        def take(into: Collected, rows: Tensor) -> None:
-            self.add(state, into, self.bound(state, found.kept, rows))
-
-        def plant(pieces: Iterator[Tensor], place: slice) -> Iterator[Tensor]:
-            return plant_examples(pieces, part[place], self.clients)
-
-        own = isinstance(self.clients, Examples) and plants_nothing(self.clients)
-        threads = threads_for(few, self.device, state.bound, self.noise) if own else 1
-        return ExampleSums(take, plant, few, threads, self.device)
+    def _sum_pieces(self, state: TrainingState, found: Collected, pieces: Iterator[Tensor]) -> None:
+        """Bound and sum the updates of examples, all of them members, as they come."""
+        self._clock(started := time.perf_counter())
+        for rows in pieces:
+            found.local_seconds += self._clock(started)
+            started = time.perf_counter()
+            self.add(state, found, self.bound(state, found.kept, rows))
+            found.privacy_seconds += self._clock(started)
+            started = time.perf_counter()
+        found.local_seconds += self._clock(started)
 
     def bound(self, state: TrainingState, kept: Tensor | None, rows: Tensor) -> Contributions:
         """Mask and bound raw updates [c, d], which may be changed in place. Rule 1."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from secrets import token_bytes
 
-import torch
 from torch import Tensor
 
 from dpacct.fl.layout import Params, State
@@ -133,14 +132,6 @@ class Collected:
     raw: list[Tensor] | None = None
     clients: list[int] = field(default_factory=list[int])
     token: bytes = b""
-
-    def apart(self) -> Collected:
-        """Empty sums of the same round, to be filled elsewhere and merged."""
-        signs = self.indicators
-        empty = None if signs is None else torch.zeros_like(signs)
-        raw = None if self.raw is None else list[Tensor]()
-        total = torch.zeros_like(self.total)
-        return Collected(total, empty, self.kept, raw=raw, token=self.token)
 
     def merge(self, other: Collected) -> None:
         """Add what was collected of the same round elsewhere, from other clients.

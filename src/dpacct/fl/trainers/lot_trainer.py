@@ -72,12 +72,24 @@ class LotTrainer:
             self._many(lot, places, broadcast, rows)
         return rows
 
-    def groups(self, lot: Lot, broadcast: Broadcast) -> Iterator[Updates]:
-        """The rows of `train` in their order, a group at a time, as they are asked for."""
+    def pieces(self, lot: Lot, broadcast: Broadcast, few: int) -> Iterator[Tensor]:
+        """The rows of `train` in their order, at most ``few`` at a time.
+
+        They are made as they are asked for, so that they are summed while a cache holds them.
+        """
         size = len(lot) if self.together is None else self.together.size
         for start in range(0, len(lot), size):
             part = lot[start : start + size]
-            yield self._group(part, broadcast) or Updates([self.train(part, broadcast)], len(part))
+            updates = self._group(part, broadcast)
+            if updates is None:
+                rows = self.train(part, broadcast)
+                yield from (rows[first : first + few] for first in range(0, len(part), few))
+                continue
+            like = next(iter(broadcast.anchor.values()))
+            for first in range(0, len(part), few):
+                rows = like.new_empty(min(few, len(part) - first), self.layout.size)
+                updates.write(first, rows)
+                yield rows
 
     def _group(self, part: Lot, broadcast: Broadcast) -> Updates | None:
         """The updates of a group, none of which fails; else None."""

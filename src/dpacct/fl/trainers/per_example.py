@@ -10,7 +10,7 @@ constant size, filled up with zeros, and run on one thread; `dpacct.fl.trainers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -51,17 +51,6 @@ class Updates:
         """The updates from number ``start`` on, into rows [n, d]."""
         parts = [part[start : start + len(rows)].reshape(len(rows), -1) for part in self.parts]
         torch.cat(parts, dim=1, out=rows)
-
-    def pieces(self, start: int, stop: int, few: int) -> Iterator[Tensor]:
-        """The updates from number ``start`` to before ``stop``, at most ``few`` rows at a time.
-
-        They are made as they are asked for, so that they are summed while a cache holds them.
-        """
-        width = sum(part[0].numel() for part in self.parts)
-        for first in range(start, stop, few):
-            rows = self.parts[0].new_empty(min(few, stop - first), width)
-            self.write(first, rows)
-            yield rows
 
 
 class ExampleTrainer:
