@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from dpacct import Budget, fl
 from dpacct.errors import InvalidParameter, Unsupported
@@ -147,6 +148,28 @@ def test_threads_change_no_bit():
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(found[0], other) for other in found[1:])
+
+
+def test_rows_in_memory_are_read_by_one_thread():
+    """Torch's other threads wait for more work once they were woken up, and take its time."""
+    seen: list[int] = []
+
+    class Reading(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            if func is Tensor.index_select:
+                seen.append(torch.get_num_threads())
+            return func(*args, **(kwargs or {}))
+
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with Reading():
+            found = fl.Examples(data()).batch([3, 1])
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert seen == [1, 1]
+    assert torch.equal(found.inputs, data().inputs[[3, 1]])
 
 
 @pytest.mark.parametrize("members", [40, 330])

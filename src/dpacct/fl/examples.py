@@ -16,6 +16,7 @@ from torch import Tensor
 from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import ClientData
+from dpacct.fl.tensors import one_thread
 from dpacct.ledger.terms import EXAMPLE
 
 
@@ -96,10 +97,12 @@ class _Tensors:
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         data = self._data
-        return (
-            data.inputs.index_select(0, rows.to(data.inputs.device)),
-            data.targets.index_select(0, rows.to(data.targets.device)),
-        )
+        # Torch's other threads, once woken up, would wait for work beside all that follows.
+        with one_thread(data.inputs.device):
+            return (
+                data.inputs.index_select(0, rows.to(data.inputs.device)),
+                data.targets.index_select(0, rows.to(data.targets.device)),
+            )
 
 
 def _source(data: Any, targets: Tensor | None) -> Batched:

@@ -240,17 +240,38 @@ def test_large_populations_are_drawn_in_blocks():
 
 def test_the_rate_is_never_above_what_is_charged():
     class Just:
+        """One coin of 64 bits, the highest ones first; then bits that count for nothing."""
+
         private = False
 
         def __init__(self, value):
-            self.value = value
+            self.parts = {2: value >> 48, 8: (value % 2**48) << 16 | 0xFFFF}
 
         def take(self, count):
-            return self.value.to_bytes(8, "little") * (count // 8)
+            return self.parts[count].to_bytes(count, "little") if count else b""
 
-    threshold = math.floor(0.3 * 2**64)
-    assert draw_below(1, 0.3, Just(threshold - 1)) == [0]
-    assert draw_below(1, 0.3, Just(threshold)) == []
+    for rate in (0.3, 2.0**-20, 0.5, 3 * 2.0**-16 + 2.0**-50, 1 - 2.0**-53):
+        threshold = math.floor(rate * 2**64)
+        for joins in (0, 1, threshold - 2**47, threshold - 2, threshold - 1):
+            assert draw_below(1, rate, Just(max(joins, 0))) == [0]
+        for stays in (threshold, threshold + 1, threshold + 2**50, 2**64 - 1):
+            assert draw_below(1, rate, Just(min(stays, 2**64 - 1))) == []
+    assert draw_below(1, 0.0, Just(0)) == []
+
+
+def test_coins_are_those_of_each_client():
+    class Coins:
+        """Of five clients; the first 16 bits of three are those of the threshold."""
+
+        private = False
+
+        def take(self, count):
+            if count == 10:
+                return np.array([1, 0, 1, 2, 1], dtype="<u2").tobytes()
+            assert count == 24
+            return (np.array([7, 9, 6], dtype="<u8") << 16).tobytes()
+
+    assert draw_below(5, (2**48 + 8) / 2**64, Coins()) == [0, 1, 4]
 
 
 def test_planned_cohorts():

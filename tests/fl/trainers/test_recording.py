@@ -148,13 +148,13 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize(
-    ("options", "channels", "dtype"),
-    list(itertools.product(OPTIONS, [1, 8, 17], [torch.float32, torch.float64])),
+    ("options", "channels", "dtype", "count"),
+    list(itertools.product(OPTIONS, [1, 8, 17, 200], [torch.float32, torch.float64], [4, 15])),
 )
-def test_quick_pooling_gives_the_same_bits(options, channels, dtype):
+def test_quick_pooling_gives_the_same_bits(options, channels, dtype, count):
     generator = torch.Generator().manual_seed(channels)
     # Few values: most maxima are found at several places.
-    values = torch.randint(-2, 3, (4, channels, 9, 8), generator=generator).to(dtype)
+    values = torch.randint(-2, 3, (count, channels, 9, 8), generator=generator).to(dtype)
     values[0, 0, 2, 3], values[1, -1, 4, 4] = math.nan, -math.inf
     for given in (values, values.mT, values[:, :, ::2]):
         expected = torch.ops.aten.max_pool2d_with_indices(given, *options)

@@ -12,8 +12,8 @@ from torch import Tensor
 from dpacct.fl.tensors import norm
 
 # Coordinates of a row that are added up at a time, and those of a few rows that are converted to
-# float64 at a time: they fit into a cache.
-_PIECE, _SLAB = 1 << 16, 1 << 17
+# float64 at a time: few enough for a cache, and many enough to hide what surrounds an operation.
+_PIECE, _SLAB = 1 << 16, 1 << 19
 # Share of a limit that rounding of norms, factors and float32 products may eat up, four times over.
 MARGIN = 2.0**-20
 # Float32 products stay far from underflow, and sums far from overflow.
@@ -34,6 +34,8 @@ def row_norms(rows: Tensor) -> Tensor:
     count, size = rows.shape
     width = min(size, _PIECE)
     step = max(1, _SLAB // max(width, 1))
+    if count <= step and size <= _PIECE:
+        return norm(rows.double().contiguous(), dim=1)
     wide = rows.new_empty(min(step, count), width, dtype=torch.float64)
     parts: list[Tensor] = []
     for left in range(0, max(size, 1), _PIECE):

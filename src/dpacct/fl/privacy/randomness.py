@@ -141,16 +141,25 @@ def draw_cohort(sampling: Sampling, num_clients: int, source: Randomness) -> lis
 
 
 def draw_below(num_clients: int, rate: float, source: Randomness) -> list[int]:
-    """Each of 0 .. num_clients - 1 by itself, with probability floor(rate 2^64) / 2^64."""
+    """Each of 0 .. num_clients - 1 by itself, with probability floor(rate 2^64) / 2^64.
+
+    A client joins if its coin of 64 bits is below the threshold; where the first 16 of them tell,
+    the others are not drawn.
+    """
     threshold = math.floor(rate * 2**64)
     if threshold >= 2**64:
         return list(range(num_clients))
+    first, rest = divmod(threshold, 2**48)
     found: list[int] = []
     for start in range(0, num_clients, _BLOCK):
         count = min(_BLOCK, num_clients - start)
-        coins = np.frombuffer(source.take(8 * count), dtype="<u8")
-        joined = np.flatnonzero(coins < np.uint64(threshold))
-        found.extend((start + joined).tolist())
+        coins = np.frombuffer(source.take(2 * count), dtype="<u2")
+        joined = coins < first
+        open_still = np.flatnonzero(coins == first)
+        # 48 bits each, below 16 that count for nothing.
+        rests = np.frombuffer(source.take(8 * len(open_still)), dtype="<u8") >> 16
+        joined[open_still] = rests < rest
+        found.extend((start + np.flatnonzero(joined)).tolist())
     return found
 
 

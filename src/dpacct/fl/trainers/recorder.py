@@ -31,6 +31,7 @@ _VIEWS = {
     _aten.alias.default,
     _aten.detach.default,
     _aten.expand.default,
+    _aten.permute.default,
     _aten.view.default,
     _aten._unsafe_view.default,  # noqa: SLF001 - what a reshape becomes inside autograd
 }
