@@ -126,6 +126,28 @@ def test_a_model_that_reads_them_as_they_lie_is_given_them_as_they_are(
     assert not lying(run_of(monkeypatch, quick=True, model=AsItLies()))
 
 
+class SizeByPlace(Network):
+    """Views its input in batches of a size that made-up clients do not have."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if len(inputs) == 1:
+            inputs = inputs.view(1, -1).view(inputs.shape)
+        return super().forward(inputs)
+
+
+@pytest.mark.parametrize("vectorize", ["auto", False])
+def test_a_client_whom_the_order_would_fail_trains_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, vectorize: Any
+):
+    data = clients()
+    data[0] = fl.ClientData(data[0].inputs[:1], data[0].targets[:1])
+    run = run_of(monkeypatch, quick=True, model=SizeByPlace(), data=data, vectorize=vectorize)
+    assert lying(run) == (vectorize == "auto")
+    report = run.run()
+    assert report is not None
+    assert not report.diagnostics.dropped_updates
+
+
 def test_one_by_one_as_asked_is_not_timed(monkeypatch: pytest.MonkeyPatch):
     # Two runs that are asked to train so have the same bits.
     assert not lying(run_of(monkeypatch, quick=True, vectorize=False))

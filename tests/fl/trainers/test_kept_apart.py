@@ -71,32 +71,6 @@ def test_the_rows_are_those_of_an_embedding(how, method):
     assert bool(alone[:, :5].any()) == (how == "functional")
 
 
-REFUSED = {
-    "rows of others": lambda x, table: table.index_fill(0, x[0, :2], 0.0)[x],
-    "zeros of others": lambda x, table: table[x] * table[x].prod(dim=-1, keepdim=True),
-}
-
-
-@pytest.mark.parametrize("words", REFUSED)
-def test_what_reaches_others_or_shows_them_is_refused(words):
-    trainer, broadcast, draw, task = company.setting(
-        lambda: (Looking(REFUSED[words]), company.texts), PLAIN
-    )
-    with pytest.raises(RuntimeError, match=words):
-        trainer.train([task(company.client(draw, 6, 1), 5)], broadcast)
-
-
-def test_whole_numbers_may_be_multiplied():
-    def counted(inputs, table):
-        return table[inputs] * (1 + (inputs % 2)).prod(dim=-1, keepdim=True).unsqueeze(-1)
-
-    trainer, broadcast, draw, task = company.setting(
-        lambda: (Looking(counted), company.texts), PLAIN
-    )
-    found = trainer.train([task(company.client(draw, 6, 1), 5)], broadcast)
-    assert bool(found.isfinite().all())
-
-
 class Careful(nn.Module):
     """Goes another way where a row does not exist."""
 

@@ -24,6 +24,7 @@ from dpacct.fl.local.labels import Labels
 from dpacct.fl.local.losses import LocalLoss, LossFunction
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
+from dpacct.fl.trainers.addresses import shows_addresses
 from dpacct.fl.trainers.agreement import (
     UNBATCHABLE,
     disagreement,
@@ -196,7 +197,8 @@ class TrainerChooser:
         fitting = int((1 - _DATA_SHARE) * self.limit) // self._client_bytes(tasks[0], broadcast)
         if self._limited and fitting < LANES:
             return self._refused(f"memory has no room for {LANES}")
-        complaint = self.compare(tasks, broadcast)
+        complaint = shows_addresses(next(iter(broadcast.anchor.values())).device)
+        complaint = complaint or self.compare(tasks, broadcast)
         if complaint:
             return self._refused(complaint)
         trainers = [

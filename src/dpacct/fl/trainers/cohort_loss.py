@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.trainers.dropout import OwnDropout
 from dpacct.fl.trainers.kept_apart import KeptApart
 from dpacct.fl.trainers.linear_layers import WeightMajorLinear
+from dpacct.fl.trainers.one_way import OneWay
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,23 +49,25 @@ class CohortLoss:
         if seeds is None:
             seeds = torch.zeros(len(inputs), dtype=torch.int64, device=inputs.device)
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-        total = self._total_loss(leaves, inputs, targets, weights, seeds)
-        if not total.requires_grad:
-            return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
-        grads = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
+        with OneWay() as way:
+            total = self._total_loss(way, leaves, (inputs, targets, weights), seeds)
+            if not total.requires_grad:
+                return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+            grads = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
         return dict(zip(leaves, grads, strict=True))
 
     def _total_loss(
-        self, params: Params, inputs: Tensor, targets: Tensor, weights: Tensor, seeds: Tensor
+        self, way: OneWay, params: Params, drawn: tuple[Tensor, Tensor, Tensor], seeds: Tensor
     ) -> Tensor:
-        """Sum of the clients' mean losses."""
+        """Sum of the clients' mean losses; ``drawn``: inputs, targets and weights."""
+        inputs, targets, weights = drawn
         if self.loss.is_cross_entropy and not targets.is_floating_point():
-            outputs = vmap(self._outputs)(params, inputs, seeds)
+            outputs = vmap(partial(self._outputs, way))(params, inputs, seeds)
             if outputs.ndim == targets.ndim + 1:
                 return self._cross_entropy(outputs, targets, weights).sum()
 
         def one(own: Params, x: Tensor, y: Tensor, weight: Tensor, seed: Tensor) -> Tensor:
-            with WeightMajorLinear(), KeptApart(), OwnDropout(seed):
+            with WeightMajorLinear(), KeptApart(way), OwnDropout(seed):
                 return self.loss(own, Batch(x, y, weight))
 
         return vmap(one)(params, inputs, targets, weights, seeds).sum()
@@ -83,6 +87,6 @@ class CohortLoss:
         whole = counted.flatten(1).sum(dim=1).clamp(min=torch.finfo(counted.dtype).tiny)
         return (each * counted).flatten(1).sum(dim=1) / whole
 
-    def _outputs(self, own: Params, inputs: Tensor, seed: Tensor) -> Tensor:
-        with WeightMajorLinear(), KeptApart(), OwnDropout(seed):
+    def _outputs(self, way: OneWay, own: Params, inputs: Tensor, seed: Tensor) -> Tensor:
+        with WeightMajorLinear(), KeptApart(way), OwnDropout(seed):
             return self.loss.outputs(own, inputs)

@@ -17,6 +17,7 @@ from dpacct.fl.layout import Layout
 from dpacct.fl.local.labels import Labels
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.tensors import keep_freed_memory, same_numbers
+from dpacct.fl.trainers.addresses import shows_addresses
 from dpacct.fl.trainers.choice import Choice
 from dpacct.fl.trainers.chooser import TrainerChooser
 from dpacct.fl.trainers.examples import Kind, Maker, made_up_task
@@ -26,8 +27,6 @@ from dpacct.fl.trainers.lots import Lot
 from dpacct.fl.trainers.per_example import ExampleTrainer
 from dpacct.fl.trainers.tasks import Broadcast
 
-# Groups have a multiple of so many examples: vectors of 64 bytes have no tail.
-_STEP = LANES // 2
 # Examples in a group, at most: what more of them hold falls out of the cache. Sizes that are tried.
 _WIDEST, _TRIED = 9 * LANES, 4
 # Made-up examples that are compared with one-by-one training.
@@ -97,7 +96,8 @@ class ExampleChooser:
     ) -> tuple[int, str]:
         """The size of a group, 0 where none can be trusted; and why."""
         tasks = [made_up_task(make(1, seed), self._method, broadcast) for seed in range(_COMPARED)]
-        complaint = self._chooser.compare(tasks, broadcast, self.trainer_of(LANES))
+        complaint = shows_addresses(_device(broadcast))
+        complaint = complaint or self._chooser.compare(tasks, broadcast, self.trainer_of(LANES))
         if complaint:
             return 0, complaint
         for size in _sizes(chunk, cohort):
@@ -118,13 +118,9 @@ class ExampleChooser:
 
 
 def _sizes(chunk: int, cohort: int) -> list[int]:
-    """Sizes of a group to try: a few with the least to compute, the last ones whole `LANES`."""
-    most = max(LANES, min(chunk, _WIDEST))
-    found: list[int] = []
-    for step in (_STEP, LANES):
-        sizes = range(step, most + 1, step)
-        found += sorted(sizes, key=lambda n: expected_work(cohort, n))[:_TRIED]
-    return list(dict.fromkeys(found))
+    """Sizes of a group to try, whole `LANES`: a few with the least to compute."""
+    sizes = range(LANES, max(LANES, min(chunk, _WIDEST)) + 1, LANES)
+    return sorted(sizes, key=lambda n: expected_work(cohort, n))[:_TRIED]
 
 
 def shows_place(trainer: ExampleTrainer, make: Maker, broadcast: Broadcast) -> bool:

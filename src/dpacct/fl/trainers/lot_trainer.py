@@ -120,8 +120,9 @@ class LotTrainer:
         isolation = self.alone.isolate(broadcast)
         start = self.layout.flatten(broadcast.anchor)
         for place in places:
-            with Trial(), isolation:
-                rows[place] = self.alone.update(lot[place], start, isolation)
+            row = self.alone.attempt(lot[place], start, isolation)
+            if row is not None:
+                rows[place] = row
 
 
 def _part(lot: Lot, places: list[int]) -> Lot:

@@ -53,12 +53,12 @@ class PastDispatcher(TorchFunctionMode):
     ) -> Any:
         """Call the function."""
         del types
-        if func in _READS or _is_foreign(func, args):
+        if func in _READS or is_foreign(func, args):
             self._tell()
         return func(*args, **(kwargs or {}))
 
 
-def _is_foreign(func: Any, args: tuple[Any, ...]) -> bool:
+def is_foreign(func: Any, args: tuple[Any, ...]) -> bool:
     """Whether code that is not torch's own may be given tensors without vmap around them."""
     if isinstance(func, _HIGHER):
         # Of an autograd function, unless torch makes the rule: then all of it is under vmap.

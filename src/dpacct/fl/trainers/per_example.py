@@ -29,6 +29,7 @@ from dpacct.fl.trainers.dropout import OwnDropout, seeds_of_steps
 from dpacct.fl.trainers.isolation import Isolation, suspects
 from dpacct.fl.trainers.kept_apart import KeptApart
 from dpacct.fl.trainers.lots import Lot, as_lot
+from dpacct.fl.trainers.one_way import OneWay
 from dpacct.fl.trainers.recording import Compute, Group, RecordedGroups
 from dpacct.fl.trainers.tasks import Broadcast, Task
 
@@ -125,8 +126,9 @@ class ExampleTrainer:
         rate, decay = shown.step_size(1), shown.local.weight_decay
         data, seeds = part.data, seeds_of_steps(part.seeds, 1)[0]
         if not self._plain or decay:
-            step = vmap(self._any_step(shown, rate, decay))
-            return cast("Tensor", step(data.inputs, data.targets, seeds))
+            with OneWay() as way:
+                step = vmap(self._any_step(way, shown, decay))
+                return cast("Tensor", step(data.inputs, data.targets, seeds))
         group = Group.of(shown.anchor, data, seeds)
         steps = self._plain_steps(rate)
         constants = [*self._loss.replica.tensors.values(), *watch.tensors]
@@ -161,22 +163,24 @@ class ExampleTrainer:
         def steps(anchor: Params, inputs: Tensor, targets: Tensor, seeds: Tensor) -> Params:
             def one(x: Tensor, y: Tensor, seed: Tensor) -> Params:
                 def scaled(params: Params) -> Tensor:
-                    with KeptApart(), OwnDropout(seed):
+                    with KeptApart(way), OwnDropout(seed):
                         return -rate * loss(params, _alone(x, y))
 
                 return cast("Params", grad(scaled)(anchor))
 
-            return vmap(one)(inputs, targets, seeds)
+            with OneWay() as way:
+                return vmap(one)(inputs, targets, seeds)
 
         return steps
 
-    def _any_step(self, shown: Broadcast, rate: float, decay: float) -> OneExample:
+    def _any_step(self, way: OneWay, shown: Broadcast, decay: float) -> OneExample:
         """What the method makes of one step, a vector [d]."""
+        rate = shown.step_size(1)
         method, loss, layout, projects = self._method, self._loss, self._layout, self._projects
         start = layout.flatten(shown.anchor)
 
         def one(x: Tensor, y: Tensor, seed: Tensor) -> Tensor:
-            with KeptApart():
+            with KeptApart(way):
                 context = shown.context(rate, 1)
                 with OwnDropout(seed):
                     found = method.gradient(loss, context.anchor, _alone(x, y), context)

@@ -18,12 +18,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpacct.fl.trainers.failures import Noted
+from dpacct.fl.trainers.host_reads import asks_host
 
 _aten: Any = torch.ops.aten
 _tags: Any = torch.Tag
-_HOST = {_tags.data_dependent_output, _tags.dynamic_output_shape, _tags.nondeterministic_seeded}
 _OWN = ("aten", "prims")
-_INDEXED = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)
 # What becomes of a tensor that was made of Python's numbers.
 _MADE = (_aten.lift_fresh.default, _aten.lift_fresh_copy.default)
 # Where these change no form, they give back what they were given.
@@ -150,8 +149,8 @@ class Recorder(TorchDispatchMode):
     def _note(self, func: Any, args: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
         if func.namespace not in _OWN:
             raise Refused
-        host, writes = _facts(func)
-        if host and not (func in _INDEXED and not any(map(_is_mask, args[1]))):
+        draws, writes = _facts(func)
+        if draws or asks_host(func, args):
             raise Refused
         if self._blank and func in _MADE and self._known(args[0]) is None:
             self.held[self._new(result)] = result
@@ -192,8 +191,8 @@ def places_in(value: Any) -> Iterator[int]:
 
 @cache
 def _facts(func: Any) -> tuple[bool, bool]:
-    """Whether an operation needs the host or chance, and whether it writes to an argument."""
-    return bool(_HOST.intersection(func.tags)), bool(func._schema.is_mutable)  # noqa: SLF001
+    """Whether an operation needs chance, and whether it writes to an argument."""
+    return _tags.nondeterministic_seeded in func.tags, bool(func._schema.is_mutable)  # noqa: SLF001
 
 
 def _several(result: Any) -> list[Tensor | None]:
@@ -208,10 +207,6 @@ def _several(result: Any) -> list[Tensor | None]:
     if not all(value is None or isinstance(value, Tensor) for value in many):
         raise Refused
     return many
-
-
-def _is_mask(index: Tensor | None) -> bool:
-    return index is not None and index.dtype in (torch.bool, torch.uint8)
 
 
 def _same_form(one: Tensor, two: Tensor) -> bool:

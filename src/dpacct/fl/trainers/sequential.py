@@ -13,6 +13,7 @@ from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Context, Method, overrides
 from dpacct.fl.tensors import integers, seed_generators
+from dpacct.fl.trainers.failures import Trial
 from dpacct.fl.trainers.image_order import by_place
 from dpacct.fl.trainers.isolation import Isolation
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer
@@ -52,15 +53,31 @@ class SequentialTrainer:
         rows = torch.empty(len(tasks), self._layout.size, dtype=start.dtype, device=start.device)
         for row, task in zip(rows, tasks, strict=True):
             with isolation:
-                row.copy_(self.update(task, start, isolation))
+                row.copy_(self._update(task, start, isolation, self.by_place))
         return rows
 
-    def update(self, task: Task, start: Tensor, isolation: Isolation) -> Tensor:
-        """What one client sends [d]; what it has changed is not looked at yet.
+    def attempt(self, task: Task, start: Tensor, isolation: Isolation) -> Tensor | None:
+        """What one client sends [d], None where it fails.
 
         Args:
             task: the client. start: released parameters [d]. isolation: of its chunk.
+
+        A model that refuses images place by place in batches on which that was not tried is given
+        them as they are.
         """
+        for order in (True, False) if self.by_place else (False,):
+            with Trial(), isolation:
+                return self._update(task, start, isolation, order)
+        return None
+
+    def _update(
+        self,
+        task: Task,
+        start: Tensor,
+        isolation: Isolation,
+        ordered: bool,  # noqa: FBT001 - called in two places
+    ) -> Tensor:
+        """What one client sends [d]; what it has changed is not looked at yet."""
         if task.failed:
             return torch.full_like(start, torch.nan)
         if task.seed is not None:
@@ -68,7 +85,7 @@ class SequentialTrainer:
         steps = task.plan.steps
         shown = isolation.shown
         context = shown.context(shown.step_size(steps), steps, task.state)
-        end = self._layout.flatten(self._descend(task, context))
+        end = self._layout.flatten(self._descend(task, context, ordered))
         return self._method.local_update(end - start, task.state, context).detach()
 
     def remember(
@@ -88,7 +105,12 @@ class SequentialTrainer:
                 states.append(self._method.client_state(task.state or {}, row.clone(), context))
         return states
 
-    def _descend(self, task: Task, context: Context) -> Params:
+    def _descend(
+        self,
+        task: Task,
+        context: Context,
+        ordered: bool,  # noqa: FBT001 - called in one place
+    ) -> Params:
         local = context.local
         params = context.anchor
         momenta: Params = {}
@@ -98,7 +120,7 @@ class SequentialTrainer:
         for indices, count in zip(plan, counts, strict=True):
             rows = indices[:count]
             inputs = task.data.inputs[rows]
-            inputs = by_place(inputs) if self.by_place else inputs
+            inputs = by_place(inputs) if ordered else inputs
             batch = Batch(inputs, task.data.targets[rows], None)
             grads = self._method.gradient(self._loss, params, batch, context)
             if local.weight_decay:

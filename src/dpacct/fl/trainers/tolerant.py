@@ -101,5 +101,6 @@ class TolerantTrainer:
         isolation = self.alone.isolate(broadcast)
         start = self.layout.flatten(broadcast.anchor)
         for place in places:
-            with Trial(), isolation:
-                rows[place] = self.alone.update(tasks[place], start, isolation)
+            row = self.alone.attempt(tasks[place], start, isolation)
+            if row is not None:
+                rows[place] = row

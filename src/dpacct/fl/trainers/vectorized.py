@@ -29,6 +29,7 @@ from dpacct.fl.trainers.directions import accumulated, apart
 from dpacct.fl.trainers.dropout import OwnDropout, seeds_of_steps
 from dpacct.fl.trainers.isolation import Isolation
 from dpacct.fl.trainers.kept_apart import KeptApart
+from dpacct.fl.trainers.one_way import OneWay
 from dpacct.fl.trainers.replay import Repeated
 from dpacct.fl.trainers.stacking import drawn, nobody_like, stack_states
 from dpacct.fl.trainers.tasks import Broadcast, Task
@@ -107,11 +108,12 @@ class VectorizedTrainer:
 
         def one(row: Tensor, state: State | None, lr: Tensor, count: Tensor) -> Any:
             context = broadcast.context(lr, count, state)
-            with KeptApart():
+            with KeptApart(way):
                 return change(row, state, context) if delta_first else change(state, row, context)
 
         in_dims = (0, None if states is None else 0, 0, 0)
-        return vmap(one, in_dims=in_dims)(rows, states, rates, counts)
+        with OneWay() as way:
+            return vmap(one, in_dims=in_dims)(rows, states, rates, counts)
 
     def _descend(self, params: Params, tasks: Sequence[Task], broadcast: Broadcast) -> Params:
         local = broadcast.local
@@ -177,7 +179,7 @@ class VectorizedTrainer:
         replays: bool,  # noqa: FBT001 - called in one place
     ) -> Repeated:
         """Of all clients in a step; ``known``: their rates, numbers of steps and memories."""
-        names = list(params)
+        names, way = list(params), OneWay()
         rates, counts, states = known
 
         def one(
@@ -191,7 +193,7 @@ class VectorizedTrainer:
             state: State | None,
         ) -> Params:
             context = broadcast.context(lr, count, state)
-            with KeptApart(), OwnDropout(seed):
+            with KeptApart(way), OwnDropout(seed):
                 return self._method.gradient(self._loss, own, Batch(x, y, weight), context)
 
         in_dims = (0, 0, 0, 0, 0, 0, 0, None if states is None else 0)
@@ -201,7 +203,8 @@ class VectorizedTrainer:
             drawn = inputs[len(names) :]
             if self._steers:
                 batched: Callable[..., Params] = vmap(one, in_dims=in_dims)
-                found = batched(own, *drawn, *known)
+                with way:
+                    found = batched(own, *drawn, *known)
             else:
                 found = self.sum.gradients(own, *drawn)
             found = apart(found, own)
@@ -224,11 +227,12 @@ class VectorizedTrainer:
         broadcast: Broadcast,
     ) -> Params:
         def one(own: Params, lr: Tensor, count: Tensor, state: State | None) -> Params:
-            with KeptApart():
+            with KeptApart(way):
                 return self._method.after_step(own, broadcast.context(lr, count, state))
 
         in_dims = (0, 0, 0, None if states is None else 0)
-        moved = vmap(one, in_dims=in_dims)(params, rates, counts, states)
+        with OneWay() as way:
+            moved = vmap(one, in_dims=in_dims)(params, rates, counts, states)
         return {
             name: torch.where(_like(active, value), moved[name], value)
             for name, value in params.items()

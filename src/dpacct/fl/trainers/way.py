@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dpacct.errors import Unsupported
 from dpacct.fl.layout import Layout
 from dpacct.fl.local.labels import Labels
+from dpacct.fl.trainers.addresses import shows_addresses
 from dpacct.fl.trainers.choice import Choice, Chooser
 from dpacct.fl.trainers.chooser import TrainerChooser
 from dpacct.fl.trainers.example_chooser import ExampleChooser
@@ -74,8 +75,13 @@ def taken(way: Way, chooser: Chooser, layout: Layout) -> Choice:
     """The same way with the model of this process.
 
     Raises:
-        Unsupported: it is a way to train another kind of population.
+        Unsupported: it is a way to train another kind of population, or many at once where this
+            process cannot.
     """
+    crowd = way.size if isinstance(way, ExampleWay) else way.clients
+    complaint = shows_addresses(next(chooser.model.parameters()).device)
+    if crowd is not None and complaint:
+        raise Unsupported(complaint)
     trainer: TolerantTrainer | LotTrainer
     match way, chooser:
         case ExampleWay(size=size), ExampleChooser():
