@@ -106,6 +106,7 @@ class TrainerChooser:
         self._method = method
         self._layout = layout
         self._local = local
+        self._width = min(local.batch_size or _STEP, _STEP)
         self._vectorize = vectorize
         self._chunk = chunk
         self.limit = limit
@@ -167,11 +168,6 @@ class TrainerChooser:
         # A client with more data than its share would break the limit: it is trained alone.
         share = None if self._chunk else int(_DATA_SHARE * self.limit) // (2 * together.clients)
         return Choice(replace(one_by_one, together=together, room=share), together.clients, words)
-
-    @property
-    def _width(self) -> int:
-        """Examples of a made-up step."""
-        return min(self._local.batch_size or _STEP, _STEP)
 
     def _made_up(self, make: Maker, broadcast: Broadcast) -> list[Task]:
         """Two batches, of which the second is not full where it need not be; one; a narrow one."""
