@@ -197,7 +197,7 @@ class TrainerChooser:
         fitting = int((1 - _DATA_SHARE) * self.limit) // self._client_bytes(tasks[0], broadcast)
         if self._limited and fitting < LANES:
             return self._refused(f"memory has no room for {LANES}")
-        complaint = shows_addresses(next(iter(broadcast.anchor.values())).device)
+        complaint = shows_addresses(next(self.model.parameters()).device)
         complaint = complaint or self.compare(tasks, broadcast)
         if complaint:
             return self._refused(complaint)
@@ -246,8 +246,7 @@ class TrainerChooser:
         alone, *times = seconds(heats if quick else heats[:2], broadcast)
         if not quick and alone * trainers[0].clients > _LITTLE * times[0]:
             alone, *times = seconds(heats, broadcast)
-        best, best_time, least = None, alone, float("inf")
-        words = ""
+        best, best_time, least, words = None, alone, float("inf"), ""
         for trainer, whole in zip(trainers, times, strict=False):
             size = trainer.clients
             # Whoever does not come takes as long as somebody who does.
@@ -297,5 +296,4 @@ class TrainerChooser:
             step = partial(self.vectorized.sum.gradients, params, inputs, targets, None)
             return client_bytes(step, anchor, batch)[0]
         except UNBATCHABLE:
-            step = partial(self.loss.gradient, anchor, batch)
-            return client_bytes(step, anchor, batch)[0]
+            return client_bytes(partial(self.loss.gradient, anchor, batch), anchor, batch)[0]
