@@ -423,3 +423,18 @@ def test_without_noise_and_clipping_it_is_plain_federated_averaging(vectorize):
             for value, old, move in zip(reference.parameters(), start, moves, strict=True):
                 value.copy_(old + 0.7 * move)
     assert torch.allclose(flat(model), flat(reference), atol=1e-5)
+
+
+@pytest.mark.parametrize("vectorize", [False, True])
+@pytest.mark.parametrize("single", [False, True], ids=["clients", "examples"])
+def test_a_caller_without_gradients_changes_nothing(vectorize, single):
+    [whole] = make_clients([40])
+    people = fl.Examples(whole) if single else make_clients([5] * 4)
+    models = linear(), linear()
+    for model, grads in zip(models, (True, False), strict=True):
+        with (
+            torch.set_grad_enabled(grads),
+            federation(model, people, vectorize=vectorize, seed=3, local=fl.SGD(lr=1.0)) as run,
+        ):
+            run.run()
+    assert torch.equal(*map(flat, models))

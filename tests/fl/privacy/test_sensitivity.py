@@ -15,7 +15,7 @@ from dpacct.errors import InvalidParameter
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.layout import Layout
-from dpacct.fl.privacy.bounds import clip_rows
+from dpacct.fl.privacy.bounds import check_limits, clip_rows
 from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.randomness import Seeded, expected_cohort
 from dpacct.fl.privacy.secure_noise import grid_exponent
@@ -222,6 +222,32 @@ def test_a_bound_that_breaks_its_word_is_held_to_it(bound):
         row = update("random", torch.float32, 2, seed)
         moved = summed([row], bound, Full(), 7, fl.GaussianNoise())
         assert 0 < square(moved) <= Fraction(0.3) ** 2
+
+
+class Alone(NoMargin):
+    """A bound with the limit that it is given."""
+
+    def __init__(self, limit):
+        self.clip_norm = limit
+
+    def sensitivity(self, adjacency):
+        return self.clip_norm * (2 if adjacency is Adjacency.REPLACE_ONE else 1)
+
+
+@pytest.mark.parametrize("limit", [1e-31, 1e-24, 1e-9, 1e13, math.inf, math.nan])
+def test_limits_that_have_no_grid_in_float32_are_refused(limit):
+    """Quotients by a grid that underflows are infinite, and so were the sums."""
+    with pytest.raises(InvalidParameter, match=r"in \[1e-08, 1e\+12\]"):
+        check_limits(Alone(limit), LAYOUT)
+
+
+@pytest.mark.parametrize("limit", [0.0, 1e-8, 1e12])
+def test_limits_that_have_a_grid_in_float32_are_kept(limit):
+    check_limits(Alone(limit), LAYOUT)
+    moved = summed(
+        [update("random", torch.float32, 2, 1)], Alone(limit), Full(), 7, fl.GaussianNoise()
+    )
+    assert square(moved) <= Fraction(limit) ** 2
 
 
 def test_more_clients_than_a_sum_can_hold_are_refused():

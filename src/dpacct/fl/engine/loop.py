@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
+import torch
+
 from dpacct.budget import Budget
 from dpacct.errors import Unsupported
 from dpacct.fl.clients import ClientData, check_population
@@ -167,7 +169,8 @@ class RoundLoop:
         released = Seal(dict(model.named_parameters()) | dict(model.named_buffers()))
         seed_generators(seed, self.engine.device)
         try:
-            with arithmetic(self.engine.local.precision):
+            # Also where the caller has switched gradients off.
+            with arithmetic(self.engine.local.precision), torch.enable_grad():
                 self.chooser.model.train()
                 yield
         finally:

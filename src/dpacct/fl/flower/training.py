@@ -108,7 +108,7 @@ class EngineTraining:
         """Read the data, and train."""
         given, data = self._given, self._data()
         task = join(lambda: data, given.local, given.memory, given.seed, _CPU, self._trainer)
-        with forked_generators(), arithmetic(given.local.precision):
+        with forked_generators(), arithmetic(given.local.precision), torch.enable_grad():
             self._copy.train()
             row = self._trainer.train([task], self._broadcast)
         # A client of an audit; bounded behind this like any other.

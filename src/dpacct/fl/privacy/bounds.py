@@ -67,7 +67,7 @@ def check_limits(bound: Bound, layout: Layout) -> None:
     """The limits of a bound cover every coordinate once, and imply the sensitivity it claims.
 
     Raises:
-        InvalidParameter: they do not.
+        InvalidParameter: they do not, or one is so small or large that float32 has no grid for it.
     """
     limits = sorted(bound.limits(layout))
     ends = [0, *(stop for _, stop, _ in limits)]
@@ -76,6 +76,11 @@ def check_limits(bound: Bound, layout: Layout) -> None:
     if starts != ends:
         rule = f"its limits cover each of the {layout.size} coordinates once"
         raise InvalidParameter("bound", name, rule)
+    low, high = CLIP_NORM_RANGE
+    for _, _, limit in limits:
+        if limit != 0 and not low <= limit <= high:
+            rule = f"each of its limits is 0 or in [{low:g}, {high:g}], and one is {limit:g}"
+            raise InvalidParameter("bound", name, rule)
     whole = math.hypot(*(limit for _, _, limit in limits))
     claimed = bound.sensitivity(Adjacency.ADD_REMOVE)
     if whole > claimed * (1 + 2.0**-49):
