@@ -22,7 +22,7 @@ def shows_addresses(device: torch.device) -> str:
         return ""
     return (
         "in this process the bits of matrix products depend on where their factors lie in memory; "
-        "importing dpacct.fl before the first product, without MKL_CBWR, asks for such as do not"
+        "import dpacct.fl before the first product, or set MKL_CBWR=AUTO before Python starts"
     )
 
 
