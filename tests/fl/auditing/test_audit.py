@@ -420,3 +420,12 @@ def test_false_alarms_are_rare():
 def test_half_a_problem_is_refused(options):
     with pytest.raises(InvalidParameter):
         fl.audit(**options)
+
+
+def test_a_caller_without_gradients_is_told_the_same():
+    plain = fl.audit()
+    with torch.no_grad():
+        found = fl.audit()
+    [moved] = [one.detail for one in plain.findings if one.check == "sensitivity"]
+    assert moved in [one.detail for one in found.findings]
+    assert "by up to 0 " not in moved

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from dpacct.fl.auditing.bench import Bench
@@ -28,6 +29,8 @@ from dpacct.fl.privacy.randomness import expected_cohort
 from dpacct.rounds import Adjacency, Full, Sampling
 
 
+# Also where the caller has switched gradients off: then no client would move a sum.
+@torch.enable_grad()
 def audit(
     method: Method | None = None,
     *,
