@@ -7,7 +7,6 @@ sees `Noised` and public state alone.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dpacct.fl.clients import Population
+from dpacct.fl.engine.laps import Laps
 from dpacct.fl.engine.memories import uploaded
 from dpacct.fl.engine.reading import read_clients
 from dpacct.fl.engine.reproduction import check_noise, published_sum, reproduces
@@ -45,6 +45,8 @@ from dpacct.fl.trainers.lots import Lot, plant_examples
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer, join, plant
 
 INDICATOR_LIMITS = [(0, 1, INDICATOR_NORM)]
+# The parts of a round whose seconds are told.
+LOCAL, PRIVACY = "local", "privacy"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,44 +116,44 @@ class Engine:
         found.token, found.clients = draw.token, list(draw.workers)
         broadcast = self.broadcast(state)
         members = set(draw.members)
+        laps = Laps(self.device)
         for part in chunks(draw.workers, chunk):
-            self._clock(started := time.perf_counter())
             tasks = self._tasks(part, state, draw.order, trainer)
             if isinstance(tasks, Lot) and isinstance(trainer, LotTrainer) and found.raw is None:
-                found.local_seconds += self._clock(started)
                 few = few_rows(self.layout, self.device)
                 pieces = trainer.pieces(tasks, broadcast, few)
                 # Rows of which a cache holds many are bounded before other threads wake up.
                 with one_thread(self.device) if few > 1 else nullcontext():
-                    self._sum_pieces(state, found, plant_examples(pieces, part, self.clients))
+                    planted = plant_examples(pieces, part, self.clients)
+                    self._sum_pieces(state, found, planted, laps)
                 continue
             rows = trainer.train(tasks, broadcast)
             if not isinstance(trainer, LotTrainer):
                 plant(rows, tasks)
-            found.local_seconds += self._clock(started)
-            started = time.perf_counter()
+            laps.end(LOCAL)
             ours = [place for place, client in enumerate(part) if client in members]
             if found.raw is not None:
                 found.raw.append(rows[ours] if found.kept is None else rows[ours][:, found.kept])
             contributions = self.bound(state, found.kept, rows)
             self.add(state, found, contributions.take(ours))
-            found.privacy_seconds += self._clock(started)
+            laps.end(PRIVACY)
             if tasks[0].state is not None:
                 full = scatter(contributions.bounded.rows, found.kept, self.layout.size)
                 memories = trainer.remember(tasks, full, broadcast) or []
                 found.memories.update(zip(part, map(copies, memories), strict=True))
+                laps.end(LOCAL)
+        found.local_seconds, found.privacy_seconds = laps.seconds(LOCAL), laps.seconds(PRIVACY)
         return found
 
-    def _sum_pieces(self, state: TrainingState, found: Collected, pieces: Iterator[Tensor]) -> None:
+    def _sum_pieces(
+        self, state: TrainingState, found: Collected, pieces: Iterator[Tensor], laps: Laps
+    ) -> None:
         """Bound and sum the updates of examples, all of them members, as they come."""
-        self._clock(started := time.perf_counter())
         for rows in pieces:
-            found.local_seconds += self._clock(started)
-            started = time.perf_counter()
+            laps.end(LOCAL)
             self.add(state, found, self.bound(state, found.kept, rows))
-            found.privacy_seconds += self._clock(started)
-            started = time.perf_counter()
-        found.local_seconds += self._clock(started)
+            laps.end(PRIVACY)
+        laps.end(LOCAL)
 
     def bound(self, state: TrainingState, kept: Tensor | None, rows: Tensor) -> Contributions:
         """Mask and bound raw updates [c, d], which may be changed in place. Rule 1."""
@@ -282,8 +284,3 @@ class Engine:
         if own is None and overrides(self.method, "init_client"):
             own = self.method.init_client(copies(state.params))
         return own
-
-    def _clock(self, since: float) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter() - since

@@ -20,10 +20,11 @@ from torch import Tensor
 from dpacct.fl.layout import Layout
 from dpacct.fl.privacy.bounds import Bound, clip_rows
 from dpacct.fl.privacy.norms import MARGIN, at_least_single, row_norms
+from dpacct.fl.privacy.unseen import asks, cleared, held
 
 _MANTISSA = 53
 # Coordinates that are bounded at a time: on a CPU what a cache holds, on a device enough for the
-# three times that it is waited for to be few.
+# kernels that it takes to be few.
 _SLAB, _DEVICE_SLAB = 1 << 19, 1 << 26
 # More than there are people. The grid of float64 sums, and of the whole numbers of secure noise,
 # is finer than 2^-18 of the norm limit up to here.
@@ -81,7 +82,9 @@ def _contribute_few(
     rows = at_least_single(rows)
     norms = row_norms(rows)
     bad = ~torch.isfinite(norms)
-    if bool(bad.any()):
+    if not asks(rows):
+        rows, norms = cleared(rows, norms, bad)
+    elif bool(bad.any()):
         rows = torch.where(bad.unsqueeze(1), 0.0, rows)
         norms = torch.where(bad, 0.0, norms)
     inside = at_least_single(bound.apply(rows, norms, layout, MARGIN)).contiguous()
@@ -111,7 +114,7 @@ def _on_grid(rows: Tensor, bound: Bound, layout: Layout, contributions: int) -> 
     """Rows within their limits and on their grid, in place."""
     for start, stop, limit in bound.limits(layout):
         part = rows[:, start:stop]
-        _hold(part, limit)
+        (_hold if asks(part) else held)(part, limit)
         grid = unit(limit, contributions)
         # By a power of two, which is exact. What torch calls trunc takes ten times as long on AMD.
         part.div_(grid, rounding_mode="trunc").mul_(grid)
@@ -127,7 +130,8 @@ def _hold(part: Tensor, limit: float) -> None:
     found, lengths = part[long], norms[long]
     finite = torch.isfinite(lengths)
     found = torch.where(finite.unsqueeze(1), found, 0.0)
-    lengths = torch.where(finite, lengths, 0.0)
+    # Not zero: beside a limit of zero, zero times the factor would be no number.
+    lengths = torch.where(finite, lengths, 1.0)
     part[long] = clip_rows(found, lengths, limit * (1 - MARGIN))
 
 
