@@ -261,7 +261,7 @@ class Server:
         The round that was open when the process ended is opened anew, in the place that the ledger
         has for it: nothing of it was released, so that it counts once.
         """
-        found = resume(self._rounds, self._target(path), calibrated=self._prepared.calibrated)
+        found = resume(self._rounds, self._target(path), calibrated=self._prepared.calibrated).note
         self._rounds.take_over()
         self.resumed_with = found
         self.noise_multiplier = self._rounds.engine.plan.noise_multiplier

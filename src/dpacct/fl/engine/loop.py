@@ -29,6 +29,8 @@ from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
 from dpacct.fl.tensors import forked_generators, seed_generators
 from dpacct.fl.trainers.choice import Choice, Chooser
+from dpacct.fl.trainers.way import way_of
+from dpacct.fl.trainers.ways import KeptWay
 
 Made = TypeVar("Made")
 
@@ -51,6 +53,7 @@ class RoundLoop:
     ) -> None:
         self.rounds = rounds
         self.choice: Choice | None = None
+        self._before: KeptWay | None = None
         self.chooser = chooser
         self._preflight = preflight
         self._example = example
@@ -98,11 +101,16 @@ class RoundLoop:
     def resume(self, path: Path, *, calibrated: bool) -> str | None:
         """Go on from a checkpoint, see `dpacct.fl.engine.resumption`."""
         self._check_population()
-        return resume(self.rounds, path, calibrated=calibrated)
+        found = resume(self.rounds, path, calibrated=calibrated)
+        self._before = found.way
+        return found.note
 
     def save(self, path: Path) -> None:
         """Write a checkpoint of the last finished round."""
-        save(self.rounds, path)
+        way = self._before
+        if self.choice is not None:
+            way = KeptWay(way_of(self.choice), self.engine.device.type)
+        save(self.rounds, path, way)
 
     def finish(self) -> None:
         """The plan is at its end."""
@@ -124,7 +132,7 @@ class RoundLoop:
         """
         engine, state = self.engine, self.state
         with forked_generators(), self._settled(0):
-            rehearsal = Rehearsal(engine, self.chooser, state, self._example)
+            rehearsal = Rehearsal(engine, self.chooser, state, self._example, self._before)
             choice = rehearsal.run()
             if self._preflight:
                 strict = choice.trainer.together or choice.trainer.alone

@@ -27,7 +27,7 @@ from dpacct.fl.engine.states import Collected, Draw, TrainingState
 from dpacct.fl.layout import State
 from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.report.reports import Report
-from dpacct.fl.trainers.way import Way
+from dpacct.fl.trainers.ways import Way
 
 Sent = TypeVar("Sent")
 

@@ -22,10 +22,12 @@ from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.privacy.randomness import Seeded
 from dpacct.fl.tensors import norm, same_numbers, seed_generators
+from dpacct.fl.trainers.again import taken_again
 from dpacct.fl.trainers.choice import Choice, Chooser
 from dpacct.fl.trainers.examples import Kind, Maker, made_up, usual_kind
 from dpacct.fl.trainers.isolation import Isolation
-from dpacct.fl.trainers.tasks import Trainer
+from dpacct.fl.trainers.tasks import Broadcast, Trainer
+from dpacct.fl.trainers.ways import KeptWay
 
 # Examples of the two made-up clients: two batches and one, of which one is not full. None holds a
 # single example, which not every model takes.
@@ -46,6 +48,7 @@ class Rehearsal:
         engine: of the run. chooser: of its trainers. state: where it stands; unchanged.
         example: a made-up client whose examples are used; None for random values in the dtypes and
             shapes of most clients.
+        before: how clients were trained before the run was resumed, None where nobody knows.
 
     Attributes:
         make: makes clients of (number of examples, seed).
@@ -60,8 +63,10 @@ class Rehearsal:
         chooser: Chooser,
         state: TrainingState,
         example: ClientData | None,
+        before: KeptWay | None = None,
     ) -> None:
         self._engine, self._chooser, self._state = engine, chooser, state
+        self._before = before
         with _Noted():
             self._kind = usual_kind(engine.clients) if example is None else Kind.of(example)
             self.make, self._labels = made_up(self._kind, example, chooser.loss, state.params)
@@ -82,7 +87,7 @@ class Rehearsal:
             everyone = engine.method.everyone_computes
             workers = engine.num_clients if everyone else engine.plan.cohort_size
             planned, broadcast = max(1, round(workers)), engine.broadcast(self._state)
-            choice = chooser.choose(self.make, self._kind, self._labels, broadcast, planned)
+            choice = self._choice(broadcast, planned)
             if choice.trainer.together is None:
                 worlds.check_rounds(chooser.alone)
             else:
@@ -90,6 +95,18 @@ class Rehearsal:
                 worlds.check_alone(chooser.vectorized)
                 worlds.check_rounds(chooser.vectorized)
         return choice
+
+    def _choice(self, broadcast: Broadcast, cohort: int) -> Choice:
+        """As before the run was resumed where that is possible, else anew."""
+        chooser = self._chooser
+        asked = self.make, self._kind, self._labels, broadcast, cohort
+        if self._before is None:
+            return chooser.choose(*asked)
+        try:
+            return taken_again(self._before, chooser, self._engine.layout, *asked)
+        except Unsupported as refusal:
+            note = f"not as before the run was resumed ({self._before.way.reason}): {refusal}"
+            return replace(chooser.choose(*asked), note=note)
 
     def _try_model(self) -> None:
         """One gradient without the method: what is wrong there is the model's or the loss's."""

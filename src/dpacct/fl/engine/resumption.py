@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -13,26 +14,37 @@ from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.snapshots import Expected, noise_of, pack, saved_in, unpack
 from dpacct.fl.layout import copies
 from dpacct.fl.privacy.masks import reads_release
+from dpacct.fl.trainers.ways import KeptWay
 
 
-def save(rounds: Rounds, path: Path) -> None:
-    """Write a checkpoint of the last finished round."""
+class Resumed(NamedTuple):
+    """What is not of the rounds of a run that goes on.
+
+    Attributes:
+        note: what is worth one, or None. way: how clients were trained, None where nobody knows.
+    """
+
+    note: str | None
+    way: KeptWay | None
+
+
+def save(rounds: Rounds, path: Path, way: KeptWay | None = None) -> None:
+    """Write a checkpoint of the last finished round; ``way``: how clients are trained here."""
     engine, state = rounds.engine, rounds.state
     if not reads_release(engine.method.mask):
         state = replace(state, released=None)
-    content = pack(state, rounds.setting(), rounds.account.saved(), engine.source.save())
+    saved = rounds.account.saved()
+    content = pack(state, rounds.setting(), saved, engine.source.save(), way)
     write_checkpoint(path, content)
 
 
-def resume(rounds: Rounds, path: Path, *, calibrated: bool) -> str | None:
+def resume(rounds: Rounds, path: Path, *, calibrated: bool) -> Resumed:
     """Go on from a checkpoint.
 
     Args:
         rounds: of a run of the same setting. path: of the file.
         calibrated: the noise was found for a budget, and the checkpoint's is taken if another
             version found it in other last digits.
-    Returns:
-        What is worth a note, or None.
     Raises:
         InvalidParameter: missing, damaged, or of another setting.
         LedgerError: the ledger is not that of the checkpoint, or has lost rounds.
@@ -64,7 +76,7 @@ def resume(rounds: Rounds, path: Path, *, calibrated: bool) -> str | None:
         note = rounds.account.resume(rounds.event(), saved, setting, holder)
     rounds.state = found.state
     rounds.write_model()
-    return note
+    return Resumed(note, found.way)
 
 
 def _take_noise(rounds: Rounds, noise_multiplier: float | None) -> None:

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 from dpacct.errors import InvalidParameter
 from dpacct.fl.engine.states import TrainingState
+from dpacct.fl.engine.written_ways import plain_way, way_in
 from dpacct.fl.layout import Layout, State, trainable
 from dpacct.fl.privacy.adaptive_clip import AdaptiveClip
 from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.privacy.resuming import Saved
+from dpacct.fl.trainers.ways import KeptWay
 from dpacct.ledger import Position
 
 _NOISE = re.compile(r"(?<=noise_multiplier=)[^,)]+(?=, cohort_size=)")
@@ -53,20 +55,27 @@ class Snapshot:
     Attributes:
         state: of the training.
         randomness: of a seeded run's generator.
+        way: how clients were trained; None where nobody had chosen, or the version is an older one.
     """
 
     state: TrainingState
     randomness: str | None
+    way: KeptWay | None
 
 
 def pack(
-    state: TrainingState, setting: str, saved: Saved | None, randomness: str | None
+    state: TrainingState,
+    setting: str,
+    saved: Saved | None,
+    randomness: str | None,
+    way: KeptWay | None,
 ) -> dict[str, Any]:
     """What a checkpoint keeps.
 
     Args:
         state: after a round. setting: what must not differ when the run goes on, as text.
         saved: where the run stands in its ledger. randomness: of a seeded run's generator.
+        way: how clients are trained; public.
     """
     return {
         "setting": setting,
@@ -82,6 +91,7 @@ def pack(
         "committed": 0 if saved is None else saved.committed,
         "ledger": None if saved is None or saved.position is None else asdict(saved.position),
         "randomness": randomness,
+        "way": plain_way(way),
     }
 
 
@@ -140,7 +150,7 @@ def unpack(content: dict[str, Any], expected: Expected) -> Snapshot:
         reader.bound(expected.bound),
         None if released is None else released.to(device),
     )
-    return Snapshot(state, reader.randomness())
+    return Snapshot(state, reader.randomness(), reader.way())
 
 
 class _Reader:
@@ -201,6 +211,12 @@ class _Reader:
         if found is not None and not isinstance(found, str):
             self.refuse("its randomness is no text")
         return found
+
+    def way(self) -> KeptWay | None:
+        try:
+            return way_in(self._content.get("way"))
+        except InvalidParameter as error:
+            self.refuse(f"its way to train clients is damaged ({error.value})")
 
     def memories(self, clients: int, memory: State | None) -> dict[int, State]:
         found = self._content.get("client_states")

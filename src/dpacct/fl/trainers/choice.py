@@ -18,17 +18,23 @@ from dpacct.fl.trainers.tolerant import TolerantTrainer
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
-    """The trainer, how many clients it gets at a time, and why, in words."""
+    """The trainer, how many clients it gets at a time, and why, in words.
+
+    Attributes:
+        note: what else is worth one about this choice, empty for nothing.
+    """
 
     trainer: TolerantTrainer | LotTrainer
     chunk: int
     reason: str
+    note: str = ""
 
     @property
     def words(self) -> str:
         """How clients are trained, and why."""
         lying = self.trainer.together is None and self.trainer.alone.by_place
-        return f"{self.reason}; images place by place" if lying else self.reason
+        way = f"{self.reason}; images place by place" if lying else self.reason
+        return f"{way}; {self.note}" if self.note else way
 
 
 class Chooser(Protocol):

@@ -11,33 +11,27 @@ import math
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 
 from torch import nn
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.guards.replica import separate
-from dpacct.fl.layout import Layout, copies
-from dpacct.fl.local.batches import Batch
+from dpacct.fl.layout import Layout
 from dpacct.fl.local.labels import Labels
 from dpacct.fl.local.losses import LocalLoss, LossFunction
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.trainers.addresses import shows_addresses
-from dpacct.fl.trainers.agreement import (
-    UNBATCHABLE,
-    disagreement,
-    replays_exactly,
-    unbatchable,
-)
+from dpacct.fl.trainers.agreement import disagreement, replays_exactly, unbatchable
 from dpacct.fl.trainers.choice import Choice
 from dpacct.fl.trainers.company import shows_company
 from dpacct.fl.trainers.examples import Kind, Maker, made_up_task
-from dpacct.fl.trainers.footprint import client_bytes, default_memory_limit
+from dpacct.fl.trainers.footprint import default_memory_limit
 from dpacct.fl.trainers.groups import LANES, GroupTrainer, expected_groups, expected_work
 from dpacct.fl.trainers.image_order import are_images
 from dpacct.fl.trainers.sequential import SequentialTrainer
+from dpacct.fl.trainers.step_bytes import bytes_of_client
 from dpacct.fl.trainers.stopwatch import Heat, faster, longer, seconds
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer
 from dpacct.fl.trainers.tolerant import TolerantTrainer
@@ -71,7 +65,8 @@ class TrainerChooser:
     Attributes:
         model: the copy that clients train. loss: with it.
         alone: trains one after the other. vectorized: trains all at once.
-        limit: bytes for what is in memory at a time.
+        vectorize, chunk: as asked. limit: bytes for what is in memory at a time.
+        limited: whether the limit holds side by side, too.
 
     Raises:
         InvalidParameter: one of the last three makes no sense. Unsupported: no copy can be made.
@@ -107,11 +102,11 @@ class TrainerChooser:
         self._layout = layout
         self._local = local
         self._width = min(local.batch_size or _STEP, _STEP)
-        self._vectorize = vectorize
-        self._chunk = chunk
+        self.vectorize = vectorize
+        self.chunk = chunk
         self.limit = limit
         # Asked for side by side and nothing else, clients get the memory that they need.
-        self._limited = vectorize == "auto" or memory_limit is not None
+        self.limited = vectorize == "auto" or memory_limit is not None
         self._tolerance = 5e-2 if local.precision == "bfloat16" else 2e-3
 
     def trainers(self, tasks: Sequence[Task], broadcast: Broadcast) -> dict[str, Trainer]:
@@ -122,10 +117,10 @@ class TrainerChooser:
         """
         found: dict[str, Trainer] = {ONE_BY_ONE: self.alone}
         tasks = [task for task in tasks if task.plan.steps]
-        if self._vectorize is False or not tasks:
+        if self.vectorize is False or not tasks:
             return found
         complaint = self.compare(tasks, broadcast)
-        if complaint and self._vectorize is True:
+        if complaint and self.vectorize is True:
             raise Unsupported(f"vectorize=True, but {complaint}")
         if not complaint:
             found[SIDE_BY_SIDE] = GroupTrainer(self.vectorized)
@@ -152,24 +147,34 @@ class TrainerChooser:
         Raises:
             Unsupported: vectorize=True, and this model or method cannot be.
         """
-        if self._vectorize == "auto":
+        if self.vectorize == "auto":
             self.alone.by_place = self._saves_by_place(make, kind, broadcast)
-        rows = max(1, self.limit // (16 * max(self._layout.size, 1)))
         one_by_one = TolerantTrainer(self._layout, self.alone, None, kind, labels, None)
-        slow = Choice(one_by_one, self._chunk or min(cohort, rows), "one client at a time")
-        few = self._vectorize == "auto" and (cohort < 2 or self._chunk == 1)
-        if self._vectorize is False or few:
+        slow = Choice(one_by_one, self.chunk_alone(cohort), "one client at a time")
+        few = self.vectorize == "auto" and (cohort < 2 or self.chunk == 1)
+        if self.vectorize is False or few:
             return slow
         together, words = self._together(make, broadcast, cohort)
         if together is None:
-            if self._vectorize is True:
+            if self.vectorize is True:
                 raise Unsupported(f"vectorize=True, but {words}")
             return replace(slow, reason=f"one client at a time{words}")
         # A client with more data than its share would break the limit: it is trained alone.
-        share = None if self._chunk else int(_DATA_SHARE * self.limit) // (2 * together.clients)
+        share = None if self.chunk else int(_DATA_SHARE * self.limit) // (2 * together.clients)
         return Choice(replace(one_by_one, together=together, room=share), together.clients, words)
 
-    def _made_up(self, make: Maker, broadcast: Broadcast) -> list[Task]:
+    def chunk_alone(self, cohort: int) -> int:
+        """How many clients' updates are in memory at a time where clients train one by one."""
+        rows = max(1, self.limit // (16 * max(self._layout.size, 1)))
+        return self.chunk or min(cohort, rows)
+
+    def most_examples(self, task: Task, broadcast: Broadcast) -> tuple[int, int]:
+        """How many clients fit into memory side by side, and examples of their batches."""
+        each = bytes_of_client(self.loss, self.vectorized, task, broadcast)
+        fitting = int((1 - _DATA_SHARE) * self.limit) // each
+        return fitting, max(fitting, 1) * self._width
+
+    def made_up(self, make: Maker, broadcast: Broadcast) -> list[Task]:
         """Two batches, of which the second is not full where it need not be; one; a narrow one."""
         width = self._width
         sizes = (2 * width - width // 3, width, min(width, 2))
@@ -180,46 +185,52 @@ class TrainerChooser:
         """Whether one client is trained faster, to the same update, with images place by place."""
         if not are_images(kind):
             return False
-        tasks = self._made_up(make, broadcast)
+        tasks = self.made_up(make, broadcast)
+        other = self.same_by_place(tasks, broadcast)
+        return other is not None and faster(other, self.alone, tasks[:1], broadcast)
+
+    def same_by_place(
+        self, tasks: Sequence[Task], broadcast: Broadcast
+    ) -> SequentialTrainer | None:
+        """A trainer that gives a model its images place by place; None where updates differ."""
         other = SequentialTrainer(self._method, self.loss, self._layout, by_place=True)
-        same = not self.compare(tasks, broadcast, other)
-        return same and faster(other, self.alone, tasks[:1], broadcast)
+        return None if self.compare(tasks, broadcast, other) else other
 
     def _together(
         self, make: Maker, broadcast: Broadcast, cohort: int
     ) -> tuple[GroupTrainer | None, str]:
         """The best way side by side, None where it is none; and why."""
-        tasks = self._made_up(make, broadcast)
-        fitting = int((1 - _DATA_SHARE) * self.limit) // self._client_bytes(tasks[0], broadcast)
-        if self._limited and fitting < LANES:
+        tasks = self.made_up(make, broadcast)
+        fitting, examples = self.most_examples(tasks[0], broadcast)
+        if self.limited and fitting < LANES:
             return self._refused(f"memory has no room for {LANES}")
         complaint = shows_addresses(next(iter(broadcast.anchor.values())).device)
         complaint = complaint or self.compare(tasks, broadcast)
         if complaint:
             return self._refused(complaint)
         trainers = [
-            GroupTrainer(self.vectorized, size, max(fitting, 1) * self._width // size)
-            for size in self._sizes(cohort, fitting)
+            GroupTrainer(self.vectorized, size, examples // size)
+            for size in self.sizes(cohort, fitting)
         ]
         best = min(trainers, key=lambda one: expected_work(cohort, one.clients))
         words = "side by side, as asked"
-        if self._vectorize == "auto":
+        if self.vectorize == "auto":
             best, words = self._fastest(tasks, broadcast, trainers, cohort)
         if best is not None:
             complaint = shows_company(best, tasks, broadcast)
         return self._refused(complaint) if complaint else (best, words)
 
     def _refused(self, complaint: str) -> tuple[None, str]:
-        return None, complaint if self._vectorize is True else f": {complaint}"
+        return None, complaint if self.vectorize is True else f": {complaint}"
 
-    def _sizes(self, cohort: int, fitting: int) -> list[int]:
+    def sizes(self, cohort: int, fitting: int) -> list[int]:
         """How many clients may train side by side: multiples of `LANES`, ascending."""
         # A Poisson cohort is larger than planned half of the time: leave most of them whole.
-        asked = self._chunk or math.ceil(cohort + 2 * math.sqrt(cohort))
+        asked = self.chunk or math.ceil(cohort + 2 * math.sqrt(cohort))
         most = LANES * math.ceil(asked / LANES)
-        if not self._chunk:
+        if not self.chunk:
             most = min(most, max(LANES, LANES * (fitting // LANES)), _SIZES[-1])
-        return [most] if self._chunk else sorted({min(size, most) for size in _SIZES})
+        return [most] if self.chunk else sorted({min(size, most) for size in _SIZES})
 
     def _fastest(
         self,
@@ -273,25 +284,3 @@ class TrainerChooser:
         with self.still():
             found = disagreement(self.alone, together, tasks, broadcast, self._tolerance)
         return found or unbatchable(together, tasks, broadcast)
-
-    def example_bytes(self, task: Task, broadcast: Broadcast) -> int:
-        """Memory that one more example takes in a step beside its gradient."""
-        rows = task.plan.indices[0]
-        batch = Batch(task.data.inputs[rows], task.data.targets[rows], None)
-        anchor = copies(broadcast.anchor)
-        return client_bytes(partial(self.loss.gradient, anchor, batch), {}, batch)[0]
-
-    def _client_bytes(self, task: Task, broadcast: Broadcast) -> int:
-        """Memory that one more client in a chunk takes beside its data, measured on one step."""
-        rows = task.plan.indices[0]
-        batch = Batch(task.data.inputs[rows], task.data.targets[rows], None)
-        anchor = copies(broadcast.anchor)
-        params = {name: value.unsqueeze(0) for name, value in anchor.items()}
-        inputs, targets = batch.inputs.unsqueeze(0), batch.targets.unsqueeze(0)
-        try:
-            # As it is computed side by side: a model may save less where it is alone.
-            step = partial(self.vectorized.sum.gradients, params, inputs, targets, None)
-            return client_bytes(step, anchor, batch)[0]
-        except UNBATCHABLE:
-            step = partial(self.loss.gradient, anchor, batch)
-            return client_bytes(step, anchor, batch)[0]

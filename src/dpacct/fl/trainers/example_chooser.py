@@ -25,6 +25,7 @@ from dpacct.fl.trainers.groups import LANES, expected_work
 from dpacct.fl.trainers.lot_trainer import LotTrainer
 from dpacct.fl.trainers.lots import Lot
 from dpacct.fl.trainers.per_example import ExampleTrainer
+from dpacct.fl.trainers.step_bytes import bytes_of_example
 from dpacct.fl.trainers.tasks import Broadcast
 
 # Examples in a group, at most: what more of them hold falls out of the cache. Sizes that are tried.
@@ -46,7 +47,7 @@ class ExampleChooser:
         chunk: examples at a time, None for as many as fit.
 
     Attributes:
-        model, loss, alone: of the chooser.
+        model, loss, alone: of the chooser. vectorize: as asked.
         vectorized: trains many at once, in the groups that were chosen last.
     """
 
@@ -65,7 +66,7 @@ class ExampleChooser:
         self._chooser = chooser
         self._method = method
         self._layout = layout
-        self._vectorize = vectorize
+        self.vectorize = vectorize
         self._chunk = chunk
         self.vectorized = self.trainer_of(LANES)
 
@@ -78,32 +79,53 @@ class ExampleChooser:
             Unsupported: vectorize=True, and this model or method cannot be batched.
         """
         slow = LotTrainer(self._layout, self.alone, None, kind, labels)
-        chunk = self._chunk or self._fitting(make, broadcast)
-        if self._vectorize is False:
+        chunk = self.chunk_of(None, make, broadcast)
+        if self.vectorize is False:
             return Choice(slow, chunk, "one example at a time, as asked")
         size, words = self._group_size(make, broadcast, chunk, cohort)
         if not size:
-            if self._vectorize is True:
+            if self.vectorize is True:
                 raise Unsupported(f"vectorize=True, but {words}")
             return Choice(slow, chunk, f"one example at a time: {words}")
-        self.vectorized = self.trainer_of(size)
-        keep_freed_memory(_device(broadcast))
-        whole = max(size, size * (chunk // size))
+        self.settle(size, _device(broadcast))
+        whole = self.chunk_of(size, make, broadcast)
         return Choice(replace(slow, together=self.vectorized), whole, words)
+
+    def settle(self, size: int, device: torch.device) -> None:
+        """Train in groups of this size from now on."""
+        self.vectorized = self.trainer_of(size)
+        keep_freed_memory(device)
+
+    def chunk_of(self, size: int | None, make: Maker, broadcast: Broadcast) -> int:
+        """Examples at a time, whole groups of ``size`` where there are groups."""
+        chunk = self._chunk or self._fitting(make, broadcast)
+        return chunk if size is None else max(size, size * (chunk // size))
+
+    def objection(self, size: int, make: Maker, broadcast: Broadcast, chunk: int) -> str:
+        """What speaks against groups of this size, or nothing."""
+        if size % LANES or not 0 < size <= max(LANES, min(chunk, _WIDEST)):
+            return f"there is no room for groups of {size}"
+        complaint = self._complaint(make, broadcast)
+        if complaint:
+            return complaint
+        return _PLACE if shows_place(self.trainer_of(size), make, broadcast) else ""
 
     def _group_size(
         self, make: Maker, broadcast: Broadcast, chunk: int, cohort: int
     ) -> tuple[int, str]:
         """The size of a group, 0 where none can be trusted; and why."""
-        tasks = [made_up_task(make(1, seed), self._method, broadcast) for seed in range(_COMPARED)]
-        complaint = shows_addresses(_device(broadcast))
-        complaint = complaint or self._chooser.compare(tasks, broadcast, self.trainer_of(LANES))
+        complaint = self._complaint(make, broadcast)
         if complaint:
             return 0, complaint
         for size in _sizes(chunk, cohort):
             if not shows_place(self.trainer_of(size), make, broadcast):
                 return size, f"{size} examples at once"
         return 0, _PLACE
+
+    def _complaint(self, make: Maker, broadcast: Broadcast) -> str:
+        tasks = [made_up_task(make(1, seed), self._method, broadcast) for seed in range(_COMPARED)]
+        complaint = shows_addresses(_device(broadcast))
+        return complaint or self._chooser.compare(tasks, broadcast, self.trainer_of(LANES))
 
     def trainer_of(self, size: int) -> ExampleTrainer:
         """A trainer of groups of this size."""
@@ -112,7 +134,7 @@ class ExampleChooser:
     def _fitting(self, make: Maker, broadcast: Broadcast) -> int:
         """How many examples fit into memory beside each other."""
         task = made_up_task(make(1, 0), self._method, broadcast)
-        saved = self._chooser.example_bytes(task, broadcast)
+        saved = bytes_of_example(self.loss, task, broadcast)
         each = saved + _ROW_BYTES * self._layout.size
         return max(1, self._chooser.limit // each)
 

@@ -1,60 +1,17 @@
-"""A choice of trainer in words that another process can follow, to train bit by bit alike."""
+"""From a choice of trainer to its words, and back in another process, to train bit by bit alike."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from dpacct.errors import Unsupported
 from dpacct.fl.layout import Layout
-from dpacct.fl.local.labels import Labels
 from dpacct.fl.trainers.addresses import shows_addresses
 from dpacct.fl.trainers.choice import Choice, Chooser
 from dpacct.fl.trainers.chooser import TrainerChooser
 from dpacct.fl.trainers.example_chooser import ExampleChooser
-from dpacct.fl.trainers.examples import Kind
 from dpacct.fl.trainers.groups import GroupTrainer
 from dpacct.fl.trainers.lot_trainer import LotTrainer
 from dpacct.fl.trainers.tolerant import TolerantTrainer
-
-
-@dataclass(frozen=True, slots=True)
-class ClientWay:
-    """How clients are trained, as far as model, method and data do not say it.
-
-    Attributes:
-        clients, widest: of the groups side by side, see `GroupTrainer`; None for one by one.
-        replays: see `VectorizedTrainer`. by_place: see `SequentialTrainer`.
-        kind, labels, room: see `TolerantTrainer`. chunk, reason: see `Choice`.
-    """
-
-    clients: int | None
-    widest: float
-    replays: bool
-    by_place: bool
-    kind: Kind
-    labels: Labels | None
-    room: int | None
-    chunk: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class ExampleWay:
-    """How examples are trained.
-
-    Attributes:
-        size: of a group, see `ExampleTrainer`; None for one by one.
-        kind, labels: see `LotTrainer`. chunk, reason: see `Choice`.
-    """
-
-    size: int | None
-    kind: Kind
-    labels: Labels | None
-    chunk: int
-    reason: str
-
-
-Way = ClientWay | ExampleWay
+from dpacct.fl.trainers.ways import ClientWay, ExampleWay, Way
 
 
 def way_of(choice: Choice) -> Way:
