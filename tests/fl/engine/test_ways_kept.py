@@ -26,6 +26,7 @@ WAYS = [
     ExampleWay(96, Kind(torch.bfloat16, (1, 8, 8), torch.bool, (2,)), None, 960, "96 at once"),
     ExampleWay(None, KIND, Labels(2, 0), 5, "one example at a time"),
 ]
+OF_EXAMPLES = ExampleWay(None, SIDE.kind, SIDE.labels, 5, "one example at a time")
 PEOPLE = make_clients([6] * 40)
 
 
@@ -144,8 +145,12 @@ def test_images_place_by_place_are_kept(tmp_path, monkeypatch):
     path = two_rounds(tmp_path / "run.pt", model=convolutional(), **options)
     assert path.endswith("images place by place")
     monkeypatch.setattr(chooser, "faster", lambda *_: False)
+    with started(tmp_path / "run.pt", model=convolutional(), **options).resume() as run:
+        next(iter(run))
+        assert run.training_path == path
+    monkeypatch.setattr(chooser.TrainerChooser, "same_by_place", lambda *_: None)
     found, _ = the_rest(tmp_path / "run.pt", model=convolutional(), **options)
-    assert found == path
+    assert found.startswith("one client at a time; not as before")
 
 
 def test_a_checkpoint_written_before_the_first_round_of_a_resumed_run_keeps_it(tmp_path, timed):
@@ -175,7 +180,7 @@ def test_an_earlier_checkpoint_has_none_and_nothing_is_said(tmp_path, timed):
 ANEW = {
     "another device": ({}, {"device": "cuda"}, "chosen on cuda"),
     "other examples": ({}, {"labels": None}, "looked otherwise"),
-    "another population": ({}, plain_way(KeptWay(WAYS[2], "cpu")), "otherwise"),
+    "another population": ({}, plain_way(KeptWay(OF_EXAMPLES, "cpu")), "another kind of"),
     "other memory": ({"memory_limit": 40_000}, {}, "no room"),
     "wider batches than fit": ({}, {"widest": 1e12}, "no room"),
     "no such group": ({}, {"clients": 32 * 10**6}, "no room"),
@@ -240,3 +245,26 @@ def test_groups_of_examples_keep_their_size(tmp_path):
             run.run() if changes else next(iter(run))
             assert told in run.training_path
             assert ("resumed" in run.training_path) is bool(changes)
+
+
+@pytest.mark.parametrize("size", [0, 33, 32 * 10**6])
+def test_groups_of_examples_that_cannot_be_are_chosen_anew(tmp_path, size):
+    path = tmp_path / "run.pt"
+    with examples(path) as run:
+        next(iter(run))
+    content = read_checkpoint(path, CPU)
+    torch.save(content | {"way": content["way"] | {"size": size}}, path)
+    with examples(path).resume() as run:
+        next(iter(run))
+        assert f"no room for groups of {size}" in run.training_path
+
+
+def test_so_are_groups_in_which_a_place_shows(tmp_path, monkeypatch):
+    path = tmp_path / "run.pt"
+    with examples(path) as run:
+        next(iter(run))
+    monkeypatch.setattr("dpacct.fl.trainers.example_chooser.shows_place", lambda *_: True)
+    with examples(path).resume() as run:
+        next(iter(run))
+        assert run.training_path.startswith("one example at a time: ")
+        assert "depend on its place among others" in run.training_path.split("resumed")[1]
