@@ -113,6 +113,9 @@ class Device(TorchDispatchMode):
 
     def _look(self, func: Any, args: Any, found: Any, *, there: bool, to_there: bool) -> None:
         name = str(func.overloadpacket).removeprefix("aten.")
+        if any(leaf.device == HERE_NOT and not isinstance(leaf, Elsewhere) for leaf in found):
+            # A list in place of an index, say: its values are lost.
+            raise Mixed(f"{name} with a tensor that was made past all modes")
         if func in _MOVES:
             source = isinstance(args[1 if func is _MOVES[1] else 0], Elsewhere)
             target = isinstance(args[0], Elsewhere) if func is _MOVES[1] else to_there

@@ -13,6 +13,8 @@ from dpacct import fl
 from dpacct.errors import Unsupported
 from dpacct.fl.data import Examples, PartitionedClients
 from dpacct.fl.data.partitions import iid
+from dpacct.fl.engine import memories
+from dpacct.fl.engine.checkpoint import read_checkpoint
 from dpacct.fl.engine.memories import fetched, uploaded
 from dpacct.fl.guards.seals import Seal
 from dpacct.fl.layout import Layout
@@ -22,9 +24,9 @@ from tests.fl.elsewhere import HERE_NOT, Device, Elsewhere, Mixed
 from tests.fl.problems import convolutional, federation, flat, make_clients, perceptron
 
 CLIENTS = 4
-# What a round waits for apart from its clients: the statistics; what clients were shown, twice; who
-# takes no step; the model. And what it copies there.
-WAITS, ROUND = 5, 9
+# What a round waits for apart from its clients: the statistics; what clients were shown, twice; the
+# model. And what it copies there.
+WAITS, ROUND = 4, 9
 LOCAL = fl.SGD(lr=0.1, steps=3, batch_size=4)
 WAYS = pytest.mark.parametrize("vectorize", [False, True], ids=["alone", "together"])
 
@@ -93,7 +95,9 @@ def test_more_clients_of_a_table_there_are_no_more_copies_side_by_side(device):
 
 
 @pytest.mark.slow
-def test_nor_of_memories(device):
+@pytest.mark.parametrize("room", [0, 1 << 30], ids=["on the CPU", "there"])
+def test_nor_of_memories(device, monkeypatch, room):
+    monkeypatch.setattr(memories, "_ROOM", room)
     traffic = []
     for clients in (CLIENTS, 3 * CLIENTS):
         local = fl.SGD(lr=0.1, epochs=1, batch_size=4)
@@ -105,10 +109,90 @@ def test_nor_of_memories(device):
         kept = run.player.state.client_states
         assert len(kept) == clients
         values = [value for own in kept.values() for value in own.values()]
-        assert not any(isinstance(value, Elsewhere) for value in values)
+        assert all(isinstance(value, Elsewhere) is bool(room) for value in values)
         # One's memory leads to no other's.
-        assert all(value.untyped_storage().nbytes() == value.nbytes for value in values)
+        bare = [value.inner if isinstance(value, Elsewhere) else value for value in values]
+        assert all(value.untyped_storage().nbytes() == value.nbytes for value in bare)
     assert traffic[0] == traffic[1]
+
+
+def remembering(path=None, **changes):
+    """A seeded run whose clients remember, four rounds of it."""
+    options = {
+        "method": fl.Scaffold(),
+        "sampling": fl.Poisson(0.6),
+        "rounds": 4,
+        "seed": 8,
+        "checkpoint": path,
+    }
+    people = make_clients([16] * CLIENTS)
+    return federation(perceptron(), people, local=LOCAL, device=HERE_NOT, **(options | changes))
+
+
+@WAYS
+@pytest.mark.usefixtures("device")
+def test_where_memories_lie_shows_in_no_bit(monkeypatch, tmp_path, vectorize):
+    """Nor whether the run was interrupted, and its memories brought back from a file."""
+    ends = []
+    for room in (0, 1 << 30):
+        monkeypatch.setattr(memories, "_ROOM", room)
+        path = tmp_path / f"{room}.pt"
+        with remembering(path, vectorize=vectorize) as run:
+            for report in run:
+                if report.round == 2:
+                    break
+        values = read_checkpoint(path, torch.device("cpu"))["client_states"]
+        assert values
+        assert not any(isinstance(v, Elsewhere) for own in values.values() for v in own.values())
+        with remembering(path, vectorize=vectorize).resume() as run:
+            run.run()
+        kept = run.player.state.client_states
+        assert any(isinstance(own["memory"], Elsewhere) for own in kept.values()) is bool(room)
+        ends.append((flat(run.model).to("cpu"), fetched(kept)))
+        with remembering(vectorize=vectorize) as whole:
+            whole.run()
+        assert torch.equal(flat(whole.model).to("cpu"), ends[-1][0])
+    (one, mine), (two, yours) = ends
+    assert torch.equal(one, two)
+    assert mine.keys() == yours.keys()
+    assert all(torch.equal(mine[c][name], yours[c][name]) for c in mine for name in mine[c])
+
+
+def test_memories_stay_where_those_of_all_clients_have_room(device, monkeypatch):
+    own = {1: {"own": torch.ones(300).to(HERE_NOT), "more": torch.ones(1).to(HERE_NOT)}}
+    # 1200 bytes take three blocks, and four bytes one.
+    for room, stays in ((10 * 2048, True), (10 * 2048 - 1, False)):
+        monkeypatch.setattr(memories, "_ROOM", room)
+        home = memories.Home(HERE_NOT, 10)
+        assert home.kept({}) == {}
+        assert isinstance(home.kept(own)[1]["own"], Elsewhere) is stays
+        # Decided once; what comes from the CPU stays there.
+        monkeypatch.setattr(memories, "_ROOM", 2048 * 10 - room)
+        assert isinstance(home.kept(own)[1]["own"], Elsewhere) is stays
+        assert not isinstance(home.kept({2: {"own": torch.ones(1)}})[2]["own"], Elsewhere)
+    assert device.copies
+
+
+def test_many_memories_are_copied_in_parts(device, monkeypatch):
+    monkeypatch.setattr(memories, "_AT_ONCE", 3 * 512)
+    there = {client: {"own": torch.full((2,), float(client)).to(HERE_NOT)} for client in range(7)}
+    device.copies.clear()
+    back = fetched(there)
+    assert device.copies["to the host"] == 3
+    assert [back[client]["own"].tolist() for client in range(7)] == [[float(c)] * 2 for c in back]
+
+
+def test_a_gpu_has_room_for_a_share_of_what_is_free(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1000, 9000))
+    assert memories.room_on(torch.device("cuda")) == 400
+    assert memories.room_on(torch.device("cpu")) == 0
+
+
+def test_places_that_go_past_all_modes_are_found(device):
+    assert device is not None
+    values = torch.ones(4).to(HERE_NOT)
+    with pytest.raises(Mixed, match="past all modes"):
+        values[[1, 2]]
 
 
 def test_memories_of_any_form_come_and_go(device):
@@ -196,9 +280,11 @@ def test_a_tensor_that_is_left_behind_is_found(device):
         second_round(device, Forgets())
 
 
-def test_a_round_there_is_the_round_on_the_cpu(device):
+@WAYS
+def test_a_round_there_is_the_round_on_the_cpu(device, vectorize):
     """Up to the noise, which is another one there: 0.001 / CLIENTS on the mean."""
     options: dict[str, Any] = {"seed": 3, "noise_multiplier": 0.001, "rounds": 1}
+    options |= {"vectorize": vectorize, "sampling": fl.Full()}
     there = flat(second_round(device, **options).model).to("cpu")
     model = perceptron()
     with federation(model, make_clients([16] * CLIENTS), local=LOCAL, **options) as run:

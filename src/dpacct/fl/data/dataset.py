@@ -22,6 +22,7 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import ClientData
 from dpacct.fl.data.partitions import Indices, Partition
+from dpacct.fl.uploads import sent
 
 
 def tensor_of(array: NDArray[Any]) -> Tensor:
@@ -220,7 +221,7 @@ class PartitionedClients(Sequence[ClientData]):
             return None
         parts = [self._partition[client] for client in clients]
         # One upload.
-        rows = tensor_of(np.concatenate(parts)).to(examples.targets.device)
+        rows = sent(tensor_of(np.concatenate(parts)), examples.targets.device)
         # By what they are given, not by what a partition says elsewhere (rule 3).
         return ClientData(*examples.batch(rows)), [len(part) for part in parts]
 

@@ -43,6 +43,7 @@ from dpacct.fl.tensors import forked_generators, one_thread
 from dpacct.fl.trainers.lot_trainer import LotTrainer
 from dpacct.fl.trainers.lots import Lot, plant_examples
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer, join, plant
+from dpacct.fl.uploads import listed, sent
 
 INDICATOR_LIMITS = [(0, 1, INDICATOR_NORM)]
 # The parts of a round whose seconds are told.
@@ -90,7 +91,7 @@ class Engine:
         """Empty sums of the next round, over the coordinates of its mask."""
         released = None if state.released is None else state.released.clone()
         kept = self.method.mask.select(self.layout, state.round + 1, released)
-        kept = None if kept is None else kept.to(self.device)
+        kept = None if kept is None else sent(kept, self.device)
         size = self.kept_layout(kept).size
         return Collected(
             self.noise.zeros(size, self.device),
@@ -133,7 +134,8 @@ class Engine:
             laps.end(LOCAL)
             ours = [place for place, client in enumerate(part) if client in members]
             if found.raw is not None:
-                found.raw.append(rows[ours] if found.kept is None else rows[ours][:, found.kept])
+                own = rows[listed(ours, self.device)]
+                found.raw.append(own if found.kept is None else own[:, found.kept])
             contributions = self.bound(state, found.kept, rows)
             self.add(state, found, contributions.take(ours))
             laps.end(PRIVACY)

@@ -13,6 +13,7 @@ from dpacct.budget import Budget, Spent
 from dpacct.errors import BudgetExceeded, Unsupported
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.loop import RoundLoop
+from dpacct.fl.engine.memories import fetched
 from dpacct.fl.engine.ranks import (
     Agreed,
     Begin,
@@ -100,7 +101,8 @@ class Leader:
         ranks.tell(Work(opened.draw, bool(known)))
         shares = [opened.draw.share(rank, ranks.size) for rank in range(ranks.size)]
         if known:
-            ranks.hand_out([{c: known[c] for c in s.workers if c in known} for s in shares])
+            own_parts = [{c: known[c] for c in s.workers if c in known} for s in shares]
+            ranks.hand_out(list(map(fetched, own_parts)))
         own = None
         try:
             own = loop.collect(shares[0])

@@ -1,6 +1,9 @@
-"""What clients remember, on its way to a device and back: all of a chunk, or of a round, at once.
+"""What clients remember: where it lies between rounds, and its way to a device and back.
 
-Between rounds memories lie on the CPU: those of a whole population may be more than a device holds.
+Rule 1: it stays on the device where the memories of all clients have room there, else it goes to
+the CPU after each round. What is decided follows from the number of clients, from the size of a
+memory, and from the device, which are public; no bit of a release depends on it. Rule 2: what goes
+to or from a device goes all at once, of a chunk or of a round.
 """
 
 from __future__ import annotations
@@ -10,8 +13,42 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from dpacct.fl.layout import State
+from dpacct.fl.local.batches import chunks
 
 _HOST = torch.device("cpu")
+# Share of what is free on a GPU once a round was trained there, and bytes on any other device.
+_SHARE, _ROOM = 0.4, 1 << 30
+# A device gives memory in such blocks. Bytes of memories that are copied at a time.
+_BLOCK, _AT_ONCE = 512, 1 << 28
+
+
+def room_on(device: torch.device) -> int:
+    """Bytes that the memories of all clients may take on a device."""
+    if device.type == "cuda":
+        return int(_SHARE * torch.cuda.mem_get_info(device)[0])
+    return 0 if device == _HOST else _ROOM
+
+
+class Home:
+    """Where the memories of a run lie between rounds, decided when the first ones come.
+
+    Args:
+        device: where clients train. clients: how many there are.
+    """
+
+    def __init__(self, device: torch.device, clients: int) -> None:
+        self._device, self._clients = device, clients
+        self._stays: bool | None = None
+
+    def kept(self, memories: Mapping[int, State]) -> dict[int, State]:
+        """The memories of clients, by number, after a round.
+
+        Those that come from the CPU are left there, whoever brings them.
+        """
+        if self._stays is None and memories:
+            largest = max(map(_size, memories.values()))
+            self._stays = self._clients * largest <= room_on(self._device)
+        return _bare(memories) if self._stays else fetched(memories)
 
 
 def uploaded(memories: Sequence[State | None], device: torch.device) -> list[State | None]:
@@ -30,14 +67,12 @@ def uploaded(memories: Sequence[State | None], device: torch.device) -> list[Sta
 
 def fetched(memories: Mapping[int, State]) -> dict[int, State]:
     """The memories of clients, by number, on the CPU."""
-    host = {client: own for client, own in memories.items() if _all_on(own, _HOST)}
-    there = {client: own for client, own in memories.items() if client not in host}
-    kept = {client: {n: v.detach() for n, v in own.items()} for client, own in host.items()}
-    return kept | _moved(there, _HOST)
+    there = {client: own for client, own in memories.items() if not _all_on(own, _HOST)}
+    return _bare(memories) | _moved(there, _HOST)
 
 
 def _moved(memories: Mapping[int, State], device: torch.device) -> dict[int, State]:
-    """Each in storage of its own, after one copy for each name; of those of another form, more."""
+    """Each in storage of its own, copied a few at once for each name; of another form, apart."""
     alike: dict[tuple[object, ...], list[int]] = {}
     for number, own in memories.items():
         form = tuple((name, v.shape, v.dtype, v.device) for name, v in own.items())
@@ -45,13 +80,23 @@ def _moved(memories: Mapping[int, State], device: torch.device) -> dict[int, Sta
     found: dict[int, State] = {}
     for numbers in alike.values():
         first = memories[numbers[0]]
-        whole = {
-            name: torch.stack([memories[number][name].detach() for number in numbers]).to(device)
-            for name in first
-        }
-        for row, number in enumerate(numbers):
-            found[number] = {name: rows[row].clone() for name, rows in whole.items()}
+        for part in chunks(numbers, max(1, _AT_ONCE // max(_size(first), 1))):
+            whole = {
+                name: torch.stack([memories[number][name].detach() for number in part]).to(device)
+                for name in first
+            }
+            for row, number in enumerate(part):
+                found[number] = {name: rows[row].clone() for name, rows in whole.items()}
     return found
+
+
+def _bare(memories: Mapping[int, State]) -> dict[int, State]:
+    return {client: {n: v.detach() for n, v in own.items()} for client, own in memories.items()}
+
+
+def _size(memory: State) -> int:
+    """Bytes that it takes on a device."""
+    return sum(_BLOCK * -(-value.nbytes // _BLOCK) for value in memory.values())
 
 
 def _all_on(memory: State, device: torch.device) -> bool:

@@ -18,7 +18,7 @@ from torch import Tensor
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.engine.diagnosis import diagnose
 from dpacct.fl.engine.engine import Engine
-from dpacct.fl.engine.memories import fetched
+from dpacct.fl.engine.memories import Home
 from dpacct.fl.engine.states import Collected, Contributions, Draw, Released, TrainingState
 from dpacct.fl.layout import State, copies
 from dpacct.fl.privacy.account import Account
@@ -36,6 +36,7 @@ class RunInProgress(Protocol):
     engine: Engine
     account: Account
     state: TrainingState
+    home: Home
     planned: int
     not_private_because: str | None
 
@@ -238,7 +239,7 @@ class OpenRound:
             # Rule 3.
             if not self._committed:
                 self._ticket.commit()
-            state.client_states.update(fetched(found.memories))
+            state.client_states.update(rounds.home.kept(found.memories))
             rounds.state = engine.apply(state, release)
             rounds.write_model()
             self.released = release

@@ -15,6 +15,7 @@ from torch import nn
 from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter
 from dpacct.fl.engine.engine import Engine
+from dpacct.fl.engine.memories import Home
 from dpacct.fl.engine.open_round import OpenRound
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.privacy.account import Account
@@ -31,6 +32,7 @@ class Rounds:
 
     Attributes:
         planned: number of rounds, once the run has begun. first_bound: that it began with.
+        home: of what clients remember.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Rounds:
         self.account = account
         self.state = state
         self.model = model
+        self.home = Home(engine.device, engine.num_clients)
         self.planned = 0
         self._left: Ticket | None = None
         self.first_bound = state.bound

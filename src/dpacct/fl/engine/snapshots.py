@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dpacct.errors import InvalidParameter
+from dpacct.fl.engine.memories import fetched
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.engine.written_ways import plain_way, way_in
 from dpacct.fl.layout import Layout, State, trainable
@@ -82,7 +83,7 @@ def pack(
         "round": state.round,
         "params": {name: value.cpu() for name, value in state.params.items()},
         "server_state": _to_cpu(state.server_state),
-        "client_states": {key: _to_cpu(value) for key, value in state.client_states.items()},
+        "client_states": fetched(state.client_states),
         "bound": type(state.bound).__name__,
         "clip_norm": state.bound.clip_norm,
         "released": None if state.released is None else state.released.cpu(),

@@ -11,6 +11,7 @@ from torch import Tensor
 from dpacct.fl.layout import Params, State
 from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.privacy.markers import Bounded, Noised
+from dpacct.fl.uploads import listed
 
 # Spreads the seeds of a round's clients.
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -97,8 +98,9 @@ class Contributions:
         """Those of some clients, by their places."""
         if len(places) == len(self):
             return self
-        rows = replace(self.bounded, rows=self.bounded.rows[places])
-        norms, below, bad = self.norms[places], self.below[places], self.bad[places]
+        chosen = listed(places, self.norms.device)
+        rows = replace(self.bounded, rows=self.bounded.rows[chosen])
+        norms, below, bad = self.norms[chosen], self.below[chosen], self.bad[chosen]
         return Contributions(rows, norms, below, bad, self.token)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.tensors import integers, truths
+from dpacct.fl.uploads import listed
 
 # Narrower batches cost no less: what takes time there is not the arithmetic.
 _NARROW = 16
@@ -148,6 +149,6 @@ def resting(plan: Steps, device: torch.device) -> list[Tensor | None]:
     for active, everybody in zip(plan.active, plan.all_active, strict=True):
         rows = () if everybody else tuple(integers((ever & ~active).nonzero().flatten()))
         if rows and rows not in known:
-            known[rows] = torch.tensor(rows, device=device)
+            known[rows] = listed(rows, device)
         found.append(known[rows] if rows else None)
     return found

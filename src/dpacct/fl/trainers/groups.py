@@ -28,6 +28,7 @@ from dpacct.fl.local.sgd import SGD
 from dpacct.fl.tensors import one_thread
 from dpacct.fl.trainers.tasks import NO_STEPS, Broadcast, Task
 from dpacct.fl.trainers.vectorized import VectorizedTrainer
+from dpacct.fl.uploads import listed
 
 # Clients side by side are a multiple of this: vector loops over them then have no tail of single
 # elements, in which some functions round otherwise.
@@ -82,7 +83,8 @@ class GroupTrainer:
         with one_thread(first.device):
             for group in self._groups(tasks, broadcast.local):
                 found = self.trainer.train(group.tasks, broadcast)
-                rows[group.places] = found[: len(group.places)].to(rows.dtype)
+                places = listed(group.places, rows.device)
+                rows[places] = found[: len(group.places)].to(rows.dtype)
         return rows
 
     def remember(
@@ -95,7 +97,7 @@ class GroupTrainer:
         with one_thread(rows.device):
             for group in self._groups(tasks, broadcast.local):
                 own = rows.new_zeros(len(group.tasks), rows.shape[1])
-                own[: len(group.places)] = rows[group.places]
+                own[: len(group.places)] = rows[listed(group.places, rows.device)]
                 states = self.trainer.remember(group.tasks, own, broadcast) or []
                 for place, state in zip(group.places, states, strict=False):
                     kept[place] = {name: value.clone() for name, value in state.items()}

@@ -22,6 +22,7 @@ from dpacct.fl.trainers.lots import Lot, as_lot, read_lot
 from dpacct.fl.trainers.per_example import ExampleTrainer, Updates
 from dpacct.fl.trainers.sequential import SequentialTrainer
 from dpacct.fl.trainers.tasks import Broadcast, Task
+from dpacct.fl.uploads import listed, sent
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +110,8 @@ class LotTrainer:
         if self.together is None or not places:
             return
         with Trial() as trial:
-            rows[places] = self.together.train(_part(lot, places), broadcast)
+            found = self.together.train(_part(lot, places), broadcast)
+            rows[listed(places, rows.device)] = found
         if trial.error is not None and len(places) > 1:
             half = len(places) // 2
             self._many(lot, places[:half], broadcast, rows)
@@ -127,6 +129,6 @@ class LotTrainer:
 
 def _part(lot: Lot, places: list[int]) -> Lot:
     chosen = torch.tensor(places, dtype=torch.int64)
-    there = chosen.to(lot.seeds.device)
+    there = sent(chosen, lot.seeds.device)
     data = ClientData(lot.data.inputs[there], lot.data.targets[there])
     return Lot(data, lot.seeds[there], lot.failed[chosen])

@@ -21,6 +21,7 @@ from dpacct.fl.local.batches import BatchPlan
 from dpacct.fl.trainers.examples import Kind
 from dpacct.fl.trainers.failures import Trial
 from dpacct.fl.trainers.tasks import NO_DATA, NO_STEPS, Task
+from dpacct.fl.uploads import listed
 
 # As it is written, whatever somebody puts in its place.
 _NOTHING = Examples.planted
@@ -76,7 +77,7 @@ def read_lot(
         examples, rows: which ones. seeds: one for each. device: where they go.
         kind: of all examples; what is of another kind, or cannot be read, has failed.
     """
-    drawn = torch.tensor(seeds, dtype=torch.int64, device=device)
+    drawn = listed(seeds, device)
     with Trial():
         data = examples.batch(rows)
         if Kind.of(data) == kind and len(data) == len(rows):
@@ -98,7 +99,7 @@ def as_lot(tasks: Sequence[Task]) -> Lot:
         return tasks
     kind = Kind.of(next((task for task in tasks if not task.failed), tasks[0]).data)
     device = tasks[0].data.inputs.device
-    seeds = torch.tensor([task.seed or 0 for task in tasks], dtype=torch.int64, device=device)
+    seeds = listed([task.seed or 0 for task in tasks], device)
     found: list[ClientData | None] = []
     for task in tasks:
         if task.failed or not task.plan.steps:

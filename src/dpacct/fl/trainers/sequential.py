@@ -17,6 +17,7 @@ from dpacct.fl.trainers.failures import Trial
 from dpacct.fl.trainers.image_order import by_place
 from dpacct.fl.trainers.isolation import Isolation
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer
+from dpacct.fl.uploads import sent
 
 __all__ = ["Broadcast", "SequentialTrainer", "Task", "Trainer"]
 
@@ -116,7 +117,7 @@ class SequentialTrainer:
         momenta: Params = {}
         counts = integers(task.plan.counts)
         # One upload for all steps.
-        plan = task.plan.indices.to(task.data.inputs.device)
+        plan = sent(task.plan.indices, task.data.inputs.device)
         for indices, count in zip(plan, counts, strict=True):
             rows = indices[:count]
             inputs = task.data.inputs[rows]

@@ -11,6 +11,7 @@ from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import State
 from dpacct.fl.local.batches import BatchPlan
 from dpacct.fl.trainers.tasks import Task
+from dpacct.fl.uploads import sent
 
 
 def nobody_like(data: ClientData) -> ClientData:
@@ -23,7 +24,7 @@ def drawn(task: Task) -> tuple[ClientData, BatchPlan]:
     data, plan = task.data, task.plan
     if plan.indices.numel() >= len(data):
         return data, plan
-    rows = plan.indices.flatten().to(data.inputs.device)
+    rows = sent(plan.indices.flatten(), data.inputs.device)
     places = torch.arange(len(rows)).view_as(plan.indices)
     part = ClientData(data.inputs.index_select(0, rows), data.targets.index_select(0, rows))
     return part, BatchPlan(places, plan.counts)

@@ -21,6 +21,7 @@ from dpacct.fl.trainers.failures import Trial
 from dpacct.fl.trainers.groups import GroupTrainer
 from dpacct.fl.trainers.sequential import SequentialTrainer
 from dpacct.fl.trainers.tasks import Broadcast, Task
+from dpacct.fl.uploads import listed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,7 +87,8 @@ class TolerantTrainer:
         if self.together is None or not places:
             return
         with Trial() as trial:
-            rows[places] = self.together.train([tasks[place] for place in places], broadcast)
+            found = self.together.train([tasks[place] for place in places], broadcast)
+            rows[listed(places, rows.device)] = found
         if trial.error is not None and len(places) > 1:
             half = len(places) // 2
             self._side_by_side(tasks, places[:half], broadcast, rows)

@@ -33,6 +33,7 @@ from dpacct.fl.trainers.one_way import OneWay
 from dpacct.fl.trainers.replay import Repeated
 from dpacct.fl.trainers.stacking import drawn, nobody_like, stack_states
 from dpacct.fl.trainers.tasks import Broadcast, Task
+from dpacct.fl.uploads import listed, sent
 
 
 class VectorizedTrainer:
@@ -103,8 +104,8 @@ class VectorizedTrainer:
         """A pure per-client function applied to every row under vmap, so that rows cannot mix."""
         states = stack_states([task.state for task in tasks])
         steps = [task.plan.steps for task in tasks]
-        rates = rows.new_tensor([broadcast.step_size(count) for count in steps])
-        counts = torch.tensor(steps, device=rows.device)
+        rates = listed([broadcast.step_size(n) for n in steps], rows.device, rows.dtype)
+        counts = listed(steps, rows.device)
 
         def one(row: Tensor, state: State | None, lr: Tensor, count: Tensor) -> Any:
             context = broadcast.context(lr, count, state)
@@ -127,13 +128,13 @@ class VectorizedTrainer:
         width = max(padded_width(len(task.data), local) for task in working)
         plan = align([plan for _, plan in parts], [len(data) for data, _ in parts], width)
         steps = [task.plan.steps for task in tasks]
-        rates = like.new_tensor([broadcast.step_size(count) for count in steps])
-        counts = torch.tensor(steps, device=device)
-        seeds = torch.tensor([task.seed or 0 for task in tasks], device=device)
+        rates = listed([broadcast.step_size(n) for n in steps], device, like.dtype)
+        counts = listed(steps, device)
+        seeds = listed([task.seed or 0 for task in tasks], device)
         rate = None if local.total_lr else broadcast.step_size(0)
         moving, rests = _to(plan, like), resting(plan, device)
         # Of who takes no step at all (nobody, say) it is enough that it ends where it began.
-        idle = (counts == 0).nonzero().flatten()
+        idle = listed([place for place, n in enumerate(steps) if not n], device)
         start = {name: value[:1].clone() for name, value in params.items()}
         states = stack_states([task.state for task in tasks])
         streams = seeds_of_steps(seeds, len(plan.rows))
@@ -246,7 +247,7 @@ def _like(row: Tensor, value: Tensor) -> Tensor:
 
 def _to(plan: Steps, like: Tensor) -> Steps:
     return plan._replace(
-        rows=plan.rows.to(like.device),
-        weights=plan.weights.to(like),
-        active=plan.active.to(like.device),
+        rows=sent(plan.rows, like.device),
+        weights=sent(plan.weights.to(like.dtype), like.device),
+        active=sent(plan.active, like.device),
     )
