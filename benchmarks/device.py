@@ -12,6 +12,8 @@ there, too, some rounds on the same device.
 The limit is the time that the floating-point operations of all forward and backward passes take at
 the rate of one large matrix product in the same precision: no program is faster, and none for small
 networks comes near.
+
+On a GPU, one step of each network is then computed, played and captured (`captured_steps`).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from typing import Any, TypedDict
 import torch
 
 import dpacct
-from benchmarks import pfl_research
+from benchmarks import captured_steps, pfl_research
 from benchmarks.device_jobs import JOBS, Job, images
 from benchmarks.host_traffic import HostTraffic
 from benchmarks.measure import table
@@ -145,6 +147,10 @@ def all_jobs(device: torch.device, minutes: float, out: Path, *, small: bool) ->
             words = f"out of memory on the device: {str(error).splitlines()[0]}"
             said["jobs"].append({"job": job.name, "failed": words})
         out.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+    if device.type == "cuda":
+        # Last: what fails while it is captured may leave the device of no use.
+        said["steps"] = captured_steps.all_steps(device)
+        out.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
     return said
 
 
@@ -178,7 +184,8 @@ def shown(said: dict[str, Any]) -> str:
         "MiB",
     ]
     title = f"{said['device']}, {said['threads']} threads, torch {said['torch']}"
-    return "\n".join(filter(None, [said["note"], table(title, header, rows)]))
+    steps = [json.dumps(step) for step in said.get("steps", ())]
+    return "\n".join(filter(None, [said["note"], table(title, header, rows), *steps]))
 
 
 def _beside(job: Mapping[str, Any]) -> str:
