@@ -10,14 +10,17 @@ from torch import Tensor
 
 from dpacct import fl
 from dpacct.fl.layout import Layout
+from dpacct.fl.privacy import norms
 from dpacct.fl.privacy.bounds import clip_rows, scale_rows
 from dpacct.fl.privacy.norms import row_norms
 from dpacct.fl.privacy.sums import _hold, contribute, received
 from dpacct.fl.privacy.unseen import held, scaled
+from dpacct.fl.tensors import norm
 from dpacct.rounds import Adjacency
 from tests.fl.elsewhere import HERE_NOT, Device
 
-LAYOUT = Layout.of({"weight": torch.zeros(5, 7), "bias": torch.zeros(6)})
+# Of a size that is not filled up on a device: what is added there is what is added here.
+LAYOUT = Layout.of({"weight": torch.zeros(8, 16), "bias": torch.zeros(64)})
 SIZE = LAYOUT.size
 TYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 BITS = {torch.float32: torch.int32, torch.float64: torch.int64, torch.bool: torch.bool}
@@ -126,3 +129,30 @@ def test_zeros_beside_a_limit_of_zero_stay_zeros():
         few = rows[start : start + 7].clone()
         found, *_ = contribute(few, BOUNDS["nothing"], LAYOUT, 50)
         assert not bool(found.any())
+
+
+@pytest.mark.parametrize("size", [1, 63, 65, 1000])
+def test_a_norm_there_is_that_of_the_row_whatever_lies_beside_it(monkeypatch, size):
+    # Pieces of 128 numbers, and slabs of a few rows.
+    monkeypatch.setattr(norms, "_PIECE", 128)
+    monkeypatch.setattr(norms, "_DEVICE_SLAB", 640)
+    rows = torch.randn(13, size, generator=torch.Generator().manual_seed(size))
+    rows[5, 0], rows[7, -1] = math.nan, math.inf
+    forms = []
+
+    def seen(values: Tensor, dim: int) -> Tensor:
+        forms.append((values.shape, values.stride(), values.storage_offset()))
+        return norm(values, dim)
+
+    monkeypatch.setattr(norms, "norm", seen)
+    expected = norm(rows.double(), dim=1)
+    with Device():
+        for some in (list(range(13)), [4], [12, 0, 5], []):
+            forms.clear()
+            found = row_norms(rows[some].to(HERE_NOT)).to("cpu")
+            assert torch.allclose(found, expected[some], rtol=1e-14, equal_nan=True)
+            # How many rows there are shows in no form that a kernel sees; the last one puts the
+            # norms of pieces together.
+            assert len(set(forms)) <= 3
+            assert {shape[0] for shape, *_ in forms} == {max(1, 640 // min(size, 128))}
+            assert all(shape[1] % 64 == 0 for shape, *_ in forms)
