@@ -1,7 +1,8 @@
 """Counts what makes a device wait for the host, or the host for a device, in any run.
 
-On a CPU such operations cost nothing and are all there: so they can be counted, and tests can hold
-a round to a number of them, where there is no device.
+On a CPU such operations cost nothing, and are there: so they can be counted where there is no
+device. Some are there on a CPU alone: rows are bounded with a look at them
+(`dpacct.fl.privacy.unseen`). `tests.fl.elsewhere` counts what a device would be waited for.
 """
 
 from __future__ import annotations

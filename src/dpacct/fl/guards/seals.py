@@ -7,7 +7,7 @@ storage, `torch.utils.swap_tensors`), which the bytes show.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import is_
 
 import torch
@@ -36,26 +36,38 @@ class Seal:
 
     def broken(self) -> str | None:
         """Name of a tensor that is no longer what it was; None where all are."""
+        return broken_ones([self])[0]
+
+    def asked(self) -> tuple[str | None, list[tuple[str, Tensor]]]:
+        """As `broken`, as far as no device is waited for; and what is left to ask there."""
         asked: list[tuple[str, Tensor]] = []
         for name, sealed in self._sealed:
             same = sealed.face_is_whole() and sealed.same()
             if isinstance(same, Tensor):
                 asked.append((name, same))
             elif not same:
-                return name
-        if not asked:
-            return None
-        # A device is waited for once, not for each tensor.
-        place = asked[0][1].device
-        answers = truths(torch.stack([same.to(place) for _, same in asked]))
-        return next(
-            (name for (name, _), same in zip(asked, answers, strict=True) if not same), None
-        )
+                return name, []
+        return None, asked
 
     def restore(self) -> None:
         """Give the tensors the values that they had."""
         for _, sealed in self._sealed:
             sealed.tensor.data = sealed.master.clone()
+
+
+def broken_ones(seals: Sequence[Seal]) -> list[str | None]:
+    """Of each seal what `Seal.broken` says; a device is waited for once, not for each tensor."""
+    looked = [seal.asked() for seal in seals]
+    found = [name for name, _ in looked]
+    asked = [(seal, name, same) for seal, (_, left) in enumerate(looked) for name, same in left]
+    if not asked:
+        return found
+    place = asked[0][2].device
+    answers = truths(torch.stack([same.to(place) for *_, same in asked]))
+    for (seal, name, _), same in zip(asked, answers, strict=True):
+        if not same and found[seal] is None:
+            found[seal] = name
+    return found
 
 
 class _Sealed:

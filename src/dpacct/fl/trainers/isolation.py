@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dpacct.errors import Unsupported
-from dpacct.fl.guards.seals import Seal
+from dpacct.fl.guards.seals import Seal, broken_ones
 from dpacct.fl.layout import copies
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method, overrides
@@ -59,22 +59,20 @@ class Isolation:
         Raises:
             Unsupported: the layer, the loss or the method, and what it changed.
         """
-        name = self._anchor.broken()
+        name, public, own = broken_ones([self._anchor, self._server, self._model])
         if name is not None:
             raise Unsupported(
                 f"{self._suspect}{self._replica.owner(name)} writes to the parameter {name} in "
                 f"place while a client trains; {_REASON}"
             )
-        name = self._server.broken()
-        if name is not None:
+        if public is not None:
             raise Unsupported(
-                f"{self._method} writes to its server state {name!r} in place while a client "
+                f"{self._method} writes to its server state {public!r} in place while a client "
                 f"trains; {_REASON}"
             )
-        name = self._model.broken()
-        if name is not None:
+        if own is not None:
             raise Unsupported(
-                f"{self._suspect}{self._replica.owner(name)} changes its {name} while a client "
+                f"{self._suspect}{self._replica.owner(own)} changes its {own} while a client "
                 f"trains; such a value is neither bounded nor noised, and {_REASON}"
             )
         name = self.watch.changed()
