@@ -148,7 +148,7 @@ def test_no_noise_at_all_is_a_fault_too(part):
 
 
 def test_too_much_noise_to_see_anything_shows_nothing():
-    found = audited(noise_multiplier=1e9, rounds=1)
+    found = audited(confidence=SURE, noise_multiplier=1e9, rounds=1)
     assert found.passed
     assert found.gaussian_epsilon < 1e-3
 
