@@ -1,11 +1,13 @@
 """How the examples of a run are trained: many at once, in groups of which size, or one by one.
 
-Compared on made-up examples, as `dpacct.fl.trainers.chooser` does for clients, and not timed. In a
-group of the size that is chosen every place gives the same bits, or no group is used.
+Compared on made-up examples, as `dpacct.fl.trainers.chooser` does for clients, and not timed. In
+groups of all sizes that are chosen every place gives the same bits, or no group is used: in which
+group an example comes, and where, follows from who else was drawn.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -21,14 +23,18 @@ from dpacct.fl.trainers.addresses import shows_addresses
 from dpacct.fl.trainers.choice import Choice
 from dpacct.fl.trainers.chooser import TrainerChooser
 from dpacct.fl.trainers.examples import Kind, Maker, made_up_task
-from dpacct.fl.trainers.groups import LANES, expected_work
+from dpacct.fl.trainers.groups import LANES, expected_groups, expected_work
 from dpacct.fl.trainers.lot_trainer import LotTrainer
 from dpacct.fl.trainers.lots import Lot
 from dpacct.fl.trainers.per_example import ExampleTrainer
+from dpacct.fl.trainers.sizes import Sizes
 from dpacct.fl.trainers.tasks import Broadcast
 
 # Examples in a group, at most: what more of them hold falls out of the cache. Sizes that are tried.
 _WIDEST, _TRIED = 9 * LANES, 4
+# Bytes of a tensor, at most: larger ones are given back to the system as soon as they are freed,
+# see `keep_freed_memory`, which costs more than to compute them.
+_LARGEST = 1 << 25
 # Made-up examples that are compared with one-by-one training.
 _COMPARED = 3
 # Bytes for each weight: its gradient as it is made, as a row, and as it is bounded and summed.
@@ -67,7 +73,7 @@ class ExampleChooser:
         self._layout = layout
         self._vectorize = vectorize
         self._chunk = chunk
-        self.vectorized = self.trainer_of(LANES)
+        self.vectorized = self.trainer_of(Sizes.one(LANES))
 
     def choose(
         self, make: Maker, kind: Kind, labels: Labels | None, broadcast: Broadcast, cohort: int
@@ -81,33 +87,35 @@ class ExampleChooser:
         chunk = self._chunk or self._fitting(make, broadcast)
         if self._vectorize is False:
             return Choice(slow, chunk, "one example at a time, as asked")
-        size, words = self._group_size(make, broadcast, chunk, cohort)
-        if not size:
+        sizes, words = self._group_sizes(make, broadcast, chunk, cohort)
+        if sizes is None:
             if self._vectorize is True:
                 raise Unsupported(f"vectorize=True, but {words}")
             return Choice(slow, chunk, f"one example at a time: {words}")
-        self.vectorized = self.trainer_of(size)
+        self.vectorized = self.trainer_of(sizes)
         keep_freed_memory(_device(broadcast))
-        whole = max(size, size * (chunk // size))
+        whole = max(sizes.most, sizes.most * (chunk // sizes.most))
         return Choice(replace(slow, together=self.vectorized), whole, words)
 
-    def _group_size(
+    def _group_sizes(
         self, make: Maker, broadcast: Broadcast, chunk: int, cohort: int
-    ) -> tuple[int, str]:
-        """The size of a group, 0 where none can be trusted; and why."""
+    ) -> tuple[Sizes | None, str]:
+        """The sizes of groups, None where none can be trusted; and why."""
         tasks = [made_up_task(make(1, seed), self._method, broadcast) for seed in range(_COMPARED)]
+        few = self.trainer_of(Sizes.one(LANES))
         complaint = shows_addresses(_device(broadcast))
-        complaint = complaint or self._chooser.compare(tasks, broadcast, self.trainer_of(LANES))
+        complaint = complaint or self._chooser.compare(tasks, broadcast, few)
         if complaint:
-            return 0, complaint
-        for size in _sizes(chunk, cohort):
-            if not shows_place(self.trainer_of(size), make, broadcast):
-                return size, f"{size} examples at once"
-        return 0, _PLACE
+            return None, complaint
+        for most in _candidates(chunk, cohort, broadcast):
+            sizes = alike(self.trainer_of, most, make, broadcast)
+            if sizes is not None:
+                return sizes, f"{most} examples at once"
+        return None, _PLACE
 
-    def trainer_of(self, size: int) -> ExampleTrainer:
-        """A trainer of groups of this size."""
-        return ExampleTrainer(self._method, self.loss.batched(), self._layout, size)
+    def trainer_of(self, sizes: Sizes) -> ExampleTrainer:
+        """A trainer of groups of these sizes."""
+        return ExampleTrainer(self._method, self.loss.batched(), self._layout, sizes)
 
     def _fitting(self, make: Maker, broadcast: Broadcast) -> int:
         """How many examples fit into memory beside each other."""
@@ -117,26 +125,48 @@ class ExampleChooser:
         return max(1, self._chooser.limit // each)
 
 
-def _sizes(chunk: int, cohort: int) -> list[int]:
-    """Sizes of a group to try, whole `LANES`: a few with the least to compute."""
-    sizes = range(LANES, max(LANES, min(chunk, _WIDEST)) + 1, LANES)
-    return sorted(sizes, key=lambda n: expected_work(cohort, n))[:_TRIED]
+def _candidates(chunk: int, cohort: int, broadcast: Broadcast) -> list[int]:
+    """Largest sizes of a group to try, whole lanes: a few with the least to compute."""
+    if not _device(broadcast).type == "cpu":
+        sizes = range(LANES, max(LANES, min(chunk, _WIDEST)) + 1, LANES)
+        return sorted(sizes, key=lambda n: expected_work(cohort, n))[:_TRIED]
+    fitting = _LARGEST // max(value.nbytes for value in broadcast.anchor.values())
+    most = max(LANES, min(chunk, fitting, _WIDEST))
+    # What is missing to a group costs nothing where it may be smaller.
+    return sorted(range(LANES, most + 1, LANES), key=lambda n: expected_groups(cohort, n))[:_TRIED]
 
 
-def shows_place(trainer: ExampleTrainer, make: Maker, broadcast: Broadcast) -> bool:
-    """Whether an example has other bits at another place of a group than alone; every place."""
-    device, size = _device(broadcast), trainer.size
+def alike(
+    trainer_of: Callable[[Sizes], ExampleTrainer], most: int, make: Maker, broadcast: Broadcast
+) -> Sizes | None:
+    """Sizes up to ``most`` in which an example has the same bits, wherever it is; None without any.
+
+    Args:
+        trainer_of: trains groups of such sizes. make: made-up examples. broadcast: of a round.
+    """
+    device = _device(broadcast)
     target = _made_up_lot(lambda count, seed: make(count, seed + 1), 1, device)
+    trainer = trainer_of(Sizes.one(most))
     like = trainer.train(target, broadcast)
     for first in (0, 1):
-        lot = _made_up_lot(make, size, device)
+        # At every second place, then at the others.
+        lot = _made_up_lot(make, most, device)
         lot.data.inputs[first::2] = target.data.inputs
         lot.data.targets[first::2] = target.data.targets
         lot.seeds.zero_()
-        found = trainer.train(lot, broadcast)[first::2]
+        rows = trainer.train(lot, broadcast)
+        found = rows[first::2]
         if not same_numbers(found, like.expand_as(found)):
-            return True
-    return False
+            return None
+    least = most
+    # Off the CPU what is missing to a group takes hardly any time.
+    while least > LANES and device.type == "cpu":
+        few = least - LANES
+        found = trainer_of(Sizes.one(few)).train(lot[:few], broadcast)
+        if not same_numbers(found, rows[:few]):
+            break
+        least = few
+    return Sizes(least, most, LANES)
 
 
 def _made_up_lot(make: Maker, size: int, device: torch.device) -> Lot:

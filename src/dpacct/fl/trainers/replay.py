@@ -63,6 +63,7 @@ class Record:
 
     Attributes:
         writes: whether it writes to tensors instead of making others.
+        operations: how many there are.
     """
 
     def __init__(self, recorder: Recorder, inputs: Sequence[Tensor], outputs: list[int]) -> None:
@@ -77,6 +78,7 @@ class Record:
         self._calls = [
             _call(line, gone) for line, gone in zip(lines, _last_uses(lines, kept), strict=True)
         ]
+        self.operations = len(self._calls)
 
     def fits(self, inputs: Sequence[Tensor]) -> bool:
         """Whether these tensors have the form of those that it was recorded with."""

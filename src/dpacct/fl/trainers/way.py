@@ -14,6 +14,7 @@ from dpacct.fl.trainers.example_chooser import ExampleChooser
 from dpacct.fl.trainers.examples import Kind
 from dpacct.fl.trainers.groups import GroupTrainer
 from dpacct.fl.trainers.lot_trainer import LotTrainer
+from dpacct.fl.trainers.sizes import Sizes
 from dpacct.fl.trainers.tolerant import TolerantTrainer
 
 
@@ -43,11 +44,11 @@ class ExampleWay:
     """How examples are trained.
 
     Attributes:
-        size: of a group, see `ExampleTrainer`; None for one by one.
+        sizes: of a group, see `ExampleTrainer`; None for one by one.
         kind, labels: see `LotTrainer`. chunk, reason: see `Choice`.
     """
 
-    size: int | None
+    sizes: Sizes | None
     kind: Kind
     labels: Labels | None
     chunk: int
@@ -62,8 +63,8 @@ def way_of(choice: Choice) -> Way:
     trainer, chunk, reason = choice.trainer, choice.chunk, choice.reason
     kind, labels = trainer.kind, trainer.labels
     if isinstance(trainer, LotTrainer):
-        size = None if trainer.together is None else trainer.together.size
-        return ExampleWay(size, kind, labels, chunk, reason)
+        sizes = None if trainer.together is None else trainer.together.sizes
+        return ExampleWay(sizes, kind, labels, chunk, reason)
     group = trainer.together
     clients, widest = (None, float("inf")) if group is None else (group.clients, group.widest)
     replays = group is not None and group.trainer.replays
@@ -78,14 +79,14 @@ def taken(way: Way, chooser: Chooser, layout: Layout) -> Choice:
         Unsupported: it is a way to train another kind of population, or many at once where this
             process cannot.
     """
-    crowd = way.size if isinstance(way, ExampleWay) else way.clients
+    crowd = way.sizes if isinstance(way, ExampleWay) else way.clients
     complaint = shows_addresses(next(chooser.model.parameters()).device)
     if crowd is not None and complaint:
         raise Unsupported(complaint)
     trainer: TolerantTrainer | LotTrainer
     match way, chooser:
-        case ExampleWay(size=size), ExampleChooser():
-            many = None if size is None else chooser.trainer_of(size)
+        case ExampleWay(sizes=sizes), ExampleChooser():
+            many = None if sizes is None else chooser.trainer_of(sizes)
             trainer = LotTrainer(layout, chooser.alone, many, way.kind, way.labels)
         case ClientWay(clients=count), TrainerChooser():
             chooser.alone.by_place = way.by_place
