@@ -327,7 +327,8 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, Any]:
 def test_a_replay_calls_no_code_of_the_model(monkeypatch: pytest.MonkeyPatch):
     trainer, lot, broadcast = trained(monkeypatch)
     monkeypatch.setattr(trainer, "_plain_steps", None)
-    assert len(trainer.group(lot, broadcast).parts) == 4
+    [part] = trainer.group(lot, broadcast).parts
+    assert (len(part.tensors), part.count) == (4, 20)
     # Another model is not replayed.
     monkeypatch.setattr(trainer._loss.model, "forward", None, raising=False)
     with pytest.raises(TypeError):
@@ -407,13 +408,14 @@ def test_what_was_written_to_is_refused_as_without_a_recording(monkeypatch: pyte
 
 def test_other_rates_and_kinds_are_other_groups(monkeypatch: pytest.MonkeyPatch):
     trainer, lot, broadcast = trained(monkeypatch)
-    group = Group.of(broadcast.anchor, lot.data, lot.seeds)
     recorder = trainer._recorder
     watch = recorder.basis[0]
     basis, slower = trainer._basis(watch, 1.0), trainer._basis(watch, 0.5)
-    filled = Group.of(broadcast.anchor, trainer._filled(lot).data, trainer._filled(lot).seeds)
-    assert recorder.replay(basis, filled) is not None
-    assert recorder.replay(slower, filled) is None
-    assert recorder.replay(basis, group) is None
+    filled = trainer._group_of(lot, broadcast)
+    assert len(filled.seeds) == 32
+    assert recorder.replay(basis, [filled]) is not None
+    assert recorder.replay(slower, [filled]) is None
+    assert recorder.replay(basis, [filled._replace(seeds=lot.seeds)]) is None
+    assert recorder.replay(basis, [filled._replace(inputs=filled.inputs.double())]) is None
     wide = {name: value.double() for name, value in broadcast.anchor.items()}
-    assert recorder.replay(basis, filled._replace(anchor=wide)) is None
+    assert recorder.replay(basis, [filled._replace(anchor=wide)]) is None

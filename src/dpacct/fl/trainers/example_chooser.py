@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,7 +24,8 @@ from dpacct.fl.trainers.addresses import shows_addresses
 from dpacct.fl.trainers.choice import Choice
 from dpacct.fl.trainers.chooser import TrainerChooser
 from dpacct.fl.trainers.examples import Kind, Maker, made_up_task
-from dpacct.fl.trainers.groups import LANES, expected_groups, expected_work
+from dpacct.fl.trainers.groups import HALF_LANES, LANES, expected_groups, expected_work
+from dpacct.fl.trainers.halves import Halves
 from dpacct.fl.trainers.lot_trainer import LotTrainer
 from dpacct.fl.trainers.lots import Lot
 from dpacct.fl.trainers.per_example import ExampleTrainer
@@ -107,8 +109,11 @@ class ExampleChooser:
         complaint = complaint or self._chooser.compare(tasks, broadcast, few)
         if complaint:
             return None, complaint
-        for most in _candidates(chunk, cohort, broadcast):
-            sizes = alike(self.trainer_of, most, make, broadcast)
+        with Halves() as halves:
+            few.train(tasks[:1], broadcast)
+        lanes = HALF_LANES if halves.seen else LANES
+        for most in _candidates(lanes, chunk, cohort, broadcast):
+            sizes = alike(self.trainer_of, range(lanes, most + 1, lanes), make, broadcast)
             if sizes is not None:
                 return sizes, f"{most} examples at once"
         return None, _PLACE
@@ -125,48 +130,51 @@ class ExampleChooser:
         return max(1, self._chooser.limit // each)
 
 
-def _candidates(chunk: int, cohort: int, broadcast: Broadcast) -> list[int]:
+def _candidates(lanes: int, chunk: int, cohort: int, broadcast: Broadcast) -> list[int]:
     """Largest sizes of a group to try, whole lanes: a few with the least to compute."""
-    if not _device(broadcast).type == "cpu":
-        sizes = range(LANES, max(LANES, min(chunk, _WIDEST)) + 1, LANES)
-        return sorted(sizes, key=lambda n: expected_work(cohort, n))[:_TRIED]
-    fitting = _LARGEST // max(value.nbytes for value in broadcast.anchor.values())
-    most = max(LANES, min(chunk, fitting, _WIDEST))
-    # What is missing to a group costs nothing where it may be smaller.
-    return sorted(range(LANES, most + 1, LANES), key=lambda n: expected_groups(cohort, n))[:_TRIED]
+    most = max(lanes, min(chunk, _WIDEST))
+    if _device(broadcast).type != "cpu":
+        # Of one size each: what is missing to a group takes hardly any time.
+        return sorted(range(lanes, most + 1, lanes), key=partial(expected_work, cohort))[:_TRIED]
+    largest = max(value.nbytes for value in broadcast.anchor.values())
+    most = max(lanes, min(most, _LARGEST // largest))
+    # What would be missing to a group is left out of it.
+    return sorted(range(lanes, most + 1, lanes), key=partial(expected_groups, cohort))[:_TRIED]
 
 
 def alike(
-    trainer_of: Callable[[Sizes], ExampleTrainer], most: int, make: Maker, broadcast: Broadcast
+    trainer_of: Callable[[Sizes], ExampleTrainer], sizes: range, make: Maker, broadcast: Broadcast
 ) -> Sizes | None:
-    """Sizes up to ``most`` in which an example has the same bits, wherever it is; None without any.
+    """Sizes in which an example has the same bits, wherever it is: the largest and those below.
 
     Args:
-        trainer_of: trains groups of such sizes. make: made-up examples. broadcast: of a round.
+        trainer_of: trains groups of such sizes. sizes: to try, ascending whole lanes.
+        make: made-up examples. broadcast: of a round.
+    Returns:
+        None where places in the largest size differ; the sizes down to one that differs. Off the
+        CPU the largest alone.
     """
-    device = _device(broadcast)
+    device, most = _device(broadcast), sizes[-1]
     target = _made_up_lot(lambda count, seed: make(count, seed + 1), 1, device)
     trainer = trainer_of(Sizes.one(most))
     like = trainer.train(target, broadcast)
+    lot, rows = target, like
     for first in (0, 1):
         # At every second place, then at the others.
         lot = _made_up_lot(make, most, device)
         lot.data.inputs[first::2] = target.data.inputs
         lot.data.targets[first::2] = target.data.targets
-        lot.seeds.zero_()
         rows = trainer.train(lot, broadcast)
         found = rows[first::2]
         if not same_numbers(found, like.expand_as(found)):
             return None
     least = most
-    # Off the CPU what is missing to a group takes hardly any time.
-    while least > LANES and device.type == "cpu":
-        few = least - LANES
-        found = trainer_of(Sizes.one(few)).train(lot[:few], broadcast)
-        if not same_numbers(found, rows[:few]):
+    for size in reversed(sizes[:-1] if device.type == "cpu" else []):
+        found = trainer_of(Sizes.one(size)).train(lot[:size], broadcast)
+        if not same_numbers(found, rows[:size]):
             break
-        least = few
-    return Sizes(least, most, LANES)
+        least = size
+    return Sizes(least, most, sizes.step)
 
 
 def _made_up_lot(make: Maker, size: int, device: torch.device) -> Lot:

@@ -82,7 +82,9 @@ class LotTrainer:
 
     def _pieces(self, lot: Lot, broadcast: Broadcast, few: int, threads: int) -> Iterator[Tensor]:
         count = len(lot)
-        for part in lot.cut([count] if self.together is None else self.together.sizes.groups(count)):
+        for part in lot.cut(
+            [count] if self.together is None else self.together.sizes.groups(count)
+        ):
             updates = self._group(part, broadcast, threads)
             if updates is None:
                 rows = self.train(part, broadcast)

@@ -61,7 +61,6 @@ class Lot(Sequence[Task]):
         own = ClientData(self.data.inputs[row : row + 1], self.data.targets[row : row + 1])
         return Task(own, one_step(), None, seed)
 
-
     def cut(self, lengths: Iterable[int]) -> Iterator[Lot]:
         """Parts of these lengths, in their order."""
         start = 0

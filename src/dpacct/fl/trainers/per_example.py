@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -39,7 +39,8 @@ from dpacct.fl.trainers.tasks import Broadcast, Task
 OneExample = Callable[[Tensor, Tensor, Tensor], Any]
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
     """What was computed for some examples.
 
     Attributes:
@@ -60,13 +61,13 @@ class Updates:
     def write(self, start: int, rows: Tensor) -> None:
         """The updates from number ``start`` on, into rows [n, d]."""
         done = 0
-        for tensors, count in self.parts:
-            few = min(count - start, len(rows) - done)
+        for part in self.parts:
+            few = min(part.count - start, len(rows) - done)
             if few > 0:
-                shown = [part[start : start + few].reshape(few, -1) for part in tensors]
+                shown = [one[start : start + few].reshape(few, -1) for one in part.tensors]
                 torch.cat(shown, dim=1, out=rows[done : done + few])
                 done += few
-            start = max(0, start - count)
+            start = max(0, start - part.count)
 
 
 class ExampleTrainer:
@@ -140,8 +141,8 @@ class ExampleTrainer:
         return [count]
 
     def _part(self, found: Params | Tensor, count: int) -> Part:
-        named = isinstance(found, dict)
-        tensors = [found[name] for name in self._layout.names] if named else [found]
+        vector = isinstance(found, Tensor)
+        tensors = [found] if vector else [found[name] for name in self._layout.names]
         return Part([value.detach() for value in tensors], count)
 
     def _replayed(self, parts: Sequence[Lot], broadcast: Broadcast) -> Sequence[Params] | None:

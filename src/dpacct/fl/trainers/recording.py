@@ -30,7 +30,6 @@ import torch
 from torch import Tensor
 from torch.func import functionalize
 
-from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import Params
 from dpacct.fl.tensors import forked_generators, same_numbers
 from dpacct.fl.trainers.at_once import at_once
@@ -46,11 +45,6 @@ class Group(NamedTuple):
     inputs: Tensor
     targets: Tensor
     seeds: Tensor
-
-    @classmethod
-    def of(cls, anchor: Params, data: ClientData, seeds: Tensor) -> Group:
-        """Of examples."""
-        return cls(anchor, data.inputs, data.targets, seeds)
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -138,7 +132,9 @@ class RecordedGroups:
         kept = [self.recordings.get(len(group.seeds)) for group in groups]
         if not all(kept) or (*basis, *groups[0].kind) != self.basis:
             return None
-        return at_once([partial(one, *group) for one, group in zip(kept, groups, strict=True) if one])
+        return at_once(
+            [partial(one, *group) for one, group in zip(kept, groups, strict=True) if one]
+        )
 
     def long(self, size: int) -> bool:
         """Whether groups of this size are worth a thread each, as far as is known."""
