@@ -81,10 +81,9 @@ class LotTrainer:
         return self._pieces(lot, broadcast, few, torch.get_num_threads())
 
     def _pieces(self, lot: Lot, broadcast: Broadcast, few: int, threads: int) -> Iterator[Tensor]:
-        count = len(lot)
-        for part in lot.cut(
-            [count] if self.together is None else self.together.sizes.groups(count)
-        ):
+        many = self.together
+        lengths = [len(lot)] if many is None else many.sizes.groups(len(lot))
+        for part in lot.cut(lengths):
             updates = self._group(part, broadcast, threads)
             if updates is None:
                 rows = self.train(part, broadcast)

@@ -141,9 +141,9 @@ class ExampleTrainer:
         return [count]
 
     def _part(self, found: Params | Tensor, count: int) -> Part:
-        vector = isinstance(found, Tensor)
-        tensors = [found] if vector else [found[name] for name in self._layout.names]
-        return Part([value.detach() for value in tensors], count)
+        if isinstance(found, Tensor):
+            return Part([found.detach()], count)
+        return Part([found[name].detach() for name in self._layout.names], count)
 
     def _replayed(self, parts: Sequence[Lot], broadcast: Broadcast) -> Sequence[Params] | None:
         """By recordings, which call no code that could keep anything; None without one."""
