@@ -15,7 +15,7 @@ from dpacct.fl.clients import ClientData
 from dpacct.fl.trainers import example_chooser, per_example, recording
 from dpacct.fl.trainers.example_chooser import alike
 from dpacct.fl.trainers.groups import LANES
-from dpacct.fl.trainers.per_example import ExampleTrainer
+from dpacct.fl.trainers.per_example import ExampleTrainer, Part, Updates
 from dpacct.fl.trainers.sizes import Sizes
 from tests.fl.problems import convolutional, cross_entropy, flat
 from tests.fl.test_examples import CLASSES, Silent, data
@@ -296,6 +296,23 @@ def test_short_operations_are_not_split(monkeypatch: pytest.MonkeyPatch):
     _, _, trainer = summed(data(270), monkeypatch, 2, rounds=6)
     assert sorted(trainer._recorder.recordings)[-3:] == [128, 160, 288]
     assert trainer._lengths(270, 2) == [270]
+
+
+@pytest.mark.parametrize("few", [1, 5, 7, 100])
+def test_updates_are_written_in_order_wherever_parts_end(few: int):
+    whole = torch.arange(24.0).view(12, 2)
+    # Behind each part there is one more, of nobody.
+    parts = [
+        Part(
+            [torch.cat([whole[start:stop, k], torch.full((1,), -1.0)]) for k in (0, 1)],
+            stop - start,
+        )
+        for start, stop in ((0, 5), (5, 10), (10, 12))
+    ]
+    found = [torch.empty(min(few, 12 - start), 2) for start in range(0, 12, few)]
+    for number, rows in enumerate(found):
+        Updates(parts).write(few * number, rows)
+    assert torch.equal(torch.cat(found), whole)
 
 
 class Halved(nn.Module):
