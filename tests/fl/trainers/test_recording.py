@@ -24,6 +24,7 @@ from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import copies
 from dpacct.fl.trainers import recording
 from dpacct.fl.trainers.dropout import OwnDropout
+from dpacct.fl.trainers.outer import outer
 from dpacct.fl.trainers.pooling import pooled
 from dpacct.fl.trainers.recording import Group, recorded
 from tests.fl.problems import convolutional, cross_entropy, flat, perceptron
@@ -162,6 +163,26 @@ def test_quick_pooling_gives_the_same_bits(options, channels, dtype, count):
         assert torch.equal(found[0].nan_to_num(9.0), expected[0].nan_to_num(9.0))
         assert torch.equal(found[1], expected[1])
         assert [one.stride() for one in found] == [one.stride() for one in expected]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(32, 5, 1, 13), (64, 32, 1, 70), (32, 1, 1, 4), (32, 3, 2, 8)])
+def test_quick_outer_products_give_the_same_bits(shape: tuple[int, int, int, int], dtype: Any):
+    count, height, depth, width = shape
+    generator = torch.Generator().manual_seed(width)
+    left = torch.randn(count, height, depth, generator=generator).to(dtype)
+    right = torch.randn(count, depth, width, generator=generator).to(dtype)
+    left[::3], right[1, 0, 0], right[2, 0, 1] = -0.0, math.nan, math.inf
+    right[3] *= 1e-38
+    left[4] *= 1e-10
+    turned = [value.transpose(0, 1).contiguous().transpose(0, 1) for value in (left, right)]
+    for one, two in ((left, right), (left.mT.contiguous().mT, right), turned):
+        expected, found = torch.bmm(one, two), outer(one, two)
+        assert torch.equal(found.nan_to_num(9.0), expected.nan_to_num(9.0))
+        assert torch.equal(found.isnan(), expected.isnan())
+        numbers = ~found.isnan()
+        assert torch.equal(found.signbit()[numbers], expected.signbit()[numbers])
+        assert (found.stride(), found.dtype) == (expected.stride(), dtype)
 
 
 class Summed(Passing):
