@@ -16,6 +16,7 @@ from dpacct import Budget, fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
 from dpacct.fl.data import Examples as Rows
+from dpacct.fl.trainers.sizes import Sizes
 from dpacct.ledger import Ledger
 from tests.fl.problems import cross_entropy, flat, half_square, linear, perceptron
 
@@ -194,8 +195,14 @@ def test_pieces_are_the_rows_of_the_trainer_in_their_order(broken: int | None):
     lot = trainer.read(fl.Examples(rows), range(70), range(70), torch.device("cpu"))
     if broken is not None:
         lot.failed[broken] = True
-    for size in (16, 32, 160):
-        many = replace(trainer, together=player.chooser.trainer_of(size))
+    for sizes in (
+        Sizes.one(16),
+        Sizes.one(32),
+        Sizes.one(160),
+        Sizes(32, 64, 32),
+        Sizes(32, 96, 32),
+    ):
+        many = replace(trainer, together=player.chooser.trainer_of(sizes))
         whole = many.train(lot, broadcast)
         for few in (1, 9, 16, 1000):
             pieces = list(many.pieces(lot, broadcast, few))

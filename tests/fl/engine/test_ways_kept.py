@@ -14,16 +14,18 @@ from dpacct.fl.engine.written_ways import plain_way, way_in
 from dpacct.fl.local.labels import Labels
 from dpacct.fl.trainers import again, chooser
 from dpacct.fl.trainers.examples import Kind
+from dpacct.fl.trainers.sizes import Sizes
 from dpacct.fl.trainers.ways import ClientWay, ExampleWay, KeptWay
 from tests.fl.problems import convolutional, federation, flat, make_clients, perceptron
 
 CPU = torch.device("cpu")
 KIND = Kind(torch.float32, (6,), torch.int64, ())
 SIDE = ClientWay(64, 12.5, True, False, KIND, Labels(3, -100, True), 10**6, 64, "64 side by side")
+IMAGES = Kind(torch.bfloat16, (1, 8, 8), torch.bool, (2,))
 WAYS = [
     SIDE,
     ClientWay(None, math.inf, False, True, KIND, None, None, 3, "one client at a time"),
-    ExampleWay(96, Kind(torch.bfloat16, (1, 8, 8), torch.bool, (2,)), None, 960, "96 at once"),
+    ExampleWay(Sizes(32, 96, 32), IMAGES, None, 960, "96 at once"),
     ExampleWay(None, KIND, Labels(2, 0), 5, "one example at a time"),
 ]
 OF_EXAMPLES = ExampleWay(None, SIDE.kind, SIDE.labels, 5, "one example at a time")
@@ -100,6 +102,23 @@ def test_damaged_ways_are_refused(field):
     for wrong in (3, [], {}, {**plain_way(KeptWay(WAYS[2], "cpu")), "unit": "clients"}):
         with pytest.raises(InvalidParameter, match="how clients are trained"):
             way_in(wrong)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        3,
+        {},
+        {"least": 0, "most": 0, "step": 0},
+        {"least": 32, "most": 80, "step": 32},
+        {"least": 64, "most": 32, "step": 32},
+        {"least": 32.0, "most": 64, "step": 32},
+    ],
+)
+def test_damaged_sizes_are_refused(sizes):
+    content = plain_way(KeptWay(WAYS[2], "cpu")) | {"sizes": sizes}
+    with pytest.raises(InvalidParameter, match="how clients are trained"):
+        way_in(content)
 
 
 @pytest.mark.parametrize("name", ["input_dtype", "target_dtype"])
@@ -247,23 +266,24 @@ def test_groups_of_examples_keep_their_size(tmp_path):
             assert ("resumed" in run.training_path) is bool(changes)
 
 
-@pytest.mark.parametrize("size", [0, 33, 32 * 10**6])
-def test_groups_of_examples_that_cannot_be_are_chosen_anew(tmp_path, size):
+@pytest.mark.parametrize("sizes", [(33, 33, 33), (32, 33 * 32, 16), (32, 32 * 10**6, 32)])
+def test_groups_of_examples_that_cannot_be_are_chosen_anew(tmp_path, sizes):
     path = tmp_path / "run.pt"
     with examples(path) as run:
         next(iter(run))
     content = read_checkpoint(path, CPU)
-    torch.save(content | {"way": content["way"] | {"size": size}}, path)
+    damage = dict(zip(("least", "most", "step"), sizes, strict=True))
+    torch.save(content | {"way": content["way"] | {"sizes": damage}}, path)
     with examples(path).resume() as run:
         next(iter(run))
-        assert f"no room for groups of {size}" in run.training_path
+        assert f"no room for groups of {sizes[1]}" in run.training_path
 
 
 def test_so_are_groups_in_which_a_place_shows(tmp_path, monkeypatch):
     path = tmp_path / "run.pt"
     with examples(path) as run:
         next(iter(run))
-    monkeypatch.setattr("dpacct.fl.trainers.example_chooser.shows_place", lambda *_: True)
+    monkeypatch.setattr("dpacct.fl.trainers.example_chooser.alike", lambda *_: None)
     with examples(path).resume() as run:
         next(iter(run))
         assert run.training_path.startswith("one example at a time: ")

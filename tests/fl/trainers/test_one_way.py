@@ -14,6 +14,7 @@ from dpacct.errors import Unsupported
 from dpacct.fl.clients import ClientData
 from dpacct.fl.trainers.lots import Lot
 from dpacct.fl.trainers.per_example import ExampleTrainer
+from dpacct.fl.trainers.sizes import Sizes
 from tests.fl.problems import cross_entropy, federation
 from tests.fl.trainers import test_company as company
 
@@ -158,7 +159,7 @@ def trained_examples(how: Any, rows: ClientData) -> Tensor:
     local = fl.SGD(lr=0.3, steps=1, batch_size=1)
     group, broadcast, _, _ = company.setting(build, local)
     one = group.trainer
-    trainer = ExampleTrainer(one._method, one.sum.loss, one._layout, len(rows))
+    trainer = ExampleTrainer(one._method, one.sum.loss, one._layout, Sizes.one(len(rows)))
     count = len(rows)
     lot = Lot(rows, torch.arange(count), torch.zeros(count, dtype=torch.bool))
     return trainer.train(lot, broadcast)

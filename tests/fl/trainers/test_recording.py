@@ -24,6 +24,7 @@ from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import copies
 from dpacct.fl.trainers import recording
 from dpacct.fl.trainers.dropout import OwnDropout
+from dpacct.fl.trainers.outer import outer
 from dpacct.fl.trainers.pooling import pooled
 from dpacct.fl.trainers.recording import Group, recorded
 from tests.fl.problems import convolutional, cross_entropy, flat, perceptron
@@ -162,6 +163,26 @@ def test_quick_pooling_gives_the_same_bits(options, channels, dtype, count):
         assert torch.equal(found[0].nan_to_num(9.0), expected[0].nan_to_num(9.0))
         assert torch.equal(found[1], expected[1])
         assert [one.stride() for one in found] == [one.stride() for one in expected]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(32, 5, 1, 13), (64, 32, 1, 70), (32, 1, 1, 4), (32, 3, 2, 8)])
+def test_quick_outer_products_give_the_same_bits(shape: tuple[int, int, int, int], dtype: Any):
+    count, height, depth, width = shape
+    generator = torch.Generator().manual_seed(width)
+    left = torch.randn(count, height, depth, generator=generator).to(dtype)
+    right = torch.randn(count, depth, width, generator=generator).to(dtype)
+    left[::3], right[1, 0, 0], right[2, 0, 1] = -0.0, math.nan, math.inf
+    right[3] *= 1e-38
+    left[4] *= 1e-10
+    turned = [value.transpose(0, 1).contiguous().transpose(0, 1) for value in (left, right)]
+    for one, two in ((left, right), (left.mT.contiguous().mT, right), turned):
+        expected, found = torch.bmm(one, two), outer(one, two)
+        assert torch.equal(found.nan_to_num(9.0), expected.nan_to_num(9.0))
+        assert torch.equal(found.isnan(), expected.isnan())
+        numbers = ~found.isnan()
+        assert torch.equal(found.signbit()[numbers], expected.signbit()[numbers])
+        assert (found.stride(), found.dtype) == (expected.stride(), dtype)
 
 
 class Summed(Passing):
@@ -327,7 +348,8 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, Any]:
 def test_a_replay_calls_no_code_of_the_model(monkeypatch: pytest.MonkeyPatch):
     trainer, lot, broadcast = trained(monkeypatch)
     monkeypatch.setattr(trainer, "_plain_steps", None)
-    assert len(trainer.group(lot, broadcast).parts) == 4
+    [part] = trainer.group(lot, broadcast).parts
+    assert (len(part.tensors), part.count) == (4, 20)
     # Another model is not replayed.
     monkeypatch.setattr(trainer._loss.model, "forward", None, raising=False)
     with pytest.raises(TypeError):
@@ -407,13 +429,14 @@ def test_what_was_written_to_is_refused_as_without_a_recording(monkeypatch: pyte
 
 def test_other_rates_and_kinds_are_other_groups(monkeypatch: pytest.MonkeyPatch):
     trainer, lot, broadcast = trained(monkeypatch)
-    group = Group.of(broadcast.anchor, lot.data, lot.seeds)
     recorder = trainer._recorder
     watch = recorder.basis[0]
     basis, slower = trainer._basis(watch, 1.0), trainer._basis(watch, 0.5)
-    filled = Group.of(broadcast.anchor, trainer._filled(lot).data, trainer._filled(lot).seeds)
-    assert recorder.replay(basis, filled) is not None
-    assert recorder.replay(slower, filled) is None
-    assert recorder.replay(basis, group) is None
+    filled = trainer._group_of(lot, broadcast)
+    assert len(filled.seeds) == 32
+    assert recorder.replay(basis, [filled]) is not None
+    assert recorder.replay(slower, [filled]) is None
+    assert recorder.replay(basis, [filled._replace(seeds=lot.seeds)]) is None
+    assert recorder.replay(basis, [filled._replace(inputs=filled.inputs.double())]) is None
     wide = {name: value.double() for name, value in broadcast.anchor.items()}
-    assert recorder.replay(basis, filled._replace(anchor=wide)) is None
+    assert recorder.replay(basis, [filled._replace(anchor=wide)]) is None

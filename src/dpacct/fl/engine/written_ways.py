@@ -10,6 +10,7 @@ import torch
 from dpacct.errors import InvalidParameter
 from dpacct.fl.local.labels import Labels
 from dpacct.fl.trainers.examples import Kind
+from dpacct.fl.trainers.sizes import Sizes
 from dpacct.fl.trainers.ways import ClientWay, ExampleWay, KeptWay
 
 _UNITS: dict[str, type[ClientWay | ExampleWay]] = {"clients": ClientWay, "examples": ExampleWay}
@@ -47,7 +48,9 @@ def way_in(content: object) -> KeptWay | None:
     fields["kind"] = _kind(_expect(fields["kind"], dict))
     labels = fields["labels"]
     fields["labels"] = None if labels is None else _labels(_expect(labels, dict))
-    for name in fields.keys() & {"clients", "size", "room"}:
+    if fields.get("sizes") is not None:
+        fields["sizes"] = _sizes(_expect(fields["sizes"], dict))
+    for name in fields.keys() & {"clients", "room"}:
         fields[name] = None if fields[name] is None else _count(fields[name])
     fields["chunk"] = _count(fields["chunk"])
     if "widest" in fields and not _expect(fields["widest"], int, float) >= 0:
@@ -71,6 +74,15 @@ def _kind(found: dict[Any, Any]) -> Kind:
     if not set(names) <= _DTYPES.keys():
         _refuse(names)
     return Kind(_DTYPES[names[0]], shapes[0], _DTYPES[names[1]], shapes[1])
+
+
+def _sizes(found: dict[Any, Any]) -> Sizes:
+    if set(found) != set(Sizes.__dataclass_fields__):
+        _refuse(found)
+    least, most, step = (_count(found[name]) for name in ("least", "most", "step"))
+    if not 0 < step <= least <= most or least % step or most % step:
+        _refuse(found)
+    return Sizes(least, most, step)
 
 
 def _labels(found: dict[Any, Any]) -> Labels:

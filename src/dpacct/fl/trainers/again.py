@@ -97,15 +97,15 @@ def _of_examples(
     way: ExampleWay, chooser: ExampleChooser, make: Maker, broadcast: Broadcast
 ) -> ExampleWay:
     """As `_of_clients`."""
-    if chooser.vectorize not in ("auto", way.size is not None):
+    if chooser.vectorize not in ("auto", way.sizes is not None):
         raise Unsupported(_OTHERWISE)
-    if way.size is not None:
+    if way.sizes is not None:
         room = int(_SLACK * chooser.chunk_of(None, make, broadcast))
-        complaint = chooser.objection(way.size, make, broadcast, room)
+        complaint = chooser.objection(way.sizes, make, broadcast, room)
         if complaint:
             raise Unsupported(complaint)
-        chooser.settle(way.size, _device(broadcast))
-    return replace(way, chunk=chooser.chunk_of(way.size, make, broadcast))
+        chooser.settle(way.sizes, _device(broadcast))
+    return replace(way, chunk=chooser.chunk_of(way.sizes, make, broadcast))
 
 
 def _device(broadcast: Broadcast) -> torch.device:

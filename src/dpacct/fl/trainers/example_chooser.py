@@ -1,12 +1,15 @@
 """How the examples of a run are trained: many at once, in groups of which size, or one by one.
 
-Compared on made-up examples, as `dpacct.fl.trainers.chooser` does for clients, and not timed. In a
-group of the size that is chosen every place gives the same bits, or no group is used.
+Compared on made-up examples, as `dpacct.fl.trainers.chooser` does for clients, and not timed. In
+groups of all sizes that are chosen every place gives the same bits, or no group is used: in which
+group an example comes, and where, follows from who else was drawn.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,15 +24,20 @@ from dpacct.fl.trainers.addresses import shows_addresses
 from dpacct.fl.trainers.choice import Choice
 from dpacct.fl.trainers.chooser import TrainerChooser
 from dpacct.fl.trainers.examples import Kind, Maker, made_up_task
-from dpacct.fl.trainers.groups import LANES, expected_work
+from dpacct.fl.trainers.groups import HALF_LANES, LANES, expected_groups, expected_work
+from dpacct.fl.trainers.halves import Halves
 from dpacct.fl.trainers.lot_trainer import LotTrainer
 from dpacct.fl.trainers.lots import Lot
 from dpacct.fl.trainers.per_example import ExampleTrainer
+from dpacct.fl.trainers.sizes import Sizes
 from dpacct.fl.trainers.step_bytes import bytes_of_example
 from dpacct.fl.trainers.tasks import Broadcast
 
 # Examples in a group, at most: what more of them hold falls out of the cache. Sizes that are tried.
 _WIDEST, _TRIED = 9 * LANES, 4
+# Bytes of a tensor, at most: larger ones are given back to the system as soon as they are freed,
+# see `keep_freed_memory`, which costs more than to compute them.
+_LARGEST = 1 << 25
 # Made-up examples that are compared with one-by-one training.
 _COMPARED = 3
 # Bytes for each weight: its gradient as it is made, as a row, and as it is bounded and summed.
@@ -68,7 +76,7 @@ class ExampleChooser:
         self._layout = layout
         self.vectorize = vectorize
         self._chunk = chunk
-        self.vectorized = self.trainer_of(LANES)
+        self.vectorized = self.trainer_of(Sizes.one(LANES))
 
     def choose(
         self, make: Maker, kind: Kind, labels: Labels | None, broadcast: Broadcast, cohort: int
@@ -82,54 +90,63 @@ class ExampleChooser:
         chunk = self.chunk_of(None, make, broadcast)
         if self.vectorize is False:
             return Choice(slow, chunk, "one example at a time, as asked")
-        size, words = self._group_size(make, broadcast, chunk, cohort)
-        if not size:
+        sizes, words = self._group_sizes(make, broadcast, chunk, cohort)
+        if sizes is None:
             if self.vectorize is True:
                 raise Unsupported(f"vectorize=True, but {words}")
             return Choice(slow, chunk, f"one example at a time: {words}")
-        self.settle(size, _device(broadcast))
-        whole = self.chunk_of(size, make, broadcast)
+        self.settle(sizes, _device(broadcast))
+        whole = self.chunk_of(sizes, make, broadcast)
         return Choice(replace(slow, together=self.vectorized), whole, words)
 
-    def settle(self, size: int, device: torch.device) -> None:
-        """Train in groups of this size from now on."""
-        self.vectorized = self.trainer_of(size)
+    def settle(self, sizes: Sizes, device: torch.device) -> None:
+        """Train in groups of these sizes from now on."""
+        self.vectorized = self.trainer_of(sizes)
         keep_freed_memory(device)
 
-    def chunk_of(self, size: int | None, make: Maker, broadcast: Broadcast) -> int:
-        """Examples at a time, whole groups of ``size`` where there are groups."""
+    def chunk_of(self, sizes: Sizes | None, make: Maker, broadcast: Broadcast) -> int:
+        """Examples at a time, whole groups of the largest size where there are groups."""
         chunk = self._chunk or self._fitting(make, broadcast)
-        return chunk if size is None else max(size, size * (chunk // size))
+        return chunk if sizes is None else max(sizes.most, sizes.most * (chunk // sizes.most))
 
-    def objection(self, size: int, make: Maker, broadcast: Broadcast, chunk: int) -> str:
-        """What speaks against groups of this size, or nothing."""
-        if size % LANES or not 0 < size <= max(LANES, min(chunk, _WIDEST)):
-            return f"there is no room for groups of {size}"
-        complaint = self._complaint(make, broadcast)
+    def objection(self, sizes: Sizes, make: Maker, broadcast: Broadcast, chunk: int) -> str:
+        """What speaks against groups of these sizes, or nothing."""
+        complaint, lanes = self._lanes(make, broadcast)
         if complaint:
             return complaint
-        return _PLACE if shows_place(self.trainer_of(size), make, broadcast) else ""
+        if sizes.least % lanes or sizes.step % lanes or sizes.most > _most(lanes, chunk, broadcast):
+            return f"there is no room for groups of {sizes.most}"
+        tried = range(sizes.least, sizes.most + 1, sizes.step)
+        return "" if alike(self.trainer_of, tried, make, broadcast) == sizes else _PLACE
 
-    def _group_size(
+    def _group_sizes(
         self, make: Maker, broadcast: Broadcast, chunk: int, cohort: int
-    ) -> tuple[int, str]:
-        """The size of a group, 0 where none can be trusted; and why."""
-        complaint = self._complaint(make, broadcast)
+    ) -> tuple[Sizes | None, str]:
+        """The sizes of groups, None where none can be trusted; and why."""
+        complaint, lanes = self._lanes(make, broadcast)
         if complaint:
-            return 0, complaint
-        for size in _sizes(chunk, cohort):
-            if not shows_place(self.trainer_of(size), make, broadcast):
-                return size, f"{size} examples at once"
-        return 0, _PLACE
+            return None, complaint
+        for most in _candidates(lanes, chunk, cohort, broadcast):
+            sizes = alike(self.trainer_of, range(lanes, most + 1, lanes), make, broadcast)
+            if sizes is not None:
+                return sizes, f"{most} examples at once"
+        return None, _PLACE
 
-    def _complaint(self, make: Maker, broadcast: Broadcast) -> str:
+    def _lanes(self, make: Maker, broadcast: Broadcast) -> tuple[str, int]:
+        """What speaks against any group, or nothing; and of how many examples groups consist."""
         tasks = [made_up_task(make(1, seed), self._method, broadcast) for seed in range(_COMPARED)]
+        few = self.trainer_of(Sizes.one(LANES))
         complaint = shows_addresses(_device(broadcast))
-        return complaint or self._chooser.compare(tasks, broadcast, self.trainer_of(LANES))
+        complaint = complaint or self._chooser.compare(tasks, broadcast, few)
+        if complaint:
+            return complaint, LANES
+        with Halves() as halves:
+            few.train(tasks[:1], broadcast)
+        return "", HALF_LANES if halves.seen else LANES
 
-    def trainer_of(self, size: int) -> ExampleTrainer:
-        """A trainer of groups of this size."""
-        return ExampleTrainer(self._method, self.loss.batched(), self._layout, size)
+    def trainer_of(self, sizes: Sizes) -> ExampleTrainer:
+        """A trainer of groups of these sizes."""
+        return ExampleTrainer(self._method, self.loss.batched(), self._layout, sizes)
 
     def _fitting(self, make: Maker, broadcast: Broadcast) -> int:
         """How many examples fit into memory beside each other."""
@@ -139,26 +156,57 @@ class ExampleChooser:
         return max(1, self._chooser.limit // each)
 
 
-def _sizes(chunk: int, cohort: int) -> list[int]:
-    """Sizes of a group to try, whole `LANES`: a few with the least to compute."""
-    sizes = range(LANES, max(LANES, min(chunk, _WIDEST)) + 1, LANES)
-    return sorted(sizes, key=lambda n: expected_work(cohort, n))[:_TRIED]
+def _most(lanes: int, chunk: int, broadcast: Broadcast) -> int:
+    """The largest size of a group that may be tried."""
+    most = max(lanes, min(chunk, _WIDEST))
+    if _device(broadcast).type == "cpu":
+        largest = max(value.nbytes for value in broadcast.anchor.values())
+        most = max(lanes, min(most, _LARGEST // largest))
+    return most
 
 
-def shows_place(trainer: ExampleTrainer, make: Maker, broadcast: Broadcast) -> bool:
-    """Whether an example has other bits at another place of a group than alone; every place."""
-    device, size = _device(broadcast), trainer.size
+def _candidates(lanes: int, chunk: int, cohort: int, broadcast: Broadcast) -> list[int]:
+    """Largest sizes of a group to try, whole lanes: a few with the least to compute."""
+    # What would be missing to a group is left out of it; on a device there is one size, and what
+    # is missing takes hardly any time.
+    work = expected_groups if _device(broadcast).type == "cpu" else expected_work
+    sizes = range(lanes, _most(lanes, chunk, broadcast) + 1, lanes)
+    return sorted(sizes, key=partial(work, cohort))[:_TRIED]
+
+
+def alike(
+    trainer_of: Callable[[Sizes], ExampleTrainer], sizes: range, make: Maker, broadcast: Broadcast
+) -> Sizes | None:
+    """Sizes in which an example has the same bits, wherever it is: the largest and those below.
+
+    Args:
+        trainer_of: trains groups of such sizes. sizes: to try, ascending whole lanes.
+        make: made-up examples. broadcast: of a round.
+    Returns:
+        None where places in the largest size differ; the sizes down to one that differs. Off the
+        CPU the largest alone.
+    """
+    device, most = _device(broadcast), sizes[-1]
     target = _made_up_lot(lambda count, seed: make(count, seed + 1), 1, device)
+    trainer = trainer_of(Sizes.one(most))
     like = trainer.train(target, broadcast)
+    lot, rows = target, like
     for first in (0, 1):
-        lot = _made_up_lot(make, size, device)
+        # At every second place, then at the others.
+        lot = _made_up_lot(make, most, device)
         lot.data.inputs[first::2] = target.data.inputs
         lot.data.targets[first::2] = target.data.targets
-        lot.seeds.zero_()
-        found = trainer.train(lot, broadcast)[first::2]
+        rows = trainer.train(lot, broadcast)
+        found = rows[first::2]
         if not same_numbers(found, like.expand_as(found)):
-            return True
-    return False
+            return None
+    least = most
+    for size in reversed(sizes[:-1] if device.type == "cpu" else []):
+        found = trainer_of(Sizes.one(size)).train(lot[:size], broadcast)
+        if not same_numbers(found, rows[:size]):
+            break
+        least = size
+    return Sizes(least, most, sizes.step)
 
 
 def _made_up_lot(make: Maker, size: int, device: torch.device) -> Lot:

@@ -33,6 +33,8 @@ from dpacct.fl.uploads import listed
 # Clients side by side are a multiple of this: vector loops over them then have no tail of single
 # elements, in which some functions round otherwise.
 LANES = 32
+# The same where some numbers have two bytes.
+HALF_LANES = 64
 # What surrounds the arithmetic of a group takes about as long as so many more small members.
 _OVERHEAD = 24
 

@@ -76,12 +76,16 @@ class LotTrainer:
     def pieces(self, lot: Lot, broadcast: Broadcast, few: int) -> Iterator[Tensor]:
         """The rows of `train` in their order, at most ``few`` at a time.
 
-        They are made as they are asked for, so that they are summed while a cache holds them.
+        They are made as they are asked for, so that they are summed while a cache holds them: on
+        the threads that torch has now, even if it has fewer by then.
         """
-        size = len(lot) if self.together is None else self.together.size
-        for start in range(0, len(lot), size):
-            part = lot[start : start + size]
-            updates = self._group(part, broadcast)
+        return self._pieces(lot, broadcast, few, torch.get_num_threads())
+
+    def _pieces(self, lot: Lot, broadcast: Broadcast, few: int, threads: int) -> Iterator[Tensor]:
+        many = self.together
+        lengths = [len(lot)] if many is None else many.sizes.groups(len(lot))
+        for part in lot.cut(lengths):
+            updates = self._group(part, broadcast, threads)
             if updates is None:
                 rows = self.train(part, broadcast)
                 yield from (rows[first : first + few] for first in range(0, len(part), few))
@@ -92,11 +96,11 @@ class LotTrainer:
                 updates.write(first, rows)
                 yield rows
 
-    def _group(self, part: Lot, broadcast: Broadcast) -> Updates | None:
+    def _group(self, part: Lot, broadcast: Broadcast, threads: int) -> Updates | None:
         """The updates of a group, none of which fails; else None."""
         if self.together is not None and not bool(part.failed.any()):
             with Trial():
-                return self.together.group(part, broadcast)
+                return self.together.group(part, broadcast, threads)
         return None
 
     def remember(

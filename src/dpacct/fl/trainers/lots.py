@@ -7,7 +7,7 @@ those of a public kind: padding to the longest of a chunk, say, would show who i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import overload
@@ -61,6 +61,13 @@ class Lot(Sequence[Task]):
             return Task(NO_DATA, NO_STEPS, None, seed, failed=True)
         own = ClientData(self.data.inputs[row : row + 1], self.data.targets[row : row + 1])
         return Task(own, one_step(), None, seed)
+
+    def cut(self, lengths: Iterable[int]) -> Iterator[Lot]:
+        """Parts of these lengths, in their order."""
+        start = 0
+        for length in lengths:
+            yield self[start : start + length]
+            start += length
 
 
 def one_step() -> BatchPlan:

@@ -17,10 +17,12 @@ Python reads (a comparison with other parameters, and made-up examples, shows th
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -28,9 +30,9 @@ import torch
 from torch import Tensor
 from torch.func import functionalize
 
-from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import Params
 from dpacct.fl.tensors import forked_generators, same_numbers
+from dpacct.fl.trainers.at_once import at_once
 from dpacct.fl.trainers.failures import Trial
 from dpacct.fl.trainers.replay import Record, form
 from dpacct.fl.trainers.replay import recorded as recorded_of
@@ -44,17 +46,18 @@ class Group(NamedTuple):
     targets: Tensor
     seeds: Tensor
 
-    @classmethod
-    def of(cls, anchor: Params, data: ClientData, seeds: Tensor) -> Group:
-        """Of examples."""
-        return cls(anchor, data.inputs, data.targets, seeds)
-
     @property
     def kind(self) -> tuple[object, ...]:
-        """All but the values, and how torch would compute with them."""
+        """All but the values and the number of examples, and how torch would compute with them."""
         device = self.inputs.device.type
         auto = _torch.is_autocast_enabled(device), _torch.get_autocast_dtype(device)
-        return (*auto, *_surroundings(), *self.anchor, *form(self.tensors))
+        examples = [(value.shape[1:], value.dtype, value.device) for value in self[1:]]
+        return (*auto, *_surroundings(), *self.anchor, *form(list(self.anchor.values())), *examples)
+
+    def blank(self, size: int) -> Group:
+        """A group of that size, with zeros in place of examples."""
+        zeros = [value.new_zeros(size, *value.shape[1:]) for value in self[1:]]
+        return self._replace(inputs=zeros[0], targets=zeros[1], seeds=zeros[2])
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -67,6 +70,9 @@ Compute = Callable[[Params, Tensor, Tensor, Tensor], Params]
 
 # Groups of a small network that save what a recording takes, about: measured, 10 to 15.
 _WORTH = 12
+# Seconds of processor time that an operation takes in the mean, from which on threads that have
+# groups of their own are quicker: they wait for each other between operations.
+_LONG = 16e-6
 # By how much parameters are changed when a recording is compared.
 _OTHER = 0.75
 _torch: Any = torch
@@ -79,29 +85,61 @@ _HOOKS = (
 )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Replay:
+    """Computes groups of one size by a record.
+
+    Attributes:
+        record: of one group. names: of what it computes.
+        long: whether its operations are long, in the mean.
+    """
+
+    record: Record
+    names: list[str]
+    long: bool = False
+
+    def __call__(self, anchor: Params, inputs: Tensor, targets: Tensor, seeds: Tensor) -> Params:
+        """See `Compute`."""
+        found = self.record.play([*anchor.values(), inputs, targets, seeds])
+        return dict(zip(self.names, found, strict=True))
+
+
 @dataclass(slots=True, eq=False)
 class RecordedGroups:
     """Computes groups, and records what it computes often.
 
     Attributes:
         basis: of the last group that was computed. seen: how many there were like it.
-        recording: of such groups, None where there is none.
+        recordings: by the size of such groups, None where there is none. No more than sizes are
+            asked for; what one holds beside its operations are constants of the model.
     """
 
     basis: tuple[object, ...] = ()
     seen: int = 0
-    recording: Compute | None = None
+    recordings: dict[int, Replay | None] = field(default_factory=dict[int, "Replay | None"])
 
     @property
     def records(self) -> bool:
         """Whether there is a recording."""
-        return self.recording is not None
+        return any(self.recordings.values())
 
-    def replay(self, basis: tuple[object, ...], group: Group) -> Params | None:
-        """As `compute`, by the recording; None where there is none for such a group."""
-        if self.recording is None or (*basis, *group.kind) != self.basis:
+    def replay(self, basis: tuple[object, ...], groups: Sequence[Group]) -> list[Params] | None:
+        """As `compute` of each, at once, by recordings; None where one has none.
+
+        Args:
+            basis: see `compute`. groups: they differ in their examples alone.
+        """
+        kept = [self.recordings.get(len(group.seeds)) for group in groups]
+        if not all(kept) or (*basis, *groups[0].kind) != self.basis:
             return None
-        return self.recording(*group)
+        return at_once(
+            [partial(one, *group) for one, group in zip(kept, groups, strict=True) if one]
+        )
+
+    def long(self, size: int) -> bool:
+        """Whether groups of this size are worth a thread each, as far as is known."""
+        kept = self.recordings.get(size)
+        return kept is None or kept.long
 
     def compute(
         self,
@@ -109,6 +147,7 @@ class RecordedGroups:
         basis: tuple[object, ...],
         group: Group,
         constants: Sequence[Tensor],
+        sizes: Sequence[int],
     ) -> Params:
         """``compute`` of a group, which is recorded if there were many like it.
 
@@ -116,18 +155,20 @@ class RecordedGroups:
             compute: by `torch.func`. group: its arguments.
             basis: all that it depends on beside them, as values that are equal as long as that
                 stays as it is. constants: tensors among that.
+            sizes: of the groups that are to be replayed in place of this one.
         """
         basis = (*basis, *group.kind)
         if basis != self.basis:
             # Rule 2.
-            self.basis, self.seen, self.recording = basis, 0, None
+            self.basis, self.seen, self.recordings = basis, 0, {}
         self.seen += 1
-        if self.seen == _WORTH:
-            self.recording = recorded(compute, group, constants)
+        if self.seen >= _WORTH:
+            for size in {*sizes} - {*self.recordings}:
+                self.recordings[size] = recorded(compute, group.blank(size), constants)
         return compute(*group)
 
 
-def recorded(compute: Compute, group: Group, constants: Sequence[Tensor] = ()) -> Compute | None:
+def recorded(compute: Compute, group: Group, constants: Sequence[Tensor] = ()) -> Replay | None:
     """A function that does what ``compute`` does on such groups; None where that is not sure.
 
     Args:
@@ -136,11 +177,7 @@ def recorded(compute: Compute, group: Group, constants: Sequence[Tensor] = ()) -
         constants: tensors that it may read beside them; they stay where they are.
     """
     # Rule 3.
-    blank = group._replace(
-        inputs=torch.zeros_like(group.inputs),
-        targets=torch.zeros_like(group.targets),
-        seeds=torch.zeros_like(group.seeds),
-    )
+    blank = group.blank(len(group.seeds))
     names = list(group.anchor)
     found: list[str] = []
 
@@ -155,18 +192,10 @@ def recorded(compute: Compute, group: Group, constants: Sequence[Tensor] = ()) -
         _, record = recorded_of(pure, blank.tensors, constants, blank=True)
         # Rules 4 and 5.
         if record is not None and not record.writes:
-            replay = _replay_of(record, list(found))
+            replay = Replay(record, list(found))
             if all(_same(compute, replay, one) for one in (_made_up(blank), blank)):
-                return replay
+                return replace(replay, long=_seconds(replay, blank) > _LONG * record.operations)
     return None
-
-
-def _replay_of(record: Record, names: list[str]) -> Compute:
-    def replay(anchor: Params, inputs: Tensor, targets: Tensor, seeds: Tensor) -> Params:
-        found = record.play([*anchor.values(), inputs, targets, seeds])
-        return dict(zip(names, found, strict=True))
-
-    return replay
 
 
 def _made_up(group: Group) -> Group:
@@ -204,6 +233,13 @@ def _same(compute: Compute, replay: Compute, group: Group) -> bool:
     return list(found) == list(expected) and all(
         same_numbers(found[name], value) for name, value in expected.items()
     )
+
+
+def _seconds(replay: Replay, group: Group) -> float:
+    """Of this thread's processor time, whoever else computes on the machine."""
+    started = time.thread_time()
+    replay(*group)
+    return time.thread_time() - started
 
 
 @contextmanager

@@ -19,8 +19,8 @@ def way_of(choice: Choice) -> Way:
     trainer, chunk, reason = choice.trainer, choice.chunk, choice.reason
     kind, labels = trainer.kind, trainer.labels
     if isinstance(trainer, LotTrainer):
-        size = None if trainer.together is None else trainer.together.size
-        return ExampleWay(size, kind, labels, chunk, reason)
+        sizes = None if trainer.together is None else trainer.together.sizes
+        return ExampleWay(sizes, kind, labels, chunk, reason)
     group = trainer.together
     clients, widest = (None, float("inf")) if group is None else (group.clients, group.widest)
     replays = group is not None and group.trainer.replays
@@ -35,14 +35,14 @@ def taken(way: Way, chooser: Chooser, layout: Layout) -> Choice:
         Unsupported: it is a way to train another kind of population, or many at once where this
             process cannot.
     """
-    crowd = way.size if isinstance(way, ExampleWay) else way.clients
+    crowd = way.sizes if isinstance(way, ExampleWay) else way.clients
     complaint = shows_addresses(next(chooser.model.parameters()).device)
     if crowd is not None and complaint:
         raise Unsupported(complaint)
     trainer: TolerantTrainer | LotTrainer
     match way, chooser:
-        case ExampleWay(size=size), ExampleChooser():
-            many = None if size is None else chooser.trainer_of(size)
+        case ExampleWay(sizes=sizes), ExampleChooser():
+            many = None if sizes is None else chooser.trainer_of(sizes)
             trainer = LotTrainer(layout, chooser.alone, many, way.kind, way.labels)
         case ClientWay(clients=count), TrainerChooser():
             chooser.alone.by_place = way.by_place

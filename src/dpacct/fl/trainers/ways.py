@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from dpacct.fl.local.labels import Labels
 from dpacct.fl.trainers.examples import Kind
+from dpacct.fl.trainers.sizes import Sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,11 @@ class ExampleWay:
     """How examples are trained.
 
     Attributes:
-        size: of a group, see `ExampleTrainer`; None for one by one.
+        sizes: of a group, see `ExampleTrainer`; None for one by one.
         kind, labels: see `LotTrainer`. chunk, reason: see `Choice`.
     """
 
-    size: int | None
+    sizes: Sizes | None
     kind: Kind
     labels: Labels | None
     chunk: int

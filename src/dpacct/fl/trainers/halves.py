@@ -1,0 +1,36 @@
+"""Whether a computation has numbers of two bytes, of which a vector holds twice as many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class Halves(TorchDispatchMode):
+    """Inside, every operation is looked at, those of `torch.func` and of autocast too.
+
+    Attributes:
+        seen: whether one gave numbers of two bytes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]
+        self.seen = False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Do it, and look at what it gives."""
+        del types
+        result = func(*args, **(kwargs or {}))
+        for value in tree_leaves(result):
+            if isinstance(value, Tensor) and value.is_floating_point() and value.itemsize == 2:
+                self.seen = True
+        return result
