@@ -48,7 +48,7 @@ ROOMS = {
     ],
     "dpacct.fl": [
         {"reproducible"},
-        {"tensors", "clients", "devices", "examples"},
+        {"tensors", "surroundings", "clients", "devices", "examples"},
         {"layout", "guards"},
         {"local", "privacy", "report", "data"},
         {"postprocess", "models"},

@@ -11,8 +11,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
-import torch
-
 from dpacct.budget import Budget
 from dpacct.errors import Unsupported
 from dpacct.fl.clients import ClientData, check_population
@@ -27,6 +25,7 @@ from dpacct.fl.engine.states import Collected, Draw, TrainingState
 from dpacct.fl.guards.seals import Seal
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
+from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.tensors import forked_generators, seed_generators
 from dpacct.fl.trainers.choice import Choice, Chooser
 
@@ -89,6 +88,7 @@ class RoundLoop:
         self.prepare(rounds)
         return self.rounds.begin(name, rounds, limit)
 
+    @undisturbed()
     def prepare(self, rounds: int) -> None:
         """The first half of `begin`: nothing is registered yet."""
         self._check_population()
@@ -152,6 +152,7 @@ class RoundLoop:
         self._check_population()
         return self.rounds.open()
 
+    @undisturbed()
     def collect(self, draw: Draw) -> Collected:
         """Train the workers of a draw, or of a share of it, and sum what they send."""
         choice = self.choice or self._rehearse()
@@ -169,8 +170,7 @@ class RoundLoop:
         released = Seal(dict(model.named_parameters()) | dict(model.named_buffers()))
         seed_generators(seed, self.engine.device)
         try:
-            # Also where the caller has switched gradients off.
-            with arithmetic(self.engine.local.precision), torch.enable_grad():
+            with arithmetic(self.engine.local.precision):
                 self.chooser.model.train()
                 yield
         finally:

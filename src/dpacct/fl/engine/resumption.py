@@ -13,6 +13,7 @@ from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.snapshots import Expected, noise_of, pack, saved_in, unpack
 from dpacct.fl.layout import copies
 from dpacct.fl.privacy.masks import reads_release
+from dpacct.fl.surroundings import undisturbed
 
 
 def save(rounds: Rounds, path: Path) -> None:
@@ -24,6 +25,7 @@ def save(rounds: Rounds, path: Path) -> None:
     write_checkpoint(path, content)
 
 
+@undisturbed()
 def resume(rounds: Rounds, path: Path, *, calibrated: bool) -> str | None:
     """Go on from a checkpoint.
 
