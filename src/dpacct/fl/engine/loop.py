@@ -25,7 +25,7 @@ from dpacct.fl.engine.states import Collected, Draw, TrainingState
 from dpacct.fl.guards.seals import Seal
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
-from dpacct.fl.surroundings import undisturbed
+from dpacct.fl.surroundings import check_kept, kept_settings, undisturbed
 from dpacct.fl.tensors import forked_generators, seed_generators
 from dpacct.fl.trainers.choice import Choice, Chooser
 
@@ -51,6 +51,7 @@ class RoundLoop:
         self.rounds = rounds
         self.choice: Choice | None = None
         self.chooser = chooser
+        self._settings: dict[str, str] = {}
         self._preflight = preflight
         self._example = example
 
@@ -123,6 +124,7 @@ class RoundLoop:
             AuditFailed: `preflight` found something. Anything that the rehearsal raises.
         """
         engine, state = self.engine, self.state
+        self._settings = kept_settings()
         with forked_generators(), self._settled(0):
             rehearsal = Rehearsal(engine, self.chooser, state, self._example)
             choice = rehearsal.run()
@@ -150,12 +152,14 @@ class RoundLoop:
         """Reserve the next round, and draw its cohort; see `Rounds.open`."""
         # Rule 2.
         self._check_population()
+        check_kept(self._settings)
         return self.rounds.open()
 
     @undisturbed()
     def collect(self, draw: Draw) -> Collected:
         """Train the workers of a draw, or of a share of it, and sum what they send."""
         choice = self.choice or self._rehearse()
+        check_kept(self._settings)
         with forked_generators(), self._settled(draw.seed):
             return self.engine.collect(self.state, draw, choice.trainer, choice.chunk)
 
