@@ -87,7 +87,7 @@ def trainable(model: nn.Module) -> Params:
     """
     refuse_running_statistics(model)
     for name, value in [*model.named_parameters(), *model.named_buffers()]:
-        if value.is_inference():
+        if not is_lazy(value) and value.is_inference():
             raise Unsupported(f"{name} was made inside torch.inference_mode; make it outside")
     params: Params = {n: p for n, p in model.named_parameters() if p.requires_grad}
     if not params:
