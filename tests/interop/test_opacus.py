@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -722,7 +723,7 @@ def test_gradients_of_less_than_float32_are_refused_before_noise_is_drawn(
 
 def test_noise_of_less_than_float32_is_refused() -> None:
     job = Job()
-    precision = pytest.importorskip("dpacct.fl.opacus.precision")
+    precision = importlib.import_module("dpacct.fl.opacus.precision")
     job.optimizer.secure_mode = True
     precision.check_precision(job.optimizer)
     torch.set_default_dtype(torch.bfloat16)
