@@ -26,7 +26,7 @@ from dpacct.fl.trainers.tasks import NO_DATA, NO_STEPS, Task
 _NOTHING = Examples.planted
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Lot(Sequence[Task]):
     """Examples in one tensor; as a sequence, the task of each of them.
 
