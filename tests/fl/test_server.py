@@ -482,3 +482,19 @@ def test_only_clients_of_the_round_remember(monkeypatch):
         for client in (outside, 99, -1, 10**9):
             with pytest.raises(InvalidParameter, match="is not in round 1"):
                 opened.remember(client, memory)
+
+
+def test_what_is_private_is_not_printed():
+    """Logs, and tools that show the variables of a traceback, print what they find."""
+    options = {"clip_norm": 1.0, "noise_multiplier": 1.0, "sampling": fl.Full(), "rounds": 1}
+    people = make_clients([2, 3, 4])
+    with federation(linear(), people, vectorize=True, method=fl.Scaffold()) as run:
+        run.run()
+        remembering = run.player.state
+        task = run.player.engine.task(0, remembering, 1)
+    for opened in fl.Server(linear(), 3, **options):
+        contributions = opened.bound(torch.ones(1, 21))
+        opened.add([0], contributions)
+        private = opened.draw, opened.found, contributions, contributions.bounded, task, remembering
+        for value in private:
+            assert not set("[{(") & set(repr(value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -690,3 +691,44 @@ def test_a_rank_without_a_ledger_needs_others(ledger: Ledger) -> None:
     with pytest.raises(InvalidParameter, match="rank 0 charges the run"):
         job.attach(None)
     job.attach(ledger.start_run("opacus"))
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_parameters_of_less_than_float32_are_refused(ledger: Any, mode: str, dtype: Any) -> None:
+    """In bfloat16 one example more moves a sum of 256 of them by two clip norms."""
+    loader = DataLoader(TensorDataset(X.to(dtype), Y), 4)
+    job = Job(mode=mode, module=torch.nn.Linear(5, 2).to(dtype), loader=loader)
+    with pytest.raises(Unsupported, match="moves the sum by more than the clip norm"):
+        job.attach(ledger.start_run("half"))
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_gradients_of_less_than_float32_are_refused_before_noise_is_drawn(
+    ledger: Any, mode: str
+) -> None:
+    job = Job(mode=mode)
+    run = ledger.start_run("autocast")
+    before = job.weights
+    x, y = next(iter(job.attach(run)))
+    job.optimizer.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = job.loss(job.model(x), y)
+    loss.backward()
+    with pytest.raises(Unsupported, match="without autocast"):
+        job.optimizer.step()
+    assert job.weights == before
+    assert (run.rounds, run.committed) == (1, 0)
+
+
+def test_noise_of_less_than_float32_is_refused() -> None:
+    job = Job()
+    precision = importlib.import_module("dpacct.fl.opacus.precision")
+    job.optimizer.secure_mode = True
+    precision.check_precision(job.optimizer)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with pytest.raises(Unsupported, match=r"default dtype, torch\.bfloat16"):
+            precision.check_precision(job.optimizer)
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -48,7 +48,7 @@ ROOMS = {
     ],
     "dpacct.fl": [
         {"reproducible"},
-        {"tensors", "uploads", "clients", "devices", "examples"},
+        {"tensors", "uploads", "surroundings", "clients", "devices", "examples"},
         {"layout", "guards"},
         {"local", "privacy", "report", "data"},
         {"postprocess", "models"},

@@ -22,7 +22,7 @@ class ClientData:
         targets: tensor of shape [n, ...]; ``n`` may be 0 (such a client sends a zero update).
 
     Raises:
-        InvalidParameter: not tensors, or their first dimensions differ.
+        InvalidParameter: not tensors, without values, or their first dimensions differ.
     """
 
     inputs: Tensor
@@ -34,6 +34,8 @@ class ClientData:
             if not isinstance(value, Tensor) or value.ndim == 0:
                 rule = "a client has a tensor of inputs and one of targets, examples first"
                 raise InvalidParameter(name, type(value).__name__, rule)
+            if value.is_meta and type(value) is Tensor:
+                raise InvalidParameter(name, "on the meta device", "a client's tensors hold values")
         if len(self.inputs) != len(self.targets):
             rule = f"there are as many targets as inputs ({len(self.inputs)})"
             raise InvalidParameter("targets", len(self.targets), rule)

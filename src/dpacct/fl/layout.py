@@ -82,10 +82,13 @@ def trainable(model: nn.Module) -> Params:
 
     Raises:
         Unsupported: there are none, or some are not float32 or float64, or the model holds
-            running statistics (batch norm).
+            running statistics (batch norm), or tensors of `torch.inference_mode`.
         InvalidParameter: a parameter is not finite.
     """
     refuse_running_statistics(model)
+    for name, value in [*model.named_parameters(), *model.named_buffers()]:
+        if not is_lazy(value) and value.is_inference():
+            raise Unsupported(f"{name} was made inside torch.inference_mode; make it outside")
     params: Params = {n: p for n, p in model.named_parameters() if p.requires_grad}
     if not params:
         raise Unsupported("the model has no parameter that requires a gradient")

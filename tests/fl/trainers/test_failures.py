@@ -86,7 +86,6 @@ FAULTS: dict[str, Any] = {
     "other inputs": changed(inputs=lambda x: x[:, :4]),
     "inputs of another type": changed(inputs=lambda x: x.double()),
     "sparse inputs": changed(inputs=lambda x: x.to_sparse()),
-    "inputs without values": changed(inputs=lambda x: x.to("meta")),
 }
 
 

@@ -106,6 +106,15 @@ def test_so_does_vmap_within_vmap():
         torch.testing.assert_close(nested(rows, weight), expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("inputs", [INPUTS, 9000])
+def test_weights_that_are_a_vector_are_left_to_torch(inputs):
+    rows, weight = torch.randn(CLIENTS, ROWS, inputs), torch.randn(CLIENTS, inputs)
+    batched = vmap(functional.linear)
+    expected = batched(rows, weight)
+    with WeightMajorLinear():
+        assert torch.equal(batched(rows, weight), expected)
+
+
 def test_nothing_is_kept_for_a_slope_that_nobody_asks_for():
     rows, weight = factors()
     kept: list[torch.Size] = []

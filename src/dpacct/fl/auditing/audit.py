@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from dpacct.fl.auditing.bench import Bench
@@ -26,11 +25,12 @@ from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.findings import Audit
 from dpacct.fl.privacy.noise import GaussianNoise, Noise
 from dpacct.fl.privacy.randomness import expected_cohort
+from dpacct.fl.surroundings import undisturbed
 from dpacct.rounds import Adjacency, Full, Sampling
 
 
-# Also where the caller has switched gradients off: then no client would move a sum.
-@torch.enable_grad()
+# Where a caller has switched gradients off, no client would move a sum.
+@undisturbed()
 def audit(
     method: Method | None = None,
     *,

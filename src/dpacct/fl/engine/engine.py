@@ -39,6 +39,7 @@ from dpacct.fl.privacy.markers import bounded, noised, scatter
 from dpacct.fl.privacy.noise import Noise, drawn_std
 from dpacct.fl.privacy.randomness import Randomness, draw_cohort, torch_seed
 from dpacct.fl.privacy.sums import add_rows, contribute, few_rows, received
+from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.tensors import forked_generators, one_thread
 from dpacct.fl.trainers.lot_trainer import LotTrainer
 from dpacct.fl.trainers.lots import Lot, plant_examples
@@ -87,6 +88,7 @@ class Engine:
         seed = torch_seed(self.source)
         return Draw(members, workers, seed, torch_seed(self.source))
 
+    @undisturbed()
     def open(self, state: TrainingState) -> Collected:
         """Empty sums of the next round, over the coordinates of its mask."""
         released = None if state.released is None else state.released.clone()
@@ -193,6 +195,7 @@ class Engine:
         found.norms.append(norms)
         found.dropped.append(contributions.bad.sum())
 
+    @undisturbed()
     def release(self, state: TrainingState, found: Collected) -> Released | None:
         """Add the noise and divide by the planned cohort size.
 
@@ -238,6 +241,7 @@ class Engine:
             indicator_sum,
         )
 
+    @undisturbed()
     def apply(self, state: TrainingState, release: Released) -> TrainingState:
         """The next state, from the release and public state; the method has copies alone."""
         # Rule 3.

@@ -11,8 +11,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
-import torch
-
 from dpacct.budget import Budget
 from dpacct.errors import Unsupported
 from dpacct.fl.clients import ClientData, check_population
@@ -27,6 +25,7 @@ from dpacct.fl.engine.states import Collected, Draw, TrainingState
 from dpacct.fl.guards.seals import Seal
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
+from dpacct.fl.surroundings import check_kept, kept_settings, undisturbed
 from dpacct.fl.tensors import forked_generators, seed_generators
 from dpacct.fl.trainers.choice import Choice, Chooser
 from dpacct.fl.trainers.way import way_of
@@ -55,6 +54,7 @@ class RoundLoop:
         self.choice: Choice | None = None
         self._before: KeptWay | None = None
         self.chooser = chooser
+        self._settings: dict[str, str] = {}
         self._preflight = preflight
         self._example = example
 
@@ -92,6 +92,7 @@ class RoundLoop:
         self.prepare(rounds)
         return self.rounds.begin(name, rounds, limit)
 
+    @undisturbed()
     def prepare(self, rounds: int) -> None:
         """The first half of `begin`: nothing is registered yet."""
         self._check_population()
@@ -131,6 +132,7 @@ class RoundLoop:
             AuditFailed: `preflight` found something. Anything that the rehearsal raises.
         """
         engine, state = self.engine, self.state
+        self._settings = kept_settings()
         with forked_generators(), self._settled(0):
             rehearsal = Rehearsal(engine, self.chooser, state, self._example, self._before)
             choice = rehearsal.run()
@@ -158,11 +160,14 @@ class RoundLoop:
         """Reserve the next round, and draw its cohort; see `Rounds.open`."""
         # Rule 2.
         self._check_population()
+        check_kept(self._settings)
         return self.rounds.open()
 
+    @undisturbed()
     def collect(self, draw: Draw) -> Collected:
         """Train the workers of a draw, or of a share of it, and sum what they send."""
         choice = self.choice or self._rehearse()
+        check_kept(self._settings)
         with forked_generators(), self._settled(draw.seed):
             return self.engine.collect(self.state, draw, choice.trainer, choice.chunk)
 
@@ -177,8 +182,7 @@ class RoundLoop:
         released = Seal(dict(model.named_parameters()) | dict(model.named_buffers()))
         seed_generators(seed, self.engine.device)
         try:
-            # Also where the caller has switched gradients off.
-            with arithmetic(self.engine.local.precision), torch.enable_grad():
+            with arithmetic(self.engine.local.precision):
                 self.chooser.model.train()
                 yield
         finally:

@@ -15,6 +15,7 @@ from dpacct.fl.layout import Layout, modules_of
 from dpacct.fl.local.losses import LossFunction
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method, overrides
+from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.trainers.choice import Chooser
 from dpacct.fl.trainers.chooser import TrainerChooser
 from dpacct.fl.trainers.example_chooser import ExampleChooser
@@ -76,6 +77,7 @@ def refuse_for_examples(model: nn.Module, method: Method) -> None:
         )
 
 
+@undisturbed()
 def choose_chooser(
     clients: Population,
     model: nn.Module,

@@ -21,6 +21,7 @@ from dpacct.fl.privacy.findings import Audit, Finding
 from dpacct.fl.privacy.noise import drawn_std
 from dpacct.fl.privacy.noise_checks import Draws, repeated, wrong_mean, wrong_shape, wrong_std
 from dpacct.fl.privacy.randomness import Seeded
+from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.trainers.company import shows_company
 from dpacct.fl.trainers.examples import Maker
 from dpacct.fl.trainers.tasks import Task, Trainer
@@ -34,6 +35,7 @@ _STEPS = 2
 _BATCH = 32
 
 
+@undisturbed()
 def preflight(
     engine: Engine, trainers: Sequence[Trainer], state: TrainingState, make: Maker | None
 ) -> Audit:

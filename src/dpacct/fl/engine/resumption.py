@@ -14,6 +14,7 @@ from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.snapshots import Expected, noise_of, pack, saved_in, unpack
 from dpacct.fl.layout import copies
 from dpacct.fl.privacy.masks import reads_release
+from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.trainers.ways import KeptWay
 
 
@@ -38,6 +39,7 @@ def save(rounds: Rounds, path: Path, way: KeptWay | None = None) -> None:
     write_checkpoint(path, content)
 
 
+@undisturbed()
 def resume(rounds: Rounds, path: Path, *, calibrated: bool) -> Resumed:
     """Go on from a checkpoint.
 

@@ -19,6 +19,7 @@ from dpacct.fl.engine.memories import Home
 from dpacct.fl.engine.open_round import OpenRound
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.privacy.account import Account
+from dpacct.fl.surroundings import undisturbed
 from dpacct.ledger import Event, Ticket
 
 
@@ -82,6 +83,7 @@ class Rounds:
         }
         return engine.plan.event(bound, engine.noise, details)
 
+    @undisturbed()
     def open(self) -> OpenRound:
         """Reserve the next round, and draw who takes part in it.
 

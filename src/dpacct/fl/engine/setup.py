@@ -27,6 +27,7 @@ from dpacct.fl.privacy.bounds import Bound, check_limits
 from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.noise import Noise
 from dpacct.fl.privacy.randomness import SEEDED, expected_cohort, randomness_for
+from dpacct.fl.surroundings import undisturbed
 from dpacct.ledger import Ledger
 from dpacct.ledger.terms import known_terms
 from dpacct.rounds import Adjacency, Poisson, Sampling
@@ -81,6 +82,7 @@ class Prepared:
         return spend(rounds * self.rounds.event().charged, account.delta, self.accountant)
 
 
+@undisturbed()
 def prepare(settings: Settings, model: nn.Module, clients: Population) -> Prepared:
     """Check the settings, choose the noise, and put the parts of a run together.
 
@@ -136,6 +138,7 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Prepar
     return prepared
 
 
+@undisturbed()
 def place(model: nn.Module, device: torch.device | str | None) -> nn.Module:
     """The model on the device, by default its own."""
     own = next(model.parameters(), torch.empty(0)).device

@@ -1,4 +1,8 @@
-"""The values of a round: what chance decided, what was summed, what is released, what follows."""
+"""The values of a round: what chance decided, what was summed, what is released, what follows.
+
+Rule: what is private or secret is not printed: a log, or a tool that shows the variables of a
+traceback, has the name of its class alone.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ def client_seed(order: int, client: int) -> int:
     return (order + client * _GOLDEN) % 2**63
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class TrainingState:
     """All that changes from round to round.
 
@@ -42,7 +46,7 @@ class TrainingState:
     released: Tensor | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Draw:
     """What chance decided about a round. Who is a member stays secret.
 
@@ -73,7 +77,7 @@ class Draw:
         return replace(self, workers=workers, members=[w for w in workers if w in members])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Contributions:
     """Updates behind mask and bound, one client a row. Private.
 
@@ -104,7 +108,7 @@ class Contributions:
         return Contributions(rows, norms, below, bad, self.token)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Collected:
     """Sums over a cohort, before any noise. Private.
 

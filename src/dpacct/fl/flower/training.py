@@ -24,6 +24,7 @@ from dpacct.fl.guards.replica import separate
 from dpacct.fl.layout import Layout, State, check_tensors, trainable
 from dpacct.fl.local.losses import LocalLoss, LossFunction
 from dpacct.fl.methods.protocol import Method
+from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.tensors import forked_generators
 from dpacct.fl.trainers.failures import Trial
 from dpacct.fl.trainers.sequential import SequentialTrainer
@@ -104,11 +105,12 @@ class EngineTraining:
         )
         self._given, self._copy, self._data = given, copy, data
 
+    @undisturbed()
     def __call__(self) -> Trained:
         """Read the data, and train."""
         given, data = self._given, self._data()
         task = join(lambda: data, given.local, given.memory, given.seed, _CPU, self._trainer)
-        with forked_generators(), arithmetic(given.local.precision), torch.enable_grad():
+        with forked_generators(), arithmetic(given.local.precision):
             self._copy.train()
             row = self._trainer.train([task], self._broadcast)
         # A client of an audit; bounded behind this like any other.

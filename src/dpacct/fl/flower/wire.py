@@ -36,7 +36,7 @@ UPDATE = "dpacct.update"
 HELLO, ROUND, ROSTER = "hello", "round", "roster"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Assignment:
     """What a client is told in a round, all of it public but its own memory.
 
@@ -68,7 +68,7 @@ class Assignment:
     shares: tuple[int, float] | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Answer:
     """What a client sends.
 

@@ -62,7 +62,9 @@ def plan_batches(examples: int, local: SGD, generator: torch.Generator) -> Batch
     per_pass = -(-examples // width)
     passes = -(-steps // per_pass)
     if local.shuffle and width < examples:
-        order = torch.rand(passes, examples, generator=generator).argsort(dim=1)
+        order = torch.rand(passes, examples, generator=generator, dtype=torch.float32).argsort(
+            dim=1
+        )
     else:
         order = torch.arange(examples).expand(passes, examples)
     counts = torch.full((passes, per_pass), width)

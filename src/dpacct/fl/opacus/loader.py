@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsupported
 from dpacct.fl.opacus.canaries import Audited
 from dpacct.fl.opacus.noise import fresh_generator
+from dpacct.fl.opacus.precision import check_precision
 from dpacct.fl.opacus.ranks import Ranks
 from dpacct.fl.opacus.steps import Steps
 from dpacct.fl.privacy.randomness import OperatingSystem, draw_cohort
@@ -177,13 +178,15 @@ def attach_ledger(
         The loader to train from, in place of the one given; `BatchMemoryManager` takes it too.
     Raises:
         Unsupported: batches that are no Poisson samples at one rate, an optimizer whose noise or
-            clip norm is not that of the round, or gradients that several devices hold.
+            clip norm is not that of the round, gradients that several devices hold, or less
+            than float32.
         InvalidParameter: noise from a generator that was given, in a private run; or a plan in
             which there is no such round. LedgerError: the run is finished.
     """
     if run is not None and run.finished:
         raise LedgerError(f"run {run.id} is finished and takes no more rounds.")
     _check_optimizer(optimizer)
+    check_precision(optimizer)
     together = isinstance(optimizer, _optimizers.DistributedDPOptimizer)
     sampler = _check_loader(loader, together=together)
     plan = None if run is None else run.plan

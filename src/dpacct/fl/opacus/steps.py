@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from dpacct.errors import LedgerError, Unsupported
+from dpacct.fl.opacus.precision import check_precision
 
 _ATTRIBUTE = "_dpacct_steps"
 
@@ -202,7 +203,9 @@ class Steps:
                 "each batch; BatchMemoryManager makes batches larger."
             )
         # Ghost clipping keeps the norms of the gradients and not the gradients.
-        found: Any = getattr(optimizer.params[0], "_norm_sample" if self._ghost else "grad_sample")
+        kept = "_norm_sample" if self._ghost else "grad_sample"
+        check_precision(optimizer, kept)
+        found: Any = getattr(optimizer.params[0], kept)
         first = self._stepped == 0 or self._parts[self._stepped - 1].last
         self._examples *= not first
         held = cast("list[Any]", found) if isinstance(found, list) else [found]

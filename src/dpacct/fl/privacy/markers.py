@@ -17,7 +17,7 @@ from dpacct.fl.layout import Layout, Params
 _ENGINE = object()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Bounded:
     """Updates behind their bound: ``rows`` [c, k], one client each. Private, not yet noised."""
 

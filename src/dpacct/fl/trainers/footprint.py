@@ -7,6 +7,8 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from dpacct.fl.layout import Params
 from dpacct.fl.local.batches import Batch
@@ -40,9 +42,37 @@ def _saved_bytes(gradient: Callable[[], Params]) -> int:
         return tensor
 
     hooks = torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor)
-    with cast("Any", hooks):
-        gradient()
+    try:
+        with cast("Any", hooks):
+            gradient()
+    except RuntimeError:
+        # `torch.func` in a model bears no hooks: what operations make is more than what is kept.
+        with _Made() as made:
+            gradient()
+        return made.bytes
     return saved
+
+
+class _Made(TorchDispatchMode):
+    """Counts the bytes of all that operations return."""
+
+    def __init__(self) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]
+        self.bytes = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Do it, and count."""
+        del types
+        found = func(*args, **(kwargs or {}))
+        leaves: list[Any] = tree_leaves(found)
+        self.bytes += sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Tensor))
+        return found
 
 
 def default_memory_limit(device: torch.device) -> int:

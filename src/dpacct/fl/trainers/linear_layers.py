@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 # Weights of one client below which the function of our own takes more than its gradient saves.
 _WEIGHTS = 8192
+_MATRIX = 2
 
 
 class WeightMajorLinear(TorchFunctionMode):
@@ -39,6 +40,8 @@ class WeightMajorLinear(TorchFunctionMode):
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002 - the name of the parameter that is replaced
+    if weight.ndim != _MATRIX:
+        return functional.linear(input, weight, bias)
     rows = input.reshape(-1, input.shape[-1])
     if weight.numel() < _WEIGHTS:
         product = _turned(rows, weight)

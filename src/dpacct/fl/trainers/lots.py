@@ -27,7 +27,7 @@ from dpacct.fl.uploads import listed
 _NOTHING = Examples.planted
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Lot(Sequence[Task]):
     """Examples in one tensor; as a sequence, the task of each of them.
 

@@ -22,7 +22,7 @@ from dpacct.fl.methods.protocol import Context
 from dpacct.fl.trainers.failures import Trial
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Task:
     """A client with what it needs for one round, on the device.
 
