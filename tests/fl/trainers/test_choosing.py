@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 from dpacct import fl
 from dpacct.fl.clients import ClientData
@@ -108,3 +109,39 @@ def test_larger_groups_are_timed_where_they_may_save_something(
         run.player.begin("name", 3, None)
         assert run.training_path.startswith(path)
     assert asked == rounds
+
+
+class Halved(nn.Module):
+    """Computes with numbers of two bytes by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = perceptron()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.inner(inputs).float()
+
+
+@pytest.mark.parametrize(
+    ("make", "precision", "lanes"),
+    [(perceptron, "float32", 32), (perceptron, "bfloat16", 64), (Halved, "float32", 64)],
+)
+@pytest.mark.parametrize("chunk", [None, 20, 65])
+def test_clients_with_numbers_of_two_bytes_have_twice_the_lanes(make, precision, lanes, chunk):
+    people, local = make_clients([6] * 20), fl.SGD(lr=0.1, precision=precision)
+    options = {"local": local, "vectorize": True, "chunk_size": chunk}
+    with federation(make(), people, **options) as run:
+        run.player.begin("name", 3, None)
+        assert run.player.choice.trainer.together.clients == lanes * -(-(chunk or 20) // lanes)
+
+
+def test_there_may_be_no_room_for_twice_the_lanes(monkeypatch):
+    monkeypatch.setattr(chooser.TrainerChooser, "most_examples", lambda *_: (40, 400))
+    people = make_clients([6] * 20)
+    for precision, told in (("float32", "side by side"), ("bfloat16", "no room for 64")):
+        options = {"local": fl.SGD(lr=0.1, precision=precision), "vectorize": "auto"}
+        monkeypatch.setattr(chooser, "seconds", lambda heats, _: [1e-4, 1e-5][: len(heats)])
+        with federation(perceptron(), people, **options) as run:
+            run.player.begin("name", 3, None)
+            assert told in run.training_path

@@ -21,6 +21,7 @@ from dpacct.fl.trainers.company import shows_company
 from dpacct.fl.trainers.example_chooser import ExampleChooser
 from dpacct.fl.trainers.examples import Kind, Maker
 from dpacct.fl.trainers.groups import GroupTrainer
+from dpacct.fl.trainers.halves import lanes_of
 from dpacct.fl.trainers.tasks import Broadcast
 from dpacct.fl.trainers.way import taken
 from dpacct.fl.trainers.ways import ClientWay, ExampleWay, KeptWay
@@ -81,7 +82,8 @@ def _of_clients(
     if (way.room is None) != (chooser.chunk is not None):
         raise Unsupported(_OTHERWISE)
     fitting, examples = chooser.most_examples(tasks[0], broadcast)
-    if way.clients not in chooser.sizes(cohort, int(_SLACK * fitting)):
+    lanes = lanes_of(chooser.vectorized, tasks[:1], broadcast)
+    if way.clients not in chooser.sizes(cohort, int(_SLACK * fitting), lanes):
         raise Unsupported(_OTHERWISE if chooser.chunk else _NO_ROOM)
     if chooser.limited and way.widest * way.clients > _SLACK * examples:
         raise Unsupported(_NO_ROOM)

@@ -29,6 +29,7 @@ from dpacct.fl.trainers.company import shows_company
 from dpacct.fl.trainers.examples import Kind, Maker, made_up_task
 from dpacct.fl.trainers.footprint import default_memory_limit
 from dpacct.fl.trainers.groups import LANES, GroupTrainer, expected_groups, expected_work
+from dpacct.fl.trainers.halves import lanes_of
 from dpacct.fl.trainers.image_order import are_images
 from dpacct.fl.trainers.sequential import SequentialTrainer
 from dpacct.fl.trainers.step_bytes import bytes_of_client
@@ -202,15 +203,18 @@ class TrainerChooser:
         """The best way side by side, None where it is none; and why."""
         tasks = self.made_up(make, broadcast)
         fitting, examples = self.most_examples(tasks[0], broadcast)
-        if self.limited and fitting < LANES:
-            return self._refused(f"memory has no room for {LANES}")
         complaint = shows_addresses(next(iter(broadcast.anchor.values())).device)
+        if self.limited and fitting < LANES:
+            complaint = f"memory has no room for {LANES}"
         complaint = complaint or self.compare(tasks, broadcast)
         if complaint:
             return self._refused(complaint)
+        lanes = lanes_of(self.vectorized, tasks[:1], broadcast)
+        if self.limited and fitting < lanes:
+            return self._refused(f"memory has no room for {lanes}")
         trainers = [
             GroupTrainer(self.vectorized, size, examples // size)
-            for size in self.sizes(cohort, fitting)
+            for size in self.sizes(cohort, fitting, lanes)
         ]
         best = min(trainers, key=lambda one: expected_work(cohort, one.clients))
         words = "side by side, as asked"
@@ -223,14 +227,15 @@ class TrainerChooser:
     def _refused(self, complaint: str) -> tuple[None, str]:
         return None, complaint if self.vectorize is True else f": {complaint}"
 
-    def sizes(self, cohort: int, fitting: int) -> list[int]:
-        """How many clients may train side by side: multiples of `LANES`, ascending."""
+    def sizes(self, cohort: int, fitting: int, lanes: int) -> list[int]:
+        """How many clients may train side by side: multiples of ``lanes``, ascending."""
         # A Poisson cohort is larger than planned half of the time: leave most of them whole.
         asked = self.chunk or math.ceil(cohort + 2 * math.sqrt(cohort))
-        most = LANES * math.ceil(asked / LANES)
-        if not self.chunk:
-            most = min(most, max(LANES, LANES * (fitting // LANES)), _SIZES[-1])
-        return [most] if self.chunk else sorted({min(size, most) for size in _SIZES})
+        most = lanes * math.ceil(asked / lanes)
+        if self.chunk:
+            return [most]
+        most = min(most, max(lanes, lanes * (fitting // lanes)), _SIZES[-1])
+        return sorted({max(lanes, min(size, most)) for size in _SIZES})
 
     def _fastest(
         self,

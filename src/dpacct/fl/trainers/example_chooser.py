@@ -24,8 +24,8 @@ from dpacct.fl.trainers.addresses import shows_addresses
 from dpacct.fl.trainers.choice import Choice
 from dpacct.fl.trainers.chooser import TrainerChooser
 from dpacct.fl.trainers.examples import Kind, Maker, made_up_task
-from dpacct.fl.trainers.groups import HALF_LANES, LANES, expected_groups, expected_work
-from dpacct.fl.trainers.halves import Halves
+from dpacct.fl.trainers.groups import LANES, expected_groups, expected_work
+from dpacct.fl.trainers.halves import lanes_of
 from dpacct.fl.trainers.lot_trainer import LotTrainer
 from dpacct.fl.trainers.lots import Lot
 from dpacct.fl.trainers.per_example import ExampleTrainer
@@ -138,11 +138,7 @@ class ExampleChooser:
         few = self.trainer_of(Sizes.one(LANES))
         complaint = shows_addresses(_device(broadcast))
         complaint = complaint or self._chooser.compare(tasks, broadcast, few)
-        if complaint:
-            return complaint, LANES
-        with Halves() as halves:
-            few.train(tasks[:1], broadcast)
-        return "", HALF_LANES if halves.seen else LANES
+        return complaint, LANES if complaint else lanes_of(few, tasks[:1], broadcast)
 
     def trainer_of(self, sizes: Sizes) -> ExampleTrainer:
         """A trainer of groups of these sizes."""
