@@ -64,6 +64,11 @@ class Database:
         self.is_written = False
 
     @property
+    def writer(self) -> object | None:
+        """The mark of the write that is under way; None outside of one."""
+        return self._user[0] if self.is_written and self._user is not None else None
+
+    @property
     def connection(self) -> sqlite3.Connection:
         """To the file, or to the copy that stands for it."""
         if self._connection is None:

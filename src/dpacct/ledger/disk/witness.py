@@ -149,6 +149,7 @@ def next_witness(rows: Rows, witness: Witness, head: Entry) -> Witness:
     return replace(witness, position=position)
 
 
+@lru_cache(maxsize=4)
 def _rendered(witness: Witness) -> bytes:
     content = {"version": _VERSION, "since": witness.since} | asdict(witness.position)
     text = canonical(content)
