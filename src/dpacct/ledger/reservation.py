@@ -88,10 +88,11 @@ def reserve(
             after = book.mixture.epsilon(add(base, cost), ledger.delta)
             fits = over_budget or after <= book.budget.epsilon
         else:
-            freed = plan.cost(book.mixture, state.cursor, number + 1)
+            own = plan.cost(book.mixture, number, number + 1)
+            freed = add(plan.cost(book.mixture, state.cursor, number), own)
             # Another version may have held another amount: never free more than was held.
             slot, fits = Slot(number, tuple(map(min, freed, state.held))), True
-            cost = tuple(map(min, cost, plan.cost(book.mixture, number, number + 1)))
+            cost = tuple(map(min, cost, own))
         if fits:
             left = slot is None and state.on_plan
             skipped = number is not None and number > state.cursor

@@ -25,6 +25,8 @@ _MANTISSA = 53
 # Coordinates that are bounded at a time: on a CPU what a cache holds, on a device enough for the
 # three times that it is waited for to be few.
 _SLAB, _DEVICE_SLAB = 1 << 19, 1 << 26
+# Rows of at most so many are added several at once.
+_SHORT = 1 << 15
 # More than there are people. The grid of float64 sums, and of the whole numbers of secure noise,
 # is finer than 2^-18 of the norm limit up to here.
 MAX_CONTRIBUTIONS = 2**33
@@ -132,17 +134,18 @@ def _hold(part: Tensor, limit: float) -> None:
 
 
 def add_rows(total: Tensor, rows: Tensor) -> None:
-    """total += sum of rows, in the precision of total.
+    """total += sum of rows, in the precision of total; in any order, since it is exact (Rule 3).
 
-    Row by row on the CPU, and a piece at a time: torch first copies what it adds to a wider type.
+    On the CPU, long rows one by one and a piece at a time: torch first copies what it adds to a
+    wider type. Of short ones as many at once as a cache holds.
     """
-    if total.device.type == "cpu":
-        size = total.numel()
+    size = total.numel()
+    if total.device.type != "cpu":
+        total.add_(rows.sum(dim=0, dtype=total.dtype))
+    elif size <= _SHORT:
+        for part in rows.split(max(1, _SLAB // max(size, 1))):
+            total.add_(part.sum(dim=0, dtype=total.dtype))
+    else:
         for row in rows:
-            if size <= _SLAB:
-                total.add_(row)
-                continue
             for left in range(0, size, _SLAB):
                 total[left : left + _SLAB].add_(row[left : left + _SLAB])
-    else:
-        total.add_(rows.sum(dim=0, dtype=total.dtype))

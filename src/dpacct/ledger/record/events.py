@@ -14,7 +14,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, cast
 
@@ -208,7 +208,7 @@ def round_to_json(round_: Round) -> dict[str, Any]:
         "noise_multiplier": round_.noise_multiplier,
         "sampling": round_.sampling.name,
         "adjacency": str(round_.adjacency),
-        **asdict(round_.sampling),
+        **{name: getattr(round_.sampling, name) for name in _SAMPLING[round_.sampling.name]},
     }
 
 
