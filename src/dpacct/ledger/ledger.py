@@ -71,7 +71,8 @@ class Ledger:
             typical: for a new file: a round, or schedule, like those expected. It chooses the
                 orders of the adaptive bound; only tightness depends on it.
             read_only: open an existing file for looking only.
-            passing: it will be deleted with its process, so that nothing is flushed to disk.
+            passing: it will be deleted with its process, so that nothing is flushed to disk. A
+                process that is killed may leave a file that is damaged.
         Raises:
             LedgerError: the file is missing (without a budget), damaged, foreign or of a later
                 version, or it cannot be written.
@@ -88,7 +89,7 @@ class Ledger:
             create(place, budget, relation, unit, typical)
         store = Store.open(place, read_only=read_only)
         if passing:
-            store.database.connection.execute("PRAGMA synchronous=OFF")
+            store.pass_with_process()
         try:
             ledger = cls(Book(store))
             check_runs(ledger._book)

@@ -39,7 +39,7 @@ from dpacct.fl.privacy.markers import bounded, noised, scatter
 from dpacct.fl.privacy.noise import Noise, drawn_std
 from dpacct.fl.privacy.randomness import Randomness, draw_cohort, torch_seed
 from dpacct.fl.privacy.sums import add_rows, contribute, few_rows, received
-from dpacct.fl.tensors import forked_generators, one_thread
+from dpacct.fl.tensors import one_thread
 from dpacct.fl.trainers.lot_trainer import LotTrainer
 from dpacct.fl.trainers.lots import Lot, plant_examples
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer, join, plant
@@ -101,9 +101,10 @@ class Engine:
         """Of a mask's coordinates."""
         return self.layout if kept is None else self.layout.restrict(kept)
 
-    @forked_generators()
     def collect(self, state: TrainingState, draw: Draw, trainer: Trainer, chunk: int) -> Collected:
         """Train, mask, bound and sum: everything up to the noise.
+
+        Training draws from the global generators: `forked_generators` is around this.
 
         Args:
             state: the run so far, unchanged. draw: who takes part; a share of it gives its part

@@ -54,6 +54,8 @@ class RoundLoop:
         self.chooser = chooser
         self._preflight = preflight
         self._example = example
+        # Of the user's model, as of the last round.
+        self._released: Seal | None = None
 
     @property
     def engine(self) -> Engine:
@@ -166,7 +168,9 @@ class RoundLoop:
             Unsupported: something inside wrote to the user's model, which is as it was again.
         """
         model = self.rounds.model
-        released = Seal(dict(model.named_parameters()) | dict(model.named_buffers()))
+        tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+        released = Seal(tensors) if self._released is None else self._released.again(tensors)
+        self._released = released
         seed_generators(seed, self.engine.device)
         try:
             # Also where the caller has switched gradients off.

@@ -70,14 +70,22 @@ class Rounds:
     def event(self) -> Event:
         """The next round as it will be charged, read from the objects that run."""
         engine, bound = self.engine, self.state.bound
-        details: dict[str, Any] = {
+        return engine.plan.event(bound, engine.noise, self._details())
+
+    def still(self, event: Event) -> bool:
+        """Whether the next round would be charged as this event, read from the same objects."""
+        engine, bound = self.engine, self.state.bound
+        return engine.plan.still(event, bound, engine.noise, self._details())
+
+    def _details(self) -> dict[str, Any]:
+        engine, bound = self.engine, self.state.bound
+        return {
             "round": self.state.round + 1,
             "method": engine.method.name or type(engine.method).__name__,
             "bound": type(bound).__name__,
             "clip_norm": bound.clip_norm,
             "cohort_size": engine.plan.cohort_size,
         }
-        return engine.plan.event(bound, engine.noise, details)
 
     def open(self) -> OpenRound:
         """Reserve the next round, and draw who takes part in it.

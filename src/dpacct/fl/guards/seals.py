@@ -34,6 +34,22 @@ class Seal:
             masters = {name: value.detach().clone() for name, value in tensors.items()}
         self._sealed = [(name, _Sealed(tensors[name], masters[name])) for name in tensors]
 
+    def again(self, tensors: Mapping[str, Tensor]) -> Seal:
+        """A seal of tensors as they are now; this one, if it is of the same in the same places.
+
+        Args:
+            tensors: by name. The masters of this seal, which it made itself, are overwritten.
+        """
+        names = [name for name, _ in self._sealed]
+        same = names == list(tensors) and all(
+            sealed.lies_there(tensors[name]) for name, sealed in self._sealed
+        )
+        if not same:
+            return Seal(tensors)
+        for _, sealed in self._sealed:
+            sealed.renew()
+        return self
+
     def broken(self) -> str | None:
         """Name of a tensor that is no longer what it was; None where all are."""
         asked: list[tuple[str, Tensor]] = []
@@ -65,10 +81,27 @@ class _Sealed:
 
     def __init__(self, tensor: Tensor, master: Tensor) -> None:
         self.tensor, self.master = tensor, master
+        self._look()
+        self.same = _comparison(tensor, master)
+
+    def _look(self) -> None:
+        tensor = self.tensor
         self._face = _face(tensor)
         self._grad = tensor.grad if tensor.is_leaf else None
         self._notes = list(vars(tensor).values())
-        self.same = _comparison(tensor, master)
+
+    def lies_there(self, tensor: Tensor) -> bool:
+        """Whether a tensor is this one, where it lay: then `same` still reads its memory."""
+        where = tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+        # The comparison keeps the memory alive: no other can have come to lie there.
+        there = tensor is self.tensor and where == (self._face[0], *self._face[2:5])
+        # A master that was made in inference mode can be written to there alone.
+        return there and self.master.is_inference() == torch.is_inference_mode_enabled()
+
+    def renew(self) -> None:
+        """Take the tensor as it is now for what it has to stay."""
+        self.master.copy_(self.tensor.detach())
+        self._look()
 
     def face_is_whole(self) -> bool:
         """Whether it is the same as far as can be told without reading it."""

@@ -116,6 +116,16 @@ class Store:
         with translated(self.path):
             self._rows().add(entry, closes)
 
+    def pass_with_process(self) -> None:
+        """Write without flushing from here on: the file will be deleted with its process.
+
+        What undoes a write is kept in memory, too: making and deleting a file for it takes longer
+        than the write, and nobody goes on with such a ledger when its process was killed.
+        """
+        with translated(self.path):
+            self.database.connection.execute("PRAGMA synchronous=OFF")
+            self.database.connection.execute("PRAGMA journal_mode=MEMORY")
+
     def witness(self) -> Witness | None:
         """What the witness beside the file says; None if there is none, or was none to open."""
         place = self.database.place
