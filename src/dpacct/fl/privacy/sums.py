@@ -82,8 +82,11 @@ def _contribute_few(
     """As `contribute`, of so few rows that they stay in a cache from the first norm to the grid."""
     rows = at_least_single(rows)
     norms = row_norms(rows)
-    bad = ~torch.isfinite(norms)
-    if bool(bad.any()):
+    # No norm is negative: a finite sum has finite parts.
+    if math.isfinite(float(norms.sum())):
+        bad = torch.zeros(len(norms), dtype=torch.bool, device=norms.device)
+    else:
+        bad = ~torch.isfinite(norms)
         rows = torch.where(bad.unsqueeze(1), 0.0, rows)
         norms = torch.where(bad, 0.0, norms)
     inside = at_least_single(bound.apply(rows, norms, layout, MARGIN)).contiguous()
@@ -123,9 +126,10 @@ def _on_grid(rows: Tensor, bound: Bound, layout: Layout, contributions: int) -> 
 def _hold(part: Tensor, limit: float) -> None:
     """Shorten what is longer than the limit, in place; a bound that keeps its word has none."""
     norms = row_norms(part)
-    long = ~(norms <= limit * (1 - MARGIN / 2))
-    if not bool(long.any()):
+    short = norms <= limit * (1 - MARGIN / 2)
+    if bool(short.all()):
         return
+    long = ~short
     found, lengths = part[long], norms[long]
     finite = torch.isfinite(lengths)
     found = torch.where(finite.unsqueeze(1), found, 0.0)
