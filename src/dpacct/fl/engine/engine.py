@@ -239,19 +239,20 @@ class Engine:
         """The next state, from the release and public state; code of a method has copies alone."""
         # Rule 3.
         public, kept = split(state.server_state)
-        if _moves_plainly(self.method):
+        plainly = _moves_plainly(self.method)
+        if plainly:
             moved, told = self.method.server(state.params, release.mean, public)
         else:
             mean = release.mean.map(torch.clone)
             noised_mean = self.method.post(mean, copies(public))
             moved, told = self.method.server(copies(state.params), noised_mean, copies(public))
         params, server_state = optimized(self.server, state.params, moved, told, copies(kept))
-        bound = state.bound
+        after, bound = {name: params[name] for name in self.layout.names}, state.bound
         if isinstance(bound, AdaptiveClip) and release.indicator_sum is not None:
             bound = bound.adapt(release.indicator_sum, self.plan.cohort_size)
         return TrainingState(
             state.round + 1,
-            copies({name: params[name] for name in self.layout.names}),
+            after if plainly else copies(after),
             copies(server_state),
             state.client_states,
             bound,

@@ -17,6 +17,8 @@ from dpacct.fl.tensors import truths
 
 _WHOLE_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _WORD = 8
+# Bytes that are compared in less time than an operation of numpy takes to begin.
+_FEW = 1 << 12
 
 
 class Seal:
@@ -134,6 +136,8 @@ def _comparison(tensor: Tensor, master: Tensor) -> Callable[[], bool | Tensor]:
         return lambda: torch.all(now == then)
     # The face has shown that the tensor lies where it lay: the array still shares its memory.
     ours, theirs = now.numpy(), then.numpy()
+    if ours.nbytes <= _FEW:
+        return lambda: ours.tobytes() == theirs.tobytes()
     return lambda: not (ours != theirs).any()
 
 
