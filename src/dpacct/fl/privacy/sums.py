@@ -147,8 +147,9 @@ def add_rows(total: Tensor, rows: Tensor) -> None:
     if total.device.type != "cpu":
         total.add_(rows.sum(dim=0, dtype=total.dtype))
     elif size <= _SHORT:
-        for part in rows.split(max(1, _SLAB // max(size, 1))):
-            total.add_(part.sum(dim=0, dtype=total.dtype))
+        step = max(1, _SLAB // max(size, 1))
+        for top in range(0, len(rows), step):
+            total.add_(rows[top : top + step].sum(dim=0, dtype=total.dtype))
     else:
         for row in rows:
             for left in range(0, size, _SLAB):

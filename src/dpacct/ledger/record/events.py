@@ -148,7 +148,7 @@ def checked_details(details: Mapping[str, Any]) -> dict[str, Any]:
         InvalidParameter: it is not JSON, holds NaN, infinity or half a surrogate pair, is nested
             more than `MAX_DEPTH` deep, or is longer than `MAX_DETAILS`.
     """
-    if type(details) is dict and not details:
+    if isinstance(details, Mapping) and not details:
         return {}
     rule = (
         f"details are a JSON object of at most {MAX_DETAILS} characters, nested at most "
