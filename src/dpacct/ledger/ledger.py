@@ -71,8 +71,7 @@ class Ledger:
             typical: for a new file: a round, or schedule, like those expected. It chooses the
                 orders of the adaptive bound; only tightness depends on it.
             read_only: open an existing file for looking only.
-            passing: it will be deleted with its process, so that nothing is flushed to disk. A
-                process that is killed may leave a file that is damaged.
+            passing: it will be deleted with its process, so that nothing is flushed to disk.
         Raises:
             LedgerError: the file is missing (without a budget), damaged, foreign or of a later
                 version, or it cannot be written.

@@ -239,8 +239,7 @@ class Engine:
         """The next state, from the release and public state; code of a method has copies alone."""
         # Rule 3.
         public, kept = split(state.server_state)
-        plainly = _moves_plainly(self.method)
-        if plainly:
+        if plainly := _moves_plainly(self.method):
             moved, told = self.method.server(state.params, release.mean, public)
         else:
             mean = release.mean.map(torch.clone)
