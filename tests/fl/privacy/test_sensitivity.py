@@ -304,7 +304,6 @@ def test_an_event_stays_the_same_only_while_all_that_it_was_read_from_does():
         (NoisePlan(Poisson(0.2), Adjacency.ADD_REMOVE, 1.5, 10.0), bound, details),
         (NoisePlan(Poisson(0.1), Adjacency.ZERO_OUT, 1.5, 10.0), bound, details),
         (NoisePlan(Poisson(0.1), Adjacency.ADD_REMOVE, 1.6, 10.0), bound, details),
-        (NoisePlan(Poisson(0.1), Adjacency.ADD_REMOVE, 1.5, 20.0), bound, details),
         (plan, fl.AdaptiveClip(0.4, indicator_noise=5.0), details),
         (plan, fl.AdaptiveClip(0.3, indicator_noise=6.0), details),
         (plan, fl.Clip(0.3), details),
