@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -314,3 +315,14 @@ def test_an_event_stays_the_same_only_while_all_that_it_was_read_from_does():
         assert not other.still(event, limit, fl.GaussianNoise(), said)
         assert other.event(limit, fl.GaussianNoise(), said) != event
     assert not plan.still(event, bound, fl.SecureGaussianNoise(), details)
+    main, indicator = event.releases
+    for releases in (
+        (main,),
+        (replace(main, noise_multiplier=9.0), indicator),
+        (main, replace(indicator, noise_multiplier=9.0)),
+        (replace(main, sensitivity=0.1), indicator),
+    ):
+        changed = replace(event, releases=releases)
+        assert not plan.still(changed, bound, fl.GaussianNoise(), details)
+    lower = replace(event, round=replace(event.round, noise_multiplier=1.4))
+    assert not plan.still(lower, bound, fl.GaussianNoise(), details)
