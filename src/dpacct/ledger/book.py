@@ -45,6 +45,8 @@ class Book:
         # Entries never change, so that these need to be read once; totals only in the past.
         self.starts: dict[int, tuple[Start, Plan | None]] = {}
         self._states: dict[int, tuple[LedgerState, RunState]] | None = None
+        # The entry that was written here last, and what is in it.
+        self._last: tuple[Entry, tuple[LedgerState, RunState]] | None = None
         if known is None:
             self.opening = self.named(read_opening, store.entry(1))
             store.head()
@@ -263,7 +265,9 @@ class Book:
             LedgerError: there is no such run, or its totals are more than those of all runs.
         """
         head = self.store.head()
-        ledger, latest = self.totals(head)
+        # An entry is what its text says: one that is on disk as it was written need not be parsed.
+        known = self._last is not None and self._last[0] == head
+        ledger, latest = self._last[1] if self._last and known else self.totals(head)
         state = latest if latest is not None and head.run == run else self.run_state(run)
         if not state.within(ledger):
             raise LedgerError(
@@ -284,6 +288,7 @@ class Book:
         """Write the entry that follows ``previous``, inside a transaction of the store."""
         entry = new_entry(previous, kind, run, data, state_to_json(ledger, state))
         self.store.append(entry, closes)
+        self._last = entry, (ledger, state)
         return entry
 
 

@@ -46,6 +46,11 @@ class Reservation(NamedTuple):
     skipped: bool
 
 
+def anything(state: RunState) -> None:
+    """Refuses no round."""
+    del state
+
+
 def reserve(
     book: Book,
     run: int,
@@ -54,8 +59,14 @@ def reserve(
     standing: Callable[[], Standing],
     *,
     over_budget: bool = False,
+    asks: Callable[[RunState], None] = anything,
 ) -> Reservation:
     """Charge a round and put it on disk; ``standing`` and ``over_budget`` as for `start_run`.
+
+    Args:
+        book, run, plan, event: what is charged, and to whom.
+        standing, over_budget: as for `start_run`.
+        asks: refuses the round, by an error, for what its run has spent before.
 
     Raises:
         BudgetExceeded: it does not fit; nothing is written.
@@ -67,6 +78,7 @@ def reserve(
     cost = book.mixture.cost(charged)
     with book.store.writing():
         head, ledger, state = book.open_run(run)
+        asks(state)
         adjacency = book.adjacency_with(ledger, charged.adjacency)
         number = plan.covering(charged, state.cursor) if plan and state.on_plan else None
         slot: Slot | None = None
@@ -76,10 +88,11 @@ def reserve(
             after = book.mixture.epsilon(add(base, cost), ledger.delta)
             fits = over_budget or after <= book.budget.epsilon
         else:
-            freed = plan.cost(book.mixture, state.cursor, number + 1)
+            own = plan.cost(book.mixture, number, number + 1)
+            freed = add(plan.cost(book.mixture, state.cursor, number), own)
             # Another version may have held another amount: never free more than was held.
             slot, fits = Slot(number, tuple(map(min, freed, state.held))), True
-            cost = tuple(map(min, cost, plan.cost(book.mixture, number, number + 1)))
+            cost = tuple(map(min, cost, own))
         if fits:
             left = slot is None and state.on_plan
             skipped = number is not None and number > state.cursor
@@ -120,9 +133,11 @@ def left_behind(book: Book, run: int, event: Event) -> Reservation | None:
     return Reservation(last.number, run, (), slot, skipped=False)
 
 
-def commit(book: Book, reservation: Reservation, details: dict[str, Any]) -> None:
+def commit(book: Book, reservation: Reservation, details: dict[str, Any]) -> RunState:
     """Note that the round's noisy value may leave now.
 
+    Returns:
+        The totals of its run, this round included.
     Raises:
         LedgerError: the round was committed or abandoned before, its turn is over, or the file
             cannot be written.
@@ -134,6 +149,7 @@ def commit(book: Book, reservation: Reservation, details: dict[str, Any]) -> Non
         data = {"round": reservation.number} | ({"details": details} if details else {})
         run = reservation.run
         book.append(head, "commit", run, data, ledger, state, reservation.number)
+    return state
 
 
 def abandon(book: Book, reservation: Reservation, reason: str) -> None:

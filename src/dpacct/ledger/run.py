@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,14 @@ from dpacct.ledger.book import Book
 from dpacct.ledger.readings import Guarantee, Reader
 from dpacct.ledger.record.events import Event, checked_details
 from dpacct.ledger.record.state import RunState
-from dpacct.ledger.reservation import Reservation, abandon, commit, left_behind, reserve
+from dpacct.ledger.reservation import (
+    Reservation,
+    abandon,
+    anything,
+    commit,
+    left_behind,
+    reserve,
+)
 from dpacct.rounds import Round, Schedule
 
 
@@ -28,6 +35,7 @@ class Ticket:
     Attributes:
         number: of its entry in the ledger.
         event: what was reserved.
+        totals: of its run, as of its commit; None before that.
     """
 
     def __init__(self, book: Book, reservation: Reservation, event: Event) -> None:
@@ -37,6 +45,7 @@ class Ticket:
         self._state = "reserved"
         self.number = reservation.number
         self.event = event
+        self.totals: RunState | None = None
 
     @property
     def state(self) -> str:
@@ -69,7 +78,7 @@ class Ticket:
         kept = checked_details({} if details is None else details)
         # Whatever happens now, it cannot be abandoned any more.
         self._state = "drawn"
-        commit(self._book, self._reservation, kept)
+        self.totals = commit(self._book, self._reservation, kept)
         self._state = "committed"
 
     def abandon(self, reason: str) -> None:
@@ -168,7 +177,9 @@ class Run:
         """What kind of claim `epsilon` is."""
         return self._readings.now().run_guarantee(self.id)
 
-    def reserve(self, event: Event | Round) -> Ticket:
+    def reserve(
+        self, event: Event | Round, *, asks: Callable[[RunState], None] = anything
+    ) -> Ticket:
         """Charge a round, before any data is touched; it is on disk when this returns.
 
         A round that the plan's next one covers (same scheme, at least its noise, at most its rate)
@@ -177,13 +188,16 @@ class Run:
 
         Args:
             event: the round with all that it releases.
+            asks: refuses the round, by an error, for what the run has spent before. It is called
+                in the transaction that charges the round.
         Raises:
             BudgetExceeded: it does not fit; says what is left, what it needs, and what would fit.
             InvalidParameter: its adjacency is not the ledger's.
             LedgerError: the run is finished, or the file cannot be written. Nothing counts then.
         """
         whole = event if isinstance(event, Event) else Event(event)
-        reservation = reserve(self._book, self.id, self._plan, whole, self._readings.standing)
+        standing = self._readings.standing
+        reservation = reserve(self._book, self.id, self._plan, whole, standing, asks=asks)
         return Ticket(self._book, reservation, whole)
 
     def take_over(self, event: Event | Round) -> Ticket | None:

@@ -131,6 +131,41 @@ def test_parameters_of_another_kind_are_refused(change, words, tmp_path):
     assert not path.exists()
 
 
+def test_code_behind_the_noise_has_copies_however_it_came_there():
+    class Mine(Method):
+        def server(self, params, noised, server_state):
+            return hold(params, noised, server_state)
+
+    class Late(Method):
+        def post(self, noised, server_state):
+            return keep(noised)
+
+    kept: list[torch.Tensor] = []
+
+    def keep(noised):
+        kept.append(noised.vector)
+        return noised
+
+    def hold(params, noised, server_state):
+        kept.extend([*params.values(), noised.vector])
+        return Method.server(put, params, noised, server_state)
+
+    class Plain(Method):
+        pass
+
+    put: Any = Plain()
+    put.server = hold
+    for method in (Mine(), Late(), put):
+        kept.clear()
+        with federation(linear(), make_clients([4]), method=method, preflight=False) as run:
+            report = run.run()
+            assert report is not None
+            state = run.player.state
+            ours = [*state.params.values(), state.released]
+        assert kept
+        assert not {value.data_ptr() for value in kept} & {value.data_ptr() for value in ours}
+
+
 def test_a_method_that_keeps_the_last_client_where_nobody_looks_is_refused(monkeypatch, tmp_path):
     class Kept(Method):
         def local_update(self, delta, client_state, context):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -19,6 +20,7 @@ from dpacct.fl.privacy.bounds import check_limits, clip_rows
 from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.randomness import Seeded, expected_cohort
 from dpacct.fl.privacy.secure_noise import grid_exponent
+from dpacct.fl.privacy.sums import add_rows, contribute
 from dpacct.rounds import Adjacency, Full, Poisson, Uniform
 
 LAYOUT = Layout(("a", "b", "c"), tuple(torch.Size([n]) for n in (5, 24, 1)), (5, 24, 1))
@@ -261,3 +263,66 @@ def test_more_clients_than_a_sum_can_hold_are_refused():
 def test_an_alpha_out_of_range_is_refused(alpha):
     with pytest.raises(InvalidParameter, match="alpha"):
         fl.SmoothedNormalization(alpha)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 1 << 15, (1 << 15) + 1, (1 << 19) + 3])
+@pytest.mark.parametrize("count", [0, 1, 3, 40])
+def test_sums_are_exact_for_short_and_long_rows(size, count):
+    generator = torch.Generator().manual_seed(size + count)
+    # On a grid with room for all of them, as bounded rows are.
+    rows = torch.randint(-(2**24), 2**24, (count, size), generator=generator).float() * 2.0**-40
+    total = torch.full((size,), 2.0**-40, dtype=torch.float64)
+    add_rows(total, rows)
+    whole = (rows.double() * 2.0**40).long().sum(dim=0) + 1
+    assert torch.equal((total * 2.0**40).long(), whole)
+    exact = torch.zeros(size, dtype=torch.int64)
+    add_rows(exact, (rows.double() * 2.0**40).long())
+    assert torch.equal(exact, whole - 1)
+
+
+def test_one_row_that_is_not_finite_is_zero_and_leaves_the_others_alone():
+    bound = fl.Clip(1.0)
+    for odd in (math.nan, math.inf, -math.inf):
+        rows = torch.randn(5, SIZE, generator=torch.Generator().manual_seed(3))
+        clean, _, none = contribute(rows.clone(), bound, LAYOUT, 100)
+        rows[2, 4] = odd
+        found, norms, bad = contribute(rows, bound, LAYOUT, 100)
+        assert bad.tolist() == [False, False, True, False, False]
+        assert not bool(none.any())
+        assert norms[2] == 0
+        assert not bool(found[2].any())
+        kept = [0, 1, 3, 4]
+        assert torch.equal(found[kept], clean[kept])
+
+
+def test_an_event_stays_the_same_only_while_all_that_it_was_read_from_does():
+    plan = NoisePlan(Poisson(0.1), Adjacency.ADD_REMOVE, 1.5, 10.0)
+    bound, details = fl.AdaptiveClip(0.3, indicator_noise=5.0), {"round": 1, "clip_norm": 0.3}
+    event = plan.event(bound, fl.GaussianNoise(), details)
+    assert plan.still(event, bound, fl.GaussianNoise(), details)
+    assert plan.event(bound, fl.GaussianNoise(), details) == event
+    others = [
+        (NoisePlan(Poisson(0.2), Adjacency.ADD_REMOVE, 1.5, 10.0), bound, details),
+        (NoisePlan(Poisson(0.1), Adjacency.ZERO_OUT, 1.5, 10.0), bound, details),
+        (NoisePlan(Poisson(0.1), Adjacency.ADD_REMOVE, 1.6, 10.0), bound, details),
+        (plan, fl.AdaptiveClip(0.4, indicator_noise=5.0), details),
+        (plan, fl.AdaptiveClip(0.3, indicator_noise=6.0), details),
+        (plan, fl.Clip(0.3), details),
+        (plan, bound, details | {"round": 2}),
+        (plan, bound, {"round": 1}),
+    ]
+    for other, limit, said in others:
+        assert not other.still(event, limit, fl.GaussianNoise(), said)
+        assert other.event(limit, fl.GaussianNoise(), said) != event
+    assert not plan.still(event, bound, fl.SecureGaussianNoise(), details)
+    main, indicator = event.releases
+    for releases in (
+        (main,),
+        (replace(main, noise_multiplier=9.0), indicator),
+        (main, replace(indicator, noise_multiplier=9.0)),
+        (replace(main, sensitivity=0.1), indicator),
+    ):
+        changed = replace(event, releases=releases)
+        assert not plan.still(changed, bound, fl.GaussianNoise(), details)
+    lower = replace(event, round=replace(event.round, noise_multiplier=1.4))
+    assert not plan.still(lower, bound, fl.GaussianNoise(), details)

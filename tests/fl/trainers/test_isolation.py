@@ -333,6 +333,55 @@ def test_seals_hold_for_every_type_and_layout(value):
         assert not bool((value == 5).any())
 
 
+def test_a_renewed_seal_is_one_of_the_tensors_as_they_are_now():
+    value, other = torch.zeros(3, 4), torch.zeros(2000)
+    tensors = {"value": value, "other": other}
+    seal = Seal(tensors)
+    for number, tensor in enumerate((value, other), start=1):
+        tensor.add_(1)
+        assert seal.broken() is not None
+        assert seal.again(tensors) is seal
+        assert seal.broken() is None
+        # Past torch's counter of writes: the bytes alone show it.
+        tensor.numpy()[..., -1] = 7
+        assert seal.broken() == ("value" if number == 1 else "other")
+        seal.restore()
+        assert float(tensor.flatten()[-1]) == 1
+        seal = seal.again(tensors)
+        assert seal.broken() is None
+
+
+def test_a_seal_of_what_lies_elsewhere_is_made_anew():
+    value = torch.zeros(3, 4)
+    seal = Seal({"value": value})
+    changes: list[Callable[[Tensor], Any]] = [
+        lambda value: setattr(value, "data", torch.ones(3, 4)),
+        lambda value: value.t_(),
+        lambda value: value.resize_(2, 2),
+        lambda value: torch.utils.swap_tensors(value, torch.full_like(value, 3.0)),
+    ]
+    for change in changes:
+        change(value)
+        before, seal = seal, seal.again({"value": value})
+        assert seal is not before
+        assert seal.broken() is None
+        value.numpy()[...] += 1
+        assert seal.broken() == "value"
+    assert seal.again({"another": value}) is not seal
+    assert seal.again({"value": value.clone()}) is not seal
+    assert seal.again({"value": value, "more": value}) is not seal
+
+
+def test_a_seal_from_inference_mode_is_made_anew_outside_of_it():
+    value = torch.zeros(3)
+    with torch.inference_mode():
+        seal = Seal({"value": value})
+        assert seal.again({"value": value}) is seal
+    outside = seal.again({"value": value})
+    assert outside is not seal
+    assert outside.again({"value": value}) is outside
+
+
 def test_a_watch_says_what_changed():
     class Note:
         count = 0

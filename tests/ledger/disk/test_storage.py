@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
+
 import pytest
 
 from dpacct import Budget, Ledger, LedgerError, Poisson, Round
+from dpacct.ledger.record.state import RunState
 
 BUDGET = Budget(8, 1e-5)
 ROUND = Round(1.3, Poisson(0.1))
@@ -54,3 +58,82 @@ def test_entries_written_while_they_are_read_are_left_out(
         run.reserve(ROUND).commit()
     assert seen == [1, 2, 3, 4]
     assert [e.number for e, _ in ledger._book.store.entries(9)] == [10, 11, 12]
+
+
+# What a write reads once
+
+
+def test_a_write_sees_what_it_has_written(ledger: Ledger) -> None:
+    run = ledger.start_run("one")
+    store = ledger._book.store
+    with store.writing(joint=True):
+        before = store.head()
+        assert store.head() is before
+        ticket = run.reserve(ROUND)
+        assert (store.head().number, store.head().kind) == (ticket.number, "reserve")
+        assert store.entry(before.number) == before
+    assert store.head() is not store.head()
+
+
+def test_what_a_write_has_read_ends_with_it(ledger: Ledger) -> None:
+    run = ledger.start_run("one")
+    store = ledger._book.store
+    with suppress(KeyError), store.writing(joint=True):
+        ledger._book.resume_run(run.id)
+        assert store.head().kind == "resume"
+        raise KeyError
+    assert store.head().kind == "run"
+    ledger._book.resume_run(run.id)
+    assert ledger.verify().sound
+
+
+def test_totals_that_somebody_else_wrote_are_read(path: Path) -> None:
+    with Ledger.open(path, BUDGET) as one, Ledger.open(path) as two:
+        ours, theirs = one.start_run("ours"), two.start_run("theirs")
+        for _ in range(3):
+            ours.reserve(ROUND).commit()
+            theirs.reserve(ROUND).commit()
+        states = [(book.state(), book.run_state(1)) for book in (one._book, two._book)]
+        assert states[0] == states[1]
+        assert one._book.state().rounds == 6
+        assert one.verify().sound
+
+
+def test_totals_are_of_the_entry_on_disk_not_of_one_that_was_undone(ledger: Ledger) -> None:
+    run = ledger.start_run("one")
+    with suppress(KeyError), ledger._book.store.writing(joint=True):
+        run.reserve(ROUND)
+        raise KeyError
+    assert run.rounds == 0
+    ticket = run.reserve(ROUND)
+    ticket.commit()
+    assert ticket.totals == run.totals()
+    assert (run.rounds, run.committed) == (1, 1)
+    assert ledger.verify().sound
+
+
+def test_a_round_may_be_refused_for_what_its_run_has_spent(ledger: Ledger) -> None:
+    run, seen = ledger.start_run("one"), []
+
+    def twice(state: RunState) -> None:
+        seen.append(state.rounds)
+        if state.rounds == 2:
+            raise KeyError
+
+    for _ in range(2):
+        run.reserve(ROUND, asks=twice).commit()
+    head = ledger._book.store.head()
+    with pytest.raises(KeyError):
+        run.reserve(ROUND, asks=twice)
+    assert seen == [0, 1, 2]
+    assert ledger._book.store.head() == head
+    run.reserve(ROUND).commit()
+
+
+def test_a_ledger_that_is_kept_can_undo_a_write_after_its_process_is_gone(path: Path) -> None:
+    for passing, mode in ((False, "delete"), (True, "memory"), (False, "delete")):
+        with Ledger.open(path, BUDGET, passing=passing) as ledger:
+            connection = ledger._book.store.database.connection
+            assert connection.execute("PRAGMA journal_mode").fetchone() == (mode,)
+            ledger.start_run("one").reserve(ROUND).commit()
+        assert [file.name for file in path.parent.iterdir() if "journal" in file.name] == []

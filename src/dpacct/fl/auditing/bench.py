@@ -31,7 +31,7 @@ from dpacct.fl.privacy.noise_checks import (
     wrong_std,
 )
 from dpacct.fl.privacy.randomness import Seeded
-from dpacct.fl.tensors import norm
+from dpacct.fl.tensors import forked_generators, norm
 from dpacct.fl.trainers.chooser import ONE_BY_ONE, TrainerChooser
 from dpacct.fl.trainers.tasks import Trainer
 from dpacct.rounds import Adjacency
@@ -43,7 +43,8 @@ def collect(
     engine: Engine, state: TrainingState, cohort: Sequence[int], trainer: Trainer
 ) -> Collected:
     """The sums of a round to which just these clients come."""
-    return engine.collect(state, engine.draw_for(cohort), trainer, _CHUNK)
+    with forked_generators():
+        return engine.collect(state, engine.draw_for(cohort), trainer, _CHUNK)
 
 
 class Bench:

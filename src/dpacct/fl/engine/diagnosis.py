@@ -26,8 +26,8 @@ def diagnose(
     """
     total = found.total
     norms = torch.cat([total.new_zeros(0, dtype=torch.float64), *found.norms])
-    dropped = torch.stack([total.new_zeros(()).double(), *(n.double() for n in found.dropped)])
-    few = [norm(total.double()), dropped.sum()]
+    dropped = torch.stack([total.new_zeros((), dtype=torch.int64), *found.dropped])
+    few = [norm(total.double()), dropped.sum().double()]
     if len(norms):
         # What a method has projected onto the ball lies on its edge, up to rounding.
         over = norms > bound.clip_norm * (1 + _ROUNDING)

@@ -31,7 +31,7 @@ from dpacct.fl.examples import Examples
 from dpacct.fl.layout import Layout, State, copies
 from dpacct.fl.local.batches import chunks
 from dpacct.fl.local.sgd import SGD
-from dpacct.fl.methods.protocol import Method, overrides
+from dpacct.fl.methods.protocol import Method, moves_plainly, overrides
 from dpacct.fl.methods.server_optimizers import ServerOptimizer, optimized, split
 from dpacct.fl.privacy.adaptive_clip import INDICATOR_NORM, AdaptiveClip
 from dpacct.fl.privacy.charge import NoisePlan
@@ -40,7 +40,7 @@ from dpacct.fl.privacy.noise import Noise, drawn_std
 from dpacct.fl.privacy.randomness import Randomness, draw_cohort, torch_seed
 from dpacct.fl.privacy.sums import add_rows, contribute, few_rows, received
 from dpacct.fl.surroundings import undisturbed
-from dpacct.fl.tensors import forked_generators, one_thread
+from dpacct.fl.tensors import one_thread
 from dpacct.fl.trainers.lot_trainer import LotTrainer
 from dpacct.fl.trainers.lots import Lot, plant_examples
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer, join, plant
@@ -106,9 +106,10 @@ class Engine:
         """Of a mask's coordinates."""
         return self.layout if kept is None else self.layout.restrict(kept)
 
-    @forked_generators()
     def collect(self, state: TrainingState, draw: Draw, trainer: Trainer, chunk: int) -> Collected:
         """Train, mask, bound and sum: everything up to the noise.
+
+        Training draws from the global generators: `forked_generators` is around this.
 
         Args:
             state: the run so far, unchanged. draw: who takes part; a share of it gives its part
@@ -243,19 +244,22 @@ class Engine:
 
     @undisturbed()
     def apply(self, state: TrainingState, release: Released) -> TrainingState:
-        """The next state, from the release and public state; the method has copies alone."""
+        """The next state, from the release and public state; code of a method has copies alone."""
         # Rule 3.
-        mean = release.mean.map(torch.clone)
         public, kept = split(state.server_state)
-        noised_mean = self.method.post(mean, copies(public))
-        moved, told = self.method.server(copies(state.params), noised_mean, copies(public))
+        if plainly := moves_plainly(self.method):
+            moved, told = self.method.server(state.params, release.mean, public)
+        else:
+            mean = release.mean.map(torch.clone)
+            noised_mean = self.method.post(mean, copies(public))
+            moved, told = self.method.server(copies(state.params), noised_mean, copies(public))
         params, server_state = optimized(self.server, state.params, moved, told, copies(kept))
-        bound = state.bound
+        after, bound = {name: params[name] for name in self.layout.names}, state.bound
         if isinstance(bound, AdaptiveClip) and release.indicator_sum is not None:
             bound = bound.adapt(release.indicator_sum, self.plan.cohort_size)
         return TrainingState(
             state.round + 1,
-            copies({name: params[name] for name in self.layout.names}),
+            after if plainly else copies(after),
             copies(server_state),
             state.client_states,
             bound,

@@ -57,6 +57,8 @@ class RoundLoop:
         self._settings: dict[str, str] = {}
         self._preflight = preflight
         self._example = example
+        # Of the user's model, as of the last round.
+        self._released: Seal | None = None
 
     @property
     def engine(self) -> Engine:
@@ -179,7 +181,9 @@ class RoundLoop:
             Unsupported: something inside wrote to the user's model, which is as it was again.
         """
         model = self.rounds.model
-        released = Seal(dict(model.named_parameters()) | dict(model.named_buffers()))
+        tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+        released = Seal(tensors) if self._released is None else self._released.again(tensors)
+        self._released = released
         seed_generators(seed, self.engine.device)
         try:
             with arithmetic(self.engine.local.precision):

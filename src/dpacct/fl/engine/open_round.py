@@ -40,8 +40,8 @@ class RunInProgress(Protocol):
     planned: int
     not_private_because: str | None
 
-    def event(self) -> Event:
-        """The next round as it will be charged."""
+    def still(self, event: Event) -> bool:
+        """Whether the next round would be charged as this event."""
         ...
 
     def write_model(self) -> None:
@@ -268,7 +268,7 @@ class OpenRound:
         rounds, engine, state = self._rounds, self._engine, self._state
         check_limits(state.bound, engine.kept_layout(self.found.kept))
         changed = rounds.engine is not engine or rounds.state is not state
-        if changed or rounds.event() != self._event:
+        if changed or not rounds.still(self._event):
             raise Unsupported("the bound or the noise changed while clients trained: no release")
 
     def _require_open(self) -> None:

@@ -21,7 +21,7 @@ from dpacct.fl.engine.states import Draw, TrainingState
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.privacy.randomness import Seeded
-from dpacct.fl.tensors import norm, same_numbers, seed_generators
+from dpacct.fl.tensors import forked_generators, norm, same_numbers, seed_generators
 from dpacct.fl.trainers.again import taken_again
 from dpacct.fl.trainers.choice import Choice, Chooser
 from dpacct.fl.trainers.examples import Kind, Maker, made_up, usual_kind
@@ -165,7 +165,8 @@ class _Worlds:
         """
         engine, state = self._engines[0], self._state
         for _ in range(2):
-            found = engine.collect(state, self._draw(engine), trainer, len(_SIZES))
+            with forked_generators():
+                found = engine.collect(state, self._draw(engine), trainer, len(_SIZES))
             # As many as are planned, so that shares of the noise suffice.
             found.arrived = max(found.arrived, math.ceil(engine.plan.cohort_size))
             release = engine.release(state, found)
@@ -174,7 +175,8 @@ class _Worlds:
             seed_generators(0, engine.device)
             after = engine.apply(state, release)
             other = self._engines[2]
-            other.collect(state, self._draw(other), trainer, len(_SIZES))
+            with forked_generators():
+                other.collect(state, self._draw(other), trainer, len(_SIZES))
             seed_generators(0, engine.device)
             strange = other.apply(state, release)
             _check_same(after, strange)

@@ -74,14 +74,22 @@ class Rounds:
     def event(self) -> Event:
         """The next round as it will be charged, read from the objects that run."""
         engine, bound = self.engine, self.state.bound
-        details: dict[str, Any] = {
+        return engine.plan.event(bound, engine.noise, self._details())
+
+    def still(self, event: Event) -> bool:
+        """Whether the next round would be charged as this event, read from the same objects."""
+        engine, bound = self.engine, self.state.bound
+        return engine.plan.still(event, bound, engine.noise, self._details())
+
+    def _details(self) -> dict[str, Any]:
+        engine, bound = self.engine, self.state.bound
+        return {
             "round": self.state.round + 1,
             "method": engine.method.name or type(engine.method).__name__,
             "bound": type(bound).__name__,
             "clip_norm": bound.clip_norm,
             "cohort_size": engine.plan.cohort_size,
         }
-        return engine.plan.event(bound, engine.noise, details)
 
     @undisturbed()
     def open(self) -> OpenRound:
@@ -121,9 +129,11 @@ class Rounds:
 
     def write_model(self) -> None:
         """Copy the released parameters into the model."""
+        # Looking each of them up by its name takes longer than the copies.
+        own = dict(self.model.named_parameters())
         with torch.no_grad():
             for name, value in self.state.params.items():
-                self.model.get_parameter(name).copy_(value)
+                own[name].copy_(value)
 
     def _check_model(self) -> None:
         """Refuse a model that cannot take up the next release."""

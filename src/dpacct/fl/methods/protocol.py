@@ -143,3 +143,9 @@ class Method(Protocol):
 def overrides(method: Method, member: str) -> bool:
     """Whether a method has its own version of a member."""
     return getattr(type(method), member, None) is not getattr(Method, member)
+
+
+def moves_plainly(method: Method) -> bool:
+    """Whether what follows the noise is `Method`'s own, whatever was put into the object."""
+    own = (method.post, method.server)
+    return [getattr(member, "__func__", None) for member in own] == [Method.post, Method.server]

@@ -12,16 +12,18 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from dpacct.budget import Budget, Interval, Spent
+from dpacct.budget import Budget, Spent
 from dpacct.calibration.calibrate import calibrate
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, NotConverged
+from dpacct.fl.privacy.plan_use import check_plan_goes_on, spent_on
 from dpacct.fl.privacy.resuming import Saved, check_run
 from dpacct.ledger import Event, Ledger, Run, Ticket
-from dpacct.ledger.record.charged import PAIRS, TIGHT, Charged, achieved_epsilon, epsilon_so_far
+from dpacct.ledger.record.charged import PAIRS, TIGHT, Charged
+from dpacct.ledger.record.state import RunState
 from dpacct.ledger.terms import CLIENT, Terms
 from dpacct.rounds import Schedule
 
@@ -59,6 +61,7 @@ class Account:
         self._folder: str | None = None
         self._ledger: Ledger | None = None
         self._run: Run | None = None
+        self._ticket: Ticket | None = None
         self._last: Saved | None = None
         self._reading: Callable[[], Spent] | None = None
         self._closed = False
@@ -102,9 +105,12 @@ class Account:
         return Spent(0.0, 0.0, self.delta)
 
     def spent_so_far(self) -> Callable[[], Spent]:
-        """A function that gives `epsilon` as of now, whenever it is called; computed once."""
+        """A function that gives `epsilon` as of now, whenever it is called; computed once.
+
+        Now is when the latest round was committed, if one is.
+        """
         run = self._run
-        state = None if run is None else run.totals()
+        state = None if run is None else self._totals(run)
         if run is None or state is None or not (state.on_plan and run.private):
             now = self.epsilon()
             return lambda: now
@@ -115,14 +121,8 @@ class Account:
         def read() -> Spent:
             if self._run is run and (run.rounds, run.committed) == (charged, released):
                 return run.epsilon()
-            # More has run since. The rounds of a plan made here are equal.
-            [round_] = plan.distinct()
-            upper, lower = 0.0, 0.0
-            if charged:
-                upper = epsilon_so_far(Charged(plan, charged_by), charged * round_, delta)
-            if released:
-                lower = achieved_epsilon(released * round_, delta)
-            return Spent.at(delta, Interval.bracket(lower, upper))
+            # More has run since.
+            return spent_on(Charged(plan, charged_by), charged, released, delta)
 
         return read
 
@@ -226,18 +226,14 @@ class Account:
         run = self._run
         if run is None:
             raise BudgetExceeded("no run of the ledger was started")
-        plan, state = run.plan, run.totals()
-        if plan is not None and state.on_plan and state.rounds >= plan.rounds:
-            raise BudgetExceeded(
-                f"all {plan.rounds} rounds of the plan are charged, those that a crash "
-                "lost among them"
-            )
-        return run.reserve(event)
+        self._ticket = run.reserve(event, asks=partial(check_plan_goes_on, run.plan))
+        return self._ticket
 
     def take_over(self, event: Event) -> Ticket | None:
         """The round that the run ended in before, if it is this one; see `Run.take_over`."""
         self._check_open()
-        return None if self._run is None else self._run.take_over(event)
+        self._ticket = None if self._run is None else self._run.take_over(event)
+        return self._ticket
 
     def finish(self) -> None:
         """The run takes no more rounds."""
@@ -249,6 +245,7 @@ class Account:
         if self._closed:
             return
         self._closed = True
+        self._ticket = None
         # The ledger may have been closed by whoever opened it.
         with suppress(LedgerError):
             if self._run is not None:
@@ -261,6 +258,11 @@ class Account:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+
+    def _totals(self, run: Run) -> RunState:
+        """Of the run: behind its latest round, where that is committed, else as of now."""
+        known = None if self._ticket is None else self._ticket.totals
+        return run.totals() if known is None else known
 
     def _check_open(self) -> None:
         if self._closed:

@@ -72,6 +72,34 @@ class NoisePlan:
         Raises:
             InvalidParameter: the bound's sensitivities contradict each other.
         """
+        charged, releases, record = self._parts(bound, noise, details)
+        event = Event(
+            Round(charged, self.sampling, self.adjacency),
+            tuple(Release(*release) for release in releases),
+            details=record,
+        )
+        if event.charged.noise_multiplier < self.noise_multiplier * (1 - 1e-9):
+            _, _, unit = releases[0]
+            rule = (
+                f"with it one contribution may have norm {unit:g}, more than the "
+                f"{bound.sensitivity(Adjacency.ADD_REMOVE):g} that the noise was chosen for"
+            )
+            raise InvalidParameter("bound", type(bound).__name__, rule)
+        return event
+
+    def still(self, event: Event, bound: Bound, noise: Noise, details: dict[str, Any]) -> bool:
+        """Whether `event` would give this event again, read from the same objects anew."""
+        charged, releases, record = self._parts(bound, noise, details)
+        round_ = event.round
+        return (
+            (round_.noise_multiplier, round_.sampling, round_.adjacency, event.details)
+            == (charged, self.sampling, self.adjacency, record)
+        ) and [(r.name, r.noise_multiplier, r.sensitivity) for r in event.releases] == releases
+
+    def _parts(
+        self, bound: Bound, noise: Noise, details: dict[str, Any]
+    ) -> tuple[float, list[tuple[str, float, float]], dict[str, Any]]:
+        """What an event is made of: the multiplier of its main sum, its releases, its details."""
         radius = bound.sensitivity(Adjacency.ADD_REMOVE)
         moved = bound.sensitivity(self.adjacency)
         replaced = self.adjacency is Adjacency.REPLACE_ONE
@@ -79,23 +107,11 @@ class NoisePlan:
         # where a client is replaced. A bound that moves the sum further is charged for it.
         unit = max(moved / 2 if replaced else moved, radius)
         update = self.update_std(bound) / unit * (1 - STD_MARGIN / 2)
-        releases = [Release("update", update, unit)]
+        charged = min(update, self.noise_multiplier)
+        releases = [("update", charged, unit)]
         indicator = self.indicator_std(bound)
-        if indicator is None:
-            charged = min(update, self.noise_multiplier)
-            releases = [Release("update", charged, unit)]
-        else:
+        if indicator is not None:
             own = indicator / INDICATOR_NORM * (1 - STD_MARGIN / 2)
-            releases.append(Release("indicator", own, INDICATOR_NORM))
-            charged = min(update, self.noise_multiplier)
+            releases = [("update", update, unit), ("indicator", own, INDICATOR_NORM)]
         record = {"noise": noise.name, "noise_std": self.update_std(bound)} | details
-        event = Event(
-            Round(charged, self.sampling, self.adjacency), tuple(releases), details=record
-        )
-        if event.charged.noise_multiplier < self.noise_multiplier * (1 - 1e-9):
-            rule = (
-                f"with it one contribution may have norm {unit:g}, more than the {radius:g} that "
-                "the noise was chosen for"
-            )
-            raise InvalidParameter("bound", type(bound).__name__, rule)
-        return event
+        return charged, releases, record

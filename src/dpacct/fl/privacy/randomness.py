@@ -154,12 +154,13 @@ def draw_below(num_clients: int, rate: float, source: Randomness) -> list[int]:
     for start in range(0, num_clients, _BLOCK):
         count = min(_BLOCK, num_clients - start)
         coins = np.frombuffer(source.take(2 * count), dtype="<u2")
-        joined = coins < first
-        open_still = np.flatnonzero(coins == first)
+        near = np.flatnonzero(coins <= first)
+        joined = coins[near] < first
+        open_still = np.flatnonzero(~joined)
         # 48 bits each, below 16 that count for nothing.
         rests = np.frombuffer(source.take(8 * len(open_still)), dtype="<u8") >> 16
         joined[open_still] = rests < rest
-        found.extend((start + np.flatnonzero(joined)).tolist())
+        found.extend((start + near[joined]).tolist())
     return found
 
 

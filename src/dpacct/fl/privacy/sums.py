@@ -26,6 +26,8 @@ _MANTISSA = 53
 # Coordinates that are bounded at a time: on a CPU what a cache holds, on a device enough for the
 # kernels that it takes to be few.
 _SLAB, _DEVICE_SLAB = 1 << 19, 1 << 26
+# Rows of at most so many are added several at once.
+_SHORT = 1 << 15
 # More than there are people. The grid of float64 sums, and of the whole numbers of secure noise,
 # is finer than 2^-18 of the norm limit up to here.
 MAX_CONTRIBUTIONS = 2**33
@@ -81,10 +83,14 @@ def _contribute_few(
     """As `contribute`, of so few rows that they stay in a cache from the first norm to the grid."""
     rows = at_least_single(rows)
     norms = row_norms(rows)
-    bad = ~torch.isfinite(norms)
     if not asks(rows):
+        bad = ~torch.isfinite(norms)
         rows, norms = cleared(rows, norms, bad)
-    elif bool(bad.any()):
+    elif math.isfinite(float(norms.sum())):
+        # No norm is negative: a finite sum has finite parts.
+        bad = torch.zeros(len(norms), dtype=torch.bool)
+    else:
+        bad = ~torch.isfinite(norms)
         rows = torch.where(bad.unsqueeze(1), 0.0, rows)
         norms = torch.where(bad, 0.0, norms)
     inside = at_least_single(bound.apply(rows, norms, layout, MARGIN)).contiguous()
@@ -124,9 +130,10 @@ def _on_grid(rows: Tensor, bound: Bound, layout: Layout, contributions: int) -> 
 def _hold(part: Tensor, limit: float) -> None:
     """Shorten what is longer than the limit, in place; a bound that keeps its word has none."""
     norms = row_norms(part)
-    long = ~(norms <= limit * (1 - MARGIN / 2))
-    if not bool(long.any()):
+    short = norms <= limit * (1 - MARGIN / 2)
+    if bool(short.all()):
         return
+    long = ~short
     found, lengths = part[long], norms[long]
     finite = torch.isfinite(lengths)
     found = torch.where(finite.unsqueeze(1), found, 0.0)
@@ -136,17 +143,19 @@ def _hold(part: Tensor, limit: float) -> None:
 
 
 def add_rows(total: Tensor, rows: Tensor) -> None:
-    """total += sum of rows, in the precision of total.
+    """total += sum of rows, in the precision of total; in any order, since it is exact (Rule 3).
 
-    Row by row on the CPU, and a piece at a time: torch first copies what it adds to a wider type.
+    On the CPU, long rows one by one and a piece at a time: torch first copies what it adds to a
+    wider type. Of short ones as many at once as a cache holds.
     """
-    if total.device.type == "cpu":
-        size = total.numel()
+    size = total.numel()
+    if total.device.type != "cpu":
+        total.add_(rows.sum(dim=0, dtype=total.dtype))
+    elif size <= _SHORT:
+        step = max(1, _SLAB // max(size, 1))
+        for top in range(0, len(rows), step):
+            total.add_(rows[top : top + step].sum(dim=0, dtype=total.dtype))
+    else:
         for row in rows:
-            if size <= _SLAB:
-                total.add_(row)
-                continue
             for left in range(0, size, _SLAB):
                 total[left : left + _SLAB].add_(row[left : left + _SLAB])
-    else:
-        total.add_(rows.sum(dim=0, dtype=total.dtype))

@@ -64,6 +64,11 @@ class Database:
         self.is_written = False
 
     @property
+    def writer(self) -> object | None:
+        """The mark of the write that is under way; None outside of one."""
+        return self._user[0] if self.is_written and self._user is not None else None
+
+    @property
     def connection(self) -> sqlite3.Connection:
         """To the file, or to the copy that stands for it."""
         if self._connection is None:
@@ -129,7 +134,7 @@ class Database:
         with translated(self.path):
             self._lock.take(exclusive=True)
             self._put_right()
-            self._begin("BEGIN IMMEDIATE")
+            patiently(self.connection, "BEGIN IMMEDIATE")
         return True
 
     def commit(self) -> None:
@@ -183,15 +188,12 @@ class Database:
         self._lock.take(exclusive=False)
         check_still_there(self.place, self._lock.descriptor)
         if self._choose():
-            self._begin("BEGIN")
+            patiently(self.connection, "BEGIN")
+            # Only this locks the file, and it may fail where BEGIN did not.
+            patiently(self.connection, "SELECT 1 FROM sqlite_master")
             return True
         self._lock.release()
         return False
-
-    def _begin(self, how: str) -> None:
-        patiently(self.connection, how)
-        # Only this locks the file, and it may fail where BEGIN did not.
-        patiently(self.connection, "SELECT 1 FROM sqlite_master")
 
     def prepare(self) -> None:
         """Open the file, or a copy; what a crash or version 0.1 left is put right (Rule 2).
@@ -218,7 +220,7 @@ class Database:
             draft.unlink(missing_ok=True)
         self._put_right()
         if Rows(self.path, self.connection).check_header() < SCHEMA_VERSION:
-            self._begin("BEGIN IMMEDIATE")
+            patiently(self.connection, "BEGIN IMMEDIATE")
             set_version(self.connection)
             patiently(self.connection, "COMMIT")
 

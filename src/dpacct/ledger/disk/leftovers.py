@@ -35,13 +35,15 @@ def left_over(place: Place, descriptor: int) -> bool:
     Raises:
         LedgerError: something stands there that is no file.
     """
-    for beside in (place.journal, place.log):
+    # A journal is to be played back if its first byte is not zero, a log if it has one.
+    there = [part for part in ((place.journal, 1), (place.log, 0)) if _exists(part[0])]
+    for beside, _ in there:
         # SQLite would open a pipe, and wait for somebody to write into it.
-        if os.path.lexists(beside) and not beside.is_file():
+        if not beside.is_file():
             raise LedgerError(
                 f"{place.path}: {beside.name}, which stands beside it, is no file. Move it away."
             )
-    if _begins(place.journal) > 0 or _begins(place.log) >= 0:
+    if any(_begins(beside) >= least for beside, least in there):
         return True
     os.lseek(descriptor, 18, os.SEEK_SET)
     # SQLite's file format, section 1.3.3: 2 stands for a write-ahead log.
@@ -135,6 +137,15 @@ def connect(file: Path, mode: str) -> sqlite3.Connection:
     connection.execute("PRAGMA fullfsync=1")
     connection.execute("PRAGMA cell_size_check=1")
     return connection
+
+
+def _exists(file: Path) -> bool:
+    """Whether something has the name; an error that says neither is raised."""
+    try:
+        os.lstat(file)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _begins(file: Path) -> int:

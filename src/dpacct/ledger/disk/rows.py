@@ -2,6 +2,8 @@
 
 Rule 1: what is read is checked: the types of a row, and, of an entry that says how much was spent,
 its hash. `entries` alone reads as it stands, for `verify`.
+Rule 2: while a transaction lasts, nobody else changes what it reads. So the latest entry is read
+and checked once in it, and again behind each entry that is added.
 """
 
 from __future__ import annotations
@@ -34,15 +36,16 @@ SCHEMA = (_TABLE, _INDEX, _NO_DELETE, _NO_UPDATE)
 
 NO_LIMIT = 2**63 - 1
 _COLUMNS = "number, kind, run, text, hash"
+_BEFORE = "(SELECT hash FROM entries AS earlier WHERE earlier.number = entries.number - 1)"
 _MOST_PROBLEMS = 20
 
 
 class Rows:
-    """The entries that one connection sees, up to a number.
+    """The entries that one connection sees in one transaction, up to a number.
 
     Args:
         path: of the ledger, for messages.
-        connection: an open one, inside a transaction where several calls belong together.
+        connection: an open one, inside a transaction.
         limit: the latest entry that is seen.
     """
 
@@ -50,6 +53,7 @@ class Rows:
         self.path = path
         self._connection = connection
         self._limit = limit
+        self._head: Entry | None = None
 
     def head(self) -> Entry:
         """The latest entry, its hash checked.
@@ -57,27 +61,33 @@ class Rows:
         Raises:
             LedgerError: there is none, or it is damaged.
         """
-        found = self._select("number > ? ORDER BY number DESC LIMIT 1", 0)
-        if not found:
+        if self._head is None:
+            self._head = self._select("number > ? ORDER BY number DESC LIMIT 1", 0)
+        if self._head is None:
             raise LedgerError(f"{self.path}: the ledger has no entries; it is damaged.")
-        return self._checked(found[0])
+        return self._head
 
     def entry(self, number: int) -> Entry:
         """One entry, its hash checked."""
+        if self._head is not None and self._head.number == number:
+            return self._head
         found = self._select("number = ?", number)
-        if not found:
+        if found is None:
             raise LedgerError(f"{self.path}: entry {number} is missing; the ledger is damaged.")
-        return self._checked(found[0])
+        return found
 
     def latest_of_run(self, run: int) -> Entry | None:
         """The latest entry of a run, its hash checked; None where there is no such run."""
-        found = self._select("run = ? ORDER BY number DESC LIMIT 1", run)
-        return self._checked(found[0]) if found else None
+        return self._select("run = ? ORDER BY number DESC LIMIT 1", run)
 
     def first_of_run(self, run: int) -> Entry | None:
         """The entry that registered a run, its hash checked."""
-        found = self._select("run = ? ORDER BY number LIMIT 1", run)
-        return self._checked(found[0]) if found else None
+        return self._select("run = ? ORDER BY number LIMIT 1", run)
+
+    def add(self, entry: Entry, closes: int | None) -> None:
+        """Add an entry; ``closes`` is the reservation that it settles."""
+        self._head = None
+        insert(self._connection, entry, closes)
 
     def is_closed(self, number: int) -> bool:
         """Whether a reservation was committed or abandoned."""
@@ -140,17 +150,16 @@ class Rows:
             raise LedgerError(f"{self.path}: the ledger has no schema version; it is damaged.")
         return version
 
-    def _select(self, clause: str, value: int) -> list[Entry]:
-        query = f"SELECT {_COLUMNS} FROM entries WHERE number <= ? AND {clause}"  # noqa: S608 - constants
-        rows = self._connection.execute(query, (self._limit, value)).fetchall()
-        return [_entry(self.path, list(row)) for row in rows]
-
-    def _checked(self, entry: Entry) -> Entry:
-        previous = GENESIS
-        if entry.number > 1:
-            found = self._select("number = ?", entry.number - 1)
-            previous = found[0].hash if found else b""
-        if link(previous, entry.text) != entry.hash:
+    def _select(self, clause: str, value: int) -> Entry | None:
+        """The entry that a clause finds, its hash checked."""
+        query = f"SELECT {_COLUMNS}, {_BEFORE} FROM entries WHERE number <= ? AND {clause}"  # noqa: S608 - constants
+        row = self._connection.execute(query, (self._limit, value)).fetchone()
+        if row is None:
+            return None
+        *columns, before = row
+        entry = _entry(self.path, columns)
+        previous = GENESIS if entry.number <= 1 else before
+        if not isinstance(previous, bytes) or link(previous, entry.text) != entry.hash:
             raise LedgerError(
                 f"{self.path}: the chain is broken at entry {entry.number}; the file was damaged "
                 f"or changed. `dpacct ledger verify` says more."

@@ -10,21 +10,16 @@ Rule 5: whatever SQLite or the system refuses becomes a `LedgerError` of one sen
 from __future__ import annotations
 
 import inspect
-import os
-import sqlite3
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
 from types import TracebackType
 from typing import TypeVar
 
 from dpacct.errors import LedgerError
 from dpacct.ledger.disk.database import Database, open_database
-from dpacct.ledger.disk.failures import reason_of, translated
-from dpacct.ledger.disk.leftovers import connect
-from dpacct.ledger.disk.place import Place, check_mount, draft_of, sync_folder
-from dpacct.ledger.disk.place import reason_of as reason_of_system
-from dpacct.ledger.disk.rows import NO_LIMIT, Rows, insert, make_tables
+from dpacct.ledger.disk.failures import translated
+from dpacct.ledger.disk.making import make_file
+from dpacct.ledger.disk.place import Place
+from dpacct.ledger.disk.rows import NO_LIMIT, Rows
 from dpacct.ledger.disk.witness import (
     Witness,
     compare,
@@ -55,37 +50,13 @@ class Store:
         self.database = database
         self._limit = limit
         self._seen: Entry | None = None
+        # Of the write that is under way, by its mark: no other is ever the same object.
+        self._written: tuple[object, Rows] | None = None
 
     @classmethod
     def create(cls, place: Place, first: Entry) -> bool:
-        """Make a new file with its first entry.
-
-        Returns:
-            Whether it was made; False if another process was faster.
-        Raises:
-            LedgerError: the folder cannot be written to, or is on a network, or the disk is full.
-        """
-        check_mount(place, writing=True)
-        draft = draft_of(place, f"{os.getpid()}-{time.monotonic_ns()}")
-        try:
-            with closing(connect(draft, "rwc")) as connection:
-                connection.execute("BEGIN IMMEDIATE")
-                make_tables(connection, first)
-                connection.execute("COMMIT")
-            # A link fails where the name exists already: nobody's ledger is ever replaced.
-            os.link(draft, place.file)
-            sync_folder(place.folder)
-        except FileExistsError:
-            return False
-        except sqlite3.Error as error:
-            raise LedgerError(f"{place.path}: no ledger can be made: {reason_of(error)}.") from None
-        except OSError as error:
-            reason = reason_of_system(error)
-            raise LedgerError(f"{place.path}: no ledger can be made: {reason}.") from None
-        finally:
-            with suppress(OSError):
-                draft.unlink(missing_ok=True)
-        return True
+        """Make a new file with its first entry; see `dpacct.ledger.disk.making`."""
+        return make_file(place, first)
 
     @classmethod
     def open(cls, place: Place, *, read_only: bool) -> Store:
@@ -143,7 +114,17 @@ class Store:
     def append(self, entry: Entry, closes: int | None = None) -> None:
         """Add an entry, inside `writing`; ``closes`` is the reservation that it settles."""
         with translated(self.path):
-            insert(self.database.connection, entry, closes)
+            self._rows().add(entry, closes)
+
+    def pass_with_process(self) -> None:
+        """Write without flushing from here on: the file will be deleted with its process.
+
+        What undoes a write is kept in memory, too: making and deleting a file for it takes longer
+        than the write, and nobody goes on with such a ledger when its process was killed.
+        """
+        with translated(self.path):
+            self.database.connection.execute("PRAGMA synchronous=OFF")
+            self.database.connection.execute("PRAGMA journal_mode=MEMORY")
 
     def witness(self) -> Witness | None:
         """What the witness beside the file says; None if there is none, or was none to open."""
@@ -234,7 +215,14 @@ class Store:
         return self.database.read(lambda: action(self._rows()))
 
     def _rows(self) -> Rows:
-        return Rows(self.path, self.database.connection, self._limit)
+        """What is read now; while a write is under way, with what was read in it before."""
+        database = self.database
+        writer = database.writer
+        if writer is None:
+            return Rows(self.path, database.connection, self._limit)
+        if self._written is None or self._written[0] is not writer:
+            self._written = writer, Rows(self.path, database.connection, self._limit)
+        return self._written[1]
 
     def _check_seen(self, rows: Rows, head: Entry) -> None:
         """Refuse a file whose content was replaced by an older one while it was open."""

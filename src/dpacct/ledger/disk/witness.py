@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from dpacct.ledger.record.position import Position, require
 
 _VERSION = 1
 _SIZE = 512
+_NAMES = ("identity", "entry", "head", "committed")
 # A witness may be any kind of file by now; opening it must neither wait nor follow.
 _PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
@@ -149,8 +150,11 @@ def next_witness(rows: Rows, witness: Witness, head: Entry) -> Witness:
     return replace(witness, position=position)
 
 
+@lru_cache(maxsize=4)
 def _rendered(witness: Witness) -> bytes:
-    content = {"version": _VERSION, "since": witness.since} | asdict(witness.position)
+    told = witness.position
+    content: dict[str, Any] = {name: getattr(told, name) for name in _NAMES}
+    content |= {"version": _VERSION, "since": witness.since}
     text = canonical(content)
     check = hashlib.sha256(text.encode()).hexdigest()
     return f"{text}\n{check}".ljust(_SIZE - 1).encode() + b"\n"
@@ -160,8 +164,7 @@ def _rendered(witness: Witness) -> bytes:
 def _parsed(data: bytes) -> Witness | None:
     try:
         content: dict[str, Any] = json.loads(data.split(b"\n")[0])
-        names = ("identity", "entry", "head", "committed")
-        position = Position(**{name: content[name] for name in names})
+        position = Position(**{name: content[name] for name in _NAMES})
         found = Witness(position, content["since"])
     except (ValueError, KeyError, TypeError, InvalidParameter):
         return None

@@ -57,9 +57,12 @@ class Entry:
 _KEYS = ("number", "kind", "run", "time", "data", "state")
 
 
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
 def canonical(content: dict[str, Any]) -> str:
     """The one text that stands for a JSON object."""
-    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _ENCODER.encode(content)
 
 
 def link(previous: bytes, text: str) -> bytes:

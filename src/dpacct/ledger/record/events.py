@@ -14,7 +14,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, cast
 
@@ -148,6 +148,8 @@ def checked_details(details: Mapping[str, Any]) -> dict[str, Any]:
         InvalidParameter: it is not JSON, holds NaN, infinity or half a surrogate pair, is nested
             more than `MAX_DEPTH` deep, or is longer than `MAX_DETAILS`.
     """
+    if isinstance(details, Mapping) and not details:
+        return {}
     rule = (
         f"details are a JSON object of at most {MAX_DETAILS} characters, nested at most "
         f"{MAX_DEPTH} deep, without NaN"
@@ -206,7 +208,7 @@ def round_to_json(round_: Round) -> dict[str, Any]:
         "noise_multiplier": round_.noise_multiplier,
         "sampling": round_.sampling.name,
         "adjacency": str(round_.adjacency),
-        **asdict(round_.sampling),
+        **{name: getattr(round_.sampling, name) for name in _SAMPLING[round_.sampling.name]},
     }
 
 
