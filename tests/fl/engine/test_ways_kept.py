@@ -121,6 +121,35 @@ def test_damaged_sizes_are_refused(sizes):
         way_in(content)
 
 
+class Odd(torch.nn.Module):
+    """A model that cannot train side by side, and says so in words of its own."""
+
+    def __init__(self, words):
+        super().__init__()
+        self.inner, self._words = perceptron(), words
+
+    def forward(self, inputs):
+        if torch._C._functorch.is_batchedtensor(inputs):
+            raise RuntimeError(self._words)
+        return self.inner(inputs)
+
+
+@pytest.mark.parametrize("words", ["a\tb", "\x1b[31mred", "\u202eback", "x" * 3000, "\x00" * 900])
+def test_what_a_model_says_for_itself_damages_no_checkpoint(tmp_path, words):
+    path = tmp_path / "run.pt"
+    assert two_rounds(path, model=Odd(words)).isprintable()
+    found, _ = the_rest(path, model=Odd(words))
+    assert found.startswith("one client at a time: torch.func cannot batch")
+    assert "not as before" not in found
+
+
+@pytest.mark.parametrize("reason", ["two\nlines", "\x1b", "\x00" * 900, "x" * 3000, "\ud800"])
+def test_any_reason_that_is_written_can_be_read(tmp_path, reason):
+    kept = KeptWay(ClientWay(None, math.inf, False, False, KIND, None, None, 3, reason), "cpu")
+    torch.save(plain_way(kept), tmp_path / "way.pt")
+    assert way_in(torch.load(tmp_path / "way.pt", weights_only=True)).device == "cpu"
+
+
 @pytest.mark.parametrize("name", ["input_dtype", "target_dtype"])
 @pytest.mark.parametrize("dtype", ["Tensor", "compile", "float31", 3])
 def test_nothing_but_dtypes_is_looked_up(name, dtype):

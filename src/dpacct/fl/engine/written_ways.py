@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from dpacct.display import line
 from dpacct.errors import InvalidParameter
 from dpacct.fl.local.labels import Labels
 from dpacct.fl.trainers.examples import Kind
@@ -29,6 +30,8 @@ def plain_way(kept: KeptWay | None) -> dict[str, Any] | None:
         name: str(content["kind"][name]).removeprefix("torch.")
         for name in ("input_dtype", "target_dtype")
     }
+    # Words of a model's own may stand in it; what is written here can be read again.
+    content["reason"] = line(way.reason, _LONGEST)[:_LONGEST]
     return {"unit": unit, "device": kept.device} | content
 
 

@@ -226,6 +226,7 @@ class Account:
         run = self._run
         if run is None:
             raise BudgetExceeded("no run of the ledger was started")
+        self._ticket = None  # What fails from here on may be on disk all the same.
         self._ticket = run.reserve(event, asks=partial(check_plan_goes_on, run.plan))
         return self._ticket
 
@@ -261,8 +262,7 @@ class Account:
 
     def _totals(self, run: Run) -> RunState:
         """Of the run: behind its latest round, where that is committed, else as of now."""
-        known = None if self._ticket is None else self._ticket.totals
-        return run.totals() if known is None else known
+        return (self._ticket and self._ticket.totals) or run.totals()
 
     def _check_open(self) -> None:
         if self._closed:

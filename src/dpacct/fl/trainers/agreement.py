@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from dpacct.display import line
 from dpacct.fl.local.batches import BatchPlan
 from dpacct.fl.tensors import norm, same_numbers
 from dpacct.fl.trainers.doubled import doubled
@@ -89,8 +90,8 @@ def _longer(task: Task) -> Task:
 
 
 def _told(error: Exception) -> str:
-    line = str(error).strip().partition("\n")[0]
-    return f"torch.func cannot batch this model or method ({line[:200]})"
+    first = str(error).strip().partition("\n")[0]
+    return f"torch.func cannot batch this model or method ({line(first[:200])})"
 
 
 def _agree(expected: Tensor, found: Tensor, broadcast: Broadcast, tolerance: float) -> bool:
