@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpacct.fl.tensors import one_thread
+from dpacct.fl.trainers import at_once as at_once_module
 from dpacct.fl.trainers.at_once import at_once, can_share
 
 CPU = torch.device("cpu")
@@ -38,6 +39,36 @@ def test_jobs_run_at_the_same_time_and_results_are_in_order():
 
 def test_each_has_one_thread_of_torch():
     assert at_once([torch.get_num_threads] * 3) == [1, 1, 1]
+
+
+def test_each_has_one_thread_of_torch_whatever_others_set_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    # Another run may end between the start of a thread and its first operation.
+    begin = at_once_module._one_torch_thread
+    begun = threading.Event()
+
+    def beginning() -> None:
+        begin()
+        begun.set()
+        assert others_set.wait(60)
+
+    others_set = threading.Event()
+
+    def other() -> None:
+        begun.wait(60)
+        torch.set_num_threads(3)
+        others_set.set()
+
+    monkeypatch.setattr(at_once_module, "_one_torch_thread", beginning)
+    at_once_module._helpers.cache_clear()
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        assert at_once([torch.get_num_threads] * 2) == [1, 1]
+    finally:
+        thread.join()
+        at_once_module._helpers.cache_clear()
 
 
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])

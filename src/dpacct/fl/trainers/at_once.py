@@ -74,7 +74,9 @@ def _helpers(process: int) -> ThreadPoolExecutor:
 
 
 def _one_torch_thread() -> None:
-    # Torch keeps this number for each thread of Python.
+    # Torch keeps this number for each thread of Python. The first time that it needs it there, it
+    # takes the one that any thread has set last; so it is asked before.
+    torch.get_num_threads()
     torch.set_num_threads(1)
 
 
