@@ -85,6 +85,7 @@ def trained(vectorize, single, rounds: list[Around], at_first: Around = nullcont
     return flat(model)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 @pytest.mark.parametrize("name", SAME)
 @PATHS
@@ -95,6 +96,7 @@ def test_it_trains_the_same(vectorize, single, name):
     assert torch.equal(trained(vectorize, single, [nullcontext, around, nullcontext]), expected)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FIXED)
 @PATHS
 def test_what_a_model_may_count_on_stays_as_it_was_tried(vectorize, single, name):

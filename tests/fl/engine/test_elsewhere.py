@@ -129,6 +129,7 @@ def remembering(path=None, **changes):
     return federation(perceptron(), people, local=LOCAL, device=HERE_NOT, **(options | changes))
 
 
+@pytest.mark.sampled(1)
 @WAYS
 @pytest.mark.usefixtures("device")
 def test_where_memories_lie_shows_in_no_bit(monkeypatch, tmp_path, vectorize):

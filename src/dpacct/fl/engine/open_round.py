@@ -26,6 +26,7 @@ from dpacct.fl.privacy.bounds import check_limits
 from dpacct.fl.privacy.grid_shares import SharesElsewhere
 from dpacct.fl.privacy.noise import drawn_std
 from dpacct.fl.report.reports import Report, Timing
+from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.trainers.tasks import Broadcast
 from dpacct.ledger import Event, Ticket
 
@@ -219,6 +220,7 @@ class OpenRound:
             self._found.merge(part)
         self._found = self._found or part
 
+    @undisturbed()
     def release(self) -> Report:
         """Add the noise, commit, and move the model; whoever came, nobody included.
 
@@ -230,8 +232,7 @@ class OpenRound:
         self.settled = True
         before = time.perf_counter()
         rounds, engine, state, found = self._rounds, self._engine, self._state, self.found
-        bound = state.bound
-        layout = engine.kept_layout(found.kept)
+        bound, layout = state.bound, engine.kept_layout(found.kept)
         self._check_unchanged()
         release = engine.release(state, found)
         std = drawn_std(engine.noise, engine.plan.update_std(bound), found.arrived)

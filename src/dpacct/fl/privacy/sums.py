@@ -88,7 +88,7 @@ def _contribute_few(
         rows, norms = cleared(rows, norms, bad)
     elif math.isfinite(float(norms.sum())):
         # No norm is negative: a finite sum has finite parts.
-        bad = torch.zeros(len(norms), dtype=torch.bool)
+        bad = torch.zeros(len(norms), dtype=torch.bool, device=norms.device)
     else:
         bad = ~torch.isfinite(norms)
         rows = torch.where(bad.unsqueeze(1), 0.0, rows)
