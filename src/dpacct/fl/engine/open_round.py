@@ -237,8 +237,7 @@ class OpenRound:
         release = engine.release(state, found)
         std = drawn_std(engine.noise, engine.plan.update_std(bound), found.arrived)
         if release is not None:
-            # Rule 3.
-            if not self._committed:
+            if not self._committed:  # Rule 3.
                 self._ticket.commit()
             state.client_states.update(rounds.home.kept(found.memories))
             rounds.state = engine.apply(state, release)
