@@ -52,6 +52,12 @@ def unfold_first(values: Tensor, sizes: tuple[int, ...]) -> Tensor:
     return values.reshape(*sizes, *values.shape[1:])
 
 
+def autocast_to(device: torch.device) -> tuple[bool, torch.dtype | None]:
+    """Whether this thread casts operations on such a device by itself, and to what."""
+    casts = bool(_torch.is_autocast_enabled(device.type))
+    return casts, _torch.get_autocast_dtype(device.type) if casts else None
+
+
 @contextmanager
 def forked_generators() -> Generator[None]:
     """Give the global generators of torch, numpy and Python back as they were."""

@@ -27,7 +27,7 @@ from dpacct.fl.engine.states import Collected, Draw, TrainingState
 from dpacct.fl.guards.seals import Seal
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
-from dpacct.fl.tensors import forked_generators, seed_generators
+from dpacct.fl.tensors import autocast_to, forked_generators, seed_generators
 from dpacct.fl.trainers.choice import Choice, Chooser
 
 Made = TypeVar("Made")
@@ -51,6 +51,7 @@ class RoundLoop:
     ) -> None:
         self.rounds = rounds
         self.choice: Choice | None = None
+        self._chosen_under: tuple[object, ...] | None = None
         self.chooser = chooser
         self._preflight = preflight
         self._example = example
@@ -94,6 +95,7 @@ class RoundLoop:
         self._check_population()
         if self.choice is None and self.state.round < rounds:  # Rule 1.
             self.choice = self._rehearse()
+            self._chosen_under = autocast_to(self.engine.device)
 
     def resume(self, path: Path, *, calibrated: bool) -> str | None:
         """Go on from a checkpoint, see `dpacct.fl.engine.resumption`."""
@@ -141,6 +143,7 @@ class RoundLoop:
             BudgetExceeded: it does not fit; nothing was drawn.
             InvalidParameter: the population or the model has changed; nothing is charged.
             Unsupported: something reached past the bound, or the bound changed; nothing leaves.
+                Autocast has changed; nothing is charged.
         """
         opened = self.open()
         opened.merge(self.collect(opened.draw))
@@ -150,13 +153,28 @@ class RoundLoop:
         """Reserve the next round, and draw its cohort; see `Rounds.open`."""
         # Rule 2.
         self._check_population()
+        self._check_autocast()
         return self.rounds.open()
 
     def collect(self, draw: Draw) -> Collected:
         """Train the workers of a draw, or of a share of it, and sum what they send."""
+        self._check_autocast()
         choice = self.choice or self._rehearse()
         with forked_generators(), self._settled(draw.seed):
             return self.engine.collect(self.state, draw, choice.trainer, choice.chunk)
+
+    def _check_autocast(self) -> None:
+        """Bits were compared with numbers of some types, and say nothing of others.
+
+        Raises:
+            Unsupported: autocast has changed since the way to train was chosen.
+        """
+        if self._chosen_under not in (None, autocast_to(self.engine.device)):
+            raise Unsupported(
+                "autocast was switched on, off, or to another type since this run chose how it "
+                "trains: whether a gradient shows who else was drawn was tried without that; put "
+                "autocast around all rounds, or into the model's forward"
+            )
 
     @contextmanager
     def _settled(self, seed: int) -> Generator[None]:

@@ -39,6 +39,8 @@ _WIDEST, _TRIED = 9 * LANES, 4
 _LARGEST = 1 << 25
 # Made-up examples that are compared with one-by-one training.
 _COMPARED = 3
+# How far parameters are moved for a second comparison.
+_MOVE = 0.1
 # Bytes for each weight: its gradient as it is made, as a row, and as it is bounded and summed.
 _ROW_BYTES = 32
 _PLACE = "the last bits of a gradient depend on its place among others"
@@ -154,6 +156,18 @@ def alike(
         None where places in the largest size differ; the sizes down to one that differs. Off the
         CPU the largest alone.
     """
+    found = _alike(trainer_of, sizes, make, broadcast)
+    # Where a last layer starts at zero, all gradients below it are zero in any size.
+    moved = found and _alike(trainer_of, sizes, make, _moved(broadcast))
+    if found is None or moved is None:
+        return None
+    return max(found, moved, key=lambda one: one.least)
+
+
+def _alike(
+    trainer_of: Callable[[Sizes], ExampleTrainer], sizes: range, make: Maker, broadcast: Broadcast
+) -> Sizes | None:
+    """See `alike`; with these parameters."""
     device, most = _device(broadcast), sizes[-1]
     target = _made_up_lot(lambda count, seed: make(count, seed + 1), 1, device)
     trainer = trainer_of(Sizes.one(most))
@@ -175,6 +189,15 @@ def alike(
             break
         least = size
     return Sizes(least, most, sizes.step)
+
+
+def _moved(broadcast: Broadcast) -> Broadcast:
+    """With other parameters that follow no data, hardly any of them zero."""
+    anchor: dict[str, Tensor] = {}
+    for name, value in broadcast.anchor.items():
+        places = torch.arange(value.numel(), device=value.device).view(value.shape)
+        anchor[name] = value + _MOVE * places.cos().to(value)
+    return replace(broadcast, anchor=anchor)
 
 
 def _made_up_lot(make: Maker, size: int, device: torch.device) -> Lot:
