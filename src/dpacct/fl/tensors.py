@@ -54,7 +54,8 @@ def unfold_first(values: Tensor, sizes: tuple[int, ...]) -> Tensor:
 
 def autocast_to(device: torch.device) -> tuple[bool, torch.dtype | None]:
     """Whether this thread casts operations on such a device by itself, and to what."""
-    casts = bool(_torch.is_autocast_enabled(device.type))
+    known = _torch.amp.is_autocast_available(device.type)
+    casts = known and bool(_torch.is_autocast_enabled(device.type))
     return casts, _torch.get_autocast_dtype(device.type) if casts else None
 
 

@@ -216,6 +216,13 @@ def vectors(zero: bool) -> nn.Module:  # noqa: FBT001 - one case and the other
     return model
 
 
+class Doubled(nn.Module):
+    """Computes with numbers of eight bytes by itself, and gives others."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs.double().exp().float()
+
+
 @pytest.mark.parametrize("zero", [False, True])
 def test_a_last_layer_of_zeros_hides_no_size(zero: bool):  # noqa: FBT001 - as above
     torch.manual_seed(1)
@@ -230,6 +237,16 @@ def test_a_last_layer_of_zeros_hides_no_size(zero: bool):  # noqa: FBT001 - as a
         if chosen.least <= size <= chosen.most
     ]
     assert all(torch.equal(one, used[0]) for one in used)
+
+
+@pytest.mark.parametrize(("make", "several"), [(nn.Identity, True), (Doubled, False)])
+def test_where_numbers_have_eight_bytes_all_groups_have_one_size(
+    make: Callable[[], nn.Module],
+    several: bool,  # noqa: FBT001 - as above
+):
+    model = nn.Sequential(make(), activated(nn.SiLU()))
+    chosen, _ = trained(examples(320, (6,), 0), model, [])
+    assert (chosen.least < chosen.most) == several
 
 
 class Later(Otherwise):

@@ -114,8 +114,10 @@ class ExampleChooser:
         with Halves() as halves:
             few.train(tasks[:1], broadcast)
         lanes = HALF_LANES if halves.seen else LANES
-        for most in _candidates(lanes, chunk, cohort, broadcast):
-            sizes = alike(self.trainer_of, range(lanes, most + 1, lanes), make, broadcast)
+        several = not halves.doubles and _device(broadcast).type == "cpu"
+        for most in _candidates(lanes, chunk, cohort, broadcast, several):
+            tried = range(lanes if several else most, most + 1, lanes)
+            sizes = alike(self.trainer_of, tried, make, broadcast)
             if sizes is not None:
                 return sizes, f"{most} examples at once"
         return None, _PLACE
@@ -132,11 +134,17 @@ class ExampleChooser:
         return max(1, self._chooser.limit // each)
 
 
-def _candidates(lanes: int, chunk: int, cohort: int, broadcast: Broadcast) -> list[int]:
+def _candidates(
+    lanes: int,
+    chunk: int,
+    cohort: int,
+    broadcast: Broadcast,
+    several: bool,  # noqa: FBT001 - built in one place
+) -> list[int]:
     """Largest sizes of a group to try, whole lanes: a few with the least to compute."""
     most = max(lanes, min(chunk, _WIDEST))
-    if _device(broadcast).type != "cpu":
-        # Of one size each: what is missing to a group takes hardly any time.
+    if not several:
+        # Of one size each; off the CPU what is missing to a group takes hardly any time.
         return sorted(range(lanes, most + 1, lanes), key=partial(expected_work, cohort))[:_TRIED]
     largest = max(value.nbytes for value in broadcast.anchor.values())
     most = max(lanes, min(most, _LARGEST // largest))

@@ -1,4 +1,9 @@
-"""Whether a computation has numbers of two bytes, of which a vector holds twice as many."""
+"""Whether a computation has numbers of two bytes, or of eight.
+
+Of those of two a vector holds twice as many. Those of eight may be added up otherwise where the
+number of examples is another, and so rarely that a few made-up examples need not show it: on a CPU
+products of a matrix by a vector of each example are.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +19,13 @@ class Halves(TorchDispatchMode):
 
     Attributes:
         seen: whether one gave numbers of two bytes.
+        doubles: whether one gave numbers of eight.
     """
 
     def __init__(self) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
         self.seen = False
+        self.doubles = False
 
     def __torch_dispatch__(
         self,
@@ -31,6 +38,7 @@ class Halves(TorchDispatchMode):
         del types
         result = func(*args, **(kwargs or {}))
         for value in tree_leaves(result):
-            if isinstance(value, Tensor) and value.is_floating_point() and value.itemsize == 2:
-                self.seen = True
+            if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
+                self.seen = self.seen or value.itemsize == 2
+                self.doubles = self.doubles or value.itemsize >= 8
         return result
