@@ -17,6 +17,7 @@ from dpacct.fl.trainers.example_chooser import alike
 from dpacct.fl.trainers.groups import LANES
 from dpacct.fl.trainers.per_example import ExampleTrainer, Part, Updates
 from dpacct.fl.trainers.sizes import Sizes
+from dpacct.fl.trainers.tasks import Broadcast
 from tests.fl.problems import convolutional, cross_entropy, flat
 from tests.fl.test_examples import CLASSES, Silent, data
 
@@ -196,6 +197,95 @@ def test_sizes_in_which_one_bit_differs_are_not_in_use(wrong: int, place: int, l
         generator = torch.Generator().manual_seed(seed)
         inputs = torch.rand(count, 6, generator=generator)
         return ClientData(inputs, torch.randint(CLASSES, (count,), generator=generator))
+
+    found = alike(trainer_of, range(32, 129, 32), make, broadcast)
+    assert found == (None if least is None else Sizes(least, 128, 32))
+
+
+def vectors(zero: bool) -> nn.Module:  # noqa: FBT001 - one case and the other
+    """A matrix by a vector for each example: examples are columns, of which numbers of eight bytes
+    are added up otherwise in some sizes."""
+
+    def made(x: Tensor, one: Any, two: Any) -> Tensor:
+        return torch.stack([two.weight.mv(torch.tanh(one.weight.mv(row))) for row in x])
+
+    model = Of(made, nn.Linear(3, 128, bias=False), nn.Linear(128, 64, bias=False)).double()
+    if zero:
+        model.layers[1].weight.data.zero_()
+    return model
+
+
+class Doubled(nn.Module):
+    """Computes with numbers of eight bytes by itself, and gives others."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs.double().exp().float()
+
+
+@pytest.mark.parametrize("zero", [False, True])
+def test_a_last_layer_of_zeros_hides_no_size(zero: bool):  # noqa: FBT001 - as above
+    torch.manual_seed(1)
+    rows = examples(128, (3,), 0)
+    rows = ClientData(rows.inputs.double(), rows.targets)
+    # Chosen at the first parameters, compared at those behind a round.
+    sizes = [32, 64, 96, 128]
+    chosen, found = trained(rows, vectors(zero), sizes)
+    used = [
+        one
+        for size, one in zip(reversed(sizes), found, strict=True)
+        if chosen.least <= size <= chosen.most
+    ]
+    assert all(torch.equal(one, used[0]) for one in used)
+
+
+@pytest.mark.parametrize(("make", "several"), [(nn.Identity, True), (Doubled, False)])
+def test_where_numbers_have_eight_bytes_all_groups_have_one_size(
+    make: Callable[[], nn.Module],
+    several: bool,  # noqa: FBT001 - as above
+):
+    model = nn.Sequential(make(), activated(nn.SiLU()))
+    chosen, _ = trained(examples(320, (6,), 0), model, [])
+    assert (chosen.least < chosen.most) == several
+
+
+class Later(Otherwise):
+    """Does so as soon as the last layer's weights are not zero."""
+
+    def train(self, tasks: Any, broadcast: Broadcast) -> Tensor:
+        wrong, last = self.wrong, list(broadcast.anchor.values())[-2]
+        self.wrong = wrong if bool(last.any()) else 0
+        try:
+            return super().train(tasks, broadcast)
+        finally:
+            self.wrong = wrong
+
+
+@pytest.mark.parametrize(("wrong", "least"), [(0, 32), (32, 64), (96, 128), (128, None)])
+def test_sizes_are_compared_at_other_parameters_too(wrong: int, least: int | None):
+    model = activated(nn.SiLU())
+    for value in list(model.parameters())[-2:]:
+        nn.init.zeros_(value)
+    run = fl.Federation(
+        model,
+        cross_entropy,
+        fl.Examples(examples(90, (6,), 0)),
+        clip_norm=1.0,
+        noise_multiplier=1.0,
+        sampling=fl.Poisson(0.3),
+        rounds=1,
+    )
+    player: Any = run.player
+    chooser, broadcast = player.chooser, player.engine.broadcast(player.state)
+    given = chooser._method, chooser.loss.batched(), chooser._layout
+
+    def make(count: int, seed: int) -> ClientData:
+        generator = torch.Generator().manual_seed(seed)
+        inputs = torch.rand(count, 6, generator=generator)
+        return ClientData(inputs, torch.randint(CLASSES, (count,), generator=generator))
+
+    def trainer_of(sizes: Sizes) -> ExampleTrainer:
+        # The last bits of a bias of the last layer: its gradient is not zero at first either.
+        return Later(*given, sizes, wrong=wrong, place=31)
 
     found = alike(trainer_of, range(32, 129, 32), make, broadcast)
     assert found == (None if least is None else Sizes(least, 128, 32))

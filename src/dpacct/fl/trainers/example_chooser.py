@@ -25,7 +25,7 @@ from dpacct.fl.trainers.choice import Choice
 from dpacct.fl.trainers.chooser import TrainerChooser
 from dpacct.fl.trainers.examples import Kind, Maker, made_up_task
 from dpacct.fl.trainers.groups import LANES, expected_groups, expected_work
-from dpacct.fl.trainers.halves import lanes_of
+from dpacct.fl.trainers.halves import Halves, numbers_in
 from dpacct.fl.trainers.lot_trainer import LotTrainer
 from dpacct.fl.trainers.lots import Lot
 from dpacct.fl.trainers.per_example import ExampleTrainer
@@ -40,6 +40,8 @@ _WIDEST, _TRIED = 9 * LANES, 4
 _LARGEST = 1 << 25
 # Made-up examples that are compared with one-by-one training.
 _COMPARED = 3
+# How far parameters are moved for a second comparison.
+_MOVE = 0.1
 # Bytes for each weight: its gradient as it is made, as a row, and as it is bounded and summed.
 _ROW_BYTES = 32
 _PLACE = "the last bits of a gradient depend on its place among others"
@@ -111,11 +113,14 @@ class ExampleChooser:
 
     def objection(self, sizes: Sizes, make: Maker, broadcast: Broadcast, chunk: int) -> str:
         """What speaks against groups of these sizes, or nothing."""
-        complaint, lanes = self._lanes(make, broadcast)
+        complaint, numbers = self._numbers(make, broadcast)
         if complaint:
             return complaint
-        if sizes.least % lanes or sizes.step % lanes or sizes.most > _most(lanes, chunk, broadcast):
+        most = _most(numbers.lanes, chunk, broadcast)
+        if sizes.least % numbers.lanes or sizes.step % numbers.lanes or sizes.most > most:
             return f"there is no room for groups of {sizes.most}"
+        if sizes.least < sizes.most and not _several(numbers, broadcast):
+            return _PLACE
         tried = range(sizes.least, sizes.most + 1, sizes.step)
         return "" if alike(self.trainer_of, tried, make, broadcast) == sizes else _PLACE
 
@@ -123,22 +128,27 @@ class ExampleChooser:
         self, make: Maker, broadcast: Broadcast, chunk: int, cohort: int
     ) -> tuple[Sizes | None, str]:
         """The sizes of groups, None where none can be trusted; and why."""
-        complaint, lanes = self._lanes(make, broadcast)
+        complaint, numbers = self._numbers(make, broadcast)
         if complaint:
             return None, complaint
-        for most in _candidates(lanes, chunk, cohort, broadcast):
-            sizes = alike(self.trainer_of, range(lanes, most + 1, lanes), make, broadcast)
+        lanes, several = numbers.lanes, _several(numbers, broadcast)
+        # What would be missing to a group is left out of it, where there are several sizes.
+        work = partial(expected_groups if several else expected_work, cohort)
+        largest = range(lanes, _most(lanes, chunk, broadcast) + 1, lanes)
+        for most in sorted(largest, key=work)[:_TRIED]:
+            tried = range(lanes if several else most, most + 1, lanes)
+            sizes = alike(self.trainer_of, tried, make, broadcast)
             if sizes is not None:
                 return sizes, f"{most} examples at once"
         return None, _PLACE
 
-    def _lanes(self, make: Maker, broadcast: Broadcast) -> tuple[str, int]:
-        """What speaks against any group, or nothing; and of how many examples groups consist."""
+    def _numbers(self, make: Maker, broadcast: Broadcast) -> tuple[str, Halves]:
+        """What speaks against any group, or nothing; and which numbers were seen in one."""
         tasks = [made_up_task(make(1, seed), self._method, broadcast) for seed in range(_COMPARED)]
         few = self.trainer_of(Sizes.one(LANES))
         complaint = shows_addresses(_device(broadcast))
         complaint = complaint or self._chooser.compare(tasks, broadcast, few)
-        return complaint, LANES if complaint else lanes_of(few, tasks[:1], broadcast)
+        return complaint, Halves() if complaint else numbers_in(few, tasks[:1], broadcast)
 
     def trainer_of(self, sizes: Sizes) -> ExampleTrainer:
         """A trainer of groups of these sizes."""
@@ -161,13 +171,9 @@ def _most(lanes: int, chunk: int, broadcast: Broadcast) -> int:
     return most
 
 
-def _candidates(lanes: int, chunk: int, cohort: int, broadcast: Broadcast) -> list[int]:
-    """Largest sizes of a group to try, whole lanes: a few with the least to compute."""
-    # What would be missing to a group is left out of it; on a device there is one size, and what
-    # is missing takes hardly any time.
-    work = expected_groups if _device(broadcast).type == "cpu" else expected_work
-    sizes = range(lanes, _most(lanes, chunk, broadcast) + 1, lanes)
-    return sorted(sizes, key=partial(work, cohort))[:_TRIED]
+def _several(numbers: Halves, broadcast: Broadcast) -> bool:
+    """Whether groups may have several sizes."""
+    return not numbers.doubles and _device(broadcast).type == "cpu"
 
 
 def alike(
@@ -182,6 +188,18 @@ def alike(
         None where places in the largest size differ; the sizes down to one that differs. Off the
         CPU the largest alone.
     """
+    found = _alike(trainer_of, sizes, make, broadcast)
+    # Where a last layer starts at zero, all gradients below it are zero in any size.
+    moved = found and _alike(trainer_of, sizes, make, _moved(broadcast))
+    if found is None or moved is None:
+        return None
+    return max(found, moved, key=lambda one: one.least)
+
+
+def _alike(
+    trainer_of: Callable[[Sizes], ExampleTrainer], sizes: range, make: Maker, broadcast: Broadcast
+) -> Sizes | None:
+    """See `alike`; with these parameters."""
     device, most = _device(broadcast), sizes[-1]
     target = _made_up_lot(lambda count, seed: make(count, seed + 1), 1, device)
     trainer = trainer_of(Sizes.one(most))
@@ -203,6 +221,15 @@ def alike(
             break
         least = size
     return Sizes(least, most, sizes.step)
+
+
+def _moved(broadcast: Broadcast) -> Broadcast:
+    """With other parameters that follow no data, hardly any of them zero."""
+    anchor: dict[str, Tensor] = {}
+    for name, value in broadcast.anchor.items():
+        places = torch.arange(value.numel(), device=value.device).view(value.shape)
+        anchor[name] = value + _MOVE * places.cos().to(value)
+    return replace(broadcast, anchor=anchor)
 
 
 def _made_up_lot(make: Maker, size: int, device: torch.device) -> Lot:
