@@ -2,11 +2,13 @@
 
 ``DPACCT_DATA=folder python -m benchmarks.examples`` uses MNIST from the folder, else made-up images
 of the same shape. Both train the same network on batches drawn by Poisson sampling, in turns of a
-few steps.
+few steps and in processes of their own: in one process, torch's threads go on asking for work after
+the other one's step, on the processor that the next one needs.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import statistics
 import tempfile
 import time
@@ -14,6 +16,7 @@ import warnings
 from collections.abc import Iterator
 from importlib import import_module
 from itertools import product
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +31,9 @@ from dpacct import Budget, fl
 # A run records what it computes after some groups, one size of them after the other; the first
 # turns make what is made once.
 TURNS, WARM = 8, 3
-# Steps of a turn, and how many of these are not counted: torch's threads of whoever came before go
-# on asking for work for a while, on the processor that the next one needs.
+# Steps of a turn, and how many of these are not counted: they fill the caches.
 STEPS, UNCOUNTED = 8, 2
+NAMES = ("ours", "on disk", "Opacus")
 EXAMPLES = 50_000
 
 
@@ -106,32 +109,55 @@ def opacus(data: fl.ClientData, batch: int) -> Iterator[object]:
             yield None
 
 
+def trainer(name: str, batch: int, folder: str, turns: Connection) -> None:
+    """One of them, in a process of its own: for each turn asked for, seconds of its steps.
+
+    Args:
+        name: which one. batch: examples expected in a step. folder: for a ledger.
+        turns: asks, and is told wall and processor times of the steps that count.
+    """
+    data = images()
+    steps = {
+        "ours": lambda: ours(data, batch, None),
+        "on disk": lambda: ours(data, batch, folder),
+        "Opacus": lambda: opacus(data, batch),
+    }[name]()
+    while turns.recv():
+        found: list[tuple[float, float]] = []
+        for _ in range(STEPS):
+            started, spent = time.perf_counter(), time.process_time()
+            next(steps)
+            found.append((time.perf_counter() - started, time.process_time() - spent))
+        turns.send(found[UNCOUNTED:])
+
+
+def medians(batch: int, folder: str) -> dict[str, tuple[float, float]]:
+    """Of all trainers, which take turns: seconds of a step by the clock and of processors."""
+    context = multiprocessing.get_context("spawn")
+    ends: dict[str, Connection] = {}
+    for name in NAMES:
+        ends[name], other = context.Pipe()
+        context.Process(target=trainer, args=(name, batch, folder, other), daemon=True).start()
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in NAMES}
+    for turn, name in product(range(TURNS + WARM), NAMES):
+        ends[name].send(True)  # noqa: FBT003 - another turn
+        found = ends[name].recv()
+        times[name] += found if turn >= WARM else []
+    for end in ends.values():
+        end.send(False)  # noqa: FBT003 - no more
+    columns = {name: tuple(zip(*found, strict=True)) for name, found in times.items()}
+    return {name: (statistics.median(w), statistics.median(b)) for name, (w, b) in columns.items()}
+
+
 def main() -> None:
     """Print medians of steps that take turns, and the ratio."""
-    data = images()
     rows: list[list[str]] = []
     with tempfile.TemporaryDirectory() as folder:
         for batch in (64, 256, 1024):
-            calls = {
-                "ours": ours(data, batch, None),
-                "on disk": ours(data, batch, folder),
-                "Opacus": opacus(data, batch),
-            }
-            wall: dict[str, list[float]] = {name: [] for name in calls}
-            busy: dict[str, list[float]] = {name: [] for name in calls}
-            for turn, (name, steps), step in product(
-                range(TURNS + WARM), calls.items(), range(STEPS)
-            ):
-                started, spent = time.perf_counter(), time.process_time()
-                next(steps)
-                if turn >= WARM and step >= UNCOUNTED:
-                    wall[name].append(time.perf_counter() - started)
-                    busy[name].append(time.process_time() - spent)
-            times = {name: statistics.median(found) for name, found in wall.items()}
-            work = {name: statistics.median(found) for name, found in busy.items()}
-            ratios = [work["ours"] / work["Opacus"]]
-            ratios += [times[name] / times["Opacus"] for name in ("ours", "on disk")]
-            shown = [work["ours"], work["Opacus"], times["ours"], times["on disk"], times["Opacus"]]
+            found = medians(batch, folder)
+            (wall, busy), (disk, _), (peer, work) = (found[name] for name in NAMES)
+            shown = [busy, work, wall, disk, peer]
+            ratios = [busy / work, wall / peer, disk / peer]
             rows.append([str(batch), *(f"{1e3 * value:.1f}" for value in shown)])
             rows[-1] += [f"{ratio:.2f}" for ratio in ratios]
     where = "MNIST" if DATA else "made-up images"
