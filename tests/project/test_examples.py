@@ -63,7 +63,8 @@ def test_a_plan_is_calibrated_from_file_to_file(tmp_path: Path, run: Callable[..
 def test_two_programs_share_one_budget(tmp_path: Path, run: Callable[..., str]) -> None:
     said = run("shared_ledger.py", "shared.ledger")
     with Ledger.open(tmp_path / "shared.ledger") as ledger:
-        assert min(record.committed for record in ledger.runs) > 0
+        # On a busy machine one of them may be done before the other one begins.
+        assert len(ledger.runs) == 2
         assert sum(record.committed for record in ledger.runs) == ledger.rounds
         assert 1.9 < ledger.epsilon().upper <= 2
     assert said.endswith("one more such round: does not fit\n")
