@@ -21,7 +21,7 @@ from dpacct.fl.trainers.company import shows_company
 from dpacct.fl.trainers.example_chooser import ExampleChooser
 from dpacct.fl.trainers.examples import Kind, Maker
 from dpacct.fl.trainers.groups import GroupTrainer
-from dpacct.fl.trainers.halves import numbers_in
+from dpacct.fl.trainers.number_widths import widths_in
 from dpacct.fl.trainers.tasks import Broadcast
 from dpacct.fl.trainers.way import taken
 from dpacct.fl.trainers.ways import ClientWay, ExampleWay, KeptWay
@@ -82,7 +82,7 @@ def _of_clients(
     if (way.room is None) != (chooser.chunk is not None):
         raise Unsupported(_OTHERWISE)
     fitting, examples = chooser.most_examples(tasks[0], broadcast)
-    lanes = numbers_in(chooser.vectorized, tasks[:1], broadcast).lanes
+    lanes = widths_in(chooser.vectorized, tasks[:1], broadcast).lanes
     if way.clients not in chooser.sizes(cohort, int(_SLACK * fitting), lanes):
         raise Unsupported(_OTHERWISE if chooser.chunk else _NO_ROOM)
     if chooser.limited and way.widest * way.clients > _SLACK * examples:
@@ -103,9 +103,7 @@ def _of_examples(
         raise Unsupported(_OTHERWISE)
     if way.sizes is not None:
         room = int(_SLACK * chooser.chunk_of(None, make, broadcast))
-        complaint = chooser.objection(way.sizes, make, broadcast, room)
-        if complaint:
-            raise Unsupported(complaint)
+        chooser.check(way.sizes, make, broadcast, room)
         chooser.settle(way.sizes, _device(broadcast))
     return replace(way, chunk=chooser.chunk_of(way.sizes, make, broadcast))
 

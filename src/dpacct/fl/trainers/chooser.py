@@ -29,8 +29,8 @@ from dpacct.fl.trainers.company import shows_company
 from dpacct.fl.trainers.examples import Kind, Maker, made_up_task
 from dpacct.fl.trainers.footprint import default_memory_limit
 from dpacct.fl.trainers.groups import LANES, GroupTrainer, expected_groups, expected_work
-from dpacct.fl.trainers.halves import numbers_in
 from dpacct.fl.trainers.image_order import are_images
+from dpacct.fl.trainers.number_widths import widths_in
 from dpacct.fl.trainers.sequential import SequentialTrainer
 from dpacct.fl.trainers.step_bytes import bytes_of_client
 from dpacct.fl.trainers.stopwatch import Heat, faster, longer, seconds
@@ -209,7 +209,7 @@ class TrainerChooser:
         complaint = complaint or self.compare(tasks, broadcast)
         if complaint:
             return self._refused(complaint)
-        lanes = numbers_in(self.vectorized, tasks[:1], broadcast).lanes
+        lanes = widths_in(self.vectorized, tasks[:1], broadcast).lanes
         if self.limited and fitting < lanes:
             return self._refused(f"memory has no room for {lanes}")
         trainers = [

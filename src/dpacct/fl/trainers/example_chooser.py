@@ -25,9 +25,9 @@ from dpacct.fl.trainers.choice import Choice
 from dpacct.fl.trainers.chooser import TrainerChooser
 from dpacct.fl.trainers.examples import Kind, Maker, made_up_task
 from dpacct.fl.trainers.groups import LANES, expected_groups, expected_work
-from dpacct.fl.trainers.halves import Halves, numbers_in
 from dpacct.fl.trainers.lot_trainer import LotTrainer
 from dpacct.fl.trainers.lots import Lot
+from dpacct.fl.trainers.number_widths import NumberWidths, widths_in
 from dpacct.fl.trainers.per_example import ExampleTrainer
 from dpacct.fl.trainers.sizes import Sizes
 from dpacct.fl.trainers.step_bytes import bytes_of_example
@@ -92,13 +92,14 @@ class ExampleChooser:
         chunk = self.chunk_of(None, make, broadcast)
         if self.vectorize is False:
             return Choice(slow, chunk, "one example at a time, as asked")
-        sizes, words = self._group_sizes(make, broadcast, chunk, cohort)
-        if sizes is None:
+        try:
+            sizes = self._group_sizes(make, broadcast, chunk, cohort)
+        except Unsupported as refusal:
             if self.vectorize is True:
-                raise Unsupported(f"vectorize=True, but {words}")
-            return Choice(slow, chunk, f"one example at a time: {words}")
+                raise Unsupported(f"vectorize=True, but {refusal}") from None
+            return Choice(slow, chunk, f"one example at a time: {refusal}")
         self.settle(sizes, _device(broadcast))
-        whole = self.chunk_of(sizes, make, broadcast)
+        whole, words = self.chunk_of(sizes, make, broadcast), f"{sizes.most} examples at once"
         return Choice(replace(slow, together=self.vectorized), whole, words)
 
     def settle(self, sizes: Sizes, device: torch.device) -> None:
@@ -111,27 +112,29 @@ class ExampleChooser:
         chunk = self._chunk or self._fitting(make, broadcast)
         return chunk if sizes is None else max(sizes.most, sizes.most * (chunk // sizes.most))
 
-    def objection(self, sizes: Sizes, make: Maker, broadcast: Broadcast, chunk: int) -> str:
-        """What speaks against groups of these sizes, or nothing."""
-        complaint, numbers = self._numbers(make, broadcast)
-        if complaint:
-            return complaint
-        most = _most(numbers.lanes, chunk, broadcast)
-        if sizes.least % numbers.lanes or sizes.step % numbers.lanes or sizes.most > most:
-            return f"there is no room for groups of {sizes.most}"
-        if sizes.least < sizes.most and not _several(numbers, broadcast):
-            return _PLACE
-        tried = range(sizes.least, sizes.most + 1, sizes.step)
-        return "" if alike(self.trainer_of, tried, make, broadcast) == sizes else _PLACE
+    def check(self, sizes: Sizes, make: Maker, broadcast: Broadcast, chunk: int) -> None:
+        """Compare groups of these sizes.
 
-    def _group_sizes(
-        self, make: Maker, broadcast: Broadcast, chunk: int, cohort: int
-    ) -> tuple[Sizes | None, str]:
-        """The sizes of groups, None where none can be trusted; and why."""
-        complaint, numbers = self._numbers(make, broadcast)
-        if complaint:
-            return None, complaint
-        lanes, several = numbers.lanes, _several(numbers, broadcast)
+        Raises:
+            Unsupported: they cannot be trusted, or have no room; why, in words.
+        """
+        widths = self._widths(make, broadcast)
+        most = _most(widths.lanes, chunk, broadcast)
+        if sizes.least % widths.lanes or sizes.step % widths.lanes or sizes.most > most:
+            raise Unsupported(f"there is no room for groups of {sizes.most}")
+        tried = range(sizes.least, sizes.most + 1, sizes.step)
+        possible = sizes.least == sizes.most or _several(widths, broadcast)
+        if not possible or alike(self.trainer_of, tried, make, broadcast) != sizes:
+            raise Unsupported(_PLACE)
+
+    def _group_sizes(self, make: Maker, broadcast: Broadcast, chunk: int, cohort: int) -> Sizes:
+        """The sizes of groups.
+
+        Raises:
+            Unsupported: none can be trusted; why, in words.
+        """
+        widths = self._widths(make, broadcast)
+        lanes, several = widths.lanes, _several(widths, broadcast)
         # What would be missing to a group is left out of it, where there are several sizes.
         work = partial(expected_groups if several else expected_work, cohort)
         largest = range(lanes, _most(lanes, chunk, broadcast) + 1, lanes)
@@ -139,16 +142,22 @@ class ExampleChooser:
             tried = range(lanes if several else most, most + 1, lanes)
             sizes = alike(self.trainer_of, tried, make, broadcast)
             if sizes is not None:
-                return sizes, f"{most} examples at once"
-        return None, _PLACE
+                return sizes
+        raise Unsupported(_PLACE)
 
-    def _numbers(self, make: Maker, broadcast: Broadcast) -> tuple[str, Halves]:
-        """What speaks against any group, or nothing; and which numbers were seen in one."""
+    def _widths(self, make: Maker, broadcast: Broadcast) -> NumberWidths:
+        """Which numbers a group has.
+
+        Raises:
+            Unsupported: no group can be trusted; why, in words.
+        """
         tasks = [made_up_task(make(1, seed), self._method, broadcast) for seed in range(_COMPARED)]
         few = self.trainer_of(Sizes.one(LANES))
         complaint = shows_addresses(_device(broadcast))
         complaint = complaint or self._chooser.compare(tasks, broadcast, few)
-        return complaint, Halves() if complaint else numbers_in(few, tasks[:1], broadcast)
+        if complaint:
+            raise Unsupported(complaint)
+        return widths_in(few, tasks[:1], broadcast)
 
     def trainer_of(self, sizes: Sizes) -> ExampleTrainer:
         """A trainer of groups of these sizes."""
@@ -171,9 +180,9 @@ def _most(lanes: int, chunk: int, broadcast: Broadcast) -> int:
     return most
 
 
-def _several(numbers: Halves, broadcast: Broadcast) -> bool:
+def _several(widths: NumberWidths, broadcast: Broadcast) -> bool:
     """Whether groups may have several sizes."""
-    return not numbers.doubles and _device(broadcast).type == "cpu"
+    return not widths.doubles and _device(broadcast).type == "cpu"
 
 
 def alike(

@@ -7,11 +7,10 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from dpacct.fl.layout import Params
 from dpacct.fl.local.batches import Batch
+from dpacct.fl.trainers.tensors_made import TensorsMade
 
 # Copies of the parameters that a client in training needs: itself, gradient, momentum, update, and
 # what the arithmetic between them holds.
@@ -47,32 +46,11 @@ def _saved_bytes(gradient: Callable[[], Params]) -> int:
             gradient()
     except RuntimeError:
         # `torch.func` in a model bears no hooks: what operations make is more than what is kept.
-        with _Made() as made:
+        sizes: list[int] = []
+        with TensorsMade(lambda tensor: sizes.append(tensor.nbytes)):
             gradient()
-        return made.bytes
+        return sum(sizes)
     return saved
-
-
-class _Made(TorchDispatchMode):
-    """Counts the bytes of all that operations return."""
-
-    def __init__(self) -> None:
-        super().__init__()  # pyright: ignore[reportUnknownMemberType]
-        self.bytes = 0
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Do it, and count."""
-        del types
-        found = func(*args, **(kwargs or {}))
-        leaves: list[Any] = tree_leaves(found)
-        self.bytes += sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Tensor))
-        return found
 
 
 def default_memory_limit(device: torch.device) -> int:
