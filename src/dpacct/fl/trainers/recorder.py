@@ -3,12 +3,13 @@
 Rule: a tensor is known if it was given, if it is one of the constants, or if a recorded operation
 made it. What is computed from any other is refused, and so is what the host has read (a value, or a
 shape that depends on values), and what draws random numbers: in a record they would stand for good.
-So is an operation that is not torch's own, which could run anybody's program.
+So is an operation that is not torch's own, which could run anybody's program. Some operations are
+done in another way, which gives the same bits in less time, and that way is written down.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple, cast
 from weakref import ReferenceType, ref
@@ -19,6 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpacct.fl.trainers.failures import Noted
 from dpacct.fl.trainers.host_reads import asks_host
+from dpacct.fl.trainers.outer import outer
+from dpacct.fl.trainers.pooling import pooled
 
 _aten: Any = torch.ops.aten
 _tags: Any = torch.Tag
@@ -35,6 +38,12 @@ _VIEWS = {
     _aten._unsafe_view.default,  # noqa: SLF001 - what a reshape becomes inside autograd
 }
 
+# Operations that are done in another way: of tensors' forms alone, writing to none that was there.
+_INSTEAD: dict[Any, Callable[..., Any]] = {
+    _aten.bmm.default: outer,
+    _aten.max_pool2d_with_indices.default: pooled,
+}
+
 
 class Place(NamedTuple):
     """Stands for a tensor in the arguments of a `Line`."""
@@ -48,7 +57,7 @@ class Line(NamedTuple):
     Attributes:
         operation: of `torch.ops`. arguments, named: with a `Place` for each tensor.
         results: the places of what it gives back. alone: whether that is one tensor, no tuple.
-        writes: whether it changes what it was given.
+        writes: whether it changes what was there before.
     """
 
     operation: Any
@@ -91,6 +100,7 @@ class Recorder(TorchDispatchMode):
         self.refused = False
         self.failures = Noted()
         self._blank = blank
+        self._instead = False
         # By identity and weak: what is recorded takes no more memory than what is not, and a tensor
         # that has another one's address is told from it.
         self._places: dict[int, tuple[ReferenceType[Tensor], int]] = {}
@@ -108,6 +118,9 @@ class Recorder(TorchDispatchMode):
         """Do it, and write it down."""
         del types
         named = kwargs or {}
+        instead = None if self._instead or self.refused else _INSTEAD.get(func)
+        if instead is not None:
+            return self._done(instead, args, named)
         with self.failures:
             result = func(*args, **named)
         if not self.refused:
@@ -116,6 +129,17 @@ class Recorder(TorchDispatchMode):
             except Refused:
                 self.refuse()
         return result
+
+    def _done(
+        self, instead: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+    ) -> Any:
+        """Do that in place of an operation, and write down what it does."""
+        self._instead = True
+        try:
+            with self:
+                return instead(*args, **named)
+        finally:
+            self._instead = False
 
     def refuse(self) -> None:
         """What is done here cannot be recorded."""
@@ -168,7 +192,8 @@ class Recorder(TorchDispatchMode):
             self._new(value) if number is None else number
             for value, number in zip(found, known, strict=True)
         ]
-        self.lines.append(Line(func, arguments, options, results, alone, writes))
+        outside = writes and not self._instead
+        self.lines.append(Line(func, arguments, options, results, alone, outside))
 
     def _placed(self, value: Any) -> Any:
         if isinstance(value, Tensor):

@@ -34,6 +34,7 @@ from dpacct.fl.layout import Params
 from dpacct.fl.tensors import forked_generators, same_numbers
 from dpacct.fl.trainers.at_once import at_once
 from dpacct.fl.trainers.failures import Trial
+from dpacct.fl.trainers.interpreter import counted
 from dpacct.fl.trainers.replay import Record, form
 from dpacct.fl.trainers.replay import recorded as recorded_of
 
@@ -70,9 +71,9 @@ Compute = Callable[[Params, Tensor, Tensor, Tensor], Params]
 
 # Groups of a small network that save what a recording takes, about: measured, 10 to 15.
 _WORTH = 12
-# Seconds of processor time that an operation takes in the mean, from which on threads that have
-# groups of their own are quicker: they wait for each other between operations.
-_LONG = 16e-6
+# Seconds of processor time from which on threads that have groups of their own are quicker. From
+# Python they wait for each other between operations, and so it is that of one in the mean.
+_LONG, _LONG_OPERATION = 1e-3, 16e-6
 # By how much parameters are changed when a recording is compared.
 _OTHER = 0.75
 _torch: Any = torch
@@ -91,7 +92,7 @@ class Replay:
 
     Attributes:
         record: of one group. names: of what it computes.
-        long: whether its operations are long, in the mean.
+        long: whether it is worth a thread of its own.
     """
 
     record: Record
@@ -192,26 +193,17 @@ def recorded(compute: Compute, group: Group, constants: Sequence[Tensor] = ()) -
         _, record = recorded_of(pure, blank.tensors, constants, blank=True)
         # Rules 4 and 5.
         if record is not None and not record.writes:
+            record.interpret(blank.tensors)
             replay = Replay(record, list(found))
             if all(_same(compute, replay, one) for one in (_made_up(blank), blank)):
-                return replace(replay, long=_seconds(replay, blank) > _LONG * record.operations)
+                return replace(replay, long=_seconds(replay, blank) > _worth_a_thread(record))
     return None
 
 
 def _made_up(group: Group) -> Group:
     """Other parameters, and in place of examples numbers that follow no data."""
     others = {name: _OTHER * value for name, value in group.anchor.items()}
-    return Group(others, *map(_counted, group[1:]))
-
-
-def _counted(like: Tensor) -> Tensor:
-    """Any numbers, or zeros and ones where those may stand for classes.
-
-    Zeros alone off the CPU: a class that does not exist would stop a device for good.
-    """
-    places = torch.arange(like.numel(), device=like.device).view(like.shape)
-    classes = 2 if like.device.type == "cpu" else 1
-    return (places.sin() if like.is_floating_point() else places % classes).to(like)
+    return Group(others, *map(counted, group[1:]))
 
 
 def _surroundings() -> tuple[object, ...]:
@@ -233,6 +225,11 @@ def _same(compute: Compute, replay: Compute, group: Group) -> bool:
     return list(found) == list(expected) and all(
         same_numbers(found[name], value) for name, value in expected.items()
     )
+
+
+def _worth_a_thread(record: Record) -> float:
+    """Seconds that one play takes at least, where it is."""
+    return _LONG if record.interpreted else _LONG_OPERATION * record.operations
 
 
 def _seconds(replay: Replay, group: Group) -> float:

@@ -20,27 +20,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpacct.fl.trainers.outer import outer
+from dpacct.fl.trainers.interpreter import Play, Written, interpreted
 from dpacct.fl.trainers.past_dispatcher import PastDispatcher
-from dpacct.fl.trainers.pooling import pooled
 from dpacct.fl.trainers.recorder import Line, Place, Recorder, Refused, places_in
 
 Compute = Callable[..., Sequence[Tensor]]
 _uncast = cast("Any", torch)._C._DisableAutocast  # noqa: SLF001 - of every device, and cheap
-
-_aten: Any = torch.ops.aten
-# Operations that give the same bits in less time when they are done in another way.
-_INSTEAD: dict[Any, Callable[..., Any]] = {
-    _aten.bmm.default: outer,
-    _aten.max_pool2d_with_indices.default: pooled,
-}
 
 
 class _Call(NamedTuple):
     """A line as it is played.
 
     Attributes:
-        operation: of the line, or what is done instead.
+        operation: of the line.
         arguments, named: where no tensor lies within them, as they are.
         direct: arguments that are tensors, and their places. nested: those that hold some.
         named_too: whether ``named`` hold some.
@@ -68,21 +60,37 @@ class Record:
     Attributes:
         writes: whether it writes to tensors instead of making others.
         operations: how many there are.
+        interpreted: whether the interpreter plays them.
     """
 
     def __init__(self, recorder: Recorder, inputs: Sequence[Tensor], outputs: list[int]) -> None:
         self._form = form(inputs)
         self._outputs = outputs
-        self._blank: list[Tensor | None] = [None] * recorder.count
-        for number, value in recorder.held.items():
-            self._blank[number] = value.detach()
+        self._held = [value.detach() for value in recorder.held.values()]
+        self._given = [*range(len(inputs)), *recorder.held]
+        self._count = recorder.count
+        self._lines = _needed(recorder.lines, outputs)
+        self.writes = any(line.writes for line in self._lines)
         kept = {*outputs, *recorder.held}
-        lines = _needed(recorder.lines, outputs)
-        self.writes = any(line.writes for line in lines)
         self._calls = [
-            _call(line, gone) for line, gone in zip(lines, _last_uses(lines, kept), strict=True)
+            _call(line, gone)
+            for line, gone in zip(self._lines, _last_uses(self._lines, kept), strict=True)
         ]
         self.operations = len(self._calls)
+        self.interpreted = False
+        self._play: Play = self._one_by_one
+
+    def interpret(self, inputs: Sequence[Tensor]) -> None:
+        """Have it played by the interpreter, if that can be: what is played many times.
+
+        Args:
+            inputs: of its form; their values are not looked at.
+        """
+        written = Written(self._given, self._lines, self._outputs)
+        with _uncast():
+            found = interpreted(written, self._one_by_one, [*inputs, *self._held])
+        self.interpreted = found is not None
+        self._play = found or self._one_by_one
 
     def fits(self, inputs: Sequence[Tensor]) -> bool:
         """Whether these tensors have the form of those that it was recorded with."""
@@ -93,26 +101,31 @@ class Record:
 
         Gradients are on or off as they were, since kernels are chosen by that; none is asked for.
         """
-        held = self._blank.copy()
-        held[: len(inputs)] = [value.detach() for value in inputs]
         # What was cast was written down.
         with _uncast():
-            for call in self._calls:
-                operation, template, named, direct, nested, named_too, place, places, gone = call
-                arguments = template.copy()
-                for position, number in direct:
-                    arguments[position] = held[number]
-                for position in nested:
-                    arguments[position] = _filled(template[position], held)
-                options = _filled(named, held) if named_too else named
-                result = operation(*arguments, **options)
-                if place >= 0:
-                    held[place] = result
-                else:
-                    for number, value in zip(places, result, strict=True):
-                        held[number] = value
-                for number in gone:
-                    held[number] = None
+            return self._play([*(value.detach() for value in inputs), *self._held])
+
+    def _one_by_one(self, given: Sequence[Tensor]) -> list[Tensor]:
+        """The operations, called from here."""
+        held: list[Tensor | None] = [None] * self._count
+        for number, value in zip(self._given, given, strict=True):
+            held[number] = value
+        for call in self._calls:
+            operation, template, named, direct, nested, named_too, place, places, gone = call
+            arguments = template.copy()
+            for position, number in direct:
+                arguments[position] = held[number]
+            for position in nested:
+                arguments[position] = _filled(template[position], held)
+            options = _filled(named, held) if named_too else named
+            result = operation(*arguments, **options)
+            if place >= 0:
+                held[place] = result
+            else:
+                for number, value in zip(places, result, strict=True):
+                    held[number] = value
+            for number in gone:
+                held[number] = None
         return [cast("Tensor", held[number]) for number in self._outputs]
 
 
@@ -214,8 +227,7 @@ def _call(line: Line, gone: list[int]) -> _Call:
     lists = [n for n, value in enumerate(arguments) if isinstance(value, list) and _has(value)]
     place = line.results[0] if line.alone else -1
     named, results = line.named, line.results
-    operation = _INSTEAD.get(line.operation, line.operation)
-    return _Call(operation, arguments, named, direct, lists, _has(named), place, results, gone)
+    return _Call(line.operation, arguments, named, direct, lists, _has(named), place, results, gone)
 
 
 def _has(value: Any) -> bool:
