@@ -26,7 +26,7 @@ def normalized(x: Tensor) -> list[Tensor]:
 
 def pieced(x: Tensor) -> list[Tensor]:
     first, *others = x.unbind(0)
-    return [torch.stack([*others, first]), torch.cat(x.split([1, 3]))]
+    return [torch.stack([*others, first]), torch.cat(torch.split(x, [1, 3]))]
 
 
 def looked_up(x: Tensor) -> list[Tensor]:
