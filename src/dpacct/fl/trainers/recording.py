@@ -73,7 +73,7 @@ Compute = Callable[[Params, Tensor, Tensor, Tensor], Params]
 _WORTH = 12
 # Seconds of processor time from which on threads that have groups of their own are quicker. From
 # Python they wait for each other between operations, and so it is that of one in the mean.
-_LONG, _LONG_OPERATION = 1e-3, 16e-6
+_LONG, _LONG_OPERATION = 2e-3, 16e-6
 # By how much parameters are changed when a recording is compared.
 _OTHER = 0.75
 _torch: Any = torch
