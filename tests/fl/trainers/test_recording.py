@@ -185,6 +185,37 @@ def test_quick_outer_products_give_the_same_bits(shape: tuple[int, int, int, int
         assert (found.stride(), found.dtype) == (expected.stride(), dtype)
 
 
+@pytest.mark.parametrize("count", [4, 15])
+@pytest.mark.parametrize("channels", [9, 200])
+def test_quick_pooling_to_one_place_lies_the_same(channels: int, count: int):
+    """Where channels last are contiguous too, by strides that other kernels are chosen by."""
+    values = torch.arange(count * channels * 4.0).sin().view(count, channels, 2, 2)
+    expected = torch.ops.aten.max_pool2d_with_indices(values, [2, 2])
+    found = pooled(values, [2, 2])
+    assert all(map(torch.equal, found, expected))
+    assert [one.stride() for one in found] == [one.stride() for one in expected]
+
+
+@pytest.mark.parametrize("shape", [(33, 64), (2, 3), (300, 1)])
+def test_quick_outer_products_of_one_pair_keep_their_zeros(shape: tuple[int, int]):
+    """One product of matrices is done elsewhere than many."""
+    left, right = -torch.zeros(1, shape[0], 1), torch.ones(1, 1, shape[1])
+    assert torch.equal(outer(left, right).signbit(), torch.bmm(left, right).signbit())
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [((2, 3, 1), (2, 3, 4)), ((1, 3, 1), (5, 1, 4)), ((5, 3, 1), (1, 1, 4)), ((3, 1), (1, 3))],
+)
+def test_what_is_no_product_of_matrices_is_no_outer_product(
+    left: tuple[int, ...], right: tuple[int, ...]
+):
+    """Numbers would be spread over those that are missing."""
+    for product in (torch.bmm, outer):
+        with pytest.raises(RuntimeError, match="batch"):
+            product(torch.ones(left), torch.ones(right))
+
+
 class Summed(Passing):
     """Under vmap, NumPy sums up, which torch does not see."""
 

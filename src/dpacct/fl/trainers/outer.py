@@ -22,11 +22,21 @@ def outer(left: Tensor, right: Tensor) -> Tensor:
     Returns:
         [n, i, j].
     """
-    alone = left.shape[2] == 1 and left.device.type == "cpu" and left.dtype in _EXACT
-    if not alone or left.dtype != right.dtype:
+    exact = left.device.type == "cpu" and left.dtype in _EXACT and left.dtype == right.dtype
+    if not exact or not _is_outer(left.shape, right.shape):
         return _product(left, right)
     # In memory as a product of matrices has it.
     found = left.new_empty(left.shape[0], left.shape[1], right.shape[2])
     torch.mul(left, right, out=found)
     # A sum from zero on has no -0.
     return found.add_(0.0)
+
+
+def _is_outer(left: torch.Size, right: torch.Size) -> bool:
+    """Whether it is a product as it has to be, of more than one pair, with one number in each sum.
+
+    A single pair is multiplied by another part of the library, which may leave a -0.
+    """
+    if len(left) != 3 or left[2] != 1 or left[0] == 1:
+        return False
+    return right[:-1] == (left[0], 1)

@@ -32,5 +32,8 @@ def pooled(values: Tensor, *options: Any, **named: Any) -> tuple[Tensor, Tensor]
     images = max(n for n in range(1, max(_MOST // channels, 1) + 1, 2) if count % n == 0)
     wide = values.view(count // images, images * channels, height, width)
     found = _pooling(wide.contiguous(memory_format=torch.channels_last), *options, **named)
-    first, places = (part.contiguous().view(count, channels, *part.shape[2:]) for part in found)
+    # Flat in between: where a place is all that is left of an image, channels last are contiguous,
+    # and what follows would choose kernels by their strides.
+    flat = (part.contiguous().view(-1) for part in found)
+    first, places = (one.view(count, channels, *found[0].shape[2:]) for one in flat)
     return first, places
