@@ -25,6 +25,7 @@ from dpacct.fl.engine.ranks import (
     Begin,
     Done,
     Failed,
+    Offer,
     Ranks,
     Start,
     Stop,
@@ -37,7 +38,6 @@ from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
 from dpacct.fl.trainers.choice import Choice
-from dpacct.fl.trainers.way import taken
 
 Made = TypeVar("Made")
 
@@ -88,7 +88,8 @@ class Follower:
         """Hear what is about to run, and try it; see `RoundLoop.begin`.
 
         Raises:
-            InvalidParameter: rank 0 has another setting. Unsupported: it has stopped.
+            InvalidParameter: rank 0 has another setting.
+            Unsupported: it has stopped, or its way to train is none here.
             Anything that `dpacct.fl.engine.rehearsal.Rehearsal` raises.
         """
         del name, limit
@@ -96,25 +97,35 @@ class Follower:
         message = ranks.hear()
         if not isinstance(message, Begin):
             _end(message)
-        tried: Failed | None = Failed("")
-        try:
+        with self._tried():
             loop.rounds.engine = replace(loop.engine, plan=message.plan)
             ours = Begin.of(loop.rounds)
             if ours != message:
                 rule = f"rank 0 trains {message.setting} with {message.versions}"
                 raise InvalidParameter("distributed", f"{ours.setting}, {ours.versions}", rule)
             loop.prepare(rounds)
-            tried = None
-        finally:
-            ranks.collect(tried and Failed(words_of(sys.exception())))
+        offer = ranks.hear()
+        if not isinstance(offer, Offer):
+            _end(offer)
+        with self._tried():
+            if offer.way is not None:
+                loop.follow(offer.way)
         start = ranks.hear()
         if not isinstance(start, Start):
             _end(start)
-        if start.way is not None:
-            loop.choice = taken(start.way, loop.chooser, loop.engine.layout)
         self._take(start.state)
         self.budget = start.budget
         return start.rounds
+
+    @contextmanager
+    def _tried(self) -> Generator[None]:
+        """Rank 0 hears whether what is done inside fails."""
+        tried: Failed | None = Failed("")
+        try:
+            yield
+            tried = None
+        finally:
+            self._ranks.collect(tried and Failed(words_of(sys.exception())))
 
     def play(self) -> Report:
         """Train this rank's share of a round.

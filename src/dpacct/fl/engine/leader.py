@@ -19,6 +19,7 @@ from dpacct.fl.engine.ranks import (
     Begin,
     Done,
     Failed,
+    Offer,
     Ranks,
     Start,
     Stop,
@@ -80,9 +81,10 @@ class Leader:
             tried = None
         finally:
             ranks.collect(tried and Failed(words_of(sys.exception())))
+        ranks.tell(Offer(None if loop.choice is None else way_of(loop.choice)))
+        ranks.collect(None)
         planned = loop.rounds.begin(name, rounds, limit)
-        way = None if loop.choice is None else way_of(loop.choice)
-        ranks.tell(Start(planned, way, _public(loop.state), loop.budget))
+        ranks.tell(Start(planned, _public(loop.state), loop.budget))
         return planned
 
     def play(self) -> Report:

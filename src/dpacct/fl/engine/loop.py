@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,8 +29,8 @@ from dpacct.fl.report.reports import Report
 from dpacct.fl.surroundings import check_kept, kept_settings, undisturbed
 from dpacct.fl.tensors import forked_generators, seed_generators
 from dpacct.fl.trainers.choice import Choice, Chooser
-from dpacct.fl.trainers.way import way_of
-from dpacct.fl.trainers.ways import KeptWay
+from dpacct.fl.trainers.way import taken, way_of
+from dpacct.fl.trainers.ways import KeptWay, Way, trains_alike
 
 Made = TypeVar("Made")
 
@@ -101,6 +102,20 @@ class RoundLoop:
         if self.choice is None and self.state.round < rounds:  # Rule 1.
             self.choice = self._rehearse()
 
+    @undisturbed()
+    def follow(self, way: Way) -> None:
+        """Train as another process does.
+
+        Raises:
+            Unsupported: that is not possible here, or gives other bits.
+        """
+        own = None if self.choice is None else way_of(self.choice)
+        if own is not None and not trains_alike(own, way):
+            kept = KeptWay(replace(way, kind=own.kind, labels=own.labels), self.engine.device.type)
+            with forked_generators(), self._settled(0):
+                self._rehearsal(None).again(kept)
+        self.choice = taken(way, self.chooser, self.engine.layout)
+
     def resume(self, path: Path, *, calibrated: bool) -> str | None:
         """Go on from a checkpoint, see `dpacct.fl.engine.resumption`."""
         self._check_population()
@@ -136,12 +151,15 @@ class RoundLoop:
         engine, state = self.engine, self.state
         self._settings = kept_settings()
         with forked_generators(), self._settled(0):
-            rehearsal = Rehearsal(engine, self.chooser, state, self._example, self._before)
+            rehearsal = self._rehearsal(self._before)
             choice = rehearsal.run()
             if self._preflight:
                 strict = choice.trainer.together or choice.trainer.alone
                 preflight(engine, [strict], state, rehearsal.make).require()
         return choice
+
+    def _rehearsal(self, before: KeptWay | None) -> Rehearsal:
+        return Rehearsal(self.engine, self.chooser, self.state, self._example, before)
 
     def _check_population(self) -> None:
         check_population(self.engine.clients, self.engine.num_clients)

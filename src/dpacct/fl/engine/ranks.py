@@ -48,11 +48,17 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
+class Offer:
+    """How rank 0 would train clients, if it has to: every rank compares bits in that way."""
+
+    way: Way | None
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
-    """The run is registered: how many rounds, how clients are trained, from where, on what."""
+    """The run is registered: how many rounds, from where, on what."""
 
     rounds: int
-    way: Way | None
     state: TrainingState
     budget: Budget
 
@@ -95,7 +101,7 @@ class Failed:
     words: str
 
 
-Message = Begin | Start | Work | Done | Agreed | Stop
+Message = Begin | Offer | Start | Work | Done | Agreed | Stop
 
 
 class Ranks:
@@ -174,7 +180,7 @@ class Ranks:
                     if message.memories:
                         self.hand_out(None)
                     self.collect(Failed("it has left the run"))
-                elif isinstance(message, Begin):
+                elif isinstance(message, Begin | Offer):
                     self.collect(Failed("it has left the run"))
 
     @contextmanager

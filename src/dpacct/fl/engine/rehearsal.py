@@ -19,6 +19,7 @@ from dpacct.fl.clients import ClientData
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.states import Draw, TrainingState
 from dpacct.fl.local.batches import Batch
+from dpacct.fl.local.labels import Labels
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.privacy.randomness import Seeded
 from dpacct.fl.tensors import forked_generators, norm, same_numbers, seed_generators
@@ -84,10 +85,7 @@ class Rehearsal:
             self._try_model()
             worlds = _Worlds(engine, self._state, self.make)
             worlds.check_alone(chooser.alone)
-            everyone = engine.method.everyone_computes
-            workers = engine.num_clients if everyone else engine.plan.cohort_size
-            planned, broadcast = max(1, round(workers)), engine.broadcast(self._state)
-            choice = self._choice(broadcast, planned)
+            choice = self._choice()
             if choice.trainer.together is None:
                 worlds.check_rounds(chooser.alone)
             else:
@@ -96,17 +94,31 @@ class Rehearsal:
                 worlds.check_rounds(chooser.vectorized)
         return choice
 
-    def _choice(self, broadcast: Broadcast, cohort: int) -> Choice:
+    def _choice(self) -> Choice:
         """As before the run was resumed where that is possible, else anew."""
-        chooser = self._chooser
-        asked = self.make, self._kind, self._labels, broadcast, cohort
         if self._before is None:
-            return chooser.choose(*asked)
+            return self._chooser.choose(*self._asked())
         try:
-            return taken_again(self._before, chooser, self._engine.layout, *asked)
+            return self.again(self._before)
         except Unsupported as refusal:
             note = f"not as before the run was resumed ({self._before.way.reason}): {refusal}"
-            return replace(chooser.choose(*asked), note=note)
+            return replace(self._chooser.choose(*self._asked()), note=note)
+
+    def again(self, kept: KeptWay) -> Choice:
+        """As clients were trained before, or elsewhere, compared here.
+
+        Raises:
+            Unsupported: it is not possible here, or gives other bits.
+        """
+        return taken_again(kept, self._chooser, self._engine.layout, *self._asked())
+
+    def _asked(self) -> tuple[Maker, Kind, Labels | None, Broadcast, int]:
+        """What a chooser is asked with; the number is that of clients in a round."""
+        engine = self._engine
+        everyone = engine.method.everyone_computes
+        workers = engine.num_clients if everyone else engine.plan.cohort_size
+        broadcast = engine.broadcast(self._state)
+        return self.make, self._kind, self._labels, broadcast, max(1, round(workers))
 
     def _try_model(self) -> None:
         """One gradient without the method: what is wrong there is the model's or the loss's."""

@@ -6,7 +6,7 @@ made-up clients.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dpacct.fl.local.labels import Labels
 from dpacct.fl.trainers.examples import Kind
@@ -51,6 +51,12 @@ class ExampleWay:
 
 
 Way = ClientWay | ExampleWay
+
+
+def trains_alike(one: Way, other: Way) -> bool:
+    """Whether clients, or examples, are trained in the same groups, and by the same steps."""
+    known = replace(other, kind=one.kind, labels=one.labels, chunk=one.chunk, reason=one.reason)
+    return known == one
 
 
 @dataclass(frozen=True, slots=True)
