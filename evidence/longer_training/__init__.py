@@ -1,0 +1,1 @@
+"""Two claims on long training, at the papers' privacy settings and in a small network."""

@@ -1,0 +1,161 @@
+"""The runs behind the page on long training: two claims, their settings, and how one is played."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dpacct import Uniform, fl
+from dpacct.fl.data import Dataset, load_fashion_mnist
+from dpacct.fl.data.dataset import tensor_of
+from dpacct.fl.data.partitions import Partition, dirichlet, iid
+from dpacct.fl.models import ConvNet, cross_entropy
+from dpacct.fl.postprocess import smooth
+from evidence.records import Setting, trained
+
+# Rounds between two looks at the test images, and what is kept of one.
+EVERY = 20
+HISTORY = ("round", "accuracy", "norm_median", "clipped", "signal_to_noise")
+
+
+@dataclass(frozen=True)
+class FedAvgLS(fl.Method):
+    """DP-FedAvg, whose noisy mean is smoothed: DP-Fed-LS without its projection."""
+
+    smoothing: float = 1.0
+    name = "fedavg-ls"
+
+    def post(self, noised: fl.Noised, server_state: Mapping[str, Any]) -> fl.Noised:
+        """The mean smoothed tensor by tensor."""
+        del server_state
+        return noised.map_tensors(lambda tensor: smooth(tensor, self.smoothing))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is claimed, and the setting that all its methods share.
+
+    Attributes:
+        population, cohort: clients, and how many of them each round takes, without replacement.
+        images: of Fashion-MNIST, dealt out evenly.
+        concentration: of a Dirichlet partition; None deals out without looking at labels.
+        methods: by their label, what they are compared with first.
+    """
+
+    title: str
+    population: int
+    cohort: int
+    images: int
+    concentration: float | None
+    noise_multiplier: float
+    clip_norm: float
+    delta: float
+    rounds: int
+    local: fl.SGD
+    methods: Mapping[str, Callable[[], fl.Method]]
+    runs: int = 3
+
+
+CLAIMS: Mapping[str, Claim] = {
+    "smoothing": Claim(
+        title="DP-Fed-LS: smoothing pays late",
+        population=2000,
+        cohort=100,
+        images=60_000,
+        concentration=None,
+        noise_multiplier=2.4,
+        clip_norm=0.3,
+        delta=2000**-1.1,
+        rounds=200,
+        local=fl.SGD(lr=0.1, epochs=5, batch_size=64, lr_decay=0.99, weight_decay=4e-5),
+        methods={
+            "projected": lambda: fl.DPFedLS(smoothing=0.0),
+            "projected, smoothed": lambda: fl.DPFedLS(smoothing=1.0),
+            "clipped once": fl.DPFedAvg,
+            "clipped once, smoothed": FedAvgLS,
+        },
+    ),
+    "sam": Claim(
+        title="DP-FedSAM: many local steps",
+        population=500,
+        cohort=50,
+        images=25_000,
+        concentration=0.6,
+        noise_multiplier=0.95,
+        clip_norm=0.2,
+        delta=1 / 500,
+        rounds=60,
+        local=fl.SGD(
+            lr=0.1, steps=60, batch_size=25, momentum=0.5, lr_decay=0.998, weight_decay=5e-4
+        ),
+        methods={
+            "rho 0": fl.DPFedAvg,
+            "rho 0.1": lambda: fl.DPFedSAM(rho=0.1),
+            "rho 0.5": lambda: fl.DPFedSAM(rho=0.5),
+        },
+    ),
+}
+
+
+@lru_cache(maxsize=1)
+def _data(folder: Path) -> Dataset:
+    return load_fashion_mnist(folder)
+
+
+def partition(claim: Claim, labels: torch.Tensor, run: int) -> Partition:
+    """Who holds which of the first images, dealt out with the number of the run as seed."""
+    if claim.concentration is None:
+        return iid(len(labels), claim.population, seed=run)
+    return dirichlet(labels.numpy(), claim.population, claim.concentration, seed=run)
+
+
+@lru_cache(maxsize=1)
+def people(name: str, run: int, folder: Path) -> list[fl.ClientData]:
+    """The clients of a run."""
+    claim = CLAIMS[name]
+    images, labels = _data(folder).train.batch(slice(0, claim.images))
+    parts = partition(claim, labels, run)
+    rows = [tensor_of(part) for part in parts]
+    return [fl.ClientData(images[own], labels[own]) for own in rows]
+
+
+def play(setting: Setting, folder: Path) -> dict[str, Any]:
+    """One run with fresh noise and cohorts; run r has the partition and starting weights r."""
+    name, run_number = str(setting["claim"]), int(setting["run"] or 0)
+    claim = CLAIMS[name]
+    torch.manual_seed(run_number)  # pyright: ignore[reportUnknownMemberType]
+    model = ConvNet((1, 28, 28), 10, channels=(8, 16), kernel=3, hidden=(64,))
+    test = fl.ClientData(*_data(folder).test.batch(slice(None)))
+    with fl.Federation(
+        model,
+        cross_entropy,
+        people(name, run_number, folder),
+        method=claim.methods[str(setting["method"])](),
+        clip_norm=claim.clip_norm,
+        sampling=Uniform(claim.cohort, claim.population),
+        noise_multiplier=claim.noise_multiplier,
+        delta=claim.delta,
+        rounds=claim.rounds,
+        local=claim.local,
+        vectorize=True,
+    ) as run:
+        result = trained(
+            run, lambda: 100 * fl.evaluate(model, cross_entropy, test).accuracy, every=EVERY
+        )
+    history = [{key: float(f"{row[key]:.5g}") for key in HISTORY} for row in result["history"]]
+    return result | {"history": history}
+
+
+def settings(name: str) -> list[Setting]:
+    """All runs of a claim, seed by seed, so that methods stay paired wherever it ends."""
+    claim = CLAIMS[name]
+    return [
+        {"claim": name, "method": method, "run": run}
+        for run in range(claim.runs)
+        for method in claim.methods
+    ]
