@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from dpacct import Uniform, fl
 from dpacct.fl.data import Dataset, load_fashion_mnist
@@ -19,7 +20,7 @@ from dpacct.fl.postprocess import smooth
 from evidence.records import Setting, trained
 
 # Rounds between two looks at the test images, and what is kept of one.
-EVERY = 20
+EVERY = 10
 HISTORY = ("round", "accuracy", "norm_median", "clipped", "signal_to_noise")
 
 
@@ -89,7 +90,7 @@ CLAIMS: Mapping[str, Claim] = {
         noise_multiplier=0.95,
         clip_norm=0.2,
         delta=1 / 500,
-        rounds=60,
+        rounds=30,
         local=fl.SGD(
             lr=0.1, steps=60, batch_size=25, momentum=0.5, lr_decay=0.998, weight_decay=5e-4
         ),
@@ -107,6 +108,12 @@ def _data(folder: Path) -> Dataset:
     return load_fashion_mnist(folder)
 
 
+def _halved(images: torch.Tensor) -> torch.Tensor:
+    """[n, 1, 16, 16] of [n, 1, 28, 28], a frame of background around them: a third of the work."""
+    framed = functional.pad(images, (2, 2, 2, 2), value=float(images.min()))
+    return functional.avg_pool2d(framed, 2)
+
+
 def partition(claim: Claim, labels: torch.Tensor, run: int) -> Partition:
     """Who holds which of the first images, dealt out with the number of the run as seed."""
     if claim.concentration is None:
@@ -119,6 +126,7 @@ def people(name: str, run: int, folder: Path) -> list[fl.ClientData]:
     """The clients of a run."""
     claim = CLAIMS[name]
     images, labels = _data(folder).train.batch(slice(0, claim.images))
+    images = _halved(images)
     parts = partition(claim, labels, run)
     rows = [tensor_of(part) for part in parts]
     return [fl.ClientData(images[own], labels[own]) for own in rows]
@@ -129,8 +137,9 @@ def play(setting: Setting, folder: Path) -> dict[str, Any]:
     name, run_number = str(setting["claim"]), int(setting["run"] or 0)
     claim = CLAIMS[name]
     torch.manual_seed(run_number)  # pyright: ignore[reportUnknownMemberType]
-    model = ConvNet((1, 28, 28), 10, channels=(8, 16), kernel=3, hidden=(64,))
-    test = fl.ClientData(*_data(folder).test.batch(slice(None)))
+    model = ConvNet((1, 16, 16), 10, channels=(8, 16), kernel=3, hidden=(64,))
+    seen, truth = _data(folder).test.batch(slice(None))
+    test = fl.ClientData(_halved(seen), truth)
     with fl.Federation(
         model,
         cross_entropy,
@@ -142,7 +151,8 @@ def play(setting: Setting, folder: Path) -> dict[str, Any]:
         delta=claim.delta,
         rounds=claim.rounds,
         local=claim.local,
-        vectorize=True,
+        # Side by side is no faster for batches of this size.
+        vectorize=False,
     ) as run:
         result = trained(
             run, lambda: 100 * fl.evaluate(model, cross_entropy, test).accuracy, every=EVERY
