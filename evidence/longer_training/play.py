@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from evidence.longer_training.runs import CLAIMS, EVERY, Claim, play, settings
+from evidence.longer_training.runs import CLAIMS, EVERY, Claim, others, play, settings
 from evidence.natural_clients.play import difference
 from evidence.pages import add_into, home, markdown, put_tables
 from evidence.records import Record, Records, spread
@@ -46,7 +46,8 @@ def looks(claim: Claim) -> list[int]:
 
 def tables(records: Records) -> dict[str, str]:
     """The tables of the page, from the recorded runs alone."""
-    found: dict[str, str] = {"cost": _cost_table(records)}
+    found = {"cost": _cost_table(records), "ceiling": _ceiling_table(records)}
+    found["left"] = _left_table(records)
     for name, claim in CLAIMS.items():
         found[name] = _accuracy_table(records, name, claim)
     return found
@@ -70,6 +71,25 @@ def _cost_table(records: Records) -> str:
         )
     header = ["claim", "cohort", "rounds", "z", "delta", "[achieved, proven] epsilon"]
     return markdown(header, rows)
+
+
+def _ceiling_table(records: Records) -> str:
+    after = looks(CLAIMS["smoothing"])
+    rows = [
+        [record.setting["method"], *(f"{accuracies([record], one)[0]:.2f}" for one in after)]
+        for record in records
+        if record.matches(ceiling="smoothing")
+    ]
+    return markdown(["almost no noise", *(f"round {one}" for one in after)], rows)
+
+
+def _left_table(records: Records) -> str:
+    moments = {"start": "starting weights", "trained": "after 400 steps without noise"}
+    rows = [
+        [words, *(f"{one:.2f}" for one in records.values(key, quantity="left"))]
+        for key, words in moments.items()
+    ]
+    return markdown(["progress that smoothing leaves", "run 0", "run 1", "run 2"], rows)
 
 
 def _accuracy_table(records: Records, name: str, claim: Claim) -> str:
@@ -123,7 +143,9 @@ def main() -> None:
     reading = argparse.ArgumentParser(description=__doc__)
     reading.add_argument("folder", type=Path)
     reading.add_argument("--part", default="1/1", help="I/N: every N-th run, from the I-th on")
-    reading.add_argument("--only", choices=(*CLAIMS, "page"), help="one step, not all of them")
+    reading.add_argument(
+        "--only", choices=(*CLAIMS, "others", "page"), help="one step, not all of them"
+    )
     add_into(reading)
     told = reading.parse_args()
     index, count = (int(word) for word in told.part.split("/"))
@@ -132,6 +154,8 @@ def main() -> None:
     for name in CLAIMS:
         if told.only in (None, name):
             records.need(settings(name), lambda setting: play(setting, told.folder))
+    if told.only in (None, "others"):
+        records.need(others(), lambda setting: play(setting, told.folder))
     if told.only in (None, "page"):
         put_tables(folder / PAGE, tables(records))
         draw(records, folder / PICTURE)

@@ -19,8 +19,9 @@ from dpacct.fl.models import ConvNet, cross_entropy
 from dpacct.fl.postprocess import smooth
 from evidence.records import Setting, trained
 
-# Rounds between two looks at the test images, and what is kept of one.
+# Rounds between two looks at the test images, noise that does not matter, what is kept of a look.
 EVERY = 10
+ALMOST_NONE = 0.01
 HISTORY = ("round", "accuracy", "norm_median", "clipped", "signal_to_noise")
 
 
@@ -132,12 +133,20 @@ def people(name: str, run: int, folder: Path) -> list[fl.ClientData]:
     return [fl.ClientData(images[own], labels[own]) for own in rows]
 
 
+def network(run: int) -> ConvNet:
+    """The network that all train, with the starting weights of a run."""
+    torch.manual_seed(run)  # pyright: ignore[reportUnknownMemberType]
+    return ConvNet((1, 16, 16), 10, channels=(8, 16), kernel=3, hidden=(64,))
+
+
 def play(setting: Setting, folder: Path) -> dict[str, Any]:
     """One run with fresh noise and cohorts; run r has the partition and starting weights r."""
-    name, run_number = str(setting["claim"]), int(setting["run"] or 0)
-    claim = CLAIMS[name]
-    torch.manual_seed(run_number)  # pyright: ignore[reportUnknownMemberType]
-    model = ConvNet((1, 16, 16), 10, channels=(8, 16), kernel=3, hidden=(64,))
+    if "quantity" in setting:
+        return what_is_left(int(setting["run"] or 0), folder)
+    ceiling = "ceiling" in setting
+    name = str(setting["ceiling" if ceiling else "claim"])
+    claim, run_number = CLAIMS[name], int(setting["run"] or 0)
+    model = network(run_number)
     seen, truth = _data(folder).test.batch(slice(None))
     test = fl.ClientData(_halved(seen), truth)
     with fl.Federation(
@@ -147,7 +156,7 @@ def play(setting: Setting, folder: Path) -> dict[str, Any]:
         method=claim.methods[str(setting["method"])](),
         clip_norm=claim.clip_norm,
         sampling=Uniform(claim.cohort, claim.population),
-        noise_multiplier=claim.noise_multiplier,
+        noise_multiplier=ALMOST_NONE if ceiling else claim.noise_multiplier,
         delta=claim.delta,
         rounds=claim.rounds,
         local=claim.local,
@@ -169,3 +178,38 @@ def settings(name: str) -> list[Setting]:
         for run in range(claim.runs)
         for method in claim.methods
     ]
+
+
+def others() -> list[Setting]:
+    """Runs with almost no noise, and what smoothing leaves of a gradient."""
+    ceilings: list[Setting] = [
+        {"ceiling": "smoothing", "method": method, "run": 0}
+        for method in ("projected", "projected, smoothed")
+    ]
+    left: list[Setting] = [{"quantity": "left", "run": run} for run in range(3)]
+    return [*ceilings, *left]
+
+
+def what_is_left(run: int, folder: Path) -> dict[str, Any]:
+    """What smoothing 1 leaves of the decrease of the loss that a short step brings.
+
+    For the gradient G of 5000 training images it is <G, A^-1 G> / |G|^2, at the starting weights of
+    a run, and after 400 steps on batches of 64 of these images without noise or bound.
+    """
+    images, labels = _data(folder).train.batch(slice(0, 5000))
+    images, model = _halved(images), network(run)
+    order = torch.Generator().manual_seed(run)
+    step = torch.optim.SGD(model.parameters(), lr=0.1)
+    found: dict[str, Any] = {}
+    for moment, steps in (("start", 0), ("trained", 400)):
+        for _ in range(steps):
+            batch = torch.randint(len(labels), (64,), generator=order)
+            step.zero_grad()
+            cross_entropy(model(images[batch]), labels[batch]).backward()
+            step.step()
+        gradients = torch.autograd.grad(
+            cross_entropy(model(images), labels), list(model.parameters())
+        )
+        kept = sum(float((one * smooth(one, 1.0)).sum()) for one in gradients)
+        found[moment] = round(kept / sum(float(one.square().sum()) for one in gradients), 4)
+    return found
