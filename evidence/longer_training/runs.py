@@ -205,8 +205,9 @@ def what_is_left(run: int, folder: Path) -> dict[str, Any]:
         for _ in range(steps):
             batch = torch.randint(len(labels), (64,), generator=order)
             step.zero_grad()
-            cross_entropy(model(images[batch]), labels[batch]).backward()
-            step.step()
+            loss = cross_entropy(model(images[batch]), labels[batch])
+            loss.backward()  # pyright: ignore[reportUnknownMemberType]
+            step.step()  # pyright: ignore[reportUnknownMemberType]
         gradients = torch.autograd.grad(
             cross_entropy(model(images), labels), list(model.parameters())
         )
