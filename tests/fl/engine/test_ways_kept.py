@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,11 +11,13 @@ import torch
 from dpacct import fl
 from dpacct.errors import InvalidParameter
 from dpacct.fl.engine.checkpoint import read_checkpoint
+from dpacct.fl.engine.loop import RoundLoop
 from dpacct.fl.engine.written_ways import plain_way, way_in
 from dpacct.fl.local.labels import Labels
 from dpacct.fl.trainers import again, chooser
 from dpacct.fl.trainers.examples import Kind
 from dpacct.fl.trainers.sizes import Sizes
+from dpacct.fl.trainers.way import way_of
 from dpacct.fl.trainers.ways import ClientWay, ExampleWay, KeptWay
 from tests.fl.problems import convolutional, federation, flat, make_clients, perceptron
 
@@ -317,3 +320,20 @@ def test_so_are_groups_in_which_a_place_shows(tmp_path, monkeypatch):
         next(iter(run))
         assert run.training_path.startswith("one example at a time: ")
         assert "depend on its place among others" in run.training_path.split("resumed")[1]
+
+
+def test_who_follows_plays_steps_only_where_its_own_processor_gives_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rank 0 may play what it has compared there; another processor has bits of its own."""
+    run = started(vectorize=True, local=fl.SGD(lr=0.1, steps=3, batch_size=2))
+    loop = run.player
+    assert isinstance(loop, RoundLoop)
+    monkeypatch.setattr(chooser, "replays_exactly", lambda *_: False)
+    loop.prepare(4)
+    assert loop.choice is not None
+    own = way_of(loop.choice)
+    assert isinstance(own, ClientWay)
+    assert not own.replays
+    loop.follow(replace(own, replays=True, chunk=7))
+    assert way_of(loop.choice) == replace(own, chunk=7)

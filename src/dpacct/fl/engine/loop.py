@@ -113,7 +113,9 @@ class RoundLoop:
         if own is not None and not trains_alike(own, way):
             kept = KeptWay(replace(way, kind=own.kind, labels=own.labels), self.engine.device.type)
             with forked_generators(), self._settled(0):
-                self._rehearsal(None).again(kept)
+                here = way_of(self._rehearsal(None).again(kept))
+            # Whether steps are played shows in no update: it is as it was compared here.
+            way = replace(here, kind=way.kind, labels=way.labels, chunk=way.chunk)
         self.choice = taken(way, self.chooser, self.engine.layout)
 
     def resume(self, path: Path, *, calibrated: bool) -> str | None:
