@@ -8,6 +8,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from dpacct.display import down, up
+
 EVIDENCE = Path(__file__).parent
 _PLACE = re.compile(r"<!-- table: (?P<name>.+?) -->\n(?P<table>.*?)<!-- end -->", flags=re.DOTALL)
 
@@ -37,6 +39,11 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table of Markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def bracket(achieved: float, proven: float, digits: int = 5) -> str:
+    """[achieved, proven] epsilon with so many significant digits, rounded outwards."""
+    return f"[{down(achieved, digits)}, {up(proven, digits)}]"
 
 
 def tables_of(page: Path) -> dict[str, str]:

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from dpacct import Uniform, fl
 from dpacct.fl.data import Dataset, load_fashion_mnist
-from dpacct.fl.data.dataset import tensor_of
+from dpacct.fl.data.dataset import Examples, PartitionedClients
 from dpacct.fl.data.partitions import Partition, dirichlet, iid
 from dpacct.fl.models import ConvNet, cross_entropy
 from dpacct.fl.postprocess import smooth
@@ -123,14 +123,12 @@ def partition(claim: Claim, labels: torch.Tensor, run: int) -> Partition:
 
 
 @lru_cache(maxsize=1)
-def people(name: str, run: int, folder: Path) -> list[fl.ClientData]:
+def people(name: str, run: int, folder: Path) -> PartitionedClients:
     """The clients of a run."""
     claim = CLAIMS[name]
     images, labels = _data(folder).train.batch(slice(0, claim.images))
-    images = _halved(images)
-    parts = partition(claim, labels, run)
-    rows = [tensor_of(part) for part in parts]
-    return [fl.ClientData(images[own], labels[own]) for own in rows]
+    examples = Examples(_halved(images), labels)
+    return PartitionedClients(examples, partition(claim, labels, run))
 
 
 def network(run: int) -> ConvNet:

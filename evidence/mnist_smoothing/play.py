@@ -33,7 +33,7 @@ from evidence.mnist_smoothing.runs import (
     slower,
     spectra,
 )
-from evidence.pages import add_into, home, markdown, put_tables
+from evidence.pages import add_into, bracket, home, markdown, put_tables
 from evidence.records import Records, spread
 
 PAGE, RUNS = "mnist_smoothing/README.md", "mnist_smoothing/runs.jsonl"
@@ -102,7 +102,7 @@ def noise_table(records: Records) -> str:
                     row += ["-", "-"]
                     continue
                 row.append(f"{runs[0]['noise_multiplier']:.4f}")
-                row.append(f"[{runs[0]['epsilon_achieved']:.3f}, {runs[0]['epsilon']:.3f}]")
+                row.append(bracket(runs[0]["epsilon_achieved"], runs[0]["epsilon"], 4))
             rows.append(row)
     header = ["cohorts", "epsilon", "z of the theorem", "[achieved, proven]"]
     return markdown([*header, "z, tight", "[achieved, proven]"], rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dpacct.display import up
 from evidence.pages import markdown
 from evidence.records import Records, Setting, spread
 
@@ -145,7 +146,7 @@ def grid_table(records: Records, data: str, clients: int, noise: str) -> str:
                 spread(records.values("accuracy", gamma=gamma, **wanted))
                 for gamma in (0.001, 0.01, 0.1, 1.0, 10.0)
             ]
-            rows.append([f"{title}, {beta:g}", *cells, f"{max(epsilons):.4g}"])
+            rows.append([f"{title}, {beta:g}", *cells, up(max(epsilons), 4)])
     return markdown(["method, beta", "0.001", "0.01", "gamma 0.1", "1", "10", "epsilon"], rows)
 
 
@@ -206,7 +207,7 @@ def partial_table(records: Records) -> str:
                     f"{level:.1f}",
                     "not reached" if first is None else str(first),
                     "-" if first is None else f"{first * p * clients:.0f}",
-                    f"{max(epsilons):.4g}",
+                    up(max(epsilons), 4),
                 ]
             )
     header = ["data, clients, noise", "method, beta, gamma", "p", "accuracy", "level", "round"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from dpacct.display import up
 from evidence.normec_beta.grid import FEDAVG, NORMEC, TITLES, setting
 from evidence.pages import markdown
 from evidence.records import Record, Records, Setting
@@ -86,7 +87,7 @@ def _row(record: Record) -> list[str]:
         f"{wanted['gamma']:g}",
         str(wanted["run"]),
         f"{found['noise_multiplier']:.4g}",
-        f"{found['epsilon']:.4g}",
+        up(found["epsilon"], 4),
         f"{ended}, given up" if "rounds" in found else str(ended),
         f"{found['accuracy']:.2f}",
         f"{best['accuracy']:.2f} ({best['round']})",

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dpacct.claims import Claim, Claims, Judged, Judgment, Verdict, judge, shipped_claims
-from dpacct.display import chosen, down, up
+from dpacct.display import chosen, up
 from dpacct.rounds import Full, Poisson, Round, Uniform
-from evidence.pages import EVIDENCE, markdown, put_tables
+from evidence.pages import EVIDENCE, bracket, markdown, put_tables
 
 PAGE = "published/README.md"
 HEAD = (
@@ -35,11 +35,11 @@ def runs(rounds: int, round_: Round) -> str:
     return f"{rounds} rounds, {who}, noise {noise}, {round_.adjacency}"
 
 
-def bracket(judged: Judged) -> str:
+def spent(judged: Judged) -> str:
     """Rounded outwards, or why there is none."""
     if judged.epsilon is None:
         return judged.reason
-    return f"[{down(judged.epsilon.lower)}, {up(judged.epsilon.upper)}]"
+    return bracket(judged.epsilon.lower, judged.epsilon.upper)
 
 
 def rows(judgment: Judgment) -> list[list[str]]:
@@ -55,7 +55,7 @@ def rows(judgment: Judgment) -> list[list[str]]:
                 *(first if not found else [""] * len(first)),
                 f"as {reading.role}: {reading.words}",
                 runs(reading.rounds, reading.round),
-                bracket(judged),
+                spent(judged),
                 str(judged.verdict),
                 "" if judged.noise is None else up(judged.noise, 6),
             ]

@@ -81,6 +81,6 @@ def test_the_table_has_a_row_a_run_and_says_what_was_given_up(tmp_path: Path) ->
         wanted = setting(DATA, 20, "printed", NORMEC, 0.01, 0.1, run=run)
         records.need([wanted], lambda _, result=played: result)
     _, _, first, second = scale_table(records).splitlines()
-    assert first.startswith("| printed | NormEC | 0.01 | 0.1 | 1 | 32.85 | 2 |")
+    assert first.startswith("| printed | NormEC | 0.01 | 0.1 | 1 | 32.85 | 2.000 |")
     assert "| 40.00 | 50.00 (60) |" in first
     assert "| 60, given up | 10.00 |" in second

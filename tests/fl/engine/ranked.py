@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -217,14 +218,15 @@ CASES = {
 }
 
 
-def main() -> None:
+def main(known: Mapping[str, Callable[[Path, int], None]]) -> None:
+    """Play what the command line names."""
     meeting, folder, rank, size, *cases = sys.argv[1:]
     distributed.init_process_group(
         "gloo", init_method=meeting, rank=int(rank), world_size=int(size),
         timeout=timedelta(seconds=60),
     )  # fmt: skip
     for case in cases:
-        CASES[case](Path(folder), int(rank))
+        known[case](Path(folder), int(rank))
     distributed.destroy_process_group()
     # At the end of a process torch's own threads have been seen to abort it; nothing is left to do.
     sys.stdout.flush()
@@ -232,4 +234,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(CASES)

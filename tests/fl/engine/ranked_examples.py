@@ -1,21 +1,19 @@
-"""One of two processes that train single examples: `python -m ... MEETING FOLDER RANK CASE...`."""
+"""One of two processes that train single examples; called as `tests.fl.engine.ranked` is."""
 
 from __future__ import annotations
 
-import os
-import sys
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from dpacct import Budget, fl
 from dpacct.errors import Unsupported
 from dpacct.fl.trainers import example_chooser, recording
 from dpacct.fl.trainers.sizes import Sizes
+from tests.fl.engine.ranked import main
 from tests.fl.problems import cross_entropy, perceptron
 
 ROUNDS, EXPECTED = 9, 150
@@ -99,18 +97,5 @@ def objecting(folder: Path, rank: int) -> None:
 CASES = {case.__name__: case for case in (whole, from_one, objecting)}
 
 
-def main() -> None:
-    meeting, folder, rank, *cases = sys.argv[1:]
-    distributed.init_process_group(
-        "gloo", init_method=meeting, rank=int(rank), world_size=2, timeout=timedelta(seconds=60)
-    )
-    for case in cases:
-        CASES[case](Path(folder), int(rank))
-    distributed.destroy_process_group()
-    # At the end of a process torch's own threads have been seen to abort it; nothing is left to do.
-    sys.stdout.flush()
-    os._exit(0)
-
-
 if __name__ == "__main__":
-    main()
+    main(CASES)

@@ -18,7 +18,7 @@ def played(folder: Path, *cases: str) -> list[int]:
     """Exit codes of two ranks; what they print is shown where one fails."""
     meeting = f"file://{folder}/meet"
     command = [sys.executable, "-m", "tests.fl.engine.ranked_examples", meeting, str(folder)]
-    ranks = [subprocess.Popen([*command, str(rank), *cases], cwd=ROOT) for rank in (0, 1)]
+    ranks = [subprocess.Popen([*command, str(rank), "2", *cases], cwd=ROOT) for rank in (0, 1)]
     return [rank.wait(timeout=300) for rank in ranks]
 
 
