@@ -25,6 +25,8 @@ settings.load_profile(PROFILE)
 MEMORY = Path("/dev/shm")  # noqa: S108 - a folder that the system keeps for this
 if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+# Workers run side by side: torch's threads wait without spinning, in what the tests start as well.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -8,7 +8,10 @@ somebody who catches it.
 def main() -> None:
     """Run the command line and exit: 0 done, 2 bad input, 130 interrupted, 141 unread, else 1."""
     import gc
+    import os
 
+    # Threads of torch that wait for work spin, on the processor that another run computes on.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # What is imported stays. To look for garbage among it takes an eighth of a cold start.
     gc.disable()
     try:

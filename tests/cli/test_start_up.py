@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,3 +56,24 @@ def test_garbage_is_collected_while_a_command_runs() -> None:
         [sys.executable, "-c", code, *CALIBRATE], capture_output=True, text=True, check=True
     )
     assert ran.stderr == "True\n"
+
+
+@pytest.mark.parametrize("said", [{}, {"OMP_WAIT_POLICY": "ACTIVE"}])
+def test_threads_of_torch_wait_without_spinning_unless_told_otherwise(
+    said: dict[str, str], tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    words = ["train", "dp-fedavg", "--rounds", "1", "--clients", "10"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "dpacct_cli", *words],
+        cwd=tmp_path,
+        env=inherited | {"OMP_DISPLAY_ENV": "verbose"} | said,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    counts = {int(count) for count in re.findall(r"GOMP_SPINCOUNT = '(\d+)'", ran.stderr)}
+    if not counts:
+        pytest.skip("threads of another kind than GNU's")
+    assert {count > 0 for count in counts} == {bool(said)}

@@ -34,7 +34,8 @@ PAGES = [
 QUICK = {"README.md"}
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^`]*)$")
 OPTION = re.compile(r"""(?P<name>\w+)(?:=(?:"(?P<quoted>[^"]*)"|(?P<bare>\S*)))?""")
-COMMAND_SECONDS = 120
+# What takes longer hangs, on a slow and busy machine too.
+COMMAND_SECONDS = 300
 
 
 @dataclass(frozen=True)
