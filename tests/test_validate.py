@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dpacct import validate
@@ -153,6 +153,7 @@ def test_no_way_out_is_offered_where_there_is_none():
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @given(value=st.one_of(st.text(), st.floats(), st.integers(), st.binary()))
+@example(value=2**53 + 1)
 def test_any_value_is_accepted_or_refused_in_one_line(check, value):
     error = None
     try:
@@ -161,10 +162,59 @@ def test_any_value_is_accepted_or_refused_in_one_line(check, value):
         error = refusal
     if error is None:
         assert math.isfinite(number)
-        assert number == value
+        assert number == value or number == floor(Fraction(value))
     else:
         assert "\n" not in str(error)
         assert error.rule in str(error)
+
+
+def floor(value: Fraction) -> float:
+    """The largest float that is not above the value, by its binary digits alone."""
+    exponent = max(value.numerator.bit_length() - value.denominator.bit_length() - 54, -1074)
+    digits = math.floor(value / Fraction(2) ** exponent)
+    spare = max(digits.bit_length() - 53, 0)
+    return math.ldexp(digits >> spare, exponent + spare)
+
+
+BETWEEN_FLOATS = st.one_of(
+    st.fractions(min_value=Fraction(1, 1000), max_value=1),
+    st.integers(1, 10**9).map(lambda n: Fraction(n, 10**9 + 7)),
+    st.floats(1e-3, 1.0).map(lambda x: np.longdouble(x) * (1 - np.longdouble(2) ** -60)),
+)
+
+
+@pytest.mark.parametrize("check", CHECKS[2:], ids=lambda check: check.__name__)
+@given(value=BETWEEN_FLOATS)
+@example(value=Fraction(1, 3))
+@example(value=Fraction(2, 3))
+def test_what_no_float_holds_is_rounded_to_the_side_that_costs_more(check, value):
+    """Less noise, a smaller delta or epsilon, a larger sampling rate: never a bound below."""
+    exact = Fraction(*value.as_integer_ratio())
+    try:
+        number = check(value)
+    except InvalidParameter:
+        return
+    below = floor(exact)
+    if check is validate.sampling_rate and below != exact:
+        assert number == math.nextafter(below, 1)
+    else:
+        assert number == below
+
+
+@pytest.mark.parametrize(
+    ("check", "value"),
+    [
+        (validate.sampling_rate, 1 + Fraction(1, 10**30)),
+        (validate.sampling_rate, Fraction(1, 10**400)),
+        (validate.delta, Fraction(1, 10**400)),
+        (validate.noise_multiplier, Fraction(1, 1000) - Fraction(1, 10**30)),
+        (validate.epsilon, -Fraction(1, 10**400)),
+        (validate.target_epsilon, 2**1024 - 1),
+    ],
+)
+def test_a_number_just_outside_its_range_is_not_rounded_into_it(check, value):
+    with pytest.raises(InvalidParameter):
+        check(value)
 
 
 def test_errors_can_be_caught_as_the_builtin_they_are():

@@ -2,7 +2,9 @@
 
 Each function returns its argument as the plain Python type that the mathematics uses, or
 raises `InvalidParameter`. Rule 1: booleans and strings are never numbers, and what is not a number
-is refused for that, before any range. Rule 2: NaN and infinities are never in range.
+is refused for that, before any range. Rule 2: NaN and infinities are never in range. Rule 3: what
+no float holds (a third as a fraction, 2^53 + 1) is rounded so that no bound gets too low: noise,
+delta and epsilon down, a sampling rate up.
 """
 
 from __future__ import annotations
@@ -43,13 +45,15 @@ def _not_a_number(value: object) -> str:
 
 
 def real(name: str, value: object, rule: str) -> float:
-    """A finite real number as float."""
+    """A finite real number as float: the largest one that is not above it."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidParameter(name, value, f"{_not_a_number(value)}: {rule}")
     try:
         number = float(value)
     except OverflowError:
         raise InvalidParameter(name, value, rule) from None
+    if number > value:
+        number = math.nextafter(number, -math.inf)
     if not math.isfinite(number):
         raise InvalidParameter(name, value, rule)
     return number
@@ -89,6 +93,8 @@ def sampling_rate(value: object, name: str = "sampling_rate") -> float:
     """The sampling rate q."""
     rule = "a sampling rate lies in (0, 1]"
     number = real(name, value, rule)
+    if number < cast("float", value):  # More clients than asked for cost more, never less.
+        number = math.nextafter(number, math.inf)
     if not 0.0 < number <= 1.0:
         hint = f"Did you mean {number / 100:g} ({number:g} %)?" if 1.0 < number <= 100.0 else ""
         raise InvalidParameter(name, value, rule, hint)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpacct
@@ -483,7 +483,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(actions=ACTIONS, epsilon=st.sampled_from([0.5, 2.0, 8.0]))
 def test_whatever_is_done_the_totals_stay_true_and_within_the_budget(
     tmp_path_factory: pytest.TempPathFactory,
