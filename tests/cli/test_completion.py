@@ -128,7 +128,7 @@ def test_bash_completes(program: dict[str, str], words: str, found: list[str]) -
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.stdout.split() == found
 
@@ -144,7 +144,7 @@ def test_fish_completes(program: dict[str, str], tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.stdout.split() == ["poisson"]
 
@@ -177,7 +177,7 @@ def test_zsh_completes(program: dict[str, str], words: str, found: list[str]) ->
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.stderr == ""
     assert done.stdout.splitlines() == found

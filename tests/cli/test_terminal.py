@@ -60,7 +60,7 @@ def run(
         stderr=subprocess.PIPE,
         encoding="utf-8",
         check=False,
-        timeout=120,
+        timeout=300,
         # A shell's background jobs ignore Ctrl-C, and their children inherit it.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )

@@ -573,7 +573,7 @@ while True:
 def test_a_killed_loop_goes_on_and_pays_for_what_was_drawn(tmp_path: Path) -> None:
     file = tmp_path / "killed.ledger"
     script = KILLED.format(folder=str(Path(__file__).parent))
-    done = subprocess.run([sys.executable, "-c", script, str(file)], check=False, timeout=120)
+    done = subprocess.run([sys.executable, "-c", script, str(file)], check=False, timeout=300)
     assert done.returncode == -9
     with Ledger.open(file) as ledger:
         run = ledger.resume_run(1)
@@ -615,7 +615,7 @@ def test_two_processes_share_one_run(tmp_path: Path) -> None:
     script = RANK.format(folder=str(Path(__file__).parent))
     words = [sys.executable, "-c", script, str(tmp_path)]
     ranks = [subprocess.Popen([*words, str(rank), "1"]) for rank in range(2)]
-    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
+    assert [rank.wait(timeout=300) for rank in ranks] == [0, 0]
     found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     assert [steps for steps, _, _ in found] == [25, 25]
     assert found[0][1] == "the plan of the run is at its end"

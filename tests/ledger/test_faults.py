@@ -51,7 +51,7 @@ def in_child(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
 
 
@@ -483,7 +483,7 @@ def test_writers_at_once_never_exceed_the_budget_together(path: Path) -> None:
     for writer in writers:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "ready\n"
-    done = [writer.communicate("\n", timeout=120)[0] for writer in writers]
+    done = [writer.communicate("\n", timeout=300)[0] for writer in writers]
     assert sum(map(int, done)) == fitting > 20
     with Ledger.open(path) as ledger:
         assert ledger.rounds == fitting
@@ -507,7 +507,7 @@ def test_processes_that_make_the_same_file_get_the_same_ledger(path: Path) -> No
         subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
         for _ in range(4)
     ]
-    heads = {maker.communicate(timeout=120)[0] for maker in makers}
+    heads = {maker.communicate(timeout=300)[0] for maker in makers}
     assert len(heads) == 1
     assert {file.name for file in path.parent.iterdir()} == {path.name, f"{path.name}.witness"}
 

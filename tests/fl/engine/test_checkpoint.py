@@ -259,7 +259,7 @@ def test_kill_9_loses_no_charge(tmp_path):
         spent = run.epsilon().upper
     assert read_checkpoint(path, CPU)["round"] == 2
     second = subprocess.run(
-        command, capture_output=True, text=True, env=environment, check=True, timeout=120
+        command, capture_output=True, text=True, env=environment, check=True, timeout=300
     )
     # Round 3 ran before the crash and runs again: of six planned rounds five reach the model.
     word, done, reason = second.stdout.split(maxsplit=2)

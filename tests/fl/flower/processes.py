@@ -87,7 +87,7 @@ class Deployment:
         config = {"folder": str(self.folder), "timeout": self._timeout} | config
         words = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
         command = [self._tool("flwr"), "run", str(APP), "here", "--run-config", words]
-        subprocess.run(command, check=True, env=self._env("home"), capture_output=True, timeout=120)
+        subprocess.run(command, check=True, env=self._env("home"), capture_output=True, timeout=300)
 
     def wait(self, name: str, seconds: float = 600.0) -> Path:
         """Until a file is there.

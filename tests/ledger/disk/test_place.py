@@ -143,7 +143,7 @@ def test_what_this_user_may_not_enter_read_or_write() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=300,
         )
     finally:
         shutil.rmtree(folder)

@@ -42,7 +42,7 @@ def run_code(code: str, *arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -164,7 +164,7 @@ spend(run, 5)
         writer.stdout.readline()
         for _ in range(2):
             spend(path, 1)
-        writer.communicate("\n", timeout=60)
+        writer.communicate("\n", timeout=300)
     assert writer.returncode == 0
     assert committed(path) == 12
     shutil.move(f"{path}.copy", tmp_path / "copy.ledger")
@@ -195,7 +195,7 @@ for thread in threads: thread.join()
     with subprocess.Popen(command, stderr=-1, text=True) as copying:
         for _ in range(9):
             spend(path, 1)
-        _, errors = copying.communicate(timeout=60)
+        _, errors = copying.communicate(timeout=300)
     assert copying.returncode == 0, errors
     assert committed(path) == 50
 
@@ -479,6 +479,6 @@ spend(run, 1)
         blocker.close()
         assert waiting.stdout.readline() == "on\n"
         spend(path, 1)
-        waiting.communicate("\n", timeout=60)
+        waiting.communicate("\n", timeout=300)
     assert waiting.returncode == 0
     assert committed(path) == 3
