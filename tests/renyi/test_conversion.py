@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mpmath import mp, mpf
 
@@ -181,6 +181,7 @@ def test_the_result_is_never_below_the_exact_mechanism(mu: float, delta: float) 
 
 
 @given(rho=log_uniform(1e-8, 100.0), epsilon=log_uniform(1e-3, 200.0))
+@example(rho=33.11545195869231, epsilon=1.0)
 def test_the_best_delta_is_the_least_and_inverse_to_the_best_epsilon(
     rho: float, epsilon: float
 ) -> None:
@@ -193,7 +194,10 @@ def test_the_best_delta_is_the_least_and_inverse_to_the_best_epsilon(
     assert gaussian.delta(epsilon, math.sqrt(2 * rho)) <= found.value
     if 1e-290 < found.value < 1:
         back = best_epsilon(curve, found.value, 2.0).value
-        assert back == pytest.approx(epsilon, rel=1e-5)
+        assert gaussian.delta(back, math.sqrt(2 * rho)) <= found.value
+        # Next to 1 a delta has no digits left to say which epsilon it was.
+        if found.value < 0.999:
+            assert back == pytest.approx(epsilon, rel=1e-5)
 
 
 def test_epsilon_is_zero_where_delta_allows_it() -> None:

@@ -7,14 +7,14 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpc, mpf
 
 import dpacct
 from dpacct.budget import Budget
 from dpacct.errors import NotConverged
-from dpacct.pairs.dominating import Direction, ReplacementPair
+from dpacct.pairs.dominating import Direction, ReplacementPair, SampledGaussianPair
 from dpacct.pairs.one_round import one_round_delta
 from dpacct.renyi.odometer import Odometer
 from dpacct.rounds import Full, Poisson, Round, Uniform
@@ -51,9 +51,15 @@ def test_one_round_is_inside_its_bounds(epsilon: float, q: float, s: float) -> N
 
 
 @given(epsilon=log_uniform(1e-300, 1e300), q=log_uniform(1e-150, 1.0), s=log_uniform(1e-3, 1e10))
+@example(epsilon=1.0, q=0.36787944117144233, s=0.0024787521766663585)
+@example(epsilon=1e-300, q=0.1, s=1e-3)
 def test_one_round_has_bounds_everywhere(epsilon: float, q: float, s: float) -> None:
-    found = one_round_delta(epsilon, ReplacementPair(q, s))
-    assert 0 <= found.lower <= found.upper <= q * (1 + 1e-9)
+    pairs = [
+        ReplacementPair(q, s),
+        *(SampledGaussianPair(q, s, direction) for direction in Direction),
+    ]
+    for found in (one_round_delta(epsilon, pair) for pair in pairs):
+        assert 0 <= found.lower <= found.upper <= q
 
 
 def losses(rate: float, noise: float, count: int, tilt: float, frequency: float) -> TiltedLosses:

@@ -35,7 +35,8 @@ def one_round_delta(epsilon: float, pair: AchievedPair) -> Interval:
         epsilon: eps >= 0.
         pair: any but that of C_q, whose profile for eps >= 0 is that of the remove pair.
     Error:
-        Inside the interval; relative width below 1e-8 where delta exceeds 1e-30.
+        Inside the interval; relative width below 1e-8 where delta exceeds 1e-30, for a replacement
+        7e-14 / sigma^2 more. The upper end never exceeds q: who is not drawn tells nothing.
     """
     q, mu = pair.sampling_rate, 1 / pair.noise_std
     if isinstance(pair, ReplacementPair):
@@ -61,7 +62,8 @@ def one_round_delta(epsilon: float, pair: AchievedPair) -> Interval:
         if kept + kept_error <= 0:
             return Interval(0.0, 0.0)
         if kept <= kept_error:
-            return Interval(0.0, math.exp(min(0.0, math.log((kept + kept_error) * q) + epsilon)))
+            log_upper = math.log((kept + kept_error) * q) + epsilon
+            return Interval(0.0, min(q, math.exp(min(0.0, log_upper))))
         base = -math.log(kept)
         scale = q * kept * math.exp(epsilon)
         error = 32 * UNIT * base + 2 * kept_error / kept
@@ -70,7 +72,7 @@ def one_round_delta(epsilon: float, pair: AchievedPair) -> Interval:
     spread = error + 32 * UNIT
     return Interval(
         max(0.0, scale * low.lower * (1 - spread)),
-        min(1.0, math.nextafter(scale * high.upper * (1 + spread), math.inf)),
+        min(q, math.nextafter(scale * high.upper * (1 + spread), math.inf)),
     )
 
 
@@ -78,7 +80,7 @@ def _replacement_delta(epsilon: float, q: float, sigma: float) -> Interval:
     mu, inverse = 1 / sigma, 1 / sigma**2
     if q == 1.0 or epsilon == 0.0:
         whole = gaussian_delta(epsilon, 2 * mu)
-        return Interval(q * whole.lower * (1 - 4 * UNIT), q * whole.upper * (1 + 4 * UNIT))
+        return Interval(q * whole.lower * (1 - 4 * UNIT), min(q, q * whole.upper * (1 + 4 * UNIT)))
     log_odds = math.log1p(-q) - math.log(q)
     # x* / sigma^2 = eps / 2 + asinh((1 - q) / q e^{1 / (2 sigma^2)} sinh(eps / 2)).
     log_growth = epsilon + math.log(-math.expm1(-epsilon))
@@ -104,7 +106,7 @@ def _replacement_delta(epsilon: float, q: float, sigma: float) -> Interval:
     spread = error + 32 * UNIT
     return Interval(
         max(0.0, q * (lower * (1 - spread) - 4 * error * tail)),
-        min(1.0, math.nextafter(q * upper * (1 + spread), math.inf)),
+        min(q, math.nextafter(q * upper * (1 + spread), math.inf)),
     )
 
 

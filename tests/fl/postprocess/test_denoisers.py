@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dpacct.errors import InvalidParameter
@@ -61,15 +61,20 @@ def test_soft_threshold_shrinks_and_contracts(values, level, seed):
 
 
 @given(vectors, levels)
+@example(torch.tensor([0.0, 0.0, 1.3952e-173], dtype=torch.float64), 0.0)
+@example(torch.tensor([0.0, 0.0, 1e-160], dtype=torch.float64), 1.0)
+@example(torch.tensor([0.0, 0.0, 1e-130], dtype=torch.float64), 1.0)
 def test_the_positive_part_never_lengthens_or_turns(values, level):
     found = james_stein(values, level, positive_part=True)
     assert float(found.norm()) <= float(values.norm()) * (1 + 1e-12)
     assert float(found @ values) >= 0
     plain = james_stein(values, level)
-    if len(values) < 3 or not bool(values.any()):
+    assert bool(plain.isfinite().all())
+    length = math.hypot(*values.tolist())
+    if len(values) < 3 or length <= 1e-140 * level:
         assert torch.equal(plain, values)
     else:
-        factor = 1 - (len(values) - 2) * level**2 / float(values.square().sum())
+        factor = 1 - (len(values) - 2) * (level / length) ** 2
         assert torch.allclose(plain, factor * values, rtol=1e-9, atol=1e-9)
 
 

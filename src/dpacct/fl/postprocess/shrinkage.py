@@ -14,7 +14,7 @@ from dpacct.fl.tensors import norm
 
 
 def james_stein(values: Tensor, noise_std: float, *, positive_part: bool = False) -> Tensor:
-    """(1 - (d - 2) s^2 / |v|^2) v; unchanged for d < 3, and for v = 0.
+    """(1 - (d - 2) s^2 / |v|^2) v; unchanged for d < 3, and for |v| <= 1e-140 s.
 
     Args:
         values: v, of any shape; d is how many there are.
@@ -27,7 +27,7 @@ def james_stein(values: Tensor, noise_std: float, *, positive_part: bool = False
     if size < 3:
         return values
     length = float(norm(values.double() if values.device.type != "mps" else values))
-    if length == 0:
+    if length <= 1e-140 * noise_std:  # The formula ends in infinities.
         return values
     factor = 1 - (size - 2) * (noise_std / length) ** 2
     return values * (max(factor, 0.0) if positive_part else factor)
