@@ -13,7 +13,7 @@ from dpacct.fl.layout import Layout
 from dpacct.fl.privacy import norms
 from dpacct.fl.privacy.bounds import clip_rows, scale_rows
 from dpacct.fl.privacy.norms import row_norms
-from dpacct.fl.privacy.sums import _hold, contribute, received
+from dpacct.fl.privacy.sums import contribute, hold, received
 from dpacct.fl.privacy.unseen import held, scaled
 from dpacct.fl.tensors import norm
 from dpacct.rounds import Adjacency
@@ -89,7 +89,7 @@ def test_factors_of_any_size_give_the_same_bits(dtype):
 def test_rows_are_shortened_to_the_same_bits(dtype, limit):
     for seen in (rows_of(dtype), rows_of(dtype)[:, 3:11]):
         unseen = seen.clone()
-        _hold(seen, limit)
+        hold(seen, limit)
         held(unseen, limit)
         assert torch.equal(bits(seen.contiguous()), bits(unseen))
         assert bool((row_norms(seen) <= limit).all())

@@ -7,15 +7,15 @@ sees `Noised` and public state alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from dpacct.fl.clients import Population
-from dpacct.fl.engine.laps import Laps
+from dpacct.fl.engine.example_sums import sum_groups, sums_alone
+from dpacct.fl.engine.laps import LOCAL, PRIVACY, Laps
 from dpacct.fl.engine.memories import uploaded
 from dpacct.fl.engine.reading import read_clients
 from dpacct.fl.engine.reproduction import check_noise, published_sum, reproduces
@@ -38,17 +38,15 @@ from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.markers import bounded, noised, scatter
 from dpacct.fl.privacy.noise import Noise, drawn_std
 from dpacct.fl.privacy.randomness import Randomness, draw_cohort, torch_seed
-from dpacct.fl.privacy.sums import add_rows, contribute, few_rows, received
+from dpacct.fl.privacy.scaled_sums import add_scaled
+from dpacct.fl.privacy.sums import add_rows, contribute, received
 from dpacct.fl.surroundings import undisturbed
-from dpacct.fl.tensors import one_thread
 from dpacct.fl.trainers.lot_trainer import LotTrainer
-from dpacct.fl.trainers.lots import Lot, plant_examples
+from dpacct.fl.trainers.lots import Lot
 from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer, join, plant
 from dpacct.fl.uploads import listed, sent
 
 INDICATOR_LIMITS = [(0, 1, INDICATOR_NORM)]
-# The parts of a round whose seconds are told.
-LOCAL, PRIVACY = "local", "privacy"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,12 +122,8 @@ class Engine:
         for part in chunks(draw.workers, chunk):
             tasks = self._tasks(part, state, draw.order, trainer)
             if isinstance(tasks, Lot) and isinstance(trainer, LotTrainer) and found.raw is None:
-                few = few_rows(self.layout, self.device)
-                pieces = trainer.pieces(tasks, broadcast, few)
-                # Rows of which a cache holds many are bounded before other threads wake up.
-                with one_thread(self.device) if few > 1 else nullcontext():
-                    planted = plant_examples(pieces, part, self.clients)
-                    self._sum_pieces(state, found, planted, laps)
+                groups = trainer.groups(tasks, broadcast)
+                sum_groups(self, state, found, groups, part, laps)
                 continue
             rows = trainer.train(tasks, broadcast)
             if not isinstance(trainer, LotTrainer):
@@ -149,16 +143,6 @@ class Engine:
                 laps.end(LOCAL)
         found.local_seconds, found.privacy_seconds = laps.seconds(LOCAL), laps.seconds(PRIVACY)
         return found
-
-    def _sum_pieces(
-        self, state: TrainingState, found: Collected, pieces: Iterator[Tensor], laps: Laps
-    ) -> None:
-        """Bound and sum the updates of examples, all of them members, as they come."""
-        for rows in pieces:
-            laps.end(LOCAL)
-            self.add(state, found, self.bound(state, found.kept, rows))
-            laps.end(PRIVACY)
-        laps.end(LOCAL)
 
     def bound(self, state: TrainingState, kept: Tensor | None, rows: Tensor) -> Contributions:
         """Mask and bound raw updates [c, d], which may be changed in place. Rule 1."""
@@ -183,18 +167,35 @@ class Engine:
 
     def add(self, state: TrainingState, found: Collected, contributions: Contributions) -> None:
         """Add contributions to the sums of the round."""
-        bound, norms = state.bound, contributions.norms
+        bound = state.bound
         limits = bound.limits(self.kept_layout(found.kept))
         std = self.plan.update_std(bound)
         add_rows(found.total, self.noise.encode(contributions.bounded.rows, limits, std))
+        self._count(state, found, contributions.norms, contributions.below, contributions.bad)
+
+    def add_raw(self, state: TrainingState, found: Collected, rows: Tensor) -> None:
+        """Mask, bound and add raw updates [c, d], which may be changed. Rule 1."""
+        bound = state.bound
+        if not sums_alone(state, self.noise, found.total):
+            self.add(state, found, self.bound(state, found.kept, rows))
+            return
+        rows = rows if found.kept is None else rows.index_select(1, found.kept)
+        layout, most = self.kept_layout(found.kept), self.plan.contributions
+        norms, bad = add_scaled(found.total, rows, bound, layout, most)
+        self._count(state, found, norms, norms <= bound.clip_norm, bad)
+
+    def _count(
+        self, state: TrainingState, found: Collected, norms: Tensor, below: Tensor, bad: Tensor
+    ) -> None:
+        """What is summed of contributions beside their rows; see `Contributions`."""
         if found.indicators is not None:
-            signs = torch.where(contributions.below, INDICATOR_NORM, -INDICATOR_NORM)
+            signs = torch.where(below, INDICATOR_NORM, -INDICATOR_NORM)
             signs = signs.to(norms.dtype)
-            std = self.plan.indicator_std(bound) or 0.0
+            std = self.plan.indicator_std(state.bound) or 0.0
             add_rows(found.indicators, self.noise.encode(signs.unsqueeze(1), INDICATOR_LIMITS, std))
         found.arrived += len(norms)
         found.norms.append(norms)
-        found.dropped.append(contributions.bad.sum())
+        found.dropped.append(bad.sum())
 
     @undisturbed()
     def release(self, state: TrainingState, found: Collected) -> Released | None:

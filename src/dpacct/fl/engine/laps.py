@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+# The parts of a round whose seconds are told.
+LOCAL, PRIVACY = "local", "privacy"
 _cuda: Any = torch.cuda
 
 

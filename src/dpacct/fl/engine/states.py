@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from secrets import token_bytes
 
+import torch
 from torch import Tensor
 
 from dpacct.fl.layout import Params, State
@@ -138,6 +139,11 @@ class Collected:
     raw: list[Tensor] | None = None
     clients: list[int] = field(default_factory=list[int])
     token: bytes = b""
+
+    def empty(self) -> Collected:
+        """Empty sums of the same kind, to be merged with these."""
+        indicators = None if self.indicators is None else torch.zeros_like(self.indicators)
+        return Collected(torch.zeros_like(self.total), indicators, self.kept)
 
     def merge(self, other: Collected) -> None:
         """Add what was collected of the same round elsewhere, from other clients.

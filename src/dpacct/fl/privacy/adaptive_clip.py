@@ -20,7 +20,7 @@ from torch import Tensor
 from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Layout
-from dpacct.fl.privacy.bounds import ball_sensitivity, clip_norm, clip_rows
+from dpacct.fl.privacy.bounds import ball_sensitivity, clip_factors, clip_norm, scale_rows
 from dpacct.fl.privacy.norms import CLIP_NORM_RANGE, at_least_single
 from dpacct.rounds import Adjacency
 
@@ -66,10 +66,14 @@ class AdaptiveClip:
         """One limit on everything."""
         return [(0, layout.size, self.clip_norm)]
 
+    def factors(self, norms: Tensor, margin: float) -> Tensor:
+        """As `Clip.factors`."""
+        return clip_factors(norms, self.clip_norm * (1 - margin))
+
     def apply(self, rows: Tensor, norms: Tensor, layout: Layout, margin: float) -> Tensor:
         """Clip whole rows."""
         del layout
-        return clip_rows(at_least_single(rows), norms, self.clip_norm * (1 - margin))
+        return scale_rows(at_least_single(rows), self.factors(norms, margin))
 
     def indicator_std(self, cohort: float) -> float:
         """Standard deviation of the noise on the sum of the indicators."""

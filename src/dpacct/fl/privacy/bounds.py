@@ -102,9 +102,14 @@ def clip_norm(value: object, name: str = "clip_norm") -> float:
     return validate.within(name, value, "a clip norm", CLIP_NORM_RANGE)
 
 
+def clip_factors(norms: Tensor, limit: float) -> Tensor:
+    """min(1, limit / norm) for each row [c]: of a norm of zero, 1."""
+    return (limit / norms).clamp(max=1.0)
+
+
 def clip_rows(rows: Tensor, norms: Tensor, limit: float) -> Tensor:
     """Rows scaled down in place to norms of at most ``limit``; shorter ones are untouched."""
-    return scale_rows(rows, (limit / norms).clamp(max=1.0))
+    return scale_rows(rows, clip_factors(norms, limit))
 
 
 def scale_rows(rows: Tensor, scale: Tensor) -> Tensor:
@@ -142,10 +147,14 @@ class Clip:
         """One limit on everything."""
         return [(0, layout.size, self.clip_norm)]
 
+    def factors(self, norms: Tensor, margin: float) -> Tensor:
+        """What each row is multiplied by [c], of its norm."""
+        return clip_factors(norms, self.clip_norm * (1 - margin))
+
     def apply(self, rows: Tensor, norms: Tensor, layout: Layout, margin: float) -> Tensor:
         """Clip whole rows."""
         del layout
-        return clip_rows(at_least_single(rows), norms, self.clip_norm * (1 - margin))
+        return scale_rows(at_least_single(rows), self.factors(norms, margin))
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +259,11 @@ class SmoothedNormalization:
         """One limit on everything."""
         return [(0, layout.size, 1.0)]
 
+    def factors(self, norms: Tensor, margin: float) -> Tensor:
+        """What each row is multiplied by [c], of its norm."""
+        return (1 - margin) / (self.alpha + norms)
+
     def apply(self, rows: Tensor, norms: Tensor, layout: Layout, margin: float) -> Tensor:
         """Normalize whole rows."""
         del layout
-        return scale_rows(at_least_single(rows), (1 - margin) / (self.alpha + norms))
+        return scale_rows(at_least_single(rows), self.factors(norms, margin))

@@ -82,19 +82,24 @@ def _contribute_few(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `contribute`, of so few rows that they stay in a cache from the first norm to the grid."""
     rows = at_least_single(rows)
-    norms = row_norms(rows)
-    if not asks(rows):
-        bad = ~torch.isfinite(norms)
-        rows, norms = cleared(rows, norms, bad)
-    elif math.isfinite(float(norms.sum())):
-        # No norm is negative: a finite sum has finite parts.
-        bad = torch.zeros(len(norms), dtype=torch.bool, device=norms.device)
-    else:
-        bad = ~torch.isfinite(norms)
-        rows = torch.where(bad.unsqueeze(1), 0.0, rows)
-        norms = torch.where(bad, 0.0, norms)
+    rows, norms, bad = finite_rows(rows, row_norms(rows))
     inside = at_least_single(bound.apply(rows, norms, layout, MARGIN)).contiguous()
     return _on_grid(inside, bound, layout, contributions), norms, bad
+
+
+def finite_rows(rows: Tensor, norms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows and their norms, zero where a row is not finite, and where that is [c].
+
+    On a device rows are changed in place, without a look.
+    """
+    if not asks(rows):
+        bad = ~torch.isfinite(norms)
+        return *cleared(rows, norms, bad), bad
+    if math.isfinite(float(norms.sum())):
+        # No norm is negative: a finite sum has finite parts.
+        return rows, norms, torch.zeros(len(norms), dtype=torch.bool, device=norms.device)
+    bad = ~torch.isfinite(norms)
+    return torch.where(bad.unsqueeze(1), 0.0, rows), torch.where(bad, 0.0, norms), bad
 
 
 def received(
@@ -120,19 +125,26 @@ def _on_grid(rows: Tensor, bound: Bound, layout: Layout, contributions: int) -> 
     """Rows within their limits and on their grid, in place."""
     for start, stop, limit in bound.limits(layout):
         part = rows[:, start:stop]
-        (_hold if asks(part) else held)(part, limit)
+        hold(part, limit)
         grid = unit(limit, contributions)
         # By a power of two, which is exact. What torch calls trunc takes ten times as long on AMD.
         part.div_(grid, rounding_mode="trunc").mul_(grid)
     return rows
 
 
-def _hold(part: Tensor, limit: float) -> None:
-    """Shorten what is longer than the limit, in place; a bound that keeps its word has none."""
+def hold(part: Tensor, limit: float) -> bool:
+    """Shorten what is longer than the limit, in place; a bound that keeps its word has none.
+
+    Returns:
+        Whether something was; on a device, where nobody looks, False.
+    """
+    if not asks(part):
+        held(part, limit)
+        return False
     norms = row_norms(part)
     short = norms <= limit * (1 - MARGIN / 2)
     if bool(short.all()):
-        return
+        return False
     long = ~short
     found, lengths = part[long], norms[long]
     finite = torch.isfinite(lengths)
@@ -140,22 +152,25 @@ def _hold(part: Tensor, limit: float) -> None:
     # Not zero: beside a limit of zero, zero times the factor would be no number.
     lengths = torch.where(finite, lengths, 1.0)
     part[long] = clip_rows(found, lengths, limit * (1 - MARGIN))
+    return True
 
 
-def add_rows(total: Tensor, rows: Tensor) -> None:
-    """total += sum of rows, in the precision of total; in any order, since it is exact (Rule 3).
+def add_rows(total: Tensor, rows: Tensor, scale: float = 1) -> None:
+    """total += scale * sum of rows, in the precision of total.
+
+    In any order, since it is exact (Rule 3); a scale is a power of two.
 
     On the CPU, long rows one by one and a piece at a time: torch first copies what it adds to a
     wider type. Of short ones as many at once as a cache holds.
     """
     size = total.numel()
     if total.device.type != "cpu":
-        total.add_(rows.sum(dim=0, dtype=total.dtype))
+        total.add_(rows.sum(dim=0, dtype=total.dtype), alpha=scale)
     elif size <= _SHORT:
         step = max(1, _SLAB // max(size, 1))
         for top in range(0, len(rows), step):
-            total.add_(rows[top : top + step].sum(dim=0, dtype=total.dtype))
+            total.add_(rows[top : top + step].sum(dim=0, dtype=total.dtype), alpha=scale)
     else:
         for row in rows:
             for left in range(0, size, _SLAB):
-                total[left : left + _SLAB].add_(row[left : left + _SLAB])
+                total[left : left + _SLAB].add_(row[left : left + _SLAB], alpha=scale)

@@ -19,7 +19,7 @@ from dpacct.fl.tensors import integers
 from dpacct.fl.trainers.examples import Kind
 from dpacct.fl.trainers.failures import Trial
 from dpacct.fl.trainers.lots import Lot, as_lot, read_lot
-from dpacct.fl.trainers.per_example import ExampleTrainer, Updates
+from dpacct.fl.trainers.per_example import ExampleTrainer, Part, Updates
 from dpacct.fl.trainers.sequential import SequentialTrainer
 from dpacct.fl.trainers.tasks import Broadcast, Task
 from dpacct.fl.uploads import listed, sent
@@ -73,28 +73,21 @@ class LotTrainer:
             self._many(lot, places, broadcast, rows)
         return rows
 
-    def pieces(self, lot: Lot, broadcast: Broadcast, few: int) -> Iterator[Tensor]:
-        """The rows of `train` in their order, at most ``few`` at a time.
+    def groups(self, lot: Lot, broadcast: Broadcast) -> Iterator[Updates]:
+        """What `train` computes, one group after the other.
 
-        They are made as they are asked for, so that they are summed while a cache holds them: on
-        the threads that torch has now, even if it has fewer by then.
+        On the threads that torch has now, even if it has fewer by then.
         """
-        return self._pieces(lot, broadcast, few, torch.get_num_threads())
+        return self._groups(lot, broadcast, torch.get_num_threads())
 
-    def _pieces(self, lot: Lot, broadcast: Broadcast, few: int, threads: int) -> Iterator[Tensor]:
+    def _groups(self, lot: Lot, broadcast: Broadcast, threads: int) -> Iterator[Updates]:
         many = self.together
         lengths = [len(lot)] if many is None else many.sizes.groups(len(lot))
         for part in lot.cut(lengths):
             updates = self._group(part, broadcast, threads)
             if updates is None:
-                rows = self.train(part, broadcast)
-                yield from (rows[first : first + few] for first in range(0, len(part), few))
-                continue
-            like = next(iter(broadcast.anchor.values()))
-            for first in range(0, len(part), few):
-                rows = like.new_empty(min(few, len(part) - first), self.layout.size)
-                updates.write(first, rows)
-                yield rows
+                updates = Updates([Part([self.train(part, broadcast)], len(part))])
+            yield updates
 
     def _group(self, part: Lot, broadcast: Broadcast, threads: int) -> Updates | None:
         """The updates of a group, none of which fails; else None."""

@@ -127,7 +127,7 @@ def plant_examples(
         pieces: updates [c, d] of the examples of a lot, in their order.
         rows: the numbers of all of them. examples: the population.
     """
-    if not isinstance(examples, Examples) or _plants_nothing(examples):
+    if not isinstance(examples, Examples) or plants_nothing(examples):
         yield from pieces
         return
     numbers = iter(rows)
@@ -139,8 +139,10 @@ def plant_examples(
         yield piece
 
 
-def _plants_nothing(examples: Examples) -> bool:
+def plants_nothing(examples: Population) -> bool:
     """Whether its `planted` is that of all examples, which need not be asked one by one."""
+    if not isinstance(examples, Examples):
+        return True
     return getattr(examples.planted, "__func__", None) is _NOTHING
 
 

@@ -11,7 +11,7 @@ group of each size before one is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -58,6 +58,9 @@ class Updates:
 
     parts: list[Part]
 
+    def __len__(self) -> int:
+        return sum(part.count for part in self.parts)
+
     def write(self, start: int, rows: Tensor) -> None:
         """The updates from number ``start`` on, into rows [n, d]."""
         done = 0
@@ -68,6 +71,18 @@ class Updates:
                 torch.cat(shown, dim=1, out=rows[done : done + few])
                 done += few
             start = max(0, start - part.count)
+
+    def pieces(self, start: int, stop: int, few: int) -> Iterator[Tensor]:
+        """The updates from number ``start`` up to ``stop``, rows [c, d] with c at most ``few``.
+
+        They are made as they are asked for, so that they are summed while a cache holds them.
+        """
+        tensors = self.parts[0].tensors
+        size = sum(one[0].numel() for one in tensors)
+        for first in range(start, stop, few):
+            rows = tensors[0].new_empty(min(few, stop - first), size)
+            self.write(first, rows)
+            yield rows
 
 
 class ExampleTrainer:
