@@ -99,11 +99,10 @@ def test_it_is_what_is_done_in_stages(bound: Bound, dtype: torch.dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("bound", BOUNDS, ids=str)
 def test_on_a_device_it_is_the_same_and_nothing_is_waited_for(bound: Bound, dtype: torch.dtype):
-    kinds = [kind for kind in KINDS if kind not in ("denormal",)]
     # Of a size that is not filled up on a device: what is added there is what is added here.
     generator = torch.Generator().manual_seed(1)
-    rows = torch.randn(len(kinds), 64, generator=generator, dtype=torch.float64)
-    rows *= torch.tensor([10.0 ** (3 * n - 12) for n in range(len(kinds))]).double().unsqueeze(1)
+    rows = torch.randn(9, 64, generator=generator, dtype=torch.float64)
+    rows *= torch.tensor([10.0 ** (3 * n - 12) for n in range(9)]).double().unsqueeze(1)
     rows[2, 3], rows[5, 4] = math.nan, -math.inf
     rows, layout = rows.to(dtype), Layout.of({"all": torch.zeros(64)})
     here = torch.zeros(64, dtype=torch.float64)
@@ -120,10 +119,8 @@ def test_on_a_device_it_is_the_same_and_nothing_is_waited_for(bound: Bound, dtyp
     assert torch.equal(sums, here)
 
 
-@pytest.mark.parametrize("somewhere_else", [False, True])
-def test_factors_that_break_their_word_are_held_to_it(
-    monkeypatch: pytest.MonkeyPatch, somewhere_else: bool
-):
+@pytest.mark.parametrize("place", ["here", "on a device"])
+def test_factors_that_break_their_word_are_held_to_it(monkeypatch: pytest.MonkeyPatch, place: str):
     """What is added is measured behind the division."""
 
     @dataclass(frozen=True)
@@ -136,7 +133,7 @@ def test_factors_that_break_their_word_are_held_to_it(
     rows = torch.randn(5, 64, generator=torch.Generator().manual_seed(1))
     for row in rows:
         total = torch.zeros(64, dtype=torch.float64)
-        if somewhere_else:
+        if place != "here":
             with Device():
                 there = total.to(HERE_NOT)
                 add_scaled(there, row.unsqueeze(0).to(HERE_NOT), Longer(0.3), layout, 50)
@@ -176,5 +173,5 @@ def test_only_noise_that_takes_rows_as_they_are_takes_sums():
     assert all(map(sums_as_they_are, (fl.GaussianNoise(), fl.NoiseShares(3), Silent())))
     assert not any(map(sums_as_they_are, (Halved(), fl.SecureGaussianNoise())))
     changed = Silent()
-    object.__setattr__(changed, "encode", lambda rows, limits, std: rows * 0)
+    object.__setattr__(changed, "encode", lambda rows, *_: rows * 0)
     assert not sums_as_they_are(changed)
