@@ -217,6 +217,71 @@ def test_pieces_are_the_rows_of_the_trainer_in_their_order(broken: int | None):
     assert bool(whole.isnan().any()) == (broken is not None)
 
 
+class Mixed(nn.Module):
+    """Parameters of two types; the first one is the narrower."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one = nn.Linear(FEATURES, 8)
+        self.two = nn.Linear(8, CLASSES, dtype=torch.float64)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.two(torch.tanh(self.one(inputs)).double())
+
+
+class Wider(fl.DPFedAvg):
+    """Sends more digits than a model has."""
+
+    def local_update(self, delta: Tensor, state: Any, context: Any) -> Tensor:
+        return delta.double() * 1.1
+
+
+class WiderSteps(fl.DPFedAvg):
+    """Steps with more digits than a model has."""
+
+    def gradient(self, loss: Any, params: Any, batch: Any, context: Any) -> Any:
+        found = super().gradient(loss, params, batch, context)
+        return {name: value.double() / 3 for name, value in found.items()}
+
+
+@pytest.mark.parametrize("method", [fl.DPFedAvg(), Wider(), WiderSteps()], ids=repr)
+@pytest.mark.parametrize("make", [lambda: perceptron(FEATURES, CLASSES), Mixed], ids=["", "mixed"])
+def test_how_one_example_fails_changes_no_bit_of_others(make: Any, method: Any):
+    """A group without a failure is trained in one piece, and rows of both ways are of one type."""
+    sums, found, dropped = list[Tensor](), list[Tensor](), list[int]()
+
+    class Recorded(Silent):
+        def add(self, total: Tensor, limits: Any, std: float, source: Any) -> Tensor:
+            sums.append(total.clone())
+            return total
+
+    for target, value in ((None, 0.0), (None, math.nan), (99, 0.0)):
+        rows = data(40)
+        rows.inputs[7] += value
+        if target is not None:
+            rows.targets[7] = target
+        options = {"method": method, "noise": Recorded(), "preflight": False, "clip_norm": 0.5}
+        report = train(fl.Examples(rows), make(), rounds=1, seed=5, **options).run()
+        assert report is not None
+        dropped.append(report.diagnostics.dropped_updates)
+        found.append(sums[-1])
+    assert dropped == [0, 1, 1]
+    assert torch.equal(found[1], found[2])
+    assert 0 < float((found[0] - found[1]).norm()) <= 0.5
+
+
+@pytest.mark.parametrize("vectorize", [True, "auto", False])
+def test_clients_of_a_model_with_two_types_arrive(vectorize: Any):
+    clients = [data(5, seed) for seed in range(40)]
+    model, before = Mixed(), flat(Mixed())
+    options = {"vectorize": vectorize, "noise": Silent(), "preflight": False}
+    report = train(clients, model, rounds=1, **options).run()
+    assert report is not None
+    assert report.diagnostics.dropped_updates == 0
+    assert float((flat(model) - before).norm()) > 0
+
+
 def test_an_example_out_of_range_costs_its_own_contribution():
     rows = data(40)
     broken = ClientData(rows.inputs.clone(), rows.targets.clone())

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, cast
 
 import torch
@@ -70,6 +71,15 @@ class Layout:
             name: part.reshape(lead + shape)
             for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
         }
+
+
+def type_of_updates(params: Mapping[str, Tensor]) -> torch.dtype:
+    """That of a vector which holds all of them without rounding, as `Layout.flatten` makes it.
+
+    Rows of updates have this type, whoever computed them and in what: how one example was trained
+    must not decide how others are rounded.
+    """
+    return reduce(torch.promote_types, (value.dtype for value in params.values()))
 
 
 def copies(tensors: Mapping[str, Tensor]) -> Params:

@@ -151,9 +151,22 @@ def test_a_users_bound_and_noise_are_asked(monkeypatch: pytest.MonkeyPatch):
     population = fl.Examples(data(MANY))
     start = flat(perceptron(FEATURES, CLASSES))
     expected = played(monkeypatch, 2, population, rounds=1)[0] - start
-    for options in ({"clip_norm": None, "bound": Own(1.0)}, {"noise": Halved()}):
+    clip = fl.Clip.apply
+    for options in ({"clip_norm": None, "bound": Own(1.0)}, {"noise": Halved()}, {}):
+        if not options:
+            monkeypatch.setattr(fl.Clip, "apply", lambda *given: clip(*given) / 2)
         found = played(monkeypatch, 2, population, rounds=1, **options)[0] - start
         torch.testing.assert_close(2 * found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_share_for_each_thread_has_one_row_at_least(monkeypatch: pytest.MonkeyPatch):
+    """Two shares that begin with the same row would add one of them twice."""
+    population = fl.Examples(data(2))
+    expected = played(monkeypatch, 1, population)
+    found = played(monkeypatch, 5, population, worth=1)
+    assert found[2] == 2
+    assert torch.equal(found[0], expected[0])
+    assert found[1].diagnostics == expected[1].diagnostics
 
 
 def test_rows_are_added_alone_under_a_mode_that_threads_would_lack(

@@ -128,7 +128,7 @@ def test_factors_that_break_their_word_are_held_to_it(monkeypatch: pytest.Monkey
         def factors(self, norms: Tensor, margin: float) -> Tensor:
             return super().factors(norms, margin) * 3
 
-    monkeypatch.setattr(scaled_sums, "_SCALING", (Longer,))
+    monkeypatch.setitem(scaled_sums._SCALING, Longer, scaled_sums._maps(Longer))
     layout = Layout.of({"all": torch.zeros(64)})
     rows = torch.randn(5, 64, generator=torch.Generator().manual_seed(1))
     for row in rows:
@@ -160,6 +160,15 @@ def test_only_bounds_that_are_known_are_one_factor_a_row():
     assert all(map(scales, BOUNDS))
     assert not scales(Own(0.3))
     assert not scales(fl.PerLayerClip((0.1, 0.7, 0.02)))
+
+
+@pytest.mark.parametrize("name", ["apply", "factors", "limits"])
+@pytest.mark.parametrize("bound", [BOUNDS[0], BOUNDS[3], BOUNDS[6]], ids=str)
+def test_what_somebody_puts_in_the_place_of_a_bounds_map_is_asked(
+    monkeypatch: pytest.MonkeyPatch, bound: Bound, name: str
+):
+    monkeypatch.setattr(type(bound), name, lambda *_: None)
+    assert not scales(bound)
 
 
 def test_only_noise_that_takes_rows_as_they_are_takes_sums():

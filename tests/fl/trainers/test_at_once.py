@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -109,6 +110,29 @@ def test_what_a_job_raises_is_raised_when_all_are_done(failing: int):
     with pytest.raises(ValueError, match=str(failing)):
         at_once([partial(job, number) for number in range(3)])
     assert sorted([*done, failing]) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("case", ["refused", "queued in vain"])
+def test_where_no_thread_can_be_had_the_one_that_asked_does_the_work(
+    monkeypatch: pytest.MonkeyPatch, case: str
+):
+    """As at the end of a program, or where the system starts no thread."""
+    done: list[tuple[int, int]] = []
+
+    def job(number: int) -> int:
+        done.append((number, threading.get_ident()))
+        return number
+
+    class Refusing:
+        def submit(self, job: Any) -> Any:
+            if case != "refused":
+                job()
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr(at_once_module, "_helpers", lambda _: Refusing())
+    assert at_once([partial(job, number) for number in range(3)]) == [0, 1, 2]
+    assert {ident for _, ident in done} == {threading.get_ident()}
+    assert [number for number, _ in done] == ([] if case == "refused" else [1, 2]) + [0, 1, 2]
 
 
 class Watching(TorchFunctionMode):

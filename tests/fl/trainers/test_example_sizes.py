@@ -401,7 +401,7 @@ def test_updates_are_written_in_order_wherever_parts_end(few: int):
     ]
     found = [torch.empty(min(few, 12 - start), 2) for start in range(0, 12, few)]
     for number, rows in enumerate(found):
-        Updates(parts).write(few * number, rows)
+        Updates(parts, torch.float32).write(few * number, rows)
     assert torch.equal(torch.cat(found), whole)
 
 

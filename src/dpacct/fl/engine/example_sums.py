@@ -6,7 +6,8 @@ a release shows where one thread's rows end and another one's begin.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Protocol
@@ -109,18 +110,17 @@ def _sum_group(
 ) -> None:
     count = len(group)
     most = count * engine.layout.size // _WORTH
-    shares = max(1, min(threads, most))
+    shares = max(1, min(threads, most, count))
     ends = [count * share // shares for share in range(shares + 1)]
-    sums = [found, *(found.empty() for _ in range(shares - 1))]
 
-    def add(part: Collected, start: int, stop: int) -> None:
+    def added(start: int, stop: int, sums: Collected | None = None) -> Collected:
+        sums = sums or found.empty()
         pieces = group.pieces(start, stop, few)
         for rows in plant_examples(pieces, numbers[start:stop], engine.clients):
-            engine.add_raw(state, part, rows)
+            engine.add_raw(state, sums, rows)
+        return sums
 
-    jobs: list[Callable[[], None]] = []
-    for part, start, stop in zip(sums, ends[:-1], ends[1:], strict=True):
-        jobs.append(partial(add, part, start, stop))
-    at_once(jobs)
-    for part in sums[1:]:
+    # The first share goes to the sums themselves, each other one to sums of its own.
+    first, *others = [partial(added, *pair) for pair in itertools.pairwise(ends)]
+    for part in at_once([partial(first, found), *others])[1:]:
         found.merge(part)

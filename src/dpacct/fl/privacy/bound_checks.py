@@ -17,7 +17,9 @@ from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.findings import Finding
 from dpacct.fl.privacy.noise import Noise
 from dpacct.fl.privacy.norms import MARGIN, row_norms
+from dpacct.fl.privacy.scaled_sums import add_scaled, scales
 from dpacct.fl.privacy.sums import contribute
+from dpacct.fl.tensors import numbers
 from dpacct.rounds import Adjacency
 
 # Float32 rounding; everything that is checked is larger than this when it is wrong.
@@ -81,7 +83,11 @@ def check_bound(
                 return Finding("bound", passed=False, detail=detail)
             worst = max(worst, float(row_norms(inside)[0]) / (1 + SLACK))
         # What is summed is held to the bound, whatever the bound did.
-        worst = max(worst, float(row_norms(contribute(raw, bound, layout, contributions)[0])[0]))
+        total = torch.zeros(layout.size, dtype=torch.float64, device=like.device)
+        if scales(bound):
+            add_scaled(total, raw.clone(), bound, layout, contributions)
+        inside, *_ = contribute(raw, bound, layout, contributions)
+        worst = max(worst, *numbers(row_norms(torch.stack([inside[0].double(), total]))))
     if _minds_others(bound, layout, like):
         detail = "an update comes out of it otherwise beside another one: it looks at both"
         return Finding("bound", passed=False, detail=detail)

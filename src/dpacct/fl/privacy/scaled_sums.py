@@ -11,7 +11,7 @@ limit; it did not grow; and sums are exact, in any order. Proof: docs/derivation
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from torch import Tensor
 
@@ -22,8 +22,16 @@ from dpacct.fl.privacy.norms import MARGIN, row_norms
 from dpacct.fl.privacy.sums import add_rows, finite_rows, hold, unit
 from dpacct.fl.privacy.unseen import asks
 
-# Themselves alone: what is derived from them may bound otherwise.
-_SCALING = (Clip, AdaptiveClip, SmoothedNormalization)
+
+def _maps(kind: Any) -> tuple[object, ...]:
+    """What a bound does, by functions that somebody may put others in the place of."""
+    return kind.apply, kind.factors, kind.limits
+
+
+# Themselves alone, as they are written: what is derived from them may bound otherwise.
+_SCALING: dict[type[Any], tuple[object, ...]] = {
+    kind: _maps(kind) for kind in (Clip, AdaptiveClip, SmoothedNormalization)
+}
 
 
 class _Scaling(Bound, Protocol):
@@ -32,7 +40,8 @@ class _Scaling(Bound, Protocol):
 
 def scales(bound: Bound) -> bool:
     """Whether a bound is one factor for each row, and one limit."""
-    return type(bound) in _SCALING
+    written = _SCALING.get(type(bound))
+    return written is not None and written == _maps(type(bound))
 
 
 def add_scaled(

@@ -5,7 +5,8 @@ computations of their own are as quick as operations that are split over threads
 has no seams, at which numbers would be rounded otherwise.
 
 Rule: a thread computes as the one that asked for it would. So gradients are on or off and tiny
-numbers are kept or not as there, and a thread with modes of its own shares nothing.
+numbers are kept or not as there, and a thread with modes of its own shares nothing. Where no thread
+can be had, the one that asked does the work: a program that ends, say, starts no more of them.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import torch
@@ -37,7 +38,9 @@ def can_share() -> bool:
 def at_once(jobs: Sequence[Callable[[], Result]]) -> list[Result]:
     """What the jobs give: the first one on this thread, each other one on one of its own.
 
-    Called where torch has one thread, of a thread that `can_share`; the jobs ask for no gradients.
+    Called where torch has one thread, of a thread that `can_share`. All but the first job only
+    return what they compute: one that was passed on in vain may run twice, and counts once. None
+    asks for gradients.
 
     Raises:
         What a job raised, when all of them are done.
@@ -52,16 +55,25 @@ def at_once(jobs: Sequence[Callable[[], Result]]) -> list[Result]:
         with torch.set_grad_enabled(gradients):
             return job()
 
-    # By process: a fork has none of its parent's threads.
-    waiting = [_helpers(os.getpid()).submit(alike, job) for job in others]
+    waiting = [_passed_on(partial(alike, job)) for job in others]
     try:
         mine = first()
     finally:
-        failures = [one.exception() for one in waiting]
+        failures = [one.exception() for one in waiting if one is not None]
     for failure in failures:
         if failure is not None:
             raise failure
-    return [mine, *(one.result() for one in waiting)]
+    pairs = zip(waiting, others, strict=True)
+    return [mine, *(job() if one is None else one.result() for one, job in pairs)]
+
+
+def _passed_on(job: Callable[[], Result]) -> Future[Result] | None:
+    """A job that another thread does; None where there is none."""
+    try:
+        # By process: a fork has none of its parent's threads.
+        return _helpers(os.getpid()).submit(job)
+    except RuntimeError:
+        return None
 
 
 @cache

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from dpacct.fl.clients import ClientData
-from dpacct.fl.layout import State
+from dpacct.fl.layout import State, type_of_updates
 from dpacct.fl.local.batches import padded_width
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.tensors import one_thread
@@ -81,7 +81,7 @@ class GroupTrainer:
         """See `Trainer`."""
         first = next(iter(broadcast.anchor.values()))
         size = sum(value.numel() for value in broadcast.anchor.values())
-        rows = first.new_empty(len(tasks), size)
+        rows = first.new_empty(len(tasks), size, dtype=type_of_updates(broadcast.anchor))
         with one_thread(first.device):
             for group in self._groups(tasks, broadcast.local):
                 found = self.trainer.train(group.tasks, broadcast)

@@ -86,7 +86,8 @@ class LotTrainer:
         for part in lot.cut(lengths):
             updates = self._group(part, broadcast, threads)
             if updates is None:
-                updates = Updates([Part([self.train(part, broadcast)], len(part))])
+                rows = self.train(part, broadcast)
+                updates = Updates([Part([rows], len(part))], rows.dtype)
             yield updates
 
     def _group(self, part: Lot, broadcast: Broadcast, threads: int) -> Updates | None:

@@ -21,7 +21,7 @@ from torch.func import grad, vmap
 
 from dpacct.fl.clients import ClientData
 from dpacct.fl.guards.watch import Watch
-from dpacct.fl.layout import Layout, Params, State
+from dpacct.fl.layout import Layout, Params, State, type_of_updates
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method, overrides
@@ -54,9 +54,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Updates:
-    """What was computed for a group of examples, in parts in their order."""
+    """What was computed for a group of examples.
+
+    Attributes:
+        parts: in their order. dtype: of the rows that are made of them.
+    """
 
     parts: list[Part]
+    dtype: torch.dtype
 
     def __len__(self) -> int:
         return sum(part.count for part in self.parts)
@@ -80,7 +85,7 @@ class Updates:
         tensors = self.parts[0].tensors
         size = sum(one[0].numel() for one in tensors)
         for first in range(start, stop, few):
-            rows = tensors[0].new_empty(min(few, stop - first), size)
+            rows = tensors[0].new_empty(min(few, stop - first), size, dtype=self.dtype)
             self.write(first, rows)
             yield rows
 
@@ -112,7 +117,7 @@ class ExampleTrainer:
         """See `Trainer`; an example that has failed has a row of NaN, nobody one of zeros."""
         lot = as_lot(tasks)
         like = next(iter(broadcast.anchor.values()))
-        rows = like.new_empty(len(lot), self._layout.size)
+        rows = like.new_empty(len(lot), self._layout.size, dtype=type_of_updates(broadcast.anchor))
         start = 0
         for part in lot.cut(self.sizes.groups(len(lot))):
             updates = self.group(part, broadcast)
@@ -145,7 +150,8 @@ class ExampleTrainer:
                 with isolation as shown:
                     found = [self._computed(lot, shown, isolation.watch, list(map(len, parts)))]
                 parts = [lot]
-        return Updates([self._part(own, len(part)) for own, part in zip(found, parts, strict=True)])
+        made = [self._part(own, len(part)) for own, part in zip(found, parts, strict=True)]
+        return Updates(made, type_of_updates(broadcast.anchor))
 
     def _lengths(self, count: int, threads: int) -> list[int]:
         """Of the parts that are replayed at once."""
