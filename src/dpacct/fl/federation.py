@@ -42,7 +42,7 @@ class Federation:
 
     Args:
         model: changed in place, and moved to ``device``. Its parameters that require a gradient
-            are trained; float32 or float64; no batch norm.
+            are trained; float32 or float64; batch norm only if frozen (eval mode, no gradients).
         loss: (outputs, targets) -> mean loss over the examples of the batch.
         clients: the population; any sequence of `ClientData`, which may be lazy, or `Examples`.
         method: what runs on clients and server; default DP-FedAvg.

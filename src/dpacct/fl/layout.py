@@ -116,17 +116,42 @@ def trainable(model: nn.Module) -> Params:
 
 
 def refuse_running_statistics(model: nn.Module) -> None:
-    """Batch norm and its like keep means of raw data, which no noise would cover.
+    """Refuse batch norm and its like, which keep means of raw data that no noise would cover.
+
+    A norm in eval mode whose parameters are frozen is a fixed affine map and is allowed.
 
     Raises:
-        Unsupported: a module tracks running statistics.
+        Unsupported: a module tracks running statistics while clients train.
     """
     for name, module in modules_of(model):
-        if isinstance(getattr(module, "running_mean", None), Tensor):
+        if keeps_statistics(module) and not is_frozen(module):
             raise Unsupported(
                 f"{name or 'the model'} ({type(module).__name__}) keeps running statistics of the "
-                "clients' data, which are neither bounded nor noised. Use group or layer norm"
+                "clients' data, which are neither bounded nor noised. Use group or layer norm, or "
+                "freeze this norm before the run: norm.eval().requires_grad_(False)"
             )
+
+
+def keeps_statistics(module: nn.Module) -> bool:
+    """Return whether a layer has running statistics, as batch norm has by default."""
+    return isinstance(getattr(module, "running_mean", None), Tensor)
+
+
+def is_frozen(module: nn.Module) -> bool:
+    """Return whether a layer is in eval mode and none of its parameters is trained."""
+    return not module.training and not any(value.requires_grad for value in module.parameters())
+
+
+def set_training_mode(model: nn.Module) -> None:
+    """Put a model in training mode, except for its frozen norms.
+
+    `trainable` has admitted running statistics in frozen norms alone. In training mode such a norm
+    would normalize by the batch and write the means of raw data to its buffers.
+    """
+    model.train()
+    for _, module in modules_of(model):
+        if keeps_statistics(module):
+            module.eval()
 
 
 def modules_of(model: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -24,6 +24,7 @@ from dpacct.fl.engine.resumption import resume, save
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.states import Collected, Draw, TrainingState
 from dpacct.fl.guards.seals import Seal
+from dpacct.fl.layout import set_training_mode
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
 from dpacct.fl.surroundings import check_kept, kept_settings, undisturbed
@@ -207,7 +208,7 @@ class RoundLoop:
         seed_generators(seed, self.engine.device)
         try:
             with arithmetic(self.engine.local.precision):
-                self.chooser.model.train()
+                set_training_mode(self.chooser.model)
                 yield
         finally:
             name = released.broken()

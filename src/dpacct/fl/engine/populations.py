@@ -6,12 +6,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage] - all of them
 
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import Population
 from dpacct.fl.examples import Examples
-from dpacct.fl.layout import Layout, modules_of
+from dpacct.fl.layout import Layout, is_frozen, keeps_statistics, modules_of
 from dpacct.fl.local.losses import LossFunction
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method, overrides
@@ -20,6 +19,8 @@ from dpacct.fl.trainers.choice import Chooser
 from dpacct.fl.trainers.chooser import TrainerChooser
 from dpacct.fl.trainers.example_chooser import ExampleChooser
 from dpacct.ledger.terms import CLIENT
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class Asked(NamedTuple):
@@ -63,11 +64,14 @@ def refuse_for_examples(model: nn.Module, method: Method) -> None:
         Unsupported: a layer that mixes the examples of a batch, or a method with memories.
     """
     for name, module in modules_of(model):
-        if isinstance(module, _BatchNorm):
+        # Without running statistics a norm takes the batch's own, in eval mode too.
+        fixed = keeps_statistics(module) and is_frozen(module)
+        if isinstance(module, _BATCH_NORMS) and not fixed:
             raise Unsupported(
                 f"{name or 'the model'} ({type(module).__name__}) mixes the examples of a batch: "
                 "the gradient of one depends on the others, and no bound on one example's gradient "
-                "covers that. Use group or layer norm"
+                "covers that. Use group or layer norm, or freeze this norm before the run: "
+                "norm.eval().requires_grad_(False)"
             )
     members = ("init_client", "client_state")
     if method.everyone_computes or any(overrides(method, member) for member in members):

@@ -21,7 +21,7 @@ from dpacct.fl.clients import ClientData
 from dpacct.fl.engine.precision import arithmetic
 from dpacct.fl.flower.wire import Assignment
 from dpacct.fl.guards.replica import separate
-from dpacct.fl.layout import Layout, State, check_tensors, trainable
+from dpacct.fl.layout import Layout, State, check_tensors, set_training_mode, trainable
 from dpacct.fl.local.losses import LocalLoss, LossFunction
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.surroundings import undisturbed
@@ -111,7 +111,7 @@ class EngineTraining:
         given, data = self._given, self._data()
         task = join(lambda: data, given.local, given.memory, given.seed, _CPU, self._trainer)
         with forked_generators(), arithmetic(given.local.precision):
-            self._copy.train()
+            set_training_mode(self._copy)
             row = self._trainer.train([task], self._broadcast)
         # A client of an audit; bounded behind this like any other.
         plant(row, [task])

@@ -17,7 +17,7 @@ from torch import nn
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.guards.replica import separate
-from dpacct.fl.layout import Layout
+from dpacct.fl.layout import Layout, set_training_mode
 from dpacct.fl.local.labels import Labels
 from dpacct.fl.local.losses import LocalLoss, LossFunction
 from dpacct.fl.local.sgd import SGD
@@ -135,7 +135,8 @@ class TrainerChooser:
         try:
             yield
         finally:
-            self.model.train(training)
+            if training:
+                set_training_mode(self.model)
 
     def choose(
         self, make: Maker, kind: Kind, labels: Labels | None, broadcast: Broadcast, cohort: int
