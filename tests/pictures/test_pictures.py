@@ -26,7 +26,7 @@ from dpacct.pictures import (
     schedule_picture,
     tradeoff_picture,
 )
-from dpacct.pictures.spending import counts, first_rounds
+from dpacct.pictures.schedules import first_rounds, round_counts
 
 PLAN = 60 * Round(1.0, Poisson(0.1)) + 40 * Round(2.0, Poisson(0.05))
 SETTING = Setting("plan", PLAN, "tight")
@@ -54,7 +54,7 @@ def test_fixed_cohorts_are_bounded_by_one_game() -> None:
 
 @pytest.mark.parametrize("rounds", [1, 2, 7, 300, 10**9])
 def test_rounds_are_counted_up_to_the_last_one(rounds: int) -> None:
-    found = counts(rounds)
+    found = round_counts(rounds)
     assert (found[0], found[-1]) == (1, rounds)
     assert found == sorted(set(found))
     assert len(found) < 200

@@ -1,33 +1,38 @@
-"""A picture that can be shown: as PNG, SVG or PDF by matplotlib, as text without it.
+"""A picture that can be shown and saved: PNG, SVG or PDF by matplotlib, text by plotext.
 
-Rule 1: what is meant to be told apart differs in hue, in lightness and in the kind of its line, so
-that it is told apart in gray too. The ground is part of the picture: white, or dark where asked.
-Rule 2: a file is written whole or not at all, and nothing is replaced unasked.
+Rule: a file is written whole or not at all, and an existing file is replaced only on request.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from importlib import import_module
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
+from dpacct.display import down, escaped, up
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.pictures.picture import Picture
-from dpacct.pictures.text import to_text
+from dpacct.pictures.picture import Bar, Panel, Picture
 
 FORMATS = (".png", ".svg", ".pdf")
+NARROWEST, WIDEST, TEXT_HEIGHT = 40, 114, 20
+MARKERS = "*ox+"
+# Every terminal and every log file shows ASCII.
+ASCII = str.maketrans("─│┌┐└┘├┤┬┴┼", "-|+++++++++")
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A picture, shown by notebooks and as text, and saved to a file.
+    """A picture, shown by notebooks and by `print`, and saved to a file.
 
     Attributes:
         picture: what is drawn.
-        dark: on a dark ground.
+        dark: whether the background is dark.
     """
 
     picture: Picture
@@ -37,8 +42,8 @@ class Drawing:
         """Write a file whose name ends in .png, .svg or .pdf.
 
         Raises:
-            InvalidParameter: another ending, or a file that may not be replaced.
-            Unsupported: matplotlib is missing. OSError: it cannot be written.
+            InvalidParameter: another ending, or an existing file without ``replace``.
+            Unsupported: matplotlib is missing. OSError: the file cannot be written.
         """
         from dpacct.ledger.disk.outputs import check_place, write_file  # noqa: PLC0415 - needs SQLite
 
@@ -49,26 +54,31 @@ class Drawing:
         write_file(file, lambda stream: stream.write(content), name="path", replace=replace)
 
     def to_bytes(self, form: str) -> bytes:
-        """The picture as png, svg or pdf.
+        """Return the picture as png, svg or pdf.
 
         Raises:
             Unsupported: matplotlib is missing.
         """
+        draw = _load("matplotlib", "dpacct.pictures.matplotlib").draw
+        # Without dates, equal pictures are equal files.
+        dates: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
         stream = BytesIO()
-        try:
-            draw = import_module("dpacct.pictures.matplotlib").draw
-            draw(self.picture, dark=self.dark).savefig(stream, format=form, metadata=_plain(form))
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] != "matplotlib":
-                raise
-            raise Unsupported(
-                "pictures are drawn by matplotlib, which is missing: pip install 'dpacct[plot]'"
-            ) from None
+        draw(self.picture, dark=self.dark).savefig(stream, format=form, metadata=dates.get(form))
         return stream.getvalue()
 
     def text(self, width: int = 80) -> str:
-        """The picture as lines of text."""
-        return to_text(self.picture, width)
+        """Return the picture as lines of text, 40 to 114 columns wide.
+
+        Raises:
+            Unsupported: plotext is missing.
+        """
+        columns = min(max(width, NARROWEST), WIDEST)
+        parts = [*wrap(escaped(self.picture.title), columns)]
+        parts += wrap(escaped(self.picture.note), columns)
+        for panel in self.picture.panels:
+            parts.append("")
+            parts += _bars(panel, columns) if panel.bars else [_chart(panel, columns)]
+        return "\n".join(parts)
 
     def _repr_svg_(self) -> str:
         return self.to_bytes("svg").decode("utf-8")
@@ -80,18 +90,90 @@ class Drawing:
         return f"<Drawing {self.picture.title!r}>"
 
 
-def _plain(form: str) -> dict[str, Any]:
-    """No dates, so that equal pictures are equal files."""
-    return {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form, {})
-
-
 def format_of(file: Path, name: str) -> str:
-    """png, svg or pdf, by the name of a file.
+    """Return png, svg or pdf, by the name of a file.
 
     Raises:
-        InvalidParameter: it ends in something else.
+        InvalidParameter: another ending.
     """
     suffix = file.suffix.lower()
     if suffix not in FORMATS:
         raise InvalidParameter(name, str(file), f"a picture ends in {', '.join(FORMATS)}")
     return suffix[1:]
+
+
+def _load(package: str, module: str) -> Any:
+    """Import ``module``, which needs ``package``."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != package:
+            raise
+        raise Unsupported(
+            f"{package} draws this picture and is missing: pip install 'dpacct[plot]'"
+        ) from None
+
+
+def _chart(panel: Panel, columns: int) -> str:
+    """Draw curves with plotext, whose figure is a global one, above a legend."""
+    plt = _load("plotext", "plotext")
+    left, right, low, high = panel.limits()
+    plt.clear_figure()
+    plt.limit_size(False, False)  # noqa: FBT003 - plotext's own signature
+    plt.theme("clear")
+    plt.plotsize(columns, TEXT_HEIGHT)
+    plt.xscale("log" if panel.log_x else "linear")
+    plt.yscale("log" if panel.log_y else "linear")
+    plt.xlim(left, right)
+    plt.ylim(low, high)
+    legend: list[str] = []
+    for level in panel.levels:
+        plt.plot([left, right], [level.y, level.y], marker="-")
+        legend.append(f"  - {level.words}")
+    for number, curve in enumerate(panel.curves):
+        points = [
+            (x, min(max(y, low), high))
+            for x, y in zip(curve.x, curve.y, strict=True)
+            if x > 0 or not panel.log_x
+        ]
+        if curve.steps:
+            steps = [((a, b), (c, b)) for (a, b), (c, _) in pairwise(points)]
+            corners = [corner for step in steps for corner in step]
+            points = [*corners, *points[-1:]]
+        marker = "." if curve.plain else MARKERS[number % len(MARKERS)]
+        draw = plt.scatter if curve.points else plt.plot
+        draw([x for x, _ in points], [y for _, y in points], marker=marker)
+        legend += [f"  {marker} {curve.name}"] if curve.name else []
+    for mark in panel.marks:
+        plt.scatter([mark.x], [mark.y], marker="O")
+        legend.append(f"  O {mark.words}")
+    drawn = str(plt.uncolorize(plt.build())).translate(ASCII).rstrip()
+    lines = [f"  {panel.y_label}", *drawn.splitlines(), panel.x_label.center(columns), *legend]
+    return "\n".join(part for line in lines for part in _wrapped(line.rstrip(), columns))
+
+
+def _wrapped(line: str, columns: int) -> list[str]:
+    """Return the line, or several lines that fit."""
+    if len(line) <= columns:
+        return [line]
+    return wrap(escaped(line.strip()), columns, initial_indent="  ", subsequent_indent="    ")
+
+
+def _bars(panel: Panel, columns: int) -> list[str]:
+    """Return two lines a bar: its name, and the bar with its value."""
+    room, most = columns - 32, panel.longest_bar()
+    lines = [f"  {panel.x_label}"]
+    for bar in panel.bars:
+        lines += [f"  {escaped(bar.name)}", f"    {_bar(bar, room, most)}"]
+    lines += [f"    {' ' * round(room * level.y / most)}^ {level.words}" for level in panel.levels]
+    return [part for line in lines for part in _wrapped(line, columns)]
+
+
+def _bar(bar: Bar, room: int, most: float) -> str:
+    if not math.isfinite(bar.upper):
+        return escaped(bar.words) or "no bound"
+    length = round(room * bar.upper / most)
+    if bar.lower is None:
+        return f"{'#' * length} {up(bar.upper)}"
+    dark = min(length, round(room * bar.lower / most))
+    return f"{'#' * dark}{'=' * (length - dark)} {up(bar.upper)} ({down(bar.lower)})"

@@ -1,31 +1,35 @@
-"""Pictures drawn by matplotlib; the only module that imports it."""
+"""Draws pictures with matplotlib. No other module imports it.
+
+Rule: curves differ in hue, in lightness and in dashes, so that they differ in gray as well. The
+background is part of the picture: white, or dark on request.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib import import_module
+from textwrap import wrap
 from typing import Any
+
+import matplotlib.figure as _figure
+import matplotlib.ticker as _ticker
 
 from dpacct.display import down, escaped, up
 from dpacct.pictures.picture import Bar, Curve, Panel, Picture
-from dpacct.pictures.text import limits
 
-# After Okabe and Ito's palette: told apart with any color vision, and in gray by the lines below.
-# Darkened on white, lightened on a dark ground, so that words in these colors can be read.
+figure_module: Any = _figure
+ticker: Any = _ticker
+
+# Okabe and Ito's palette, darkened on white and lightened on dark so that text in it is readable.
 LIGHT = ("#0072B2", "#C44E00", "#007A5A", "#A5457A", "#3B3B3B", "#7A5A00")
 DARK = ("#56B4E9", "#E69F00", "#2FCFA0", "#E8A5C8", "#9AD4F5", "#F0E442")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (9, 3)), "-")
 MARKERS = "osD^vP"
 WIDTH, HEIGHT, EACH_BAR, DPI = 7.2, 4.3, 0.42, 150
 SIZE, SMALL = 10.0, 8.5
-# A piece of the line before its name: its length and the gaps around it, in points.
-SAMPLE, GAP = 22.0, 5.0
 
 
 class _Ink:
-    """Colors of a ground."""
+    """The colors of a background."""
 
     def __init__(self, *, dark: bool) -> None:
         self.ground = "#16181c" if dark else "#ffffff"
@@ -36,11 +40,17 @@ class _Ink:
 
 
 def draw(picture: Picture, *, dark: bool = False) -> Any:
-    """A figure of matplotlib, whose text is in the sizes of a page."""
-    figure_module: Any = import_module("matplotlib.figure")
+    """Return a matplotlib figure, with text in the sizes of a printed page."""
     ink = _Ink(dark=dark)
-    alone = len([panel for panel in picture.panels if not panel.bars]) == 1
-    heights = [_height(panel, alone=alone) for panel in picture.panels]
+    alone = sum(not panel.bars for panel in picture.panels) == 1
+    heights = [
+        max(1.2, EACH_BAR * len(panel.bars) + 0.5)
+        if panel.bars
+        else HEIGHT - 0.5
+        if alone
+        else 0.62 * HEIGHT
+        for panel in picture.panels
+    ]
     figure: Any = figure_module.Figure(
         figsize=(WIDTH, sum(heights) + 0.5), dpi=DPI, facecolor=ink.ground, layout="constrained"
     )
@@ -48,198 +58,131 @@ def draw(picture: Picture, *, dark: bool = False) -> Any:
     grid: Any = figure.subplots(
         len(picture.panels), 1, squeeze=False, gridspec_kw={"height_ratios": heights}
     )
-    labels = [panel.x_label for panel in picture.panels[1:]]
-    for axes, panel, following in zip(grid[:, 0], picture.panels, [*labels, ""], strict=True):
-        _style(axes, panel, ink, below=panel.x_label != following)
-        if panel.bars:
-            _draw_bars(axes, panel, ink)
-        else:
-            _draw_curves(axes, panel, ink)
-    title = _lines(picture.title, 78)
+    for axes, panel in zip(grid[:, 0], picture.panels, strict=True):
+        _style(axes, panel, ink)
+        (_draw_bars if panel.bars else _draw_curves)(axes, panel, ink)
     figure.suptitle(
-        title, x=0.012, ha="left", fontsize=SIZE + 1.5, fontweight="bold", color=ink.text
-    )
+        _lines(picture.title, 78), x=0.012, ha="left", fontsize=SIZE + 1.5, fontweight="bold",
+        color=ink.text,
+    )  # fmt: skip
     if picture.note:
-        grid[0, 0].set_title(
-            _lines(picture.note, 96), loc="left", fontsize=SMALL, color=ink.faint, pad=8
-        )
+        note = _lines(picture.note, 96)
+        grid[0, 0].set_title(note, loc="left", fontsize=SMALL, color=ink.faint, pad=8)
     return figure
 
 
-def _height(panel: Panel, *, alone: bool) -> float:
-    if panel.bars:
-        return max(1.2, EACH_BAR * len(panel.bars) + 0.5)
-    return HEIGHT - 0.5 if alone else 0.62 * HEIGHT
-
-
-def _lines(words: str, width: int) -> str:
-    from textwrap import wrap  # noqa: PLC0415 - nothing else needs it
-
-    return "\n".join(wrap(_plain(words), width))
-
-
 def _plain(words: str) -> str:
-    """Words in which nothing is taken for mathematics."""
+    """Return words in which matplotlib finds no mathematics."""
     return escaped(words).replace("$", r"\$")
 
 
-def _style(axes: Any, panel: Panel, ink: _Ink, *, below: bool) -> None:
+def _lines(words: str, width: int) -> str:
+    return "\n".join(wrap(_plain(words), width))
+
+
+def _style(axes: Any, panel: Panel, ink: _Ink) -> None:
     axes.set_facecolor(ink.ground)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(ink.faint)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(ink.faint)
     axes.tick_params(colors=ink.faint, labelsize=SMALL, which="both")
     axes.grid(visible=True, color=ink.grid, linewidth=0.8)
     axes.set_axisbelow(True)
-    if below:
-        axes.set_xlabel(_plain(panel.x_label), fontsize=SIZE, color=ink.text)
+    axes.set_xlabel(_plain(panel.x_label), fontsize=SIZE, color=ink.text)
     axes.set_ylabel(_plain(panel.y_label), fontsize=SIZE, color=ink.text)
 
 
 def _draw_curves(axes: Any, panel: Panel, ink: _Ink) -> None:
-    if panel.log_x:
-        axes.set_xscale("log")
-    if panel.log_y:
-        axes.set_yscale("log")
-    left, right, low, high = limits(panel)
+    left, right, low, high = panel.limits()
     axes.set_xlim(left, right)
     if panel.log_x:
-        _tick_in_decimals(axes.xaxis, many=right > 1e3 * left)
-    margin = (high / low) ** 0.05 if panel.log_y else 0.06 * (high - low)
-    fixed = panel.y_max is not None
+        axes.set_xscale("log")
+        steps = (1.0,) if right > 1e3 * left else (1.0, 2.0, 5.0)
+        axes.xaxis.set_major_locator(ticker.LogLocator(10.0, subs=steps, numticks=12))
+        axes.xaxis.set_minor_locator(ticker.NullLocator())
+        axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
     if panel.log_y:
-        axes.set_ylim(low / margin, high if fixed else high * margin)
+        axes.set_yscale("log")
+        margin = (high / low) ** 0.05
+        axes.set_ylim(low / margin, high if panel.y_max is not None else high * margin)
     else:
-        below = low if panel.from_zero and low >= 0 else low - margin
-        axes.set_ylim(below, high + (0.01 * (high - low) if fixed else margin))
-    ends: list[_End] = []
+        margin = 0.06 * (high - low)
+        bottom = low if panel.from_zero and low >= 0 else low - margin
+        axes.set_ylim(bottom, high + (margin / 6 if panel.y_max is not None else margin))
+    labels: list[tuple[float, str, str]] = []
     number = 0
-    several = sum(bool(curve.name) for curve in panel.curves) > 1
     for curve in panel.curves:
+        number = number if curve.color is None else curve.color
         color = ink.faint if curve.plain else ink.colors[number % len(ink.colors)]
-        stroke = _stroke(curve, color, number)
-        _draw_curve(axes, curve, stroke)
+        _draw_curve(axes, curve, color, number)
         number += not curve.plain
         if curve.name and curve.y:
-            sample = stroke if several else {}
-            ends.append(_End(float(curve.y[-1]), curve.name, color, sample))
+            labels.append((float(curve.y[-1]), curve.name, color))
     for level in panel.levels:
         axes.axhline(level.y, color=ink.text, linewidth=1.1, linestyle=(0, (6, 3)))
-        ends.append(_End(level.y, level.words, ink.text, {}))
+        labels.append((level.y, level.words, ink.text))
     for mark in panel.marks:
         axes.plot([mark.x], [mark.y], "o", color=ink.text, markersize=5, zorder=5)
-        span = math.log(mark.x / left) / math.log(right / left) if panel.log_x else (
-            (mark.x - left) / (right - left))  # fmt: skip
-        # Where the words end, as a share of the axes: about so much for each letter.
-        side = 1 if span + 0.012 * len(mark.words) < 1.0 else -1
+        place, _ = axes.transData.transform((mark.x, mark.y)) - axes.transAxes.transform((0, 0))
+        share = place / (axes.transAxes.transform((1, 0)) - axes.transAxes.transform((0, 0)))[0]
+        # A letter is about 0.012 of the axes wide: the text goes left where it would not fit.
+        side = 1 if share + 0.012 * len(mark.words) < 1.0 else -1
         axes.annotate(
             _plain(mark.words), (mark.x, mark.y), textcoords="offset points",
             xytext=(7 * side, 5 if mark.above else -5), ha="left" if side > 0 else "right",
             va="bottom" if mark.above else "top", fontsize=SMALL, color=ink.text, zorder=6,
             bbox={"facecolor": ink.ground, "alpha": 0.75, "linewidth": 0, "pad": 0.6},
         )  # fmt: skip
-    _label_ends(axes, ends)
+    _label_ends(axes, labels)
 
 
-def _tick_in_decimals(axis: Any, *, many: bool) -> None:
-    """1, 2, 5, 10 rather than powers of ten with a factor."""
-    ticker: Any = import_module("matplotlib.ticker")
-    axis.set_major_locator(
-        ticker.LogLocator(10.0, subs=(1.0,) if many else (1.0, 2.0, 5.0), numticks=12)
-    )
-    axis.set_minor_locator(ticker.NullLocator())
-    axis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
-
-
-def _stroke(curve: Curve, color: str, number: int) -> dict[str, Any]:
-    """What a curve looks like: its color, and in gray its dashes or markers."""
-    if curve.points:
+def _draw_curve(axes: Any, curve: Curve, color: str, number: int) -> None:
+    if curve.points or len(curve.x) == 1:
         marker = MARKERS[number % len(MARKERS)]
-        return {"color": color, "linestyle": "none", "marker": marker, "markersize": 5}
-    if curve.plain:
-        return {"color": color, "linestyle": (0, (2, 2)), "linewidth": 1.0}
-    return {"color": color, "linestyle": DASHES[number % len(DASHES)], "linewidth": 2.0}
-
-
-def _draw_curve(axes: Any, curve: Curve, stroke: dict[str, Any]) -> None:
-    style = "steps-post" if curve.steps else "default"
-    if curve.lower:
-        axes.fill_between(
-            curve.x, curve.lower, curve.y, color=stroke["color"], alpha=0.25, linewidth=0,
-            step="post" if curve.steps else None,
-        )  # fmt: skip
-    if curve.points:
-        axes.plot(curve.x, curve.y, **stroke)
+        axes.plot(curve.x, curve.y, color=color, linestyle="none", marker=marker, markersize=5)
         return
-    single = {"marker": "o"} if len(curve.x) == 1 else {}
-    axes.plot(curve.x, curve.y, drawstyle=style, **stroke, **single)
+    if curve.lower:
+        step = "post" if curve.steps else None
+        axes.fill_between(
+            curve.x, curve.lower, curve.y, color=color, alpha=0.25, linewidth=0, step=step
+        )
+    dashes = (0, (2, 2)) if curve.plain else DASHES[number % len(DASHES)]
+    axes.plot(
+        curve.x, curve.y, color=color, linestyle=dashes, linewidth=1.0 if curve.plain else 2.0,
+        drawstyle="steps-post" if curve.steps else "default",
+    )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _End:
-    """A name at the right end of a line, and a stroke to show before it, if any."""
-
-    y: float
-    words: str
-    color: str
-    sample: dict[str, Any]
-
-
-def _label_ends(axes: Any, ends: Sequence[_End]) -> None:
-    """Names at the right end, pushed apart where they would touch.
-
-    Lines that end in one place leave their names in an order that color alone would tell.
-    """
+def _label_ends(axes: Any, labels: list[tuple[float, str, str]]) -> None:
+    """Write names at the right end of their lines, pushed apart where they would touch."""
     low, high = axes.get_ylim()
     log = axes.get_yscale() == "log"
-
-    def share(y: float) -> float:
-        if log:
-            return math.log(max(y, low) / low) / math.log(high / low)
-        return (y - low) / (high - low)
-
-    # As high as a line of text, as a share of the axes.
-    step = 0.05
-    top = -math.inf
-    places: list[tuple[float, _End]] = []
-    for end in sorted(ends, key=lambda end: end.y):
-        top = max(share(end.y), top + step * (1 + end.words.count("\n")))
-        places.append((top, end))
+    # A line of text is about 0.05 of the axes high.
+    step, top = 0.05, -math.inf
+    places: list[float] = []
+    ordered = sorted(labels)
+    for y, words, _ in ordered:
+        share = (
+            math.log(max(y, low) / low) / math.log(high / low) if log else (y - low) / (high - low)
+        )
+        top = max(share, top + step * (1 + words.count("\n")))
+        places.append(top)
     over = max(0.0, top - 1.0)
-    right = GAP + (SAMPLE + GAP if any(end.sample for end in ends) else 0.0)
-    for place, end in places:
-        if end.sample:
-            _draw_sample(axes, place - over, end.sample)
+    for place, (_, words, color) in zip(places, ordered, strict=True):
         axes.annotate(
-            _plain(end.words).replace(r"\n", "\n"), (1.0, place - over), xycoords="axes fraction",
-            textcoords="offset points", xytext=(right, 0), va="center", fontsize=SMALL,
-            color=end.color, annotation_clip=False,
+            "\n".join(map(_plain, words.split("\n"))), (1.0, place - over),
+            xycoords="axes fraction", textcoords="offset points", xytext=(5, 0), va="center",
+            fontsize=SMALL, color=color, annotation_clip=False,
         )  # fmt: skip
-
-
-def _draw_sample(axes: Any, height: float, stroke: dict[str, Any]) -> None:
-    """A piece of a line right of the axes, or its marker in the middle of that piece."""
-    transforms: Any = import_module("matplotlib.transforms")
-    points = transforms.Affine2D().scale(axes.figure.dpi / 72)
-    place = transforms.ScaledTranslation(1.0, height, axes.transAxes)
-    ends = [GAP, GAP + SAMPLE] if stroke["linestyle"] != "none" else [GAP + SAMPLE / 2]
-    line: Any = import_module("matplotlib.lines").Line2D(
-        ends, [0.0] * len(ends), transform=points + place, clip_on=False, **stroke
-    )
-    axes.add_artist(line)
 
 
 def _draw_bars(axes: Any, panel: Panel, ink: _Ink) -> None:
-    rows = range(len(panel.bars))
-    most = max((bar.upper for bar in panel.bars if math.isfinite(bar.upper)), default=1.0)
-    most = max([most, *(level.y for level in panel.levels)])
-    axes.set_yticks(list(rows), [_plain(bar.name) for bar in panel.bars])
+    most = panel.longest_bar()
+    axes.set_yticks(range(len(panel.bars)), [_plain(bar.name) for bar in panel.bars])
     axes.tick_params(axis="y", length=0, labelsize=SIZE, labelcolor=ink.text)
     axes.set_ylim(len(panel.bars) - 0.4, -0.6)
     axes.set_xlim(0, 1.3 * most)
     axes.grid(visible=False, axis="y")
-    for row, bar in zip(rows, panel.bars, strict=True):
+    for row, bar in enumerate(panel.bars):
         _draw_bar(axes, row, bar, ink, most)
     for level in panel.levels:
         axes.axvline(level.y, color=ink.text, linewidth=1.1, linestyle=(0, (6, 3)))
@@ -250,10 +193,9 @@ def _draw_bars(axes: Any, panel: Panel, ink: _Ink) -> None:
 
 
 def _draw_bar(axes: Any, row: int, bar: Bar, ink: _Ink, most: float) -> None:
-    color = ink.colors[0]
-    if not math.isfinite(bar.upper):
-        said, end = bar.words or "no bound", 0.0
-    else:
+    color, end = ink.colors[0], 0.0
+    said = bar.words or "no bound"
+    if math.isfinite(bar.upper):
         said, end = bar.words or up(bar.upper), bar.upper
         pale = 0.45 if bar.lower is not None else 0.7
         axes.barh(row, bar.upper, height=0.55, color=color, alpha=pale, linewidth=0)

@@ -1,7 +1,7 @@
-"""A picture as data: what is computed once, and drawn by matplotlib or as text.
+"""A picture as data, computed once and drawn by matplotlib or as text.
 
-Rule 1: a bracket is a band between an achieved and a proven side; the proven side is the line.
-Rule 2: a title says what is found, a label carries its unit, and what is promised is shortened to
+Rule 1: the line is the proven (upper) bound, and the band below it reaches down to the lower bound.
+Rule 2: a title states the finding, a label carries its unit, and a shortened bound is rounded to
 its safe side.
 """
 
@@ -15,15 +15,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A line, with a band below it where another side is known.
+    """A line, with a band below it if a lower bound is known.
 
     Attributes:
-        name: shown at its end; nothing where there is one curve alone.
-        x, y: of each point, as many of both.
-        lower: the other side of the band, as long as ``y``; or nothing.
+        name: the label at its end; empty if the panel has a single curve.
+        x, y: coordinates of the points, equally many of each.
+        lower: lower edge of the band, as long as ``y``; or empty.
         steps: the value holds from one point to the next.
         points: single points rather than a line.
-        plain: a line for comparison, thin and gray.
+        plain: a thin gray line for comparison.
+        color: a fixed place in the palette; by default the curve's own place.
     """
 
     name: str
@@ -33,11 +34,12 @@ class Curve:
     steps: bool = False
     points: bool = False
     plain: bool = False
+    color: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A point with words beside it, below its curve or above."""
+    """A point with a text beside it, above its curve or below."""
 
     x: float
     y: float
@@ -47,7 +49,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A horizontal line with words, e.g. a budget."""
+    """A horizontal line with a text, such as a budget."""
 
     y: float
     words: str
@@ -55,7 +57,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar of a comparison: achieved and proven, or one figure alone."""
+    """One bar of a comparison. An infinite ``upper`` shows ``words`` instead."""
 
     name: str
     upper: float
@@ -65,15 +67,14 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One pair of axes: curves, or bars.
+    """One pair of axes with either curves or bars.
 
     Attributes:
         x_label, y_label: with units.
-        curves, bars: what is shown; one of both.
-        levels, marks: beside curves.
+        levels, marks: drawn beside curves; the levels of bars are vertical.
         log_x, log_y: logarithmic scales.
-        y_max: where the axis ends; above what is shown where it is None.
-        from_zero: the vertical axis begins at 0.
+        y_max: upper end of the vertical axis; by default above all values.
+        from_zero: whether the vertical axis begins at 0.
     """
 
     x_label: str
@@ -87,15 +88,43 @@ class Panel:
     y_max: float | None = None
     from_zero: bool = True
 
+    def limits(self) -> tuple[float, float, float, float]:
+        """Return the least and the largest x and y of the curves.
+
+        Logarithmic axes leave out values that are not positive.
+        """
+        xs = [x for curve in self.curves for x in curve.x if x > 0.0 or not self.log_x]
+        ys = [y for curve in self.curves for y in (*curve.y, *curve.lower)]
+        ys += [level.y for level in self.levels]
+        ys = [y for y in ys if math.isfinite(y) and (y > 0.0 or not self.log_y)]
+        low, high = min(ys, default=0.0), max(ys, default=1.0)
+        if self.from_zero and not self.log_y:
+            low = min(0.0, low)
+        high = high if self.y_max is None else self.y_max
+        left, right = min(xs, default=0.0), max(xs, default=1.0)
+        return *_widened(left, right, log=self.log_x), *_widened(low, high, log=self.log_y)
+
+    def longest_bar(self) -> float:
+        """Return the largest finite value of the bars and levels."""
+        values = [bar.upper for bar in self.bars] + [level.y for level in self.levels]
+        return max((value for value in values if math.isfinite(value)), default=1.0) or 1.0
+
+
+def _widened(low: float, high: float, *, log: bool) -> tuple[float, float]:
+    """Return a range that is not empty."""
+    if high > low:
+        return low, high
+    return (low / 2, 2 * low) if log else (low - 0.5, low + 0.5)
+
 
 @dataclass(frozen=True, slots=True)
 class Picture:
     """Panels below each other.
 
     Attributes:
-        title: what is found.
+        title: the finding.
         panels: at least one.
-        note: what holds for all of it: mechanism, delta, adjacency.
+        note: what holds for all panels, such as mechanism, delta and adjacency.
     """
 
     title: str
@@ -104,35 +133,35 @@ class Picture:
 
 
 def as_data(picture: Picture) -> dict[str, Any]:
-    """A picture as JSON."""
+    """Return the picture as a JSON object; an infinite bar is null."""
     return {
         "title": picture.title,
         "note": picture.note,
-        "panels": [_panel_data(panel) for panel in picture.panels],
-    }
-
-
-def _panel_data(panel: Panel) -> dict[str, Any]:
-    return {
-        "x": panel.x_label,
-        "y": panel.y_label,
-        "curves": [
+        "panels": [
             {
-                "name": curve.name,
-                "x": list(curve.x),
-                "y": list(curve.y),
-                "lower": list(curve.lower) or None,
+                "x": panel.x_label,
+                "y": panel.y_label,
+                "curves": [
+                    {
+                        "name": curve.name,
+                        "x": list(curve.x),
+                        "y": list(curve.y),
+                        "lower": list(curve.lower) or None,
+                    }
+                    for curve in panel.curves
+                ],
+                "bars": [
+                    {
+                        "name": bar.name,
+                        "upper": bar.upper if math.isfinite(bar.upper) else None,
+                        "lower": bar.lower,
+                        "words": bar.words,
+                    }
+                    for bar in panel.bars
+                ],
+                "levels": [{"y": level.y, "words": level.words} for level in panel.levels],
+                "marks": [{"x": mark.x, "y": mark.y, "words": mark.words} for mark in panel.marks],
             }
-            for curve in panel.curves
+            for panel in picture.panels
         ],
-        "bars": [
-            {"name": bar.name, "upper": _finite(bar.upper), "lower": bar.lower, "words": bar.words}
-            for bar in panel.bars
-        ],
-        "levels": [{"y": level.y, "words": level.words} for level in panel.levels],
-        "marks": [{"x": mark.x, "y": mark.y, "words": mark.words} for mark in panel.marks],
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -1,0 +1,196 @@
+"""Pictures of what ran: ledgers, training runs, and attacks on trained models."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpacct.display import chosen, line, up
+from dpacct.empirical.roc import Roc
+from dpacct.errors import InvalidParameter
+from dpacct.pictures.picture import Bar, Curve, Level, Mark, Panel, Picture
+from dpacct.pictures.schedules import of_thousand
+
+MOST_RUNS = 12
+ROC_POINTS = 121
+# The false positive rate that the title of a ROC picture is about.
+TITLE_FPR = 1e-2
+
+
+def ledger_picture(report: dict[str, Any]) -> Picture:
+    """Draw the epsilon of a ledger by round beside its budget, and the epsilon of each run.
+
+    Args:
+        report: the facts of `Ledger.report`.
+    Raises:
+        InvalidParameter: no round ran, or no round has a bound.
+    """
+    if all(point["upper"] is None for point in report["points"]):
+        rule = "a picture needs at least one round that is bounded"
+        raise InvalidParameter("ledger", report["path"], rule)
+    budget, promise = float(report["budget"]["epsilon"]), report["epsilon_any_stop"]
+    title = "No bound holds any more"
+    if promise is not None:
+        title = f"Epsilon {up(promise, 4)} of {chosen(budget, least=True)} is spent"
+    unit = line(str(report["unit"]), 40)
+    note = f"unit: one {unit}, {report['adjacency']}; {report['rounds']} rounds are charged"
+    return Picture(title, (epsilon_panel(report), *_run_panels(report, budget)), note)
+
+
+def epsilon_panel(report: dict[str, Any]) -> Panel:
+    """Draw epsilon by round from the facts of a report.
+
+    Args:
+        report: ``points``, ``delta``, ``epsilon_any_stop``, ``part_of_plan``, and ``budget`` and
+            ``marks``, which may be null or empty. At least one point has a bound.
+    """
+    points = [point for point in report["points"] if point["upper"] is not None]
+    xs = [0.0, *(float(point["round"]) for point in points)]
+    known = all(point["lower"] is not None for point in points)
+    curve = Curve(
+        f"{up(points[-1]['upper'], 4)} so far",
+        xs,
+        [0.0, *(point["upper"] for point in points)],
+        lower=[0.0, *(point["lower"] for point in points)] if known else (),
+    )
+    levels: list[Level] = []
+    if report["budget"] is not None:
+        budget = float(report["budget"]["epsilon"])
+        levels.append(Level(budget, f"budget {chosen(budget, least=True)}"))
+    if report["part_of_plan"] and report["epsilon_any_stop"] is not None:
+        whole = float(report["epsilon_any_stop"])
+        levels.append(Level(whole, f"whole plan {up(whole, 4)}"))
+    at = dict(zip(xs, curve.y, strict=True))
+    marks = tuple(
+        Mark(float(mark["round"]), at[float(mark["round"])], str(mark["words"]), above=True)
+        for mark in report.get("marks", ())
+        if float(mark["round"]) in at
+    )
+    label = f"epsilon at delta {chosen(float(report['delta']), 3)}, proven"
+    return Panel("rounds charged", label, (curve,), levels=tuple(levels), marks=marks)
+
+
+def _run_panels(report: dict[str, Any], budget: float) -> list[Panel]:
+    runs = [run for run in report["runs"] if run["rounds"]][-MOST_RUNS:]
+    if not runs:
+        return []
+    bars = [
+        Bar(
+            f"{run['run']} {line(str(run['name']), 24)}",
+            math.inf if run["epsilon_any_stop"] is None else float(run["epsilon_any_stop"]),
+        )
+        for run in runs
+    ]
+    label = "epsilon of each run alone, whenever it stopped; together the runs cost less"
+    return [Panel(label, "", bars=tuple(bars), levels=(Level(budget, "budget"),))]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedRun:
+    """Epsilon and accuracy after the rounds in which a run was evaluated."""
+
+    name: str
+    epsilon: tuple[float, ...]
+    accuracy: tuple[float, ...]
+    delta: float
+
+
+def read_run(path: str | os.PathLike[str]) -> TrainedRun:
+    """Read a report of `dpacct train`, which has one JSON object a line.
+
+    Raises:
+        InvalidParameter: the file cannot be read, is not such a report, or holds no accuracy
+            beside a finite epsilon.
+    """
+    file = Path(path)
+    try:
+        rows = [json.loads(row) for row in file.read_text(encoding="utf-8").splitlines() if row]
+    except OSError as error:
+        reason = error.strerror or "unknown reason"
+        raise InvalidParameter("report", str(file), f"it cannot be read ({reason})") from None
+    except ValueError:
+        rule = "a report holds one JSON object a line, as dpacct train writes it"
+        raise InvalidParameter("report", str(file), rule) from None
+    found = [row for row in rows if _has_accuracy(row)]
+    if not found:
+        rule = "it holds no test accuracy beside an epsilon that is bounded"
+        raise InvalidParameter("report", str(file), rule)
+    name = file.name.removesuffix(".jsonl").removesuffix(".report")
+    return TrainedRun(
+        line(name, 32),
+        tuple(float(row["epsilon_upper"]) for row in found),
+        tuple(float(row["test_accuracy"]) for row in found),
+        float(found[-1]["delta"]),
+    )
+
+
+def _has_accuracy(row: Any) -> bool:
+    if not isinstance(row, dict):
+        return False
+    known = [row.get(key) for key in ("epsilon_upper", "test_accuracy", "delta")]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] parsers return Any
+    return all(isinstance(value, int | float) for value in known)  # pyright: ignore[reportUnknownVariableType]
+
+
+def runs_picture(runs: Sequence[TrainedRun]) -> Picture:
+    """Draw accuracy against the epsilon spent so far, with one line a run."""
+    best = max(runs, key=lambda run: run.accuracy[-1])
+    curves = tuple(
+        Curve(run.name, run.epsilon, run.accuracy, points=len(run.epsilon) == 1) for run in runs
+    )
+    ends = f"{chosen(best.accuracy[-1], 3, least=True)} at epsilon {chosen(best.epsilon[-1], 4)}"
+    deltas = {run.delta for run in runs}
+    at = f"at delta {chosen(deltas.pop(), 3)}" if len(deltas) == 1 else "each at its own delta"
+    panel = Panel(f"epsilon, proven, {at}", "accuracy on the test set", curves, from_zero=False)
+    note = "epsilon of a run that was planned to stop there; test data are not protected"
+    return Picture(f"{best.name} ends best, with accuracy {ends}", (panel,), note)
+
+
+def roc_picture(
+    observed: Sequence[tuple[str, Roc]],
+    limit: Callable[[float], float | None] | None,
+    note: str = "",
+) -> Picture:
+    """Draw observed true positive rates by false positive rate below the proven limit.
+
+    Args:
+        observed: attacks with their names; the title is about the first.
+        limit: the largest TPR at an FPR in (0, 1), proven; None if there is no bound.
+        note: what holds for the whole picture.
+    """
+    least = min(0.1, *(1 / found.nonmembers for _, found in observed))
+    decades = math.floor(math.log10(least))
+    rates = [10.0 ** (decades * (1 - k / (ROC_POINTS - 1))) for k in range(ROC_POINTS)]
+    curves = [Curve("guessing", rates, rates, plain=True)]
+    for name, found in observed:
+        points = [(rate, tpr) for rate in rates if (tpr := _tpr_at(found, rate)) > 0.0]
+        curves.append(Curve(name, [x for x, _ in points], [y for _, y in points], steps=True))
+    proven = None if limit is None else [limit(rate) for rate in rates[::5]]
+    if proven is not None and None not in proven:
+        curves.append(Curve("proven limit", rates[::5], [rate or 0.0 for rate in proven]))
+    panel = Panel(
+        "false positive rate: non-members taken for members",
+        "true positive rate: members who are found",
+        tuple(curves),
+        log_x=True,
+        log_y=True,
+        y_max=1.0,
+    )
+    name, found = observed[0]
+    seen = chosen(1000 * _tpr_at(found, TITLE_FPR), 3)
+    title = f"{name} finds {seen} of 1000 members at a false positive rate of 10 in 1000"
+    most = None if limit is None else limit(TITLE_FPR)
+    known = "no limit is proven" if most is None else f"at most {of_thousand(most)} is proven"
+    return Picture(f"{title}; {known}", (panel,), note)
+
+
+def _tpr_at(found: Roc, fpr: float) -> float:
+    """Return the largest observed TPR at a false positive rate of at most ``fpr``."""
+    last = int(np.searchsorted(found.fpr, fpr * (1 + 1e-12), side="right")) - 1
+    return float(found.tpr[last])

@@ -1,0 +1,331 @@
+"""Pictures of schedules: epsilon by round, delta, attack rates, Renyi curves, noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from dpacct.accountant import find_accountant
+from dpacct.budget import Interval
+from dpacct.display import chosen, up
+from dpacct.errors import InvalidParameter
+from dpacct.pairs.dominating import Direction
+from dpacct.pictures.picture import Bar, Curve, Level, Mark, Panel, Picture
+from dpacct.renyi.accountant import RenyiAccountant
+from dpacct.renyi.curve import rdp
+from dpacct.risk.attacks import Attacks
+from dpacct.risk.profile import PrivacyProfile
+from dpacct.rounds import Full, Phase, Poisson, Round, Schedule, Uniform
+from dpacct.tight.accountant import TightAccountant
+
+# The ratio of neighboring numbers of rounds at which a curve is computed: a straight line between
+# them is off by less than a pixel.
+ROUNDS_RATIO = 1.15
+SMALLEST_DELTA = 1e-10
+SMALLEST_FPR, FPR_POINTS = 1e-4, 33
+ORDER_POINTS = 48
+# A schedule with more phases is drawn with every k-th of them.
+MOST_PHASES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A schedule, its name, and the accountant that analyzes it."""
+
+    name: str
+    schedule: Schedule
+    accountant: str
+
+
+def describe(schedule: Schedule) -> str:
+    """Return rounds, sampling, noise and adjacency of a schedule in a few words."""
+    rounds = "1 round" if schedule.rounds == 1 else f"{schedule.rounds} rounds"
+    kinds = schedule.distinct()
+    if len(kinds) != 1:
+        return f"{rounds} of {len(kinds)} kinds, {schedule.adjacency}"
+    (only,) = kinds
+    noise = f"noise {chosen(only.noise_multiplier)} x clip norm"
+    return f"{rounds}, {describe_sampling(only)}, {noise}, {schedule.adjacency}"
+
+
+def describe_sampling(round_: Round) -> str:
+    """Return the sampling scheme of a round in a few words."""
+    match round_.sampling:
+        case Poisson(rate):
+            return f"Poisson rate {chosen(rate, least=True)}"
+        case Uniform(cohort_size, num_clients):
+            return f"{cohort_size} of {num_clients} clients"
+        case Full():
+            return "every client in every round"
+
+
+def first_rounds(schedule: Schedule, rounds: int) -> Schedule:
+    """Return the first ``rounds`` rounds of a schedule."""
+    phases: list[Phase] = []
+    left = rounds
+    for round_, count in schedule:
+        if left > 0:
+            phases.append(Phase(round_, min(count, left)))
+        left -= count
+    return Schedule(phases)
+
+
+def round_counts(rounds: int) -> list[int]:
+    """Return the numbers of rounds at which a curve is computed, from 1 to ``rounds``."""
+    found = [1]
+    while found[-1] < rounds:
+        found.append(min(rounds, max(found[-1] + 1, math.ceil(found[-1] * ROUNDS_RATIO))))
+    return found
+
+
+def epsilon_by_round(setting: Setting, delta: float) -> list[tuple[int, Interval]]:
+    """Return epsilon after some numbers of rounds, each fixed in advance."""
+    plan = setting.schedule
+    accountant = find_accountant(setting.accountant)
+    if not isinstance(accountant, TightAccountant) or not accountant.plays(plan):
+        return [
+            (n, accountant.epsilon(first_rounds(plan, n), delta)) for n in round_counts(plan.rounds)
+        ]
+    # One game bounds every number of rounds from above. Fixed pairs bound from below.
+    found: list[tuple[int, Interval]] = []
+    for n in round_counts(plan.rounds):
+        pairs = accountant.of_pairs.epsilon(first_rounds(plan, n), delta)
+        upper = min(pairs.upper, accountant.upper_epsilon_of_first(plan, n, delta))
+        found.append((n, Interval.bracket(pairs.lower, upper)))
+    return found
+
+
+def epsilon_picture(
+    settings: Sequence[Setting], delta: float, *, target: float | None = None
+) -> Picture:
+    """Draw epsilon by round, with a level at the budget ``target``.
+
+    Raises:
+        Unsupported: an accountant has no bound for these rounds.
+    """
+    several = len(settings) > 1
+    curves: list[Curve] = []
+    last = 0.0
+    for setting in settings:
+        found = epsilon_by_round(setting, delta)
+        last = found[-1][1].upper
+        curves.append(
+            Curve(
+                f"{setting.name}: {up(last, 4)}" if several else "",
+                [0.0, *(float(n) for n, _ in found)],
+                [0.0, *(spent.upper for _, spent in found)],
+                lower=[0.0, *(spent.lower for _, spent in found)],
+            )
+        )
+    levels = () if target is None else (Level(target, f"budget {chosen(target)}"),)
+    rounds = {setting.schedule.rounds for setting in settings}
+    after = f"after {rounds.pop()} rounds" if len(rounds) == 1 else "by round"
+    title = f"Epsilon {after} of {len(settings)} settings" if several else (
+        f"Epsilon {after} is at most {up(last, 4)}")  # fmt: skip
+    label = f"epsilon at delta {chosen(delta, 3)}, proven"
+    panel = Panel("rounds", label, tuple(curves), levels=levels)
+    return Picture(title, (panel,), _note(settings))
+
+
+def _note(settings: Sequence[Setting]) -> str:
+    first = settings[0]
+    if len(settings) > 1:
+        return f"adjacency {first.schedule.adjacency}; bands reach down to the lower bounds"
+    return f"{describe(first.schedule)}; by {first.accountant}; band: down to the lower bound"
+
+
+def delta_picture(settings: Sequence[Setting], at: float | None = None) -> Picture:
+    """Draw delta against epsilon on a logarithmic scale, with a mark at epsilon ``at``.
+
+    Raises:
+        Unsupported: an accountant has no bound for these rounds.
+    """
+    curves: list[Curve] = []
+    marks: list[Mark] = []
+    for setting in settings:
+        delta = _delta_of(setting)
+        accountant = find_accountant(setting.accountant)
+        most = min(accountant.upper_epsilon(setting.schedule, SMALLEST_DELTA), 1e4)
+        most = most if at is None else max(most, 1.1 * at)
+        xs = [most * (k / 40) for k in range(41)]
+        found = [(x, delta(x)) for x in xs]
+        kept = [(x, one) for x, one in found if one.upper >= SMALLEST_DELTA / 10]
+        curves.append(
+            Curve(
+                "" if len(settings) == 1 else setting.name,
+                [x for x, _ in kept],
+                [one.upper for _, one in kept],
+                lower=[max(one.lower, SMALLEST_DELTA / 10) for _, one in kept],
+            )
+        )
+        if at is not None:
+            value = delta(at).upper
+            words = f"epsilon {chosen(at)}: delta {up(value, 3)}"
+            marks.append(Mark(at, value, words, above=True))
+    title = "Each point is one valid guarantee: delta against epsilon"
+    if len(settings) == 1 and marks:
+        title = f"At epsilon {chosen(at or 0.0)}, delta is at most {up(marks[0].y, 3)}"
+    panel = Panel("epsilon", "delta, proven", tuple(curves), marks=tuple(marks), log_y=True)
+    return Picture(title, (panel,), _note(settings))
+
+
+def _delta_of(setting: Setting) -> Callable[[float], Interval]:
+    profile = PrivacyProfile(setting.schedule, find_accountant(setting.accountant))
+
+    @cache
+    def delta(epsilon: float) -> Interval:
+        upper = max(profile.proven(direction, epsilon).upper for direction in Direction)
+        lower = max(profile.achieved(direction, epsilon).lower for direction in Direction)
+        return Interval.bracket(lower, min(upper, 1.0))
+
+    return delta
+
+
+def tradeoff_picture(settings: Sequence[Setting], marked: Sequence[float]) -> Picture:
+    """Draw the best true positive rate against the false positive rate.
+
+    Args:
+        settings: the schedules.
+        marked: false positive rates in (0, 1) to mark on the first curve.
+    Raises:
+        Unsupported: an accountant has no bound for these rounds.
+    """
+    rates = [SMALLEST_FPR ** (1 - k / (FPR_POINTS - 1)) for k in range(FPR_POINTS)]
+    curves = [Curve("guessing", rates, rates, plain=True)]
+    marks: list[Mark] = []
+    for setting in settings:
+        attacks = Attacks(setting.schedule, find_accountant(setting.accountant))
+        found = [attacks.tpr(rate) for rate in rates]
+        name = "proven" if len(settings) == 1 else setting.name
+        uppers, lowers = [tpr.upper for tpr in found], [tpr.lower for tpr in found]
+        curves.append(Curve(name, rates, uppers, lower=lowers))
+        if setting is settings[0]:
+            for rate in marked:
+                upper = attacks.tpr(rate).upper
+                marks.append(Mark(rate, upper, f"{of_thousand(upper)} of 1000"))
+    first = settings[0]
+    title = "The best attack: true positive rate against false positive rate"
+    if marks:
+        which = f"{first.name}: an" if len(settings) > 1 else "An"
+        title = (
+            f"{which} attack that wrongly accuses {of_thousand(marks[0].x)} of 1000 non-members "
+            f"finds at most {of_thousand(marks[0].y)} of 1000 members"
+        )
+    note = f"{describe(first.schedule)}; by {first.accountant}"
+    if len(settings) > 1:
+        note = f"adjacency {first.schedule.adjacency}; marks are those of {first.name}"
+    panel = Panel(
+        "false positive rate: non-members who are accused",
+        "true positive rate: members who are found",
+        tuple(curves),
+        marks=tuple(marks),
+        log_x=True,
+        log_y=True,
+        y_max=1.0,
+    )
+    return Picture(title, (panel,), note)
+
+
+def of_thousand(rate: float) -> str:
+    """Return a rate as people out of a thousand, rounded up to three digits."""
+    return chosen(float(up(1000 * rate, 3)), 3)
+
+
+def rdp_picture(settings: Sequence[Setting], delta: float) -> Picture:
+    """Draw the Renyi divergence by order, and mark the order that is best at ``delta``."""
+    accountant = RenyiAccountant()
+    bests = [accountant.best_order(setting.schedule, delta) for setting in settings]
+    # Orders around the best ones, evenly spaced by the logarithm of (order - 1).
+    low = min(1.05, 1 + (max(bests) - 1) / 4) - 1
+    high = min(max(8.0, 6 * max(bests)), 512.0) - 1
+    orders = [1 + low * (high / low) ** (k / (ORDER_POINTS - 1)) for k in range(ORDER_POINTS)]
+    curves: list[Curve] = []
+    marks: list[Mark] = []
+    for setting, best in zip(settings, bests, strict=True):
+        values = rdp(setting.schedule, orders=orders)
+        kept = [value for value in values if math.isfinite(value.upper)]
+        curves.append(
+            Curve(
+                "" if len(settings) == 1 else setting.name,
+                [value.order for value in kept],
+                [value.upper for value in kept],
+                lower=[value.lower for value in kept],
+            )
+        )
+        (at,) = rdp(setting.schedule, orders=[best])
+        epsilon = accountant.upper_epsilon(setting.schedule, delta)
+        marks.append(Mark(best, at.upper, f"order {best:.3g}: epsilon {up(epsilon, 4)}"))
+    title = f"Renyi curves, with the best orders at delta {chosen(delta, 3)}"
+    note = f"adjacency {settings[0].schedule.adjacency}"
+    if len(settings) == 1:
+        title = f"Order {bests[0]:.3g} gives the smallest RDP epsilon at delta {chosen(delta, 3)}"
+        note = describe(settings[0].schedule)
+    panel = Panel(
+        "Renyi order",
+        "Renyi divergence, proven",
+        tuple(curves),
+        marks=tuple(marks),
+        log_x=True,
+        log_y=True,
+    )
+    return Picture(title, (panel,), note)
+
+
+def schedule_picture(schedule: Schedule) -> Picture:
+    """Draw the noise multiplier and the sampling rate by round, in one panel each.
+
+    Raises:
+        InvalidParameter: the schedule has no rounds.
+    """
+    if not schedule.rounds:
+        raise InvalidParameter("schedule", "empty", "a picture needs at least one round")
+    step = max(1, len(schedule.phases) // MOST_PHASES)
+    shown: list[tuple[int, Round]] = []
+    start = 0
+    for number, (round_, count) in enumerate(schedule):
+        if number % step == 0:
+            shown.append((start, round_))
+        start += count
+    shown.append((start, schedule.phases[-1].round))
+    xs = [at for at, _ in shown]
+    noises = [round_.noise_multiplier for _, round_ in shown]
+    rates = [round_.sampling_rate for _, round_ in shown]
+    title = f"{schedule.rounds} rounds at noise {chosen(noises[0])}"
+    if min(noises) < max(noises):
+        title = (
+            f"Noise between {chosen(min(noises), least=True)} and {chosen(max(noises))} in "
+            f"{schedule.rounds} rounds"
+        )
+    kinds = {describe_sampling(phase.round) for phase in schedule.phases}
+    note = f"{kinds.pop()}, {schedule.adjacency}" if len(kinds) == 1 else describe(schedule)
+    panels = (
+        Panel("rounds", "noise / clip norm", (Curve("", xs, noises, steps=True),)),
+        Panel("rounds", "sampling rate", (Curve("", xs, rates, steps=True),)),
+    )
+    return Picture(title, panels, note)
+
+
+def compare_picture(
+    schedule: Schedule,
+    delta: float,
+    answers: Sequence[tuple[str, float | None, float | None, str]],
+) -> Picture:
+    """Draw one bar of epsilon for each accountant.
+
+    Args:
+        schedule, delta: the setting.
+        answers: name, lower and upper bound (None if there is none), and the reason then.
+    """
+    bars = [
+        Bar(name, math.inf if upper is None else upper, lower, why if upper is None else "")
+        for name, lower, upper, why in answers
+    ]
+    known = [bar for bar in bars if math.isfinite(bar.upper)]
+    title = f"No accountant bounds epsilon at delta {chosen(delta, 3)}"
+    if known:
+        best = min(known, key=lambda bar: bar.upper)
+        title = f"The smallest epsilon is {up(best.upper)}, by {best.name}"
+    label = f"epsilon at delta {chosen(delta, 3)}; dark: lower bound"
+    return Picture(title, (Panel(label, "", bars=tuple(bars)),), describe(schedule))
