@@ -130,7 +130,7 @@ def edit(path: Path, *statements: str) -> None:
 def test_a_schema_from_the_future_is_refused(path: Path) -> None:
     fill(path)
     edit(path, f"PRAGMA user_version={SCHEMA_VERSION + 5}")
-    with pytest.raises(LedgerError, match=r"a later dpacct wrote this ledger \(schema 7"):
+    with pytest.raises(LedgerError, match=r"a later dpacct wrote this ledger \(schema 8"):
         Ledger.open(path)
 
 
@@ -141,8 +141,22 @@ def test_a_schema_from_nowhere_is_refused(path: Path) -> None:
         Ledger.open(path)
 
 
+@pytest.mark.parametrize("read_only", [True, False])
+def test_what_another_program_or_version_0_1_wrote_is_refused(
+    path: Path, *, read_only: bool
+) -> None:
+    fill(path)
+    edit(path, "PRAGMA user_version=1")
+    with pytest.raises(LedgerError, match=r"dpacct 0\.1 wrote this ledger"):
+        Ledger.open(path, read_only=read_only)
+    # In that mode the latest entries may stand in another file.
+    edit(path, "PRAGMA journal_mode=WAL")
+    with pytest.raises(LedgerError, match="write-ahead mode"):
+        Ledger.open(path, read_only=read_only)
+
+
 def test_a_file_without_a_first_entry_is_refused(path: Path) -> None:
-    edit(path, f"PRAGMA application_id={APPLICATION_ID}", "PRAGMA user_version=1",
+    edit(path, f"PRAGMA application_id={APPLICATION_ID}", f"PRAGMA user_version={SCHEMA_VERSION}",
          "CREATE TABLE entries (number, run, kind, closes, text, hash)")  # fmt: skip
     with pytest.raises(LedgerError, match="no entries"):
         Ledger.open(path)

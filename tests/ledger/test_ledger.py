@@ -392,7 +392,7 @@ def test_the_adjacency_may_be_chosen_first(tmp_path: Path) -> None:
         assert ledger.adjacency is Adjacency.ZERO_OUT
         assert ledger.unit == "writer"
         with pytest.raises(InvalidParameter):
-            ledger.start_run("one").reserve(ROUND)
+            ledger.start_run("one").reserve(Round(1.0, Uniform(1, 100)))
 
 
 @pytest.mark.usefixtures("ledger")

@@ -100,6 +100,7 @@ def verify(
     with opened(file) as ledger:
         found = ledger.verify(head)
     data: dict[str, object] = {
+        "schema": 1,
         "sound": found.sound,
         "entries": found.entries,
         "rounds": found.rounds,
@@ -157,6 +158,7 @@ def remaining(
         summary = ledger.summary()
     reading = ledger_pages.reading(summary)
     data: dict[str, object] = {
+        "schema": 1,
         "remaining": chosen,
         "remaining_as_plan": planned,
         "epsilon": summary["epsilon"],
@@ -177,7 +179,7 @@ def export(
     target = read_output(output, force=force)
     with opened(file) as ledger:
         if as_json:
-            text = json.dumps({"entries": list(ledger.export())}, indent=2) + "\n"
+            text = json.dumps({"schema": 1, "entries": list(ledger.export())}, indent=2) + "\n"
         else:
             text = "".join(f"{json.dumps(entry)}\n" for entry in ledger.export())
     write_output(text, target, force=force)

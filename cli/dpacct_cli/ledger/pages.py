@@ -74,6 +74,8 @@ def spent(summary: dict[str, Any], reading: Spent) -> Page:
         Row("rounds", str(count), f"charged, in {len(summary['runs'])} runs"),
         Row("claim", _words(summary)),
     ]
+    if summary["relabelled"]:
+        rows.append(Row("", "version 0.2 called its rounds add-remove; see the guide to ledgers"))
     if summary["plan_delta"]:
         share = summary["adaptive_delta"] / summary["delta"]
         rows.append(Row("", f"rounds outside the plans have {share:.2g} of delta"))

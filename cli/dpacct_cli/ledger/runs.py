@@ -9,7 +9,7 @@ from dpacct_cli.ledger import pages as ledger_pages
 from dpacct_cli.mechanism_options import MechanismOptions
 from dpacct_cli.named import is_there
 from dpacct_cli.parameters import argument, flag, option
-from dpacct_cli.render import Answer, show
+from dpacct_cli.render import Answer, print_note, show
 
 if TYPE_CHECKING:
     from dpacct.ledger import Ledger
@@ -46,7 +46,10 @@ def opened(file: str, *, read_only: bool = True) -> "Ledger":
 
     if not is_there(given(file)):
         raise InvalidParameter("FILE", file, "there is no such file")
-    return Ledger.open(file, read_only=read_only)
+    ledger = Ledger.open(file, read_only=read_only)
+    if ledger.note:
+        print_note(ledger.note)
+    return ledger
 
 
 def charge(
@@ -85,7 +88,7 @@ def charge(
             way = "If they have happened, --over-budget records them."
             raise BudgetExceeded(f"{refusal} {way}") from None
         summary = ledger.summary()
-        data = {"run": run.id, "charged": plan.rounds, **mechanism.keys(plan)}
+        data = {"schema": 1, "run": run.id, "charged": plan.rounds, **mechanism.keys(plan)}
     data |= {key: summary[key] for key in ("epsilon", "delta", "budget", "guarantee", "path")}
     reading, promise = ledger_pages.reading(summary), summary["epsilon_any_stop"]
     page = ledger_pages.charged(plan, run.id, summary, reading)
@@ -118,5 +121,5 @@ def finish(
         found.finish()
         summary = ledger.summary()
         page = ledger_pages.finished(found, freed, summary)
-    data: dict[str, object] = {"freed": freed, **summary["runs"][number - 1]}
+    data: dict[str, object] = {"schema": 1, "freed": freed, **summary["runs"][number - 1]}
     show(Answer(data, str(freed), lambda: page), style)

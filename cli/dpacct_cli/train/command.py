@@ -183,6 +183,8 @@ def _run(settings: Settings, files: RunFiles, style: Style, *, resume: bool) -> 
     job = build_job(settings, terms)
     others = others_of(files, settings.values["data"])
     notes = [train_page.two_budgets(files.ledger, others)] if others else []
+    if terms is not None and terms.note:
+        notes.append(terms.note)
     if job.delta.origin.startswith("that of"):
         said = f"delta is {plain(job.delta.value)}, {job.delta.origin}"
         notes.append(f"{said}; --delta was not given.")

@@ -7,16 +7,18 @@ Rule 2: admission and what it admits are one transaction: two processes never sh
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from dpacct.errors import InvalidParameter, LedgerError
+from dpacct.errors import LedgerError
+from dpacct.ledger.disk.rows import SCHEMA_VERSION
 from dpacct.ledger.disk.store import Store
 from dpacct.ledger.record.admission import admit_plan
 from dpacct.ledger.record.chain import Entry, new_entry
 from dpacct.ledger.record.charged import PAIRS, Charged, accountant_of
-from dpacct.ledger.record.entries import Said, Start, read, read_opening, read_state
-from dpacct.ledger.record.events import schedule_to_json
+from dpacct.ledger.record.entries import Reserve, Said, Start, read, read_opening, read_state
+from dpacct.ledger.record.events import in_adjacency, schedule_in_adjacency, schedule_to_json
 from dpacct.ledger.record.fields import MAX_WHOLE
 from dpacct.ledger.record.initial import room_with, room_without
 from dpacct.ledger.record.plans import Plan, schedule_cost
@@ -24,7 +26,7 @@ from dpacct.ledger.record.position import Position
 from dpacct.ledger.record.standing import Standing
 from dpacct.ledger.record.state import LedgerState, RunState, finished, started_run
 from dpacct.ledger.record.state_json import state_to_json
-from dpacct.rounds import Adjacency, Schedule
+from dpacct.rounds import Adjacency, Schedule, Uniform
 
 T = TypeVar("T")
 
@@ -45,15 +47,20 @@ class Book:
         # Entries never change, so that these need to be read once; totals only in the past.
         self.starts: dict[int, tuple[Start, Plan | None]] = {}
         self._states: dict[int, tuple[LedgerState, RunState]] | None = None
+        # Rounds of version 0.2 that are read as zero-out, in the file or as far as it is read here.
+        self.relabelled = False
         # The entry that was written here last, and what is in it.
-        self._last: tuple[Entry, tuple[LedgerState, RunState]] | None = None
+        self._last: tuple[Entry, tuple[LedgerState, RunState | None]] | None = None
         if known is None:
             self.opening = self.named(read_opening, store.entry(1))
             store.head()
         else:
             self.starts, self.opening, self._states = known.starts, known.opening, {}
+            self.relabelled = known.relabelled
         self.budget, self.mixture = self.opening.budget, self.opening.mixture
         self.unit = self.opening.unit
+        if known is None:
+            self.relabelled = store.relabelled() or self._to_relabel()
 
     def as_of(self, number: int | None = None) -> Book:
         """The book as it was when entry ``number``, by default the latest, had been written.
@@ -66,12 +73,60 @@ class Book:
         return Book(self.store.as_of(number), self)
 
     def said(self, entry: Entry) -> Said:
-        """What an entry says."""
-        return self.named(read, entry)
+        """What an entry says, its rounds as they are charged now."""
+        return self.named(self._said, entry)
+
+    def _said(self, entry: Entry) -> Said:
+        said = read(entry)
+        if not self.relabelled:
+            return said
+        if isinstance(said, Reserve):
+            return replace(said, charged=in_adjacency(said.charged, Adjacency.ZERO_OUT))
+        if isinstance(said, Start) and said.plan is not None:
+            return replace(said, plan=schedule_in_adjacency(said.plan, Adjacency.ZERO_OUT))
+        return said
+
+    def _to_relabel(self) -> bool:
+        """Whether the file is of version 0.2 with rounds of a trainer, charged as add-remove.
+
+        Raises:
+            LedgerError: they stand beside cohorts of fixed size, which zero-out does not cover.
+        """
+        if self.store.version() >= SCHEMA_VERSION or not self.store.trained():
+            return False
+        if self.state().adjacency != Adjacency.ADD_REMOVE:
+            return False
+        for entry, _ in self.store.entries():
+            said = self.said(entry)
+            plan = said.plan if isinstance(said, Start) and said.plan else Schedule()
+            rounds = [said.charged] if isinstance(said, Reserve) else plan.distinct()
+            if any(isinstance(round_.sampling, Uniform) for round_ in rounds):
+                raise LedgerError(
+                    f"{self.store.path}: training by dpacct 0.2 is only zero-out, and entry "
+                    f"{entry.number} has cohorts of fixed size under add-remove: both together "
+                    f"have no adjacency. Charge what `dpacct ledger export` of version 0.2 lists to "
+                    f"two new ledgers."
+                )
+        return True
+
+    def bring_up_to_date(self) -> None:
+        """Write down, in a file of version 0.2, that its rounds are read as zero-out."""
+        if self.store.version() >= SCHEMA_VERSION:
+            return
+        with self.store.writing():
+            if self.relabelled and not self.store.relabelled():
+                head = self.store.head()
+                ledger, _ = read_state(head, len(self.mixture.orders))
+                ledger = replace(ledger, adjacency=str(Adjacency.ZERO_OUT))
+                self.append(head, "relabel", 0, {"adjacency": ledger.adjacency}, ledger, None)
+            self.store.bring_up_to_date()
 
     def totals(self, entry: Entry) -> tuple[LedgerState, RunState | None]:
         """The totals behind an entry: of all runs, and of its run."""
-        return self.named(partial(read_state, orders=len(self.mixture.orders)), entry)
+        ledger, run = self.named(partial(read_state, orders=len(self.mixture.orders)), entry)
+        if self.relabelled and ledger.adjacency:
+            ledger = replace(ledger, adjacency=str(Adjacency.ZERO_OUT))
+        return ledger, run
 
     def named(self, reader: Callable[[Entry], T], entry: Entry) -> T:
         """What a reader of entries gives; where it refuses, the file and the entry are named.
@@ -172,6 +227,7 @@ class Book:
         Raises:
             BudgetExceeded: the plan does not fit. InvalidParameter: its adjacency is another.
         """
+        plan = None if plan is None else self.as_charged(self.state(), plan)
         charged_by = accountant_of(plan, accountant)
         data: dict[str, Any] = {
             "name": name,
@@ -182,7 +238,6 @@ class Book:
         if charged_by != PAIRS:
             data["accountant"] = charged_by
         cost = None if plan is None else schedule_cost(self.mixture, plan)
-        relation = None if plan is None else plan.adjacency
         while True:
             now = self.as_of()
             head = now.store.head()
@@ -195,7 +250,8 @@ class Book:
                     # Somebody wrote in between; what was computed is out of date.
                     continue
                 ledger, _ = self.totals(latest)
-                adjacency = self.adjacency_with(ledger, relation)
+                plan = None if plan is None else self.as_charged(ledger, plan)
+                adjacency = ledger.adjacency if plan is None else str(plan.adjacency)
                 if plan is not None and cost is not None:
                     asked = Charged(plan, charged_by)
                     admit_plan(self.mixture, self.budget, ledger, asked, cost, room, standing)
@@ -232,20 +288,13 @@ class Book:
                 self.append(latest, "finish", run, {}, ledger, state)
             return
 
-    def adjacency_with(self, ledger: LedgerState, relation: Adjacency | None) -> str:
-        """The adjacency of the ledger with one more round or plan; None: with none.
+    def as_charged(self, ledger: LedgerState, plan: Schedule) -> Schedule:
+        """A plan in the adjacency of the ledger.
 
         Raises:
-            InvalidParameter: they differ.
+            InvalidParameter: it has another one.
         """
-        if relation is None or str(relation) == ledger.adjacency:
-            return ledger.adjacency
-        if ledger.adjacency:
-            rule = (
-                f"all rounds of a ledger share one adjacency, and this one has {ledger.adjacency}"
-            )
-            raise InvalidParameter("adjacency", str(relation), rule)
-        return str(relation)
+        return schedule_in_adjacency(plan, ledger.adjacency)
 
     def open_run(self, run: int) -> tuple[Entry, LedgerState, RunState]:
         """As `latest`, of a run that takes more rounds.
@@ -282,7 +331,7 @@ class Book:
         run: int,
         data: dict[str, Any],
         ledger: LedgerState,
-        state: RunState,
+        state: RunState | None,
         closes: int | None = None,
     ) -> Entry:
         """Write the entry that follows ``previous``, inside a transaction of the store."""

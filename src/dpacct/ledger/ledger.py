@@ -40,6 +40,8 @@ class Ledger:
         path: of the file.
         budget: what all runs together may spend.
         unit: what one neighbor differs by, in words.
+        note: a sentence on a ledger of version 0.2 whose rounds are read as zero-out from now on;
+            empty for any other, and once this is written in the file.
     """
 
     def __init__(self, book: Book) -> None:
@@ -48,6 +50,8 @@ class Ledger:
         self.path = book.store.path
         self.budget = book.budget
         self.unit = book.unit
+        new = book.relabelled and not book.store.relabelled()
+        self.note = relabelling(self.path) if new else ""
 
     @classmethod
     def open(
@@ -92,6 +96,8 @@ class Ledger:
         try:
             ledger = cls(Book(store))
             check_runs(ledger._book)
+            if not read_only:
+                ledger._book.bring_up_to_date()
             ledger._agree(budget, relation)
         except BaseException:
             store.close()
@@ -104,7 +110,7 @@ class Ledger:
             raise InvalidParameter("budget", budget, rule, "A budget is chosen once.")
         if adjacency and self.adjacency not in (None, adjacency):
             rule = f"the ledger at {str(self.path)!r} has {self.adjacency}"
-            raise InvalidParameter("adjacency", adjacency, rule)
+            raise InvalidParameter("adjacency", adjacency, rule, self.note)
 
     def close(self) -> None:
         """Close the file. Its runs and tickets cannot be used any more."""
@@ -297,3 +303,11 @@ class Ledger:
 
     def __repr__(self) -> str:
         return f"<Ledger {str(self.path)!r}, {self.budget!r}>"
+
+
+def relabelling(path: object) -> str:
+    """What the relabelling of a ledger of version 0.2 means, in a sentence."""
+    return (
+        f"dpacct 0.2 charged training to {path} as add-remove, where what was released also showed "
+        f"how many clients there are. All its rounds are zero-out from now on, at the same epsilon."
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpacct.ledger.book import Book
 from dpacct.ledger.record.charged import PAIRS, accountant_of
-from dpacct.ledger.record.events import Event
+from dpacct.ledger.record.events import Event, in_adjacency
 from dpacct.ledger.record.initial import charged_plans, initial_plans
 from dpacct.ledger.record.plans import most_planned_rounds
 from dpacct.renyi.odometer import count_fitting
@@ -21,8 +21,7 @@ def rounds_left(book: Book, asked: Round | Event) -> int:
     Raises:
         InvalidParameter: it is no round, or its adjacency is not the ledger's.
     """
-    state, round_ = book.state(), _charged(asked)
-    book.adjacency_with(state, round_.adjacency)
+    state, round_ = book.state(), _charged(book, asked)
     cost = book.mixture.cost(round_)
     return count_fitting(book.mixture, state.charged, cost, book.budget, state.delta)
 
@@ -34,7 +33,7 @@ def rounds_left_as_plan(
 
     ``accountant``: that the plan may be charged by. ``most``: no more are asked for.
     """
-    round_ = _charged(asked)
+    round_ = _charged(book, asked)
     chosen = rounds_left(book, round_)
     if book.state().started:
         return min(most, chosen)
@@ -43,5 +42,6 @@ def rounds_left_as_plan(
     return most_planned_rounds(book.mixture, book.budget, plans, round_, chosen, charged_by, most)
 
 
-def _charged(asked: Round | Event) -> Round:
-    return (asked if isinstance(asked, Event) else Event(asked)).charged
+def _charged(book: Book, asked: Round | Event) -> Round:
+    event = asked if isinstance(asked, Event) else Event(asked)
+    return in_adjacency(event.charged, book.state().adjacency)

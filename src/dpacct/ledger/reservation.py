@@ -20,7 +20,13 @@ from dpacct.ledger.book import Book
 from dpacct.ledger.record.admission import refuse
 from dpacct.ledger.record.chain import Entry
 from dpacct.ledger.record.charged import Charged
-from dpacct.ledger.record.events import Event, event_to_json
+from dpacct.ledger.record.events import (
+    Event,
+    event_to_json,
+    in_adjacency,
+    round_from_json,
+    round_to_json,
+)
 from dpacct.ledger.record.order import keeps_order, released_later
 from dpacct.ledger.record.plans import Plan
 from dpacct.ledger.record.standing import Standing
@@ -73,13 +79,13 @@ def reserve(
         InvalidParameter: its adjacency is another than the ledger's.
         LedgerError: the run is finished, or the file cannot be written.
     """
-    charged = event.charged
+    charged = in_adjacency(event.charged, book.state().adjacency)
     # Before the file is locked: a round of a new kind takes milliseconds.
     cost = book.mixture.cost(charged)
     with book.store.writing():
         head, ledger, state = book.open_run(run)
         asks(state)
-        adjacency = book.adjacency_with(ledger, charged.adjacency)
+        charged = in_adjacency(charged, ledger.adjacency)
         number = plan.covering(charged, state.cursor) if plan and state.on_plan else None
         slot: Slot | None = None
         base = ledger.charged
@@ -96,8 +102,8 @@ def reserve(
         if fits:
             left = slot is None and state.on_plan
             skipped = number is not None and number > state.cursor
-            ledger, state = reserved(ledger, state, cost, slot, adjacency)
-            data = event_to_json(event) | {"slot": number, "left": left}
+            ledger, state = reserved(ledger, state, cost, slot, str(charged.adjacency))
+            data = event_to_json(event, charged) | {"slot": number, "left": left}
             entry = book.append(head, "reserve", run, data, ledger, state)
             return Reservation(entry.number, run, cost, slot, skipped)
     held = any(subtract(ledger.held, state.held))
@@ -127,7 +133,12 @@ def left_behind(book: Book, run: int, event: Event) -> Reservation | None:
     data: dict[str, Any] = dict(now.store.entry(last.number).content["data"])
     number, left = data.pop("slot", None), data.pop("left", False)
     # As it is read back: a list for a tuple, say.
-    if left or data != json.loads(json.dumps(event_to_json(event))):
+    charged = in_adjacency(event.charged, now.state().adjacency)
+    # What version 0.2 charged as add-remove may be zero-out by now.
+    data["charged"] = round_to_json(
+        in_adjacency(round_from_json(data["charged"]), charged.adjacency)
+    )
+    if left or data != json.loads(json.dumps(event_to_json(event, charged))):
         return None
     slot = None if number is None else Slot(number, ())
     return Reservation(last.number, run, (), slot, skipped=False)

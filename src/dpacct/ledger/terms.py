@@ -28,17 +28,19 @@ class Terms:
         budget: of all its runs together; its delta is that of every reading.
         adjacency: of all its rounds; None before the first.
         unit: whom it protects.
+        note: see `Ledger.note`.
     """
 
     path: Path
     budget: Budget
     adjacency: Adjacency | None
     unit: str = CLIENT
+    note: str = ""
 
     @classmethod
     def of(cls, ledger: Ledger) -> Terms:
         """Those of an open ledger."""
-        return cls(ledger.path, ledger.budget, ledger.adjacency, ledger.unit)
+        return cls(ledger.path, ledger.budget, ledger.adjacency, ledger.unit, ledger.note)
 
     def check(
         self, delta: float | None, adjacency: Adjacency | None = None, unit: str = ""
@@ -59,7 +61,9 @@ class Terms:
             raise InvalidParameter(
                 "delta", delta, rule, f"Leave it out, give {own!r}, or charge another ledger."
             )
-        if adjacency is not None and self.adjacency not in (None, adjacency):
+        # Which rounds of add-remove may be charged as zero-out: `record.events.in_adjacency`.
+        weaker = self.adjacency is Adjacency.ZERO_OUT and adjacency is Adjacency.ADD_REMOVE
+        if adjacency is not None and self.adjacency not in (None, adjacency) and not weaker:
             rule = f"all rounds of a ledger share one, and {self.path} has {self.adjacency}"
             raise InvalidParameter(
                 "adjacency", str(adjacency), rule, "Take that one, or charge another ledger."

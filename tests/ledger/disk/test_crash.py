@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import shutil
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -14,13 +12,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from dpacct import Budget, Ledger, LedgerError, Poisson, Round
-from dpacct.ledger.disk.rows import SCHEMA_VERSION
 from dpacct.ledger.record.chain import new_entry
 
 BUDGET = Budget(50, 1e-5)
 ROUND = Round(30.0, Poisson(0.01))
-FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "v0_1"
-EXPECTED = json.loads((FIXTURES / "expected.json").read_text())
 PAGE = 4096
 DRAWS = random.Random(7)  # noqa: S311 - not for privacy
 
@@ -79,82 +74,15 @@ def flipped(data: bytes, place: int) -> bytes:
     return bytes(changed)
 
 
-# Version 0.1
+# What stands beside it
 
 
-def old_ledger(name: str, folder: Path) -> Path:
-    for file in FIXTURES.glob(f"{name}.ledger*"):
-        shutil.copy(file, folder)
-    return folder / f"{name}.ledger"
-
-
-@pytest.mark.parametrize("name", EXPECTED)
-def test_a_ledger_of_version_0_1_is_read_whole_and_left_as_it_is(name: str, tmp_path: Path) -> None:
-    path = old_ledger(name, tmp_path)
-    before = contents(tmp_path)
-    with Ledger.open(path, read_only=True) as ledger:
-        assert facts(ledger) == EXPECTED[name]
-        assert ledger.verify(EXPECTED[name]["head"]).sound
-    assert contents(tmp_path) == before
-
-
-@pytest.mark.parametrize("name", EXPECTED)
-def test_a_ledger_of_version_0_1_is_gone_on_with_in_the_new_way(name: str, tmp_path: Path) -> None:
-    path = old_ledger(name, tmp_path)
-    with Ledger.open(path) as ledger, Ledger.open(path, read_only=True) as reader:
-        assert facts(ledger) == facts(reader) == EXPECTED[name]
-        witness = ledger._book.store.witness()
-        assert witness is not None
-        assert witness.since == EXPECTED[name]["entries"]
-        assert witness.position == ledger.position
-        assert {file.name for file in tmp_path.iterdir()} == {path.name, f"{path.name}.witness"}
-        ledger.start_run("more").reserve(Round(5.0, Poisson(0.01))).commit()
-        assert reader.rounds == ledger.rounds == EXPECTED[name]["rounds"] + 1
-        assert ledger.verify(EXPECTED[name]["head"]).sound
-    data = path.read_bytes()
-    # Rollback journal, and a number that version 0.1 refuses.
-    assert data[18:20] == b"\x01\x01"
-    assert int.from_bytes(data[60:64]) == SCHEMA_VERSION == 2
-
-
-def test_a_reader_of_what_version_0_1_left_sees_what_follows(tmp_path: Path) -> None:
-    path = old_ledger("killed", tmp_path)
-    with Ledger.open(path, read_only=True) as reader:
-        assert facts(reader) == EXPECTED["killed"]
-        with Ledger.open(path) as ledger:
-            ledger.resume_run(1).reserve(Round(5.0, Poisson(0.01))).commit()
-        assert reader.rounds == EXPECTED["killed"]["rounds"] + 1
-
-
-def test_a_flipped_bit_in_the_log_of_version_0_1_is_refused(tmp_path: Path) -> None:
-    path = old_ledger("killed", tmp_path)
-    log = path.with_name(f"{path.name}-wal")
-    good = log.read_bytes()
-    places = [*range(0, 60, 7), *DRAWS.sample(range(len(good)), 25)]
-    for place, read_only in product(places, (True, False)):
-        log.write_bytes(flipped(good, place))
-        before = contents(tmp_path)
-        assert read(path, read_only=read_only) is None
-        assert contents(tmp_path) == before
-
-
-def test_the_log_of_another_ledger_is_refused(tmp_path: Path) -> None:
-    path = old_ledger("closed", tmp_path)
-    Ledger.open(path).close()
-    shutil.copy(FIXTURES / "killed.ledger-wal", f"{path}-wal")
-    before = contents(tmp_path)
-    for read_only in (True, False):
-        assert read(path, read_only=read_only) is None
-    assert contents(tmp_path) == before
-
-
-@pytest.mark.parametrize("ending", ["-journal", "-wal"])
-def test_what_is_no_file_is_no_journal_and_nobody_waits_for_it(path: Path, ending: str) -> None:
+def test_what_is_no_file_is_no_journal_and_nobody_waits_for_it(path: Path) -> None:
     # SQLite would open it, and wait for somebody to write into it, with the lock in its hands.
     with Ledger.open(path, BUDGET) as ledger:
         run = ledger.start_run("x")
         run.reserve(ROUND).commit()
-        beside = path.with_name(f"{path.name}{ending}")
+        beside = path.with_name(f"{path.name}-journal")
         for make in (os.mkfifo, os.mkdir):
             make(beside)
             for call in (

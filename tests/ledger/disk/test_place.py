@@ -80,7 +80,7 @@ def test_what_is_no_path(path: Any) -> None:
         Ledger.open(path, BUDGET)
 
 
-@pytest.mark.parametrize("ending", ["-journal", "-wal", "-shm", ".witness"])
+@pytest.mark.parametrize("ending", ["-journal", ".witness"])
 def test_names_of_what_stands_beside_a_ledger_are_not_given_to_one(path: Path, ending: str) -> None:
     with pytest.raises(LedgerError, match=f"names that end in {ending} are kept"):
         Ledger.open(f"{path}{ending}", BUDGET)
@@ -220,7 +220,7 @@ def test_a_file_that_is_mounted_by_itself_is_refused(
 # What stands beside it
 
 
-@pytest.mark.parametrize("left", ["-journal", "-wal", ".witness"])
+@pytest.mark.parametrize("left", ["-journal", ".witness"])
 def test_no_ledger_is_made_beside_what_belongs_to_one_that_is_gone(path: Path, left: str) -> None:
     with Ledger.open(path, BUDGET) as ledger:
         ledger.start_run("x").reserve(ROUND).commit()

@@ -179,7 +179,7 @@ def test_damaged_rounds_are_refused(entry: dict[str, object]) -> None:
 
 def test_an_event_in_json_says_what_was_charged_and_what_was_released() -> None:
     event = Event(Round(1.0), (Release("update", 1.0, 0.3), Release("count", 9.0)), {"step": 1})
-    entry = event_to_json(event)
+    entry = event_to_json(event, event.charged)
     assert round_from_json(entry["charged"]) == event.charged
     assert [r["name"] for r in entry["releases"]] == ["update", "count"]
     assert entry["details"] == {"step": 1}

@@ -283,7 +283,8 @@ class Account:
             ledger = Ledger.open(
                 given,
                 None if event is None or Path(given).exists() else self.budget,
-                adjacency=adjacency,
+                # A ledger that is there has its own, which `Terms.check` compares.
+                adjacency=None if Path(given).exists() else adjacency,
                 unit=self.unit,
                 typical=None if event is None else event.charged,
                 passing=self._folder is not None,

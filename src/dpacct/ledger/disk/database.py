@@ -31,7 +31,7 @@ from dpacct.ledger.disk.place import (
     drafts,
     reason_of,
 )
-from dpacct.ledger.disk.rows import SCHEMA_VERSION, Rows, set_version
+from dpacct.ledger.disk.rows import Rows
 
 Answer = TypeVar("Answer")
 
@@ -196,7 +196,7 @@ class Database:
         return False
 
     def prepare(self) -> None:
-        """Open the file, or a copy; what a crash or version 0.1 left is put right (Rule 2).
+        """Open the file, or a copy; what a crash left is put right (Rule 2).
 
         Raises:
             LedgerError: it is damaged, no ledger, of a later version, or cannot be written to.
@@ -219,10 +219,7 @@ class Database:
         for draft in drafts(self.place, os.fstat(self._lock.descriptor)):
             draft.unlink(missing_ok=True)
         self._put_right()
-        if Rows(self.path, self.connection).check_header() < SCHEMA_VERSION:
-            patiently(self.connection, "BEGIN IMMEDIATE")
-            set_version(self.connection)
-            patiently(self.connection, "COMMIT")
+        Rows(self.path, self.connection).check_header()
 
     def _choose(self) -> bool:
         """Read the file, or a copy of it with what a crash left; False: that is to be put right."""
@@ -253,13 +250,12 @@ class Database:
         if self._connection is None:
             self._connection = self._lock.keep(connect(self.place.file, "rw"))
         if left:
-            # Reading it undoes a write that was cut short; leaving its mode ends a log.
+            # Reading it undoes a write that was cut short.
             patiently(self._connection, "SELECT 1 FROM sqlite_master")
-            patiently(self._connection, "PRAGMA journal_mode=DELETE")
             if left_over(self.place, self._lock.descriptor):
                 raise LedgerError(
-                    f"{self.path}: what a crash left beside the ledger cannot be put right; is an "
-                    f"older version of dpacct using it?"
+                    f"{self.path}: what a crash left beside the ledger cannot be put right; is "
+                    f"another program using it?"
                 )
 
 

@@ -1,10 +1,11 @@
 """What a write that was cut short leaves beside a ledger, and how it is put right in a copy.
 
-Rule 1: a rollback journal, or a write-ahead log of version 0.1, belongs to the file; without it the
-file may be half written, or hold less than was spent. A journal that begins with a zero was not
-completed, and the file was not written to yet.
-Rule 2: a copy is made of all of them as they were at one time; its names are gone as soon as it is
-open, so that nothing is left of it, whatever happens.
+Rule 1: a rollback journal belongs to the file; without it the file may be half written. A journal
+that begins with a zero was not completed, and the file was not written to yet.
+Rule 2: a copy is made of both as they were at one time; its names are gone as soon as it is open,
+so that nothing is left of it, whatever happens.
+Rule 3: a file that another program put into SQLite's write-ahead mode is refused: its latest
+entries may stand in another file.
 """
 
 from __future__ import annotations
@@ -15,44 +16,44 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dpacct.errors import LedgerError
-from dpacct.ledger.disk.log import is_damaged
 from dpacct.ledger.disk.place import Place, reason_of
 from dpacct.ledger.disk.rows import Rows
 
-# A copy is made again if somebody writes meanwhile; version 0.1 knew no lock of ours.
+# A copy is made again if another program writes meanwhile, which knows no lock of ours.
 _TRIES = 5
 
-# Of the file, its journal and its log: which file it is, how long, and when it was changed.
+# Of the file and its journal: which file it is, how long, and when it was changed.
 Files = tuple[tuple[int, int, int] | None, ...]
 
 
 def left_over(place: Place, descriptor: int) -> bool:
-    """Whether there is a journal or a log beside the file, or the file says that it has one.
+    """Whether a write was cut short that the journal beside the file undoes.
 
     Args:
         place: of the file.
         descriptor: of the open file.
     Raises:
-        LedgerError: something stands there that is no file.
+        LedgerError: the journal is no file, or the file is in write-ahead mode.
     """
-    # A journal is to be played back if its first byte is not zero, a log if it has one.
-    there = [part for part in ((place.journal, 1), (place.log, 0)) if _exists(part[0])]
-    for beside, _ in there:
-        # SQLite would open a pipe, and wait for somebody to write into it.
-        if not beside.is_file():
-            raise LedgerError(
-                f"{place.path}: {beside.name}, which stands beside it, is no file. Move it away."
-            )
-    if any(_begins(beside) >= least for beside, least in there):
-        return True
-    os.lseek(descriptor, 18, os.SEEK_SET)
+    # SQLite would open a pipe, and wait for somebody to write into it.
+    if _exists(place.journal) and not place.journal.is_file():
+        raise LedgerError(
+            f"{place.path}: {place.journal.name}, which stands beside it, is no file. Move it away."
+        )
     # SQLite's file format, section 1.3.3: 2 stands for a write-ahead log.
-    return 2 in os.read(descriptor, 2)
+    os.lseek(descriptor, 18, os.SEEK_SET)
+    if 2 in os.read(descriptor, 2):
+        raise LedgerError(
+            f"{place.path}: another program put the file into write-ahead mode, and its latest "
+            f"entries may stand in {place.file.name}-wal. With both files in place, let the "
+            f"sqlite3 shell execute PRAGMA journal_mode=DELETE."
+        )
+    return _begins(place.journal) > 0
 
 
 def files_of(place: Place) -> Files:
     """In what state the file is, with all that belongs to it."""
-    return tuple(_state(file) for file in (place.file, place.journal, place.log))
+    return tuple(_state(file) for file in (place.file, place.journal))
 
 
 def copy_put_right(place: Place, check: Callable[[Rows], None]) -> tuple[Files, sqlite3.Connection]:
@@ -71,11 +72,6 @@ def copy_put_right(place: Place, check: Callable[[Rows], None]) -> tuple[Files, 
     for _ in range(_TRIES):
         files = files_of(place)
         try:
-            if is_damaged(place.log):
-                raise LedgerError(
-                    f"{place.path}: {place.log.name}, which holds the latest entries, is damaged. "
-                    f"Restore a copy of both, and treat what is missing as spent."
-                )
             folder = Path(tempfile.mkdtemp(prefix="dpacct-"))
             try:
                 copy = _copied(place, folder)
@@ -88,7 +84,7 @@ def copy_put_right(place: Place, check: Callable[[Rows], None]) -> tuple[Files, 
                 f"{place.path}: a write was cut short, and the copy in which to undo it cannot be "
                 f"made: {reason_of(error)}."
             ) from None
-    raise LedgerError(f"{place.path}: an older version of dpacct is writing to it; stop that.")
+    raise LedgerError(f"{place.path}: another program is writing to it; stop that.")
 
 
 def _copied(place: Place, folder: Path) -> Path:
@@ -96,18 +92,16 @@ def _copied(place: Place, folder: Path) -> Path:
 
     copy = folder / "ledger"
     shutil.copyfile(place.file, copy)
-    for left, ending in ((place.journal, "-journal"), (place.log, "-wal")):
-        if _begins(left) >= 0:
-            shutil.copyfile(left, folder / f"ledger{ending}")
+    if _begins(place.journal) >= 0:
+        shutil.copyfile(place.journal, folder / "ledger-journal")
     return copy
 
 
 def _put_right(place: Place, copy: Path, check: Callable[[Rows], None]) -> sqlite3.Connection:
     connection = connect(copy, "rw")
     try:
-        # Reading undoes a write that was cut short; leaving its mode ends a log.
+        # Reading undoes a write that was cut short.
         connection.execute("SELECT 1 FROM sqlite_master").fetchone()
-        connection.execute("PRAGMA journal_mode=DELETE").fetchone()
         connection.execute("PRAGMA query_only=1")
         rows = Rows(place.path, connection)
         _require_whole(rows)

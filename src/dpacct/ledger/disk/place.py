@@ -20,7 +20,7 @@ from dpacct.errors import InvalidParameter, LedgerError
 # SQLite's own limit is 512 bytes, with the longest suffix; that of a name is most often 255.
 _LONGEST_PATH = 480
 _LONGEST_NAME = 200
-_COMPANIONS = ("-journal", "-wal", "-shm", ".witness")
+_COMPANIONS = ("-journal", ".witness")
 _NETWORKS = frozenset(
     {
         "nfs", "nfs3", "nfs4", "cifs", "smb2", "smb3", "smbfs", "ncpfs", "afs", "coda", "davfs",
@@ -40,7 +40,6 @@ class Place:
         path: as it was given, for messages.
         file: absolute, without symbolic links.
         journal: what undoes a write that is cut short; it exists only during one.
-        log: where version 0.1 kept the latest entries.
         witness: what is remembered of the ledger beside it.
         folder: in which all of these stand.
     """
@@ -48,12 +47,11 @@ class Place:
     path: Path
     file: Path
     journal: Path = field(init=False)
-    log: Path = field(init=False)
     witness: Path = field(init=False)
     folder: Path = field(init=False)
 
     def __post_init__(self) -> None:
-        for name, ending in (("journal", "-journal"), ("log", "-wal"), ("witness", ".witness")):
+        for name, ending in (("journal", "-journal"), ("witness", ".witness")):
             beside = self.file.with_name(f"{self.file.name}{ending}")
             object.__setattr__(self, name, beside)
         object.__setattr__(self, "folder", self.file.parent)
@@ -103,7 +101,7 @@ def new_place(path: str | os.PathLike[str]) -> Place:
         raise _refused(name, "made", _no_folder(given))
     place = Place(given, folder / given.name)
     _check_length(name, place.file)
-    for left in (place.journal, place.log, place.witness):
+    for left in (place.journal, place.witness):
         # In this order: another process makes the ledger first, then what belongs to it.
         if os.path.lexists(left) and not os.path.lexists(place.file):
             raise LedgerError(

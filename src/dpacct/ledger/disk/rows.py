@@ -15,9 +15,13 @@ from dpacct.errors import LedgerError
 from dpacct.ledger.record.chain import GENESIS, Entry, link
 
 APPLICATION_ID = 0x6470_6163  # "dpac"
-# Version 1 (dpacct 0.1) has the same tables, and was written with a write-ahead log. A later number
-# keeps that version from writing to the file in its way again.
-SCHEMA_VERSION = 2
+# Version 2 (dpacct 0.2) has the same tables; its federated rounds may have to be read as zero-out.
+SCHEMA_VERSION = 3
+_OLDEST_VERSION = 2
+# What an entry says where a trainer of version 0.2 registered its run, or charged its round.
+_TRAINED = ("kind = 'run' AND text LIKE '%\"setting\":%'",
+            "kind = 'reserve' AND text LIKE '%\"noise_std\":%'",
+            "kind = 'reserve' AND text LIKE '%\"by\":\"opacus\"%'")  # fmt: skip
 
 _TABLE = (
     "CREATE TABLE entries (number INTEGER PRIMARY KEY, run INTEGER NOT NULL, kind TEXT NOT NULL, "
@@ -146,9 +150,27 @@ class Rows:
                 f"{self.path}: a later dpacct wrote this ledger (schema {version}; this one "
                 f"knows up to {SCHEMA_VERSION}). Use that one."
             )
-        if version < 1:
+        if version == 1:
+            raise LedgerError(
+                f"{self.path}: dpacct 0.1 wrote this ledger. Open it once with dpacct 0.2."
+            )
+        if version < _OLDEST_VERSION:
             raise LedgerError(f"{self.path}: the ledger has no schema version; it is damaged.")
         return version
+
+    def trained(self) -> bool:
+        """Whether a trainer charged any of the rounds, or registered a run."""
+        query = f"SELECT 1 FROM entries WHERE {' OR '.join(_TRAINED)} LIMIT 1"  # noqa: S608 - constants
+        return self._connection.execute(query).fetchone() is not None
+
+    def relabelled(self) -> bool:
+        """Whether the rounds of version 0.2 were relabelled."""
+        query = "SELECT 1 FROM entries WHERE run = 0 AND kind = 'relabel' LIMIT 1"
+        return self._connection.execute(query).fetchone() is not None
+
+    def bring_up_to_date(self) -> None:
+        """From here on the file is of this version."""
+        set_version(self._connection)
 
     def _select(self, clause: str, value: int) -> Entry | None:
         """The entry that a clause finds, its hash checked."""

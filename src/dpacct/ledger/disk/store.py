@@ -175,6 +175,23 @@ class Store:
             yield from ((entry, closes) for entry, closes in chunk if entry.number <= upto)
             after = chunk[-1][0].number if chunk else upto
 
+    def version(self) -> int:
+        """The schema version of the file."""
+        return self._read(Rows.check_header)
+
+    def trained(self) -> bool:
+        """Whether a trainer charged any of the rounds, or registered a run."""
+        return self._read(Rows.trained)
+
+    def relabelled(self) -> bool:
+        """Whether the rounds of version 0.2 were relabelled."""
+        return self._read(Rows.relabelled)
+
+    def bring_up_to_date(self) -> None:
+        """Inside `writing`: the file is of this version from here on."""
+        with translated(self.path):
+            self._rows().bring_up_to_date()
+
     def integrity(self) -> list[str]:
         """What SQLite itself finds wrong with the file, and with its schema."""
         return self._read(Rows.problems)

@@ -26,7 +26,8 @@ class Entry:
 
     Attributes:
         number: its place, from 1.
-        kind: ``ledger``, ``run``, ``resume``, ``reserve``, ``commit``, ``abandon`` or ``finish``.
+        kind: ``ledger``, ``run``, ``resume``, ``reserve``, ``commit``, ``abandon``, ``finish`` or
+            ``relabel``.
         run: the run it belongs to, 0 for none.
         text: the entry as it is hashed.
         hash: SHA-256 of the previous hash and the text, 32 bytes.

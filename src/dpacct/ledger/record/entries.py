@@ -25,7 +25,7 @@ from dpacct.ledger.record.fields import flag, items, members, numbers, real, ref
 from dpacct.ledger.record.state import LedgerState, RunState
 from dpacct.ledger.record.state_json import state_from_json
 from dpacct.renyi.odometer import Mixture
-from dpacct.rounds import Round, Schedule
+from dpacct.rounds import Adjacency, Round, Schedule
 from dpacct.validate import MAX_ORDER, MAX_ROUNDS, NOISE_MULTIPLIER_RANGE
 
 # `odometer.design_mixture` chooses none nearer to 1.
@@ -108,11 +108,18 @@ class Settle:
 
 
 @dataclass(frozen=True, slots=True)
+class Relabel:
+    """Kind ``relabel``: all rounds, before and after, are charged under another adjacency."""
+
+    adjacency: str
+
+
+@dataclass(frozen=True, slots=True)
 class Nothing:
     """Kinds ``resume`` and ``finish``."""
 
 
-Said = Opening | Start | Reserve | Settle | Nothing
+Said = Opening | Start | Reserve | Settle | Relabel | Nothing
 
 
 def read_opening(entry: Entry) -> Opening:
@@ -157,7 +164,9 @@ def read_state(entry: Entry, orders: int) -> tuple[LedgerState, RunState | None]
     Raises:
         LedgerError: it has none.
     """
-    return state_from_json(entry.content["state"], orders, of_run=entry.kind != "ledger")
+    return state_from_json(
+        entry.content["state"], orders, of_run=entry.kind not in ("ledger", "relabel")
+    )
 
 
 def read_time(entry: Entry) -> str:
@@ -270,6 +279,13 @@ def _abandon(value: Any) -> Settle:
     return Settle(whole("round", data["round"], 1), words("reason", data["reason"]), {})
 
 
+def _relabel(value: Any) -> Relabel:
+    found = words("adjacency", members("data", value, ("adjacency",))["adjacency"])
+    if found != Adjacency.ZERO_OUT:
+        refuse("adjacency", found, "the adjacency that rounds are relabelled to")
+    return Relabel(found)
+
+
 def _nothing(value: Any) -> Nothing:
     members("data", value, ())
     return Nothing()
@@ -281,6 +297,7 @@ _READERS: dict[str, Callable[[Any], Said]] = {
     "reserve": _reserve,
     "commit": _commit,
     "abandon": _abandon,
+    "relabel": _relabel,
     "resume": _nothing,
     "finish": _nothing,
 }

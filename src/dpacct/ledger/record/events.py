@@ -22,7 +22,7 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.record.fields import items, members, refuse, whole, words
 from dpacct.numerics.rounding import UNIT
-from dpacct.rounds import Full, Phase, Poisson, Round, Sampling, Schedule, Uniform
+from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Sampling, Schedule, Uniform
 
 MAX_DETAILS = 100_000
 MAX_DEPTH = 50
@@ -202,6 +202,32 @@ def covers(planned: Round, actual: Round) -> bool:
             return False
 
 
+def in_adjacency(round_: Round, adjacency: str) -> Round:
+    """A round as a ledger of this adjacency charges it.
+
+    Where the number of clients is public, a client that is removed from a Poisson sample, or from a
+    round in which everybody takes part, moves the sum as one whose contribution becomes zero: the
+    same mechanism at the same cost. So an add-remove round may be charged as zero-out, and never
+    the other way round: zero-out does not hide how many clients there are. With cohorts of fixed
+    size a client that is removed makes way for another one, which zero-out does not cover.
+
+    Raises:
+        InvalidParameter: the round has another adjacency, and not in that sense.
+    """
+    if adjacency in ("", str(round_.adjacency)):
+        return round_
+    same = adjacency == Adjacency.ZERO_OUT and round_.adjacency is Adjacency.ADD_REMOVE
+    if same and not isinstance(round_.sampling, Uniform):
+        return Round(round_.noise_multiplier, round_.sampling, adjacency)
+    rule = f"all rounds of a ledger share one adjacency, and this one has {adjacency}"
+    raise InvalidParameter("adjacency", str(round_.adjacency), rule)
+
+
+def schedule_in_adjacency(schedule: Schedule, adjacency: str) -> Schedule:
+    """`in_adjacency` of all rounds of a schedule."""
+    return Schedule(Phase(in_adjacency(round_, adjacency), count) for round_, count in schedule)
+
+
 def round_to_json(round_: Round) -> dict[str, Any]:
     """The round in the words of a schedule file, with its adjacency."""
     return {
@@ -276,9 +302,9 @@ def schedule_from_json(value: Any) -> Schedule:
         raise LedgerError(f"a plan cannot be read: {error}") from None
 
 
-def event_to_json(event: Event) -> dict[str, Any]:
-    """The event with the round that is charged."""
-    entry: dict[str, Any] = {"charged": round_to_json(event.charged)}
+def event_to_json(event: Event, charged: Round) -> dict[str, Any]:
+    """The event with the round that is charged: the event's own, in the ledger's adjacency."""
+    entry: dict[str, Any] = {"charged": round_to_json(charged)}
     if event.releases:
         entry["noise_multiplier"] = event.round.noise_multiplier
         entry["releases"] = [

@@ -2,23 +2,22 @@
 
 Rule 1: every number of an entry that is shown or used is computed again from the entries before it
 and from what the entry says was done. What cannot be is in `verify.UNVERIFIED`.
-Rule 2: what a round costs is computed anew, by today's bound or by that of an `earlier` version,
-and may differ by rounding (`COST_TOLERANCE`). Everything that follows is compared exactly.
+Rule 2: what a round costs is computed anew, and may differ by rounding (`COST_TOLERANCE`).
+Everything that follows is compared exactly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import gt
 
 from dpacct.budget import Budget
 from dpacct.errors import LedgerError
 from dpacct.ledger.record.chain import Entry
 from dpacct.ledger.record.charged import Charged
-from dpacct.ledger.record.earlier import charged_then, planned_then
-from dpacct.ledger.record.entries import Opening, Reserve, Said, Settle, Start
-from dpacct.ledger.record.events import covers, joint_noise_multiplier
+from dpacct.ledger.record.entries import Opening, Relabel, Reserve, Said, Settle, Start
+from dpacct.ledger.record.events import covers, joint_noise_multiplier, schedule_in_adjacency
 from dpacct.ledger.record.order import Released
 from dpacct.ledger.record.plans import Plan, left_of, plan_room, schedule_cost
 from dpacct.ledger.record.state import (
@@ -33,7 +32,7 @@ from dpacct.ledger.record.state import (
     started_run,
 )
 from dpacct.renyi.odometer import UNBOUNDED, Totals, add, subtract
-from dpacct.rounds import Round
+from dpacct.rounds import Adjacency, Round
 
 COST_TOLERANCE = 1e-9
 PLAN_TOLERANCE = 1e-6
@@ -75,7 +74,6 @@ class Replay:
         self.budget = opening.budget
         self.ledger: LedgerState | None = None
         self.runs: dict[int, RunState] = {}
-        # As they are, and where an earlier version charged them otherwise, as it did.
         self.plans: dict[int, tuple[Plan, ...]] = {}
         self._charged: dict[int, Charged] = {}
         self.dearer: list[int] = []
@@ -104,6 +102,8 @@ class Replay:
             expected = self._first(entry.run, found[0])
         elif ledger is None:
             raise LedgerError("a ledger begins with its budget")
+        elif isinstance(said, Relabel):
+            expected = self._relabel(ledger, entry.run, said)
         elif isinstance(said, Start):
             expected = self._start(ledger, entry.run, said, found[0])
         else:
@@ -145,8 +145,7 @@ class Replay:
         if said.plan is not None:
             plan = Plan(said.plan)
             self._charged[run] = Charged(said.plan, said.accountant)
-            then = planned_then(said.plan)
-            self.plans[run] = (plan,) if then is None else (plan, Plan(then))
+            self.plans[run] = (plan,)
             costs = [schedule_cost(self.mixture, p.schedule) for p in self.plans[run]]
             cost, owed = self._same(subtract(found.held, ledger.held), costs), costs[0]
             self._owed[run] = _Owed(owed, tuple(_slack(one) + 2 * plan.rounds for one in owed))
@@ -158,6 +157,15 @@ class Replay:
         return started_run(
             ledger, private=said.private, plan_cost=cost, adjacency=adjacency, room=room
         )
+
+    def _relabel(self, ledger: LedgerState, run: int, said: Relabel) -> Found:
+        if run or ledger.adjacency != Adjacency.ADD_REMOVE:
+            raise LedgerError("only the add-remove rounds of a ledger are relabelled")
+        for number, plans in self.plans.items():
+            schedules = [schedule_in_adjacency(plan.schedule, said.adjacency) for plan in plans]
+            self.plans[number] = tuple(map(Plan, schedules))
+            self._charged[number] = Charged(schedules[0], self._charged[number].accountant)
+        return replace(ledger, adjacency=said.adjacency), None
 
     def _adjacency(self, ledger: LedgerState, adjacency: str) -> str:
         if ledger.adjacency not in ("", adjacency):
@@ -229,8 +237,7 @@ class Replay:
         if said.left != (said.slot is None and state.on_plan):
             raise LedgerError("it does not say rightly whether its run left the plan")
         slot, skipped, owed = None, False, self.mixture.zero()
-        rounds = dict.fromkeys((said.charged, charged_then(said.charged)))
-        costs = [self.mixture.cost(round_) for round_ in rounds]
+        costs = [self.mixture.cost(said.charged)]
         if said.slot is None:
             self._unchecked |= entry.run not in self.elsewhere
         else:

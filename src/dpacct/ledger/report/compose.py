@@ -126,7 +126,13 @@ def _definition(report: dict[str, Any]) -> list[Block]:
 
 
 def _events(report: dict[str, Any]) -> list[Block]:
-    items = [f"after round {mark['round']}: {mark['words']}" for mark in report["marks"]]
+    items: list[str] = []
+    if report["relabelled"]:
+        items.append(
+            "Rounds that version 0.2 called add-remove are zero-out, at the same epsilon: what "
+            "they released also shows how many clients there are."
+        )
+    items += [f"after round {mark['round']}: {mark['words']}" for mark in report["marks"]]
     for run in report["runs"]:
         items += [
             f"run {run['run']} abandoned the round of entry {item['entry']} before anything was "

@@ -35,10 +35,12 @@ def summarize(readings: Readings) -> dict[str, Any]:
         planned,
     )  # fmt: skip
     return {
+        "schema": 1,
         "path": str(book.store.path),
         "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
         "unit": book.unit,
         "adjacency": state.adjacency or None,
+        "relabelled": book.relabelled,
         "epsilon": both(spent),
         **_promised(claim),
         "delta": budget.delta,
