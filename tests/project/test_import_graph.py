@@ -52,7 +52,7 @@ ROOMS = {
         {"local", "privacy", "report", "data"},
         {"postprocess", "models"},
         {"methods"},
-        {"trainers"},
+        {"trainers", "settings"},
         {"engine"},
         {"federation", "server", "privatize", "auditing"},
         {"flower", "attacks", "opacus"},

@@ -189,6 +189,8 @@ def _run(settings: Settings, files: RunFiles, style: Style, *, resume: bool) -> 
         said = f"delta is {plain(job.delta.value)}, {job.delta.origin}"
         notes.append(f"{said}; --delta was not given.")
     with orderly_interrupts(), open_run(job, files, settings, resume=resume) as run:
+        if run.has_private_checkpoint:
+            notes.append(train_page.private_checkpoint(files.checkpoint))
         _say(style, *notes, run.resumed_with)
         try:
             outcome = train(run, job, files, style, looks or max(1, run.rounds // 10))

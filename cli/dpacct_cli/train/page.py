@@ -100,6 +100,14 @@ def two_budgets(ledger: Path, others: list[Path]) -> str:
     )
 
 
+def private_checkpoint(checkpoint: Path) -> str:
+    """Return the warning about a checkpoint that holds clients' memories."""
+    return (
+        f"{checkpoint} holds what clients remember between rounds, which is private data and not "
+        "covered by epsilon. Only you may read the file; guard it like the data."
+    )
+
+
 def ways_out(ledger: Path) -> str:
     """What is left to do where a ledger has no room for a run."""
     file = shlex.quote(str(ledger))

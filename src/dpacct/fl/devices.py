@@ -23,7 +23,7 @@ def choose_device(name: str = "auto") -> Device:
     rule = "a device is cpu, cuda or cuda:K"
     try:
         device = torch.device(name)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         raise InvalidParameter("device", name, rule) from None
     if device.type not in ("cpu", "cuda"):
         raise InvalidParameter("device", name, rule)

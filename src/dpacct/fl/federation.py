@@ -4,34 +4,46 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Concatenate, ParamSpec, Self, cast
 
 import torch
 from torch import nn
 
-from dpacct import validate
 from dpacct.budget import Budget, Spent
-from dpacct.errors import BudgetExceeded, InvalidParameter
-from dpacct.fl.clients import ClientData, Population
-from dpacct.fl.engine.checks import refuse_weights
+from dpacct.errors import BudgetExceeded
+from dpacct.fl.clients import Population
+from dpacct.fl.engine.checks import has_memories
 from dpacct.fl.engine.follower import follower_settings
 from dpacct.fl.engine.loop import RoundLoop
 from dpacct.fl.engine.player import Player, led
 from dpacct.fl.engine.populations import Asked, choose_chooser
 from dpacct.fl.engine.ranks import Ranks
-from dpacct.fl.engine.setup import Settings, place, prepare
+from dpacct.fl.engine.setup import prepare
 from dpacct.fl.local.losses import LossFunction
-from dpacct.fl.local.sgd import SGD
-from dpacct.fl.methods.protocol import Method
-from dpacct.fl.methods.server_optimizers import ServerOptimizer
 from dpacct.fl.privacy.bounds import Bound
-from dpacct.fl.privacy.noise import Noise
-from dpacct.fl.report.callbacks import Callback
 from dpacct.fl.report.reports import Report
-from dpacct.ledger import Ledger
-from dpacct.rounds import Adjacency, Sampling
+from dpacct.fl.settings import (
+    LocalSettings,
+    check_loss,
+    check_sequence,
+    checkpoint_file,
+    place,
+    with_keywords_of,
+)
+
+P = ParamSpec("P")
+
+
+def _takes(
+    kind: Callable[P, LocalSettings],
+) -> Callable[
+    [Callable[[Federation, nn.Module, LossFunction, Population, LocalSettings], None]],
+    Callable[Concatenate[Federation, nn.Module, LossFunction, Population, P], None],
+]:
+    """Spread the settings that an ``__init__`` takes into its keywords."""
+    return lambda init: with_keywords_of(cast("Any", kind), init)
 
 
 class Federation:
@@ -45,35 +57,7 @@ class Federation:
             are trained; float32 or float64; batch norm only if frozen (eval mode, no gradients).
         loss: (outputs, targets) -> mean loss over the examples of the batch.
         clients: the population; any sequence of `ClientData`, which may be lazy, or `Examples`.
-        method: what runs on clients and server; default DP-FedAvg.
-        clip_norm: norm bound C of a client's whole update; short for ``bound=Clip(C)``.
-        bound: another bound.
-        sampling, adjacency: default ``Poisson(0.1)``, and the sampling's own.
-        budget: the target; calibrates the noise where none is given, else limits the run.
-        noise_multiplier: std of the noise on the sum / C, instead of a calibration.
-        delta: at which epsilon is reported, where there is no budget. A ledger that is there has
-            one, which is the default and the only one allowed; else the default is 1e-5.
-        rounds: planned number of rounds.
-        local: default ``SGD()``; for `Examples` the gradient. server_lr: factor on the noisy mean.
-        server: what becomes of the server's step, `Momentum` or `Adam`; None leaves it as it is.
-        noise: where the noise comes from; default `GaussianNoise`, added by a trusted server.
-            ``secure_noise`` is short for ``noise=SecureGaussianNoise()``.
-        ledger: an open `Ledger`, or the path of one. None: beside the checkpoint if there is one
-            (``.ledger`` appended), else in a passing file. Everything is charged in any case.
-        name: of the run in the ledger. accountant: that calibrates (`checks.plan_accountant`).
-        vectorize: train clients side by side: "auto" measures, True, False.
-        chunk_size: clients in memory at a time (side by side a multiple of 32); default as many as
-            fit ``memory_limit`` bytes (1 GiB, or 40 % of what is free on a GPU).
-        device: default that of the model. callbacks: see `Callback`.
-        seed: makes cohorts and noise repeatable, and the run **not private**: its epsilon is
-            infinite. For tests and for comparing methods on public data.
-        checkpoint: file to write every ``checkpoint_every`` rounds and at the end.
-        weights, denominator: "equal" and "planned"; anything else is refused, and says why.
-        preflight: check on made-up clients, before anything is charged, that bound, training, noise
-            and denominator of this very run are what is charged for (`dpacct.fl.engine.preflight`).
-        example: a made-up client to try all settings on; by default random (`engine.rehearsal`).
-        distributed: this process is one of ``torch.distributed``, and so are all others with the
-            same arguments; rank 0 alone uses ledger, budget, checkpoint and callbacks.
+        Others, as keywords: see `dpacct.fl.settings.Settings` and `LocalSettings`.
 
     Attributes:
         model: with the latest parameters. noise_multiplier: calibrated or given.
@@ -93,82 +77,28 @@ class Federation:
     stopped_because: str | None
     resumed_with: str | None
 
+    @_takes(LocalSettings)
     def __init__(
-        self,
-        model: nn.Module,
-        loss: LossFunction,
-        clients: Population,
-        *,
-        rounds: int,
-        method: Method | None = None,
-        clip_norm: float | None = None,
-        bound: Bound | None = None,
-        sampling: Sampling | None = None,
-        adjacency: Adjacency | str | None = None,
-        budget: Budget | None = None,
-        noise_multiplier: float | None = None,
-        delta: float | None = None,
-        local: SGD | None = None,
-        server_lr: float = 1.0,
-        server: ServerOptimizer | None = None,
-        noise: Noise | None = None,
-        secure_noise: bool = False,
-        ledger: Ledger | str | Path | None = None,
-        name: str | None = None,
-        accountant: str = "tight",
-        vectorize: bool | Literal["auto"] = "auto",
-        chunk_size: int | None = None,
-        memory_limit: int | None = None,
-        device: torch.device | str | None = None,
-        seed: int | None = None,
-        callbacks: Sequence[Callback] = (),
-        checkpoint: str | Path | None = None,
-        checkpoint_every: int = 1,
-        weights: str = "equal",
-        denominator: str = "planned",
-        preflight: bool = True,
-        example: ClientData | None = None,
-        distributed: bool = False,
+        self, model: nn.Module, loss: LossFunction, clients: Population, settings: LocalSettings
     ) -> None:
-        refuse_weights(weights, denominator)
-        self._checkpoint = None if checkpoint is None else Path(checkpoint)
-        self.model = place(model, device)
-        ranks = Ranks() if distributed else None
+        check_loss(loss)
+        check_sequence(clients)
+        self._checkpoint = settings.checkpoint_path
+        self.model = place(model, settings.device)
+        ranks = Ranks() if settings.distributed else None
         follows = ranks is not None and ranks.rank > 0
-        settings = Settings(
-            rounds=rounds,
-            method=method,
-            clip_norm=clip_norm,
-            bound=bound,
-            sampling=sampling,
-            adjacency=adjacency,
-            budget=budget,
-            noise_multiplier=noise_multiplier,
-            delta=delta,
-            local=local,
-            server_lr=server_lr,
-            server=server,
-            noise=noise,
-            secure_noise=secure_noise,
-            ledger=ledger,
-            name=name,
-            accountant=accountant,
-            seed=seed,
-            checkpoint=self._checkpoint,
-        )
         settings = follower_settings(settings) if follows else settings
         self._run = run = prepare(settings, self.model, clients)
         engine, self.rounds = run.rounds.engine, run.planned
         self.noise_multiplier = math.nan if follows else engine.plan.noise_multiplier
         self.not_private_because = run.rounds.not_private_because
-        every = validate.count("checkpoint_every", checkpoint_every, "rounds between checkpoints")
-        self._checkpoint_every = every
+        self._checkpoint_every = settings.checkpoint_every
         method, layout, local = engine.method, engine.layout, engine.local
-        asked = Asked(vectorize, chunk_size, memory_limit)
+        asked = Asked(settings.vectorize, settings.chunk_size, settings.memory_limit)
         chooser = choose_chooser(clients, model, loss, method, layout, local, asked)
-        loop = RoundLoop(run.rounds, chooser, preflight and not follows, example)
+        loop = RoundLoop(run.rounds, chooser, settings.preflight and not follows, settings.example)
         self.player: Player = loop if ranks is None else led(loop, ranks)
-        self._callbacks = () if follows else tuple(callbacks)
+        self._callbacks = () if follows else tuple(settings.callbacks)
         self.stopped_because, self.resumed_with = None, None
         self._close = weakref.finalize(self, run.rounds.account.close)
 
@@ -187,6 +117,14 @@ class Federation:
         """How clients are trained, and why; empty before the first round."""
         choice = self.player.choice
         return "" if choice is None else choice.words
+
+    @property
+    def has_private_checkpoint(self) -> bool:
+        """Whether checkpoints hold clients' memories, which are private data.
+
+        Such a file is readable by its owner alone; guard it like the data.
+        """
+        return has_memories(self.player.engine.method, self.player.state.params)
 
     @property
     def budget(self) -> Budget | None:
@@ -293,7 +231,4 @@ class Federation:
         self.close()
 
     def _target(self, path: str | Path | None) -> Path:
-        target = self._checkpoint if path is None else Path(path)
-        if target is None:
-            raise InvalidParameter("path", None, "the run has no checkpoint file of its own")
-        return target
+        return checkpoint_file(path, self._checkpoint)

@@ -11,16 +11,14 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import Any, Concatenate, NoReturn, ParamSpec, Self, cast
 
-import torch
 from torch import nn
 
 from dpacct import validate
-from dpacct.budget import Budget, Spent
-from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
+from dpacct.budget import Spent
+from dpacct.errors import BudgetExceeded, Unsupported
 from dpacct.fl.clients import ClientData
-from dpacct.fl.engine.checks import refuse_weights
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.open_round import OpenRound
 from dpacct.fl.engine.preflight import preflight as audit_before
@@ -28,18 +26,14 @@ from dpacct.fl.engine.rehearsal import check_kind
 from dpacct.fl.engine.reproduction import reproduces
 from dpacct.fl.engine.resumption import resume, save
 from dpacct.fl.engine.rounds import Rounds
-from dpacct.fl.engine.setup import Settings, place, prepare
+from dpacct.fl.engine.setup import prepare
 from dpacct.fl.engine.shares import check_shares, elsewhere, rehearsed
 from dpacct.fl.engine.states import TrainingState
-from dpacct.fl.local.sgd import SGD
-from dpacct.fl.methods.protocol import Method
-from dpacct.fl.methods.server_optimizers import ServerOptimizer
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.privacy.bounds import Bound
-from dpacct.fl.privacy.noise import Noise, NoiseShares
+from dpacct.fl.privacy.noise import NoiseShares
 from dpacct.fl.privacy.randomness import Seeded
-from dpacct.ledger import Ledger
-from dpacct.rounds import Adjacency, Sampling
+from dpacct.fl.settings import Settings, checkpoint_file, place, with_keywords_of
 
 
 class Elsewhere(Sequence[ClientData]):
@@ -53,6 +47,19 @@ class Elsewhere(Sequence[ClientData]):
 
     def __getitem__(self, index: object) -> NoReturn:
         raise Unsupported(f"client {index} trains elsewhere; the server has none of its data")
+
+
+P = ParamSpec("P")
+
+
+def _takes(
+    kind: Callable[P, Settings],
+) -> Callable[
+    [Callable[[Server, nn.Module, int, Settings], None]],
+    Callable[Concatenate[Server, nn.Module, int, P], None],
+]:
+    """Spread the settings that an ``__init__`` takes into its keywords."""
+    return lambda init: with_keywords_of(cast("Any", kind), init)
 
 
 class Server:
@@ -72,7 +79,7 @@ class Server:
         num_clients: the population, from which cohorts are drawn whoever is reachable.
         noise: as for `Federation`. With `NoiseShares` clients add the noise, and the sum comes
             from behind masks: `dpacct.fl.flower`, or `OpenRound.commit` and `OpenRound.add_sum`.
-        Others: as for `Federation`.
+        Others, as keywords: see `dpacct.fl.settings.Settings`.
 
     Attributes:
         Those of `Federation`.
@@ -83,70 +90,17 @@ class Server:
         AuditFailed: (likewise) bound, noise, denominator or charge are not what they say.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        num_clients: int,
-        *,
-        rounds: int,
-        method: Method | None = None,
-        clip_norm: float | None = None,
-        bound: Bound | None = None,
-        sampling: Sampling | None = None,
-        adjacency: Adjacency | str | None = None,
-        budget: Budget | None = None,
-        noise_multiplier: float | None = None,
-        delta: float | None = None,
-        local: SGD | None = None,
-        server_lr: float = 1.0,
-        server: ServerOptimizer | None = None,
-        noise: Noise | None = None,
-        secure_noise: bool = False,
-        ledger: Ledger | str | Path | None = None,
-        name: str | None = None,
-        accountant: str = "tight",
-        device: torch.device | str | None = None,
-        seed: int | None = None,
-        checkpoint: str | Path | None = None,
-        checkpoint_every: int = 1,
-        weights: str = "equal",
-        denominator: str = "planned",
-        preflight: bool = True,
-    ) -> None:
-        refuse_weights(weights, denominator)
-        if isinstance(noise, NoiseShares):
-            noise = elsewhere(noise)
-        self._checkpoint = None if checkpoint is None else Path(checkpoint)
-        self._checkpoint_every = validate.count(
-            "checkpoint_every", checkpoint_every, "the rounds between checkpoints"
+    @_takes(Settings)
+    def __init__(self, model: nn.Module, num_clients: int, settings: Settings) -> None:
+        if isinstance(settings.noise, NoiseShares):
+            settings = replace(settings, noise=elsewhere(settings.noise))
+        self._checkpoint, self._checkpoint_every = (
+            settings.checkpoint_path,
+            settings.checkpoint_every,
         )
-        self._preflight = preflight
-        self.model = place(model, device)
-        self._prepared = run = prepare(
-            Settings(
-                rounds=rounds,
-                method=method,
-                clip_norm=clip_norm,
-                bound=bound,
-                sampling=sampling,
-                adjacency=adjacency,
-                budget=budget,
-                noise_multiplier=noise_multiplier,
-                delta=delta,
-                local=local,
-                server_lr=server_lr,
-                server=server,
-                noise=noise,
-                secure_noise=secure_noise,
-                ledger=ledger,
-                name=name,
-                accountant=accountant,
-                seed=seed,
-                checkpoint=self._checkpoint,
-            ),
-            self.model,
-            Elsewhere(num_clients),
-        )
+        self._preflight = settings.preflight
+        self.model = place(model, settings.device)
+        self._prepared = run = prepare(settings, self.model, Elsewhere(num_clients))
         if reproduces(run.rounds.engine.method):
             raise Unsupported(
                 f"{run.name} with paper_mode does what a paper prints with raw updates in one place"
@@ -290,7 +244,4 @@ class Server:
             check_kind(engine.apply(state, release), state)
 
     def _target(self, path: str | Path | None) -> Path:
-        target = self._checkpoint if path is None else Path(path)
-        if target is None:
-            raise InvalidParameter("path", None, "the run has no checkpoint file of its own")
-        return target
+        return checkpoint_file(path, self._checkpoint)

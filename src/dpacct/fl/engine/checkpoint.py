@@ -4,7 +4,8 @@ Rule 1: a file under its final name is complete. Rule 2: it is read by ``torch.l
 ``weights_only=True``: it can hold no code. Rule 3: the generator's state is kept for seeded runs
 alone; a private run draws afresh, so that noise is never used twice.
 
-A checkpoint holds private values where the method has client memories. Guard it like the data.
+A checkpoint holds private values if the method has client memories. Such a file is readable by its
+owner alone (mode 0600). Guard it like the data.
 """
 
 from __future__ import annotations
@@ -47,7 +48,13 @@ def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
         InvalidParameter: there is a ledger in its place, or a folder.
     """
     whole = {"version": VERSION} | content
-    write_file(path, lambda stream: torch.save(whole, stream), name="checkpoint", replace=True)
+    write_file(
+        path,
+        lambda stream: torch.save(whole, stream),
+        name="checkpoint",
+        replace=True,
+        owner_only=bool(content.get("client_states")),
+    )
 
 
 def read_checkpoint(path: Path, device: torch.device | str) -> dict[str, Any]:

@@ -72,24 +72,6 @@ def choose_noise_source(noise: Noise | None, *, secure: bool) -> Noise:
     return noise
 
 
-def refuse_weights(weights: Any, denominator: Any) -> None:
-    """All clients count the same, and the sum is divided by the planned cohort size.
-
-    Raises:
-        Unsupported: anything else is asked for.
-    """
-    if weights != "equal":
-        raise Unsupported(
-            f"weights={weights!r}: weights by data size release the sizes, which are private, and "
-            "give large clients a larger sensitivity. All clients weigh the same"
-        )
-    if denominator != "planned":
-        raise Unsupported(
-            f"denominator={denominator!r}: dividing by who really came reveals the cohort's size, "
-            "which the noise does not cover. The planned cohort size is public"
-        )
-
-
 def choose_delta(
     budget: Budget | None,
     delta: float | None,
@@ -163,11 +145,16 @@ def plan_accountant(method: Method, params: Params, accountant: str, sampling: S
     Raises:
         Unsupported: memories that are kept by those who take part, in cohorts of fixed size.
     """
-    remembers = any(overrides(method, member) for member in ("init_client", "client_state"))
-    remembers = remembers or method.init_client(params) is not None
+    remembers = has_memories(method, params)
     if remembers and not method.everyone_computes and method.not_private_because is None:
         _check_memories(method, sampling)
     return PAIRS if remembers and accountant == TIGHT else accountant
+
+
+def has_memories(method: Method, params: Params) -> bool:
+    """Return whether a method's clients remember something from round to round."""
+    overridden = any(overrides(method, member) for member in ("init_client", "client_state"))
+    return overridden or method.init_client(params) is not None
 
 
 def _check_memories(method: Method, sampling: Sampling) -> None:

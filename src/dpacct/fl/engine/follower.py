@@ -33,16 +33,16 @@ from dpacct.fl.engine.ranks import (
     moved,
     words_of,
 )
-from dpacct.fl.engine.setup import Settings
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
+from dpacct.fl.settings import LocalSettings
 from dpacct.fl.trainers.choice import Choice
 
 Made = TypeVar("Made")
 
 
-def follower_settings(settings: Settings) -> Settings:
+def follower_settings(settings: LocalSettings) -> LocalSettings:
     """Those of a rank that hears from rank 0 what noise there is; its own is never drawn."""
     return replace(
         settings, ledger=None, checkpoint=None, budget=None, delta=None, noise_multiplier=1.0

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-import torch
 from torch import nn
 
 from dpacct import validate
@@ -18,44 +16,15 @@ from dpacct.fl.engine.populations import local_training, unit_of
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.layout import Layout, copies, trainable
-from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.dp_fedavg import DPFedAvg
-from dpacct.fl.methods.protocol import Method
-from dpacct.fl.methods.server_optimizers import ServerOptimizer
 from dpacct.fl.privacy.account import Account
-from dpacct.fl.privacy.bounds import Bound, check_limits
+from dpacct.fl.privacy.bounds import check_limits
 from dpacct.fl.privacy.charge import NoisePlan
-from dpacct.fl.privacy.noise import Noise
 from dpacct.fl.privacy.randomness import SEEDED, expected_cohort, randomness_for
+from dpacct.fl.settings import Settings
 from dpacct.fl.surroundings import undisturbed
-from dpacct.ledger import Ledger
 from dpacct.ledger.terms import known_terms
-from dpacct.rounds import Adjacency, Poisson, Sampling
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Settings:
-    """What a run is asked to be; `dpacct.fl.federation.Federation` says what each of them means."""
-
-    rounds: int
-    method: Method | None = None
-    clip_norm: float | None = None
-    bound: Bound | None = None
-    sampling: Sampling | None = None
-    adjacency: Adjacency | str | None = None
-    budget: Budget | None = None
-    noise_multiplier: float | None = None
-    delta: float | None = None
-    local: SGD | None = None
-    server_lr: float = 1.0
-    server: ServerOptimizer | None = None
-    noise: Noise | None = None
-    secure_noise: bool = False
-    ledger: Ledger | str | Path | None = None
-    name: str | None = None
-    accountant: str = "tight"
-    seed: int | None = None
-    checkpoint: Path | None = None
+from dpacct.rounds import Adjacency, Poisson
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,9 +60,9 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Prepar
     Raises:
         InvalidParameter, Unsupported: a setting that makes no sense, or is not private.
     """
-    ledger = settings.ledger
-    if ledger is None and settings.checkpoint is not None:
-        ledger = settings.checkpoint.with_name(f"{settings.checkpoint.name}.ledger")
+    ledger, checkpoint = settings.ledger, settings.checkpoint_path
+    if ledger is None and checkpoint is not None:
+        ledger = checkpoint.with_name(f"{checkpoint.name}.ledger")
     sampling = settings.sampling
     scheme = checks.choose_sampling(Poisson(0.1) if sampling is None else sampling)
     relation = settings.adjacency
@@ -118,11 +87,18 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Prepar
     multiplier, kept = checks.choose_noise(scheme, relation, rounds, budget, given, at, accountant)
     plan = NoisePlan(scheme, relation, multiplier, cohort)
     account = Account(ledger, kept, private=reason is None, accountant=accountant, unit=unit)
-    rule = "a server learning rate is a finite number"
-    rate = validate.real("server_lr", settings.server_lr, rule)
     device = next(iter(params.values())).device
     engine = Engine(
-        clients, method, layout, local, plan, noise, source, device, rate, settings.server
+        clients,
+        method,
+        layout,
+        local,
+        plan,
+        noise,
+        source,
+        device,
+        settings.server_lr,
+        settings.server,
     )
     state = TrainingState(0, params, copies(method.init(copies(params))), {}, bound, None)
     prepared = Prepared(
@@ -136,10 +112,3 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Prepar
     )
     prepared.rounds.event()
     return prepared
-
-
-@undisturbed()
-def place(model: nn.Module, device: torch.device | str | None) -> nn.Module:
-    """The model on the device, by default its own."""
-    own = next(model.parameters(), torch.empty(0)).device
-    return model.to(torch.device(own if device is None else device))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import math
+from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol
 
 from torch import nn
 
 from dpacct.budget import Spent
+from dpacct.errors import InvalidParameter
 from dpacct.fl.report.reports import Report
 
 
@@ -65,7 +67,7 @@ class JSONLinesWriter(Callback):
     """Appends one JSON object a round to a file. NaN and infinities become null and strings."""
 
     def __init__(self, path: str | Path) -> None:
-        self._path = Path(path)
+        self._path = _file(path)
 
     def report(self, run: RunView, report: Report) -> None:
         """Write one line."""
@@ -79,7 +81,7 @@ class CSVWriter(Callback):
     """Appends one row a round to a file; the header is written where the file is new."""
 
     def __init__(self, path: str | Path) -> None:
-        self._path = Path(path)
+        self._path = _file(path)
 
     def report(self, run: RunView, report: Report) -> None:
         """Write one row."""
@@ -91,6 +93,12 @@ class CSVWriter(Callback):
             if fresh:
                 writer.writeheader()
             writer.writerow(row)
+
+
+def _file(path: str | PathLike[str]) -> Path:
+    if not isinstance(path, (str, PathLike)):
+        raise InvalidParameter("path", path, "reports are written to the path of a file")
+    return Path(path)
 
 
 def _plain(value: Any) -> Any:

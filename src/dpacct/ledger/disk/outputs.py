@@ -72,7 +72,12 @@ def protected(path: Path) -> str:
 
 
 def write_file(
-    path: Path, write: Callable[[BinaryIO], object], *, name: str, replace: bool
+    path: Path,
+    write: Callable[[BinaryIO], object],
+    *,
+    name: str,
+    replace: bool,
+    owner_only: bool = False,
 ) -> None:
     """Write a file.
 
@@ -81,6 +86,7 @@ def write_file(
         write: puts the content into a stream.
         name: what the path is called, for the message.
         replace: whether a file that is there may be replaced.
+        owner_only: nobody but the owner may read or write the file (mode 0600).
     Raises:
         InvalidParameter: something is there that may not be replaced.
         OSError: it cannot be written; what was there is untouched.
@@ -93,7 +99,12 @@ def write_file(
     check_place(path, name, replace=replace)
     temporary = real.with_name(f".{real.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as stream:
+        # The mode is set when the file is made: it never holds anything that others may read.
+        temporary.unlink(missing_ok=True)
+        mode = 0o600 if owner_only else 0o666
+        with os.fdopen(
+            os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb"
+        ) as stream:
             write(stream)
             stream.flush()
             os.fsync(stream.fileno())
@@ -155,7 +166,8 @@ def _give_name(temporary: Path, real: Path) -> None:
         raise
     except OSError:
         # Not every file system has links.
-        with real.open("xb") as stream:
+        mode = temporary.stat().st_mode & 0o777
+        with os.fdopen(os.open(real, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
             stream.write(temporary.read_bytes())
             stream.flush()
             os.fsync(stream.fileno())

@@ -1,0 +1,319 @@
+"""`Settings`: everything that a run can be asked to be, with its type, its default and its meaning.
+
+`Federation`, `Server` and the command line take these keywords and build one frozen value of them.
+A wrong type is refused here, in words, before anything is computed or charged.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from dpacct import validate
+from dpacct.accountant import find_accountant
+from dpacct.budget import Budget
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl.clients import ClientData
+from dpacct.fl.local.sgd import SGD
+from dpacct.fl.methods.protocol import Method
+from dpacct.fl.methods.server_optimizers import ServerOptimizer
+from dpacct.fl.privacy.bounds import Bound
+from dpacct.fl.privacy.noise import Noise
+from dpacct.fl.report.callbacks import Callback
+from dpacct.fl.surroundings import undisturbed
+from dpacct.ledger import Ledger
+from dpacct.rounds import Adjacency, Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Settings:
+    """The settings of a run, wherever its clients train.
+
+    Args:
+        rounds: planned number of rounds.
+        method: what runs on clients and server; default DP-FedAvg.
+        clip_norm: norm bound C of a client's whole update; short for ``bound=Clip(C)``.
+        bound: another bound.
+        sampling: default ``Poisson(0.1)``.
+        adjacency: default that of the sampling.
+        budget: the target; calibrates the noise if none is given, else limits the run.
+        noise_multiplier: std of the noise on the sum / C, instead of a calibration.
+        delta: at which epsilon is reported, without a budget. An existing ledger has its own delta,
+            which is the default and the only one allowed; else the default is 1e-5.
+        local: local training; default ``SGD()``; for `Examples` the gradient.
+        server_lr: factor on the noisy mean.
+        server: what becomes of the server's step, `Momentum` or `Adam`; None leaves it as it is.
+        noise: where the noise comes from; default `GaussianNoise`, added by a trusted server.
+        secure_noise: short for ``noise=SecureGaussianNoise()``.
+        ledger: an open `Ledger`, or the path of one. None: a file beside the checkpoint if there is
+            one (``.ledger`` appended), else a temporary file. Everything is charged in any case.
+        name: of the run in the ledger.
+        accountant: that calibrates the noise.
+        device: default that of the model.
+        seed: makes cohorts and noise repeatable, and the run **not private**: its epsilon is
+            infinite. For tests and for comparing methods on public data.
+        checkpoint: file that holds the run; written as often as ``checkpoint_every`` says.
+        checkpoint_every: rounds between checkpoints; one is written at the end in any case.
+        weights, denominator: "equal" and "planned"; anything else is refused with the reason.
+        preflight: check on synthetic clients, before anything is charged, that bound, training,
+            noise and denominator of this very run are what is charged for.
+
+    Raises:
+        InvalidParameter: a value of a wrong type or out of range.
+        Unsupported: other weights, or another denominator.
+    """
+
+    rounds: int
+    method: Method | None = None
+    clip_norm: float | None = None
+    bound: Bound | None = None
+    sampling: Sampling | None = None
+    adjacency: Adjacency | str | None = None
+    budget: Budget | None = None
+    noise_multiplier: float | None = None
+    delta: float | None = None
+    local: SGD | None = None
+    server_lr: float = 1.0
+    server: ServerOptimizer | None = None
+    noise: Noise | None = None
+    secure_noise: bool = False
+    ledger: Ledger | str | Path | None = None
+    name: str | None = None
+    accountant: str = "tight"
+    device: torch.device | str | None = None
+    seed: int | None = None
+    checkpoint: str | Path | None = None
+    checkpoint_every: int = 1
+    weights: str = "equal"
+    denominator: str = "planned"
+    preflight: bool = True
+
+    def __post_init__(self) -> None:
+        _refuse_weights(self.weights, self.denominator)
+        for name, form in _FORMS.items():
+            value = getattr(self, name, None)
+            if value is not None and not form.fits(value):
+                raise InvalidParameter(name, value, form.rule, form.hint)
+        for name in ("secure_noise", "preflight", "distributed"):
+            value = getattr(self, name, False)
+            if not isinstance(value, bool):
+                raise InvalidParameter(name, value, "it is True or False")
+        find_accountant(str(self.accountant))
+        if self.name is not None:
+            validate.line("name", self.name, "the name of a run")
+        put = object.__setattr__
+        if self.checkpoint is not None:
+            put(self, "checkpoint", Path(self.checkpoint))
+        noun = "the number of rounds between checkpoints"
+        put(
+            self,
+            "checkpoint_every",
+            validate.count("checkpoint_every", self.checkpoint_every, noun),
+        )
+        rule = "a server learning rate is a finite number"
+        put(self, "server_lr", validate.real("server_lr", self.server_lr, rule))
+
+    @property
+    def checkpoint_path(self) -> Path | None:
+        """The checkpoint's file."""
+        return None if self.checkpoint is None else Path(self.checkpoint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LocalSettings(Settings):
+    """The settings of a run whose clients train in this process.
+
+    Args:
+        Others: as for `Settings`.
+        vectorize: train clients side by side: "auto" measures, True, False.
+        chunk_size: clients in memory at a time (side by side a multiple of 32); default as many as
+            fit the memory limit.
+        memory_limit: in bytes; default 1 GiB, or 40 % of what is free on a GPU.
+        callbacks: see `Callback`.
+        example: a synthetic client to try all settings on; default random values.
+        distributed: this process is one of ``torch.distributed``, and so are all others with the
+            same arguments. Rank 0 alone uses ledger, budget, checkpoint and callbacks.
+    """
+
+    vectorize: bool | Literal["auto"] = "auto"
+    chunk_size: int | None = None
+    memory_limit: int | None = None
+    callbacks: Sequence[Callback] = ()
+    example: ClientData | None = None
+    distributed: bool = False
+
+    def __post_init__(self) -> None:
+        # The zero-argument super() does not work in a dataclass with slots.
+        Settings.__post_init__(self)
+        if isinstance(self.callbacks, str) or not isinstance(self.callbacks, Iterable):
+            raise InvalidParameter("callbacks", self.callbacks, "a list of callbacks is given")
+        object.__setattr__(self, "callbacks", tuple(self.callbacks))
+        for callback in self.callbacks:
+            if not _has(callback, "start", "report", "finish"):
+                rule = "a callback has the methods start, report and finish"
+                raise InvalidParameter("callbacks", callback, rule, "Subclass fl.Callback.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What a value has to be: a test of its kind, and the rule in words."""
+
+    fits: Callable[[Any], bool]
+    rule: str
+    hint: str = ""
+
+
+def _has(value: object, *members: str) -> bool:
+    """Return whether a value is an object, not a class, with these methods."""
+    return not isinstance(value, type) and all(callable(getattr(value, m, None)) for m in members)
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str | os.PathLike)
+
+
+_FORMS = {
+    "method": _Form(
+        lambda value: _has(value, "prepare", "local_update", "post", "server"),
+        "a method is an object of a class of dpacct.fl",
+        "For example method=fl.DPFedSAM().",
+    ),
+    "bound": _Form(
+        lambda value: _has(value, "sensitivity", "apply", "limits") and hasattr(value, "clip_norm"),
+        "a bound is Clip, PerLayerClip, SmoothedNormalization, AdaptiveClip or one like them",
+        "For example bound=fl.AdaptiveClip(1.0).",
+    ),
+    "budget": _Form(
+        lambda value: isinstance(value, Budget),
+        "a budget is a Budget of epsilon and delta",
+        "For example budget=dpacct.Budget(8, 1e-5).",
+    ),
+    "local": _Form(
+        lambda value: isinstance(value, SGD),
+        "local training is an SGD of dpacct.fl",
+        "For example local=fl.SGD(lr=0.1, steps=10).",
+    ),
+    "server": _Form(
+        lambda value: _has(value, "step") and not isinstance(value, torch.optim.Optimizer),
+        "a server optimizer is fl.Momentum or fl.Adam, whose state is public and in checkpoints; "
+        "an optimizer of torch belongs to one model",
+        "For example server=fl.Adam(lr=0.01).",
+    ),
+    "noise": _Form(
+        lambda value: _has(value, "check", "arrivals", "encode", "add"),
+        "noise is an object: GaussianNoise, SecureGaussianNoise or NoiseShares",
+        "For example noise=fl.SecureGaussianNoise(); its strength is noise_multiplier.",
+    ),
+    "ledger": _Form(
+        lambda value: isinstance(value, Ledger) or _is_path(value),
+        "a ledger is an open Ledger or the path of its file",
+    ),
+    "checkpoint": _Form(_is_path, "a checkpoint is the path of a file"),
+    "example": _Form(
+        lambda value: isinstance(value, ClientData), "an example of a client is a ClientData"
+    ),
+}
+
+
+def _refuse_weights(weights: Any, denominator: Any) -> None:
+    """All clients count the same, and the sum is divided by the planned cohort size.
+
+    Raises:
+        Unsupported: anything else is asked for.
+    """
+    if weights != "equal":
+        raise Unsupported(
+            f"weights={weights!r}: weights by data size release the sizes, which are private, and "
+            "give large clients a larger sensitivity. All clients weigh the same"
+        )
+    if denominator != "planned":
+        raise Unsupported(
+            f"denominator={denominator!r}: dividing by who really came reveals the cohort's size, "
+            "which the noise does not cover. The planned cohort size is public"
+        )
+
+
+@undisturbed()
+def place(model: nn.Module, device: torch.device | str | None) -> nn.Module:
+    """Return the model on the device, by default its own.
+
+    Raises:
+        InvalidParameter: it is no module, or there is no such device.
+    """
+    if not isinstance(model, nn.Module):
+        raise InvalidParameter("model", model, "a model is a torch.nn.Module, made")
+    own = next(model.parameters(), torch.empty(0)).device
+    try:
+        return model.to(torch.device(own if device is None else device))
+    except (TypeError, RuntimeError, AssertionError) as error:
+        if device is None:
+            raise
+        rule = f"PyTorch cannot use that device here ({str(error).partition(chr(10))[0][:100]})"
+        raise InvalidParameter("device", device, rule) from None
+
+
+def check_loss(loss: object) -> None:
+    """Refuse a loss that cannot be called.
+
+    Raises:
+        InvalidParameter: it is no function, or a class.
+    """
+    if isinstance(loss, type) or not callable(loss):
+        rule = "a loss is a function of outputs and targets, or a module that was made"
+        raise InvalidParameter("loss", loss, rule, "For example torch.nn.CrossEntropyLoss().")
+
+
+def check_sequence(clients: Any) -> None:
+    """Refuse a population that has no length or no numbered clients.
+
+    Raises:
+        InvalidParameter: it has neither, or is a mapping.
+    """
+    kind, mapping = type(clients).__name__, isinstance(clients, Mapping)
+    if mapping or not _has(clients, "__len__", "__getitem__"):
+        rule = "a population is a sequence of ClientData, or Examples"
+        raise InvalidParameter("clients", f"a {kind}", rule)
+
+
+def checkpoint_file(path: object, own: Path | None) -> Path:
+    """Return the file that a run is saved to or read from.
+
+    Args:
+        path: that was asked for, or None. own: that of the run, or None.
+    Raises:
+        InvalidParameter: it is no path, or there is none.
+    """
+    if path is None and own is None:
+        raise InvalidParameter("path", None, "the run has no checkpoint file of its own")
+    if not _is_path(path or own):
+        raise InvalidParameter("path", path, "a checkpoint is the path of a file")
+    return Path(str(path or own))
+
+
+def with_keywords_of(kind: type[Settings], init: Callable[..., None]) -> Callable[..., None]:
+    """Return an ``__init__`` that takes the fields of its settings as keywords.
+
+    Args:
+        kind: of the settings. init: takes them as its last argument, ``settings``.
+    """
+    first = list(inspect.signature(init).parameters.values())[:-1]
+    given = [*first, *inspect.signature(kind).parameters.values()]
+    known = {parameter.name for parameter in given}
+
+    @wraps(init)
+    def spread(*arguments: Any, **keywords: Any) -> None:
+        for name in keywords.keys() - known:
+            raise TypeError(f"{init.__qualname__}() got an unexpected keyword argument {name!r}")
+        own = {p.name: keywords.pop(p.name) for p in first if p.name in keywords}
+        init(*arguments, **own, settings=kind(**keywords))
+
+    vars(spread)["__signature__"] = inspect.Signature(given)
+    return spread
