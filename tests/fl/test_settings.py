@@ -151,7 +151,7 @@ def test_keywords_are_those_of_the_settings() -> None:
 
 
 def test_an_unknown_keyword_is_an_error_of_the_federation() -> None:
-    given = USUAL | {"round_count": 3}
+    given: dict[str, Any] = USUAL | {"round_count": 3}
     with pytest.raises(TypeError, match=r"Federation\.__init__.*'round_count'"):
         fl.Federation(nn.Linear(3, 2), cross_entropy, clients(), **given)
 
