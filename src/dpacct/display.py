@@ -27,6 +27,10 @@ class Drawn(Protocol):
         """Write a file whose name ends in .png, .svg or .pdf."""
         ...
 
+    def to_bytes(self, form: str) -> bytes:
+        """Return the picture as png, svg or pdf."""
+        ...
+
     def text(self, width: int = 80) -> str:
         """The picture as lines of text."""
         ...

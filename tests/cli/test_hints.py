@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dpacct import Budget, Ledger, Poisson, Round
+from dpacct.display import up
 from dpacct_cli import mechanism, render
 
 SUGGESTED = re.compile(
@@ -226,4 +227,4 @@ def test_commands_that_ledgers_suggest_read_the_same_epsilon(
     [words] = SUGGESTED.findall(shown.out)
     assert dpacct(words).code == 0
     page = Path("report.html").read_text(encoding="utf-8")
-    assert f"{upper:.4f}"[:5] in page
+    assert up(upper) in page

@@ -70,6 +70,8 @@ ONLY = {
     "cryptography": {"fl"},
     "rich": {"dpacct_cli"},
     "matplotlib": {"pictures"},
+    "plotext": {"pictures"},
+    "jinja2": {"report"},
 }
 HEAVY = {
     "scipy.stats",
@@ -81,6 +83,7 @@ HEAVY = {
     "flwr",
     "cryptography",
     "matplotlib",
+    "jinja2",
 }
 
 

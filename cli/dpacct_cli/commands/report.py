@@ -133,7 +133,7 @@ def _of_rounds(
     """What writes the report on rounds in a form."""
 
     def write(form: str) -> str:
-        from dpacct.report import FORMS, on_schedule
+        from dpacct.report import FORMATS, on_schedule
 
         at = typed.read_delta(delta)
         plan = typed.read_schedule()
@@ -144,7 +144,7 @@ def _of_rounds(
             unit=_CLIENT if unit is None else unit,
             num_units=typed.num_clients,
         )
-        return FORMS[form](found)
+        return FORMATS[form](found)
 
     return write
 
@@ -214,11 +214,11 @@ def ledger_report(file: str, form: str) -> str:
 
 def _claim_report(file: str, claim: str | None, unit: str | None, form: str) -> str:
     from dpacct.claims.report import on_claim
-    from dpacct.report import FORMS
+    from dpacct.report import FORMATS
     from dpacct_cli.claims.command import read_claims
 
     found = {one.id: one for one in read_claims(file).claims}
-    return FORMS[form](
+    return FORMATS[form](
         on_claim(_one_of(found, claim, file), unit=_CLIENT if unit is None else unit)
     )
 

@@ -15,13 +15,18 @@ from dpacct.claims.claim import Claim, Divisor, Role
 from dpacct.claims.facts import facts_of
 from dpacct.claims.judge import Judged, Judgment, Verdict, judge
 from dpacct.display import chosen, down, line, up
-from dpacct.report.assumptions import of_schedule, to_sign
-from dpacct.report.document import Block, Heading, Paragraph, Table
+from dpacct.report.document import Block, Heading, Paragraph, Report, Table
 from dpacct.report.front import Promise, front_page, nothing_promised, risk_to_json
-from dpacct.report.glossary import glossary
-from dpacct.report.page import Report
-from dpacct.report.people import risks_of_rounds
-from dpacct.report.words import bracket, neighbors, rounds_words, sampling_words
+from dpacct.report.risks import risks_of_rounds
+from dpacct.report.words import (
+    bracket,
+    glossary,
+    neighbors,
+    rounds_words,
+    sampling_words,
+    schedule_assumptions,
+    to_sign,
+)
 
 _UNIT = "client"
 _VERDICTS = {
@@ -112,7 +117,7 @@ def _first(promise: Promise | None, decides: Judged) -> list[Block]:
 def _assumed(decides: Judged) -> tuple[str, ...]:
     reading = decides.reading
     what = f"What ran is what this report judges: {line(reading.words, 500)}."
-    return (what, *of_schedule(reading.schedule, DEFAULT_ACCOUNTANT))
+    return (what, *schedule_assumptions(reading.schedule, DEFAULT_ACCOUNTANT))
 
 
 def _figures(judged: Judgment, unit: str) -> list[Block]:

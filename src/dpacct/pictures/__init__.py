@@ -9,7 +9,9 @@ from dpacct.pictures.drawing import Drawing
 from dpacct.pictures.picture import Bar, Curve, Level, Mark, Panel, Picture, as_data
 from dpacct.pictures.records import (
     TrainedRun,
+    epsilon_panel,
     ledger_picture,
+    people_picture,
     read_run,
     roc_picture,
     runs_picture,
@@ -23,6 +25,7 @@ from dpacct.pictures.schedules import (
     schedule_picture,
     tradeoff_picture,
 )
+from dpacct.report.risks import Risks
 from dpacct.rounds import Schedule
 
 __all__ = [
@@ -38,10 +41,13 @@ __all__ = [
     "as_data",
     "compare_picture",
     "delta_picture",
+    "draw_epsilon",
     "draw_ledger",
+    "draw_people",
     "draw_schedule",
     "epsilon_picture",
     "ledger_picture",
+    "people_picture",
     "rdp_picture",
     "read_run",
     "roc_picture",
@@ -54,6 +60,16 @@ __all__ = [
 def draw_schedule(schedule: Schedule, *, dark: bool = False) -> Drawing:
     """Draw what `Schedule.plot` shows."""
     return Drawing(schedule_picture(schedule), dark=dark)
+
+
+def draw_epsilon(report: dict[str, Any]) -> Drawing:
+    """Draw the epsilon by round of a report, from its facts."""
+    return Drawing(Picture("", (epsilon_panel(report),)))
+
+
+def draw_people(risks: Risks) -> Drawing:
+    """Draw the best attacks of a report, in people out of a thousand."""
+    return Drawing(people_picture(risks))
 
 
 def draw_ledger(report: dict[str, Any], *, dark: bool = False) -> Drawing:

@@ -9,7 +9,6 @@ import math
 import os
 from dataclasses import dataclass
 from importlib import import_module
-from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
@@ -59,12 +58,8 @@ class Drawing:
         Raises:
             Unsupported: matplotlib is missing.
         """
-        draw = _load("matplotlib", "dpacct.pictures.matplotlib").draw
-        # Without dates, equal pictures are equal files.
-        dates: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-        stream = BytesIO()
-        draw(self.picture, dark=self.dark).savefig(stream, format=form, metadata=dates.get(form))
-        return stream.getvalue()
+        draw = _load("matplotlib", "dpacct.pictures.matplotlib").draw_bytes
+        return draw(self.picture, form, dark=self.dark)
 
     def text(self, width: int = 80) -> str:
         """Return the picture as lines of text, 40 to 114 columns wide.

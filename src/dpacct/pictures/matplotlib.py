@@ -7,17 +7,18 @@ background is part of the picture: white, or dark on request.
 from __future__ import annotations
 
 import math
+from importlib import import_module
+from io import BytesIO
 from textwrap import wrap
 from typing import Any
-
-import matplotlib.figure as _figure
-import matplotlib.ticker as _ticker
 
 from dpacct.display import down, escaped, up
 from dpacct.pictures.picture import Bar, Curve, Panel, Picture
 
-figure_module: Any = _figure
-ticker: Any = _ticker
+# matplotlib's types are not complete: what comes from it is Any.
+mpl: Any = import_module("matplotlib")
+figure_module: Any = import_module("matplotlib.figure")
+ticker: Any = import_module("matplotlib.ticker")
 
 # Okabe and Ito's palette, darkened on white and lightened on dark so that text in it is readable.
 LIGHT = ("#0072B2", "#C44E00", "#007A5A", "#A5457A", "#3B3B3B", "#7A5A00")
@@ -37,6 +38,15 @@ class _Ink:
         self.faint = "#9a9fa8" if dark else "#6a6a6a"
         self.grid = "#33373f" if dark else "#e4e4e4"
         self.colors = DARK if dark else LIGHT
+
+
+def draw_bytes(picture: Picture, form: str, *, dark: bool = False) -> bytes:
+    """Return a picture as png, svg or pdf. Equal pictures are equal bytes."""
+    dates: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    stream = BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "dpacct"}):
+        draw(picture, dark=dark).savefig(stream, format=form, metadata=dates.get(form))
+    return stream.getvalue()
 
 
 def draw(picture: Picture, *, dark: bool = False) -> Any:

@@ -16,7 +16,7 @@ from dpacct.display import chosen, line, up
 from dpacct.empirical.roc import Roc
 from dpacct.errors import InvalidParameter
 from dpacct.pictures.picture import Bar, Curve, Level, Mark, Panel, Picture
-from dpacct.pictures.schedules import of_thousand
+from dpacct.report.risks import Risks, chosen_of_thousand, of_thousand
 
 MOST_RUNS = 12
 ROC_POINTS = 121
@@ -75,6 +75,20 @@ def epsilon_panel(report: dict[str, Any]) -> Panel:
     )
     label = f"epsilon at delta {chosen(float(report['delta']), 3)}, proven"
     return Panel("rounds charged", label, (curve,), levels=tuple(levels), marks=marks)
+
+
+def people_picture(risks: Risks) -> Picture:
+    """Draw how many of 1,000 members the best attacks find, with one bar a false positive rate."""
+    bars = [
+        Bar(
+            f"{chosen_of_thousand(row.fpr)} wrongly accused",
+            1000 * row.tpr,
+            words=of_thousand(row.tpr),
+        )
+        for row in risks.rates
+    ]
+    panel = Panel("members found at most, of 1,000", "", bars=tuple(bars))
+    return Picture("", (panel,))
 
 
 def _run_panels(report: dict[str, Any], budget: float) -> list[Panel]:
@@ -184,7 +198,7 @@ def roc_picture(
     )
     name, found = observed[0]
     seen = chosen(1000 * _tpr_at(found, TITLE_FPR), 3)
-    title = f"{name} finds {seen} of 1000 members at a false positive rate of 10 in 1000"
+    title = f"{name} finds {seen} of 1,000 members at a false positive rate of 10 in 1,000"
     most = None if limit is None else limit(TITLE_FPR)
     known = "no limit is proven" if most is None else f"at most {of_thousand(most)} is proven"
     return Picture(f"{title}; {known}", (panel,), note)

@@ -15,6 +15,7 @@ from dpacct.pairs.dominating import Direction
 from dpacct.pictures.picture import Bar, Curve, Level, Mark, Panel, Picture
 from dpacct.renyi.accountant import RenyiAccountant
 from dpacct.renyi.curve import rdp
+from dpacct.report.risks import chosen_of_thousand, of_thousand
 from dpacct.risk.attacks import Attacks
 from dpacct.risk.profile import PrivacyProfile
 from dpacct.rounds import Full, Phase, Poisson, Round, Schedule, Uniform
@@ -204,14 +205,14 @@ def tradeoff_picture(settings: Sequence[Setting], marked: Sequence[float]) -> Pi
         if setting is settings[0]:
             for rate in marked:
                 upper = attacks.tpr(rate).upper
-                marks.append(Mark(rate, upper, f"{of_thousand(upper)} of 1000"))
+                marks.append(Mark(rate, upper, f"{of_thousand(upper)} of 1,000"))
     first = settings[0]
     title = "The best attack: true positive rate against false positive rate"
     if marks:
         which = f"{first.name}: an" if len(settings) > 1 else "An"
         title = (
-            f"{which} attack that wrongly accuses {of_thousand(marks[0].x)} of 1000 non-members "
-            f"finds at most {of_thousand(marks[0].y)} of 1000 members"
+            f"{which} attack that wrongly accuses {chosen_of_thousand(marks[0].x)} of 1,000 "
+            f"non-members finds at most {of_thousand(marks[0].y)} of 1,000 members"
         )
     note = f"{describe(first.schedule)}; by {first.accountant}"
     if len(settings) > 1:
@@ -226,11 +227,6 @@ def tradeoff_picture(settings: Sequence[Setting], marked: Sequence[float]) -> Pi
         y_max=1.0,
     )
     return Picture(title, (panel,), note)
-
-
-def of_thousand(rate: float) -> str:
-    """Return a rate as people out of a thousand, rounded up to three digits."""
-    return chosen(float(up(1000 * rate, 3)), 3)
 
 
 def rdp_picture(settings: Sequence[Setting], delta: float) -> Picture:

@@ -1,10 +1,7 @@
-"""The first page, in plain words.
+"""The first page in plain words: what is promised to whom, and what an attacker can find out.
 
-It tells what was promised to whom, who is protected against whom, and what an attacker can at most
-find out.
-
-Rule 1: it says nothing that the figures behind it do not prove.
-Rule 2: where the promise is weak, it says that.
+Rule 1: every figure follows from the proven bounds.
+Rule 2: a weak guarantee is called weak.
 """
 
 from __future__ import annotations
@@ -14,8 +11,8 @@ from fractions import Fraction
 from typing import Any
 
 from dpacct.display import chosen, line, trimmed, up
-from dpacct.report.document import Block, Heading, Paragraph, Table
-from dpacct.report.people import (
+from dpacct.report.document import Block, Chart, Heading, Paragraph, Table
+from dpacct.report.risks import (
     EVEN,
     PRIORS,
     Risks,
@@ -23,53 +20,52 @@ from dpacct.report.people import (
     of_thousand,
     risks_of_promise,
 )
-from dpacct.report.people_chart import picture
 from dpacct.report.words import Question, question
 from dpacct.risk.guarantee import AnyMechanism
 from dpacct.rounds import Adjacency
 
-# A guess that is right so often makes a promise that hardly anybody would call one.
+# A guarantee under which a guess is right more often than this is weak.
 WEAK = 0.95
 _WEAK_WORDS = (
-    "This protection is weak: an attacker who comes near that is hardly ever wrong. Nobody should "
-    "call it private without saying so."
+    "This guarantee is weak: the best attacker is hardly ever wrong. Do not call the result "
+    "private without this figure."
 )
 AGAINST = (
-    "everybody who sees what is released: the models and results of every round. Even those who "
-    "know the data of everybody else, work together, and have any computer they like"
+    "everyone who sees the releases: the models and results of every round. This includes "
+    "attackers who know all other data, cooperate, and have unlimited computing power"
 )
 NOT_AGAINST = (
-    "those who run the computation and see contributions before the noise is added, and whoever "
-    "gets at the data in another way"
+    "those who run the computation and see contributions before noise is added, and those who "
+    "obtain the data in another way"
 )
 NOT_PROMISED = (
-    "that nothing about the world is learned: what would come out without this {unit} as well may "
-    "be said of this {unit}, too"
+    "that nothing is learned about the world. A finding that would come out without this {unit} "
+    "may also be true of this {unit}"
 )
+GROUPS = "members of a group, such as a household, are protected less than a single one"
 _BUDGET = (
-    "That is the budget, for all that is released now and later, whatever is decided by looking at "
-    "results; the figures below are what it allows."
+    "These figures describe the budget. It limits all releases, now and later, even if earlier "
+    "results influence later rounds."
 )
-_ALONE = (
-    " The last column is for any procedure with the same epsilon and delta; what is known of this "
-    "one, its noise and its sampling, allows the smaller figures beside it."
+_TWO_COLUMNS = (
+    " The last column holds for any procedure with this epsilon and delta. The noise and sampling "
+    "of this procedure allow only the smaller figures beside it."
 )
-GROUPS = "several of them who belong together, such as a household, are protected less than one"
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What is promised, and what it is worth.
+    """A guarantee, and what it is worth.
 
     Attributes:
-        unit: whose data, in words: a client, a patient.
+        unit: the privacy unit, such as a client or a patient.
         adjacency: when two data sets are neighbors.
-        epsilon: proven for all that was released, whatever results had a say in; finite.
-        delta: at which it is.
-        risks: of the procedure itself; None where the promise alone is known.
-        num_units: how many there are, where that is known.
-        planned: it may still be to run, so that nobody was promised anything yet.
-        spent: what was read of epsilon, where that is a budget and results had a say in what ran.
+        epsilon: proven for all releases, even if results influenced later rounds; finite.
+        delta: the delta of epsilon.
+        risks: bounds for the procedure itself; None if only epsilon and delta are known.
+        num_units: their number, if known.
+        planned: whether the rounds may still have to run.
+        spent: the epsilon spent so far, if ``epsilon`` is a budget for adaptive rounds.
     """
 
     unit: str
@@ -83,17 +79,17 @@ class Promise:
 
     @property
     def of_promise(self) -> Risks:
-        """What anything with this epsilon and delta allows."""
+        """Bounds for every procedure with this epsilon and delta."""
         return risks_of_promise(self.epsilon, self.delta)
 
     @property
     def best(self) -> Risks:
-        """The sharpest that is proven."""
+        """The sharpest bounds that are proven."""
         return self.of_promise if self.risks is None else self.risks
 
 
 def risk_to_json(promise: Promise | None) -> dict[str, Any] | None:
-    """What a promise allows an attacker; null where nothing is promised."""
+    """Return the risks as a JSON object; null without a guarantee."""
     if promise is None:
         return None
     return {
@@ -104,127 +100,122 @@ def risk_to_json(promise: Promise | None) -> dict[str, Any] | None:
 
 
 def front_page(promise: Promise) -> list[Block]:
-    """The blocks below the title."""
-    asked = question(promise.adjacency, promise.unit)
+    """Return the blocks below the title."""
+    asked, unit = question(promise.adjacency, promise.unit), line(promise.unit)
+    rows = [
+        ("protected", f"every single {unit}. Hidden is {asked.hidden}"),
+        ("against", AGAINST),
+        ("not against", NOT_AGAINST),
+        *([("not hidden", asked.visible)] if asked.visible else []),
+        ("groups", GROUPS),
+        ("not promised", NOT_PROMISED.replace("{unit}", unit)),
+    ]
     return [
         Paragraph(_headline(promise, asked), strong=True),
         *([Paragraph(_WEAK_WORDS)] if promise.best.guess > WEAK else []),
-        *_promised(promise, asked),
-        *_protected(promise, asked),
-        *_found_out(promise, asked),
+        Heading(2, "What is promised, and to whom"),
+        Paragraph(_promised(promise, asked)),
+        Heading(2, "Who is protected, and against whom"),
+        Table(("", ""), tuple(rows), "Who is protected, against whom, and what is not covered"),
+        *_attacks(promise, asked),
     ]
 
 
 def _headline(promise: Promise, asked: Question) -> str:
-    right, released = of_thousand(promise.best.guess), "is" if promise.planned else "was"
-    who = f"whoever sees all that {released} released and guesses {asked.asked}"
-    words = f"{who[0].upper()}{who[1:]} is right at most {right} times in 1,000."
-    if right == of_thousand(1.0):
-        words = f"It is not excluded that {who} is right {right} times in 1,000."
-    words += f" Guessing blindly is right {chosen_of_thousand(EVEN)} times."
+    right = of_thousand(promise.best.guess)
+    most = "at most" if promise.best.guess < 1 else "possibly"
+    words = (
+        f"An attacker who sees every release correctly guesses {asked.asked}, {most} {right} times "
+        f"in 1,000. Chance is {chosen_of_thousand(EVEN)}."
+    )
     return words if promise.spent is None else f"{words} {spent_words(promise)}"
 
 
 def one_in(delta: float) -> str:
-    """A delta as one in so many, never less than it is."""
+    """Return a delta as one in so many, never less than it is."""
     many = int(1 / Fraction(repr(delta)))
-    # Three digits, so that nobody reads more into them.
+    # Three digits suggest no more precision than there is.
     step = 10 ** max(0, len(str(many)) - 3)
     return f"1 in {many // step * step:,}" if many > 1 else "more than 1 in 2"
 
 
-def _promised(promise: Promise, asked: Question) -> list[Block]:
+def _promised(promise: Promise, asked: Question) -> str:
     unit = line(promise.unit)
-    many = "" if promise.num_units is None else f" (there are {promise.num_units:,})"
-    can, epsilon = "can be" if promise.planned else "was", trimmed(up(promise.epsilon))
+    many = "" if promise.num_units is None else f" of the {promise.num_units:,}"
+    verb = "will look" if promise.planned else "look"
     words = (
-        f"Each {unit}{many} {can} promised: what is released looks "
-        f"nearly the same {asked.whatever}. How nearly is measured by two numbers. Epsilon is "
-        f"{epsilon} here, and delta {chosen(promise.delta)}, which is {one_in(promise.delta)}. "
-        f"Smaller is more private, and with 0 and 0 nothing at all could be found out. The promise "
-        f"holds for all data of one {unit}, in all rounds together."
+        f"The promise to each {unit}{many}: the releases {verb} nearly the same {asked.whatever}. "
+        f"Two numbers measure this. Epsilon is {trimmed(up(promise.epsilon))}, and delta is "
+        f"{chosen(promise.delta)}, which is {one_in(promise.delta)}. Smaller is more private. "
+        f"The promise covers all data of one {unit} in all rounds together."
     )
-    if promise.spent is not None:
-        words += f" {_BUDGET}"
-    return [Heading(2, "What is promised, and to whom"), Paragraph(words)]
+    return words if promise.spent is None else f"{words} {_BUDGET}"
 
 
 def spent_words(promise: Promise) -> str:
-    """What an odometer's reading is worth: a statement about the cases in which it reads so.
+    """Return what an odometer reading is worth.
 
-    Of those, a guess that is right has at most e^epsilon times the probability of one that is
-    wrong, plus delta.
+    The reading is a random variable: it bounds attacks on the runs in which it is no larger, up to
+    a share delta of all runs (docs/derivations/adaptive.md).
     """
     if promise.spent is None:
         return ""
     right = of_thousand(AnyMechanism(promise.spent, promise.delta).guess(EVEN))
     return (
-        f"So far epsilon {trimmed(up(promise.spent))} was spent: where it is no more than that, at "
-        f"most {right} times, but for a share delta, {one_in(promise.delta)}, of all cases."
+        f"So far epsilon {trimmed(up(promise.spent))} of the budget is spent. Among runs that "
+        f"spent no more, at most {right} of 1,000 guesses are correct, except for "
+        f"{one_in(promise.delta)} of all runs."
     )
 
 
-def _protected(promise: Promise, asked: Question) -> list[Block]:
-    unit = line(promise.unit)
-    rows = [
-        ("protected", f"every single {unit}; what stays hidden is {asked.hidden}"),
-        ("against", AGAINST),
-        ("not against", NOT_AGAINST),
-        ("groups", GROUPS),
-        ("not promised", NOT_PROMISED.replace("{unit}", unit)),
-    ]
-    if asked.open:
-        rows.insert(3, ("not hidden", asked.open))
-    return [
-        Heading(2, "Who is protected, and against whom"),
-        Table(("", ""), tuple(rows), "Who is protected, against whom, and what is not covered"),
-    ]
-
-
-def _found_out(promise: Promise, asked: Question) -> list[Block]:
-    best, plain = promise.best, promise.of_promise
+def _attacks(promise: Promise, asked: Question) -> list[Block]:
+    best = promise.best
     half, few = map(chosen_of_thousand, PRIORS)
     header = [
-        f"wrongly accused, of 1,000 who {asked.absent}",
-        f"found out at most, of 1,000 who {asked.there}",
-        f"accusations that are right, of 1,000: if {half} of 1,000 suspects {asked.there}",
+        f"wrongly accused, of 1,000 who {asked.other}",
+        f"found at most, of 1,000 who {asked.member}",
+        f"correct accusations, of 1,000, if {half} of 1,000 suspects {asked.member}",
         f"the same if {few} of 1,000 did",
     ]
-    lines = [
+    rows = [
         [chosen_of_thousand(row.fpr), *map(of_thousand, (row.tpr, *row.right))]
         for row in best.rates
     ]
     if promise.risks is not None:
-        header.append("found out at most, by epsilon and delta alone")
-        for cells, row in zip(lines, plain.rates, strict=True):
+        header.append("found at most, by epsilon and delta alone")
+        for cells, row in zip(rows, promise.of_promise.rates, strict=True):
             cells.append(of_thousand(row.tpr))
-    blocks: list[Block] = [
-        Heading(2, "What an attacker can at most find out"),
+    middle = best.rates[len(best.rates) // 2]
+    caption = (
+        f"An attack that wrongly accuses {chosen_of_thousand(middle.fpr)} of 1,000 finds at most "
+        f"{of_thousand(middle.tpr)} of 1,000 who {asked.member}"
+    )
+    return [
+        Heading(2, "What an attacker can find out"),
         Paragraph(
-            f"An attacker accuses some people. Whoever accuses many finds out more of those who "
-            f"{asked.there}, and wrongs more of those who {asked.absent}. No attack does better "
-            f"than this, whatever it knows and computes:"
+            f"An attacker accuses some people. More accusations find more people who "
+            f"{asked.member}, and wrong more people who {asked.other}. No attack does better than "
+            f"this:"
         ),
-        Table(tuple(header), tuple(map(tuple, lines)), "The best possible attacks, in people"),
-        picture(best, asked),
+        Table(tuple(header), tuple(map(tuple, rows)), "The best possible attacks, in people"),
+        Chart("draw_people", best, caption),
         Paragraph(
-            "These are averages over the chance that is part of the procedure: over many "
-            "repetitions, not counts in this one." + ("" if promise.risks is None else _ALONE)
+            "These are averages over the randomness of the procedure, not counts of one run."
+            + ("" if promise.risks is None else _TWO_COLUMNS)
         ),
     ]
-    return blocks
 
 
 def nothing_promised(reason: str) -> list[Block]:
-    """The first page where there is no promise.
+    """Return the first page without a guarantee.
 
     Args:
-        reason: why, in whole sentences.
+        reason: whole sentences.
     """
     return [
-        Paragraph(f"Nothing can be promised to anybody: {reason}", strong=True),
+        Paragraph(f"There is no privacy guarantee: {reason}", strong=True),
         Paragraph(
-            "An attacker who sees what was released may be able to tell of every single person "
-            "what their data say: 1,000 of 1,000."
+            "An attacker who sees the releases may learn the data of every single person: 1,000 "
+            "of 1,000."
         ),
     ]

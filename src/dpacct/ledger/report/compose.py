@@ -19,13 +19,9 @@ from dpacct.ledger.report.facts import report_of
 from dpacct.ledger.report.promise import promise_of
 from dpacct.ledger.report.runs import bracket_of, runs_section
 from dpacct.ledger.verify import Verification, verify
-from dpacct.report.assumptions import OF_LEDGER, to_sign
-from dpacct.report.chart import bars, draw
-from dpacct.report.document import Block, Bullets, Heading, Paragraph, Picture, Table
+from dpacct.report.document import Block, Bullets, Chart, Heading, Paragraph, Report, Table
 from dpacct.report.front import Promise, front_page, nothing_promised
-from dpacct.report.glossary import glossary
-from dpacct.report.page import Report
-from dpacct.report.words import neighbors
+from dpacct.report.words import LEDGER_ASSUMPTIONS, glossary, neighbors, to_sign
 
 
 def verified_report(now: Readings) -> Report:
@@ -47,9 +43,9 @@ def compose(report: dict[str, Any], found: Verification, promise: Promise | None
     return [
         Heading(1, f"Privacy report: {line(name)}"),
         *_front(report, found, promise),
-        *(to_sign(OF_LEDGER) if promise and found.sound else []),
+        *(to_sign(LEDGER_ASSUMPTIONS) if promise and found.sound else []),
         *_claim(report, found),
-        Picture(draw(report), bars(report)),
+        *_chart(report),
         *_definition(report),
         *runs_section(report),
         *_events(report),
@@ -57,6 +53,12 @@ def compose(report: dict[str, Any], found: Verification, promise: Promise | None
         *_checking(report, found),
         *glossary(),
     ]
+
+
+def _chart(report: dict[str, Any]) -> list[Block]:
+    if all(point["upper"] is None for point in report["points"]):
+        return []
+    return [Chart("draw_epsilon", report, "Proven epsilon by round, over all runs")]
 
 
 def _front(report: dict[str, Any], found: Verification, promise: Promise | None) -> list[Block]:

@@ -13,8 +13,8 @@ from dpacct.ledger.record.events import round_to_json
 from dpacct.ledger.report.history import History, RunHistory, read_history
 from dpacct.ledger.report.promise import promise_of
 from dpacct.ledger.report.summary import both, finite, summarize
-from dpacct.report.assumptions import OF_LEDGER
 from dpacct.report.front import risk_to_json
+from dpacct.report.words import LEDGER_ASSUMPTIONS
 from dpacct.rounds import Phase, Schedule
 
 
@@ -24,7 +24,7 @@ def report_of(now: Readings) -> dict[str, Any]:
     return found | {
         "kind": "ledger",
         "risk": risk_to_json(promise_of(now, found)),
-        "assumptions": list(OF_LEDGER),
+        "assumptions": list(LEDGER_ASSUMPTIONS),
         "reporter": software(),
     }
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from dpacct.ledger.readings import Guarantee, Readings
 from dpacct.report.front import Promise
-from dpacct.report.people import risks_of_rounds
+from dpacct.report.risks import risks_of_rounds
 from dpacct.rounds import Adjacency
 
 

@@ -1,7 +1,6 @@
-"""What an attacker can at most find out, in people out of a thousand.
+"""What the best attacker can find out, in people out of a thousand.
 
-Rule 1: every figure is a proven bound, rounded up, and none says more than all of a thousand.
-Rule 2: what the procedure allows is told beside what its promise alone allows, which is more.
+Rule: every figure is a proven bound, rounded up, and at most a thousand.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ from dpacct.risk.measures import guess, precision
 from dpacct.rounds import Schedule
 
 FPRS = (0.001, 0.01, 0.1)
-# Half of those who are suspected, or one of a hundred of them, took part.
+# The shares of suspects who are members.
 PRIORS = (0.5, 0.01)
 EVEN = 0.5
-# With more kinds of rounds attacks take seconds, and the promise has to do.
+# More kinds of rounds take seconds. The bound by epsilon and delta alone is used then.
 MOST_KINDS = 300
 _KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
 class AtRate:
-    """The best attack that accuses wrongly with probability ``fpr``.
+    """The best attack at one false positive rate.
 
     Attributes:
-        fpr: how often somebody is accused who was not there.
-        tpr: bound on how often somebody is who was.
-        right: bound on how often an accusation is right, at each of `PRIORS`.
+        fpr: share of non-members who are accused.
+        tpr: bound on the share of members who are accused.
+        right: bound on the share of accusations that are right, at each of `PRIORS`.
     """
 
     fpr: float
@@ -49,7 +48,7 @@ class Risks:
     """Bounds on all attacks.
 
     Attributes:
-        guess: on being right about one person of whom nothing is known beforehand.
+        guess: on the share of correct guesses at even odds.
         rates: at `FPRS`.
     """
 
@@ -57,7 +56,7 @@ class Risks:
     rates: tuple[AtRate, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """As the JSON of a report has it."""
+        """Return the JSON object of a report."""
         return {
             "prior": EVEN,
             "best_guess": self.guess,
@@ -81,22 +80,22 @@ def _at(fpr: float, tpr: float) -> AtRate:
 
 
 def risks_of_promise(epsilon: float, delta: float) -> Risks:
-    """What anything that keeps a promise allows, whatever it computes.
+    """Return bounds that hold for every mechanism with this epsilon and delta.
 
     Args:
-        epsilon: proven, finite. delta: in (0, 1).
+        epsilon: proven and finite. delta: in (0, 1).
     """
-    whoever = AnyMechanism(epsilon, delta)
-    return Risks(whoever.guess(EVEN), tuple(_at(fpr, whoever.tpr(fpr)) for fpr in FPRS))
+    mechanism = AnyMechanism(epsilon, delta)
+    return Risks(mechanism.guess(EVEN), tuple(_at(fpr, mechanism.tpr(fpr)) for fpr in FPRS))
 
 
 @lru_cache(maxsize=_KEPT)
 def risks_of_rounds(schedule: Schedule, accountant: str) -> Risks | None:
-    """What rounds allow, all of which were fixed in advance; None where that is not known here.
+    """Return bounds for rounds that were fixed in advance, or None if there are none.
 
     Args:
         schedule: at least one round.
-        accountant: the one that proves it.
+        accountant: that proves the bounds.
     """
     if not 0 < len(schedule.distinct()) <= MOST_KINDS:
         return None
@@ -109,12 +108,12 @@ def risks_of_rounds(schedule: Schedule, accountant: str) -> Risks | None:
 
 
 def of_thousand(share: float) -> str:
-    """A share that was computed as people out of a thousand, rounded up; below ten with a tenth."""
+    """Return a computed share as people out of a thousand, rounded up; below ten with a tenth."""
     return _people(1000 * Fraction(share))
 
 
 def chosen_of_thousand(share: float) -> str:
-    """A share that was chosen, as the decimal that it is."""
+    """Return a chosen share, such as a rate, as the decimal that it is."""
     return _people(1000 * Fraction(repr(share)))
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpacct import Poisson, Round, Schedule, risk
-from dpacct.report.people import (
+from dpacct.report.risks import (
     FPRS,
     MOST_KINDS,
     PRIORS,
