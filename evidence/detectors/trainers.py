@@ -195,7 +195,9 @@ def opacus(noise: float, fault: str, *, mode: str = "hooks") -> Shown:
         )
         private, optimizer, loader = made[0], made[1], made[-1]
         loss = made[2] if mode == "ghost" else nn.CrossEntropyLoss()
-        run = ledger.start_run("audit", ROUNDS * Round(noise, Poisson(loader.sample_rate)))
+        run = ledger.start_run(
+            "audit", ROUNDS * Round(noise, Poisson(loader.sample_rate), "zero-out")
+        )
         loader = plug_in.attach_ledger(
             loader, optimizer, run, criterion=loss if mode == "ghost" else None
         )

@@ -66,7 +66,9 @@ def training(
         private, optimizer, loader = made[0], made[1], made[-1]
         ghost = mode == "ghost"
         loss = made[2] if ghost else inner
-        run = ledger.start_run("audit", steps * Round(noise, Poisson(loader.sample_rate)))
+        run = ledger.start_run(
+            "audit", steps * Round(noise, Poisson(loader.sample_rate), "zero-out")
+        )
         given = {"criterion": loss} if ghost and criterion else {}
         loader = plug_in.attach_ledger(loader, optimizer, run, **given)
         if spoil is not None:

@@ -7,13 +7,20 @@ import dpacct.interop.opacus
 engine = PrivacyEngine(accountant="dpacct")
 ```
 
-`attach_ledger` charges what trains to a run of a ledger, step by step, and `audit_loop` tests by
-canaries that it does as charged. Opacus' accountants as peers of ours are another matter:
-`opacus_peers`.
+From then on `PrivacyEngine.make_private` notes which optimizer belongs to which loader. With this
+accountant the steps of both are checked: a step without a batch of its own loader raises.
+
+`attach_ledger` charges training to a run of a ledger, step by step, and `audit_loop` tests by
+canaries that it does as charged. `opacus_peers` asks Opacus' own accountants about our schedules.
 """
 
 from __future__ import annotations
 
+import functools
+import math
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
@@ -21,52 +28,75 @@ from dpacct.errors import Unsupported
 from dpacct.packages import import_opacus
 from dpacct.rounds import Phase, Poisson, Round, Schedule
 
-# Whether Opacus is there is asked before what imports torch, which Opacus brings.
+# Opacus brings torch. Check that it is installed before importing what needs torch.
 _accountants = import_opacus("accountants")
+_engines = import_opacus("privacy_engine")
 
 from dpacct.fl.opacus.audit import audit_loop  # noqa: E402 - see above
 from dpacct.fl.opacus.loader import (  # noqa: E402 - likewise
     LedgerLoader,
     attach_ledger,
+    check_steps,
     refuse_adaptive,
+)
+from dpacct.fl.opacus.steps import (  # noqa: E402 - likewise
+    Steps,
+    check_accumulation,
+    check_precision,
+    is_seeded,
 )
 
 __all__ = ["NAME", "LedgerLoader", "TightAccountant", "attach_ledger", "audit_loop", "register"]
 
-# What `PrivacyEngine` is told.
+# The name for `PrivacyEngine(accountant=...)`.
 NAME = "dpacct"
+# Accountants of Opacus whose history has the same form as ours.
+_SAME_HISTORY = ("rdp", "prv", "gdp")
 
 
 class TightAccountant(_accountants.IAccountant):
-    """An accountant of Opacus whose epsilon is a proven upper bound: Poisson batches, add-remove.
+    """An accountant of Opacus whose epsilon is a proven upper bound for Poisson batches.
+
+    The neighboring relation is zero-out: Opacus makes the sampling rate and the divisor of a step
+    from the number of examples, which is public therefore.
 
     Attributes:
         history: (noise multiplier, sampling rate, steps), as all of Opacus' accountants keep it.
+            Steps without noise, or with noise from a given generator, have noise multiplier 0.
     """
 
     def __init__(self) -> None:
         self.history: list[tuple[float, float, int]] = []
+        self._unchecked: Callable[[], Any] = lambda: None
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
         """Count one step."""
         steps = 0
-        if self.history and self.history[-1][:2] == (noise_multiplier, sample_rate):
+        if self.history and tuple(self.history[-1][:2]) == (noise_multiplier, sample_rate):
             steps = self.history.pop()[2]
         self.history.append((noise_multiplier, sample_rate, steps + 1))
 
     def get_epsilon(self, delta: float, *_: Any, **_settings: Any) -> float:
-        """Proven epsilon of all steps at ``delta``; settings of other accountants change nothing.
+        """Return a proven epsilon of all steps at ``delta``, infinity if a step had no noise.
+
+        Settings of other accountants are ignored.
 
         Raises:
             InvalidParameter: a value out of range.
         """
+        if any(noise == 0 for noise, _, _ in self.history):
+            return math.inf
         plan = self.schedule
         accountant = find_accountant(DEFAULT_ACCOUNTANT)
         return accountant.upper_epsilon(plan, delta) if plan.rounds else 0.0
 
     @property
     def schedule(self) -> Schedule:
-        """The steps as a schedule."""
+        """The steps as a schedule.
+
+        Raises:
+            InvalidParameter: a step had no noise.
+        """
         return Schedule(
             Phase(Round(noise, Poisson(rate)), steps) for noise, rate, steps in self.history
         )
@@ -76,33 +106,77 @@ class TightAccountant(_accountants.IAccountant):
 
     @classmethod
     def mechanism(cls) -> str:
-        """What `PrivacyEngine` calls it."""
+        """Return the name that `PrivacyEngine` knows."""
         return NAME
 
-    def get_optimizer_hook_fn(self, sample_rate: float) -> Any:
-        """What Opacus calls after the noise and before the update.
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over the history of a checkpoint, of this accountant or of Opacus' own.
 
-        The hook raises `Unsupported` where gradients of several batches were added up: an example
-        may be in two of them, and no rate accounts for that; and where the clip norm follows a
-        count of the data, which has a cost of its own.
+        Raises:
+            ValueError: no history is in it, or that of an unknown accountant.
+        """
+        if state_dict and state_dict.get("mechanism") in _SAME_HISTORY:
+            state_dict = {**state_dict, "mechanism": NAME}
+        super().load_state_dict(state_dict)  # pyright: ignore[reportUnknownMemberType]
+
+    def get_optimizer_hook_fn(self, sample_rate: float) -> Any:
+        """Return the hook that Opacus calls after the noise and before the update.
+
+        A loader that `make_private` did not return cannot be checked. Its sampling is the caller's
+        promise: Poisson at this rate, one optimizer, one step for each batch. The hook raises
+        `Unsupported` for a second such optimizer, gradients of several batches, less than float32,
+        and a clip norm that follows a count of the data.
         """
 
         def count(optimizer: Any) -> None:
             refuse_adaptive(optimizer)
-            if optimizer.accumulated_iterations != 1:
-                raise Unsupported(
-                    f"gradients of {optimizer.accumulated_iterations} batches were added up before "
-                    "a step: an example may be in several of them and move the sum by more than "
-                    "the clip norm. Step after each batch; BatchMemoryManager makes it larger."
-                )
-            self.step(noise_multiplier=optimizer.noise_multiplier, sample_rate=sample_rate)
+            if Steps.of(optimizer) is None:
+                check_accumulation(optimizer)
+                check_precision(optimizer, "grad_sample")
+                if self._unchecked() not in (None, optimizer):
+                    raise Unsupported(
+                        "a second optimizer steps, and whether it uses the batches of the first "
+                        "is not known: on the same batch, two steps cost more than two batches. "
+                        "Use one optimizer for all parameters, or an engine for each of them."
+                    )
+                self._unchecked = weakref.ref(optimizer)
+            noise = 0.0 if is_seeded(optimizer) else optimizer.noise_multiplier
+            self.step(noise_multiplier=noise, sample_rate=sample_rate)
 
         return count
 
 
+@functools.cache
 def register() -> None:
-    """Make ``PrivacyEngine(accountant="dpacct")`` known to Opacus; importing this module does."""
+    """Make ``PrivacyEngine(accountant="dpacct")`` known to Opacus. Importing this module does."""
     _accountants.register_accountant(NAME, TightAccountant, force=True)
+    make_private = _engines.PrivacyEngine.make_private
+
+    @functools.wraps(make_private)
+    def noted(engine: Any, **settings: Any) -> Any:
+        ours = isinstance(engine.accountant, TightAccountant)
+        if ours and not settings.get("poisson_sampling", True):
+            raise Unsupported(
+                "poisson_sampling=False: batches that a loader cuts from a list or shuffles are "
+                "not amplified by sampling, and this accountant proves Poisson batches only. Leave "
+                "it out. Where each example is in one batch of an epoch, dpacct.epsilon("
+                "noise_multiplier=..., rounds=epochs, sampling=dpacct.Full(), delta=...) holds."
+            )
+        made = make_private(engine, **settings)
+        optimizer, loader = made[1], made[-1]
+        if loader is not settings["data_loader"]:
+            loader.stated_batch_size = settings["data_loader"].batch_size
+        if ours:
+            loader = check_steps(loader, optimizer)
+            if is_seeded(optimizer):
+                warnings.warn(
+                    "a generator was given: anyone who knows its state can repeat what it draws, "
+                    "so epsilon is infinite. Give none for a private run.",
+                    stacklevel=2,
+                )
+        return (*made[:-1], loader)
+
+    _engines.PrivacyEngine.make_private = noted
 
 
 register()

@@ -92,8 +92,6 @@ class Audited(Grown):
             raise Unsupported("an audit watches one process, and this training has several")
         if self.watch is not None:
             raise Unsupported("an audit watches one optimizer, and this is the second one")
-        if event.charged.adjacency is Adjacency.ZERO_OUT:
-            raise Unsupported("canaries are there or not, and zero-out leaves a place for them")
         replaced = event.charged.adjacency is Adjacency.REPLACE_ONE
         sizes = [parameter.numel() for parameter in optimizer.params]
         self._canaries.aim(sum(sizes), float(optimizer.max_grad_norm), replaced=replaced)

@@ -1,33 +1,36 @@
-"""A loader of Opacus whose batches are charged to a run of a ledger, and the optimizer beside it.
+"""Charge the batches of an Opacus loader to a run of a ledger, and check the optimizer's steps.
 
-Rule 1: a batch is reserved before it is drawn. Where it does not fit, or the plan of the run is at
-its end, the loader ends quietly; batches that were drawn before are still delivered.
+Rule 1: a batch is reserved before it is drawn. The loader ends quietly when a batch does not fit or
+the plan of the run is at its end. Batches drawn before that are still delivered.
 Rule 2: a step is committed after the noise is drawn and before the model changes.
-Rule 3: whatever is not known to be covered by the reservation raises before the model changes.
-Rule 4: a batch without a step stays spent. Nothing is given back: choosing among drawn batches
-would change how they are sampled.
-Rule 5: batches of a private run are drawn by the operating system's randomness, and its noise by a
+Rule 3: a step that the reservation may not cover raises before the model changes.
+Rule 4: a batch without a step stays spent. Choosing among drawn batches would change how they are
+sampled.
+Rule 5: batches of a private run come from the operating system's randomness, and its noise from a
 generator whose whole state comes from there, whatever seeds the program sets.
+Rule 6: under add-remove the rate, the number of batches and the divisor of a step come from a
+public size. Opacus makes them from the number of examples, so without one they reveal that number,
+and the neighboring relation is zero-out.
 
-What Opacus computes between the two (per-example gradients, their norms, the noise in float32) is
-its own, and so is that one optimizer alone learns from the loader.
+What Opacus computes between the two (gradients of examples, their norms, the noise in float32) is
+its own.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
+from dpacct import validate
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsupported
 from dpacct.fl.opacus.canaries import Audited
-from dpacct.fl.opacus.noise import fresh_generator
-from dpacct.fl.opacus.precision import check_precision
-from dpacct.fl.opacus.ranks import Ranks
-from dpacct.fl.opacus.steps import Steps
-from dpacct.fl.privacy.randomness import OperatingSystem, draw_cohort
+from dpacct.fl.opacus.ranks import Ranks, Told
+from dpacct.fl.opacus.steps import Charge, Steps, check_precision
+from dpacct.fl.privacy.randomness import OperatingSystem, draw_cohort, secret_generator
 from dpacct.ledger import Event, Run, Ticket
 from dpacct.packages import import_opacus
 from dpacct.rounds import Adjacency, Poisson, Round, Schedule
@@ -43,41 +46,80 @@ _KNOWN = (
 )
 
 
-class LedgerSampler(_samplers.UniformWithReplacementSampler):
-    """Poisson batches, each reserved before it is drawn.
+class CheckedSampler(_samplers.UniformWithReplacementSampler):
+    """The Poisson batches of a sampler of Opacus, each noted for the step that belongs to it.
+
+    Attributes:
+        inner: the sampler of Opacus.
+    """
+
+    def __init__(self, inner: Any, steps: Steps) -> None:
+        super().__init__(  # pyright: ignore[reportUnknownMemberType]
+            num_samples=getattr(inner, "total_size", inner.num_samples),
+            sample_rate=inner.sample_rate,
+            generator=inner.generator,
+            steps=len(inner),
+        )
+        self.inner, self._steps = inner, steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return _Batches(self._steps, self.draws())
+
+    def draws(self) -> Iterator[tuple[Charge, list[int]]]:
+        """Yield the batches of one pass, each with its reservation."""
+        for rows in self.inner:
+            yield Told(), rows
+
+
+class _Batches:
+    """One pass over a sampler. It counts requests, also those past its end."""
+
+    def __init__(self, steps: Steps, draws: Iterator[tuple[Charge, list[int]]]) -> None:
+        self._steps, self._draws = steps, draws
+        self._number = steps.begin(self)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self
+
+    def __next__(self) -> list[int]:
+        self._steps.requested(self._number)
+        drawn = next(self._draws, None)
+        if drawn is None:
+            self._steps.exhausted = True
+            raise StopIteration
+        self._steps.drawn(*drawn)
+        return drawn[1]
+
+
+class LedgerSampler(CheckedSampler):
+    """Poisson batches, each reserved in a ledger before it is drawn.
+
+    Args:
+        inner: the sampler of Opacus.
+        ranks: the processes that train.
+        event: the charge of one batch.
+        batches: the number of batches in a pass.
 
     Attributes:
         ended: why there are no more batches; None while there are.
     """
 
-    def __init__(self, sampler: Any, ranks: Ranks, event: Event, steps: Steps) -> None:
-        together = isinstance(sampler, _samplers.DistributedUniformWithReplacementSampler)
-        super().__init__(  # pyright: ignore[reportUnknownMemberType]
-            num_samples=sampler.total_size if together else sampler.num_samples,
-            sample_rate=sampler.sample_rate,
-            generator=sampler.generator,
-            steps=len(sampler),
-        )
+    def __init__(self, inner: Any, steps: Steps, ranks: Ranks, event: Event, batches: int) -> None:
+        super().__init__(inner, steps)
+        self.steps = batches
+        self.sample_rate = event.round.sampling_rate
         self.ended: str | None = None
-        self._ranks = ranks
-        self._event = event
-        self._steps = steps
+        self._ranks, self._event = ranks, event
 
-    def __iter__(self) -> Iterator[list[int]]:
-        return _Batches(self, self._steps)
-
-    def draw(self) -> list[int] | None:
-        """The indices of the next batch; None at the end of the budget or of the plan."""
-        if self.ended is not None:
-            return None
-        ticket = self._ranks.reserve(self._reserve)
-        if ticket is None:
-            self.ended = self.ended or "rank 0 has no more batches"
-            return None
+    def draws(self) -> Iterator[tuple[Charge, list[int]]]:
+        """Yield the batches of one pass, until the budget or the plan ends."""
         share = self._ranks.share(self.num_samples)
-        batch = [share[index] for index in self._sample(self._event.round.sampling, len(share))]
-        self._steps.drawn(ticket, batch)
-        return batch
+        for _ in range(self.steps):
+            ticket = None if self.ended else self._ranks.reserve(self._reserve)
+            if ticket is None:
+                self.ended = self.ended or "rank 0 has no more batches"
+                return
+            yield ticket, [share[index] for index in self._sample(len(share))]
 
     def _reserve(self, run: Run) -> Ticket | None:
         if run.plan is not None and run.on_plan and not run.held:
@@ -91,7 +133,8 @@ class LedgerSampler(_samplers.UniformWithReplacementSampler):
         ticket.draw()
         return ticket
 
-    def _sample(self, scheme: Any, examples: int) -> list[int]:
+    def _sample(self, examples: int) -> list[int]:
+        scheme = self._event.round.sampling
         if self._ranks.private:
             return draw_cohort(scheme, examples, OperatingSystem())
         # At most the rate, which the same comparison in float32 exceeds.
@@ -101,37 +144,15 @@ class LedgerSampler(_samplers.UniformWithReplacementSampler):
         return joined.tolist()
 
 
-class _Batches:
-    """One pass over the sampler; it counts how often it is asked, also behind its end."""
-
-    def __init__(self, sampler: LedgerSampler, steps: Steps) -> None:
-        self._sampler = sampler
-        self._steps = steps
-        self._number = steps.begin()
-        self._left = sampler.steps
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return self
-
-    def __next__(self) -> list[int]:
-        self._steps.asked(self._number)
-        found = self._sampler.draw() if self._left else None
-        if found is None:
-            self._steps.exhausted = True
-            raise StopIteration
-        self._left -= 1
-        return found
-
-
-class LedgerLoader(DataLoader[Any]):
-    """The loader that `attach_ledger` returns.
+class CheckedLoader(DataLoader[Any]):
+    """A loader of Opacus whose batches come from a `CheckedSampler`.
 
     Attributes:
-        run: what its batches are charged to; None on ranks that keep no ledger.
-        round: as which each of them is.
+        sample_rate: at which each example is in a batch.
+        stated_batch_size: of the loader that `make_private` was given; None if it had none.
     """
 
-    def __init__(self, loader: Any, sampler: LedgerSampler, run: Run | None, event: Event) -> None:
+    def __init__(self, loader: Any, sampler: CheckedSampler) -> None:
         super().__init__(  # pyright: ignore[reportUnknownMemberType]
             dataset=loader.dataset,
             batch_sampler=sampler,
@@ -145,15 +166,44 @@ class LedgerLoader(DataLoader[Any]):
             prefetch_factor=loader.prefetch_factor,
             persistent_workers=loader.persistent_workers,
         )
-        self.run = run
-        self.round = event.round
         self.sample_rate = sampler.sample_rate
+        self.stated_batch_size: int | None = getattr(loader, "stated_batch_size", None)
+
+
+class LedgerLoader(CheckedLoader):
+    """The loader that `attach_ledger` returns.
+
+    Attributes:
+        run: the run that is charged; None on ranks that keep no ledger.
+        round: the charge of each batch.
+    """
+
+    def __init__(self, loader: Any, sampler: LedgerSampler, run: Run | None, event: Event) -> None:
+        super().__init__(loader, sampler)
+        self.run, self.round = run, event.round
         self._ledger_sampler = sampler
 
     @property
     def ended(self) -> str | None:
-        """Why there are no more batches, in words; None while there are."""
+        """Why there are no more batches; None while there are."""
         return self._ledger_sampler.ended
+
+
+def check_steps(loader: Any, optimizer: Any) -> Any:
+    """Check from now on that each step of an optimizer has a batch of its own, without a ledger.
+
+    Args:
+        loader, optimizer: as `make_private` returned them.
+    Returns:
+        The loader to train from. For optimizers of other kinds than `attach_ledger` knows, the same
+        loader, unchecked.
+    """
+    sampler = loader.batch_sampler
+    if type(optimizer) not in _KNOWN:
+        return loader
+    lead = loader.num_workers * (loader.prefetch_factor or 0)
+    steps = Steps(optimizer, lead, seeded_batches=sampler.generator is not None)
+    return CheckedLoader(loader, CheckedSampler(sampler, steps))
 
 
 def attach_ledger(
@@ -161,6 +211,8 @@ def attach_ledger(
     optimizer: Any,
     run: Run | None,
     *,
+    public_size: int | None = None,
+    batch_size: int | None = None,
     adjacency: Adjacency | str | None = None,
     scheduled_clip: bool = False,
     criterion: Any = None,
@@ -169,9 +221,15 @@ def attach_ledger(
 
     Args:
         loader, optimizer: as `make_private` returned them.
-        run: of the ledger of this data set. A run with a plan ends where the plan does. Where
-            several processes train one model, rank 0 gives the run and the others None.
-        adjacency: the neighboring relation, by example; default that of the plan, else add-remove.
+        run: of the ledger of this data set. The loader ends with the plan of the run, if it has
+            one. If several processes train one model, rank 0 gives the run and the others None.
+        public_size: a public number M that stands for the number of examples. The sampling rate is
+            then batch_size / M, a pass has M / batch_size batches, rounded up, and a step divides
+            by batch_size. Without it all three reveal the number of examples.
+        batch_size: the expected number of examples of a step. Needed with `public_size` only;
+            default that of the loader that `make_private` was given.
+        adjacency: the neighboring relation, by example; default that of the plan, else add-remove
+            with a public size and zero-out without.
         scheduled_clip: the clip norm changes by a schedule that does not depend on the data.
         criterion: that `make_private` returned; an audit of ghost clipping needs it.
     Returns:
@@ -180,8 +238,9 @@ def attach_ledger(
         Unsupported: batches that are no Poisson samples at one rate, an optimizer whose noise or
             clip norm is not that of the round, gradients that several devices hold, or less
             than float32.
-        InvalidParameter: noise from a generator that was given, in a private run; or a plan in
-            which there is no such round. LedgerError: the run is finished.
+        InvalidParameter: noise from a generator that was given, in a private run; a plan in which
+            there is no such round; or add-remove without a public size.
+            LedgerError: the run is finished.
     """
     if run is not None and run.finished:
         raise LedgerError(f"run {run.id} is finished and takes no more rounds.")
@@ -190,20 +249,56 @@ def attach_ledger(
     together = isinstance(optimizer, _optimizers.DistributedDPOptimizer)
     sampler = _check_loader(loader, together=together)
     plan = None if run is None else run.plan
-    relation = Adjacency.parse(adjacency or (plan.adjacency if plan else Adjacency.ADD_REMOVE))
-    round_ = Round(optimizer.noise_multiplier, Poisson(sampler.sample_rate), relation)
+    rate, batches, divisor = sampler.sample_rate, len(sampler), optimizer.expected_batch_size
+    relation = Adjacency.ZERO_OUT
+    if public_size is not None:
+        stated = getattr(loader, "stated_batch_size", None) if batch_size is None else batch_size
+        size = validate.count("public_size", public_size, "the public number of examples")
+        divisor = validate.count("batch_size", stated, "the expected batch of a public size", size)
+        rate, batches = divisor / size, math.ceil(size / divisor)
+        relation = Adjacency.ADD_REMOVE
+    elif batch_size is not None:
+        raise InvalidParameter("batch_size", batch_size, "it is given together with public_size")
+    relation = Adjacency.parse(adjacency or (plan.adjacency if plan else relation))
+    if relation is Adjacency.ADD_REMOVE and public_size is None:
+        rule = "Opacus makes the rate and the divisor of a step from the number of examples"
+        hint = (
+            "State public_size=, or plan zero-out, whose epsilon is the same: "
+            f"Round({optimizer.noise_multiplier:g}, Poisson({rate:g}), 'zero-out')."
+        )
+        raise InvalidParameter("adjacency", "add-remove", rule, hint)
+    round_ = Round(optimizer.noise_multiplier, Poisson(rate), relation)
     _check_plan(plan, round_)
     ranks = Ranks.of(run, together, (round_.noise_multiplier, round_.sampling_rate))
     if ranks.private:
         _check_secrecy(optimizer, sampler)
+    watched = Steps.of(optimizer)
+    if watched is not None:
+        watched.detach()
     lead = loader.num_workers * (loader.prefetch_factor or 0)
-    fresh = fresh_generator if ranks.private and not optimizer.secure_mode else None
-    steps = Steps(optimizer, lead, fresh, scheduled_clip=scheduled_clip)
-    event = Event(round_, details={"clip_norm": float(optimizer.max_grad_norm), "by": "opacus"})
-    charged = LedgerSampler(sampler, ranks, event, steps)
+    steps = Steps(
+        optimizer,
+        lead,
+        _fresh_generator if ranks.private and not optimizer.secure_mode else None,
+        private=ranks.private,
+        seeded_batches=sampler.generator is not None,
+        ledger=True,
+        scheduled_clip=scheduled_clip,
+    )
+    details = {"clip_norm": float(optimizer.max_grad_norm), "by": "opacus"}
+    if public_size is not None:
+        details["public_size"] = public_size
+        optimizer.expected_batch_size = divisor / ranks.size
+    event = Event(round_, details=details)
+    charged = LedgerSampler(sampler, steps, ranks, event, batches)
     if isinstance(loader.dataset, Audited):
         loader.dataset.attach(optimizer, steps, run, event, criterion)
     return LedgerLoader(loader, charged, run, event)
+
+
+def _fresh_generator(optimizer: Any) -> torch.Generator:
+    """Return a generator for one step's noise, on the device of the optimizer's parameters."""
+    return secret_generator(optimizer.params[0].device)
 
 
 def refuse_adaptive(optimizer: Any) -> None:
@@ -232,7 +327,8 @@ def _check_optimizer(optimizer: Any) -> None:
             f"the steps of {kind} cannot be charged: known are flat and per-layer clip norms, "
             "per-example gradients and ghost clipping, in several processes the first of each."
         )
-    if Steps.of(optimizer) is not None:
+    steps = Steps.of(optimizer)
+    if steps is not None and steps.ledger:
         raise Unsupported("the optimizer is attached already; its steps would be charged twice.")
 
 
@@ -244,6 +340,7 @@ def _check_loader(loader: Any, *, together: bool) -> Any:
             "the loader is attached already: a second optimizer would release a second sum of each "
             "batch, which is not charged."
         )
+    sampler = getattr(sampler, "inner", sampler)
     if isinstance(getattr(sampler, "sampler", None), torch.utils.data.WeightedRandomSampler):
         raise Unsupported(
             "the loader samples by weight: an example of more weight is in more batches than the "

@@ -1,289 +1,357 @@
-"""Which step of an optimizer belongs to which batch of its loader.
+"""Match each step of an Opacus optimizer with one batch of its loader.
 
-Rule 1: a step is for one batch, the one that was delivered last, and each batch has at most one.
-Rule 2: a batch that is split for memory has all its parts stepped, in their order, and no other's.
-Rule 3: noise and clip norm at the step are those of the reservation; the sum that is released is no
-longer than the clipped gradients of its examples can make it, and finite.
-What breaks a rule raises before noise is drawn, or at the latest before the model changes.
+Rule 1: a step belongs to the batch delivered last, and a batch has at most one step.
+Rule 2: a batch split for memory has each of its parts stepped once, in order.
+Rule 3: the noise and the clip norm of a step are those that are charged. The released sum is finite
+and no longer than the clipped gradients of its examples can make it.
 
-The loader draws ahead of what it delivers: by ``lead`` batches with workers, by none without.
+A broken rule raises before the model changes. A loader with workers draws ``lead`` batches ahead of
+the one it delivers; without workers it draws none ahead.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
-from dpacct.errors import LedgerError, Unsupported
-from dpacct.fl.opacus.precision import check_precision
+import torch
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-_ATTRIBUTE = "_dpacct_steps"
+from dpacct.errors import InvalidParameter, LedgerError, Unsupported
+
+_EXACT = (torch.float32, torch.float64)
+_PARTS = (
+    "a part of a batch had no step of its own, or two: its gradients would be added to those of "
+    "another batch. Call optimizer.step() once for everything that the loader delivers."
+)
 
 
 class Charge(Protocol):
-    """What the steps need of a `Ticket`."""
+    """The part of a ledger's `Ticket` that a step needs."""
 
-    @property
-    def state(self) -> str:
-        """``committed`` once it is."""
-        ...
-
-    def commit(self) -> None:
-        """Call before the model changes."""
+    def commit(self) -> object:
+        """Record the step. Called after the noise is drawn and before the model changes."""
         ...
 
 
 @dataclass(slots=True)
-class Part:
-    """What is delivered at once: a batch, or a part of one.
+class Batch:
+    """One batch of the loader.
 
     Attributes:
-        ticket: of the batch.
-        rows: numbers of the examples of the batch.
-        last: whether the model changes after it.
-        signaled: whether Opacus said so itself.
+        charge: its reservation.
+        rows: the numbers of its examples.
+        parts: for each part that `BatchMemoryManager` made of it, whether Opacus skips the update.
     """
 
-    ticket: Charge
+    charge: Charge
     rows: Sequence[int]
-    last: bool = True
-    signaled: bool = False
+    parts: list[bool] = field(default_factory=list[bool])
 
 
 class Steps:
-    """The steps of one optimizer; made once, it watches it from then on.
+    """The steps of one optimizer, checked from the moment this is made.
 
     Args:
         optimizer: of Opacus.
-        lead: how many parts a loader draws ahead.
-        fresh_noise: makes the generator of a step's noise; None keeps the optimizer's.
-        scheduled_clip: the clip norm may change between batches.
+        lead: the number of batches or parts that the loader draws ahead.
+        fresh_noise: makes the generator for the noise of a step; None keeps the optimizer's own.
+        private: whether a generator that was put into the optimizer later is rejected.
+        seeded_batches: whether the loader draws from a generator that was given.
+        ledger: whether a ledger is charged. Then noise and clip norm may not fall below the charge,
+            and other optimizers may not step on the batches.
+        scheduled_clip: whether the clip norm may change between batches.
     """
 
     def __init__(
         self,
         optimizer: Any,
         lead: int,
-        fresh_noise: Callable[[Any], Any] | None,
+        fresh_noise: Callable[[Any], Any] | None = None,
         *,
-        scheduled_clip: bool,
+        private: bool = False,
+        seeded_batches: bool = False,
+        ledger: bool = False,
+        scheduled_clip: bool = True,
     ) -> None:
-        self.exhausted = False
-        self._optimizer = optimizer
-        self._lead = lead
-        self._fresh_noise = fresh_noise
+        self.optimizer, self.ledger = optimizer, ledger
+        self._lead, self._fresh_noise, self._private = lead, fresh_noise, private
         self._scheduled_clip = scheduled_clip
-        # Ghost clipping clips with what the model was given; each backward pass begins anew there.
+        # Ghost clipping keeps the norms of the gradients and not the gradients.
         self._ghost = type(optimizer).__name__ == "DPOptimizerFastGradientClipping"
-        self._noise = float(optimizer.noise_multiplier)
-        self._clip = self._clip_now()
-        self._check_layers(self._clip)
-        self._passes = 0
-        self._parts: list[Part] = []
-        self._asked = 0
-        self._stepped = -1
-        self._current: Part | None = None
-        self._examples = 0
-        # How long a sum the examples so far can make.
-        self._reach = 0.0
-        self._mixed = False
-        self._pre_step = optimizer.pre_step
-        self._signal = optimizer.signal_skip_step
-        self._hook = optimizer.step_hook
-        optimizer.pre_step = self._watched_pre_step
-        optimizer.signal_skip_step = self._watched_signal
+        self._generator, self._seeded_batches = optimizer.generator, seeded_batches
+        self._noise, self._clip = float(optimizer.noise_multiplier), _clip_norms(optimizer)
+        self.exhausted = True
+        self.passes = 0
+        # The iterator of the pass that runs. A loop that ends or is left drops it.
+        self._iterator: Callable[[], object] = lambda: None
+        self._batches: list[Batch] = []
+        self._requests = self._stepped = 0
+        self._examples, self._longest_sum = 0, 0.0
+        self._broken = self._committed = False
+        self._kept = optimizer.pre_step, optimizer.signal_skip_step, optimizer.step_hook
+        optimizer.pre_step = self._checked_pre_step
+        optimizer.signal_skip_step = self._noted_signal
         optimizer.attach_step_hook(self._commit)
-        setattr(optimizer, _ATTRIBUTE, self)
+        _WATCHED.add(self)
 
     @staticmethod
     def of(optimizer: Any) -> Steps | None:
-        """The steps of an optimizer that is watched, None for another."""
-        return getattr(optimizer, _ATTRIBUTE, None)
+        """Return the steps of a watched optimizer, None for any other."""
+        return next((steps for steps in _WATCHED if steps.optimizer is optimizer), None)
 
-    def begin(self) -> int:
-        """A new pass over the loader; what was drawn for the one before stays spent."""
-        self._passes += 1
-        self._parts, self._asked, self._stepped = [], 0, -1
-        self.exhausted = False
-        optimizer = self._optimizer
-        # What Opacus kept of parts that were never stepped would be added to the next batch.
-        optimizer._step_skip_queue.clear()  # noqa: SLF001 - it has no other name
-        optimizer._is_last_step_skipped = False  # noqa: SLF001 - likewise
-        for parameter in optimizer.params:
+    @property
+    def seeded(self) -> bool:
+        """Whether the noise or the batches come from a generator that was given."""
+        given = self.optimizer.generator is not None or self._seeded_batches
+        return given and self._fresh_noise is None and not self.optimizer.secure_mode
+
+    def detach(self) -> None:
+        """Leave the optimizer as it was before."""
+        optimizer = self.optimizer
+        optimizer.pre_step, optimizer.signal_skip_step, optimizer.step_hook = self._kept
+        _WATCHED.discard(self)
+
+    @property
+    def in_loop(self) -> bool:
+        """Whether a loop over the loader runs."""
+        return not self.exhausted and self._iterator() is not None
+
+    def begin(self, iterator: object) -> int:
+        """Begin a new pass over the loader. Batches of the last pass without a step stay spent."""
+        self.passes += 1
+        self.exhausted, self._iterator = False, weakref.ref(iterator)
+        self._batches, self._requests, self._stepped = [], 0, 0
+        self._examples, self._longest_sum, self._broken = 0, 0.0, False
+        # Otherwise Opacus adds the parts it kept of an unfinished batch to the next one.
+        self.optimizer._step_skip_queue.clear()  # noqa: SLF001 - it has no public name
+        self.optimizer._is_last_step_skipped = False  # noqa: SLF001 - likewise
+        for parameter in self.optimizer.params:
             parameter.summed_grad = None
-        self._examples, self._mixed = 0, False
-        return self._passes
+        return self.passes
 
-    def asked(self, number: int) -> None:
-        """The loader asks for the next batch of a pass.
+    def requested(self, number: int) -> None:
+        """Note that the loader asks for the next batch of a pass, also past the end.
 
         Raises:
             LedgerError: another pass has begun since.
         """
-        if number != self._passes:
+        if number != self.passes:
             raise LedgerError("another loop over the loader has begun; this one cannot go on.")
-        self._asked += 1
+        self._requests += 1
 
-    def drawn(self, ticket: Charge, rows: Sequence[int]) -> None:
-        """A batch was drawn, of examples of these numbers."""
-        self._parts.append(Part(ticket, rows))
+    def drawn(self, charge: Charge, rows: Sequence[int]) -> None:
+        """Note a batch of examples with these numbers."""
+        if self._batches and any(self._batches[-1].parts[-1:]):
+            self._broken = True
+        self._batches.append(Batch(charge, rows))
 
     def upcoming(self) -> Sequence[int]:
-        """Numbers of the examples of the batch that is to be stepped, from its next part on."""
-        delivered = self._delivered()
-        following = self._stepped + 1
-        index = following if delivered < 0 else delivered - 1
-        if not following <= index < len(self._parts):
+        """Return the numbers of the examples of the next step, from its next part on."""
+        index = self._current()
+        if index < self._stepped or index >= len(self._batches):
             return ()
-        begun = bool(index) and not self._parts[index - 1].last
-        return self._parts[index].rows[self._examples * begun :]
+        return self._batches[index].rows[self._examples if self._batches[index].parts else 0 :]
 
-    def _watched_signal(self, do_skip: bool = True) -> None:  # noqa: FBT001, FBT002 - Opacus' own
-        self._signal(do_skip)
-        if not self._parts:
-            return
-        part = self._parts[-1]
-        if part.signaled:
-            part = Part(part.ticket, part.rows)
-            self._parts.append(part)
-        part.last, part.signaled = not do_skip, True
+    def _noted_signal(self, do_skip: bool = True) -> None:  # noqa: FBT001, FBT002 - Opacus' own
+        """`BatchMemoryManager` calls it once for each part that it draws."""
+        self._kept[1](do_skip)
+        if self._batches:
+            self._batches[-1].parts.append(do_skip)
 
-    def _delivered(self) -> int:
-        """How many parts were delivered, at least; -1 where that is not known."""
-        if any(part.signaled for part in self._parts[-1:]):
-            return -1 if self.exhausted and self._lead else len(self._parts) - self._lead
-        return min(self._asked - self._lead, len(self._parts))
+    def _current(self) -> int:
+        """The index of the batch that was delivered last; -1 before the first one."""
+        if not any(batch.parts for batch in self._batches[self._stepped :]):
+            return min(self._requests - self._lead, len(self._batches)) - 1
+        # Opacus' queue holds the parts that were drawn and not yet stepped: the delivered one, and
+        # those that workers drew ahead of it until the loader's end.
+        waiting = len(self.optimizer._step_skip_queue)  # noqa: SLF001 - it has no public name
+        known = waiting == self._lead + 1 or (self.exhausted and 0 < waiting <= self._lead)
+        return self._stepped if known else -1
 
-    def _watched_pre_step(self, *words: Any, **named: Any) -> Any:
-        if self._mixed:
-            raise LedgerError(_OTHER_PART)
-        part = self._current = self._next_part()
-        # Until all went well: what was summed of a batch that is split is then not to be used.
-        self._mixed = part.signaled
+    def _checked_pre_step(self, *words: Any, **named: Any) -> Any:
+        index = self._current()
+        parts = self._batches[index].parts if 0 <= index < len(self._batches) else []
+        split = any(batch.parts for batch in self._batches)
+        if self._broken or (split and index < 0):
+            self._broken = True
+            raise LedgerError(_PARTS)
+        if not self._stepped <= index < len(self._batches):
+            raise LedgerError(
+                "a step without a batch: each batch of the attached loader has one step, of the "
+                "optimizer that it was made for."
+            )
+        if not parts:
+            self._stepped, self._examples, self._longest_sum = index, 0, 0.0
+        # Until the step is done: the sum of a batch that is split is unusable after an error.
+        self._broken = bool(parts)
         self._check_settings()
-        self._check_examples(part)
+        self._check_examples(self._batches[index])
         if self._fresh_noise is not None:
-            self._optimizer.generator = self._fresh_noise(self._optimizer)
-        done = self._pre_step(*words, **named)
-        if done and part.ticket.state != "committed":
+            self._generator = self.optimizer.generator = self._fresh_noise(self.optimizer)
+        self._committed = False
+        done = self._kept[0](*words, **named)
+        if done and not self._committed:
             raise LedgerError("the step was not charged: its hook was replaced, nothing is done.")
-        if done != part.last:
-            self._mixed = True
-            raise LedgerError(_OTHER_PART)
-        self._mixed = False
+        self._broken = False
         return done
 
-    def _next_part(self) -> Part:
-        """The part that a step is for."""
-        delivered = self._delivered()
-        following = self._stepped + 1
-        index = following if delivered < 0 else delivered - 1
-        if not following <= index < len(self._parts):
-            raise LedgerError(
-                "a step without a batch: each batch of the attached loader has one, and no other."
-            )
-        part = self._parts[index]
-        before = self._parts[index - 1] if index else part
-        if part.signaled and (
-            index > following or not (before.last or before.ticket is part.ticket)
-        ):
-            self._mixed = True
-            raise LedgerError(_OTHER_PART)
-        self._stepped = index
-        return part
-
-    def _check_examples(self, part: Part) -> None:
-        """The gradients are those of one backward pass, on no more examples than were drawn."""
-        optimizer = self._optimizer
-        if optimizer.accumulated_iterations != 1:
-            raise Unsupported(
-                f"gradients of {optimizer.accumulated_iterations} batches were added up: an "
-                "example may be in several and move the sum by more than the clip norm. Step after "
-                "each batch; BatchMemoryManager makes batches larger."
-            )
-        # Ghost clipping keeps the norms of the gradients and not the gradients.
-        kept = "_norm_sample" if self._ghost else "grad_sample"
-        check_precision(optimizer, kept)
-        found: Any = getattr(optimizer.params[0], kept)
-        first = self._stepped == 0 or self._parts[self._stepped - 1].last
-        self._examples *= not first
-        held = cast("list[Any]", found) if isinstance(found, list) else [found]
-        self._examples += sum(map(len, held))
-        # Opacus can put one made-up example into an empty batch.
-        self._reach = self._reach * (not first) + self._reach_of(held)
-        if self._examples > max(len(part.rows), 1):
-            raise LedgerError(
-                f"the gradients are of {self._examples} examples and the batch has "
-                f"{len(part.rows)}: a step is for the batch that the loader delivered, as it is."
-            )
-
-    def _reach_of(self, held: list[Any]) -> float:
-        if not self._ghost:
-            return sum(map(len, held)) * self._clip[0]
-        squared: Any = sum(p._norm_sample.double() ** 2 for p in self._optimizer.params)  # noqa: SLF001 - ghost clipping's
-        return float(squared.sqrt().clamp(max=self._clip[0]).sum())
-
-    def _check_sum(self) -> None:
-        """What the model or the data made of the clip norm, as far as the sum shows it."""
-        squared: Any = sum(p.summed_grad.double().square().sum() for p in self._optimizer.params)
-        length = float(squared) ** 0.5
-        # Opacus rounds to float32 and less.
-        if not length <= 1.01 * self._reach + 1e-6 * self._clip[0]:
-            raise LedgerError(
-                f"the sum of the gradients has norm {length:g}, and its examples make at most "
-                f"{self._reach:g} at clip norm {self._clip[0]:g}: gradients that are not finite, "
-                "or, with ghost clipping, a model that clips to another norm."
-            )
-
-    @staticmethod
-    def _check_layers(clip: tuple[float, ...]) -> None:
-        whole, *layers = clip
-        together = sum(layer**2 for layer in layers) ** 0.5
-        if not together <= whole * (1 + 1e-6):
-            raise Unsupported(
-                f"the clip norms of the layers are {together:g} together, and the noise is for "
-                f"{whole:g}."
-            )
-
     def _check_settings(self) -> None:
-        if hasattr(self._optimizer, "_adjusted_noise_multiplier"):
+        optimizer = self.optimizer
+        if self._private and optimizer.generator is not self._generator:
+            rule = "anyone who knows the state of a given generator can compute the noise"
+            hint = "Start the run with private=False to repeat its noise."
+            raise InvalidParameter("generator", "replaced", rule, hint)
+        if hasattr(optimizer, "_adjusted_noise_multiplier"):
             raise Unsupported("the noise is adjusted for an adaptive clip norm, uncharged.")
-        noise = float(self._optimizer.noise_multiplier)
+        clip = _clip_norms(optimizer)
+        if clip != self._clip:
+            if self._ghost or not self._scheduled_clip or self._examples:
+                raise Unsupported(
+                    f"the clip norm was {self._clip[0]:g} and is {clip[0]:g}. A clip norm that "
+                    "depends on the data has a cost of its own. If it does not, attach with "
+                    "scheduled_clip=True (not with ghost clipping, nor within a batch)."
+                )
+            self._clip = clip
+        if not self.ledger:
+            return
+        noise = float(optimizer.noise_multiplier)
         if not noise >= self._noise:
             raise Unsupported(
                 f"noise multiplier {noise:g} is less than {self._noise:g}, which is charged; "
                 "attach the optimizer with the least noise that it will have."
             )
-        clip = self._clip_now()
-        if clip == self._clip:
-            return
-        first = self._stepped == 0 or self._parts[self._stepped - 1].last
-        if self._ghost or not self._scheduled_clip or not first:
-            raise Unsupported(
-                f"the clip norm was {self._clip[0]:g} and is {clip[0]:g}; if it depends on the "
-                "data, that has a cost, and if not, attach with scheduled_clip=True (never with "
-                "ghost clipping, nor within a batch)."
-            )
-        self._check_layers(clip)
-        self._clip = clip
 
-    def _clip_now(self) -> tuple[float, ...]:
-        layers = getattr(self._optimizer, "max_grad_norms", ())
-        return (float(self._optimizer.max_grad_norm), *map(float, layers))
+    def _check_examples(self, batch: Batch) -> None:
+        """Check that the gradients are of one backward pass, on no more examples than drawn."""
+        optimizer = self.optimizer
+        check_accumulation(optimizer)
+        kept = "_norm_sample" if self._ghost else "grad_sample"
+        check_precision(optimizer, kept)
+        held: Any = getattr(optimizer.params[0], kept)
+        rows = sum(map(len, cast("list[Any]", held))) if isinstance(held, list) else len(held)
+        self._examples += rows
+        longest = rows * self._clip[0]
+        if self._ghost:
+            norms: Any = sum(p._norm_sample.double() ** 2 for p in optimizer.params)  # noqa: SLF001 - ghost clipping's
+            longest = float(norms.sqrt().clamp(max=self._clip[0]).sum())
+        self._longest_sum += longest
+        # Opacus can put one synthetic example into an empty batch.
+        if self._examples > max(len(batch.rows), 1):
+            raise LedgerError(
+                f"the gradients are of {self._examples} examples and the batch has "
+                f"{len(batch.rows)}: a step is for the batch that the loader delivered, as it is."
+            )
 
     def _commit(self, optimizer: Any) -> None:
-        """Behind the noise, before the update."""
-        part = self._current
-        if part is None or not part.last:
-            raise LedgerError(_OTHER_PART)
-        self._check_sum()
-        part.ticket.commit()
-        if self._hook is not None:
-            self._hook(optimizer)
+        """Opacus calls it once for each batch, after the noise and before the update."""
+        batch = self._batches[self._stepped]
+        if any(batch.parts[-1:]):
+            raise LedgerError(_PARTS)
+        squared: Any = sum(p.summed_grad.double().square().sum() for p in optimizer.params)
+        length, longest = float(squared) ** 0.5, self._longest_sum
+        # Opacus rounds to float32.
+        if not length <= 1.01 * longest + 1e-6 * self._clip[0]:
+            raise LedgerError(
+                f"the sum of the gradients has norm {length:g}, and its examples make at most "
+                f"{longest:g} at clip norm {self._clip[0]:g}: gradients that are not finite, "
+                "or, with ghost clipping, a model that clips to another norm."
+            )
+        batch.charge.commit()
+        if self._kept[2] is not None:
+            self._kept[2](optimizer)
+        self._stepped += 1
+        self._examples, self._longest_sum = 0, 0.0
+        self._committed = True
 
 
-_OTHER_PART = (
-    "a part of a batch had no step of its own, or two: its gradients would be added to those of "
-    "another batch. Call optimizer.step() once for everything that the loader delivers."
-)
+def is_seeded(optimizer: Any) -> bool:
+    """Return whether the noise or the batches of an optimizer can be repeated from a generator."""
+    steps = Steps.of(optimizer)
+    if steps is not None:
+        return steps.seeded
+    return optimizer.generator is not None and not optimizer.secure_mode
+
+
+def check_accumulation(optimizer: Any) -> None:
+    """Reject gradients of several batches that were added up before a step.
+
+    Raises:
+        Unsupported: there are several.
+    """
+    if optimizer.accumulated_iterations != 1:
+        raise Unsupported(
+            f"gradients of {optimizer.accumulated_iterations} batches were added up: an example "
+            "may be in several and move the sum by more than the clip norm. Step after each "
+            "batch; BatchMemoryManager makes batches larger."
+        )
+
+
+def check_precision(optimizer: Any, kept: str | None = None) -> None:
+    """Reject parameters, gradients or norms of examples, and noise of less than float32.
+
+    With eight bits of a number, rounded norms and factors let an example count for 1.005 clip norms
+    and more, and a sum is rounded to steps that may be longer than the clip norm.
+
+    Args:
+        optimizer: of Opacus.
+        kept: the attribute by which its parameters keep what belongs to single examples.
+    Raises:
+        Unsupported: there are some.
+    """
+    for parameter in optimizer.params:
+        found: Any = None if kept is None else getattr(parameter, kept, None)
+        values = cast("list[Any]", found) if isinstance(found, list) else [found]
+        for value in (parameter, *values):
+            if isinstance(value, Tensor) and value.dtype not in _EXACT:
+                raise Unsupported(
+                    f"parameters or gradients of examples are {value.dtype}: rounded so, an "
+                    "example moves the sum by more than the clip norm. Train in float32, without "
+                    "autocast"
+                )
+    if optimizer.secure_mode and torch.get_default_dtype() not in _EXACT:
+        raise Unsupported(
+            f"the noise of secure_mode has torch's default dtype, {torch.get_default_dtype()}"
+        )
+
+
+def _clip_norms(optimizer: Any) -> tuple[float, ...]:
+    """Return the clip norm of the noise, and those of the layers if there are some.
+
+    Raises:
+        Unsupported: the layers together exceed the norm that the noise is for.
+    """
+    whole, layers = float(optimizer.max_grad_norm), getattr(optimizer, "max_grad_norms", ())
+    together = sum(float(layer) ** 2 for layer in layers) ** 0.5
+    if not together <= whole * (1 + 1e-6):
+        raise Unsupported(
+            f"the clip norms of the layers are {together:g} together, and the noise is for "
+            f"{whole:g}."
+        )
+    return (whole, *map(float, layers))
+
+
+_WATCHED: weakref.WeakSet[Steps] = weakref.WeakSet()
+
+
+def _check_stranger(optimizer: Any, *_: Any) -> None:
+    """Called by torch before any optimizer's step: reject a second release of a charged batch."""
+    watched = list(_WATCHED)
+    if not any(steps.ledger and steps.in_loop for steps in watched) or any(
+        steps.optimizer.original_optimizer is optimizer for steps in watched
+    ):
+        return
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    kept = [getattr(p, name, None) for p in parameters for name in ("grad_sample", "_norm_sample")]
+    if any(value is not None for value in kept):
+        raise Unsupported(
+            "a second private optimizer steps while a loop over an attached loader runs. What it "
+            "learns from those batches is not charged. Put its parameters into the attached "
+            "optimizer, or train it after the loop, from a loader of its own."
+        )
+
+
+register_optimizer_step_pre_hook(_check_stranger)
