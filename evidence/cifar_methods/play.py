@@ -3,7 +3,7 @@
 ``python -m evidence.cifar_methods.play FOLDER [--only ROLE]
 [--models MODELS]``. FOLDER holds CIFAR-10; MODELS gets the weights that `pictures` looks at. 500
 clients of 100 images each, Poisson cohorts at rate 0.1, 40 rounds, one local epoch in batches of
-25, a network of 10986 weights, epsilon 8 at delta = 1/500, add-remove a client. Runs have a role:
+25, a network of 10986 weights, epsilon 8 at delta = 1/500, zero-out a client. Runs have a role:
 "grid" (tuning, on a partition of its own), "main" (partitions 0.1 and 0.6), "ablation" (parts
 of DP-FedPGN), "time" (all methods in turn in one process); "replaced" is a main run with
 the clip norm of DP-FedAvg, played again with the one of the grid below.

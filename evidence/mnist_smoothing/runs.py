@@ -2,7 +2,7 @@
 
 Logistic regression (784 x 10 and a bias) on 50000 training images shared evenly, accuracy on the
 10000 test images. Uniform cohorts of 50 out of 1000 clients (replace-one), or Poisson cohorts at
-rate 0.05 out of 500 clients (add-remove); 30 rounds, 5 epochs, batch 10, rate 0.1 decaying by 0.99
+rate 0.05 out of 500 clients (zero-out); 30 rounds, 5 epochs, batch 10, rate 0.1 decaying by 0.99
 a round, weight decay 4e-5, clip norm 0.4, server rate 1, delta = N^-1.1. Every run is private (no
 seed); run r deals the images out with seed r.
 """

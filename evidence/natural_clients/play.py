@@ -2,7 +2,7 @@
 
 ``python -m evidence.natural_clients.play FOLDER [--part I/N] [--only STAGE]`` with
 ``femnist_writers.npz`` and ``shakespeare_roles.json`` in the folder. Client-level privacy,
-add-remove a client, Poisson cohorts, delta = N^-1.1; noise calibrated to the same proven epsilon
+zero-out a client, Poisson cohorts, delta = N^-1.1; noise calibrated to the same proven epsilon
 for every method of a row (no seed: each run is private, and none of them repeats). On Shakespeare
 runs of one number share starting weights, so methods are paired; on FEMNIST they share nothing but
 weights of zero, so an error is that of two samples.
