@@ -119,6 +119,8 @@ def meant_value(text: str, rule: str) -> str:
     _, listed, words = rule.partition("one of ")
     choices = [word.strip() for word in words.split(",")] if listed else []
     same = [choice for choice in choices if _bare(choice) == _bare(text)]
+    # fedavg is dp-fedavg before it is fedavg-smoothed.
+    same += [choice for choice in choices if choice == f"dp-{text.lower()}"]
     begun = [choice for choice in choices if len(text) > 2 and choice.startswith(text.lower())]
     found = next(iter([*same, *begun]), "") or near(text, choices)
     return f"Did you mean {found}?" if found else ""

@@ -64,6 +64,7 @@ EVERYWHERE = {"numpy", "scipy"}
 ONLY = {
     "torch": {"fl"},
     "sklearn": {"fl"},
+    "pandas": {"fl"},
     "dp_accounting": {"interop"},
     "opacus": {"interop"},
     "flwr": {"fl", "interop"},

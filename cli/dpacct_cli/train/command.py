@@ -31,6 +31,8 @@ def train(
     data: own.Data = None,
     data_dir: own.DataDir = None,
     label: own.Label = None,
+    owner: own.Owner = None,
+    classes: own.Classes = None,
     clients: options.ClientsOnly = None,
     partition: own.Partition = None,
     hold_out: own.HoldOut = None,

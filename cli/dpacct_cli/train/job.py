@@ -67,6 +67,11 @@ class Job:
     vectorize: bool | Literal["auto"]
     secure_noise: bool
 
+    @property
+    def simulated(self) -> bool:
+        """Whether the clients are simulated (a rule of `dpacct.fl.data.partitions`)."""
+        return isinstance(self.clients, PartitionedClients) and self.clients.simulated
+
 
 def build_job(settings: Settings, terms: Terms | None = None) -> Job:
     """Read the data, deal them out, build model and method.
@@ -131,6 +136,13 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
     )
 
 
+_OF_TABLES = {
+    "label": "its labels are known",
+    "owner": "its owners are known",
+    "classes": "its classes are known",
+}
+
+
 def read_data(settings: Settings) -> Dataset:
     """The data set that the settings name.
 
@@ -139,26 +151,29 @@ def read_data(settings: Settings) -> Dataset:
     """
     name = settings.values["data"]
     options = dict(settings.data_options)
-    first = options.pop("num_train", None)
     if is_table(name):
-        dataset = load_table(name, _schema(settings, options))
-    else:
-        if settings.get("label") is not None:
-            raise conflict("--label", f"--data {name}", "its labels are known")
-        if name in DATASETS:
-            known = [key for key in inspect.signature(DATASETS[name]).parameters if key != "folder"]
-            _check_data_options(options, known, name)
-        else:
-            _check_data_options(options, [], name)
-        dataset = load(name, settings.get("data_dir"), **options)
+        return load_table(name, _schema(settings, options))
+    first = options.pop("num_train", None)
+    for key, why in _OF_TABLES.items():
+        if settings.get(key) is not None:
+            raise conflict(option(key), f"--data {name}", why)
+    known = ["num_train"]
+    if name in DATASETS:
+        known += [key for key in inspect.signature(DATASETS[name]).parameters if key != "folder"]
+    _check_data_options(options, known, name)
+    dataset = load(name, settings.get("data_dir"), **options)
     return dataset if first is None else dataset.first(first)
 
 
 def _schema(settings: Settings, options: dict[str, Any]) -> TableSchema:
     known = [item.name for item in fields(TableSchema)]
     _check_data_options(options, known, Path(settings.values["data"]).name)
-    if settings.get("label") is not None:
-        options["label"] = settings.get("label")
+    for key in ("label", "owner"):
+        if settings.get(key) is not None:
+            options[key] = settings.get(key)
+    classes = settings.get("classes")
+    if classes is not None:
+        options["classes"] = [word.strip() for word in classes.split(",")]
     for key in ("numeric", "categorical"):
         if not isinstance(options.get(key, {}), dict):
             raise InvalidParameter("data_options", key, "it is a table from column to values")
@@ -173,15 +188,14 @@ def _schema(settings: Settings, options: dict[str, Any]) -> TableSchema:
 def _check_data_options(options: Mapping[str, Any], known: list[str], name: str) -> None:
     for key in options:
         if key not in known:
-            listed = ", ".join([*known, "num_train"])
-            rule = f"{name} can be read with {listed}"
+            rule = f"{name} can be read with {', '.join(known)}"
             raise InvalidParameter("data_options", key, rule)
 
 
 def _people(
     settings: Settings, dataset: Dataset, seed: int, device: Device
 ) -> tuple[PartitionedClients, PartitionedClients | None]:
-    """The clients of a run, and those who take no part."""
+    """Return the clients of a run, and those held out."""
     partition = _partition(settings, dataset, seed)
     share = settings.get("hold_out")
     if share is None:

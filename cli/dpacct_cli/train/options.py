@@ -92,13 +92,32 @@ Label = Annotated[
         panel=DATA_AND_MODEL,
     ),
 ]
+Owner = Annotated[
+    Text,
+    option(
+        "--owner",
+        metavar="COLUMN",
+        help="Column of FILE.csv with the person a row belongs to; each person is a client.",
+        panel=DATA_AND_MODEL,
+    ),
+]
+Classes = Annotated[
+    Text,
+    option(
+        "--classes",
+        metavar="A,B,...",
+        help="The labels of FILE.csv, public. Default those that occur, which is not protected.",
+        panel=DATA_AND_MODEL,
+    ),
+]
 Partition = Annotated[
     Text,
     option(
         "--partition",
         metavar="iid|dirichlet:A|natural",
-        help="Who holds which example: dealt out evenly, with label ratios drawn from "
-        "Dirichlet(A), or by the writers, roles or owners that the data name.",
+        help="Clients of the run: simulated ones, by dealing out examples evenly or with label "
+        "ratios drawn from Dirichlet(A); or the writers, roles or owners that the data name "
+        "(default with --owner).",
         panel=DATA_AND_MODEL,
     ),
 ]
@@ -107,8 +126,8 @@ HoldOut = Annotated[
     option(
         "--hold-out",
         metavar="S",
-        help="Share of the clients, drawn at random, that take no part: whom dpacct attack "
-        "compares with the others.",
+        help="Fraction of clients held out as non-members for dpacct attack, chosen by a hash of "
+        "each client's identity.",
         panel=DATA_AND_MODEL,
     ),
 ]

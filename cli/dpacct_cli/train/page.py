@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from dpacct_cli.train.run import Outcome
 
 
+# Rule 4 of `dpacct.fl.data.partitions`.
+SIMULATED = (
+    "The clients are a simulation: the examples were dealt out to them, and one example less moves "
+    "others. Epsilon holds for a simulated client, not for the person behind an example."
+)
+
+
 def data(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> dict[str, Any]:
     """The keys of --json."""
     spent = outcome.epsilon
@@ -40,6 +47,8 @@ def data(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> dic
         "sampling_rate": job.sampling.sampling_rate,
         "adjacency": job.adjacency or str(job.sampling.default_adjacency),
         "test_accuracy": outcome.accuracy,
+        "test_data": job.dataset.test_data,
+        "label_set": job.dataset.label_set,
         "seconds": outcome.seconds,
         "ledger": str(files.ledger),
         "private": private,
@@ -47,6 +56,7 @@ def data(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> dic
         "stopped_because": outcome.stopped_because,
         f"{job.unit}s": len(job.clients),
         "partition": settings.get("partition"),
+        "simulated_clients": job.simulated,
         "unit": job.unit,
         "server": settings.get("server"),
         "model_file": str(files.model),
@@ -64,12 +74,12 @@ def page(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> Pag
     plan = max(outcome.rounds, 1) * Round(outcome.noise_multiplier, job.sampling, job.adjacency)
     z = noise(outcome.noise_multiplier)
     dealt = settings.get("partition")
-    held, who = ("no client holds", f"clients ({dealt})") if dealt else ("are held out", "examples")
+    who = f"{'simulated ' if job.simulated else ''}clients ({dealt})" if dealt else "examples"
     rows = [
         Row(
             "test accuracy",
             down(outcome.accuracy, 4),
-            f"of {len(job.tested):,} examples that {held}",
+            on_test_data(len(job.tested), job.dataset.test_data),
         ),
         spent,
         *mechanism.rows(plan),
@@ -83,11 +93,21 @@ def page(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> Pag
         Row("model", str(files.model)),
         Row("report", str(files.report), "  one line a round; unprotected_... in it: not private"),
     ]  # fmt: skip
+    if job.dataset.label_set == "unprotected":
+        told = "the classes are read off the data, and epsilon does not cover them: say --classes"
+        rows.insert(2, Row("label set", "unprotected", told))
     if outcome.stopped_because is not None:
         rows.insert(2, Row("stopped early", outcome.stopped_because))
     note = mechanism.delta_note(outcome.epsilon.delta, len(job.clients))
     closing = f"dpacct ledger show {shlex.quote(str(files.ledger))} lists what was spent."
-    return Page(rows, closing=closing, note=note)
+    return Page(rows, closing=closing, note=note, remarks=[SIMULATED] if job.simulated else [])
+
+
+def on_test_data(count: int, test_data: str) -> str:
+    """Return the words beside an accuracy: the examples it was computed on, and what that costs."""
+    if test_data == "public":
+        return f"on {count:,} public test examples"
+    return f"on {count:,} private examples, without noise: epsilon does not cover it"
 
 
 def two_budgets(ledger: Path, others: list[Path]) -> str:

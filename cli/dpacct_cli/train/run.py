@@ -144,16 +144,20 @@ def train(run: Federation, job: Job, files: RunFiles, style: Style, eval_every: 
     """
     started = time.perf_counter()
     target = None if job.budget is None else job.budget.epsilon
+    tested = {"test_data": job.dataset.test_data}
     accuracy: float | None = None
     judged = -1
     try:
-        with _orderly_stop() as stopping, bar(style, run.round, run.rounds, target) as advance:
+        with (
+            _orderly_stop() as stopping,
+            bar(style, run.round, run.rounds, target, test_data=job.dataset.test_data) as advance,
+        ):
             for report in run:
                 if report.round % eval_every == 0 or report.round == run.rounds:
                     accuracy, judged = _accuracy(run, job), report.round
-                    _append(files.report, report, accuracy)
+                    _append(files.report, report, {"test_accuracy": accuracy, **tested})
                 else:
-                    _append(files.report, report, None)
+                    _append(files.report, report, {"test_accuracy": None, **tested})
                 advance(report, accuracy)
                 # The last round ends by itself, and with it the run in the ledger.
                 if stopping() and report.round < run.rounds:
@@ -183,9 +187,9 @@ def _accuracy(run: Federation, job: Job) -> float:
     return evaluate(run.model, cross_entropy, job.tested).accuracy
 
 
-def _append(file: Path, report: Report, accuracy: float | None) -> None:
+def _append(file: Path, report: Report, tested: dict[str, Any]) -> None:
     row = {key: _plain(value) for key, value in report.to_dict().items()}
-    row["test_accuracy"] = accuracy
+    row |= tested
     try:
         with file.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(row, allow_nan=False) + "\n")

@@ -25,6 +25,8 @@ KEYS = (
     "data",
     "data_dir",
     "label",
+    "owner",
+    "classes",
     "clients",
     "partition",
     "hold_out",
@@ -184,7 +186,11 @@ def combine(
     single.refuse(examples, words, written, preset)
     data = words.get("data") or written.get("data") or published.get("data") or DEFAULT_DATA
     common, usual = (COMMON, DEFAULTS) if not examples else (single.COMMON, single.DEFAULTS)
-    merged = merge(common, usual.get(data, {}), published, written, words)
+    # The owners of rows are the natural clients. Dealing the rows of one person to several clients
+    # has to be asked for.
+    owned = words.get("owner") or written.get("owner") or tables[1].get("owner")
+    by_owner: Values = {"partition": "natural"} if owned and not examples else {}
+    merged = merge(common, usual.get(data, {}), by_owner, published, written, words)
     method_options |= tables[0] | _assigned(assignments, "--set")
     server_options = tables[2] | _assigned(server, "--server-set")
     if server_options and not merged.get("server"):

@@ -49,13 +49,13 @@ def test_help_explains_every_option(dpacct: Any) -> None:
 
 
 def test_what_was_found_stands_beside_what_is_proven(dpacct: Any, trained: Any) -> None:
-    assert (trained["clients"], trained["private"]) == (24, True)
+    assert (trained["clients"], trained["private"]) == (25, True)
     data = dpacct(f"attack {CHECKPOINT} --json").json
     assert (data["private"], data["held_out_at_random"], data["rounds"]) == (True, True, 3)
     plan = 3 * library.Round(trained["noise_multiplier"], library.Full())
     by_client, by_example = data["attacks"]
     assert (by_client["unit"], by_example["unit"]) == ("client", "example")
-    assert (by_client["members"], by_client["nonmembers"]) == (24, 16)
+    assert (by_client["members"], by_client["nonmembers"]) == (25, 15)
     assert by_example["members"] + by_example["nonmembers"] == 1437
     for found in data["attacks"]:
         assert found["attack"] == "loss threshold"
@@ -73,7 +73,7 @@ def test_people_read_the_same(dpacct: Any, trained: Any) -> None:
     text = dpacct(f"attack {CHECKPOINT} --fpr 0.1").text
     data = dpacct(f"attack {CHECKPOINT} --fpr 0.1 --json").json
     assert text.split()[0] == "AUC"
-    assert "24 members, 16 others" in text
+    assert "25 members, 15 others" in text
     assert "of clients whom --hold-out kept out of the run" in text
     assert "TPR at FPR 0.1" in text
     assert "on average over trainings" in text
@@ -230,7 +230,7 @@ def test_checkpoints_of_other_models_are_refused(dpacct: Any, trained: Any, fold
     content = json.loads(settings.read_text(encoding="utf-8"))
     for change, told in (
         ({"model": "cnn-small"}, "650 parameters"),
-        ({"clients": "50"}, "24 clients"),
+        ({"clients": "50"}, "25 clients"),
     ):
         settings.write_text(json.dumps(content | change), encoding="utf-8")
         ran = dpacct(f"attack {CHECKPOINT}")

@@ -53,6 +53,8 @@ KEYS = [
     "sampling_rate",
     "adjacency",
     "test_accuracy",
+    "test_data",
+    "label_set",
     "seconds",
     "ledger",
 ]
@@ -113,7 +115,7 @@ def test_a_run_without_typed_options_learns(dpacct: Any) -> None:
 def test_a_person_reads_accuracy_budget_and_files(dpacct: Any) -> None:
     ran = dpacct(SMALL)
     lines = [line for line in ran.text.splitlines() if line.strip()]
-    assert re.match(r"  test accuracy +0\.\d+ +of 360 examples that no client holds$", lines[0])
+    assert re.match(r"  test accuracy +0\.\d+ +on 360 public test examples$", lines[0])
     assert re.match(r"  epsilon .*proven .*achieved +at delta 0\.0371 \(20\^-1\.1\)$", lines[1])
     assert "3 rounds, Poisson sampling at rate 0.5, add-remove a client" in lines[2]
     for name in ("  digits.ledger", "dp-fedavg-digits.model.pt", ".report.jsonl"):
@@ -203,10 +205,39 @@ def write_people(folder: Path) -> None:
 def test_a_table_of_ones_own_by_owner(dpacct: Any, folder: Path) -> None:
     write_people(folder)
     words = "train dp-fedavg --data people.csv --label answer --config people.toml --json"
-    data = dpacct(words, "--partition natural --rounds 2 --noise 2").json
-    assert (data["data"], data["clients"]) == ("people", 9)
+    data = dpacct(words, "--rounds 2 --noise 2").json
+    # The other two of nine people are test data.
+    assert (data["data"], data["clients"], data["partition"]) == ("people", 7, "natural")
+    assert (data["simulated_clients"], data["test_data"]) == (False, "unprotected")
+    assert data["label_set"] == "unprotected"
+    assert {row["test_data"] for row in report(data["report"])} == {"unprotected"}
     assert data["ledger"] == "people.ledger"
-    assert dpacct(words, "--clients 5 --rounds 1 --noise 9 --new-ledger").json["clients"] == 5
+    with Ledger.open("people.ledger", read_only=True) as ledger:
+        assert ledger.runs[0].details["simulated_clients"] is False
+    dealt = "--partition iid --clients 5 --rounds 1 --noise 9 --new-ledger"
+    data = dpacct(words, dealt).json
+    assert (data["clients"], data["simulated_clients"]) == (5, True)
+    with Ledger.open(data["ledger"], read_only=True) as ledger:
+        assert ledger.runs[0].details["simulated_clients"] is True
+
+
+def test_owner_and_classes_can_be_typed(dpacct: Any, folder: Path) -> None:
+    write_people(folder)
+    words = "train dp-fedavg --data people.csv --label answer --owner who --rounds 1 --noise 9"
+    shown = dpacct(words, "--classes no,yes").text
+    assert "private examples, without noise: epsilon does not cover it" in shown
+    assert "7 clients (natural)" in shown
+    assert "label set" not in shown
+    assert "simulat" not in shown
+    shown = dpacct(words, "--partition iid --clients 4").text
+    assert "4 simulated clients (iid)" in shown
+    assert "not for the person behind an example" in shown
+    assert "say --classes" in shown
+    ran = dpacct(words, "--classes no,maybe")
+    assert (ran.code, "labels are no, maybe, and row" in ran.err) == (2, True)
+    for option in ("--owner who", "--classes 1,2", "--label y"):
+        ran = dpacct("train dp-fedavg --data digits", option)
+        assert (ran.code, f"{option.split()[0]} contradicts --data digits" in ran.err) == (2, True)
 
 
 BAD = [
@@ -284,7 +315,7 @@ def test_natural_owners_are_as_many_as_there_are(dpacct: Any, folder: Path) -> N
     words = "train dp-fedavg --data people.csv --label answer --config people.toml"
     ran = dpacct(words, "--partition natural --clients 5")
     assert ran.code == 2
-    assert "--clients 5 contradicts --partition natural (people has 9 owners)" in ran.err
+    assert "--clients 5 contradicts --partition natural (people has 7 owners)" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -293,7 +324,7 @@ def test_natural_owners_are_as_many_as_there_are(dpacct: Any, folder: Path) -> N
         ("[data_options]\ncolor = 1\n", "color"),
         ("[data_options]\nnumeric = 3\n", "numeric"),
         ("[data_options]\nnumeric = {a = 3}\n", "[low, high]"),
-        ("[data_options]\nunused = ['who']\nnum_train = 97\n", "num_train is 97"),
+        ("[data_options]\nunused = ['who']\nnum_train = 97\n", "num_train"),
         ("", "--data is 'people.csv'; column who holds finite numbers, and row 1 has 'p0'"),
     ],
 )

@@ -106,12 +106,15 @@ def test_scaling_is_the_same_for_each_example_alone() -> None:
     assert torch.equal(together, alone)
 
 
-def test_the_first_examples_keep_their_owners() -> None:
-    data = Dataset("d", numbered(4), numbered(2), 4, np.array([5, 6, 7, 8])).first(2)
-    assert len(data.train) == 2
-    assert data.owners is not None
-    assert data.owners.tolist() == [5, 6]
-    assert len(data.test) == 2
+def test_the_first_examples_of_public_data() -> None:
+    data = Dataset("d", numbered(4), numbered(2), 4)
+    assert (len(data.first(2).train), len(data.first(2).test)) == (2, 2)
+    for private in (
+        Dataset("d", numbered(4), numbered(2), 4, np.array([5, 6, 7, 8])),
+        Dataset("d", numbered(4), numbered(2), 4, test_data="unprotected"),
+    ):
+        with pytest.raises(InvalidParameter, match="depends on the other owners"):
+            private.first(2)
 
 
 def test_labels_are_those_of_examples_with_one() -> None:

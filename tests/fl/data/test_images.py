@@ -217,12 +217,13 @@ def femnist_arrays() -> dict[str, np.ndarray]:
 def test_femnist_by_writer(tmp_path: Path) -> None:
     arrays = femnist_arrays()
     np.savez(tmp_path / "femnist_writers.npz", **arrays)
-    data = load_femnist(tmp_path)
+    data = load_femnist(tmp_path, test_writers="training")
     assert data.owners is not None
     assert data.owners.tolist() == [4, 2, 4]
     assert data.train.targets.tolist() == [0, 61, 5]
     assert data.test.targets.tolist() == [6, 8]
-    new = load_femnist(tmp_path, test_writers="new")
+    new = load_femnist(tmp_path)
+    assert (data.test_data, new.test_data) == ("unprotected", "public")
     assert new.test.targets.tolist() == [7]
     assert new.test_owners is not None
     assert (data.test_owners is not None, new.test_owners.tolist()) == (True, [9])

@@ -14,6 +14,7 @@ from dpacct.fl.data.partitions import (
     dirichlet,
     divided,
     iid,
+    keyed_uniform,
     natural,
     of_clients,
 )
@@ -193,13 +194,14 @@ def test_clients_are_counted_from_both_ends() -> None:
 @given(st.integers(2, 60), st.floats(0.05, 0.95), st.integers(0, 1000))
 def test_clients_are_held_out_whole_and_everybody_is_on_one_side(clients, share, seed):
     partition = iid(3 * clients, clients, seed=seed)
-    if not 0 < round(share * clients) < clients:
+    apart = int((keyed_uniform(np.arange(clients), "hold-out", seed) < share).sum())
+    if not 0 < apart < clients:
         with pytest.raises(InvalidParameter, match="some take part"):
             divided(partition, share, seed=seed)
         return
     inside, outside = divided(partition, share, seed=seed)
     assert sorted([*inside, *outside]) == list(range(clients))
-    assert len(outside) == round(share * clients)
+    assert len(outside) == apart
     rows, own = of_clients(partition, outside)
     assert len(own) == len(outside)
     for place, client in enumerate(outside):

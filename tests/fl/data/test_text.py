@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from dpacct.errors import InvalidParameter
 from dpacct.fl.data import TableSchema, load_adult, load_shakespeare, load_table
+from dpacct.fl.data.partitions import owner_number
 from dpacct.fl.data.shakespeare import ALPHABET, encode
 
 
@@ -57,27 +58,29 @@ ROLES = {
 
 
 def test_windows_stay_inside_their_role_and_its_part(tmp_path: Path) -> None:
-    data = load_shakespeare(write_roles(tmp_path, ROLES), window=10)
+    data = load_shakespeare(write_roles(tmp_path, ROLES), window=10, test_roles="training")
     assert data.owners is not None
-    # The mouse is too short to be a client; the others keep their order.
-    texts = [ROLES["LEAR (KING LEAR)"], ROLES["FOOL (KING LEAR)"]]
-    assert sorted(set(data.owners.tolist())) == [0, 1]
+    assert data.test_data == "unprotected"
+    # The mouse is too short to be a client.
+    texts = {owner_number(name): text for name, text in ROLES.items() if name != "MOUSE"}
+    assert set(data.owners.tolist()) == set(texts)
     for row, owner in enumerate(data.owners.tolist()):
         window = decode(data.train.inputs[row]) + decode(data.train.targets[row, -1:])
         text = texts[owner]
         assert window in text[: len(text) - len(text) // 5]
         assert torch.equal(data.train.inputs[row, 1:], data.train.targets[row, :-1])
     tested = [decode(row) for row in data.test.inputs]
-    assert all(any(part in text[-(len(text) // 5) :] for text in texts) for part in tested)
+    assert all(any(part in text[-(len(text) // 5) :] for text in texts.values()) for part in tested)
     # 129 characters, 25 of them tested on: ten windows of 10 and one character behind each.
-    assert data.owners.tolist().count(0) == 10
+    assert data.owners.tolist().count(owner_number("LEAR (KING LEAR)")) == 10
 
 
 def test_windows_do_not_overlap_unless_asked(tmp_path: Path) -> None:
     folder = write_roles(tmp_path, {"A": "abcdefghijklmnopqrstuvwxyz" * 2})
-    plain = load_shakespeare(folder, window=5)
+    plain = load_shakespeare(folder, window=5, test_roles="training")
     assert [decode(row) for row in plain.train.inputs[:2]] == ["abcde", "fghij"]
-    dense = load_shakespeare(folder, window=5, stride=1, every_position=False)
+    options = {"stride": 1, "every_position": False, "test_roles": "training"}
+    dense = load_shakespeare(folder, window=5, **options)
     assert [decode(row) for row in dense.train.inputs[:2]] == ["abcde", "bcdef"]
     assert decode(dense.train.targets[:2]) == "fg"
     assert dense.train.targets.ndim == 1
@@ -85,11 +88,21 @@ def test_windows_do_not_overlap_unless_asked(tmp_path: Path) -> None:
 
 def test_short_roles_are_no_clients(tmp_path: Path) -> None:
     folder = write_roles(tmp_path, ROLES)
-    assert set(load_shakespeare(folder, window=10, min_windows=12).owners) == {0}
+    data = load_shakespeare(folder, window=10, min_windows=12, test_roles="training")
+    assert set(data.owners) == {owner_number("FOOL (KING LEAR)")}
     assert "12 windows" not in refusal(lambda: load_shakespeare(folder, window=200))
     assert "no role has 99 windows of 10" in refusal(
         lambda: load_shakespeare(folder, window=10, min_windows=99)
     )
+
+
+def test_new_roles_are_nobody_that_trains(tmp_path: Path) -> None:
+    roles = {f"ROLE {k}": f"{chr(97 + k % 26)}{k % 10}" * 40 for k in range(100)}
+    data = load_shakespeare(write_roles(tmp_path, roles), window=10)
+    assert data.test_data == "public"
+    assert not set(data.owners) & set(data.test_owners)
+    assert len(set(data.owners)) + len(set(data.test_owners)) == 100
+    assert 10 <= len(set(data.test_owners)) <= 30
 
 
 @pytest.mark.parametrize(
@@ -98,6 +111,7 @@ def test_short_roles_are_no_clients(tmp_path: Path) -> None:
         ({"window": 0}, "window"),
         ({"stride": 0}, "stride"),
         ({"min_windows": 0}, "min_windows"),
+        ({"test_roles": "all"}, "test_roles"),
         ({"test_share": 0.0}, "test_share"),
         ({"test_share": 1.0}, "test_share"),
         ({"test_share": float("nan")}, "test_share"),
@@ -169,7 +183,8 @@ def test_declared_columns_follow_their_public_ranges(tmp_path: Path) -> None:
     )
     assert data.train.targets.tolist() == [1, 0, 0]
     assert data.owners is not None
-    assert data.owners.tolist() == [0, 1, 0]
+    assert data.owners.tolist() == [owner_number(name) for name in ("ann", "bob", "ann")]
+    assert (data.test_data, data.label_set) == ("unprotected", "public")
 
 
 def test_a_row_never_changes_what_another_becomes(tmp_path: Path) -> None:
@@ -184,11 +199,49 @@ def test_without_a_split_some_rows_are_held_out(tmp_path: Path) -> None:
     rows = "".join(f"{k},{k % 2}\n" for k in range(50))
     file = write_table(tmp_path, f"a,label\n{rows}")
     data = load_table(file)
-    assert (len(data.train), len(data.test)) == (40, 10)
+    # Each row by its own hash: a binomial count of mean 10.
+    assert (len(data.train), len(data.test)) == (36, 14)
+    assert (data.test_data, data.label_set) == ("unprotected", "unprotected")
     held = [*data.train.inputs[:, 0].tolist(), *data.test.inputs[:, 0].tolist()]
     assert sorted(held) == [float(k) for k in range(50)]
     again = load_table(file, TableSchema(test_share=0.5, seed=1))
-    assert len(again.test) == 25
+    assert 15 < len(again.test) < 35
+    # Identical rows are on one side.
+    twice = load_table(write_table(tmp_path, f"a,label\n{rows}{rows}"))
+    assert (len(twice.train), len(twice.test)) == (72, 28)
+
+
+def test_all_rows_of_an_owner_are_on_one_side(tmp_path: Path) -> None:
+    rows = "".join(f"{k % 12}{'.0' if k % 2 else ''},{k},{k % 2}\n" for k in range(60))
+    data = load_table(write_table(tmp_path, f"who,a,label\n{rows}"), TableSchema(owner="who"))
+    assert not set(data.owners) & set(data.test_owners)
+    # 1 and 1.0 are one person, so there are twelve.
+    assert len(set(data.owners)) + len(set(data.test_owners)) == 12
+
+
+@pytest.mark.parametrize(
+    ("text", "inputs"),
+    [
+        ("a;b;label;split\n1,5;2;x;train\n3;-4,25;y;test\n", [[1.5, 2.0], [3.0, -4.25]]),
+        ("a\tb\tlabel\tsplit\n1.5\t2\tx\ttrain\n3\t-4.25\ty\ttest\n", [[1.5, 2], [3, -4.25]]),
+        (
+            '\ufeff"a",b,"label",split\r\n"1.5",2,"x, y",train\r\n3,-4.25,z,test\r\n',
+            [[1.5, 2], [3, -4.25]],
+        ),
+    ],
+    ids=["semicolons", "tabs", "byte order mark and quotes"],
+)
+def test_other_ways_to_write_a_table(tmp_path: Path, text: str, inputs: list[list[float]]) -> None:
+    data = load_table(write_table(tmp_path, text))
+    assert [*data.train.inputs.tolist(), *data.test.inputs.tolist()] == inputs
+    assert data.num_classes == 2
+
+
+def test_labels_that_read_as_one_number_are_one_class(tmp_path: Path) -> None:
+    file = write_table(tmp_path, "a,label,split\n1,1,train\n2,1.0,train\n3,01,train\n4,2,test\n")
+    assert load_table(file).train.targets.tolist() == [0, 0, 0]
+    declared = load_table(file, TableSchema(classes=("2.0", "1")))
+    assert (declared.train.targets.tolist(), declared.test.targets.tolist()) == ([1, 1, 1], [0])
 
 
 @pytest.mark.parametrize(
@@ -198,12 +251,19 @@ def test_without_a_split_some_rows_are_held_out(tmp_path: Path) -> None:
         ("a,label\n1,0\n", "header and at least two rows"),
         ("a,a,label\n1,1,0\n2,2,1\n", "column twice"),
         ("a,b\n1,0\n2,1\n", "no column label; its columns are a, b"),
-        ("a,label\n1,0\n2\n", "row 2 has 1 cells, and the header 2"),
+        ("a,label\n1,0\n2\n", "column label is the label, and row 2 has ''"),
         ("a,label\n1,0\nx,1\n", "column a holds finite numbers, and row 2 has 'x'"),
         ("a,label\n1,0\nnan,1\n", "row 2 has 'nan'"),
         ("a,label\n1,0\n1e39,1\n", "row 2 has '1e39'"),
         ("a,label\n1,0\n,1\n", "row 2 has ''"),
         ("a,label\n1,0\n2,0\n", "same label in every row"),
+        ("a,label\n1,0\n2,\n3,1\n", "column label is the label, and row 2 has ''"),
+        ("a,label\n1,0\n2,NA\n3,1\n", "row 2 has 'NA'"),
+        ("a,label\n1,yes\n2,Yes\n3,no\n", "row 2 has the label 'Yes', another row 'yes'"),
+        ("a,label\n1,0.5\n2,0.7\n3,1\n", "row 1 has the number 0.5"),
+        ("a,label\n" + "".join(f"1,c{k}\n" for k in range(40)), "40 different labels in 40 rows"),
+        ("a,label\n1000000000000001,0\n2,1\n", "'1000000000000001' in row 1, which float32 rounds"),
+        ("a,label\n1,0\n2,1,3\n", "not valid CSV (Expected 2 fields in line 3, saw 3)"),
         ("label\n1\n0\n", "at least one column of features"),
         ("a,label,split\n1,0,train\n2,1,other\n", "row 2 'other'"),
         ("a,label,split\n1,0,train\n2,1,train\n", "rows to test on"),
@@ -225,6 +285,14 @@ def test_declarations_are_checked(tmp_path: Path) -> None:
     assert "no column c" in text
     text = refusal(lambda: load_table(file, TableSchema(owner="who")))
     assert "no column who" in text
+    assert "--label names" in refusal(lambda: load_table(file, TableSchema(label="y")))
+    owners = write_table(tmp_path, "who,a,label\nx,1,0\n,2,1\n")
+    text = refusal(lambda: load_table(owners, TableSchema(owner="who")))
+    assert "column who is the owner of the row, and row 2 has ''" in text
+    owners.write_bytes(b"who,a,label\nx,1,0\n\xff,2,1\n")
+    assert "data is" in (text := refusal(lambda: load_table(owners)))
+    assert "not text in UTF-8" in text
+    write_table(tmp_path, "a,b,label\n1,x,0\n2,y,1\n")
     schema = TableSchema(numeric={"a": (0, 1)}, unused=("b",), classes=("0", "2"))
     assert "labels are 0, 2, and row 2 has '1'" in refusal(lambda: load_table(file, schema))
     assert "does not exist" in refusal(lambda: load_table(tmp_path / "none.csv"))
@@ -238,6 +306,8 @@ def test_declarations_are_checked(tmp_path: Path) -> None:
         ({"categorical": {"a": ()}}, "categorical"),
         ({"categorical": {"a": ("x", "x")}}, "categorical"),
         ({"classes": ("x", "x")}, "classes"),
+        ({"classes": ("1", "1.0")}, "classes"),
+        ({"classes": ("x",)}, "classes"),
         ({"test_share": 1.5}, "test_share"),
     ],
 )

@@ -1,17 +1,19 @@
 """Labeled examples, data sets of them, and the population of clients that holds them.
 
-Rule 1: raw values stay as they are on disk (images as bytes); only the examples of a sampled
-client are turned into what a model takes.
-Rule 2: that transformation has public constants. Nothing is estimated from the examples, since the
-mean of the clients' data is a release that nobody charged.
-Rule 3: a client's examples are those of its own part, never another's.
+Rule 1: raw values stay as they are on disk (images as bytes). Only the examples of a sampled
+    client are turned into model inputs.
+Rule 2: that transformation has public constants. Nothing is estimated from the examples, because
+    the mean of private data is a release that no ledger charges.
+Rule 3: a client's examples are those of its own part, never another client's.
+Rule 4: a data set says which of its parts are public. Test data and a label set that are read off
+    private examples are marked ``unprotected``, wherever they are printed or stored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
@@ -24,9 +26,11 @@ from dpacct.fl.clients import ClientData
 from dpacct.fl.data.partitions import Indices, Partition
 from dpacct.fl.uploads import sent
 
+Protection = Literal["public", "unprotected"]
+
 
 def tensor_of(array: NDArray[Any]) -> Tensor:
-    """A tensor that shares the memory of an array."""
+    """Return a tensor that shares the memory of an array."""
     return torch.from_numpy(array)  # pyright: ignore[reportUnknownMemberType] - numpy is untyped there
 
 
@@ -104,14 +108,18 @@ class Examples:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """What one can train on.
+    """Examples for training and testing.
 
     Args:
         name: as the command line calls it.
-        train, test: the examples of the clients, and those that nobody trains on.
+        train, test: the examples of the clients, and those that no client trains on.
         num_classes: targets lie in 0, ..., num_classes - 1.
-        owners: who the training examples belong to by nature, int64 of shape (n,); or None.
+        owners: the natural owner of each training example, int64 of shape (n,); or None. The
+            number of an owner does not depend on the other owners.
         test_owners: likewise of the test examples, in the same numbers; or None.
+        test_data: "public", or "unprotected" if a figure computed on the test examples is a
+            release about private examples, which epsilon does not cover.
+        label_set: "public", or "unprotected" if the classes were read off private examples.
 
     Raises:
         InvalidParameter: a target out of range, or owners that do not pair up.
@@ -123,6 +131,8 @@ class Dataset:
     num_classes: int
     owners: Indices | None = None
     test_owners: Indices | None = None
+    test_data: Protection = "public"
+    label_set: Protection = "public"
 
     def __post_init__(self) -> None:
         for part in (self.train, self.test):
@@ -156,17 +166,20 @@ class Dataset:
         return self.train.targets.numpy()
 
     def first(self, num_train: int) -> Dataset:
-        """The same data set with its first ``num_train`` training examples only.
+        """Return the same data set with its first ``num_train`` training examples only.
 
         Raises:
-            InvalidParameter: there are not as many.
+            InvalidParameter: there are fewer, or the data are private: if an owner left, the
+                examples of another one would come in.
         """
+        if self.owners is not None or self.test_data != "public":
+            rule = f"which examples of {self.name} come first depends on the other owners"
+            raise InvalidParameter("num_train", num_train, rule, "Cut the file itself.")
         count = validate.count("num_train", num_train, "the number of training examples")
         if count > len(self.train):
             rule = f"{self.name} has {len(self.train)} training examples"
             raise InvalidParameter("num_train", count, rule)
-        owners = None if self.owners is None else self.owners[:count]
-        return replace(self, train=self.train.select(torch.arange(count)), owners=owners)
+        return replace(self, train=self.train.select(torch.arange(count)))
 
 
 class PartitionedClients(Sequence[ClientData]):
@@ -174,7 +187,7 @@ class PartitionedClients(Sequence[ClientData]):
 
     Args:
         examples: the training examples.
-        partition: who holds which, over exactly those examples.
+        partition: of exactly those examples.
         device: where the examples lie and the clients are built.
 
     Raises:
@@ -224,6 +237,11 @@ class PartitionedClients(Sequence[ClientData]):
         rows = sent(tensor_of(np.concatenate(parts)), examples.targets.device)
         # By what they are given, not by what a partition says elsewhere (rule 3).
         return ClientData(*examples.batch(rows)), [len(part) for part in parts]
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the clients are simulated, so that no guarantee holds for a real person."""
+        return self._partition.simulated
 
     @property
     def sizes(self) -> Indices:

@@ -2,7 +2,8 @@
 
 Looked for: ``femnist_writers.npz`` with ``x`` uint8 [n, 28, 28] (ink dark on 255), ``y`` uint8 [n]
 (62 classes: digits, capitals, small letters), ``writer`` uint8 [n] and ``split`` uint8 [n]
-(0 train, 1 test). Writers without training images are people whom no client stands for.
+(0 train, 1 test). Writers without training images are people whom no client stands for: the test
+set, which is public. Test images of the training writers are other images of protected people.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ TEST_WRITERS = ("training", "new")
 _FILE = "femnist_writers.npz"
 
 
-def load_femnist(folder: Folder = None, *, test_writers: str = "training") -> Dataset:
+def load_femnist(folder: Folder = None, *, test_writers: str = "new") -> Dataset:
     """FEMNIST as [1, 28, 28] images with ink at 1 on a background of 0; owners are the writers.
 
     Args:
         folder: where the file lies.
-        test_writers: whose test images: of the ``training`` writers, or of ``new`` ones.
+        test_writers: whose test images: of ``new`` writers, or (unprotected) of the ``training``
+            writers, as LEAF splits the data.
 
     Raises:
         InvalidParameter: the file is missing or damaged, or another word for the writers.
@@ -67,4 +69,5 @@ def load_femnist(folder: Folder = None, *, test_writers: str = "training") -> Da
         for rows in (training, tested)
     )
     owners, test_owners = (writers[rows].astype(np.int64) for rows in (training, tested))
-    return Dataset("femnist", train, test, CLASSES, owners, test_owners)
+    protection = "public" if test_writers == "new" else "unprotected"
+    return Dataset("femnist", train, test, CLASSES, owners, test_owners, protection)

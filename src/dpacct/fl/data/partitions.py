@@ -1,17 +1,24 @@
-"""Who holds which example: iid, by label ratios (Dirichlet), or by the data's own owners.
+"""Assign examples to clients: iid, by label ratios (Dirichlet), or by the data's own owners.
 
-A partition is part of a simulation, not of a mechanism: it stands for who the clients are. So its
-seed is public, and nothing here is private randomness.
+All seeds here are public.
 
-Rule 1: every example belongs to exactly one client.
-Rule 2: every client has at least one example.
-Rule 3: the same arguments give the same partition, on every machine with the same numpy.
+Rule 1: every example belongs to exactly one client, and every client has at least one example.
+Rule 2: the same arguments give the same partition, on every machine with the same numpy.
+Rule 3: in a natural partition, and in every split (training against test, hold-out), the place of
+    an owner is a keyed hash of that owner's identity alone. If one owner leaves or is replaced,
+    every other owner keeps its place and its examples.
+Rule 4: `iid` and `dirichlet` deal out examples by their number and their labels, so one example
+    less moves others between clients. Such a partition is a simulation: the guarantee is for a
+    simulated client, and not for the person behind an example.
 """
 
 from __future__ import annotations
 
+import hashlib
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import numpy as np
@@ -24,6 +31,71 @@ Indices = NDArray[np.int64]
 
 # Ratios of a Dirichlet distribution underflow below, and are all equal above.
 CONCENTRATION_RANGE = (1e-3, 1e6)
+# A name with more digits than this is compared as text.
+_MOST_DIGITS = 60
+
+
+def canonical(text: str) -> str:
+    """Return one spelling for the names of one owner or one class.
+
+    ``1``, ``1.0`` and ``01`` are the number 1, exactly, however large; other text is compared
+    without surrounding spaces, in Unicode's composed form. Merging two owners is always safe, since
+    a client's contribution is bounded whatever it holds. Splitting one owner would not be.
+    """
+    plain = unicodedata.normalize("NFC", text.strip())
+    try:
+        value = Decimal(plain)
+    except InvalidOperation:
+        return plain
+    if not value.is_finite() or abs(value.adjusted()) > _MOST_DIGITS:
+        return plain
+    number = format(value, "f")
+    number = number.rstrip("0").rstrip(".") if "." in number else number
+    return "0" if number == "-0" else number
+
+
+def owner_number(name: str) -> int:
+    """Return an owner's number, a hash of its name in 0 .. 2^63 - 1; the same in every data set."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) >> 1
+
+
+def keyed_uniform(identities: Indices, purpose: str, seed: int) -> NDArray[np.float64]:
+    """Return a number in [0, 1) for each identity: a keyed hash of that identity alone.
+
+    Args:
+        identities: int64, shape (n,).
+        purpose: keeps the numbers for a test split apart from those for a hold-out.
+        seed: the key, public.
+    """
+    key = hashlib.blake2b(f"{purpose} {_seed(seed)}".encode(), digest_size=32).digest()
+    unique, places = np.unique(identities, return_inverse=True)
+    hashes = b"".join(
+        hashlib.blake2b(identity.tobytes(), digest_size=8, key=key).digest()
+        for identity in unique.astype("<i8")
+    )
+    # 53 bits are exact in float64, and the largest stays below 1.
+    return (np.frombuffer(hashes, "<u8") >> np.uint64(11)).astype(np.float64)[places] * 2.0**-53
+
+
+def assign_owners(
+    names: Sequence[str], test_share: float, *, seed: int = 0
+) -> tuple[Indices, NDArray[np.bool_]]:
+    """Number the owners of the rows of a table, and choose the owners whose rows are test data.
+
+    Each owner becomes test data with probability ``test_share``, by a keyed hash of its name. Two
+    tables that differ in one owner's rows agree on the numbers and the side of all other rows. A
+    row without an owner column is its own owner, named by its content, so identical rows are on
+    the same side (and a copy of a training row is never tested on).
+
+    Args:
+        names: of the owner of each row.
+        test_share: in (0, 1). seed: public.
+    Returns:
+        The owners' numbers, int64, and whether each row is test data, bool; both shape (n,).
+    """
+    unique, places = np.unique(np.asarray(names, dtype=str), return_inverse=True)
+    owners = np.array([owner_number(str(name)) for name in unique], np.int64)[places]
+    return owners, keyed_uniform(owners, "test", seed) < test_share
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,13 +105,15 @@ class Partition:
     Args:
         order: the indices 0, ..., n - 1, each exactly once; shape (n,).
         bounds: rising from 0 to n; shape (clients + 1,).
+        owners: the owner's number of each client, shape (clients,); None in a simulation.
 
     Raises:
-        InvalidParameter: an example that belongs to nobody or to several, or an empty client.
+        InvalidParameter: an example that belongs to no client or to several, or an empty client.
     """
 
     order: Indices
     bounds: Indices
+    owners: Indices | None = None
 
     def __post_init__(self) -> None:
         total = len(self.order)
@@ -48,6 +122,11 @@ class Partition:
         ends = self.bounds
         if len(ends) < 2 or ends[0] != 0 or ends[-1] != total or np.any(np.diff(ends) < 1):
             raise InvalidParameter("bounds", len(ends), "each client has at least one example")
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the clients are simulated: one example less may move others between clients."""
+        return self.owners is None
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -68,20 +147,20 @@ class Partition:
 
 
 def iid(num_examples: int, num_clients: int, *, seed: int = 0) -> Partition:
-    """All examples shuffled and dealt out; sizes differ by at most one.
+    """Shuffle all examples and deal them out (a simulation); sizes differ by at most one.
 
     Raises:
         InvalidParameter: a value out of range, or more clients than examples.
     """
     examples, clients = _counts(num_examples, num_clients)
-    order = _generator(seed).permutation(examples)
+    order = np.random.default_rng(_seed(seed)).permutation(examples)
     return Partition(order, _even_bounds(examples, clients))
 
 
 def dirichlet(
     labels: Sequence[int] | NDArray[Any], num_clients: int, concentration: float, *, seed: int = 0
 ) -> Partition:
-    """Clients of equal size whose label ratios are drawn from a Dirichlet distribution.
+    """Deal out examples by label ratios drawn from a Dirichlet distribution (a simulation).
 
     Client i draws its ratios p_i ~ Dirichlet(A, ..., A), one A for each label that occurs. Then the
     examples are handed out one by one in a random order of clients: client i draws a label from
@@ -108,7 +187,7 @@ def dirichlet(
         raise InvalidParameter("concentration", concentration, rule)
     known, which = np.unique(_whole(labels, "labels"), return_inverse=True)
     examples, clients = _counts(len(which), num_clients)
-    random = _generator(seed)
+    random = np.random.default_rng(_seed(seed))
     ratios = random.dirichlet(np.full(len(known), strength), size=clients)
     bounds = _even_bounds(examples, clients)
     stock = [random.permutation(np.flatnonzero(which == label)) for label in range(len(known))]
@@ -122,7 +201,7 @@ def dirichlet(
 
 
 def natural(owners: Sequence[int] | NDArray[Any]) -> Partition:
-    """One client for each owner that occurs, in rising order of the owners' numbers.
+    """Make one client for each owner, in rising order of the owners' numbers.
 
     Args:
         owners: the owner of each example, whole numbers; shape (n,).
@@ -133,40 +212,44 @@ def natural(owners: Sequence[int] | NDArray[Any]) -> Partition:
     holders = _whole(owners, "owners")
     if len(holders) == 0:
         raise InvalidParameter("owners", 0, "a partition has at least one example")
-    _, sizes = np.unique(holders, return_counts=True)
+    who, sizes = np.unique(holders, return_counts=True)
     order = np.argsort(holders, kind="stable")
-    return Partition(order, np.concatenate([[0], np.cumsum(sizes)]))
+    return Partition(order, np.concatenate([[0], np.cumsum(sizes)]), who)
 
 
 def divided(partition: Partition, share: float, *, seed: int = 0) -> tuple[Indices, Indices]:
-    """Clients who take part, and a random share of all who do not; rising numbers.
+    """Split clients into those that take part and those that are held out.
 
-    A coin that knows nothing of the data makes both sides alike, as an attack on the model needs.
+    A client is held out with probability ``share``, by a keyed hash of its owner's number (in a
+    simulation, of its place). So both sides are alike, as an attack on the model needs, and one
+    owner less moves no other owner across.
 
     Args:
-        partition: of all clients. share: of those who take no part, in (0, 1).
-        seed: public.
+        partition: of all clients. share: of those held out, in (0, 1). seed: public.
+    Returns:
+        The places of both in the partition, rising.
     Raises:
-        InvalidParameter: a share out of range, or one that leaves nobody on a side.
+        InvalidParameter: a share out of range, or one side is empty.
     """
     rule = "the share of clients that take no part lies in (0, 1)"
     part = validate.real("hold_out", share, rule)
     if not 0.0 < part < 1.0:
         raise InvalidParameter("hold_out", share, rule)
-    apart = round(part * len(partition))
-    if not 0 < apart < len(partition):
+    identities = np.arange(len(partition)) if partition.owners is None else partition.owners
+    apart = keyed_uniform(identities, "hold-out", seed) < part
+    if apart.all() or not apart.any():
         rule = f"of {len(partition)} clients some take part and some do not"
-        raise InvalidParameter("hold_out", share, rule)
-    order = _generator(seed).permutation(len(partition))
-    return np.sort(order[apart:]), np.sort(order[:apart])
+        raise InvalidParameter("hold_out", share, rule, "Try another share or --public-seed.")
+    return np.flatnonzero(~apart), np.flatnonzero(apart)
 
 
 def of_clients(partition: Partition, clients: Indices) -> tuple[Indices, Partition]:
-    """The examples that some clients hold, and who of them holds which of those."""
+    """Return the examples that some clients hold, and their partition among those clients."""
     parts = [partition[int(client)] for client in clients]
     rows = np.concatenate(parts)
     bounds = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
-    return rows, Partition(np.arange(len(rows)), bounds)
+    owners = None if partition.owners is None else partition.owners[clients]
+    return rows, Partition(np.arange(len(rows)), bounds, owners)
 
 
 def _draw_labels(
@@ -218,8 +301,7 @@ def _whole(values: Sequence[int] | NDArray[Any], name: str) -> Indices:
     return array.astype(np.int64)
 
 
-def _generator(seed: int) -> np.random.Generator:
-    rule = "a public seed is a whole number of at least 0"
+def _seed(seed: int) -> int:
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise InvalidParameter("seed", seed, rule)
-    return np.random.default_rng(seed)
+        raise InvalidParameter("seed", seed, "a public seed is a whole number of at least 0")
+    return seed

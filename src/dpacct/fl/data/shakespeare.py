@@ -1,8 +1,10 @@
 """Shakespeare's plays by speaking role, for predicting the next character.
 
 Looked for: ``shakespeare_roles.json``, an object from role to text. The text of a role is cut into
-windows; its last fifth is tested on, as in LEAF, and only roles with enough training windows are
-clients. Each role decides that by its own text alone, so no client depends on another.
+windows. A fifth of the roles, chosen by a keyed hash of their names, is tested on and belongs to no
+client. (LEAF tests on the last fifth of every role instead, which then is unprotected.) Only roles
+with enough windows are clients. Each role decides that by its own text alone, so no client depends
+on another.
 
 The alphabet is fixed, not collected from the texts: 0 stands for anything else, 1 for a line break,
 2 to 96 for the printable ASCII characters from space to tilde.
@@ -23,10 +25,11 @@ from dpacct.errors import InvalidParameter
 from dpacct.fl.data.dataset import Dataset, Examples, tensor_of
 from dpacct.fl.data.files import first_existing, folder_of, invalid, missing, read_text
 from dpacct.fl.data.mnist import Folder
-from dpacct.fl.data.partitions import Indices
+from dpacct.fl.data.partitions import Indices, assign_owners
 
 ALPHABET = 97
 WINDOW = 80
+TEST_ROLES = ("training", "new")
 _FILE = "shakespeare_roles.json"
 
 
@@ -38,6 +41,7 @@ def load_shakespeare(
     every_position: bool = True,
     min_windows: int = 1,
     test_share: float = 0.2,
+    test_roles: str = "new",
 ) -> Dataset:
     """Windows of text as int64 characters, owned by their roles.
 
@@ -48,7 +52,9 @@ def load_shakespeare(
         every_position: targets are the next character at each position, shape (n, window);
             otherwise that after the window, shape (n,).
         min_windows: a role with fewer training windows is not a client.
-        test_share: the part of each role's text, at its end, that is tested on.
+        test_share: the probability with which a role is tested on, or the part of each role's text.
+        test_roles: whose text is tested on: of ``new`` roles, or (unprotected) the end of the text
+            of all ``training`` roles, as LEAF splits the data.
 
     Raises:
         InvalidParameter: the file is missing or damaged, a value out of range, no role that is
@@ -60,24 +66,31 @@ def load_shakespeare(
     share = validate.real("test_share", test_share, "the share for testing lies in (0, 1)")
     if not 0.0 < share < 1.0:
         raise InvalidParameter("test_share", test_share, "the share for testing lies in (0, 1)")
+    if test_roles not in TEST_ROLES:
+        raise InvalidParameter("test_roles", test_roles, f"it is one of {', '.join(TEST_ROLES)}")
     root = folder_of(folder)
     file = first_existing(root, [_FILE]) or first_existing(root / "shakespeare", [_FILE])
     if file is None:
         raise missing(root, "shakespeare", [_FILE])
-    train: list[Indices] = []
-    test: list[Indices] = []
-    for text in _read_roles(file).values():
+    roles = _read_roles(file)
+    owners, fresh = assign_owners(list(roles), share)
+    none = np.empty((0, length + 1), np.int64)
+    train: list[Indices] = [none]
+    test: list[Indices] = [none]
+    for text, tested in zip(roles.values(), fresh.tolist(), strict=True):
         codes = encode(text)
         cut = len(codes) - int(share * len(codes))
-        seen = _windows(codes[:cut], length, step)
-        if len(seen) >= least:
-            train.append(seen)
-            test.append(_windows(codes[cut:], length, step))
-    if not train or not sum(map(len, test)):
+        if test_roles == "new":
+            cut = 0 if tested else len(codes)
+        seen, unseen = (_windows(part, length, step) for part in (codes[:cut], codes[cut:]))
+        # A role without training windows is tested on only if it is a new one.
+        client = len(seen) >= least
+        train.append(seen if client else none)
+        test.append(unseen if client or (test_roles == "new" and tested) else none)
+    if not sum(map(len, train)) or not sum(map(len, test)):
         raise invalid(file, f"no role has {least} windows of {length} characters, and some to test")
     owners, test_owners = (
-        np.repeat(np.arange(len(train)), [len(windows) for windows in part])
-        for part in (train, test)
+        np.repeat(owners, [len(windows) for windows in part[1:]]) for part in (train, test)
     )
     return Dataset(
         name="shakespeare",
@@ -86,6 +99,7 @@ def load_shakespeare(
         num_classes=ALPHABET,
         owners=owners,
         test_owners=test_owners,
+        test_data="public" if test_roles == "new" else "unprotected",
     )
 
 

@@ -1,52 +1,63 @@
-"""Tables: a CSV file with a header, a column of labels, and features in the others.
+"""Read a table: a CSV file with a header, a column of labels, and features in the other columns.
 
-Rule 1: what turns a cell into a number is public: ranges and categories are declared, never
-collected from the rows. A table without declarations holds numbers, which are used as they are.
-Rule 2: the names of the classes are public, too; where they are not declared they are those that
-occur.
-Rule 3: every cell is checked, and a refusal names row and column.
+Rule 1: a number is made of a cell by public rules: ranges and categories are declared, never
+    collected from the rows. A table without declarations holds numbers, which are used as they are.
+Rule 2: classes are declared, or the data set says that its label set is unprotected.
+Rule 3: training and test rows are chosen by the owner (`assign_owners`), or declared row by row in
+    a column ``split``. Either way no row depends on another owner's rows.
+Rule 4: every cell is checked, and an error names row and column.
 """
 
 from __future__ import annotations
 
 import csv
-import io
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpacct import validate
-from dpacct.errors import InvalidParameter
+from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.data.dataset import Dataset, Examples, tensor_of
-from dpacct.fl.data.files import read_text
-from dpacct.fl.data.partitions import Indices
+from dpacct.fl.data.partitions import Indices, assign_owners, canonical
 
 SPLIT_COLUMN = "split"
 _SPLITS = ("train", "test")
-_Convert = Callable[[str], Sequence[float]]
+# What people write where a value is missing.
+_MISSING = ("", "?", "na", "n/a", "nan", "none", "null")
+_DELIMITERS = ",;\t|"
+_HINT = "Columns of words are declared with their categories."
+# A whole number beyond this may be rounded in float32.
+_EXACT_BELOW = 2**24
+
+Cells = NDArray[np.str_]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableSchema:
-    """What the columns mean.
+    """The meaning of the columns.
 
     Args:
         label: the column of labels.
-        owner: the column that says who a row belongs to; None where nobody does by nature.
+        owner: the column with the person a row belongs to, the unit that clients stand for. None
+            if every row is its own owner.
         numeric: columns of numbers and their public range; values become 0..1, those outside
             the range its ends.
         categorical: columns of words and their public categories; values become one column of
             zeros and ones for each category, all zeros for any other word.
-        classes: the labels in their order; empty for those that occur, sorted.
+        classes: the labels in their order, public. Empty for those that occur, sorted; then the
+            label set is read off private rows and marked as unprotected.
         unused: columns that are left out.
-        test_share: the part of the rows that is tested on, where no column ``split`` says
-            ``train`` or ``test``.
-        seed: public, for that part.
+        test_share: the probability with which an owner is test data, if there is no column
+            ``split`` that says ``train`` or ``test``.
+        seed: public, for that choice.
 
     Raises:
         InvalidParameter: an empty range or category list, a share outside (0, 1).
@@ -72,8 +83,10 @@ class TableSchema:
             if not words or len(set(words)) != len(words):
                 rule = f"the categories of column {column} are different words, at least one"
                 raise InvalidParameter("categorical", list(words), rule)
-        if len(set(self.classes)) != len(self.classes):
+        if len({canonical(str(word)) for word in self.classes}) != len(self.classes):
             raise InvalidParameter("classes", list(self.classes), "classes differ from each other")
+        if len(self.classes) == 1:
+            raise InvalidParameter("classes", list(self.classes), "there are at least two classes")
         rule = "the share for testing lies in (0, 1)"
         share = validate.real("test_share", self.test_share, rule)
         if not 0.0 < share < 1.0:
@@ -81,156 +94,229 @@ class TableSchema:
 
 
 def load_table(path: str | os.PathLike[str], schema: TableSchema | None = None) -> Dataset:
-    """The rows of a CSV file as float32 vectors; owners are those of the owner column.
+    """Read the rows of a CSV file as float32 vectors.
 
+    Cells are separated by commas, semicolons, tabs or bars, whichever the header has. With
+    semicolons a number may have a decimal comma.
+
+    Returns:
+        The data set. Its owners are hashes of the names in the owner column, if there is one. Its
+        test data are unprotected, because they are rows of the same private table.
     Raises:
-        InvalidParameter: the file is missing or damaged, a column is, or a cell is no number.
+        InvalidParameter: the file is missing or damaged, a column is, or a cell has no value.
+        Unsupported: pandas is not installed.
     """
     file, meaning = Path(path), schema or TableSchema()
-    header, rows = _read_rows(file)
-    known = [meaning.label, *meaning.numeric, *meaning.categorical, *meaning.unused]
+    table = _read_cells(file)
+    if meaning.label not in table:
+        rule = f"it has no column {meaning.label}; its columns are {', '.join(table)}"
+        raise _invalid(file, rule, "--label names the column of labels.")
+    known = [*meaning.numeric, *meaning.categorical, *meaning.unused]
     for column in known if meaning.owner is None else [*known, meaning.owner]:
-        if column not in header:
-            rule = f"it has no column {column}; its columns are {', '.join(header)}"
-            raise invalid(file, rule)
-    labels, classes = _labels(file, header, rows, meaning)
-    inputs = tensor_of(_features(file, header, rows, meaning))
+        if column not in table:
+            raise _invalid(file, f"it has no column {column}; its columns are {', '.join(table)}")
+    labels, num_classes = _labels(file, table[meaning.label], meaning)
+    inputs = tensor_of(_features(file, table, meaning))
     targets = tensor_of(labels)
-    tested = _test_rows(file, header, rows, meaning)
-    owners: Indices | None = None
-    test_owners: Indices | None = None
-    if meaning.owner is not None:
-        at = header.index(meaning.owner)
-        _, which = np.unique([row[at] for row in rows], return_inverse=True)
-        owners, test_owners = (which.astype(np.int64)[part] for part in (~tested, tested))
+    if meaning.owner is None:
+        # Every row is its own owner, named by its content.
+        names = ["\x1f".join(row) for row in zip(*table.values(), strict=True)]
+    else:
+        names = [canonical(cell) for cell in table[meaning.owner]]
+        _refuse_missing(file, meaning.owner, table[meaning.owner], "the owner of the row")
+    owners, tested = assign_owners(names, meaning.test_share, seed=meaning.seed)
+    if SPLIT_COLUMN in table:
+        tested = _declared_split(file, table[SPLIT_COLUMN])
+    if tested.all() or not tested.any():
+        rule = "it has rows to train on and rows to test on"
+        raise _invalid(file, rule, "Declare them in a column split, or try another test_share.")
     train, test = (
         Examples(inputs[chosen], targets[chosen])
         for chosen in (tensor_of(~tested), tensor_of(tested))
     )
-    return Dataset(file.stem, train, test, len(classes), owners, test_owners)
+    named = meaning.owner is not None
+    return Dataset(
+        file.stem,
+        train,
+        test,
+        num_classes,
+        owners[~tested] if named else None,
+        owners[tested] if named else None,
+        test_data="unprotected",
+        label_set="public" if meaning.classes else "unprotected",
+    )
 
 
-def invalid(file: Path, rule: str, hint: str = "") -> InvalidParameter:
-    """The refusal of a table, which is named by itself, not by its folder."""
+def _invalid(file: Path, rule: str, hint: str = "") -> InvalidParameter:
+    """Return the error about a table, which is named by itself and not by its folder."""
     return InvalidParameter("data", str(file), rule, hint)
 
 
-def _read_rows(file: Path) -> tuple[list[str], list[list[str]]]:
+def _read_cells(file: Path) -> dict[str, Cells]:
+    """Return the cells of each column, without surrounding spaces."""
+    try:
+        pandas: Any = import_module("pandas")
+    except ModuleNotFoundError:
+        raise Unsupported(
+            "CSV files are read with pandas, which is not installed: pip install 'dpacct[fl]'"
+        ) from None
     if not file.is_file():
-        raise invalid(file, "it does not exist")
+        raise _invalid(file, "it does not exist")
     try:
-        lines = list(csv.reader(io.StringIO(read_text(file)), strict=True))
-    except csv.Error as error:
-        raise invalid(file, f"it is not valid CSV ({error})") from None
-    filled = [[cell.strip() for cell in line] for line in lines if line]
-    if len(filled) < 3:
-        raise invalid(file, "a table has a header and at least two rows")
-    header, rows = filled[0], filled[1:]
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            first = next((line for line in stream if line.strip()), "")
+        # The header decides, which is public. The delimiter is the one that makes most columns.
+        split = {mark: next(csv.reader([first], delimiter=mark), [""]) for mark in _DELIMITERS}
+        delimiter = max(_DELIMITERS, key=lambda mark: len(split[mark]))
+        with warnings.catch_warnings():
+            # Pandas warns of rows that are longer than the header, and cuts them off.
+            warnings.simplefilter("error")
+            frame: Any = pandas.read_csv(
+                file,
+                sep=delimiter,
+                header=None,
+                dtype=str,
+                keep_default_na=False,
+                encoding="utf-8-sig",
+            )
+    except UnicodeDecodeError as error:
+        rule = f"it is not text in UTF-8 (byte {error.start})"
+        raise _invalid(file, rule, "Save it again in that encoding.") from None
+    except OSError as error:
+        raise _invalid(file, f"it cannot be read ({error.strerror or error})") from None
+    except pandas.errors.EmptyDataError:
+        raise _invalid(file, "a table has a header and at least two rows") from None
+    except (pandas.errors.ParserError, csv.Error) as error:
+        reason = str(error).removeprefix("Error tokenizing data. C error: ").strip()
+        raise _invalid(file, f"it is not valid CSV ({reason})") from None
+    if len(frame) < 3:
+        raise _invalid(file, "a table has a header and at least two rows")
+    raw: list[Cells] = [frame[place].to_numpy(dtype=str) for place in frame]
+    columns = [np.char.strip(cells) for cells in raw]
+    header = [str(column[0]) for column in columns]
     if len(set(header)) != len(header):
-        raise invalid(file, "its header names a column twice")
-    for number, row in enumerate(rows, start=1):
-        if len(row) != len(header):
-            rule = f"row {number} has {len(row)} cells, and the header {len(header)}"
-            raise invalid(file, rule)
-    return header, rows
+        raise _invalid(file, "its header names a column twice")
+    table = {name: column[1:] for name, column in zip(header, columns, strict=True)}
+    if delimiter == ";":
+        table = {name: _without_decimal_commas(cells) for name, cells in table.items()}
+    return table
 
 
-def _labels(
-    file: Path, header: list[str], rows: list[list[str]], meaning: TableSchema
-) -> tuple[Indices, list[str]]:
-    at = header.index(meaning.label)
-    words = [row[at] for row in rows]
-    classes = list(meaning.classes) or sorted(set(words), key=_by_number)
-    if len(classes) < 2:
-        raise invalid(file, f"column {meaning.label} has the same label in every row")
-    places = {word: place for place, word in enumerate(classes)}
-    for number, word in enumerate(words, start=1):
-        if word not in places:
-            rule = f"labels are {', '.join(classes)}, and row {number} has {word!r}"
-            raise invalid(file, rule)
-    return np.array([places[word] for word in words], np.int64), classes
+def _without_decimal_commas(cells: Cells) -> Cells:
+    """Turn ``1,5`` into ``1.5``; every cell by itself, and anything that is no number stays."""
+
+    def plain(cell: str) -> str:
+        point = cell.replace(",", ".")
+        return point if cell.count(",") == 1 and _is_number(point) else cell
+
+    return np.array([plain(str(cell)) for cell in cells], dtype=str)
 
 
-def _by_number(word: str) -> tuple[int, float, str]:
+def _is_number(text: str) -> bool:
     try:
-        return 0, float(word), word
+        return math.isfinite(float(text))
     except ValueError:
-        return 1, 0.0, word
+        return False
 
 
-def _features(
-    file: Path, header: list[str], rows: list[list[str]], meaning: TableSchema
-) -> NDArray[np.float32]:
+def _refuse_missing(file: Path, column: str, cells: Cells, noun: str) -> None:
+    for row, cell in enumerate(cells, start=1):
+        if cell.lower() in _MISSING:
+            rule = f"column {column} is {noun}, and row {row} has {str(cell)!r}"
+            raise _invalid(file, rule)
+
+
+def _labels(file: Path, cells: Cells, meaning: TableSchema) -> tuple[Indices, int]:
+    """Return the class of each row, and the number of classes."""
+    column = meaning.label
+    words = [canonical(str(cell)) for cell in cells]
+    declared = [canonical(str(word)) for word in meaning.classes]
+    if declared:
+        places = {word: place for place, word in enumerate(declared)}
+        for row, (word, cell) in enumerate(zip(words, cells, strict=True), start=1):
+            if word not in places:
+                listed = ", ".join(map(str, meaning.classes))
+                raise _invalid(file, f"labels are {listed}, and row {row} has {str(cell)!r}")
+        return np.array([places[word] for word in words], np.int64), len(declared)
+    _refuse_missing(file, column, cells, "the label")
+    spelled: dict[str, str] = {}
+    for row, word in enumerate(words, start=1):
+        if spelled.setdefault(word.casefold(), word) != word:
+            rule = f"row {row} has the label {word!r}, another row {spelled[word.casefold()]!r}"
+            raise _invalid(file, rule, "--classes says which labels there are.")
+        if "." in word and _is_number(word):
+            rule = f"labels are classes, and row {row} has the number {word}"
+            raise _invalid(file, rule, "--classes says which labels there are.")
+    classes = sorted(set(words), key=lambda word: (not _is_number(word), _sort_key(word), word))
+    if len(classes) < 2:
+        raise _invalid(file, f"column {column} has the same label in every row")
+    if 2 * len(classes) > len(words) and len(words) > 10:
+        rule = f"column {column} has {len(classes)} different labels in {len(words)} rows"
+        raise _invalid(file, rule, "--classes says which labels there are.")
+    places = {word: place for place, word in enumerate(classes)}
+    return np.array([places[word] for word in words], np.int64), len(classes)
+
+
+def _sort_key(word: str) -> float:
+    return float(word) if _is_number(word) else 0.0
+
+
+def _features(file: Path, table: Mapping[str, Cells], meaning: TableSchema) -> NDArray[np.float32]:
+    """Return the rows of all columns of features; float32 of shape (rows, features)."""
     declared = bool(meaning.numeric or meaning.categorical)
     not_features = {meaning.label, meaning.owner, SPLIT_COLUMN, *meaning.unused}
-    columns: list[NDArray[np.float32]] = []
-    for at, column in enumerate(header):
+    columns: list[NDArray[Any]] = []
+    for column, cells in table.items():
         if column in not_features:
             continue
-        convert: _Convert
         if column in meaning.numeric:
-            convert = _scaled(*meaning.numeric[column])
+            low, high = meaning.numeric[column]
+            values = _numbers(file, column, cells, finite=False)
+            columns.append(((np.clip(values, low, high) - low) / (high - low))[:, None])
         elif column in meaning.categorical:
-            convert = _one_hot(meaning.categorical[column])
+            words = [str(word) for word in meaning.categorical[column]]
+            columns.append(np.stack([cells == word for word in words], axis=1))
         elif declared:
             rule = f"column {column} is declared neither as numeric, categorical nor unused"
-            raise invalid(file, rule)
+            raise _invalid(file, rule)
         else:
-            convert = _plain
-        columns.append(_column(file, column, [row[at] for row in rows], convert))
+            columns.append(_exact_in_float32(file, column, cells))
     if not columns:
-        raise invalid(file, "a table has at least one column of features")
-    return np.concatenate(columns, axis=1)
+        raise _invalid(file, "a table has at least one column of features")
+    return np.concatenate([part.astype(np.float32) for part in columns], axis=1)
 
 
-def _column(file: Path, column: str, cells: list[str], convert: _Convert) -> NDArray[np.float32]:
-    values: list[Sequence[float]] = []
-    for number, cell in enumerate(cells, start=1):
+def _numbers(file: Path, column: str, cells: Cells, *, finite: bool) -> NDArray[np.float64]:
+    """Return the cells as numbers; infinite ones count as the end of a declared range."""
+    values = np.empty(len(cells))
+    largest = float(np.finfo(np.float32).max) if finite else math.inf
+    for row, cell in enumerate(cells):
         try:
-            values.append(convert(cell))
+            values[row] = float(cell)
         except ValueError:
-            hint = "Columns of words are declared with their categories."
-            rule = f"column {column} holds finite numbers, and row {number} has {cell!r}"
-            raise invalid(file, rule, hint) from None
-    return np.array(values, np.float32)
+            values[row] = math.nan
+        if not abs(values[row]) <= largest:
+            rule = f"column {column} holds finite numbers, and row {row + 1} has {str(cell)!r}"
+            raise _invalid(file, rule, _HINT)
+    return values
 
 
-def _plain(cell: str) -> Sequence[float]:
-    value = float(cell)
-    if not abs(value) <= float(np.finfo(np.float32).max):
-        raise ValueError(cell)
-    return (value,)
+def _exact_in_float32(file: Path, column: str, cells: Cells) -> NDArray[np.float64]:
+    """Return the numbers of an undeclared column, which must survive as float32."""
+    values = _numbers(file, column, cells, finite=True)
+    whole = (np.abs(values) > _EXACT_BELOW) & (values == np.round(values))
+    wrong = np.flatnonzero(whole & (values.astype(np.float32) != values))
+    if len(wrong):
+        row = int(wrong[0])
+        rule = f"column {column} has {str(cells[row])!r} in row {row + 1}, which float32 rounds"
+        hint = "Is it an identifier? Name it as owner or unused, or declare a numeric range."
+        raise _invalid(file, rule, hint)
+    return values[:, None]
 
 
-def _scaled(low: float, high: float) -> _Convert:
-    def convert(cell: str) -> Sequence[float]:
-        value = float(cell)
-        if math.isnan(value):
-            raise ValueError(cell)
-        return ((min(max(value, low), high) - low) / (high - low),)
-
-    return convert
-
-
-def _one_hot(words: Sequence[str]) -> _Convert:
-    rows = {word: [float(word == other) for other in words] for word in words}
-    nothing = [0.0] * len(words)
-    return lambda cell: rows.get(cell, nothing)
-
-
-def _test_rows(
-    file: Path, header: list[str], rows: list[list[str]], meaning: TableSchema
-) -> NDArray[np.bool_]:
-    if SPLIT_COLUMN in header:
-        at = header.index(SPLIT_COLUMN)
-        for number, row in enumerate(rows, start=1):
-            if row[at] not in _SPLITS:
-                rule = f"column {SPLIT_COLUMN} says train or test, and row {number} {row[at]!r}"
-                raise invalid(file, rule)
-        tested = np.array([row[at] == "test" for row in rows])
-    else:
-        order = np.random.default_rng(meaning.seed).permutation(len(rows))
-        tested = order < max(1, round(meaning.test_share * len(rows)))
-    if tested.all() or not tested.any():
-        raise invalid(file, "it has rows to train on and rows to test on")
-    return tested
+def _declared_split(file: Path, cells: Cells) -> NDArray[np.bool_]:
+    for row, cell in enumerate(cells, start=1):
+        if cell not in _SPLITS:
+            rule = f"column {SPLIT_COLUMN} says train or test, and row {row} {str(cell)!r}"
+            raise _invalid(file, rule)
+    return cells == "test"

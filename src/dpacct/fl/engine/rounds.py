@@ -14,6 +14,7 @@ from torch import nn
 
 from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter
+from dpacct.fl.data.dataset import PartitionedClients
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.memories import Home
 from dpacct.fl.engine.open_round import OpenRound
@@ -67,7 +68,11 @@ class Rounds:
         if not self.account.begun and self.state.round < rounds:
             event = self.event()
             rounds = self.account.affordable(event, rounds, limit)
-            self.account.start(name, event, rounds, {"setting": self.setting()})
+            details: dict[str, Any] = {"setting": self.setting()}
+            if isinstance(self.engine.clients, PartitionedClients):
+                # Whether epsilon is about the owners of the data or about simulated clients.
+                details["simulated_clients"] = self.engine.clients.simulated
+            self.account.start(name, event, rounds, details)
         self.planned = rounds
         return rounds
 

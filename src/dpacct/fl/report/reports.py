@@ -1,6 +1,7 @@
 """What a run says about each of its rounds, and which of it epsilon covers.
 
-Rule 1: `RELEASED` is the one list of what follows from the plan, the releases and public test data.
+Rule 1: `RELEASED` is the one list of what follows from the plan, the releases and the test data.
+Those are public, or ``test_data`` beside their accuracy is "unprotected".
 Rule 2: everything else is not private, and where it leaves this process as a column of a file, as a
 curve or as text, its name begins with `UNPROTECTED`. How long a round took is of that kind: it
 grows with the cohort.
@@ -33,6 +34,7 @@ RELEASED = frozenset(
         "unit",
         "adjacency",
         "test_accuracy",
+        "test_data",
     }
 )
 
