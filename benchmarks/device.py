@@ -12,8 +12,6 @@ there, too, some rounds on the same device.
 The limit is the time that the floating-point operations of all forward and backward passes take at
 the rate of one large matrix product in the same precision: no program is faster, and none for small
 networks comes near.
-
-On a GPU, one step of each network is then computed, played and captured (`captured_steps`).
 """
 
 from __future__ import annotations
@@ -29,9 +27,8 @@ from typing import Any, TypedDict
 import torch
 
 import dpacct
-from benchmarks import captured_steps, pfl_research
+from benchmarks import pfl_research
 from benchmarks.device_jobs import JOBS, Job, images
-from benchmarks.host_traffic import HostTraffic
 from benchmarks.measure import table
 from dpacct.fl.data import Examples
 from dpacct.fl.devices import choose_device
@@ -62,9 +59,6 @@ class Measured(TypedDict, total=False):
     privacy_share: float
     memory_mib: float
     pfl_research_seconds_per_round: float
-    waits_per_round: dict[str, int]
-    copies_per_round: dict[str, int]
-    operations_per_round: int
     failed: str
 
 
@@ -88,15 +82,13 @@ def measured(job: Job, device: torch.device, train: Examples, seconds: float) ->
     began = _clock(device)
     total = privacy = 0.0
     timed = 0
-    traffic = HostTraffic()
     with job.federation(device, train) as run:
         found["weights"] = sum(value.numel() for value in run.model.parameters())
         reports = iter(run)
         for _ in range(WARM):
             next(reports)
         found["setup_seconds"] = _clock(device) - began
-        with traffic:
-            next(reports)
+        next(reports)
         for report in reports:
             timed += 1
             total += report.timing.total
@@ -116,9 +108,6 @@ def measured(job: Job, device: torch.device, train: Examples, seconds: float) ->
         "times_the_limit": each * job.rounds / limit,
         "privacy_share": privacy / total,
         "memory_mib": _peak(device),
-        "waits_per_round": dict(traffic.reads),
-        "copies_per_round": dict(traffic.copies),
-        "operations_per_round": traffic.operations.total(),
     }
     if job.peer and pfl_research.PYTHON:
         peer = pfl_research.trained(job.in_pfl(device, train), PEER_ROUNDS)
@@ -146,10 +135,6 @@ def all_jobs(device: torch.device, minutes: float, out: Path, *, small: bool) ->
         except torch.OutOfMemoryError as error:
             words = f"out of memory on the device: {str(error).splitlines()[0]}"
             said["jobs"].append({"job": job.name, "failed": words})
-        out.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
-    if device.type == "cuda":
-        # Last: what fails while it is captured may leave the device of no use.
-        said["steps"] = captured_steps.all_steps(device)
         out.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
     return said
 
@@ -184,8 +169,7 @@ def shown(said: dict[str, Any]) -> str:
         "MiB",
     ]
     title = f"{said['device']}, {said['threads']} threads, torch {said['torch']}"
-    steps = [json.dumps(step) for step in said.get("steps", ())]
-    return "\n".join(filter(None, [said["note"], table(title, header, rows), *steps]))
+    return "\n".join(filter(None, [said["note"], table(title, header, rows)]))
 
 
 def _beside(job: Mapping[str, Any]) -> str:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
-from benchmarks import captured_steps, device
+from benchmarks import device
 from benchmarks.device_jobs import JOBS
 
 
@@ -59,31 +57,3 @@ def test_the_peer_stands_beside_it_where_it_was_trained() -> None:
     assert "(1.50)" not in device.shown(said)
     job["pfl_research_seconds_per_round"] = 0.2
     assert "0.2000 (1.50)" in device.shown(said)
-
-
-def network(*layers: nn.Module) -> nn.Module:
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
-
-
-def test_a_step_is_computed_and_played_to_the_same_bits_without_a_device() -> None:
-    found = captured_steps.compared(
-        "linear", network(nn.Tanh()), "float32", torch.device("cpu"), clients=3, turns=1
-    )
-    assert found["played_same_bits"]
-    assert found["computed_ms"] > 0 < found["played_ms"]
-    assert found["captured"] == captured_steps.NO_DEVICE
-    assert "captured_ms" not in found
-
-
-class Draws(nn.Module):
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return inputs * random.random()  # noqa: S311 - what a model may do
-
-
-def test_a_step_that_cannot_be_recorded_is_told() -> None:
-    model = network(Draws())
-    found = captured_steps.compared(
-        "random", model, "float32", torch.device("cpu"), clients=3, turns=1
-    )
-    assert found["captured"] == "the step cannot be recorded"
-    assert "played_ms" not in found

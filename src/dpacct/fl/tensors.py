@@ -17,9 +17,9 @@ _torch: Any = torch
 _LARGEST_LEARNT = (1 << 25) - (1 << 16)
 
 
-def norm(values: Tensor, dim: int | None = None) -> Tensor:
-    """Euclidean norm along a dimension, or of everything."""
-    return cast("Tensor", _torch.linalg.vector_norm(values, dim=dim))
+def norm(values: Tensor, dim: int | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    """Return the Euclidean norm along a dimension, or of everything, summed up in ``dtype``."""
+    return cast("Tensor", _torch.linalg.vector_norm(values, dim=dim, dtype=dtype))
 
 
 def from_array(array: NDArray[Any]) -> Tensor:

@@ -38,8 +38,7 @@ from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.markers import bounded, noised, scatter
 from dpacct.fl.privacy.noise import Noise, drawn_std
 from dpacct.fl.privacy.randomness import Randomness, draw_cohort, torch_seed
-from dpacct.fl.privacy.scaled_sums import add_scaled
-from dpacct.fl.privacy.sums import add_rows, contribute, received
+from dpacct.fl.privacy.sums import add_clipped, add_rows, contribute, received
 from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.trainers.lot_trainer import LotTrainer
 from dpacct.fl.trainers.lots import Lot
@@ -180,8 +179,8 @@ class Engine:
             self.add(state, found, self.bound(state, found.kept, rows))
             return
         rows = rows if found.kept is None else rows.index_select(1, found.kept)
-        layout, most = self.kept_layout(found.kept), self.plan.contributions
-        norms, bad = add_scaled(found.total, rows, bound, layout, most)
+        most = self.plan.contributions
+        norms, bad = add_clipped(found.total, [rows], bound, most, group=len(rows), coarsest=0.0)
         self._count(state, found, norms, norms <= bound.clip_norm, bad)
 
     def _count(

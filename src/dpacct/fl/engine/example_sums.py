@@ -20,8 +20,7 @@ from dpacct.fl.engine.laps import LOCAL, PRIVACY, Laps
 from dpacct.fl.engine.states import Collected, TrainingState
 from dpacct.fl.layout import Layout
 from dpacct.fl.privacy.noise import Noise, sums_as_they_are
-from dpacct.fl.privacy.scaled_sums import scales
-from dpacct.fl.privacy.sums import few_rows
+from dpacct.fl.privacy.sums import scales_rows
 from dpacct.fl.tensors import one_thread
 from dpacct.fl.trainers.at_once import at_once, can_share
 from dpacct.fl.trainers.lots import plant_examples, plants_nothing
@@ -74,7 +73,7 @@ def sum_groups(
         groups: what was computed, as it is computed. numbers: of all examples in it, in order.
         laps: of the round.
     """
-    few = few_rows(engine.layout, engine.device)
+    few = max(1, _WORTH // max(engine.layout.size, 1))
     threads = torch.get_num_threads() if few > 1 and _may_share(engine, state, found) else 1
     # Rows of which a cache holds many are bounded before torch's other threads wake up.
     with one_thread(engine.device) if few > 1 else nullcontext():
@@ -90,7 +89,7 @@ def sum_groups(
 
 def sums_alone(state: TrainingState, noise: Noise, total: Tensor) -> bool:
     """Whether a round asks for sums of float64 alone, and its bound is one factor for each row."""
-    return total.dtype == torch.float64 and scales(state.bound) and sums_as_they_are(noise)
+    return total.dtype == torch.float64 and scales_rows(state.bound) and sums_as_they_are(noise)
 
 
 def _may_share(engine: Adds, state: TrainingState, found: Collected) -> bool:

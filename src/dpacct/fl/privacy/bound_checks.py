@@ -17,8 +17,7 @@ from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.findings import Finding
 from dpacct.fl.privacy.noise import Noise
 from dpacct.fl.privacy.norms import MARGIN, row_norms
-from dpacct.fl.privacy.scaled_sums import add_scaled, scales
-from dpacct.fl.privacy.sums import contribute
+from dpacct.fl.privacy.sums import add_clipped, contribute, scales_rows
 from dpacct.fl.tensors import numbers
 from dpacct.rounds import Adjacency
 
@@ -84,8 +83,8 @@ def check_bound(
             worst = max(worst, float(row_norms(inside)[0]) / (1 + SLACK))
         # What is summed is held to the bound, whatever the bound did.
         total = torch.zeros(layout.size, dtype=torch.float64, device=like.device)
-        if scales(bound):
-            add_scaled(total, raw.clone(), bound, layout, contributions)
+        if scales_rows(bound):
+            add_clipped(total, [raw], bound, contributions, group=1, coarsest=math.inf)
         inside, *_ = contribute(raw, bound, layout, contributions)
         worst = max(worst, *numbers(row_norms(torch.stack([inside[0].double(), total]))))
     if _minds_others(bound, layout, like):

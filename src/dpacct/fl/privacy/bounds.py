@@ -19,7 +19,6 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.layout import Layout, trainable
 from dpacct.fl.privacy.norms import ALPHA_RANGE, CLIP_NORM_RANGE, at_least_single, row_norms
-from dpacct.fl.privacy.unseen import SMALLEST_FACTOR, asks, scaled
 from dpacct.rounds import Adjacency
 
 
@@ -117,9 +116,8 @@ def scale_rows(rows: Tensor, scale: Tensor) -> Tensor:
 
     Error: two roundings of the rows' type, whatever the factor.
     """
-    if not asks(rows):
-        return scaled(rows, scale)
-    tiny = scale < SMALLEST_FACTOR
+    # As float32, a smaller factor would have few bits left, or none.
+    tiny = scale < 2.0**-60
     if bool(tiny.any()):
         rows[tiny] = (rows[tiny].double() * scale[tiny].unsqueeze(1)).to(rows.dtype)
         scale = torch.where(tiny, 1.0, scale)

@@ -1,176 +1,216 @@
-"""Sums that move by exactly one contribution: bounded rows on a grid, added without rounding.
+"""The exact sum of bounded contributions: whole numbers of a grid, added without rounding.
 
-Rule 1: what is summed is within its norm limits, whatever the bound did: a row is measured again
-behind it, shortened where it is too long, and zero where it is not finite. Rule 2: every row is
-rounded toward zero to whole multiples of a power of two, so that it does not grow. Rule 3: that
-unit leaves room for the whole population: sums of so many rows in float64 are exact, in any order
-and on any device.
+Rule 1: a contribution obeys its norm limits whatever the bound did. A row that is not finite
+contributes zero. Rule 2: each row is cut toward zero to whole multiples of a grid g, a power of
+two, so that it does not grow. Rule 3: n such rows add up to at most n C / g whole numbers, which a
+mantissa of p bits adds exactly, in any order and on any device, if
 
-So neighbors' sums differ by one contribution (two where a client is replaced), and rounding has no
-share in it. Proof: docs/derivations/federated.md.
+    g >= n C / 2^p.
+
+Float64 sums (p = 53) take n from the whole population. Rows of float32 may be added n = 64 at a
+time in float32 (p = 24), and these groups in float64. So neighbors' sums differ by exactly one
+contribution (two if a client is replaced), and no rounding has to be charged. Proof, with the
+margin for norms, factors and quotients: docs/derivations/exact-sums.md.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
 from dpacct.fl.layout import Layout
-from dpacct.fl.privacy.bounds import Bound, clip_rows
+from dpacct.fl.privacy.adaptive_clip import AdaptiveClip
+from dpacct.fl.privacy.bounds import Bound, Clip, SmoothedNormalization, clip_rows
 from dpacct.fl.privacy.norms import MARGIN, at_least_single, row_norms
-from dpacct.fl.privacy.unseen import asks, cleared, held
+from dpacct.fl.tensors import norm
 
-_MANTISSA = 53
-# Coordinates that are bounded at a time: on a CPU what a cache holds, on a device enough for the
-# kernels that it takes to be few.
-_SLAB, _DEVICE_SLAB = 1 << 19, 1 << 26
-# Rows of at most so many are added several at once.
-_SHORT = 1 << 15
+SINGLE, DOUBLE = 24, 53
 # More than there are people. The grid of float64 sums, and of the whole numbers of secure noise,
 # is finer than 2^-18 of the norm limit up to here.
 MAX_CONTRIBUTIONS = 2**33
+# Coordinates that are added at a time: as many as a cache holds.
+_SLAB = 1 << 19
+# Share of the noise that the cut to a float32 grid may take from a coordinate of the sum.
+_CUT = 1 / 16
+# A unit in which float32 still has all its bits. A larger unit makes a contribution shorter.
+_SMALLEST_UNIT = 2.0**-100
 
 
-def unit(limit: float, contributions: int) -> float:
-    """The grid of coordinates up to ``limit``, so many of which are added exactly in float64.
+def unit(limit: float, rows: int, bits: int = DOUBLE) -> float:
+    """Return the grid g on which so many rows within ``limit`` are added exactly. Rule 3.
 
     Args:
-        limit: of one row's norm, hence of each coordinate. contributions: at most 2^33.
+        limit: of one row's norm, hence of each coordinate. rows: at most 2^33 + 1.
+        bits: of the mantissa of the sum.
     Returns:
-        A power of two, at least ``limit * contributions / 2^53`` and less than four times that.
+        A power of two, at least ``limit * rows / 2^bits`` and less than four times that.
     """
-    return 2.0 ** (math.frexp(limit)[1] + contributions.bit_length() - _MANTISSA)
+    return 2.0 ** (math.frexp(limit)[1] + (rows - 1).bit_length() - bits)
 
 
-def few_rows(layout: Layout, device: torch.device) -> int:
-    """Rows that are bounded at a time; on a CPU those that a cache holds."""
-    slab = _SLAB if device.type == "cpu" else _DEVICE_SLAB
-    return max(1, slab // max(layout.size, 1))
+class _Scaling(Protocol):
+    def factors(self, norms: Tensor, margin: float) -> Tensor: ...
+
+
+def scales_rows(bound: Bound) -> bool:
+    """Return whether a bound is one factor for each row; a subclass may bound in another way."""
+    return type(bound) in (Clip, AdaptiveClip, SmoothedNormalization)
+
+
+def coarsest_grid(std: float, cohort: float) -> float:
+    """Return the coarsest grid whose cut is small beside the noise.
+
+    The cut moves a coordinate of the sum of a cohort by less than ``cohort * grid`` toward zero.
+
+    Args:
+        std: of the noise on the sum. cohort: expected number of rows.
+    """
+    return _CUT * std / max(cohort, 1.0)
+
+
+def add_clipped(
+    total: Tensor,
+    parts: Sequence[Tensor],
+    bound: Bound,
+    contributions: int,
+    *,
+    group: int,
+    coarsest: float,
+    scale: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Add the contributions of some rows to a sum, by a bound that `scales_rows`.
+
+    A factor f and the cut to the grid are one division, trunc(row / (g / (f scale))).
+
+    Args:
+        total: float64 [k], the concatenation of the parts.
+        parts: tensors [c, ...] that lie side by side in a row; unchanged.
+        bound: of the round. contributions: the most that one round can hold, a public number.
+        group: the most rows in one call, a public number: the grid must not depend on c.
+        coarsest: the largest grid that may be taken, see `coarsest_grid`. If float32 has none as
+            fine for a group, rows are divided in float64, on the grid of the whole population.
+        scale: rows are these multiples of the parts.
+    Returns:
+        The raw norms [c], zero for rows that were not finite, and bool [c] for these.
+    """
+    if len(parts[0]) > group:
+        raise ValueError(f"{len(parts[0])} rows in a group of {group}")
+    rows = [at_least_single(part.flatten(1)) for part in parts]
+    norms = abs(scale) * _norm_of(rows)
+    bad = ~torch.isfinite(norms)
+    dropped = bool(bad.any())
+    if dropped:
+        norms = norms.masked_fill(bad, 0.0)
+    limit = bound.clip_norm
+    fine = unit(limit, contributions + 1)
+    grid = max(fine, unit(limit, group, SINGLE))
+    wide = grid > coarsest
+    grid = fine if wide else grid
+    factors = cast("_Scaling", bound).factors(norms, MARGIN)
+    units = (grid / (abs(scale) * factors)).clamp(min=_SMALLEST_UNIT).unsqueeze(1)
+    units = units if scale > 0 else -units
+    start = 0
+    for part in rows:
+        stop = start + part.shape[1]
+        values = part.double() if wide else part
+        if dropped:
+            values = values.masked_fill(bad.unsqueeze(1), 0.0)
+        # A unit beyond float32 is infinite, and its row contributes zero.
+        numbers = torch.div(values, units.to(values.dtype), rounding_mode="trunc")
+        total[start:stop].add_(numbers.sum(dim=0), alpha=grid)
+        start = stop
+    return norms, bad
+
+
+def _norm_of(parts: Sequence[Tensor]) -> Tensor:
+    norms = [row_norms(part) for part in parts]
+    return norms[0] if len(norms) == 1 else norm(torch.stack(norms, 1), dim=1)
 
 
 def contribute(
     rows: Tensor, bound: Bound, layout: Layout, contributions: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows as they are summed: bounded, and on their grid.
+    """Return rows as they are summed: bounded, and on the grid of float64 sums.
 
     Args:
-        rows: raw updates [c, k] of any floating-point type; changed in place where possible.
+        rows: raw updates [c, k] of any floating-point type; changed in place if possible.
         bound: of the round. layout: of the k coordinates.
         contributions: the most that one round can hold, a public number.
     Returns:
         The contributions [c, k], float32 or float64; the raw norms [c], zero for rows that were
-        not finite; and which those were [c]. They contribute zero.
+        not finite; and bool [c] for these. They contribute zero.
     """
-    step = few_rows(layout, rows.device)
-    if len(rows) <= step:
-        return _contribute_few(rows, bound, layout, contributions)
-    parts = [
-        _contribute_few(rows[top : top + step], bound, layout, contributions)
-        for top in range(0, len(rows), step)
-    ]
-    norms, bad = torch.cat([part[1] for part in parts]), torch.cat([part[2] for part in parts])
-    if all(part[0].data_ptr() == rows[k * step].data_ptr() for k, part in enumerate(parts)):
-        # All of them changed in place.
-        return rows, norms, bad
-    return torch.cat([part[0] for part in parts]), norms, bad
-
-
-def _contribute_few(
-    rows: Tensor, bound: Bound, layout: Layout, contributions: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """As `contribute`, of so few rows that they stay in a cache from the first norm to the grid."""
     rows = at_least_single(rows)
-    rows, norms, bad = finite_rows(rows, row_norms(rows))
+    rows, norms, bad = _finite(rows, row_norms(rows))
     inside = at_least_single(bound.apply(rows, norms, layout, MARGIN)).contiguous()
     return _on_grid(inside, bound, layout, contributions), norms, bad
-
-
-def finite_rows(rows: Tensor, norms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows and their norms, zero where a row is not finite, and where that is [c].
-
-    On a device rows are changed in place, without a look.
-    """
-    if not asks(rows):
-        bad = ~torch.isfinite(norms)
-        return *cleared(rows, norms, bad), bad
-    if math.isfinite(float(norms.sum())):
-        # No norm is negative: a finite sum has finite parts.
-        return rows, norms, torch.zeros(len(norms), dtype=torch.bool, device=norms.device)
-    bad = ~torch.isfinite(norms)
-    return torch.where(bad.unsqueeze(1), 0.0, rows), torch.where(bad, 0.0, norms), bad
 
 
 def received(
     rows: Tensor, bound: Bound, layout: Layout, contributions: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows that were bounded elsewhere, held to the limits here.
+    """Return rows that were bounded elsewhere, held to the limits here.
 
-    What `contribute` made comes out as it went in, to the last bit. Whatever else is sent obeys the
-    limits behind it: a row that is too long is shortened, whether or not the bound would have
+    The rows of `contribute` come out as they went in, to the last bit. Any other row obeys the
+    limits afterward: a row that is too long is shortened, whether or not the bound would have
     mapped it there.
 
-    Args, Returns: as `contribute`, with the norms of what came.
+    Args, Returns: as `contribute`, with the norms of the rows received.
     """
     rows = at_least_single(rows).contiguous()
-    norms = row_norms(rows)
-    bad = ~torch.isfinite(norms)
-    rows = torch.where(bad.unsqueeze(1), 0.0, rows)
-    norms = torch.where(bad, 0.0, norms)
+    rows, norms, bad = _finite(rows, row_norms(rows))
     return _on_grid(rows, bound, layout, contributions), norms, bad
 
 
+def _finite(rows: Tensor, norms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    bad = ~torch.isfinite(norms)
+    if bool(bad.any()):
+        rows = torch.where(bad.unsqueeze(1), 0.0, rows)
+        norms = torch.where(bad, 0.0, norms)
+    return rows, norms, bad
+
+
 def _on_grid(rows: Tensor, bound: Bound, layout: Layout, contributions: int) -> Tensor:
-    """Rows within their limits and on their grid, in place."""
+    """Return rows within their limits and on their grid, changed in place. Rules 1 and 2."""
     for start, stop, limit in bound.limits(layout):
         part = rows[:, start:stop]
         hold(part, limit)
-        grid = unit(limit, contributions)
-        # By a power of two, which is exact. What torch calls trunc takes ten times as long on AMD.
+        # Neighbors have one contribution more.
+        grid = unit(limit, contributions + 1)
         part.div_(grid, rounding_mode="trunc").mul_(grid)
     return rows
 
 
-def hold(part: Tensor, limit: float) -> bool:
-    """Shorten what is longer than the limit, in place; a bound that keeps its word has none.
+def hold(part: Tensor, limit: float) -> None:
+    """Shorten rows that are longer than the limit, in place; a correct bound leaves none.
 
-    Returns:
-        Whether something was; on a device, where nobody looks, False.
+    A row is short enough if its measured norm is below the limit by half the margin.
     """
-    if not asks(part):
-        held(part, limit)
-        return False
     norms = row_norms(part)
-    short = norms <= limit * (1 - MARGIN / 2)
-    if bool(short.all()):
-        return False
-    long = ~short
+    long = ~(norms <= limit * (1 - MARGIN / 2))
+    if not bool(long.any()):
+        return
     found, lengths = part[long], norms[long]
     finite = torch.isfinite(lengths)
     found = torch.where(finite.unsqueeze(1), found, 0.0)
     # Not zero: beside a limit of zero, zero times the factor would be no number.
     lengths = torch.where(finite, lengths, 1.0)
     part[long] = clip_rows(found, lengths, limit * (1 - MARGIN))
-    return True
 
 
-def add_rows(total: Tensor, rows: Tensor, scale: float = 1) -> None:
-    """total += scale * sum of rows, in the precision of total.
+def add_rows(total: Tensor, rows: Tensor) -> None:
+    """Add rows to a total, in the precision of the total and a cache's worth at a time.
 
-    In any order, since it is exact (Rule 3); a scale is a power of two.
-
-    On the CPU, long rows one by one and a piece at a time: torch first copies what it adds to a
-    wider type. Of short ones as many at once as a cache holds.
+    The order is free, since the sum is exact (Rule 3).
     """
-    size = total.numel()
     if total.device.type != "cpu":
-        total.add_(rows.sum(dim=0, dtype=total.dtype), alpha=scale)
-    elif size <= _SHORT:
-        step = max(1, _SLAB // max(size, 1))
-        for top in range(0, len(rows), step):
-            total.add_(rows[top : top + step].sum(dim=0, dtype=total.dtype), alpha=scale)
-    else:
-        for row in rows:
-            for left in range(0, size, _SLAB):
-                total[left : left + _SLAB].add_(row[left : left + _SLAB], alpha=scale)
+        total.add_(rows.sum(dim=0, dtype=total.dtype))
+        return
+    step = max(1, _SLAB // max(len(rows), 1))
+    for start in range(0, len(total), step):
+        part = rows[:, start : start + step]
+        total[start : start + step].add_(part.sum(dim=0, dtype=total.dtype))
