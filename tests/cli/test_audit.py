@@ -43,7 +43,7 @@ def test_json_has_all_of_it(dpacct: Any) -> None:
     assert found["shown"]["confidence"] == 0.95
     assert 0 < found["epsilon"]["lower"] <= found["epsilon"]["upper"]
     assert found["canaries"] == 60
-    assert found["adjacency"] == "add-remove"
+    assert found["adjacency"] == "zero-out"
     assert found["rounds"] == 4
 
 
@@ -139,7 +139,7 @@ def test_examples_of_a_run_are_audited_and_not_attacked(dpacct: Any, tmp_path: P
     (settings,) = tmp_path.glob("*.settings.json")
     page = dpacct(f"audit --run {settings} --canaries 60").text
     assert "examples, the canaries" in page
-    assert "add-remove an example" in page
+    assert "zero out one example" in page
     (checkpoint,) = tmp_path.glob("*.checkpoint")
     ran = dpacct(f"attack {checkpoint}")
     assert ran.code in (1, 2)

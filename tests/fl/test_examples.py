@@ -338,7 +338,7 @@ def test_the_ledger_and_the_report_speak_of_examples(tmp_path):
     with train(fl.Examples(data()), ledger=path, budget=Budget(50, 1e-3)) as run:
         report = run.run()
     assert report is not None
-    assert (report.unit, report.adjacency) == ("example", "add-remove")
+    assert (report.unit, report.adjacency) == ("example", "zero-out")
     assert report.to_dict()["unit"] == "example"
     with Ledger.open(path, read_only=True) as ledger:
         assert ledger.unit == "example"

@@ -43,7 +43,7 @@ def test_the_budget_is_met_by_the_plan_and_spent_round_by_round():
     [
         (fl.Poisson(0.4), "add-remove"),
         (fl.Uniform(4, 12), "replace-one"),
-        (fl.Full(), "add-remove"),
+        (fl.Full(), "zero-out"),
         (fl.Full(), "replace-one"),
     ],
 )
@@ -54,6 +54,7 @@ def test_the_ledger_holds_what_ran(tmp_path, sampling, adjacency):
         make_clients([6] * 12),
         sampling=sampling,
         adjacency=adjacency,
+        public_size=10 if adjacency == "add-remove" else None,
         noise_multiplier=2.0,
         ledger=path,
         delta=1e-4,
@@ -386,7 +387,7 @@ def test_of_a_million_clients_only_those_drawn_are_made():
         ({"weights": "data-size"}, "data size"),
         ({"denominator": "realized"}, "cohort's size"),
         ({"noise": fl.NoiseShares(2), "sampling": fl.Poisson(0.5)}, "Poisson"),
-        ({"noise": fl.NoiseShares(2), "adjacency": "add-remove"}, "add-remove"),
+        ({"noise": fl.NoiseShares(2), "public_size": 12}, "add-remove"),
     ],
 )
 def test_what_is_not_private_is_refused_with_the_reason(options, words):

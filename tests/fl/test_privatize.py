@@ -145,8 +145,32 @@ def test_the_denominator_is_the_planned_one(ledger):
     assert float(found.sum() / 20) == pytest.approx(0.8 * 100 / 500, abs=6 / 500)
 
 
+@pytest.mark.parametrize(
+    ("rows", "options"),
+    [
+        (1000, {"sampling": Poisson(0.01), "num_clients": 1000}),
+        (40, {"sampling": Poisson(0.01), "num_clients": 1000}),
+        (100, {"sampling": Poisson(0.01), "num_clients": 1000, "public_size": 900}),
+        (11, {"num_clients": 10}),
+        (5, {"sampling": Uniform(4, 9)}),
+    ],
+)
+def test_more_rows_than_a_draw_can_give_are_refused_and_not_charged(ledger, rows, options):
+    plan = fl.AggregationPlan(1.0, 1.0, **options)
+    with pytest.raises(InvalidParameter, match="deltas"):
+        fl.privatize(torch.ones(rows, 3), plan, ledger)
+    assert ledger.rounds == 0
+
+
+@pytest.mark.parametrize("rows", [0, 10, 33])
+def test_as_many_rows_as_a_draw_may_give_are_taken(ledger, rows):
+    # P(Bin(1000, .01) >= 33) = 5.7e-9, and P(>= 35) = 4.4e-10.
+    plan = fl.AggregationPlan(1.0, 1.0, Poisson(0.01), num_clients=1000)
+    assert fl.privatize(torch.ones(rows, 3), plan, ledger).shape == (3,)
+
+
 def test_it_is_charged_before_it_is_released(ledger):
-    run = ledger.start_run("mine", plan=2 * dpacct.Round(1.0))
+    run = ledger.start_run("mine", plan=2 * PLAN.round)
     fl.privatize(torch.ones(2, 5), PLAN, run)
     fl.privatize(torch.ones(2, 5), PLAN, run)
     assert run.committed == 2
@@ -253,7 +277,7 @@ def test_cohorts_are_those_of_the_plan_and_new_each_time():
 
 def test_the_round_of_a_plan_is_what_its_bound_is_charged():
     layered = fl.AggregationPlan(1.5, bound=fl.PerLayerClip((0.3, 0.4)), num_clients=7)
-    assert layered.round == dpacct.Round(1.5, Full())
+    assert layered.round == dpacct.Round(1.5, Full(), "zero-out")
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def keys(target: Target, people: People, proven: Proven, found: list[Found]) -> 
         "held_out_at_random": people.random,
         "held_out_are_strangers": people.strangers,
         "left_out": people.left_out,
-        "adjacency": job.adjacency or str(job.sampling.default_adjacency),
+        "adjacency": job.adjacency,
         "attacks": [_attack(one) for one in found],
     }
 

@@ -46,7 +46,7 @@ def data(settings: Settings, job: Job, found: RunAudit) -> dict[str, Any]:
         f"{job.unit}s": found.clients,
         "sampling": job.sampling.name,
         "sampling_rate": job.sampling.sampling_rate,
-        "adjacency": job.adjacency or str(job.sampling.default_adjacency),
+        "adjacency": job.adjacency,
         "noise_multiplier": found.noise_multiplier,
     }
 
@@ -104,7 +104,7 @@ def round_data(settings: Settings, job: Job, found: RoundAudit) -> dict[str, Any
         "error": found.error,
         "sampling": job.sampling.name,
         "sampling_rate": job.sampling.sampling_rate,
-        "adjacency": job.adjacency or str(job.sampling.default_adjacency),
+        "adjacency": job.adjacency,
         "noise_multiplier": found.noise_multiplier,
     }
 

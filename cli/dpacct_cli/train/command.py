@@ -34,6 +34,7 @@ def train(
     owner: own.Owner = None,
     classes: own.Classes = None,
     clients: options.ClientsOnly = None,
+    public_size: own.PublicSize = None,
     partition: own.Partition = None,
     hold_out: own.HoldOut = None,
     examples: own.Examples = False,

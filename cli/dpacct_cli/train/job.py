@@ -21,8 +21,9 @@ from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.methods.server_optimizers import ServerOptimizer
 from dpacct.fl.models import Model, build_model
+from dpacct.fl.public import PublicSize
 from dpacct.ledger.terms import CLIENT, EXAMPLE, Terms
-from dpacct.rounds import Sampling, Uniform
+from dpacct.rounds import MAX_CLIENTS, Sampling, Uniform
 from dpacct_cli.errors import conflict
 from dpacct_cli.mechanism_options import MechanismOptions, ReadDelta
 from dpacct_cli.options import number
@@ -38,7 +39,7 @@ class Job:
         dataset, clients, model, method, local: what is trained, and how.
         held_out: clients who take no part, drawn at random; None where everybody may.
         tested: the examples for testing, on the device.
-        sampling, adjacency: who takes part.
+        sampling, adjacency: who takes part. public: the number of clients that may be printed.
         budget: or ``noise_multiplier`` is set, with ``delta``.
         clip_norm: None where the method bounds updates itself.
         server: what becomes of the server's step, None for the step itself.
@@ -53,7 +54,8 @@ class Job:
     method: Method
     local: SGD | None
     sampling: Sampling
-    adjacency: str | None
+    adjacency: str
+    public: PublicSize
     budget: Budget | None
     noise_multiplier: float | None
     delta: ReadDelta
@@ -104,8 +106,10 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
         clients: Population = Examples(dataset.train.to(device))
     else:
         clients, held_out = _people(settings, dataset, public_seed, device)
-    typed = _mechanism(settings, len(clients))
-    sampling, relation = typed.read_sampling(), typed.relation
+    declared = _public_size(settings)
+    typed = _mechanism(settings, declared or len(clients))
+    sampling = typed.read_sampling()
+    public = PublicSize.choose(declared, sampling, len(clients))
     rounds, delta = typed.read_rounds(), _delta(settings, typed, terms)
     eps, noise = settings.get("eps"), settings.get("noise")
     budget = None if eps is None else Budget(cast("float", number(eps)), delta.value)
@@ -120,7 +124,8 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
         method=method,
         local=local,
         sampling=sampling,
-        adjacency=relation and str(relation),
+        adjacency=str(public.adjacency(sampling, typed.relation)),
+        public=public,
         budget=budget,
         noise_multiplier=None if noise is None else validate.noise_multiplier(number(noise)),
         delta=delta,
@@ -229,6 +234,16 @@ def _partition(settings: Settings, dataset: Dataset, seed: int) -> Partition:
         rule = "a partition is iid, dirichlet:A with a number A, or natural"
         raise InvalidParameter("partition", text, rule)
     return dirichlet(dataset.labels(), clients, cast("float", number(strength)), seed=seed)
+
+
+def _public_size(settings: Settings) -> int | None:
+    typed = settings.get("public_size")
+    if typed is None:
+        return None
+    if settings.get("sampling") == Uniform.name:
+        why = "its sums are divided by the size of the cohort"
+        raise conflict(f"--public-size {typed}", "--sampling uniform", why)
+    return validate.count("public_size", number(typed), "the public number of clients", MAX_CLIENTS)
 
 
 def _mechanism(settings: Settings, clients: int) -> MechanismOptions:

@@ -110,6 +110,17 @@ Classes = Annotated[
         panel=DATA_AND_MODEL,
     ),
 ]
+PublicSize = Annotated[
+    Text,
+    option(
+        "--public-size",
+        metavar="M",
+        help="A public number of clients (or examples), from which the divisor and every printed "
+        "number is made. The run then protects the true number, too (add-remove). Default: the "
+        "true number is public (zero-out, at the same epsilon).",
+        panel=PRIVACY,
+    ),
+]
 Partition = Annotated[
     Text,
     option(

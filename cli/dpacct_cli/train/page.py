@@ -45,7 +45,8 @@ def data(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> dic
         "clip_norm": outcome.clip_norm,
         "sampling": job.sampling.name,
         "sampling_rate": job.sampling.sampling_rate,
-        "adjacency": job.adjacency or str(job.sampling.default_adjacency),
+        "adjacency": job.adjacency,
+        "public_size": job.public.size if job.public.stated else None,
         "test_accuracy": outcome.accuracy,
         "test_data": job.dataset.test_data,
         "label_set": job.dataset.label_set,
@@ -54,7 +55,7 @@ def data(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> dic
         "private": private,
         "not_private_because": outcome.not_private_because,
         "stopped_because": outcome.stopped_because,
-        f"{job.unit}s": len(job.clients),
+        f"{job.unit}s": job.public.size,
         "partition": settings.get("partition"),
         "simulated_clients": job.simulated,
         "unit": job.unit,
@@ -75,6 +76,7 @@ def page(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> Pag
     z = noise(outcome.noise_multiplier)
     dealt = settings.get("partition")
     who = f"{'simulated ' if job.simulated else ''}clients ({dealt})" if dealt else "examples"
+    said = "declared " if job.public.stated else ""
     rows = [
         Row(
             "test accuracy",
@@ -87,8 +89,8 @@ def page(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> Pag
             f"{plain(outcome.clip_norm)}"),
         *([Row("method", settings.method)] if ":" in settings.method else []),
         *([] if job.server is None else [Row("server", repr(job.server))]),
-        Row("training", f"{settings.values['model']} on {job.dataset.name}, {len(job.clients):,} "
-            f"{who}, {seconds(outcome.seconds)}"),
+        Row("training", f"{settings.values['model']} on {job.dataset.name}, {job.public.size:,} "
+            f"{said}{who}, {seconds(outcome.seconds)}"),
         Row("ledger", str(files.ledger)),
         Row("model", str(files.model)),
         Row("report", str(files.report), "  one line a round; unprotected_... in it: not private"),
@@ -98,7 +100,7 @@ def page(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> Pag
         rows.insert(2, Row("label set", "unprotected", told))
     if outcome.stopped_because is not None:
         rows.insert(2, Row("stopped early", outcome.stopped_because))
-    note = mechanism.delta_note(outcome.epsilon.delta, len(job.clients))
+    note = mechanism.delta_note(outcome.epsilon.delta, job.public.size)
     closing = f"dpacct ledger show {shlex.quote(str(files.ledger))} lists what was spent."
     return Page(rows, closing=closing, note=note, remarks=[SIMULATED] if job.simulated else [])
 

@@ -118,6 +118,7 @@ def federation(job: Job, clients: Population, **recorded: Any) -> Federation:
         clip_norm=job.clip_norm,
         sampling=job.sampling,
         adjacency=job.adjacency,
+        public_size=job.public.size if job.public.stated else None,
         budget=job.budget,
         noise_multiplier=job.noise_multiplier,
         delta=job.delta.value if job.budget is None else None,

@@ -28,6 +28,7 @@ KEYS = (
     "owner",
     "classes",
     "clients",
+    "public_size",
     "partition",
     "hold_out",
     "examples",

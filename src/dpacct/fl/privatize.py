@@ -1,8 +1,8 @@
 """`privatize`: the private aggregate of one round, for users with a training loop of their own.
 
 The caller trains, samples and sends; here updates are bounded, summed, noised, divided and charged.
-What cannot be checked here is the caller's promise: that the cohort was drawn in secret as the plan
-says, and that the rows are all who came.
+The caller answers for the draw: each cohort is drawn in secret, afresh and as the plan says, and a
+client sends one row. Only a number of rows that such a draw cannot give is refused here.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import cast, overload
 
 import torch
+from scipy.special import bdtrc  # pyright: ignore[reportMissingTypeStubs]
 from torch import Tensor
 
 from dpacct import validate
@@ -23,15 +24,21 @@ from dpacct.fl.privacy.bounds import Bound, Clip, check_limits
 from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std
 from dpacct.fl.privacy.norms import at_least_single
-from dpacct.fl.privacy.randomness import OperatingSystem, draw_cohort, expected_cohort
+from dpacct.fl.privacy.randomness import OperatingSystem, draw_cohort
 from dpacct.fl.privacy.sums import add_rows, contribute
+from dpacct.fl.public import PublicSize
 from dpacct.ledger import Ledger, Run
-from dpacct.rounds import Adjacency, Full, Round, Sampling, Uniform
+from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Uniform
 
 Tensors = Mapping[str, Tensor]
 
 # Coordinates that are bounded at a time, and those that get their noise.
 _SLAB = 1 << 16
+
+# A cohort that is larger has a probability below this under Poisson sampling. If the number of
+# clients is public, refusing costs nothing: neighbors draw cohorts of equal size. If it is secret,
+# the refusal itself could tell, and happens to an honest caller with negligible probability only.
+_IMPOSSIBLE, _IMPOSSIBLE_IF_SECRET = 1e-9, 1e-30
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +49,14 @@ class AggregationPlan:
         noise_multiplier: std of the noise on the sum / clip norm.
         clip_norm: norm bound of one whole update; short for ``bound=Clip(...)``.
         sampling: how the caller draws cohorts: in secret, afresh in each round.
-        num_clients: in the population; for `Uniform` it may be left out.
-        adjacency: default that of the sampling.
+        num_clients: the true number of clients. `Uniform` knows it. With ``public_size`` it is
+            a secret that only `draw_cohort` and the check of a cohort's size use, and may be left
+            out by a caller who draws cohorts otherwise.
+        adjacency: as for `Federation`: replace-one for `Uniform`, add-remove with
+            ``public_size``, else zero-out.
         bound: another bound than `Clip`; adaptive ones belong to `Federation`.
         noise: where the noise comes from.
+        public_size: a public number of clients, as for `Federation`.
 
     Raises:
         InvalidParameter, Unsupported: a value out of range, or a setting that is not private.
@@ -54,21 +65,24 @@ class AggregationPlan:
     noise_multiplier: float
     clip_norm: float | None = None
     sampling: Sampling = field(default_factory=Full)
-    num_clients: int | None = None
+    num_clients: int | None = field(default=None, repr=False)
     adjacency: Adjacency | str | None = None
     bound: Bound | None = None
     noise: Noise = field(default_factory=GaussianNoise)
+    public_size: int | None = None
 
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "noise_multiplier", validate.noise_multiplier(self.noise_multiplier))
         put(self, "sampling", choose_sampling(self.sampling))
         clients = self.num_clients
-        if clients is None:
-            clients = getattr(self.sampling, "num_clients", None)
-        put(self, "num_clients", validate.count("num_clients", clients, "the population"))
-        relation = self.sampling.default_adjacency if self.adjacency is None else self.adjacency
-        put(self, "adjacency", Adjacency.parse(relation))
+        if clients is None and isinstance(self.sampling, Uniform):
+            clients = self.sampling.num_clients
+        if clients is not None or self.public_size is None:
+            clients = validate.count("num_clients", clients, "the population")
+        put(self, "num_clients", clients)
+        relation = self.public.adjacency(self.sampling, self.adjacency)
+        put(self, "adjacency", relation)
         if (self.bound is None) == (self.clip_norm is None):
             rule = "one of clip_norm and bound is given"
             raise InvalidParameter("clip_norm", self.clip_norm, rule)
@@ -77,19 +91,19 @@ class AggregationPlan:
             raise InvalidParameter("bound", "AdaptiveClip", rule, "Use Federation.")
         if self.clip_norm is not None:
             put(self, "bound", Clip(self.clip_norm))
-        self.noise.check(self.sampling, Adjacency(relation), cast("int", self.num_clients))
+        self.noise.check(self.sampling, relation, clients or self.public.size)
         _ = self.charge
+
+    @property
+    def public(self) -> PublicSize:
+        """The public number of clients, from which the divisor is made."""
+        return PublicSize.choose(self.public_size, self.sampling, self.num_clients)
 
     @property
     def charge(self) -> NoisePlan:
         """The plan as the engine knows it."""
-        clients = cast("int", self.num_clients)
-        return NoisePlan(
-            self.sampling,
-            Adjacency(cast("str", self.adjacency)),
-            self.noise_multiplier,
-            expected_cohort(self.sampling, clients),
-        )
+        relation = Adjacency(cast("str", self.adjacency))
+        return NoisePlan(self.sampling, relation, self.noise_multiplier, self.public)
 
     @property
     def round(self) -> Round:
@@ -107,8 +121,14 @@ class AggregationPlan:
         Call it once for each `privatize`, take everybody it names, and tell nobody whom: sampling
         amplifies privacy only while cohorts are secret, and not chosen among several. It may be
         empty, and such a round releases noise like any other.
+
+        Raises:
+            InvalidParameter: the plan was made without ``num_clients``.
         """
-        return draw_cohort(self.sampling, cast("int", self.num_clients), OperatingSystem())
+        if self.num_clients is None:
+            rule = "a cohort is drawn from all clients, of whom public_size need not be the number"
+            raise InvalidParameter("num_clients", None, rule)
+        return draw_cohort(self.sampling, self.num_clients, OperatingSystem())
 
 
 @overload
@@ -149,7 +169,7 @@ def privatize(
         The noisy sum / planned cohort size, [d] or a dictionary, float32 (float64 for float64).
         The ledger has committed the round when this returns.
     Raises:
-        InvalidParameter: shapes that do not fit, or more rows than the plan allows.
+        InvalidParameter: shapes that do not fit, or more rows than the plan's sampling can draw.
         Unsupported: integer tensors, or too few noise shares.
         BudgetExceeded: the round does not fit; nothing was drawn.
     """
@@ -244,11 +264,30 @@ def _copied(part: Tensor | Sequence[Tensors], layout: Layout, room: Tensor) -> T
 
 
 def _check_count(count: int, plan: AggregationPlan) -> None:
-    clients = cast("int", plan.num_clients)
-    most = plan.sampling.cohort_size if isinstance(plan.sampling, Uniform) else clients
+    """Refuse more rows than the plan's draw can give. Fewer are fine: absent clients count zero.
+
+    Raises:
+        InvalidParameter: more rows than clients take part, or than Poisson sampling draws.
+    """
+    clients, sampling = plan.num_clients, plan.sampling
+    most = plan.charge.contributions if clients is None else clients
+    if isinstance(sampling, Uniform):
+        most = sampling.cohort_size
     if count > most:
         rule = f"at most {most} clients take part in a round of the plan"
         raise InvalidParameter("deltas", count, rule)
+    if not isinstance(sampling, Poisson) or clients is None or not count:
+        return
+    tail = _IMPOSSIBLE_IF_SECRET if plan.public.stated else _IMPOSSIBLE
+    # P(at least count of them are drawn).
+    if float(bdtrc(count - 1, clients, sampling.sampling_rate)) < tail:
+        expected = sampling.sampling_rate * clients
+        rule = (
+            f"Poisson({sampling.sampling_rate:g}) draws {expected:.4g} of {clients} clients on "
+            f"average, and so many with a probability below {tail:g}: the cohort was drawn "
+            "otherwise, and would be charged too little"
+        )
+        raise InvalidParameter("deltas", count, rule, "Draw cohorts with plan.draw_cohort().")
 
 
 def _find_run(ledger: Run | Ledger) -> Run:

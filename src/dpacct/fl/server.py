@@ -77,6 +77,7 @@ class Server:
     Args:
         model: changed in place, and moved to ``device``; see `Federation`.
         num_clients: the population, from which cohorts are drawn whoever is reachable.
+        public_size: as for `Federation`; without it ``num_clients`` is public.
         noise: as for `Federation`. With `NoiseShares` clients add the noise, and the sum comes
             from behind masks: `dpacct.fl.flower`, or `OpenRound.commit` and `OpenRound.add_sum`.
         Others, as keywords: see `dpacct.fl.settings.Settings`.

@@ -43,7 +43,10 @@ class Settings:
         clip_norm: norm bound C of a client's whole update; short for ``bound=Clip(C)``.
         bound: another bound.
         sampling: default ``Poisson(0.1)``.
-        adjacency: default that of the sampling.
+        adjacency: default replace-one for `Uniform`; add-remove if ``public_size`` is given, else
+            zero-out (the same epsilon; the number of clients is then public).
+        public_size: a public number M of clients, from which the divisor q M and every other
+            printed or stored number is made; the true number then stays secret. M may be wrong.
         budget: the target; calibrates the noise if none is given, else limits the run.
         noise_multiplier: std of the noise on the sum / C, instead of a calibration.
         delta: at which epsilon is reported, without a budget. An existing ledger has its own delta,
@@ -77,6 +80,7 @@ class Settings:
     bound: Bound | None = None
     sampling: Sampling | None = None
     adjacency: Adjacency | str | None = None
+    public_size: int | None = None
     budget: Budget | None = None
     noise_multiplier: float | None = None
     delta: float | None = None

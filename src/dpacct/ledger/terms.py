@@ -65,9 +65,13 @@ class Terms:
         weaker = self.adjacency is Adjacency.ZERO_OUT and adjacency is Adjacency.ADD_REMOVE
         if adjacency is not None and self.adjacency not in (None, adjacency) and not weaker:
             rule = f"all rounds of a ledger share one, and {self.path} has {self.adjacency}"
-            raise InvalidParameter(
-                "adjacency", str(adjacency), rule, "Take that one, or charge another ledger."
-            )
+            hint = "Take that one, or charge another ledger."
+            if self.adjacency is Adjacency.ADD_REMOVE and adjacency is Adjacency.ZERO_OUT:
+                hint = (
+                    "Declare a public number of clients with public_size=, which allows "
+                    "add-remove, or charge another ledger."
+                )
+            raise InvalidParameter("adjacency", str(adjacency), rule, hint)
         named = unit == CLIENT and self.unit != EXAMPLE
         if unit and unit != self.unit and not named:
             rule = f"the ledger {self.path} protects one {self.unit}, and the run one {unit}"

@@ -52,6 +52,7 @@ KEYS = [
     "sampling",
     "sampling_rate",
     "adjacency",
+    "public_size",
     "test_accuracy",
     "test_data",
     "label_set",
@@ -69,7 +70,7 @@ def test_the_summary_is_one_object_with_the_promised_keys(dpacct: Any) -> None:
     assert list(data)[: len(KEYS)] == KEYS
     assert (data["method"], data["data"], data["model"]) == ("dp-fedavg", "digits", "logistic")
     assert (data["rounds"], data["clients"], data["sampling_rate"]) == (3, 20, 0.5)
-    assert (data["sampling"], data["adjacency"]) == ("poisson", "add-remove")
+    assert (data["sampling"], data["adjacency"]) == ("poisson", "zero-out")
     assert data["delta"] == pytest.approx(20**-1.1)
     assert data["private"] is True
     assert set(data["epsilon"]) == {"lower", "upper", "target"}
@@ -117,7 +118,7 @@ def test_a_person_reads_accuracy_budget_and_files(dpacct: Any) -> None:
     lines = [line for line in ran.text.splitlines() if line.strip()]
     assert re.match(r"  test accuracy +0\.\d+ +on 360 public test examples$", lines[0])
     assert re.match(r"  epsilon .*proven .*achieved +at delta 0\.0371 \(20\^-1\.1\)$", lines[1])
-    assert "3 rounds, Poisson sampling at rate 0.5, add-remove a client" in lines[2]
+    assert "3 rounds, Poisson sampling at rate 0.5, zero out one client" in lines[2]
     for name in ("  digits.ledger", "dp-fedavg-digits.model.pt", ".report.jsonl"):
         assert name in ran.text
     assert "round 3" not in ran.err
@@ -172,8 +173,9 @@ def test_given_noise_is_taken_and_charged(dpacct: Any) -> None:
     ("words", "sampling", "rate", "adjacency"),
     [
         ("--sampling uniform", "uniform", 0.3, "replace-one"),
-        ("--sampling full", "full", 1.0, "add-remove"),
-        ("--cohort 4", "poisson", 0.2, "add-remove"),
+        ("--sampling full", "full", 1.0, "zero-out"),
+        ("--cohort 4", "poisson", 0.2, "zero-out"),
+        ("--cohort 4 --public-size 16", "poisson", 0.25, "add-remove"),
         ("--q 0.25 --adjacency replace-one", "poisson", 0.25, "replace-one"),
     ],
 )

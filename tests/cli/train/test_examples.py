@@ -48,13 +48,13 @@ def test_batches_and_epochs_are_charged_as_they_run(dpacct):
 
 def test_a_person_reads_of_examples(dpacct, folder):
     text = dpacct(SINGLE).text
-    for part in ("add-remove an example", "on digits, 1,437 examples,", "(1437^-1.1)"):
+    for part in ("zero out one example", "on digits, 1,437 examples,", "(1437^-1.1)"):
         assert part in text
     assert "client" not in text.replace("dp-fedavg", "")
     (folder / "run.toml").write_text("examples = true\nrounds = 2\nq = 0.05\n")
     # Nothing that is typed says so.
     again = dpacct("train dp-fedavg --config run.toml --new-ledger")
-    assert "add-remove an example" in again.text
+    assert "zero out one example" in again.text
     assert "for the same examples" in again.err
 
 

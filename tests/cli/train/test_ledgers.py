@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 
 import dpacct as library
-from dpacct import Budget, Ledger, Poisson, Round
+from dpacct import Budget, Ledger, Round
 from dpacct.renyi.odometer import Odometer
 from dpacct_cli.train import run as train_run
 
@@ -24,7 +24,6 @@ pytestmark = pytest.mark.usefixtures("one_thread", "folder")
 # Everybody in every round: what that costs is computed at once.
 QUICK = "--sampling full --batch-size all --local-steps 1 --vectorize no"
 TINY = f"--rounds 2 --clients 12 {QUICK}"
-OLD = Path(__file__).resolve().parents[2] / "fixtures" / "v0_1_checkpoints"
 DELTA = 12**-1.1
 
 
@@ -184,7 +183,7 @@ def test_another_adjacency_is_refused_with_what_the_ledger_has(dpacct: Any) -> N
     dpacct("ledger init digits.ledger --eps 30 --adjacency replace-one")
     ran = dpacct(f"train dp-fedavg {TINY}")
     assert (ran.code, ran.out) == (2, "")
-    assert "--adjacency is 'add-remove'" in ran.err
+    assert "--adjacency is 'zero-out'" in ran.err
     assert "digits.ledger has replace-one" in ran.err
 
 
@@ -327,37 +326,3 @@ def test_damaged_settings_of_others_do_not_stand_in_the_way(
 
 
 # What version 0.1 left behind.
-
-
-@pytest.fixture
-def old(folder: Path) -> None:
-    for file in OLD.glob("dp-fedavg-digits.*"):
-        shutil.copy(file, folder)
-
-
-@pytest.mark.usefixtures("old")
-@pytest.mark.parametrize(
-    "words",
-    ["--resume", "dp-fedavg --resume", "dp-fedavg --ledger dp-fedavg-digits.ledger --resume"],
-)
-def test_a_run_of_0_1_goes_on_with_a_note(dpacct: Any, words: str) -> None:
-    ran = dpacct("train", words)
-    assert ran.code == 0, ran.err
-    assert "of version 0.1 and does not name its ledger" in ran.err
-    with Ledger.open("dp-fedavg-digits.ledger", read_only=True) as ledger:
-        [run] = ledger.runs
-        assert (run.committed, run.finished) == (4, True)
-        [round_] = run.plan.distinct()
-        assert round_.sampling == Poisson(0.5)
-        spent = library.epsilon(4 * round_, delta=20**-1.1)
-        assert run.epsilon().upper == pytest.approx(spent.upper, rel=1e-6)
-    assert re.search(r"epsilon +8\.0000 proven", ran.text)
-    # It is known to be finished now.
-    assert "finished: dp-fedavg-digits" in dpacct("train --resume").err
-
-
-@pytest.mark.usefixtures("old")
-def test_a_ledger_of_0_1_is_not_forgotten_for_its_name(dpacct: Any) -> None:
-    ran = dpacct(f"train dp-fedavg {TINY}")
-    assert re.search(r"ledger +digits\.ledger", ran.text)
-    assert "digits.ledger and dp-fedavg-digits.ledger are budgets of their own" in ran.err

@@ -67,6 +67,7 @@ def all_pairs() -> list[Row]:
 
 
 ROWS = all_pairs()
+ROUND = Round(1.0, adjacency="zero-out")
 
 
 def test_every_pair_is_there() -> None:
@@ -87,10 +88,10 @@ def make(kind: str, clients: int) -> None:
             Ledger.open(path, BUDGET, adjacency=Adjacency.REPLACE_ONE).close()
         case "spent":
             with Ledger.open(path, BUDGET) as ledger:
-                ledger.charge("all of it", ledger.remaining_as_plan(Round(1.0)) * Round(1.0))
+                ledger.charge("all of it", ledger.remaining_as_plan(ROUND) * ROUND)
         case "dead run":
             with Ledger.open(path, BUDGET) as ledger:
-                ledger.start_run("dead", ledger.remaining_as_plan(Round(1.0)) * Round(1.0))
+                ledger.start_run("dead", ledger.remaining_as_plan(ROUND) * ROUND)
         case _:
             assert clients
 
@@ -105,7 +106,7 @@ def change(kind: str) -> None:
             make(kind, 1)
         case "spent":
             with Ledger.open(path) as ledger:
-                ledger.charge("news", 9 * Round(1.0), over_budget=True)
+                ledger.charge("news", 9 * ROUND, over_budget=True)
         case "dead run":
             with Ledger.open(path) as ledger:
                 ledger.start_run("dead")
@@ -119,11 +120,11 @@ def refused(row: Row) -> str:
         return {
             "new": "there is no such ledger, and the checkpoint",
             "other delta": "--delta" if row.typed else "belongs to another ledger",
-            "other adjacency": "--adjacency is 'add-remove'",
+            "other adjacency": "--adjacency is 'zero-out'",
         }.get(row.ledger, "")
     return {
         "other delta": "--delta is 1e-3; the ledger digits.ledger has delta 0.05" * row.typed,
-        "other adjacency": "--adjacency is 'add-remove'",
+        "other adjacency": "--adjacency is 'zero-out'",
         "spent": "does not fit",
         "dead run": "held by run 1 ('dead'",
     }.get(row.ledger, "")
@@ -139,8 +140,8 @@ def ran(name: str) -> tuple[library.Schedule, float]:
                if e["kind"] == "reserve" and e["run"] == number]  # fmt: skip
     plan = library.Schedule()
     for found in charged:
-        assert (found["sampling"], found["adjacency"]) == ("full", "add-remove")
-        plan += 1 * Round(found["noise_multiplier"])
+        assert (found["sampling"], found["adjacency"]) == ("full", "zero-out")
+        plan += 1 * Round(found["noise_multiplier"], adjacency="zero-out")
     return plan, delta
 
 

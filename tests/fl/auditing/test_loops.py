@@ -189,7 +189,7 @@ def test_other_rounds_than_the_plans_are_refused():
     def other(plan, run, _):
         released = torch.zeros(630)
         for _ in range(3):
-            ticket = run.reserve(Round(plan.noise_multiplier / 2, plan.sampling))
+            ticket = run.reserve(Round(plan.noise_multiplier / 2, plan.sampling, plan.adjacency))
             ticket.draw()
             ticket.commit()
             yield released + torch.randn(630)

@@ -12,6 +12,7 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.privacy.charge import NoisePlan
+from dpacct.fl.public import PublicSize
 from dpacct.fl.trainers.vectorized import VectorizedTrainer
 from dpacct.rounds import Poisson, Uniform
 from tests.fl.auditing.test_audit import (
@@ -145,7 +146,7 @@ def test_a_realized_denominator_is_caught(monkeypatch):
     release = Engine.release
 
     def realized(self, state, found):
-        plan = replace(self.plan, cohort_size=max(found.arrived, 1))
+        plan = replace(self.plan, public=PublicSize(max(found.arrived, 1), stated=False))
         return release(replace(self, plan=plan), state, found)
 
     monkeypatch.setattr(Engine, "release", realized)

@@ -17,10 +17,10 @@ from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.noise import Noise
-from dpacct.fl.privacy.randomness import Seeded, expected_cohort
+from dpacct.fl.privacy.randomness import Seeded
+from dpacct.fl.public import PublicSize
 from dpacct.fl.trainers.sequential import SequentialTrainer
 from dpacct.fl.trainers.vectorized import VectorizedTrainer
-from dpacct.rounds import Adjacency
 
 
 class Silent(fl.GaussianNoise):
@@ -91,8 +91,8 @@ def simulate(
         clip_norm = 10.0
     chosen = choose_bound(bound, clip_norm, method)
     scheme = fl.Full() if sampling is None else sampling
-    planned = expected_cohort(scheme, len(clients))
-    plan = NoisePlan(scheme, Adjacency.parse(scheme.default_adjacency), noise_multiplier, planned)
+    public = PublicSize.choose(None, scheme, len(clients))
+    plan = NoisePlan(scheme, public.adjacency(scheme, None), noise_multiplier, public)
     source = Seeded(3)
     objective = LocalLoss(model, loss, layout.names, local.precision, functional=vectorized)
     kind = VectorizedTrainer if vectorized else SequentialTrainer

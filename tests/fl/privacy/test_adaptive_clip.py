@@ -14,6 +14,7 @@ from dpacct import Budget, fl
 from dpacct.errors import InvalidParameter
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.privacy.charge import NoisePlan
+from dpacct.fl.public import PublicSize
 from dpacct.ledger import Ledger
 from dpacct.rounds import Adjacency, Full, Poisson, Uniform
 from tests.fl.problems import federation, linear, make_clients
@@ -51,7 +52,7 @@ def test_an_indicator_that_costs_too_much_is_refused_before_anything_runs():
 @pytest.mark.parametrize("sampling", [Full(), Poisson(0.3), Uniform(3, 10)])
 def test_the_event_holds_both_releases_and_is_charged_jointly(sampling):
     bound = fl.AdaptiveClip(0.7, indicator_noise=4.0)
-    plan = NoisePlan(sampling, sampling.default_adjacency, 1.5, 3.0)
+    plan = NoisePlan(sampling, sampling.default_adjacency, 1.5, PublicSize(10, stated=True))
     event = plan.event(bound, fl.GaussianNoise(), {})
     names = [release.name for release in event.releases]
     assert names == ["update", "indicator"]

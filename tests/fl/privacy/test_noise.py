@@ -20,10 +20,10 @@ from dpacct.fl.privacy.randomness import (
     Seeded,
     draw_below,
     draw_cohort,
-    expected_cohort,
     normals,
 )
 from dpacct.fl.privacy.secure_noise import SecureGaussianNoise, grid_exponent
+from dpacct.fl.public import PublicSize
 from dpacct.rounds import Adjacency, Full, Poisson, Uniform
 from tests.fl.problems import federation, flat, linear, make_clients
 
@@ -275,11 +275,11 @@ def test_coins_are_those_of_each_client():
 
 
 def test_planned_cohorts():
-    assert expected_cohort(Full(), 7) == 7
-    assert expected_cohort(Poisson(0.25), 8) == 2
-    assert expected_cohort(Uniform(3, 9), 9) == 3
+    assert PublicSize.choose(None, Full(), 7).expected_cohort(Full()) == 7
+    assert PublicSize.choose(16, Poisson(0.25), 8).expected_cohort(Poisson(0.25)) == 4
+    assert PublicSize.choose(None, Uniform(3, 9), 9).expected_cohort(Uniform(3, 9)) == 3
     with pytest.raises(InvalidParameter):
-        expected_cohort(Uniform(3, 9), 10)
+        PublicSize.choose(None, Uniform(3, 9), 10)
 
 
 def test_noise_on_the_cpu_has_a_key_of_all_its_bits():

@@ -19,13 +19,13 @@ import torch
 import dpacct
 from dpacct import Budget, fl
 from dpacct.errors import DpacctError, InvalidParameter, LedgerError
-from dpacct.fl.engine.checkpoint import VERSION, read_checkpoint, write_checkpoint
-from dpacct.fl.engine.snapshots import noise_of
+from dpacct.fl.engine.checkpoint import read_checkpoint, write_checkpoint
+from dpacct.fl.engine.rounds import Rounds
+from dpacct.fl.privacy.resuming import relabeled
 from dpacct.ledger import Ledger
 from tests.fl.problems import federation, flat, linear, make_clients
 
 CPU = torch.device("cpu")
-OLD = Path(__file__).resolve().parents[2] / "fixtures" / "v0_1_checkpoints"
 PLANNED = MappingProxyType(
     {
         "noise_multiplier": None,
@@ -60,63 +60,35 @@ def cost(rounds: int, noise_multiplier: float) -> float:
     return dpacct.epsilon(plan, delta=1e-5).upper
 
 
-# What version 0.1 wrote.
-
-
-def old(folder: Path, kind: str) -> Path:
-    for file in OLD.glob(f"{kind}.pt*"):
-        shutil.copy(file, folder)
-    return folder / f"{kind}.pt"
+# What version 0.2 wrote.
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_checkpoints_of_0_1_open_in_their_ledger_with_a_note(tmp_path, kind):
-    path = old(tmp_path, kind)
-    content = read_checkpoint(path, CPU)
-    model = linear(seed=9)
-    with planned(model, checkpoint=path, **KINDS[kind]).resume() as run:
+def test_a_run_of_0_2_goes_on_as_zero_out(tmp_path, monkeypatch, kind):
+    # Its settings said add-remove, and the number of clients was public all the same.
+    setting = Rounds.setting
+
+    def as_of_0_2(rounds):
+        return setting(rounds).replace("ZERO_OUT: 'zero-out'", "ADD_REMOVE: 'add-remove'")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Rounds, "setting", as_of_0_2)
+        path = play(tmp_path / "run.pt", 3, **KINDS[kind])
+    assert "ADD_REMOVE" in read_checkpoint(path, CPU)["setting"]
+    with planned(checkpoint=path, **KINDS[kind]).resume() as run:
         assert run.round == 3
-        assert "of version 0.1 and does not name its ledger" in run.resumed_with
-        assert torch.equal(
-            flat(model), torch.cat([v.flatten() for v in content["params"].values()])
-        )
-        assert run.epsilon.upper == pytest.approx(4.7300126, abs=1e-6)
         last = run.run()
-        assert last.round == 5
-        assert last.epsilon.upper == pytest.approx(cost(5, run.noise_multiplier), rel=1e-6)
-    with Ledger.open(f"{path}.ledger", read_only=True) as ledger:
-        [kept] = ledger.runs
-        assert (kept.committed, kept.on_plan, kept.finished) == (5, True, True)
-        assert ledger.verify().sound
-    # What goes on is written as today.
-    assert read_checkpoint(path, CPU)["version"] == VERSION
+    assert (last.round, last.adjacency) == (5, "zero-out")
+    assert last.epsilon.upper == pytest.approx(cost(5, run.noise_multiplier), rel=1e-6)
 
 
-def test_an_old_checkpoint_without_its_ledger_goes_nowhere(tmp_path):
-    path = old(tmp_path, "passing")
-    with pytest.raises(InvalidParameter, match="not kept") as refused, planned() as run:
-        run.resume(path)
-    assert "dpacct ledger charge" in str(refused.value)
-    with pytest.raises(LedgerError, match="no such ledger"), planned(checkpoint=path) as run:
-        run.resume()
-    assert not Path(f"{path}.ledger").exists()
-
-
-def test_an_old_checkpoint_needs_a_run_of_its_setting_with_its_rounds(tmp_path):
-    path = old(tmp_path, "planned")
-    # Versions find it in other last digits.
-    noise = noise_of(read_checkpoint(path, CPU))
-    fewer = play(tmp_path / "fewer.pt", 2, noise_multiplier=noise)
-    other = play(tmp_path / "other.pt", 3, local=fl.SGD(lr=0.3))
-    empty = tmp_path / "empty.ledger"
-    Ledger.open(empty, Budget(6, 1e-5)).close()
-    for ledger, words in (
-        (f"{fewer}.ledger", "has 2 released rounds, and .* knows 3"),
-        (f"{other}.ledger", "has another setting"),
-        (empty, "there is no run 1"),
-    ):
-        with pytest.raises(LedgerError, match=words), planned(ledger=ledger) as run:
-            run.resume(path)
+@pytest.mark.parametrize(
+    "words",
+    ["public_size=8, 8 clients", "sampling=Uniform(cohort_size=4, num_clients=8), 8 clients"],
+)
+def test_other_settings_keep_their_adjacency(words):
+    kept = f"adjacency=<Adjacency.ADD_REMOVE: 'add-remove'>, {words}"
+    assert relabeled(kept) == kept
 
 
 # Ledgers that are not the checkpoint's.

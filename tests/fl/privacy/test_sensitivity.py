@@ -18,9 +18,10 @@ from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.layout import Layout
 from dpacct.fl.privacy.bounds import check_limits, clip_rows
 from dpacct.fl.privacy.charge import NoisePlan
-from dpacct.fl.privacy.randomness import Seeded, expected_cohort
+from dpacct.fl.privacy.randomness import Seeded
 from dpacct.fl.privacy.secure_noise import grid_exponent
 from dpacct.fl.privacy.sums import add_rows, contribute
+from dpacct.fl.public import PublicSize
 from dpacct.rounds import Adjacency, Full, Poisson, Uniform
 
 LAYOUT = Layout(("a", "b", "c"), tuple(torch.Size([n]) for n in (5, 24, 1)), (5, 24, 1))
@@ -38,6 +39,7 @@ BOUNDS = [
     fl.AdaptiveClip(0.3, indicator_noise=5.0),
     *(method.bound for method in (fl.FedAlphaNormEC(), fl.FedAvgSmoothed())),
 ]
+PUBLIC = PublicSize(100, stated=True)
 NOISES = [fl.GaussianNoise(), fl.SecureGaussianNoise(), fl.NoiseShares(1)]
 KINDS = ["random", "denormal", "huge", "mixed", "equal", "spike", "zero", "nan", "infinite"]
 
@@ -100,9 +102,8 @@ def update(kind, dtype, exponent, seed):
 
 def summed(rows, bound, sampling, population, noise):
     """The sum of these contributions as an engine computes it, in exact numbers."""
-    plan = NoisePlan(
-        sampling, sampling.default_adjacency, 1.0, expected_cohort(sampling, population)
-    )
+    public = PublicSize.choose(None, sampling, population)
+    plan = NoisePlan(sampling, sampling.default_adjacency, 1.0, public)
     cpu = torch.device("cpu")
     source = Seeded(1)
     engine = Engine(
@@ -296,15 +297,15 @@ def test_one_row_that_is_not_finite_is_zero_and_leaves_the_others_alone():
 
 
 def test_an_event_stays_the_same_only_while_all_that_it_was_read_from_does():
-    plan = NoisePlan(Poisson(0.1), Adjacency.ADD_REMOVE, 1.5, 10.0)
+    plan = NoisePlan(Poisson(0.1), Adjacency.ADD_REMOVE, 1.5, PUBLIC)
     bound, details = fl.AdaptiveClip(0.3, indicator_noise=5.0), {"round": 1, "clip_norm": 0.3}
     event = plan.event(bound, fl.GaussianNoise(), details)
     assert plan.still(event, bound, fl.GaussianNoise(), details)
     assert plan.event(bound, fl.GaussianNoise(), details) == event
     others = [
-        (NoisePlan(Poisson(0.2), Adjacency.ADD_REMOVE, 1.5, 10.0), bound, details),
-        (NoisePlan(Poisson(0.1), Adjacency.ZERO_OUT, 1.5, 10.0), bound, details),
-        (NoisePlan(Poisson(0.1), Adjacency.ADD_REMOVE, 1.6, 10.0), bound, details),
+        (NoisePlan(Poisson(0.2), Adjacency.ADD_REMOVE, 1.5, PUBLIC), bound, details),
+        (NoisePlan(Poisson(0.1), Adjacency.ZERO_OUT, 1.5, PUBLIC), bound, details),
+        (NoisePlan(Poisson(0.1), Adjacency.ADD_REMOVE, 1.6, PUBLIC), bound, details),
         (plan, fl.AdaptiveClip(0.4, indicator_noise=5.0), details),
         (plan, fl.AdaptiveClip(0.3, indicator_noise=6.0), details),
         (plan, fl.Clip(0.3), details),

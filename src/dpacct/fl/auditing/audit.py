@@ -24,9 +24,9 @@ from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.findings import Audit
 from dpacct.fl.privacy.noise import GaussianNoise, Noise
-from dpacct.fl.privacy.randomness import expected_cohort
+from dpacct.fl.public import PublicSize
 from dpacct.fl.surroundings import undisturbed
-from dpacct.rounds import Adjacency, Full, Sampling
+from dpacct.rounds import Adjacency, Full, Sampling, Uniform
 
 
 # Where a caller has switched gradients off, no client would move a sum.
@@ -68,16 +68,17 @@ def audit(
     if clip_norm is None and bound is None and method.bound is None:
         clip_norm = 0.5
     scheme = choose_sampling(Full() if sampling is None else sampling)
-    relation = Adjacency.parse(scheme.default_adjacency if adjacency is None else adjacency)
     problem = default_problem(model, loss, clients)
+    # The clients of an audit are no secret: their number may be declared.
+    declares = adjacency == Adjacency.ADD_REMOVE and not isinstance(scheme, Uniform)
+    declared = len(problem.clients) if declares else None
+    public = PublicSize.choose(declared, scheme, len(problem.clients))
     bench = Bench(
         problem,
         method,
         choose_bound(bound, clip_norm, method),
         noise or GaussianNoise(),
-        NoisePlan(
-            scheme, relation, noise_multiplier, expected_cohort(scheme, len(problem.clients))
-        ),
+        NoisePlan(scheme, public.adjacency(scheme, adjacency), noise_multiplier, public),
         method.prepare(SGD(lr=0.5, epochs=1, batch_size=4) if local is None else local),
         vectorize=vectorize,
     )

@@ -70,7 +70,7 @@ def audit_loop(
     wanted = Wanted.checked(canaries, others, error, confidence, generator)
     length, at = validate.rounds(rounds), validate.delta(delta)
     _check_kinds(loop, update, plan, like)
-    clients, planted = cast("int", plan.num_clients), wanted.plant()
+    clients, planted = plan.num_clients or plan.public.size, wanted.plant()
     grown = _grown(plan, len(planted))
     template = {"update": like} if isinstance(like, Tensor) else like
     layout, bound = Layout.of(template), cast("Bound", grown.bound)
@@ -110,7 +110,7 @@ def audit_loop(
 
 def _grown(plan: AggregationPlan, canaries: int) -> AggregationPlan:
     """The plan for a population with canaries, of which a cohort has the same share."""
-    number = cast("int", plan.num_clients) + canaries
+    number = (plan.num_clients or plan.public.size) + canaries
     sampling = plan.sampling
     if isinstance(sampling, Uniform):
         cohort = max(1, min(number - 1, round(sampling.sampling_rate * number)))

@@ -48,6 +48,10 @@ def choose_bound(bound: Any, clip_norm: Any, method: Method) -> Bound:
         if clip_norm is None:
             rule = "a bound on each update is needed: clip_norm, or bound"
             raise InvalidParameter("clip_norm", None, rule)
+        if hasattr(clip_norm, "sensitivity"):
+            rule = "a clip norm is a number, and this is a bound"
+            hint = f"Give it as bound={type(clip_norm).__name__}(...)."
+            raise InvalidParameter("clip_norm", type(clip_norm).__name__, rule, hint)
         return Clip(clip_norm)
     if clip_norm is not None:
         rule = f"{type(chosen).__name__} bounds the updates already"

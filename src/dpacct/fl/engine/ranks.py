@@ -34,17 +34,19 @@ Sent = TypeVar("Sent")
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """What is about to run: the noise that rank 0 has found, and the setting in words."""
+    """What is about to run: the noise that rank 0 has found, the setting in words, the clients."""
 
     plan: NoisePlan
     setting: str
     versions: str
+    num_clients: int
 
     @classmethod
     def of(cls, rounds: Rounds) -> Begin:
         """What these rounds are."""
         versions = f"dpacct {__version__}, torch {torch.__version__}"
-        return cls(rounds.engine.plan, f"{rounds.setting()}, {rounds.first_bound!r}", versions)
+        setting = f"{rounds.setting()}, {rounds.first_bound!r}"
+        return cls(rounds.engine.plan, setting, versions, rounds.engine.num_clients)
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ class Rehearsal:
         """What a chooser is asked with; the number is that of clients in a round."""
         engine = self._engine
         everyone = engine.method.everyone_computes
-        workers = engine.num_clients if everyone else engine.plan.cohort_size
+        workers = engine.plan.public.size if everyone else engine.plan.cohort_size
         broadcast = engine.broadcast(self._state)
         return self.make, self._kind, self._labels, broadcast, max(1, round(workers))
 

@@ -124,10 +124,12 @@ class Rounds:
     def setting(self) -> str:
         """What must not change when a run goes on, in words."""
         engine = self.engine
-        plan = repr(engine.plan).removeprefix("Noise")  # its name in checkpoints so far
+        plan = engine.plan
         return (
-            f"{engine.method!r}, {engine.local!r}, {plan}, {type(engine.noise).__name__}, "
-            f"{engine.num_clients} clients, {engine.layout.size} parameters, "
+            f"{engine.method!r}, {engine.local!r}, Plan(sampling={plan.sampling!r}, "
+            f"adjacency={plan.adjacency!r}, noise_multiplier={plan.noise_multiplier!r}, "
+            f"cohort_size={plan.cohort_size!r}), {type(engine.noise).__name__}, "
+            f"{plan.public}, {engine.layout.size} parameters, "
             f"server_lr={engine.server_lr!r}"
             + ("" if engine.server is None else f", server={engine.server!r}")
         )

@@ -20,11 +20,12 @@ from dpacct.fl.methods.dp_fedavg import DPFedAvg
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.privacy.bounds import check_limits
 from dpacct.fl.privacy.charge import NoisePlan
-from dpacct.fl.privacy.randomness import SEEDED, expected_cohort, randomness_for
+from dpacct.fl.privacy.randomness import SEEDED, randomness_for
+from dpacct.fl.public import PublicSize
 from dpacct.fl.settings import Settings
 from dpacct.fl.surroundings import undisturbed
 from dpacct.ledger.terms import known_terms
-from dpacct.rounds import Adjacency, Poisson
+from dpacct.rounds import Poisson
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,14 +66,14 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Prepar
         ledger = checkpoint.with_name(f"{checkpoint.name}.ledger")
     sampling = settings.sampling
     scheme = checks.choose_sampling(Poisson(0.1) if sampling is None else sampling)
-    relation = settings.adjacency
-    relation = Adjacency.parse(scheme.default_adjacency if relation is None else relation)
+    check_population(clients, len(clients))
+    public = PublicSize.choose(settings.public_size, scheme, len(clients))
+    relation = public.adjacency(scheme, settings.adjacency)
     budget, unit = settings.budget, unit_of(clients)
     at = checks.choose_delta(budget, settings.delta, known_terms(ledger), relation, unit)
     method = DPFedAvg() if settings.method is None else settings.method
     local = local_training(clients, method, settings.local)
     rounds = validate.rounds(settings.rounds)
-    check_population(clients, len(clients))
     noise = checks.choose_noise_source(settings.noise, secure=settings.secure_noise)
     noise.check(scheme, relation, len(clients))
     bound = checks.choose_bound(settings.bound, settings.clip_norm, method)
@@ -81,11 +82,10 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Prepar
     check_limits(bound, layout)
     source = randomness_for(settings.seed)
     reason = method.not_private_because or (None if source.private else SEEDED)
-    cohort = expected_cohort(scheme, len(clients))
     accountant = checks.plan_accountant(method, params, settings.accountant, scheme)
     given = settings.noise_multiplier
     multiplier, kept = checks.choose_noise(scheme, relation, rounds, budget, given, at, accountant)
-    plan = NoisePlan(scheme, relation, multiplier, cohort)
+    plan = NoisePlan(scheme, relation, multiplier, public)
     account = Account(ledger, kept, private=reason is None, accountant=accountant, unit=unit)
     device = next(iter(params.values())).device
     engine = Engine(

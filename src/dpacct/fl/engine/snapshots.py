@@ -21,7 +21,7 @@ from dpacct.fl.engine.written_ways import plain_way, way_in
 from dpacct.fl.layout import Layout, State, trainable
 from dpacct.fl.privacy.adaptive_clip import AdaptiveClip
 from dpacct.fl.privacy.bounds import Bound
-from dpacct.fl.privacy.resuming import Saved
+from dpacct.fl.privacy.resuming import Saved, relabeled
 from dpacct.fl.trainers.ways import KeptWay
 from dpacct.ledger import Position
 
@@ -167,7 +167,7 @@ class _Reader:
 
     def setting(self, ours: str) -> None:
         theirs = self._content.get("setting")
-        if theirs != ours:
+        if not isinstance(theirs, str) or relabeled(theirs) != ours:
             shown = theirs if isinstance(theirs, str) else type(theirs).__name__
             self.refuse(f"it was written by a run of another setting ({shown}, and this is {ours})")
 

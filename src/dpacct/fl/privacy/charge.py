@@ -8,7 +8,6 @@ released. A client with a memory is charged by fixed pairs, whatever it keeps th
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +16,9 @@ from dpacct.fl.privacy.adaptive_clip import INDICATOR_NORM, AdaptiveClip
 from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.privacy.noise import STD_MARGIN, Noise
 from dpacct.fl.privacy.sums import MAX_CONTRIBUTIONS
+from dpacct.fl.public import PublicSize
 from dpacct.ledger import Event, Release
-from dpacct.rounds import Adjacency, Poisson, Round, Sampling
+from dpacct.rounds import Adjacency, Round, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class NoisePlan:
     Attributes:
         sampling, adjacency: of the round.
         noise_multiplier: z asked for; the charge is never for more.
-        cohort_size: planned.
+        public: the public number of clients, from which the planned cohort size is made.
     """
 
     sampling: Sampling
     adjacency: Adjacency
     noise_multiplier: float
-    cohort_size: float
+    public: PublicSize
 
     def __post_init__(self) -> None:
         if self.contributions > MAX_CONTRIBUTIONS:
@@ -45,13 +45,14 @@ class NoisePlan:
             raise InvalidParameter("num_clients", self.contributions, rule)
 
     @property
+    def cohort_size(self) -> float:
+        """Return the planned cohort size, by which the sum is divided."""
+        return self.public.expected_cohort(self.sampling)
+
+    @property
     def contributions(self) -> int:
-        """The most that a round can hold: the planned population, or the planned cohort."""
-        match self.sampling:
-            case Poisson(sampling_rate=rate):
-                return math.ceil(self.cohort_size / rate)
-            case _:
-                return math.ceil(self.cohort_size)
+        """Return the most contributions that a sum has room for."""
+        return self.public.capacity(self.sampling)
 
     def update_std(self, bound: Bound) -> float:
         """Standard deviation of the noise on each coordinate of the sum of updates."""

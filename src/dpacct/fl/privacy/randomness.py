@@ -19,6 +19,7 @@ from torch import Tensor
 from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.fl.privacy import philox
+from dpacct.fl.public import PublicSize
 from dpacct.fl.tensors import from_array
 from dpacct.rounds import Full, Poisson, Sampling, Uniform
 
@@ -133,8 +134,8 @@ def draw_cohort(sampling: Sampling, num_clients: int, source: Randomness) -> lis
         case Full():
             return list(range(num_clients))
         case Uniform(cohort_size=cohort):
-            # Refuses a population that is not the one of the scheme.
-            expected_cohort(sampling, num_clients)
+            # Raises if the population is not that of the scheme.
+            PublicSize.choose(None, sampling, num_clients)
             return sorted(_Sampler(source).sample(range(num_clients), cohort))
         case Poisson(sampling_rate=rate):
             return draw_below(num_clients, rate, source)
@@ -162,24 +163,6 @@ def draw_below(num_clients: int, rate: float, source: Randomness) -> list[int]:
         joined[open_still] = rests < rest
         found.extend((start + near[joined]).tolist())
     return found
-
-
-def expected_cohort(sampling: Sampling, num_clients: int) -> float:
-    """The planned cohort size, by which the sum is divided: q N, m or N.
-
-    Raises:
-        InvalidParameter: a uniform scheme for another number of clients.
-    """
-    match sampling:
-        case Full():
-            return float(num_clients)
-        case Uniform(cohort_size=cohort, num_clients=planned):
-            if planned != num_clients:
-                rule = f"there are {num_clients} clients, and cohorts are drawn from all of them"
-                raise InvalidParameter("num_clients", planned, rule)
-            return float(cohort)
-        case Poisson(sampling_rate=rate):
-            return rate * num_clients
 
 
 def torch_seed(source: Randomness) -> int:

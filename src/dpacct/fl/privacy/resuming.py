@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from dpacct.errors import LedgerError
 from dpacct.ledger import Ledger, Position
+from dpacct.rounds import Adjacency
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,17 @@ class Saved:
     charged: int
     committed: int
     position: Position | None
+
+
+def relabeled(setting: str) -> str:
+    """Return a setting as today's runs write it.
+
+    Version 0.2 called runs with Poisson or full participation add-remove, although their divisor
+    followed the number of clients: what they promised is zero-out, at the same epsilon.
+    """
+    if "public_size=" in setting or "sampling=Uniform(" in setting:
+        return setting
+    return setting.replace(repr(Adjacency.ADD_REMOVE), repr(Adjacency.ZERO_OUT))
 
 
 def check_run(ledger: Ledger, saved: Saved, setting: str, holder: str) -> str | None:
@@ -49,7 +61,7 @@ def check_run(ledger: Ledger, saved: Saved, setting: str, holder: str) -> str | 
             f"(runs are 1 to {len(runs)}). It belongs to another ledger, or to a newer copy."
         )
     run = runs[saved.run - 1]
-    if run.details.get("setting") != setting:
+    if relabeled(str(run.details.get("setting"))) != setting:
         raise LedgerError(
             f"{ledger.path}: run {run.id} ({run.name!r}) has another setting than {holder}, which "
             f"belongs to another ledger."
