@@ -17,7 +17,7 @@ from dpacct.rounds import Full, Phase, Poisson, Round, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import find_engine
-from dpacct.tight.game import game, gap, plan, stages
+from dpacct.tight.game import gap, plan, stages
 from dpacct.tight.game.answers import lower_delta, lower_epsilon, upper_epsilon
 from dpacct.tight.game.curve import curve_delta
 from dpacct.tight.game.game import (
@@ -271,14 +271,16 @@ def test_a_gap_out_of_reach_gives_up_nothing(monkeypatch: pytest.MonkeyPatch) ->
     assert game_epsilon(schedule, 1e-3, gap=wide * 1.01) == usual
 
 
-def test_both_sides_are_played_whenever_a_gap_is_asked_for(
+def test_one_strategy_alone_is_played_where_switching_would_take_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(game, "_CHEAP", 0.0)
     schedule = 20 * Round(2.4, Uniform(20, 100))
-    assert game_epsilon(schedule, 1e-3).lower == 0.0
-    found = game_epsilon(schedule, 1e-3, gap=0.05)
-    assert 0.0 < found.upper <= found.lower * 1.05
+    switching = game_epsilon(schedule, 1e-3)
+    monkeypatch.setattr(stages, "_CHEAP", 0.0)
+    alone = game_epsilon(schedule, 1e-3)
+    assert 0.99 * switching.lower < alone.lower < switching.lower
+    assert alone.lower <= alone.upper <= alone.lower * 1.02
+    assert game_epsilon(schedule, 1e-3, gap=0.05).upper <= alone.lower * 1.05
 
 
 def test_flat_triangles_are_made_less_flat() -> None:

@@ -11,12 +11,15 @@ from dpacct.rounds import Full, Poisson, Round, Uniform
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import find_engine
+from dpacct.tight.game.backward import Frame, repeated_below
 from dpacct.tight.game.curve import curve_delta
 from dpacct.tight.game.game import game_delta, game_epsilon, prefix_upper_epsilons
 from dpacct.tight.game.kernels import reach_of
 from dpacct.tight.game.zero_out import (
+    TurnGuide,
     absence_profile,
     contribution_profile,
+    guided_turns,
     opposed_back_line,
     zero_out_above,
     zero_out_below,
@@ -24,6 +27,7 @@ from dpacct.tight.game.zero_out import (
 from tests.oracles.fixed_size_game import cohorts, one_round, zero_out_two_rounds
 from tests.tight.game.test_laws import own_profile
 
+REMOVE = Direction.REMOVE
 LOSSES = np.array([0.0, 0.01, 0.05, 0.2])
 
 
@@ -117,6 +121,36 @@ def test_the_bracket_closes(noise: float, uniform: Uniform, rounds: int, delta: 
     assert found.upper < 0.6 * fixed.upper
     replaced = TightAccountant(engine="pairs").epsilon(rounds * Round(noise, uniform), delta)
     assert found.upper < replaced.lower
+
+
+@pytest.mark.parametrize("rounds", [1500, 6000])
+def test_the_bracket_of_thousands_of_rounds_closes(rounds: int) -> None:
+    schedule = rounds * Round(2.0, Uniform(1, 100), "zero-out")
+    found = TightAccountant().epsilon(schedule, 1e-6)
+    assert found.upper <= found.lower * 1.004
+
+
+def test_masses_of_many_rounds_lie_below_those_of_each_in_turn() -> None:
+    """Against the exact convolution in extended precision, errors of transforms included."""
+    frame = Frame(2.0**-6, -400, 800, 1.5)
+    law = zero_out_below(0.1, 1.5, frame.step, reach_of(0.1, 1.5, frame.step, 1e-9)[0], REMOVE)[0]
+    found = repeated_below(law, 13, frame)
+    exact = np.array([1.0], dtype=np.longdouble)
+    for _ in range(13):
+        exact = np.convolve(exact, law.masses.astype(np.longdouble))
+    start = found.first - 13 * law.first
+    part = exact[start : start + len(found.masses)]
+    assert (found.masses <= part).all()
+    assert found.masses.sum() >= 0.999999 * float(exact.sum())
+
+
+def test_ranges_of_the_angle_hold_all_angles() -> None:
+    guide = TurnGuide((0.3, 3.0), (1e-3, 1e-3))
+    turns = guided_turns(0.1, 1.5, 2.0**-6, 200, 1e-9, REMOVE, guide)
+    assert turns.ends[0] == 0.0
+    assert turns.ends[-1] == 1.0
+    assert (np.diff(turns.ends) > 0).all()
+    assert 2 < len(turns) < 16
 
 
 @pytest.mark.parametrize(("rate", "noise", "budget"), [(0.05, 2.4, 0.0), (0.25, 1.0, 0.2)])

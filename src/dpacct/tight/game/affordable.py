@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import partial
 
 from dpacct.errors import NotConverged
-from dpacct.rounds import Schedule
-from dpacct.tight.game.cover import Cell, default_cover
-from dpacct.tight.game.guided import guided_cover, has_cells, spread_of
+from dpacct.rounds import Adjacency, Schedule
+from dpacct.tight.game.cover import default_cover
+from dpacct.tight.game.guided import guided_cover, has_cells, spread_of, turn_guide
 from dpacct.tight.game.mixtures import Mixing
 from dpacct.tight.game.plan import GamePlan
 from dpacct.tight.game.played import is_game
@@ -20,8 +20,8 @@ from dpacct.tight.game.rounds import Positions
 from dpacct.tight.game.stages import are_bounded, effort_above, needed
 from dpacct.tight.game.thinned import Thinned
 
-# Losses times laws times rounds: about one second, two, ten and thirty.
-_FEW, _QUICK, _LONG, MOST_EFFORT = 5.5e7, 1e8, 8e8, 2e9
+# Losses times laws times rounds: about one second, two, seven, ten and thirty.
+_FEW, _QUICK, _MEDIUM, _LONG, MOST_EFFORT = 5.5e7, 1e8, 5e8, 8e8, 2e9
 # The share of the noise that mixtures may give away, and the noise from which on they are better
 # than many cells: where one round's loss may be large, cells are.
 _SLACK, _MIXED = 2e-3, 2.0
@@ -40,6 +40,12 @@ _LAST = ((_COARSE_SHARE, math.inf, MOST_EFFORT),)
 _USUAL, _FINE, _PLENTY, _FEWEST, _MOST_CELLS = 5e-4, 2e-4, 250, 12, 200
 # The same where the usual cells are played, as they are first where kinds of rounds differ.
 _KNOWN = ((_DEFAULT_SHARE, _LONG), (_MIDDLE_SHARE, MOST_EFFORT))
+# The same for ranges of an angle, of which few are needed.
+_RANGES = (
+    (_DEFAULT_SHARE, 5e-4, _QUICK),
+    (_MIDDLE_SHARE, 1e-3, _MEDIUM),
+    (_COARSE_SHARE, 2e-3, MOST_EFFORT),
+)
 # An epsilon of so few deviations depends on how much the last rounds gain, if rounds are some.
 _NEAR, _SOME = (0.1, 1.4), 100
 
@@ -52,6 +58,8 @@ def affordable(
     Raises:
         NotConverged: none is.
     """
+    if schedule.adjacency is Adjacency.ZERO_OUT:
+        return _angles(schedule, plan_with)
     quiet = min(round_.noise_multiplier for round_ in schedule.distinct()) >= _MIXED
     plan, positions = plan_with(_DEFAULT_SHARE), Thinned(default_cover())
     near = _NEAR[0] < plan.epsilon / spread_of(plan) < _NEAR[1]
@@ -81,16 +89,35 @@ def affordable(
     )
 
 
+def _angles(
+    schedule: Schedule, plan_with: Callable[[float], GamePlan]
+) -> tuple[GamePlan, Positions]:
+    """Ranges of the one angle that there is where a contribution becomes zero.
+
+    Raises:
+        NotConverged: none are affordable.
+    """
+    effort = math.inf
+    for share, tolerance, most in _RANGES:
+        plan = plan_with(share)
+        guide = turn_guide(plan, tolerance)
+        effort = effort_above(schedule, plan.upper, guide)
+        if effort <= most:
+            return plan, guide
+    raise NotConverged(
+        f"the game of {schedule.rounds} rounds would need {needed(effort, MOST_EFFORT)}"
+    )
+
+
 def _known(
     schedule: Schedule, plan_with: Callable[[float], GamePlan]
 ) -> tuple[GamePlan, Positions] | None:
     """The usual cells, or the fewest angles, if these are affordable."""
-    usual, few = Thinned(default_cover()), Thinned(Cell.whole().children())
-    angles = ((few, _COARSE_SHARE, MOST_EFFORT),) if not has_cells(schedule) else ()
-    for positions, share, most in (*((usual, *row) for row in _KNOWN), *angles):
+    usual = Thinned(default_cover())
+    for share, most in _KNOWN:
         plan = plan_with(share)
-        if effort_above(schedule, plan.upper, positions) <= most:
-            return plan, positions
+        if effort_above(schedule, plan.upper, usual) <= most:
+            return plan, usual
     return None
 
 

@@ -13,7 +13,7 @@ from dpacct.rounds import Schedule
 from dpacct.tight.game.backward import Frame, play_lower, play_upper
 from dpacct.tight.game.plan import GamePlan, moved
 from dpacct.tight.game.rounds import Positions
-from dpacct.tight.game.stages import stages_above, stages_below, window_above, window_below
+from dpacct.tight.game.stages import stages_above, stages_below, window_above
 
 # By so much a loss is put on the safe side of an epsilon.
 _NUDGE = 2.0**-45
@@ -58,11 +58,11 @@ def crossing(deltas: Array, frame: Frame, delta: float) -> float:
 
 def lower_epsilon(schedule: Schedule, plan: GamePlan, delta: float) -> float:
     """Achieved eps(delta)."""
-    frame, window = plan.lower, window_below(schedule, plan)
-    stages = stages_below(schedule, plan, frame, window)
+    frame = plan.lower
+    stages, window = stages_below(schedule, plan, frame)
     deltas = play_lower(stages, frame, window)
     if window and deltas.max() <= delta:
-        window, stages = 0, stages_below(schedule, plan, frame)
+        stages, window = stages_below(schedule, plan, frame, windowed=False)
         deltas = play_lower(stages, frame)
     losses = frame.losses()[: len(deltas)]
     exceeds = np.flatnonzero((deltas > delta) & (losses <= 0.0))
@@ -98,8 +98,10 @@ def upper_delta(schedule: Schedule, plan: GamePlan, positions: Positions, epsilo
 def lower_delta(schedule: Schedule, plan: GamePlan, epsilon: float) -> float:
     """Achieved delta(eps)."""
     loss = -epsilon * (1 + _NUDGE)
-    frame, window = moved(plan.lower, loss), window_below(schedule, plan)
+    frame = moved(plan.lower, loss)
     place = math.floor(loss / frame.step) - frame.first
-    window = window if place < window else 0
-    deltas = play_lower(stages_below(schedule, plan, frame, window), frame, window)
+    stages, window = stages_below(schedule, plan, frame)
+    if window and place >= window:
+        stages, window = stages_below(schedule, plan, frame, windowed=False)
+    deltas = play_lower(stages, frame, window)
     return float(deltas[place])

@@ -226,6 +226,45 @@ def play_lower(stages: list[tuple[Stage, int]], frame: Frame, window: int = 0) -
     return values / weights[before] * (1 - _slack(frame))
 
 
+def repeated_below(law: Kernel, rounds: int, frame: Frame) -> Kernel:
+    """Masses below those of so many rounds with the same dominated law, by repeated doubling.
+
+    Any masses that are smaller bound from below, since w is not negative: what a transform may be
+    off by is subtracted from each, and those that vanish are cut off.
+    """
+    found, doubled = Kernel(0, np.ones(1), 0.0), law
+    while rounds:
+        if rounds % 2:
+            found = _convolved_below(found, doubled, frame)
+        rounds //= 2
+        if rounds:
+            doubled = _convolved_below(doubled, doubled, frame)
+    return found
+
+
+def _convolved_below(one: Kernel, other: Kernel, frame: Frame) -> Kernel:
+    rate = frame.tilt * frame.step
+    exponents = [rate * (law.first + np.arange(len(law.masses))) for law in (one, other)]
+    tilted = [one.masses * np.exp(exponents[0]), other.masses * np.exp(exponents[1])]
+    size = len(tilted[0]) + len(tilted[1]) - 1
+    length = 1 << size.bit_length()
+    spectra = [np.fft.rfft(part, length) for part in tilted]
+    sums = np.fft.irfft(spectra[0] * spectra[1], length)[:size]
+    norm = float(np.linalg.norm(tilted[0])) * float(tilted[1].sum())
+    error = UNIT * (_PER_LEVEL * (length.bit_length() - 1) + _ONCE) * norm * (1 + 1e-9)
+    kept = np.flatnonzero(sums > error)
+    if not kept.size:
+        return Kernel(0, np.zeros(1), 0.0)
+    first = one.first + other.first + int(kept[0])
+    sums = np.maximum(sums[kept[0] : kept[-1] + 1] - error, 0.0)
+    exponents.append(rate * (first + np.arange(len(sums))))
+    furthest = sum(float(np.abs(part).max()) for part in exponents)
+    if furthest > _LARGEST_EXPONENT:
+        raise NotConverged("the game spans too many orders of magnitude")
+    masses = sums * np.exp(-exponents[2]) * (1 - UNIT * (8 * furthest + 64))
+    return Kernel(first, masses, 0.0)
+
+
 def _slack(frame: Frame) -> float:
     exponent = frame.tilt * frame.step * (abs(frame.first) + frame.size)
     return UNIT * (8 * exponent + 64)

@@ -43,11 +43,9 @@ from dpacct.tight.game.mixtures import mixing_laws
 from dpacct.tight.game.plan import GamePlan, plan_at_delta, plan_at_epsilon
 from dpacct.tight.game.refine import check_gap
 from dpacct.tight.game.rounds import check_schedule, directions
-from dpacct.tight.game.stages import effort_below, stages_above
+from dpacct.tight.game.stages import stages_above
 from dpacct.tight.game.thinned import thinned_laws
 
-# Losses times laws times rounds for two strategies.
-_CHEAP = 1e9
 # Answers that are kept.
 _REMEMBERED = 32
 
@@ -69,28 +67,39 @@ def game_epsilon(schedule: Schedule, delta: float, gap: float | None = None) -> 
     check_schedule(schedule)
     if not schedule.rounds:
         return Interval(0.0, 0.0)
+    if gap is None:
+        return _usual_epsilon(schedule, delta)
     found: list[Interval] = []
     for direction in directions(schedule):
-        if gap is None:
-            found.append(_usual_epsilon(schedule, delta, direction))
-            continue
         known = None
         with suppress(NotConverged):
-            known = _usual_epsilon(schedule, delta, direction)
+            known = _in_direction(schedule, delta, direction)
         found.append(narrow_epsilon(schedule, delta, gap, direction, known))
     return _worse(found)
 
 
-def _usual_epsilon(schedule: Schedule, delta: float, direction: Direction) -> Interval:
-    """One direction, by the best positions that are affordable.
+def _usual_epsilon(schedule: Schedule, delta: float) -> Interval:
+    """The larger of both directions, each by the best positions that are affordable.
 
     Raises:
         NotConverged: none are.
     """
+    uppers = {way: _upper_end(schedule, delta, way)[0] for way in directions(schedule)}
+    worse = max(uppers, key=lambda way: uppers[way])
+    found = _in_direction(schedule, delta, worse)
+    # The other direction cannot achieve more than is proven of it.
+    others = [
+        _in_direction(schedule, delta, way)
+        for way in uppers
+        if uppers[way] > found.lower and way is not worse
+    ]
+    return _worse([found, *others])
+
+
+def _in_direction(schedule: Schedule, delta: float, direction: Direction) -> Interval:
     upper, share = _upper_end(schedule, delta, direction)
     plan = plan_at_delta(schedule, delta, share, direction=direction)
-    lower = lower_epsilon(schedule, plan, delta) if _cheap(schedule, plan.lower) else 0.0
-    return Interval.bracket(lower, upper)
+    return Interval.bracket(lower_epsilon(schedule, plan, delta), upper)
 
 
 # A search asks for the proven side, and whoever tells its result for both.
@@ -169,7 +178,7 @@ def game_delta(schedule: Schedule, epsilon: float) -> Interval:
             schedule,
             lambda share, way=direction: plan_at_epsilon(schedule, epsilon, share, direction=way),
         )
-        lower = lower_delta(schedule, plan, epsilon) if _cheap(schedule, plan.lower) else 0.0
+        lower = lower_delta(schedule, plan, epsilon)
         found.append(Interval.bracket(lower, upper_delta(schedule, plan, positions, epsilon)))
     return _worse(found)
 
@@ -187,11 +196,6 @@ def _at_delta(
     schedule: Schedule, delta: float, direction: Direction
 ) -> Callable[[float], GamePlan]:
     return lambda share: plan_at_delta(schedule, delta, share, both=False, direction=direction)
-
-
-def _cheap(schedule: Schedule, frame: Frame) -> bool:
-    """Whether two strategies are worth their time; remove alone is known otherwise."""
-    return effort_below(schedule, frame) <= _CHEAP
 
 
 def two_strategies_delta(schedule: Schedule, epsilon: float) -> float:

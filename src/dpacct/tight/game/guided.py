@@ -34,6 +34,7 @@ from dpacct.tight.game.plan import GamePlan
 from dpacct.tight.game.played import is_game
 from dpacct.tight.game.rounds import rate_bounds
 from dpacct.tight.game.triangles import Triangle
+from dpacct.tight.game.zero_out import TurnGuide
 
 # Where tilts are looked at, in inverse deviations of the tilted sum of losses from the answer's,
 # but not below this share of it; the last rounds' are further off, and fewer.
@@ -115,6 +116,18 @@ def spread_of(plan: GamePlan) -> float:
     return plan.deviation or math.sqrt(plan.epsilon / (plan.upper.tilt + 0.5))
 
 
+def _tilts(plan: GamePlan) -> Array:
+    """Tilts near that of the answer, and further off as those of the last rounds are."""
+    tilt = plan.upper.tilt
+    return np.maximum(tilt + _AWAY / spread_of(plan), _LEAST_TILT * tilt)
+
+
+def turn_guide(plan: GamePlan, tolerance: float) -> TurnGuide:
+    """The same for the one angle where a contribution becomes zero."""
+    tolerances = tolerance * np.hypot(1.0, _AWAY)
+    return TurnGuide(tuple(_tilts(plan).tolist()), tuple(tolerances.tolist()))
+
+
 def _weight(round_: Round) -> float:
     return math.expm1(min(4 / round_.noise_multiplier**2, 100.0)) * round_.sampling_rate**2
 
@@ -123,8 +136,7 @@ def _weight(round_: Round) -> float:
 def _cover(
     kinds: tuple[tuple[Round, int], ...], plan: GamePlan, tolerance: float, most: int
 ) -> tuple[Cover, float]:
-    frame = plan.upper
-    tilts = np.maximum(frame.tilt + _AWAY / spread_of(plan), _LEAST_TILT * frame.tilt)
+    tilts = _tilts(plan)
     every = [_gains(round_, plan, tilts) for round_, _ in kinds]
     best = [_best(gains) for gains in every]
     moments = [tilts * (tilts + 1) * most_of for most_of in best]

@@ -155,7 +155,7 @@ def _plan(
         if size > MAX_POINTS:
             raise NotConverged(f"the game would need {size} losses, more than {MAX_POINTS}")
         frames.append(Frame(step, first, size, tilt))
-    alike = len(schedule.distinct()) == 1 and schedule.adjacency is not Adjacency.ZERO_OUT
+    alike = len(schedule.distinct()) == 1
     deviation = math.sqrt(simple.cumulants(tilt).variance) if alike else 0.0
     return GamePlan(frames[0], frames[-1], negligible, epsilon, deviation, share=share)
 

@@ -38,11 +38,18 @@ from dpacct.tight.game.laws import Kernel
 from dpacct.tight.game.mixtures import Mixing, mixing_laws
 from dpacct.tight.game.played import has_one_pair, is_game, takes_everybody
 from dpacct.tight.game.thinned import Thinned, thinned_laws
-from dpacct.tight.game.zero_out import ANGLES, zero_out_above, zero_out_below
+from dpacct.tight.game.zero_out import (
+    EQUAL_TURNS,
+    TurnGuide,
+    guided_turns,
+    zero_out_above,
+    zero_out_below,
+)
 
 # How all positions in a round are bounded: one law for each of some cells, fewer for the same
 # cells, or mixtures of few.
-Positions = Cover | Thinned | Mixing
+# Where a contribution becomes zero there is one angle, whose ranges are chosen by a guide.
+Positions = Cover | Thinned | Mixing | TurnGuide
 
 
 def check_schedule(schedule: Schedule) -> None:
@@ -63,14 +70,6 @@ def check_schedule(schedule: Schedule) -> None:
                 f"the game needs a noise multiplier of at least {2 / LARGEST_SHIFT:.3f}, and "
                 f"{round_!r} has less: use the accountant 'tight'"
             )
-
-
-def angles_for(positions: Positions) -> int:
-    """Into how many ranges the one angle of a round is cut where a contribution becomes zero."""
-    if isinstance(positions, Mixing):
-        return ANGLES
-    cover = positions.cover if isinstance(positions, Thinned) else positions
-    return max(ANGLES, len(cover) // 2)
 
 
 def directions(schedule: Schedule) -> tuple[Direction, ...]:
@@ -99,10 +98,14 @@ def laws_above(
     if round_.adjacency is Adjacency.ZERO_OUT:
         if not is_game(round_):
             return [sampled_above(rate, 2 * noise, step, reach, direction)]
-        angles = angles_for(positions)
-        return list(zero_out_above(rate, noise, step, reach[0], negligible, direction, angles))
+        place = (rate, noise, step, reach[0], negligible, direction)
+        guided = isinstance(positions, TurnGuide)
+        turns = guided_turns(*place, positions) if guided else EQUAL_TURNS
+        return list(zero_out_above(*place, turns))
     if not is_game(round_):
         return [poisson_above(rate, noise, step, reach)]
+    if isinstance(positions, TurnGuide):
+        raise TypeError("angles say nothing about a replaced client")
     if isinstance(positions, Mixing):
         return list(mixing_laws(rate, noise, step, reach[0], negligible, positions))
     return _laws_of_cells(rate, noise, positions, step, reach, negligible)

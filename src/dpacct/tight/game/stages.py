@@ -18,6 +18,7 @@ from dpacct.tight.game.backward import (
     length_of,
     prepare,
     reach_of_laws,
+    repeated_below,
 )
 from dpacct.tight.game.blends import Blend, Part, blends
 from dpacct.tight.game.kinds import fewer_kinds
@@ -25,14 +26,17 @@ from dpacct.tight.game.laws import Kernel
 from dpacct.tight.game.mixtures import LAWS, Mixing
 from dpacct.tight.game.plan import GamePlan
 from dpacct.tight.game.played import is_game
-from dpacct.tight.game.rounds import Positions, angles_for, laws_above, laws_below, plain_laws
+from dpacct.tight.game.rounds import Positions, laws_above, laws_below, moment_on_grid, plain_laws
 from dpacct.tight.game.thinned import USUAL_SHARE, Thinned
+from dpacct.tight.game.zero_out import TurnGuide
 
 Above = list[tuple[Mean, int]]
 Below = list[tuple[Stage, int]]
 
 # What the laws of one kind of round cost; the cells of a larger cover are thinner.
-_A_COVER, _A_CELL, _OF_ANGLES = 2.4e3, 1e5, 1.7e4
+_A_COVER, _A_CELL = 2.4e3, 1e5
+# Ranges of the angle where a contribution becomes zero, about, and what their laws cost.
+_RANGES, _OF_RANGES = 6, 2e6
 # The same for mixtures, and of how much noise that is true.
 _A_MIXTURE, _USUAL_SLACK = 2e8, 4e-3
 # Where laws are few the transform of the values counts, too.
@@ -42,6 +46,9 @@ _STRATEGIES = 8
 # Windows hold so many deviations of the sum of losses, where one round that crosses this share of a
 # window by itself is so rare, tilted, in all rounds together.
 _DEVIATIONS, _JUMP, _RARE_JUMP = 4.4, 1 / 4, 1e-4
+# Losses times laws times rounds for two strategies, and for three where a contribution becomes
+# zero: one alone reaches nearly as much over many rounds.
+_CHEAP, _CHEAP_ZERO_OUT = 1e9, 2e8
 # The laws of two strategies for one kind of round.
 _TWO_LAWS = 4e5
 # Laws times losses that are kept at a time: less than a gigabyte.
@@ -103,7 +110,7 @@ def _laws_of_one(
     return laws_above(round_, positions, step, plan.negligible, plan.direction)
 
 
-def window_below(schedule: Schedule, plan: GamePlan) -> int:
+def _window_below(schedule: Schedule, plan: GamePlan) -> int:
     """The same for the lower frame."""
     round_ = schedule.phases[0].round
     return _window(
@@ -148,13 +155,35 @@ def _jumps(laws: list[Kernel], frame: Frame, usual: float, far: float) -> float:
     return most
 
 
-def stages_below(schedule: Schedule, plan: GamePlan, frame: Frame, window: int = 0) -> Below:
-    """The phases with laws below them."""
+def stages_below(
+    schedule: Schedule, plan: GamePlan, frame: Frame, *, windowed: bool = True
+) -> tuple[Below, int]:
+    """The phases with laws below them, and the window they are for: 0 for all losses.
+
+    By all strategies where that is worth its time, so that an adversary may switch, and by the best
+    one alone otherwise.
+    """
+    most = _CHEAP_ZERO_OUT if schedule.adjacency is Adjacency.ZERO_OUT else _CHEAP
+    if effort_below(schedule, frame) > most:
+        return _stages_of_one_strategy(schedule, plan, frame), 0
+    window = _window_below(schedule, plan) if windowed else 0
     ready: dict[Round, Stage] = {}
     for round_ in schedule.distinct():
         laws = laws_below(round_, frame.step, plan.negligible, plan.direction)
         ready[round_] = prepare(laws, frame, upper=False, window=window)
-    return [(ready[round_], count) for round_, count in schedule.phases]
+    return [(ready[round_], count) for round_, count in schedule.phases], window
+
+
+def _stages_of_one_strategy(schedule: Schedule, plan: GamePlan, frame: Frame) -> Below:
+    """The phases with one strategy alone, the same in all rounds of a kind; many are one law."""
+    found: Below = []
+    for round_, count in schedule.phases:
+        laws = laws_below(round_, frame.step, plan.negligible, plan.direction)
+        law = max(laws, key=lambda law: moment_on_grid(law, frame.tilt, frame.step))
+        together = min(count, max(1, math.isqrt(count)))
+        parts = [(repeated_below(law, together, frame), count // together), (law, count % together)]
+        found += [(prepare([part], frame, upper=False), times) for part, times in parts if times]
+    return found
 
 
 def stages_plain(schedule: Schedule, plan: GamePlan, frame: Frame) -> Below:
@@ -172,9 +201,8 @@ def effort_above(schedule: Schedule, frame: Frame, positions: Positions) -> floa
     Infinite where the laws of all kinds of rounds would take too much memory.
     """
     played, blended = bounded_by(schedule)
-    if schedule.adjacency is Adjacency.ZERO_OUT:
-        laws = angles_for(positions)
-        each = _OF_ANGLES * laws**2
+    if schedule.adjacency is Adjacency.ZERO_OUT or isinstance(positions, TurnGuide):
+        laws, each = _RANGES, _OF_RANGES
     elif isinstance(positions, Mixing):
         laws, each = LAWS + _ALONE, _A_MIXTURE * max(1.0, _USUAL_SLACK / positions.slack)
     elif isinstance(positions, Thinned):

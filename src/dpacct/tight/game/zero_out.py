@@ -13,7 +13,9 @@ Derivation: docs/derivations/fixed-size-game.md.
 
 from __future__ import annotations
 
+import heapq
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -24,7 +26,6 @@ from dpacct.tight.game.gaussian_profile import normal
 from dpacct.tight.game.kernels import fine_points_to, grid_losses, points_to, until_negligible
 from dpacct.tight.game.laws import (
     Kernel,
-    Side,
     dominated_kernel,
     dominating_kernel,
     dominating_side,
@@ -32,11 +33,35 @@ from dpacct.tight.game.laws import (
 from dpacct.tight.game.strategies import add_pair, middles, remove_pair, touching_side
 from dpacct.tight.game.triangles import Lengths, profile_over
 
-ANGLES = 16
 _LARGER, _LEAST = 1 + 2.0**-47, 1e-300
 
 
-@lru_cache(maxsize=256)
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Ranges of the angle between crowd and client: 0 = t_0 < t_1 < ... < t_n = 1, over pi."""
+
+    ends: tuple[float, ...]
+
+    @classmethod
+    def equal(cls, ranges: int) -> Turns:
+        """So many ranges of the same width."""
+        return cls(tuple(k / ranges for k in range(ranges + 1)))
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TurnGuide:
+    """How ranges of the angle are chosen: tilts, and by what share one may gain more at each."""
+
+    tilts: tuple[float, ...]
+    tolerances: tuple[float, ...]
+
+
+EQUAL_TURNS = Turns.equal(16)
+
+
 def zero_out_above(
     rate: float,
     noise: float,
@@ -44,37 +69,94 @@ def zero_out_above(
     reach: int,
     negligible: float,
     direction: Direction,
-    angles: int = ANGLES,
+    turns: Turns = EQUAL_TURNS,
 ) -> tuple[Kernel, ...]:
-    """Laws, one for each of equal ranges of the angle, that dominate what it may be.
+    """Laws, one for each range of the angle, that dominate what it may be.
 
     Args:
         rate, noise: q in (0, 1), at least the true one, and z >= 2/7.
         step, reach, negligible: as for `kernels.cell_kernel`.
         direction: remove if P has the contribution.
+        turns: the ranges.
     """
+    return tuple(
+        range_kernel(rate, noise, step, reach, negligible, direction, ends)
+        for ends in zip(turns.ends, turns.ends[1:], strict=False)
+    )
+
+
+@lru_cache(maxsize=1024)
+def range_kernel(
+    rate: float,
+    noise: float,
+    step: float,
+    reach: int,
+    negligible: float,
+    direction: Direction,
+    ends: tuple[float, float],
+) -> Kernel:
+    """A law that dominates every angle between two ``ends``: one side from either of them."""
     points = points_to(reach)
     losses = grid_losses(points, step)
 
-    def side(values: Array) -> Side:
-        return dominating_side(points, step, np.maximum(values, _LEAST))
+    def client_gone(part: Array) -> Array:
+        return contribution_profile(rate, noise, ends[1], part).upper
 
-    def client_gone(part: Array, turn: float) -> Array:
-        return contribution_profile(rate, noise, turn, part).upper
+    def client_back(part: Array) -> Array:
+        return absence_profile(rate, noise, ends[0], part).upper
 
-    def client_back(part: Array, turn: float) -> Array:
-        return absence_profile(rate, noise, turn, part).upper
-
-    laws: list[Kernel] = []
-    for k in range(angles):
-        most, least = (k + 1) / angles, k / angles
-        gone = side(until_negligible(lambda part, t=most: client_gone(part, t), losses, negligible))
-        back = side(
-            until_negligible(lambda part, t=least: client_back(part, t), losses, negligible)
+    gone, back = (
+        dominating_side(
+            points, step, np.maximum(until_negligible(upper, losses, negligible), _LEAST)
         )
-        rising, falling = (gone, back) if direction is Direction.REMOVE else (back, gone)
-        laws.append(dominating_kernel(rising, falling, step))
-    return tuple(laws)
+        for upper in (client_gone, client_back)
+    )
+    rising, falling = (gone, back) if direction is Direction.REMOVE else (back, gone)
+    return dominating_kernel(rising, falling, step)
+
+
+@lru_cache(maxsize=64)
+def guided_turns(
+    rate: float,
+    noise: float,
+    step: float,
+    reach: int,
+    negligible: float,
+    direction: Direction,
+    guide: TurnGuide,
+) -> Turns:
+    """Ranges of the angle, halved until none gains much more than the best single angle does.
+
+    What a round gains is log M(t) of its law, at tilts t about that of the answer. Nothing here is
+    proven, nor has to be: whatever the ranges are, they hold all angles.
+    """
+    tilts, tolerances = np.array(guide.tilts), np.array(guide.tolerances)
+
+    def gained(ends: tuple[float, float]) -> Array:
+        law = range_kernel(rate, noise, step, reach, negligible, direction, ends)
+        places = law.first + np.arange(len(law.masses))
+        return np.log(np.exp(step * np.outer(tilts, places)) @ law.masses)
+
+    narrow = 1 / _NARROWEST
+    best = np.max([gained((0.0, narrow)), gained((1 - narrow, 1.0))], axis=0)
+
+    def excess(ends: tuple[float, float]) -> float:
+        return float(np.max((gained(ends) / best - 1) / tolerances))
+
+    waiting = [(-excess((0.0, 1.0)), (0.0, 1.0))]
+    while -waiting[0][0] > 1.0:
+        start, end = waiting[0][1]
+        if end - start <= narrow:
+            break
+        heapq.heappop(waiting)
+        middle = 0.5 * (start + end)
+        for ends in ((start, middle), (middle, end)):
+            heapq.heappush(waiting, (-excess(ends), ends))
+    return Turns((0.0, *sorted(ends[1] for _, ends in waiting)))
+
+
+# The narrowest range of an angle is one part in so many.
+_NARROWEST = 64
 
 
 @lru_cache(maxsize=256)
