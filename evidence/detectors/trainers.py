@@ -14,7 +14,6 @@ import time
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from fractions import Fraction
 from importlib import import_module
 from typing import Any, NamedTuple, cast
 from unittest import mock
@@ -109,72 +108,40 @@ def own_loop(noise: float, fault: str) -> Shown:
     return timed(audit, plain)
 
 
-def flower(noise: float, fault: str, *, hidden: bool = False) -> Shown:
+def flower(noise: float, fault: str) -> Shown:
     """Flower's strategy and ClientApps over its messages in one process."""
     # Not beside all other packages.
     by: Any = import_module("dpacct.fl.flower")
 
     def build(count: int) -> fl.Server:
-        given = settings(noise, fault)
-        if hidden:
-            given |= {"noise": fl.NoiseShares(count), "adjacency": "replace-one"}
-        return fl.Server(model(), count, **given)
+        return fl.Server(model(), count, **settings(noise, fault))
 
     def play(server: fl.Server, clients: Any) -> None:
-        asks: dict[str, Any] = {"hidden": by.HiddenSum(len(clients), noise / 100)} if hidden else {}
-
         def data(context: Any) -> Any:
             return clients[context.node_config["partition-id"]]
 
-        app = by.client_app(model, cross_entropy, data, **asks)
+        app = by.client_app(model, cross_entropy, data)
         by.PrivateStrategy(server, poll=1e-3).start(by.LocalGrid([app] * len(clients)), timeout=0.1)
 
-    # Each pair of clients has a mask.
-    others, canaries = (20, 60) if hidden else (OTHERS, CANARIES)
-
     def plain() -> None:
-        play(build(others), people(others))
+        play(build(OTHERS), people(OTHERS))
 
     with spoiled(fault):
-        return timed(lambda: fl.audit_server(build, play, people(others), canaries=canaries), plain)
-
-
-def hidden_sums(noise: float, fault: str) -> Shown:
-    """The same with noise shares and masks."""
-    return flower(noise, fault, hidden=True)
+        return timed(lambda: fl.audit_server(build, play, people(OTHERS), canaries=CANARIES), plain)
 
 
 @contextmanager
 def spoiled(fault: str) -> Generator[None]:
     """Faults of Flower's clients."""
     clients: Any = import_module("dpacct.fl.flower.clients")
-    hidden: Any = import_module("dpacct.fl.flower.hidden")
 
     def unclipped(rows: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
         return rows, norm(rows, dim=1), torch.zeros(len(rows), dtype=torch.bool)
 
-    whole = hidden.share_sigma
-
-    def half(*given: Any) -> Fraction:
-        return whole(*given) / 2
-
-    encode = hidden.SecureGaussianNoise.encode
-
-    def longer(self: Any, rows: Tensor, limits: Any, std: float) -> Tensor:
-        found = encode(self, rows, limits, std)
-        return found + found // 2
-
-    changes: dict[str, Any] = {
-        "clients do not clip": (clients, "contribute", unclipped),
-        "shares of half the noise": (hidden, "share_sigma", half),
-        "1.5 times the contribution, behind masks": (
-            hidden.SecureGaussianNoise, "encode", longer,
-        ),
-    }  # fmt: skip
-    if fault not in changes:
+    if fault != "clients do not clip":
         yield
         return
-    with mock.patch.object(*changes[fault]):
+    with mock.patch.object(clients, "contribute", unclipped):
         yield
 
 
@@ -275,10 +242,6 @@ TRAINERS: dict[str, tuple[Callable[[float, str], Shown], tuple[str, ...]]] = {
     "`Federation`": (federated, ("noise divided twice",)),
     "own loop": (own_loop, ("each client sends two rows",)),
     "Flower": (flower, ("noise divided twice", "clients do not clip")),
-    "Flower, hidden sums": (
-        hidden_sums,
-        ("shares of half the noise", "1.5 times the contribution, behind masks"),
-    ),
     "Opacus": (
         opacus,
         (

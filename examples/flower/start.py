@@ -1,7 +1,7 @@
 """Start a SuperLink and three SuperNodes on this machine, run the app, print what it writes.
 
 In an environment with ``dpacct[flower,fl]``: ``python examples/flower/start.py FOLDER``. The folder
-gets the checkpoint, the ledger, the hospitals' keys and the logs. Nothing leaves the machine.
+gets the checkpoint, the ledger and the logs. Nothing leaves the machine.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-
-from hospitals import keys
 
 APP = Path(__file__).resolve().parent
 HOSPITALS = 3
@@ -58,8 +56,6 @@ def main() -> None:
     given = parser.parse_args()
     folder: Path = given.folder.resolve()
     (folder / "home").mkdir(parents=True, exist_ok=True)
-    if not (folder / "keys").exists():
-        keys.make(folder / "keys", HOSPITALS)
     link, *ports = free_ports(1 + HOSPITALS)
     (folder / "home" / "config.toml").write_text(
         f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{link}"\n'
@@ -93,7 +89,7 @@ def main() -> None:
             start(
                 f"hospital{hospital}", tool("flower-supernode"), "--insecure",
                 "--superlink", f"127.0.0.1:{link}", "--port", str(port),
-                "--node-config", f'partition-id={hospital} keys="{folder / "keys"}"',
+                "--node-config", f"partition-id={hospital}",
             )  # fmt: skip
         config = f'folder="{folder}" rounds={given.rounds}'
         environment = os.environ | SETTINGS | {"PATH": path, "FLWR_HOME": str(folder / "home")}

@@ -68,7 +68,6 @@ ONLY = {
     "dp_accounting": {"interop"},
     "opacus": {"interop"},
     "flwr": {"fl", "interop"},
-    "cryptography": {"fl"},
     "rich": {"dpacct_cli"},
     "matplotlib": {"pictures"},
     "plotext": {"pictures"},
@@ -82,7 +81,6 @@ HEAVY = {
     "dp_accounting",
     "opacus",
     "flwr",
-    "cryptography",
     "matplotlib",
     "jinja2",
 }

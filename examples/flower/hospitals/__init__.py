@@ -1,1 +1,1 @@
-"""A Flower app: three hospitals, one model of handwritten digits, noise by the hospitals."""
+"""A Flower app: three hospitals train one model of handwritten digits."""

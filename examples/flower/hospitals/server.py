@@ -1,4 +1,4 @@
-"""The server: it draws, charges, and sums what it cannot read one by one."""
+"""The server: it charges each round, sums the bounded updates, and adds the noise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from dpacct import fl
 from dpacct.fl.data import load
 from dpacct.fl.flower import PrivateStrategy
-from hospitals.task import CLIP_NORM, HOSPITALS, MINIMUM, NOISE_MULTIPLIER, model
+from hospitals.task import CLIP_NORM, HOSPITALS, NOISE_MULTIPLIER, model
 
 app = ServerApp()
 
@@ -27,9 +27,8 @@ def main(grid: Grid, context: Context) -> None:
         rounds=int(context.run_config["rounds"]),
         clip_norm=CLIP_NORM,
         noise_multiplier=NOISE_MULTIPLIER,
-        noise=fl.NoiseShares(MINIMUM),
         sampling=fl.Full(),
-        adjacency="replace-one",
+        adjacency="zero-out",
         local=fl.SGD(lr=1.0, epochs=5, batch_size=20),
         checkpoint=folder / "run.pt",
     )
@@ -42,7 +41,7 @@ def main(grid: Grid, context: Context) -> None:
             right = fl.evaluate(net, cross_entropy, fl.ClientData(inputs, targets)).accuracy
             spent, came = report.epsilon.upper, report.diagnostics.cohort_size
             lines.write(
-                f"round {report.round} of {report.rounds}: {came} shares, "
+                f"round {report.round} of {report.rounds}: {came} hospitals, "
                 f"epsilon {spent:.3f}, accuracy {right:.3f}\n"
             )
             lines.flush()

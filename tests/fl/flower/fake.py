@@ -77,8 +77,7 @@ class FakeGrid(Grid):
                 replies = [carried(app(arrived, context))]
             except Exception as error:  # noqa: BLE001 - as Flower's own runtime does
                 replies = [Message(Error(code=0, reason=repr(error)), reply_to=arrived)]
-            roster = message.content["dpacct"].get("ask") == "roster"
-            if roster or "arrays" in message.content.array_records:
+            if "arrays" in message.content.array_records:
                 self.sent.append((client, message))
                 if self.fault is not None:
                     replies = self.fault(client, arrived, replies)

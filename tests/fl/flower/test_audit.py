@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import pytest
 import torch
 
@@ -16,15 +14,12 @@ from flwr.supercore.task_identity import TaskIdentity
 import dpacct
 from dpacct import fl
 from dpacct.fl.flower import (
-    HiddenSum,
     LocalGrid,
     PrivateStrategy,
     client_app,
-    hidden,
     planted_mod,
     private_mod,
 )
-from dpacct.fl.privacy.secure_noise import SecureGaussianNoise
 from tests.fl.auditing.test_runs import SURE, Quieter
 from tests.fl.flower.test_strategy import Spent
 from tests.fl.problems import cross_entropy, make_clients
@@ -86,15 +81,8 @@ def audited(app=engines_loop, *, canaries=40, others="silent", **options):
     )  # fmt: skip
 
 
-def shares(people):
-    return engines_loop(people, hidden=HiddenSum(20, 0.1))
-
-
 def by_sam(people):
     return engines_loop(people, method=fl.DPFedSAM())
-
-
-HIDDEN = {"app": shares, "adjacency": "replace-one", "noise": fl.NoiseShares(20), "rounds": 3}
 
 
 @pytest.mark.parametrize(
@@ -106,9 +94,8 @@ HIDDEN = {"app": shares, "adjacency": "replace-one", "noise": fl.NoiseShares(20)
             {"app": by_sam, "method": fl.DPFedSAM(), "sampling": fl.Poisson(0.5)},
             marks=pytest.mark.slow,
         ),
-        HIDDEN,
     ],
-    ids=["engine's loop", "own loop", "method", "hidden"],
+    ids=["engine's loop", "own loop", "method"],
 )
 def test_a_sound_run_passes(options):
     found = audited(**options)
@@ -127,38 +114,15 @@ def test_less_noise_of_the_server_is_seen():
     assert found.shown.faults == ("noise",)
 
 
-def test_smaller_shares_are_seen(monkeypatch):
-    """Each client's share is a quarter of what it says, which nobody can see in its answer."""
-    whole = hidden.share_sigma
-    monkeypatch.setattr(hidden, "share_sigma", lambda *given: whole(*given) * Fraction(1, 4))
-    assert "noise" in audited(**HIDDEN).shown.faults
-
-
-class Longer(SecureGaussianNoise):
-    """Sends each contribution one and a half times, to which nobody can hold it behind masks."""
-
-    def encode(self, rows, limits, std):
-        found = super().encode(rows, limits, std)
-        return found + found // 2
-
-
-def test_longer_contributions_behind_masks_are_seen(monkeypatch):
-    monkeypatch.setattr(hidden, "SecureGaussianNoise", Longer)
-    # Forty shares of so little noise: dozens of standard deviations.
-    found = audited(**(HIDDEN | {"noise_multiplier": 0.25}))
-    assert "contribution" in found.shown.faults
-
-
-@pytest.mark.parametrize("options", [{}, HIDDEN], ids=["seen", "hidden"])
-def test_no_clip_on_clients_moves_nothing(monkeypatch, options):
-    """The server shortens what it sees; a row that is too long for its grid is not sent."""
+def test_no_clip_on_clients_moves_nothing(monkeypatch):
+    """The server shortens what it sees."""
 
     def unclipped(rows, bound, layout, contributions):
         del bound, layout, contributions
         return rows, rows.norm(dim=1), torch.zeros(len(rows), dtype=torch.bool)
 
     monkeypatch.setattr("dpacct.fl.flower.clients.contribute", unclipped)
-    assert audited(**options).passed
+    assert audited().passed
 
 
 def test_a_process_that_is_somebody_stays_who_it_is():

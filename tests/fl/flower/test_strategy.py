@@ -15,7 +15,7 @@ from dpacct import fl, packages
 from dpacct.errors import InvalidParameter, LedgerError, Unsupported
 from dpacct.fl.flower import PrivateStrategy, client_app, private_mod, wire
 from dpacct.fl.flower.roster import Expected, Roster
-from dpacct.fl.flower.versions import check_flower
+from dpacct.fl.flower.wire import check_flower
 from dpacct.ledger import Ledger
 from tests.fl.flower.fake import FakeGrid
 from tests.fl.problems import cross_entropy, federation, flat, linear, make_clients
@@ -425,7 +425,7 @@ def test_another_version_of_the_messages_is_refused_on_both_sides(tmp_path, monk
         old(message, None)
     sign = ConfigRecord({"protocol": 9, "client": 0, "version": "9.9"})
     reply = Message(RecordDict({wire.SIGN: sign}), reply_to=message)
-    with pytest.raises(InvalidParameter, match="version 4 of the messages"):
+    with pytest.raises(InvalidParameter, match="version 5 of the messages"):
         Roster(Expected(6, "DPFedAvg()", 0.5))._client_of(1, reply)
 
 
@@ -434,7 +434,7 @@ def test_clients_that_nobody_knows_or_everybody_is_are_refused(tmp_path):
     network.join(3, app())
     with (
         server(ledger=tmp_path / "a") as run,
-        pytest.raises(InvalidParameter, match="both say so"),
+        pytest.raises(InvalidParameter, match="both have it"),
     ):
         play(run, network)
     network = grid()
@@ -494,7 +494,7 @@ def test_a_bound_of_ones_own_cannot_be_told():
         apply = fl.Clip(1.0).apply
 
     for bound in (Ours(1.0), Other()):
-        with pytest.raises(Unsupported, match="cannot be told"):
+        with pytest.raises(Unsupported, match="cannot be sent"):
             PrivateStrategy(server(bound=bound, clip_norm=None))
 
 
@@ -508,7 +508,7 @@ def test_a_client_answers_to_nothing_else():
         network.fault = lambda client, message, replies: told.append(message) or replies
         play(run, network)
     context = type("Context", (), {"node_config": {"partition-id": 1}})()
-    with pytest.raises(InvalidParameter, match="answers for nobody else"):
+    with pytest.raises(InvalidParameter, match="answers for no other"):
         app()(told[0], context)
     with pytest.raises(InvalidParameter, match=r"0\.7 alone"):
         app(clip_norm=0.7)(told[1], context)

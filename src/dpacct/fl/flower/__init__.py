@@ -1,27 +1,28 @@
 """Flower (flwr) as the network under `fl.Server`: a strategy, and the clients' half.
 
-On the server ``PrivateStrategy(fl.Server(...)).start(grid)``; on clients `client_app`, or
-`private_mod` beside a training loop of one's own. docs/guide/flower.md has it all.
+On the server ``PrivateStrategy(fl.Server(...)).start(grid)``. On clients `client_app`, or
+`private_mod` for a training loop of your own. See docs/guide/flower.md.
 """
 
-from dpacct.fl.flower.versions import check_flower
+from dpacct.fl.flower.wire import check_flower
 
 check_flower()
 
-from dpacct.fl.flower.clients import client_app, partition_id, private_mod  # noqa: E402 - see above
-from dpacct.fl.flower.hidden import HiddenSum  # noqa: E402 - see above
+from dpacct.fl.flower.clients import (  # noqa: E402 - see above
+    OwnShare,
+    client_app,
+    partition_id,
+    planted_mod,
+    private_mod,
+)
 from dpacct.fl.flower.local import LocalGrid  # noqa: E402 - see above
-from dpacct.fl.flower.members import Membership, new_identity  # noqa: E402 - see above
-from dpacct.fl.flower.planted import planted_mod  # noqa: E402 - see above
 from dpacct.fl.flower.strategy import PrivateStrategy  # noqa: E402 - see above
 
 __all__ = [
-    "HiddenSum",
     "LocalGrid",
-    "Membership",
+    "OwnShare",
     "PrivateStrategy",
     "client_app",
-    "new_identity",
     "partition_id",
     "planted_mod",
     "private_mod",

@@ -1,54 +1,113 @@
-"""A client's half of a round: train where the data are, bound there, send nothing else.
+"""A client's half of a round: train where the data are, bound the update there, send nothing else.
 
 Rule 1: the answer holds the bounded update and the client's new memory. Metrics, losses and numbers
-of examples, which are not covered by any noise, stay where they are. Rule 2: a client trains for
-this strategy alone: a training message without its sign is refused. Rule 3: a client that was told
-its clip norm at the start answers to no other.
+of examples stay on the client, because no noise covers them. Rule 2: a client trains for this
+strategy alone: a training message without its sign is rejected. Rule 3: a client that was set up
+with a clip norm, or with a share of the noise, answers to no other.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
 
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from torch import nn
+from torch import Tensor, nn
 
-from dpacct import __version__
+from dpacct import __version__, validate
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.clients import ClientData
+from dpacct.fl.clients import Canary, ClientData, Population
 from dpacct.fl.flower import wire
-from dpacct.fl.flower.hidden import HiddenSum
-from dpacct.fl.flower.own_loop import Handler, displacement
-from dpacct.fl.flower.training import EngineTraining, Trained, Training, or_zero
-from dpacct.fl.flower.trial import try_model
-from dpacct.fl.flower.versions import check_flower
+from dpacct.fl.flower.training import (
+    Handler,
+    Trained,
+    Training,
+    engine_training,
+    or_zero,
+    own_training,
+    try_model,
+)
 from dpacct.fl.flower.wire import Answer, Assignment
 from dpacct.fl.layout import Layout
 from dpacct.fl.local.losses import LossFunction
 from dpacct.fl.methods.dp_fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.privacy.bounds import clip_norm as checked_norm
+from dpacct.fl.privacy.grid_shares import with_share
 from dpacct.fl.privacy.markers import scatter
+from dpacct.fl.privacy.noise import NoiseShares
+from dpacct.fl.privacy.randomness import OperatingSystem
 from dpacct.fl.privacy.sums import contribute
 
 Mod = Callable[[Message, Context, Handler], Message]
-# What of a method runs in the middle of local training, or keeps something after it.
+# The parts of a method that act inside local training, or keep something after it.
 _INSIDE = ("gradient", "after_step", "local_update", "init_client", "client_state")
 
 
+@dataclass(frozen=True, slots=True)
+class OwnShare:
+    """A client that adds its share of the noise, for a secure aggregator of your own.
+
+    Args:
+        minimum: shares that make up the whole noise; that of the server's `fl.NoiseShares`. At
+            least so many clients of a sum have to be honest.
+        noise_multiplier: of the noise on a sum, at least: what ``minimum`` shares make up.
+        send: the aggregator's half on the client: ``send(row, message, context)`` takes the update
+            with its share, int64 [k] of which the aggregator forms the sum modulo 2^64, and returns
+            the content of the reply. ``row`` itself must not reach anyone who is not trusted.
+
+    Raises:
+        InvalidParameter: a value out of range.
+    """
+
+    minimum: int
+    noise_multiplier: float
+    send: Callable[[Tensor, Message, Context], RecordDict]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "minimum", NoiseShares(self.minimum).minimum)
+        rule = "the least noise multiplier of a sum"
+        least = validate.above_zero("noise_multiplier", self.noise_multiplier, rule)
+        object.__setattr__(self, "noise_multiplier", least)
+
+    def check(self, given: Assignment) -> float:
+        """Return the standard deviation of the noise on the sum, if it is enough. Rule 3.
+
+        Raises:
+            InvalidParameter: it is not, or the shares are others.
+        """
+        if given.shares is None:
+            rule = "this client sends its update to a secure aggregator only"
+            hint = "On the server use fl.Server(noise=fl.NoiseShares(...))."
+            raise InvalidParameter("noise", "added by the server", rule, hint)
+        minimum, std = given.shares
+        if minimum != self.minimum:
+            rule = f"this client adds one of {self.minimum} shares"
+            raise InvalidParameter("minimum", minimum, rule)
+        # Exact, and of the shares that will be drawn: products and roots round either way.
+        least = Fraction(self.noise_multiplier) * Fraction(given.bound.clip_norm)
+        share = NoiseShares(minimum).share_std(std)
+        if not (0 < share < math.inf and minimum * Fraction(share) ** 2 >= least**2):
+            rule = f"this client asks for noise of at least {float(least):g} on the sum"
+            raise InvalidParameter("noise", std, rule)
+        return std
+
+
 def partition_id(context: Context) -> int:
-    """Which client a node is: ``partition-id`` of its configuration, from 0.
+    """Return which client a node is: ``partition-id`` of its configuration, from 0.
 
     Flower's simulation sets it; `flower-supernode --node-config "partition-id=3"` does elsewhere.
     It stays the same when a node starts again, which a node's id does not.
 
     Raises:
-        InvalidParameter: the configuration does not say.
+        InvalidParameter: it is not configured.
     """
     number = context.node_config.get("partition-id")
     if type(number) is not int or number < 0:
-        rule = "a node says which client it is, by a whole number from 0"
+        rule = "a node's configuration names its client, by a whole number from 0"
         hint = 'Start it with --node-config "partition-id=0" (1, 2, ...).'
         raise InvalidParameter("partition-id", number, rule, hint)
     return number
@@ -58,18 +117,18 @@ def private_mod(
     method: Method | None = None,
     *,
     clip_norm: float | None = None,
-    hidden: HiddenSum | None = None,
+    share: OwnShare | None = None,
     client: Callable[[Context], int] = partition_id,
 ) -> Mod:
-    """The mod for a ClientApp with a training loop of its own; the first of its mods.
+    """Return the mod for a ClientApp with a training loop of its own; the first of its mods.
 
     ``ClientApp(mods=[private_mod()])``. The train function gets ``arrays`` (the parameters) and
-    ``config``, and returns new ``arrays`` of the same names; what else it returns is not sent.
+    ``config``, and returns new ``arrays`` of the same names. Anything else it returns is dropped.
 
     Args:
         method: of the run; one that does nothing inside local training. Others need `client_app`.
-        clip_norm: answer to no other norm. None: to that of the server.
-        hidden: add noise here, and send the update behind masks or not at all.
+        clip_norm: the only norm to answer to. None: that of the server.
+        share: add noise here, for a secure aggregator.
         client: which client a node is.
 
     Raises:
@@ -80,21 +139,39 @@ def private_mod(
     if inside:
         raise Unsupported(
             f"{method.name or type(method).__name__} has its own {', '.join(inside)}, which a "
-            "training loop of one's own does not call. Use dpacct.fl.flower.client_app"
+            "training loop of your own does not call. Use dpacct.fl.flower.client_app"
         )
-    # A loop of one's own is called with what a round has, and not before.
-    member = _Member(method, clip_norm, hidden, client, lambda _: "")
+    # A loop of one's own runs in rounds only.
+    member = _Member(method, clip_norm, share, client, lambda _: "")
 
     def mod(message: Message, context: Context, call_next: Handler) -> Message:
-        kind = message.metadata.message_type
-        if not kind.startswith("train"):
-            if hidden is not None:
-                rule = "this client hides its update, and answers to nothing that no noise covers"
-                raise InvalidParameter("message", kind, rule)
+        if not message.metadata.message_type.startswith("train"):
             return call_next(message, context)
         return member.respond(
-            message, context, lambda given: lambda: displacement(given, message, context, call_next)
+            message, context, lambda given: lambda: own_training(given, message, context, call_next)
         )
+
+    return mod
+
+
+def planted_mod(people: Population, *, client: Callable[[Context], int] = partition_id) -> Mod:
+    """Return the mod, behind `private_mod`, that moves the parameters by what a canary sends.
+
+    ``ClientApp(mods=[private_mod(), planted_mod(people)])``. The train function is called for all
+    clients but canaries.
+
+    Args:
+        people: as `dpacct.fl.audit_server` gives them. client: which client a node is.
+    """
+
+    def mod(message: Message, context: Context, call_next: Handler) -> Message:
+        data = people[client(context)]
+        if not isinstance(data, Canary) or wire.ARRAYS not in message.content.array_records:
+            return call_next(message, context)
+        params = wire.tensors_of(message.content.array_records[wire.ARRAYS])
+        update = Layout.of(params).unflatten(data.update)
+        moved = {name: value + update[name].to(value) for name, value in params.items()}
+        return Message(RecordDict({wire.ARRAYS: ArrayRecord(moved)}), reply_to=message)
 
     return mod
 
@@ -106,22 +183,22 @@ def client_app(
     *,
     method: Method | None = None,
     clip_norm: float | None = None,
-    hidden: HiddenSum | None = None,
+    share: OwnShare | None = None,
     client: Callable[[Context], int] = partition_id,
 ) -> ClientApp:
-    """A ClientApp that trains by the engine's own local training, for any method.
+    """Return a ClientApp that trains by the engine's own local training, for any method.
 
     Args:
         model: makes a model of the server's parameters. loss: as for `Federation`.
         data: reads the examples of the client that a node is.
         method: of the run, the same as on the server.
-        clip_norm, hidden, client: as for `private_mod`.
+        clip_norm, share, client: as for `private_mod`.
     """
     method = DPFedAvg() if method is None else method
     member = _Member(
         method,
         clip_norm,
-        hidden,
+        share,
         client,
         lambda context: try_model(model, loss, lambda: data(context)),
     )
@@ -132,7 +209,7 @@ def client_app(
         return member.respond(
             message,
             context,
-            lambda given: EngineTraining(given, method, model(), loss, lambda: data(context)),
+            lambda given: engine_training(given, method, model(), loss, lambda: data(context)),
         )
 
     return app
@@ -145,24 +222,21 @@ class _Member:
         self,
         method: Method,
         clip_norm: float | None,
-        hidden: HiddenSum | None,
+        share: OwnShare | None,
         client: Callable[[Context], int],
         trial: Callable[[Context], str],
     ) -> None:
-        self._flower = check_flower()
-        self._method = method
+        self._flower = wire.check_flower()
         self._clip_norm = None if clip_norm is None else checked_norm(clip_norm)
-        self._hidden = hidden
-        self._trial = trial
-        self._client = client
+        self._method, self._share, self._client, self._trial = method, share, client, trial
 
     def respond(
         self, message: Message, context: Context, training: Callable[[Assignment], Training]
     ) -> Message:
-        """The answer to any training message.
+        """Return the answer to any training message.
 
         Args:
-            training: checks an assignment, by what is public, and makes what trains for it.
+            training: checks an assignment by public facts, and returns what trains for it.
         Raises:
             InvalidParameter: it is not of this strategy, of another version, or of another setting.
         """
@@ -174,39 +248,34 @@ class _Member:
         if ask == wire.HELLO:
             return Message(RecordDict({wire.SIGN: self._facts(context)}), reply_to=message)
         own = self._client(context)
-        hidden = self._hidden
-        if ask == wire.ROSTER and hidden is not None:
-            return Message(hidden.mask(message.content, own, context), reply_to=message)
         given = wire.unpack_assignment(message.content)
         if given.client != own:
-            rule = f"this is client {own}, and answers for nobody else"
+            rule = f"this is client {own}, and answers for no other"
             raise InvalidParameter("client", given.client, rule)
-        norm = self._clip_norm
+        norm, share = self._clip_norm, self._share
         if norm is not None and given.bound.clip_norm != norm:
             rule = f"this client answers to clip norm {norm:g} alone"
             raise InvalidParameter("clip_norm", given.bound.clip_norm, rule)
-        if hidden is not None:
-            hidden.check(given)
-        elif given.shares is not None:
+        if share is None and given.shares is not None:
             rule = "this client adds no noise of its own"
-            hint = "Give it client_app(..., hidden=HiddenSum(minimum, noise_multiplier))."
+            hint = "Give it client_app(..., share=OwnShare(minimum, noise_multiplier, send))."
             raise InvalidParameter("noise", "of shares", rule, hint)
-        train = training(given)
-        answer, inner = self._answer(given, train() if hidden is None else or_zero(given, train))
-        if hidden is not None:
-            content = hidden.hide(given, answer.row, inner, context)
-            return Message(content, reply_to=message)
-        return Message(wire.pack_answer(answer), reply_to=message)
+        if share is None:
+            answer, _ = _bounded(given, training(given)())
+            return Message(wire.pack_answer(answer), reply_to=message)
+        std = share.check(given)
+        answer, inner = _bounded(given, or_zero(given, training(given)))
+        limits, source = given.bound.limits(inner), OperatingSystem()
+        [row] = with_share(answer.row.unsqueeze(0), limits, std, share.minimum, source)
+        return Message(share.send(row, message, context), reply_to=message)
 
     def _facts(self, context: Context) -> ConfigRecord:
-        hidden = self._hidden
         number, missing = -1, ""
         try:
             number = self._client(context)
-            if hidden is not None and hidden.membership is not None:
-                hidden.membership(context).check_own(number)
         except InvalidParameter as error:
             missing = str(error)
+        share = self._share
         return ConfigRecord(
             {
                 "protocol": wire.PROTOCOL,
@@ -217,19 +286,20 @@ class _Member:
                 "fails": self._trial(context),
                 "method": repr(self._method),
                 "clip_norm": self._clip_norm or 0.0,
-                **({"minimum": 0} if hidden is None else hidden.told()),
+                "minimum": 0 if share is None else share.minimum,
+                "noise_multiplier": 0.0 if share is None else share.noise_multiplier,
             }
         )
 
-    def _answer(self, given: Assignment, trained: Trained) -> tuple[Answer, Layout]:
-        """What a client has to say, and the layout of its bounded update."""
-        layout, kept = Layout.of(given.params), given.kept
-        row = trained.row if kept is None else trained.row.index_select(1, kept)
-        inner = layout if kept is None else layout.restrict(kept)
-        inside, norms, bad = contribute(row, given.bound, inner, given.contributions)
-        memory = trained.remember(scatter(inside, kept, layout.size))
-        norm = given.bound.clip_norm
-        # Whether an update was clipped is sent where the run is charged for it.
-        below = bool(norms[0] <= norm) if given.counted and not bool(bad[0]) else not given.counted
-        found = Answer(given.run, given.number, given.client, norm, inside[0], below, memory)
-        return found, inner
+
+def _bounded(given: Assignment, trained: Trained) -> tuple[Answer, Layout]:
+    """Return a client's answer, and the layout of its bounded update. Rule 1."""
+    layout, kept = Layout.of(given.params), given.kept
+    row = trained.row if kept is None else trained.row.index_select(1, kept)
+    inner = layout if kept is None else layout.restrict(kept)
+    inside, norms, bad = contribute(row, given.bound, inner, given.contributions)
+    memory = trained.remember(scatter(inside, kept, layout.size))
+    norm = given.bound.clip_norm
+    # Whether an update was clipped is sent only if the run is charged for it.
+    below = bool(norms[0] <= norm) if given.counted and not bool(bad[0]) else not given.counted
+    return Answer(given.run, given.number, given.client, norm, inside[0], below, memory), inner

@@ -1,35 +1,31 @@
 """`PrivateStrategy`: `fl.Server` over Flower's messages.
 
-Rule 1: clients are heard, and judged, before anything is charged. Rule 2: a round is reserved
-before a message leaves, and committed before the model changes: `dpacct.fl.engine.rounds`. Rule 3:
-of an answer counts what its node was asked for, once: this process, this round, this client. All
-others, late ones among them, count as none. Rule 4: what clients say beside their bounded updates
-(metrics, evaluations) is not asked for, as no noise covers it.
+Rule 1: clients answer, and are checked, before anything is charged. Rule 2: a round is reserved
+before a message leaves, and committed before the model changes. With noise shares it is committed
+before a message leaves, since the noisy sum may be read as soon as it exists. Rule 3: an answer
+counts once, for this process, this round and the client that its node is. Any other answer counts
+as none, and so does a late one. Rule 4: metrics and evaluations of clients are not asked for, as no
+noise covers them.
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from torch import Tensor
 
 from dpacct import validate
-from dpacct.errors import InvalidParameter
+from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.engine.open_round import OpenRound
 from dpacct.fl.flower import wire
-from dpacct.fl.flower.bounds import bound_to_json
-from dpacct.fl.flower.exchange import exchange
-from dpacct.fl.flower.hidden_round import Terms, sum_hidden
-from dpacct.fl.flower.judging import Judge, say_why
-from dpacct.fl.flower.roster import Expected, Roster
-from dpacct.fl.flower.start_checks import check_start
-from dpacct.fl.flower.versions import check_flower
-from dpacct.fl.flower.wire import Assignment
+from dpacct.fl.flower.roster import Expected, Roster, exchange
+from dpacct.fl.flower.wire import Answer, Assignment
 from dpacct.fl.layout import trainable
 from dpacct.fl.privacy.adaptive_clip import AdaptiveClip
 from dpacct.fl.privacy.grid_shares import SharesElsewhere
@@ -37,6 +33,10 @@ from dpacct.fl.report.reports import Report
 from dpacct.fl.server import Server
 
 _LOG = logging.getLogger("flwr")
+# The server's half of a secure aggregator: see `PrivateStrategy`.
+SecureSum = Callable[
+    [Grid, Iterable[Message], Mapping[int, int]], tuple[Sequence[int], Tensor] | None
+]
 
 
 class PrivateStrategy(Strategy):
@@ -46,15 +46,20 @@ class PrivateStrategy(Strategy):
     the server's: ``PrivateStrategy(server).start(grid)``.
 
     Args:
-        server: the run. With a checkpoint, ``server.resume()`` goes on where it stands.
+        server: the run. With a checkpoint, ``server.resume()`` goes on from it.
         min_clients: that have to answer before the first round; default all. Cohorts are drawn
             from all of them in any case.
         patience: seconds to wait for those. poll: seconds between looking for answers.
         on_round: called with each round's `Report`, of which only
             `dpacct.fl.report.reports.RELEASED` is private.
+        secure_sum: the server's half of a secure aggregator, for clients with `OwnShare`.
+            ``secure_sum(grid, replies, clients)`` takes the replies as they come and the client of
+            each node, and returns the clients whose rows were summed and their sum modulo 2^64,
+            int64 [k]; None if there is no sum.
 
     Raises:
-        Unsupported: Flower is too old, or clients cannot be told the bound.
+        Unsupported: Flower is too old, clients cannot be sent the bound, or clients add the noise
+            and there is no secure aggregator.
     """
 
     def __init__(
@@ -65,31 +70,37 @@ class PrivateStrategy(Strategy):
         patience: float = 600.0,
         poll: float = 0.2,
         on_round: Callable[[Report], None] | None = None,
+        secure_sum: SecureSum | None = None,
     ) -> None:
-        check_flower()
+        wire.check_flower()
         self.server = server
         engine, bound = server.engine, server.bound
-        bound_to_json(bound)
-        most = engine.num_clients
+        wire.bound_to_json(bound)
+        most, noise = engine.num_clients, engine.noise
         least = most if min_clients is None else min_clients
         self._enough = validate.count("min_clients", least, "the clients to wait for")
         if self._enough > most:
             raise InvalidParameter("min_clients", min_clients, f"the run has {most} clients")
         self._patience = validate.above_zero("patience", patience, "the seconds to wait")
         self._poll = validate.above_zero("poll", poll, "the seconds between looks")
-        self._on_round = on_round
+        self._on_round, self._secure_sum = on_round, secure_sum
         self._tag = secrets.token_hex(8)
-        norm = None if isinstance(bound, AdaptiveClip) else bound.clip_norm
-        noise = engine.noise
         self._shares: tuple[int, float] | None = None
+        expected_shares = None
         if isinstance(noise, SharesElsewhere):
             if self._enough < noise.minimum:
                 rule = f"a sum holds at least {noise.minimum} shares"
                 raise InvalidParameter("min_clients", min_clients, rule)
             self._shares = noise.minimum, engine.plan.update_std(bound)
-        least = None if self._shares is None else (self._shares[0], server.noise_multiplier)
-        cohort = engine.plan.contributions
-        self._roster = Roster(Expected(most, repr(engine.method), norm, least, cohort))
+            expected_shares = noise.minimum, server.noise_multiplier
+        if (self._shares is None) is not (secure_sum is None):
+            raise Unsupported(
+                "noise shares and a secure aggregator belong together: give both "
+                "fl.Server(noise=fl.NoiseShares(...)) and PrivateStrategy(secure_sum=...), or "
+                "neither. See docs/guide/flower.md."
+            )
+        norm = None if isinstance(bound, AdaptiveClip) else bound.clip_norm
+        self._roster = Roster(Expected(most, repr(engine.method), norm, expected_shares))
         self._rounds: Iterator[OpenRound] | None = None
         self._opened: OpenRound | None = None
         self.last: Report | None = None
@@ -104,42 +115,44 @@ class PrivateStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Play the rounds that are left, and return Flower's result.
+        """Run the rounds that are left, and return Flower's result.
 
         Args:
             grid: of the ServerApp.
             initial_arrays, num_rounds: the server's, and may be left out.
-            timeout: seconds to wait for answers in each round; who is later counts as zero.
+            timeout: seconds to wait for answers in each round; a later answer counts as zero.
             train_config, evaluate_config: not used; local training is the server's.
             evaluate_fn: on public data, called with the round and the released parameters.
         Raises:
             InvalidParameter: a client does not fit, or too few answer; nothing is charged.
         """
-        configured = bool(train_config or evaluate_config)
-        check_start(self.server, initial_arrays, num_rounds, configured=configured)
+        self._check_start(initial_arrays, num_rounds, train_config, evaluate_config)
         result = Result()
+
+        def evaluate(number: int) -> None:
+            found = None if evaluate_fn is None else evaluate_fn(number, self._arrays())
+            if found is not None:
+                result.evaluate_metrics_serverapp[number] = found
+
         # Rule 1.
         self._roster.gather(grid, self._enough, self._patience, self._poll)
-        if evaluate_fn is not None and self.server.round == 0:
-            self._evaluate(0, evaluate_fn, result)
-        while True:
-            messages = self._open_round(grid)
-            if messages is None:
-                break
-            # One by one, as they come: nobody holds the updates of a whole cohort.
+        if self.server.round == 0:
+            evaluate(0)
+        while (messages := self._open_round(grid)) is not None:
+            # One by one, as they come: the updates of a whole cohort are never held at once.
             replies = exchange(grid, messages, timeout, self._poll)
-            if self._shares is not None and self._opened is not None:
-                judge, asked = self._judge(self._opened), self._roster
-                terms = Terms(self._shares[0], asked.least, signed=bool(asked.signed))
-                sum_hidden(grid, self._opened, replies, judge, terms, timeout, self._poll)
+            if self._secure_sum is not None and self._opened is not None:
+                clients = {node: client for client, node in self._roster.nodes.items()}
+                summed = self._secure_sum(grid, replies, clients)
+                if summed is not None:
+                    self._opened.add_sum(*summed)
                 replies = ()
             arrays, metrics = self.aggregate_train(self.server.round + 1, replies)
             number = self.server.round
             if arrays is not None and metrics is not None:
                 result.arrays = arrays
                 result.train_metrics_clientapp[number] = metrics
-            if evaluate_fn is not None:
-                self._evaluate(number, evaluate_fn, result)
+            evaluate(number)
         result.arrays = self._arrays()
         if self.server.stopped_because:
             _LOG.info("the run ends: %s", self.server.stopped_because)
@@ -148,7 +161,7 @@ class PrivateStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The messages of the next round, which is reserved by then; none where there is no more.
+        """Reserve the next round, and return its messages; none if there is no more round.
 
         ``arrays`` and ``config`` are the server's own, whatever is given.
         """
@@ -158,18 +171,25 @@ class PrivateStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Sum what counts, add the noise, commit, and move the model.
+        """Sum the answers that count, add the noise, commit, and move the model.
 
         Returns:
-            The new parameters, and what the round has cost; None where nothing may be released.
+            The new parameters, and the privacy spent; None if nothing may be released.
         """
         del server_round
         opened, self._opened = self._opened, None
         if opened is None:
             return None, None
-        # Where sums are hidden there are none: `start` has added the sum.
         for reply in replies:
-            self._take(opened, reply)
+            try:
+                answer = self._answer(opened, reply)
+                below = torch.tensor([answer.below])
+                opened.add([answer.client], opened.check(answer.row.unsqueeze(0), below))
+                if answer.memory is not None:
+                    opened.remember(answer.client, answer.memory)
+            except InvalidParameter as refusal:
+                node = reply.metadata.src_node_id
+                _LOG.warning("an answer of node %s does not count: %s", node, refusal)
         report = opened.release()
         self.last = report
         spent = report.epsilon
@@ -184,23 +204,23 @@ class PrivateStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """None: what clients measure on their data would leave without noise. Rule 4."""
+        """Return no messages. Rule 4."""
         del server_round, arrays, config, grid
         return []
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Nothing, for the same reason."""
+        """Return nothing. Rule 4."""
         del server_round, replies
 
     def summary(self) -> None:
-        """Log what the run is."""
+        """Log the run's setting."""
         server = self.server
         _LOG.info("%s, noise multiplier %.6g", server.setting, server.noise_multiplier)
 
     def _open_round(self, grid: Grid) -> list[Message] | None:
-        """Reserve and draw a round; the messages for those of its workers who are there."""
+        """Reserve and draw a round; return the messages for those of its workers who are online."""
         if self._rounds is None:
             self._rounds = iter(self.server)
         self._roster.refresh(grid)
@@ -208,10 +228,15 @@ class PrivateStrategy(Strategy):
         self._opened = opened = next(self._rounds, None)
         if opened is None:
             return None
+        if self._shares is not None:
+            opened.commit()
         nodes, told = self._roster.nodes, opened.broadcast
         shared = wire.shared_records(told.anchor, told.server_state, opened.found.kept)
-        there = [client for client in opened.workers if client in nodes]
-        return [self._message(opened, client, nodes[client], shared) for client in there]
+        return [
+            self._message(opened, client, nodes[client], shared)
+            for client in opened.workers
+            if client in nodes
+        ]
 
     def _message(
         self, opened: OpenRound, client: int, node: int, shared: Mapping[str, ArrayRecord]
@@ -236,31 +261,52 @@ class PrivateStrategy(Strategy):
         content = wire.pack_assignment(assignment, shared)
         return Message(content, dst_node_id=node, message_type="train", group_id=str(opened.number))
 
-    def _take(self, opened: OpenRound, reply: Message) -> None:
-        """Add an answer, if it is one."""
-        try:
-            answer = self._judge(opened).answer(reply)
-            below = torch.tensor([answer.below])
-            opened.add([answer.client], opened.check(answer.row.unsqueeze(0), below))
-            if answer.memory is not None:
-                opened.remember(answer.client, answer.memory)
-        except InvalidParameter as refusal:
-            say_why(reply, refusal)
+    def _answer(self, opened: OpenRound, reply: Message) -> Answer:
+        """Read an answer that counts. Rule 3.
 
-    def _judge(self, opened: OpenRound) -> Judge:
-        """Rule 3."""
+        Raises:
+            InvalidParameter: it does not count.
+        """
+        if reply.has_error():
+            raise InvalidParameter("answer", "an error", (reply.error.reason or "")[-300:])
+        answer = wire.unpack_answer(reply.content)
+        if (answer.run, answer.number) != (self._tag, opened.number):
+            rule = f"round {opened.number} of this process is open"
+            raise InvalidParameter("answer", f"to round {answer.number}", rule)
+        node = self._roster.nodes.get(answer.client)
+        if node != reply.metadata.src_node_id:
+            rule = f"node {node} is client {answer.client}"
+            raise InvalidParameter("answer", f"of node {reply.metadata.src_node_id}", rule)
         norm, size = self.server.bound.clip_norm, len(opened.found.total)
-        return Judge(self._tag, opened.number, self._roster.nodes, norm, size)
+        if answer.clip_norm != norm:
+            rule = f"the clip norm of the round is {norm:g}"
+            raise InvalidParameter("clip_norm", answer.clip_norm, rule)
+        if len(answer.row) != size:
+            raise InvalidParameter("answer", len(answer.row), f"an update holds {size} values")
+        return answer
 
     def _arrays(self) -> ArrayRecord:
         return wire.arrays_of(trainable(self.server.model))
 
-    def _evaluate(
+    def _check_start(
         self,
-        number: int,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None],
-        result: Result,
+        initial_arrays: ArrayRecord | None,
+        num_rounds: int | None,
+        *configurations: ConfigRecord | None,
     ) -> None:
-        found = evaluate_fn(number, self._arrays())
-        if found is not None:
-            result.evaluate_metrics_serverapp[number] = found
+        """Check that rounds, parameters and training are the server's."""
+        if any(configurations):
+            raise Unsupported(
+                "a configuration of training or evaluation: local training is that of the server "
+                "(fl.Server(local=...)), and clients evaluate nothing, as no noise would cover it"
+            )
+        if num_rounds not in (None, self.server.rounds):
+            rule = f"the server plans {self.server.rounds} rounds, and charges for them"
+            raise InvalidParameter("num_rounds", num_rounds, rule, "Leave it out.")
+        if initial_arrays is not None:
+            own, given = trainable(self.server.model), wire.tensors_of(initial_arrays)
+            if own.keys() != given.keys() or not all(
+                torch.equal(own[name].detach().cpu(), given[name]) for name in own
+            ):
+                rule = "the server's model holds the parameters to begin with"
+                raise InvalidParameter("initial_arrays", "other values", rule, "Leave them out.")

@@ -1,9 +1,9 @@
-"""Local training of one client, as far as its answer goes.
+"""Local training of one client: by the engine, by a loop of the user's own, or by a canary.
 
-Rule 1: what can be refused by what is public is refused before the data are read. Rule 2: whether
-a client fails at its data must not show where the server is not trusted: Flower sends it the words
-of an error, and it picks the parameters that lead to one. So an update that could not be made is
-zero, as in the engine, and why stays in the client's own log.
+Rule 1: what can be rejected by public facts is rejected before the data are read. Rule 2: when the
+server is not trusted with updates, a failure on a client's data must not show: Flower sends the
+error's message to the server, which chose the parameters that led to it. Such a client contributes
+zero, and the reason stays in its own log.
 """
 
 from __future__ import annotations
@@ -11,59 +11,56 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from torch import Tensor, nn
 
 from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import ClientData
 from dpacct.fl.engine.precision import arithmetic
+from dpacct.fl.flower import wire
 from dpacct.fl.flower.wire import Assignment
 from dpacct.fl.guards.replica import separate
-from dpacct.fl.layout import Layout, State, check_tensors, set_training_mode, trainable
+from dpacct.fl.layout import Layout, State, check_tensors, copies, trainable
 from dpacct.fl.local.losses import LocalLoss, LossFunction
+from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.tensors import forked_generators
+from dpacct.fl.trainers.examples import made_up, usual_kind
 from dpacct.fl.trainers.failures import Trial
 from dpacct.fl.trainers.sequential import SequentialTrainer
-from dpacct.fl.trainers.tasks import Broadcast, Task, join, plant
+from dpacct.fl.trainers.tasks import Broadcast, join, plant
 
 _CPU = torch.device("cpu")
 _LOG = logging.getLogger("flwr")
+Handler = Callable[[Message, Context], Message]
 
 
-class Trained(Protocol):
-    """Raw update [1, d], and the memory that follows from the bounded one [1, d]."""
+def _nothing(bounded: Tensor) -> State | None:
+    del bounded
+    return None
 
-    @property
-    def row(self) -> Tensor:
-        """[1, d]."""
-        ...
 
-    def remember(self, bounded: Tensor) -> State | None:
-        """The new memory, None for none; ``bounded`` [1, d]."""
-        ...
+@dataclass(frozen=True, slots=True, eq=False)
+class Trained:
+    """The result of local training.
+
+    Attributes:
+        row: the raw update [1, d].
+        remember: makes the client's new memory from the bounded update [1, d]; None for none.
+    """
+
+    row: Tensor
+    remember: Callable[[Tensor], State | None] = _nothing
 
 
 Training = Callable[[], Trained]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Nothing:
-    """What a client that fails ends with: an update that is not finite, which counts as zero."""
-
-    row: Tensor
-
-    def remember(self, bounded: Tensor) -> State | None:
-        """Nothing."""
-        del bounded
-        return None
-
-
 def or_zero(given: Assignment, train: Training) -> Trained:
-    """What a client has trained, or an update that counts as zero where it cannot. Rule 2.
+    """Train, and return an update that counts as zero if that fails. Rule 2.
 
     Raises:
         Unsupported: a program that no client can train.
@@ -71,63 +68,96 @@ def or_zero(given: Assignment, train: Training) -> Trained:
     with Trial() as trial:
         return train()
     _LOG.error("training failed, this client contributes zero", exc_info=trial.error)
-    return _Nothing(torch.full((1, Layout.of(given.params).size), torch.nan))
+    return Trained(torch.full((1, Layout.of(given.params).size), torch.nan))
 
 
-class EngineTraining:
-    """The engine's local training of one client.
+def engine_training(
+    given: Assignment,
+    method: Method,
+    model: nn.Module,
+    loss: LossFunction,
+    data: Callable[[], ClientData],
+) -> Training:
+    """Return the engine's local training of one client. Rule 1.
 
     Raises:
         InvalidParameter: the model has other parameters than the server's.
     """
-
-    def __init__(
-        self,
-        given: Assignment,
-        method: Method,
-        model: nn.Module,
-        loss: LossFunction,
-        data: Callable[[], ClientData],
-    ) -> None:
-        layout, own = Layout.of(given.params), trainable(model)
-        check_tensors(own, layout, "model")
-        for name, value in given.params.items():
-            if own[name].dtype != value.dtype:
-                rule = f"{name} on the server is {value.dtype}"
-                raise InvalidParameter("model", str(own[name].dtype), rule)
-        copy, objective = separate(model, loss)
-        names, precision = layout.names, given.local.precision
-        local_loss = LocalLoss(copy, objective, names, precision, functional=False)
-        self._trainer = SequentialTrainer(method, local_loss, layout)
-        norm = given.bound.clip_norm
-        self._broadcast = Broadcast(
-            given.number, given.params, given.server_state, given.local, norm
-        )
-        self._given, self._copy, self._data = given, copy, data
+    layout, own = Layout.of(given.params), trainable(model)
+    check_tensors(own, layout, "model")
+    for name, value in given.params.items():
+        if own[name].dtype != value.dtype:
+            rule = f"{name} on the server is {value.dtype}"
+            raise InvalidParameter("model", str(own[name].dtype), rule)
+    copy, objective = separate(model, loss)
+    precision = given.local.precision
+    local_loss = LocalLoss(copy, objective, layout.names, precision, functional=False)
+    trainer = SequentialTrainer(method, local_loss, layout)
+    told = Broadcast(
+        given.number, given.params, given.server_state, given.local, given.bound.clip_norm
+    )
 
     @undisturbed()
-    def __call__(self) -> Trained:
-        """Read the data, and train."""
-        given, data = self._given, self._data()
-        task = join(lambda: data, given.local, given.memory, given.seed, _CPU, self._trainer)
-        with forked_generators(), arithmetic(given.local.precision):
-            set_training_mode(self._copy)
-            row = self._trainer.train([task], self._broadcast)
-        # A client of an audit; bounded behind this like any other.
+    def train() -> Trained:
+        examples = data()
+        task = join(lambda: examples, given.local, given.memory, given.seed, _CPU, trainer)
+        with forked_generators(), arithmetic(precision):
+            copy.train()
+            row = trainer.train([task], told)
+        # A canary of an audit; it is bounded like any other update.
         plant(row, [task])
-        return _Update(row, task, self._trainer, self._broadcast)
+
+        def remember(bounded: Tensor) -> State | None:
+            memories = trainer.remember([task], bounded, told)
+            return None if memories is None else memories[0]
+
+        return Trained(row, remember)
+
+    return train
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Update:
-    """What the engine's local training ends with."""
+def own_training(
+    given: Assignment, message: Message, context: Context, call_next: Handler
+) -> Trained:
+    """Run the user's train function, and return how far the parameters have moved."""
+    layout, local = Layout.of(given.params), given.local
+    config = ConfigRecord({"server-round": given.number, "lr": local.learning_rate(given.number)})
+    for name in ("steps", "epochs", "batch_size"):
+        if (value := getattr(local, name)) is not None:
+            config[name.replace("_", "-")] = value
+    message.content = RecordDict({wire.ARRAYS: wire.arrays_of(given.params), "config": config})
+    reply = call_next(message, context)
+    if reply.has_error():
+        raise RuntimeError(f"training failed: {reply.error.reason}")
+    found = list(reply.content.array_records.values())
+    if len(found) != 1 or sorted(found[0]) != sorted(layout.names):
+        rule = f"a train function returns one ArrayRecord of {', '.join(layout.names)}"
+        names = ", ".join(name for record in found for name in record)
+        raise InvalidParameter("arrays", names or "none", rule)
+    tensors = wire.tensors_of(found[0])
+    moved = {name: tensors[name] for name in layout.names}
+    check_tensors(moved, layout, "arrays")
+    return Trained((layout.flatten(moved) - layout.flatten(given.params)).unsqueeze(0))
 
-    row: Tensor
-    task: Task
-    trainer: SequentialTrainer
-    broadcast: Broadcast
 
-    def remember(self, bounded: Tensor) -> State | None:
-        """The client's memory after the round."""
-        found = self.trainer.remember([self.task], bounded, self.broadcast)
-        return None if found is None else found[0]
+def try_model(
+    model: Callable[[], nn.Module], loss: LossFunction, data: Callable[[], ClientData]
+) -> str:
+    """Train on a synthetic example, before the server charges anything.
+
+    Only types and shapes of the data are used, which are public.
+
+    Returns:
+        The kind of error in which the model, the loss or the reading of data ends, empty for none.
+        Its message may hold more, and stays in the client's own log.
+    """
+    with Trial() as trial:
+        made = model()
+        params = trainable(made)
+        copy, objective = separate(made, loss)
+        local = LocalLoss(copy, objective, tuple(params), SGD(lr=1.0).precision, functional=False)
+        made_up(usual_kind([data()]), None, local, copies(params))
+    if trial.error is None:
+        return ""
+    _LOG.error("this client cannot train", exc_info=trial.error)
+    return type(trial.error).__name__

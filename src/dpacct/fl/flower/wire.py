@@ -1,55 +1,71 @@
-"""What travels: a round's assignment to a client, its answer, and who is asked for what.
+"""The messages between `PrivateStrategy` and its clients: a round's assignment, and the answer.
 
-Rule 1: what is read is judged first: types, shapes, names. What does not fit is no answer. Rule 2:
-an answer holds the bounded update, the client's memory and nothing else of its data.
+Rule 1: types, shapes and names of a message are checked before its values are used. A message that
+does not fit is no answer. Rule 2: an answer holds the bounded update, the client's memory and
+nothing else of its data.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import re
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.common.constant import SType
 from torch import Tensor, int64
 
 from dpacct import __version__
-from dpacct.errors import InvalidParameter
-from dpacct.fl.flower.arrays import decoded
-from dpacct.fl.flower.bounds import bound_from_json, bound_to_json, number
+from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.layout import Params, State
 from dpacct.fl.local.sgd import SGD
-from dpacct.fl.privacy.bounds import Bound
+from dpacct.fl.privacy.adaptive_clip import AdaptiveClip
+from dpacct.fl.privacy.bounds import Bound, Clip, PerLayerClip, SmoothedNormalization
 from dpacct.fl.tensors import from_array
+from dpacct.packages import import_package
 
-# Counts up with every change of what travels.
-PROTOCOL = 4
-# The record that says what a message is, and those of its tensors; Flower's own names for the rest.
+# Counts up with every change of the messages.
+PROTOCOL = 5
+# The record that names a message as ours, and those of its tensors.
 SIGN = "dpacct"
 ARRAYS = "arrays"
 SERVER_STATE = "dpacct.server_state"
 MEMORY = "dpacct.memory"
 MASK = "dpacct.mask"
 UPDATE = "dpacct.update"
-HELLO, ROUND, ROSTER = "hello", "round", "roster"
+HELLO, ROUND = "hello", "round"
+_T = TypeVar("_T")
+
+
+def check_flower() -> str:
+    """Return the version of Flower that is installed.
+
+    Raises:
+        Unsupported: none, or one that is too old.
+    """
+    flower: Any = import_package("flwr", "flwr", "1.41", "flower,fl")
+    return str(flower.__version__)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Assignment:
-    """What a client is told in a round, all of it public but its own memory.
+    """A round as one client gets it. All of it is public but the client's memory.
 
     Attributes:
-        run: tag of the server's process. number: of the round. client: whom it is for.
+        run: tag of the server's process. number: of the round. client: the receiver.
         setting: of the run, in words.
         params, server_state: as in `Broadcast`. memory: the client's, or None.
         local: local training. bound: of the round. kept: the mask's coordinates, None for all.
         counted: whether the norm is adaptive, and the answer says if the update was below it.
         contributions: the most that a round can hold, which fixes the grid of the sum.
         seed: of the client's batches.
-        shares: where clients add the noise: how many shares make it up, and the standard deviation
-            of the whole. None where the server does.
+        shares: if clients add the noise, how many shares make it up, and the standard deviation
+            of the whole. None if the server adds it.
     """
 
     run: str
@@ -70,10 +86,10 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Answer:
-    """What a client sends.
+    """A client's answer to an assignment.
 
     Attributes:
-        run, number, client: of the assignment that it answers. clip_norm: that it was bounded to.
+        run, number, client: of the assignment. clip_norm: that the update was bounded to.
         row: the bounded update [k]. below: as in `Contributions`. memory: the new one, or None.
     """
 
@@ -86,32 +102,13 @@ class Answer:
     memory: State | None
 
 
-def arrays_of(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    """Tensors by name, as Flower carries them."""
-    return ArrayRecord(
-        {
-            name: Array(np.asarray(t.detach().cpu().numpy(), order="C"))
-            for name, t in tensors.items()
-        }
-    )
-
-
-def tensors_of(record: ArrayRecord) -> dict[str, Tensor]:
-    """Tensors by name, in memory of their own.
-
-    Raises:
-        TypeError, ValueError: see `dpacct.fl.flower.arrays.decoded`.
-    """
-    return {name: from_array(decoded(array)) for name, array in record.items()}
-
-
 def hello() -> RecordDict:
-    """The question who a client is, and by what it trains."""
+    """Return the question which client a node is, and how it trains."""
     return RecordDict({SIGN: ConfigRecord({"protocol": PROTOCOL, "ask": HELLO})})
 
 
 def ask_of(content: RecordDict) -> str | None:
-    """What a message asks for; None where it is not ours.
+    """Return what a message asks for, None if it is not ours.
 
     Raises:
         InvalidParameter: it is of another version.
@@ -119,28 +116,27 @@ def ask_of(content: RecordDict) -> str | None:
     sign = content.config_records.get(SIGN)
     if sign is None:
         return None
-    check_protocol(sign.get("protocol"), str(sign.get("version", "")))
+    check_protocol(sign)
     return str(sign.get("ask"))
 
 
-def check_protocol(protocol: object, version: str) -> None:
-    """The other side speaks as we do.
+def check_protocol(sign: ConfigRecord) -> None:
+    """Check that a message is of this version.
 
     Raises:
-        InvalidParameter: it does not.
+        InvalidParameter: it is of another one.
     """
-    if protocol != PROTOCOL:
-        rule = f"dpacct {__version__} here speaks version {PROTOCOL} of the messages"
+    if sign.get("protocol") != PROTOCOL:
+        found = f"{sign.get('protocol')} (dpacct {sign.get('version') or 'unknown'})"
+        rule = f"dpacct {__version__} here has version {PROTOCOL} of the messages"
         hint = "Install the same dpacct on the server and on all clients."
-        raise InvalidParameter(
-            "protocol", f"{protocol} (dpacct {version or 'unknown'})", rule, hint
-        )
+        raise InvalidParameter("protocol", found, rule, hint)
 
 
 def shared_records(
     params: Params, server_state: State, kept: Tensor | None
 ) -> dict[str, ArrayRecord]:
-    """What is the same in all messages of a round, made once."""
+    """Return the records that are the same in all messages of a round."""
     records = {ARRAYS: arrays_of(params)}
     if server_state:
         records[SERVER_STATE] = arrays_of(server_state)
@@ -150,7 +146,7 @@ def shared_records(
 
 
 def pack_assignment(given: Assignment, shared: Mapping[str, ArrayRecord]) -> RecordDict:
-    """The message of a round to one client; ``shared`` by `shared_records`."""
+    """Return the message of a round to one client; ``shared`` by `shared_records`."""
     sign = ConfigRecord(
         {
             "protocol": PROTOCOL,
@@ -177,39 +173,40 @@ def pack_assignment(given: Assignment, shared: Mapping[str, ArrayRecord]) -> Rec
 
 
 def unpack_assignment(content: RecordDict) -> Assignment:
-    """What `pack_assignment` wrote.
+    """Read what `pack_assignment` wrote.
 
     Raises:
-        InvalidParameter: something of it is missing, or another type.
+        InvalidParameter: a part is missing, or of another type.
     """
     sign, records = content.config_records[SIGN], content.array_records
     try:
-        mask = records.get(MASK)
-        memory = records.get(MEMORY)
+        mask, memory = records.get(MASK), records.get(MEMORY)
         params = _in_order(tensors_of(records[ARRAYS]), sign["names"])
         return Assignment(
-            run=text(sign["run"]),
-            number=whole(sign["round"]),
-            client=whole(sign["client"]),
-            setting=text(sign["setting"]),
+            run=_typed(sign["run"], str),
+            number=_typed(sign["round"], int),
+            client=_typed(sign["client"], int),
+            setting=_typed(sign["setting"], str),
             params=params,
             server_state=tensors_of(records.get(SERVER_STATE, ArrayRecord())),
             memory=None if memory is None else tensors_of(memory),
-            local=SGD(**json.loads(text(sign["local"]))),
-            bound=bound_from_json(json.loads(text(sign["bound"]))),
-            counted=truth(sign["counted"]),
+            local=SGD(**json.loads(_typed(sign["local"], str))),
+            bound=bound_from_json(json.loads(_typed(sign["bound"], str))),
+            counted=_typed(sign["counted"], bool),
             kept=None if mask is None else _places(tensors_of(mask)["kept"], params),
-            contributions=whole(sign["contributions"]),
-            seed=whole(sign["seed"]),
-            shares=(whole(sign["minimum"]), number(sign["std"])) if "minimum" in sign else None,
+            contributions=_typed(sign["contributions"], int),
+            seed=_typed(sign["seed"], int),
+            shares=(_typed(sign["minimum"], int), _number(sign["std"]))
+            if "minimum" in sign
+            else None,
         )
     except (KeyError, RecursionError, TypeError, ValueError) as error:
-        rule = f"the server's message says all that a client needs ({error})"
+        rule = f"the server's message holds all that a client needs ({error})"
         raise InvalidParameter("message", ROUND, rule) from None
 
 
 def pack_answer(answer: Answer) -> RecordDict:
-    """The reply to an assignment."""
+    """Return the reply to an assignment."""
     sign = ConfigRecord(
         {
             "protocol": PROTOCOL,
@@ -228,7 +225,7 @@ def pack_answer(answer: Answer) -> RecordDict:
 
 
 def unpack_answer(content: RecordDict) -> Answer:
-    """What `pack_answer` wrote, as far as it says what an answer has to.
+    """Read what `pack_answer` wrote, or anything else that a client may send.
 
     Raises:
         InvalidParameter: it is no such answer.
@@ -237,18 +234,17 @@ def unpack_answer(content: RecordDict) -> Answer:
     if sign is None:
         rule = "an answer is made by the mod of this package, the first of a ClientApp's mods"
         raise InvalidParameter("answer", "without a sign of the mod", rule)
-    check_protocol(sign.get("protocol"), str(sign.get("version", "")))
+    check_protocol(sign)
     records = content.array_records
     try:
-        row = tensors_of(records[UPDATE])["row"]
-        memory = records.get(MEMORY)
+        row, memory = tensors_of(records[UPDATE])["row"], records.get(MEMORY)
         answer = Answer(
-            run=text(sign["run"]),
-            number=whole(sign["round"]),
-            client=whole(sign["client"]),
-            clip_norm=number(sign["clip_norm"]),
+            run=_typed(sign["run"], str),
+            number=_typed(sign["round"], int),
+            client=_typed(sign["client"], int),
+            clip_norm=_number(sign["clip_norm"]),
             row=row,
-            below=truth(sign["below"]),
+            below=_typed(sign["below"], bool),
             memory=None if memory is None else tensors_of(memory),
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -259,36 +255,107 @@ def unpack_answer(content: RecordDict) -> Answer:
     return answer
 
 
-def text(value: object) -> str:
-    """A value that travelled, as the text that it has to be. Raises TypeError."""
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r:.60} is no text")
+def arrays_of(tensors: Mapping[str, Tensor]) -> ArrayRecord:
+    """Return tensors by name, as Flower carries them."""
+    return ArrayRecord(
+        {
+            name: Array(np.asarray(t.detach().cpu().numpy(), order="C"))
+            for name, t in tensors.items()
+        }
+    )
+
+
+# The header that numpy itself writes for an array of numbers. numpy's reader accepts more: it reads
+# archives, makes room for as many numbers as a header claims, and parses the header as Python.
+_HEADER = re.compile(
+    rb"\x93NUMPY(?:\x01\x00..|[\x02\x03]\x00....)"
+    rb"\{'descr': '([<|][?biufc]\d{1,2})', 'fortran_order': (True|False), "
+    rb"'shape': \(((?:\d{1,18},? ?){0,32})\), \} *\n",
+    re.DOTALL,
+)
+
+
+def tensors_of(record: ArrayRecord) -> dict[str, Tensor]:
+    """Return tensors by name, in memory of their own. Nothing in a record is trusted.
+
+    Raises:
+        TypeError: a value is no array of numbers.
+        ValueError: it holds more or less than its header says.
+    """
+    tensors: dict[str, Tensor] = {}
+    for name, array in record.items():
+        found = _HEADER.match(array.data) if array.stype == SType.NUMPY else None
+        if found is None:
+            raise TypeError("an array is a file of numpy that holds numbers")
+        kind = np.dtype(found[1].decode())
+        shape = tuple(map(int, re.findall(rb"\d+", found[3])))
+        size = len(array.data) - found.end()
+        if size != math.prod(shape) * kind.itemsize:
+            raise ValueError(f"{size} bytes are no {kind} of shape {shape}")
+        order = "F" if found[2] == b"True" else "C"
+        values = np.frombuffer(array.data, kind, offset=found.end())
+        tensors[name] = from_array(values.reshape(shape, order=order).copy(order=order))
+    return tensors
+
+
+def bound_to_json(bound: Bound) -> dict[str, Any]:
+    """Return a bound as clients get it: its kind and its numbers.
+
+    Raises:
+        Unsupported: it is not one of the package's own.
+    """
+    # A subclass may bound by something else.
+    own = type(bound) in (Clip, AdaptiveClip, PerLayerClip, SmoothedNormalization)
+    match bound if own else None:
+        case Clip(clip_norm=norm) | AdaptiveClip(clip_norm=norm):
+            return {"kind": "clip", "values": [norm]}
+        case PerLayerClip(clip_norms=norms):
+            return {"kind": "per layer", "values": list(norms)}
+        case SmoothedNormalization(alpha=alpha):
+            return {"kind": "smoothed", "values": [alpha]}
+        case _:
+            raise Unsupported(
+                f"clients cannot be sent the bound {type(bound).__name__}; take Clip, "
+                "PerLayerClip, AdaptiveClip or SmoothedNormalization"
+            )
+
+
+def bound_from_json(found: dict[str, Any]) -> Bound:
+    """Read what `bound_to_json` wrote; of an adaptive norm, that of the round.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is none.
+    """
+    kind, values = found["kind"], [_number(value) for value in found["values"]]
+    if kind == "per layer":
+        return PerLayerClip(tuple(values))
+    (value,) = values
+    return {"clip": Clip, "smoothed": SmoothedNormalization}[kind](value)
+
+
+def _typed(value: object, kind: type[_T]) -> _T:
+    if type(value) is not kind:
+        raise TypeError(f"{value!r:.60} is no {kind.__name__}")
     return value
 
 
-def whole(value: object) -> int:
-    """As a whole number. Raises TypeError."""
-    if type(value) is not int:
-        raise TypeError(f"{value!r:.60} is no whole number")
-    return value
-
-
-def truth(value: object) -> bool:
-    """As true or false. Raises TypeError."""
-    if type(value) is not bool:
-        raise TypeError(f"{value!r:.60} is neither true nor false")
-    return value
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r:.60} is no number")
+    if not abs(value) <= sys.float_info.max:
+        raise TypeError(f"{value!r:.60} is no finite number")
+    return float(value)
 
 
 def _in_order(tensors: Params, names: object) -> Params:
-    """By the server's order, on which the flat vector rests."""
+    """Put parameters into the server's order, on which the flat vector rests."""
     if not isinstance(names, list) or sorted(map(str, cast("list[Any]", names))) != sorted(tensors):
         raise TypeError("the parameters are not those that are named")
     return {str(name): tensors[str(name)] for name in cast("list[Any]", names)}
 
 
 def _places(kept: Tensor, params: Params) -> Tensor:
-    """Some of the coordinates of all parameters, ascending."""
+    """Check that a mask holds coordinates of the parameters, ascending."""
     size = sum(value.numel() for value in params.values())
     if kept.dtype != int64 or kept.ndim != 1:
         raise TypeError(f"a mask of {kept.dtype} {tuple(kept.shape)} is no list of places")
