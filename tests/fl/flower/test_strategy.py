@@ -111,6 +111,24 @@ def test_other_bounds_noises_and_cohorts_go_along(options):
     assert torch.equal(flat(run.model), expected)
 
 
+def test_a_public_size_hides_the_number_of_clients():
+    """Neighbors send the same messages to those who are in both, and divide by the same number."""
+    seen = []
+    for count in (6, 5):
+        network = FakeGrid([app() for _ in range(count)])
+        settings = SETTINGS | {"sampling": fl.Full(), "rounds": 1, "public_size": 8, "seed": 1}
+        with fl.Server(linear(), count, preflight=False, **settings) as run:
+            play(run, network)
+            assert run.engine.plan.adjacency is dpacct.Adjacency.ADD_REMOVE
+            told = [dict(message.content[wire.SIGN]) for _, message in network.sent[:5]]
+        for sign in told:
+            del sign["run"]
+        seen.append((run.engine.plan.cohort_size, told))
+    assert seen[0] == seen[1]
+    with server() as run:
+        assert run.engine.plan.adjacency is dpacct.Adjacency.ZERO_OUT
+
+
 def own_loop(**options) -> ClientApp:
     """A ClientApp as its users write it: it moves each parameter, and says too much."""
     found = ClientApp(mods=[private_mod(**options)])
