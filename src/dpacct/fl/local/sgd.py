@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, cast
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
+from dpacct.fl.local.rates import Changing, changes, values_over
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 _PRECISIONS = ("float32", "tf32", "bfloat16")
@@ -20,7 +21,8 @@ class SGD:
     Nothing here costs privacy: a client's contribution is bounded afterward, whatever it did.
 
     Args:
-        lr: learning rate of one step, above 0 (with ``total_lr``: of all steps together).
+        lr: learning rate of one step, above 0 (with ``total_lr``: of all steps together). It may
+            change by round: a function of the round (1, 2, ...), or a learning-rate scheduler.
         steps: number of local steps; instead of ``epochs``. Batches run through the examples in
             as many passes as that takes.
         epochs: passes over the client's examples, the last batch of each as small as is left;
@@ -39,7 +41,7 @@ class SGD:
         InvalidParameter: a value out of range, or both of steps and epochs.
     """
 
-    lr: float = 0.1
+    lr: Changing = 0.1
     steps: int | None = None
     epochs: int | None = None
     batch_size: int | None = 10
@@ -52,7 +54,8 @@ class SGD:
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        put(self, "lr", validate.above_zero("lr", self.lr, "a learning rate"))
+        if not changes(self.lr):
+            put(self, "lr", _rate(self.lr))
         if self.steps is not None and self.epochs is not None:
             rule = f"epochs is given too ({self.epochs})"
             raise InvalidParameter("steps", self.steps, rule, "Drop one of them.")
@@ -79,9 +82,20 @@ class SGD:
             rule = f"a precision is one of {', '.join(_PRECISIONS)}"
             raise InvalidParameter("precision", self.precision, rule)
 
+    def over(self, rounds: int) -> SGD:
+        """Return the same training with the learning rates of so many rounds computed.
+
+        Raises:
+            InvalidParameter: a rate is not above 0, or depends on more than the round.
+        """
+        if not changes(self.lr):
+            return self
+        return replace(self, lr=values_over("lr", self.lr, rounds, _rate))
+
     def learning_rate(self, round_number: int) -> float:
-        """The learning rate of round 1, 2, ..."""
-        return self.lr * self.lr_decay ** (round_number - 1)
+        """Return the learning rate of round 1, 2, ..."""
+        rate = _rate(self.lr(round_number)) if callable(self.lr) else cast("float", self.lr)
+        return rate * self.lr_decay ** (round_number - 1)
 
     def count_steps(self, examples: int) -> int:
         """How many local steps a client with so many examples takes."""
@@ -91,6 +105,10 @@ class SGD:
             return self.steps
         size = examples if self.batch_size is None else self.batch_size
         return (self.epochs or 1) * math.ceil(examples / size)
+
+
+def _rate(value: object) -> float:
+    return validate.above_zero("lr", value, "a learning rate")
 
 
 def _fraction(name: str, value: object, rule: str) -> float:
