@@ -47,7 +47,7 @@ ROOMS = {
     ],
     "dpacct.fl": [
         {"reproducible"},
-        {"tensors", "uploads", "surroundings", "clients", "devices", "examples"},
+        {"tensors", "uploads", "surroundings", "clients", "devices", "examples", "public"},
         {"layout", "guards"},
         {"local", "privacy", "report", "data"},
         {"postprocess", "models"},
@@ -277,4 +277,3 @@ def test_the_plug_in_for_dp_accounting_needs_no_torch() -> None:
     pytest.importorskip("dp_accounting")
     loaded = loaded_by("import dpacct.interop.dp_accounting")
     assert sorted(loaded & {"torch", "opacus", "dpacct.fl"}) == []
-

@@ -32,6 +32,7 @@ from dpacct.fl.settings import (
     place,
     with_keywords_of,
 )
+from dpacct.rounds import Schedule
 
 P = ParamSpec("P")
 
@@ -60,7 +61,7 @@ class Federation:
         Others, as keywords: see `dpacct.fl.settings.Settings` and `LocalSettings`.
 
     Attributes:
-        model: with the latest parameters. noise_multiplier: calibrated or given.
+        model: with the latest parameters. noise_multiplier: of the next round.
         rounds: planned; fewer than asked for where the budget allows no more. round: those done.
         not_private_because: why epsilon is infinite, None where it is not.
         stopped_because: why the run ended early, None where it did not.
@@ -137,6 +138,11 @@ class Federation:
         return self.player.state.bound
 
     @property
+    def schedule(self) -> Schedule:
+        """The rounds that are played, with their noise and sampling."""
+        return self._run.rounds.plan.schedule
+
+    @property
     def ledger_path(self) -> Path | None:
         """The ledger's file; None for a passing one."""
         return self.player.account.path
@@ -181,6 +187,7 @@ class Federation:
                     break
                 if self._checkpoint and self.round % self._checkpoint_every == 0:
                     self.save()
+                self.noise_multiplier = player.engine.plan.noise_multiplier
                 for callback in self._callbacks:
                     callback.report(self, report)
                 yield report

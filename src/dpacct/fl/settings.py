@@ -22,6 +22,7 @@ from dpacct.accountant import find_accountant
 from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
+from dpacct.fl.local.rates import Changing, changes
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.methods.server_optimizers import ServerOptimizer
@@ -30,7 +31,7 @@ from dpacct.fl.privacy.noise import Noise
 from dpacct.fl.report.callbacks import Callback
 from dpacct.fl.surroundings import undisturbed
 from dpacct.ledger import Ledger
-from dpacct.rounds import Adjacency, Sampling
+from dpacct.rounds import Adjacency, Poisson, Sampling, Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,9 +39,13 @@ class Settings:
     """The settings of a run, wherever its clients train.
 
     Args:
-        rounds: planned number of rounds.
+        rounds: planned number of rounds; not needed with a schedule.
+        schedule: the rounds to play, whose noise and sampling may change; instead of ``rounds``,
+            ``sampling`` and ``noise_multiplier``. Charged as one plan. With a budget, the noise of
+            all rounds is scaled by one factor to meet it.
         method: what runs on clients and server; default DP-FedAvg.
-        clip_norm: norm bound C of a client's whole update; short for ``bound=Clip(C)``.
+        clip_norm: norm bound C of a client's whole update; short for ``bound=Clip(C)``. It may
+            change by round: a function of the round (1, 2, ...).
         bound: another bound.
         sampling: default ``Poisson(0.1)``.
         adjacency: default replace-one for `Uniform`; add-remove if ``public_size`` is given, else
@@ -52,7 +57,8 @@ class Settings:
         delta: at which epsilon is reported, without a budget. An existing ledger has its own delta,
             which is the default and the only one allowed; else the default is 1e-5.
         local: local training; default ``SGD()``; for `Examples` the gradient.
-        server_lr: factor on the noisy mean.
+        server_lr: factor on the noisy mean. It may change by round: a function of the round, or a
+            scheduler of `torch.optim.lr_scheduler`. ``local=SGD(lr=...)`` takes the same.
         server: what becomes of the server's step, `Momentum` or `Adam`; None leaves it as it is.
         noise: where the noise comes from; default `GaussianNoise`, added by a trusted server.
         secure_noise: short for ``noise=SecureGaussianNoise()``.
@@ -74,9 +80,10 @@ class Settings:
         Unsupported: other weights, or another denominator.
     """
 
-    rounds: int
+    rounds: int | None = None
+    schedule: Schedule | None = None
     method: Method | None = None
-    clip_norm: float | None = None
+    clip_norm: float | Callable[[int], float] | None = None
     bound: Bound | None = None
     sampling: Sampling | None = None
     adjacency: Adjacency | str | None = None
@@ -85,7 +92,7 @@ class Settings:
     noise_multiplier: float | None = None
     delta: float | None = None
     local: SGD | None = None
-    server_lr: float = 1.0
+    server_lr: Changing = 1.0
     server: ServerOptimizer | None = None
     noise: Noise | None = None
     secure_noise: bool = False
@@ -122,8 +129,41 @@ class Settings:
             "checkpoint_every",
             validate.count("checkpoint_every", self.checkpoint_every, noun),
         )
-        rule = "a server learning rate is a finite number"
-        put(self, "server_lr", validate.real("server_lr", self.server_lr, rule))
+        if not changes(self.server_lr):
+            put(self, "server_lr", server_rate(self.server_lr))
+        _ = self.planned_rounds
+        if self.schedule is not None:
+            self._check_schedule(self.schedule)
+
+    def _check_schedule(self, schedule: Schedule) -> None:
+        """Refuse settings that contradict the schedule."""
+        if not schedule.rounds:
+            raise InvalidParameter("schedule", schedule, "a schedule has at least one round")
+        if self.rounds not in (None, schedule.rounds):
+            rule = f"the schedule has {schedule.rounds} rounds"
+            raise InvalidParameter("rounds", self.rounds, rule, "Leave it out.")
+        for name in ("sampling", "noise_multiplier"):
+            if getattr(self, name) is not None:
+                rule = "the schedule has one for each round"
+                raise InvalidParameter(name, getattr(self, name), rule, "Leave it out.")
+        if self.adjacency is not None and Adjacency.parse(self.adjacency) != schedule.adjacency:
+            rule = f"the rounds of the schedule are charged under {schedule.adjacency}"
+            hint = f'Give its rounds another one: Round(..., adjacency="{self.adjacency}").'
+            raise InvalidParameter("adjacency", str(self.adjacency), rule, hint)
+
+    @property
+    def planned_rounds(self) -> int:
+        """How many rounds are planned."""
+        if self.schedule is not None:
+            return self.schedule.rounds
+        return validate.rounds(self.rounds)
+
+    @property
+    def samplings(self) -> list[Sampling]:
+        """The different sampling schemes of the rounds, that of the first round first."""
+        if self.schedule is None:
+            return [Poisson(0.1) if self.sampling is None else self.sampling]
+        return list(dict.fromkeys(round_.sampling for round_ in self.schedule.distinct()))
 
     @property
     def checkpoint_path(self) -> Path | None:
@@ -185,6 +225,11 @@ def _is_path(value: object) -> bool:
 
 
 _FORMS = {
+    "schedule": _Form(
+        lambda value: isinstance(value, Schedule),
+        "a schedule is a sum of rounds",
+        "For example schedule=100 * Round(1.0, Poisson(0.1)) + 50 * Round(0.8, Poisson(0.1)).",
+    ),
     "method": _Form(
         lambda value: _has(value, "prepare", "local_update", "post", "server"),
         "a method is an object of a class of dpacct.fl",
@@ -225,6 +270,11 @@ _FORMS = {
         lambda value: isinstance(value, ClientData), "an example of a client is a ClientData"
     ),
 }
+
+
+def server_rate(value: object) -> float:
+    """Return a server learning rate as a float."""
+    return validate.real("server_lr", value, "a server learning rate is a finite number")
 
 
 def _refuse_weights(weights: Any, denominator: Any) -> None:

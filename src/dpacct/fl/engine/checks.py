@@ -16,7 +16,7 @@ from dpacct.fl.privacy.noise import GaussianNoise, Noise
 from dpacct.fl.privacy.secure_noise import SecureGaussianNoise
 from dpacct.ledger.record.charged import PAIRS, TIGHT
 from dpacct.ledger.terms import Terms
-from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Uniform
+from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule, Uniform
 
 
 def choose_sampling(sampling: Any) -> Sampling:
@@ -100,42 +100,50 @@ def choose_delta(
     return DEFAULT_DELTA if own is None else own
 
 
-def choose_noise(
+def choose_schedule(
+    planned: Schedule | None,
+    rounds: int | None,
     sampling: Sampling,
     adjacency: Adjacency,
-    rounds: int,
     budget: Budget | None,
     noise_multiplier: float | None,
     delta: float,
     accountant: str,
-) -> tuple[float, Budget]:
-    """The noise multiplier, and the budget of a new ledger.
+) -> tuple[Schedule, Budget]:
+    """Return the rounds of a run with their noise, and the budget of a new ledger.
 
-    Returns:
-        A given multiplier with the budget, or with one that does not limit the plan; else the
-        multiplier whose proven epsilon meets the budget.
+    Args:
+        planned: a schedule; a budget scales its noise. None: equal rounds of the next arguments.
+        rounds, sampling, adjacency, noise_multiplier: of equal rounds.
+        budget: that the noise has to meet, or that goes with given noise; None for no limit.
+        delta: of the run. accountant: that calibrates.
     Raises:
         InvalidParameter: neither budget nor noise.
     """
-    if noise_multiplier is None:
-        if budget is None:
+    plan = planned
+    if plan is None and noise_multiplier is not None:
+        multiplier = validate.noise_multiplier(noise_multiplier)
+        plan = validate.rounds(rounds) * Round(multiplier, sampling, adjacency)
+        if budget is not None:
+            return plan, budget
+    if budget is None:
+        if plan is None:
             rule = "a budget is needed to choose the noise, or a noise_multiplier"
             raise InvalidParameter("budget", None, rule)
-        found = calibrate(
-            epsilon=budget.epsilon,
-            delta=delta,
-            rounds=rounds,
-            sampling=sampling,
-            adjacency=adjacency,
-            accountant=accountant,
-        )
-        return found.noise_multiplier, budget
-    multiplier = validate.noise_multiplier(noise_multiplier)
-    if budget is not None:
-        return multiplier, budget
-    plan = rounds * Round(multiplier, sampling, adjacency)
-    # No limit was asked for: one that the plan stays below by any accountant, quickly computed.
-    return multiplier, Budget(2 * epsilon(plan, delta=delta, accountant="rdp").upper + 1, delta)
+        # No limit was asked for: one that the plan stays below by any accountant, quickly found.
+        return plan, Budget(2 * epsilon(plan, delta=delta, accountant="rdp").upper + 1, delta)
+    if plan is not None:
+        found = calibrate(epsilon=budget.epsilon, delta=delta, schedule=plan, accountant=accountant)
+        return found.schedule, budget
+    found = calibrate(
+        epsilon=budget.epsilon,
+        delta=delta,
+        rounds=rounds,
+        sampling=sampling,
+        adjacency=adjacency,
+        accountant=accountant,
+    )
+    return found.schedule, budget
 
 
 def plan_accountant(method: Method, params: Params, accountant: str, sampling: Sampling) -> str:

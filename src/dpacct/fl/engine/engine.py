@@ -30,6 +30,7 @@ from dpacct.fl.engine.states import (
 from dpacct.fl.examples import Examples
 from dpacct.fl.layout import Layout, State, copies
 from dpacct.fl.local.batches import chunks
+from dpacct.fl.local.rates import RoundValues
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method, moves_plainly, overrides
 from dpacct.fl.methods.server_optimizers import ServerOptimizer, optimized, split
@@ -60,7 +61,7 @@ class Engine:
     noise: Noise
     source: Randomness
     device: torch.device
-    server_lr: float
+    server_lr: float | RoundValues
     server: ServerOptimizer | None = None
     num_clients: int = field(init=False)
 
@@ -235,7 +236,7 @@ class Engine:
                 round_number=number,
                 lr=self.local.learning_rate(number),
                 steps=self.local.steps,
-                server_lr=self.server_lr,
+                server_lr=self.server_lr(number) if callable(self.server_lr) else self.server_lr,
                 cohort_size=plan.cohort_size,
                 sampling_rate=plan.sampling.sampling_rate,
             ),

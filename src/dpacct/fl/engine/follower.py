@@ -44,8 +44,9 @@ Made = TypeVar("Made")
 
 def follower_settings(settings: LocalSettings) -> LocalSettings:
     """Those of a rank that hears from rank 0 what noise there is; its own is never drawn."""
+    noise = 1.0 if settings.schedule is None else None
     return replace(
-        settings, ledger=None, checkpoint=None, budget=None, delta=None, noise_multiplier=1.0
+        settings, ledger=None, checkpoint=None, budget=None, delta=None, noise_multiplier=noise
     )
 
 
@@ -98,7 +99,8 @@ class Follower:
         if not isinstance(message, Begin):
             _end(message)
         with self._tried():
-            loop.rounds.engine = replace(loop.engine, plan=message.plan)
+            loop.rounds.plan = message.plan
+            loop.rounds.engine = replace(loop.engine, plan=message.plan.at(0))
             ours = Begin.of(loop.rounds)
             if ours != message:
                 rule = f"rank 0 trains {message.setting} with {message.versions}"
@@ -139,6 +141,7 @@ class Follower:
         work = ranks.hear()
         if not isinstance(work, Work):
             _end(work)
+        loop.rounds.engine = replace(loop.engine, plan=work.plan)
         loop.state.client_states = ranks.hand_out(None) if work.memories else {}
         part = None
         try:

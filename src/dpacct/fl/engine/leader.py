@@ -100,7 +100,7 @@ class Leader:
             ranks.tell(Stop(str(refusal), budget=True))
             raise
         known = loop.state.client_states
-        ranks.tell(Work(opened.draw, bool(known)))
+        ranks.tell(Work(opened.draw, bool(known), loop.engine.plan))
         shares = [opened.draw.share(rank, ranks.size) for rank in range(ranks.size)]
         if known:
             own_parts = [{c: known[c] for c in s.workers if c in known} for s in shares]

@@ -45,6 +45,10 @@ class RunInProgress(Protocol):
         """Whether the next round would be charged as this event."""
         ...
 
+    def advance(self) -> None:
+        """Go on to noise, sampling and clip norm of the next round."""
+        ...
+
     def write_model(self) -> None:
         """Copy the released parameters into the model."""
         ...
@@ -246,6 +250,7 @@ class OpenRound:
         else:
             # Nothing is released; the round was charged all the same.
             state.round += 1
+        rounds.advance()
         now = time.perf_counter()
         privacy = self._charging + found.privacy_seconds + now - before
         return Report(

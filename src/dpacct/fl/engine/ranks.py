@@ -22,6 +22,7 @@ from torch import Tensor, distributed
 from dpacct import __version__
 from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl.engine.plan import RunPlan
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.states import Collected, Draw, TrainingState
 from dpacct.fl.layout import State
@@ -36,7 +37,7 @@ Sent = TypeVar("Sent")
 class Begin:
     """What is about to run: the noise that rank 0 has found, the setting in words, the clients."""
 
-    plan: NoisePlan
+    plan: RunPlan
     setting: str
     versions: str
     num_clients: int
@@ -46,7 +47,7 @@ class Begin:
         """What these rounds are."""
         versions = f"dpacct {__version__}, torch {torch.__version__}"
         setting = f"{rounds.setting()}, {rounds.first_bound!r}"
-        return cls(rounds.engine.plan, setting, versions, rounds.engine.num_clients)
+        return cls(rounds.plan, setting, versions, rounds.engine.num_clients)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +68,15 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A round is reserved: who takes part in it. ``memories``: whether clients have any."""
+    """A round is reserved: who takes part in it, with what noise and sampling.
+
+    Attributes:
+        memories: whether clients have any.
+    """
 
     draw: Draw
     memories: bool
+    plan: NoisePlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from dpacct.fl.layout import copies
 from dpacct.fl.privacy.masks import reads_release
 from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.trainers.ways import KeptWay
+from dpacct.rounds import Round
 
 
 class Resumed(NamedTuple):
@@ -66,7 +67,7 @@ def resume(rounds: Rounds, path: Path, *, calibrated: bool) -> Resumed:
             str(path),
             setting,
             engine.layout,
-            rounds.first_bound,
+            rounds.plan.bound(rounds.first_bound, content["round"] + 1),
             engine.device,
             engine.num_clients,
             engine.method.init_client(copies(rounds.state.params)),
@@ -77,6 +78,9 @@ def resume(rounds: Rounds, path: Path, *, calibrated: bool) -> Resumed:
     if saved is not None:
         note = rounds.account.resume(rounds.event(), saved, setting, holder)
     rounds.state = found.state
+    if rounds.account.plan is not None and not rounds.plan.constant:
+        rounds.plan = rounds.plan.as_registered(rounds.account.plan, calibrated=calibrated)
+    rounds.advance()
     rounds.write_model()
     return Resumed(note, found.way)
 
@@ -88,3 +92,7 @@ def _take_noise(rounds: Rounds, noise_multiplier: float | None) -> None:
     if noise_multiplier is None or not math.isclose(noise_multiplier, own, rel_tol=1e-5):
         return
     rounds.engine = replace(rounds.engine, plan=replace(plan, noise_multiplier=noise_multiplier))
+    if rounds.plan.constant:
+        [(round_, count)] = rounds.plan.schedule
+        found = count * Round(noise_multiplier, round_.sampling, round_.adjacency)
+        rounds.plan = replace(rounds.plan, schedule=found)

@@ -7,6 +7,7 @@ Rule 3: the model is the one that was charged for. What happens in a round: `ope
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,17 +19,21 @@ from dpacct.fl.data.dataset import PartitionedClients
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.memories import Home
 from dpacct.fl.engine.open_round import OpenRound
+from dpacct.fl.engine.plan import RunPlan
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.surroundings import undisturbed
 from dpacct.ledger import Event, Ticket
+from dpacct.ledger.record.plans import Plan
+from dpacct.rounds import Schedule
 
 
 class Rounds:
     """The rounds of one run.
 
     Args:
-        engine: its fixed parts. account: its ledger. state: where it stands.
+        engine: its parts, with noise and sampling of the next round. plan: of all rounds.
+        account: its ledger. state: where it stands.
         model: receives each round's parameters.
         not_private_because: for reports; None where the run is private.
 
@@ -40,12 +45,14 @@ class Rounds:
     def __init__(
         self,
         engine: Engine,
+        plan: RunPlan,
         account: Account,
         state: TrainingState,
         model: nn.Module,
         not_private_because: str | None,
     ) -> None:
         self.engine = engine
+        self.plan = plan
         self.account = account
         self.state = state
         self.model = model
@@ -72,9 +79,26 @@ class Rounds:
             if isinstance(self.engine.clients, PartitionedClients):
                 # Whether epsilon is about the owners of the data or about simulated clients.
                 details["simulated_clients"] = self.engine.clients.simulated
-            self.account.start(name, event, rounds, details)
+            plan = Plan(self.charged()).first(rounds)
+            self.account.start(name, event, plan, details)
         self.planned = rounds
         return rounds
+
+    def charged(self) -> Schedule:
+        """Return all rounds of the plan as the ledger charges them."""
+        bound, noise = self.state.bound, self.engine.noise
+        return self.plan.charged(lambda plan: plan.event(bound, noise, {}).charged)
+
+    def advance(self, position: int | None = None) -> None:
+        """Give the engine noise, sampling and clip norm of the next round.
+
+        Args:
+            position: of the round in the plan, from 0; default the ledger's next one.
+        """
+        if not self.plan.constant:
+            at = self.account.position if position is None else position
+            self.engine = replace(self.engine, plan=self.plan.at(at))
+        self.state.bound = self.plan.bound(self.state.bound, self.state.round + 1)
 
     def event(self) -> Event:
         """The next round as it will be charged, read from the objects that run."""
@@ -108,9 +132,12 @@ class Rounds:
         # Rule 3.
         self._check_model()
         # Rule 1.
-        event = self.event()
         left, self._left = self._left, None
-        ticket = left if left and left.event == event else self.account.reserve(event)
+        ticket = left if left and left.event == self.event() else None
+        if ticket is None:
+            self.advance()
+        event = self.event()
+        ticket = ticket or self.account.reserve(event)
         charging = time.perf_counter() - began
         # From here on randomness is drawn: the round stays spent, whatever happens.
         ticket.draw()
@@ -119,18 +146,20 @@ class Rounds:
 
     def take_over(self) -> None:
         """Open the next round in the place of one that was reserved, and never released."""
+        self.advance(max(self.account.position - 1, 0))
         self._left = self.account.take_over(self.event())
+        if self._left is None:
+            self.advance()
 
     def setting(self) -> str:
         """What must not change when a run goes on, in words."""
         engine = self.engine
-        plan = engine.plan
         return (
-            f"{engine.method!r}, {engine.local!r}, Plan(sampling={plan.sampling!r}, "
-            f"adjacency={plan.adjacency!r}, noise_multiplier={plan.noise_multiplier!r}, "
-            f"cohort_size={plan.cohort_size!r}), {type(engine.noise).__name__}, "
-            f"{plan.public}, {engine.layout.size} parameters, "
+            f"{engine.method!r}, {engine.local!r}, {self.plan.words()}, "
+            f"{type(engine.noise).__name__}, {engine.plan.public}, "
+            f"{engine.layout.size} parameters, "
             f"server_lr={engine.server_lr!r}"
+            + ("" if self.plan.clip_norms is None else f", clip_norms={self.plan.clip_norms!r}")
             + ("" if engine.server is None else f", server={engine.server!r}")
         )
 

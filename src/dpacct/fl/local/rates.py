@@ -76,7 +76,11 @@ def values_over(
         return RoundValues(tuple(_played(name, cast("Scheduler", given), rounds, check)))
     if not callable(given):
         return check(given)
-    return RoundValues(tuple(check(given(number)) for number in range(1, rounds + 1)))
+    try:
+        return RoundValues(tuple(check(given(number)) for number in range(1, rounds + 1)))
+    except (AttributeError, TypeError) as error:
+        rule = f"it is a function of the round's number alone, which is public ({error})"
+        raise InvalidParameter(name, getattr(given, "__name__", "a function"), rule) from None
 
 
 def _played(

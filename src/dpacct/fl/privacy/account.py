@@ -152,19 +152,21 @@ class Account:
             return 0
         return min(room, most)
 
-    def start(self, name: str, event: Event, rounds: int, details: dict[str, Any]) -> None:
+    def start(self, name: str, event: Event, plan: Schedule, details: dict[str, Any]) -> None:
         """Register the run with its plan.
 
+        Args:
+            name: of the run. event: its first round. plan: all rounds as they will be charged.
+            details: of the run, for the ledger.
         Raises:
             BudgetExceeded: the plan does not fit. InvalidParameter: the ledger has another delta.
         """
         ledger = self._open(event)
-        if rounds < 1:
+        if not plan.rounds:
             raise BudgetExceeded(
                 f"not one round of noise multiplier {event.charged.noise_multiplier:.6g} fits into "
                 f"what is left of the budget ({ledger.budget})"
             )
-        plan: Schedule = rounds * event.charged
         self._run = ledger.start_run(
             name,
             plan=plan,
@@ -235,6 +237,16 @@ class Account:
         self._check_open()
         self._ticket = None if self._run is None else self._run.take_over(event)
         return self._ticket
+
+    @property
+    def plan(self) -> Schedule | None:
+        """The plan that the run was registered with; None before that."""
+        return None if self._run is None else self._run.plan
+
+    @property
+    def position(self) -> int:
+        """How many rounds of the plan are used: released, or lost with a process that died."""
+        return 0 if self._run is None else self._totals(self._run).cursor
 
     def finish(self) -> None:
         """The run takes no more rounds."""

@@ -1,0 +1,106 @@
+"""The plan of a run: what noise, sampling and clip norm each of its rounds has.
+
+A constant run is the schedule ``rounds * Round(...)``. Rule 1: the plan is fixed before the run and
+public. Rule 2: noise and sampling of a round are those of the ledger's next place in the plan; a
+round that a crash has lost keeps its place, so that what runs is always what was planned there.
+Rule 3: clip norms and learning rates cost nothing, and follow the number of the training round.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from dpacct.errors import InvalidParameter
+from dpacct.fl.local.rates import RoundValues
+from dpacct.fl.privacy.bounds import Bound, Clip
+from dpacct.fl.privacy.charge import NoisePlan
+from dpacct.ledger.record.plans import Plan
+from dpacct.rounds import Phase, Round, Schedule
+
+# Two versions may calibrate the same noise in other last digits; a calibration promises 1e-6.
+_CALIBRATED = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """All rounds of a run.
+
+    Attributes:
+        schedule: the rounds. noise: adjacency and public size of each of them.
+        clip_norms: of each round; None where the bound stays or follows the releases.
+    """
+
+    schedule: Schedule
+    noise: NoisePlan
+    clip_norms: RoundValues | None = None
+
+    @property
+    def constant(self) -> bool:
+        """Whether all rounds have the same noise and sampling."""
+        return len(self.schedule.phases) == 1
+
+    def of(self, round_: Round) -> NoisePlan:
+        """Return what the engine needs of a planned round."""
+        return replace(
+            self.noise, sampling=round_.sampling, noise_multiplier=round_.noise_multiplier
+        )
+
+    def at(self, position: int) -> NoisePlan:
+        """Return the noise and sampling at a place, from 0; past the end those of the last."""
+        if self.constant:
+            return self.of(self.schedule.phases[0].round)
+        found = Plan(self.schedule).round_at(position)
+        return self.of(self.schedule.phases[-1].round if found is None else found)
+
+    def bound(self, bound: Bound, round_number: int) -> Bound:
+        """Return the bound of a round, from the one of an earlier round."""
+        return bound if self.clip_norms is None else Clip(self.clip_norms(round_number))
+
+    def charged(self, charge: Callable[[NoisePlan], Round]) -> Schedule:
+        """Return the schedule as the ledger charges it.
+
+        Args:
+            charge: of one round, read from the objects that run.
+        """
+        known = {round_: charge(self.of(round_)) for round_ in self.schedule.distinct()}
+        return Schedule(Phase(known[round_], count) for round_, count in self.schedule)
+
+    def as_registered(self, registered: Schedule, *, calibrated: bool) -> RunPlan:
+        """Return the plan with the noise that its run was registered with.
+
+        Args:
+            registered: plan of the run in its ledger, which may be shorter.
+            calibrated: the noise was found for a budget, perhaps by another version.
+        Raises:
+            InvalidParameter: the registered rounds are others.
+        """
+        count = min(registered.rounds, self.schedule.rounds)
+        ours, theirs = Plan(self.schedule).first(count), Plan(registered).first(count)
+        allowed = _CALIBRATED if calibrated else 1e-9
+        same = len(ours.phases) == len(theirs.phases) and all(
+            (mine.round.sampling, mine.rounds) == (other.round.sampling, other.rounds)
+            and math.isclose(
+                mine.round.noise_multiplier, other.round.noise_multiplier, rel_tol=allowed
+            )
+            for mine, other in zip(ours, theirs, strict=True)
+        )
+        if not same:
+            rule = f"the run was registered in its ledger with the plan {theirs!r}"[:300]
+            raise InvalidParameter("schedule", repr(ours)[:100], rule)
+        return replace(self, schedule=registered) if count == self.schedule.rounds else self
+
+    def words(self) -> str:
+        """Return the plan as settings are compared by; of a schedule all but the noise."""
+        if self.constant:
+            plan = self.at(0)
+            return (
+                f"Plan(sampling={plan.sampling!r}, adjacency={plan.adjacency!r}, "
+                f"noise_multiplier={plan.noise_multiplier!r}, cohort_size={plan.cohort_size!r})"
+            )
+        phases = [(repr(round_.sampling), count) for round_, count in self.schedule]
+        digest = hashlib.sha256(repr(phases).encode()).hexdigest()[:16]
+        rounds, adjacency = self.schedule.rounds, self.noise.adjacency
+        return f"Plan({rounds} rounds, sampling {digest}, adjacency={adjacency!r})"

@@ -1,0 +1,275 @@
+"""Runs whose noise, sampling, clip norm and learning rates change by round."""
+
+from __future__ import annotations
+
+import warnings
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+import dpacct
+from dpacct import Budget, Full, Ledger, Poisson, Round, Uniform, fl
+from dpacct.errors import BudgetExceeded, InvalidParameter
+from dpacct.rounds import Schedule
+
+DELTA = 1e-5
+ZERO_OUT = "zero-out"
+PLAN = (
+    2 * Round(2.0, Poisson(0.5), ZERO_OUT)
+    + 1 * Round(1.5, Poisson(0.25), ZERO_OUT)
+    + 2 * Round(3.0, Full(), ZERO_OUT)
+)
+
+
+def clients(count: int = 8) -> list[fl.ClientData]:
+    return [fl.ClientData(torch.ones(2, 3), torch.ones(2, 4)) for _ in range(count)]
+
+
+def federation(plan: Schedule | None, **keywords: Any) -> fl.Federation:
+    torch.manual_seed(0)
+    keywords = {"clip_norm": 0.5, "delta": DELTA, "local": fl.SGD(steps=1)} | keywords
+    if "budget" in keywords:
+        del keywords["delta"]
+    return fl.Federation(nn.Linear(3, 4), mse_loss, clients(), schedule=plan, **keywords)
+
+
+def test_a_schedule_is_charged_as_planned_and_stands_in_the_ledger(tmp_path: Path) -> None:
+    file = tmp_path / "a.ledger"
+    with federation(PLAN, ledger=file) as run:
+        reports = list(run)
+        assert [report.noise_multiplier for report in reports] == [2.0, 2.0, 1.5, 3.0, 3.0]
+        assert [round(report.noise_std, 9) for report in reports] == [1.0, 1.0, 0.75, 1.5, 1.5]
+        exact = dpacct.epsilon(PLAN, delta=DELTA)
+        assert run.epsilon.upper == pytest.approx(exact.upper, rel=1e-9)
+        assert run.epsilon.lower == pytest.approx(exact.lower, rel=1e-9)
+        assert run.planned_epsilon.upper == pytest.approx(exact.upper, rel=1e-9)
+        # Each report says what was spent up to then.
+        first = dpacct.epsilon(2 * Round(2.0, Poisson(0.5), ZERO_OUT), delta=DELTA)
+        assert reports[1].epsilon.upper == pytest.approx(first.upper, rel=1e-9)
+    with Ledger.open(file, read_only=True) as ledger:
+        assert ledger.runs[0].plan == PLAN
+        assert ledger.runs[0].on_plan
+
+
+def test_one_plan_costs_less_than_two_runs_behind_each_other() -> None:
+    parts = [100 * Round(1.0, Poisson(0.1)), 200 * Round(0.8, Poisson(0.05))]
+    apart = sum(dpacct.epsilon(part, delta=DELTA / 2).upper for part in parts)
+    assert dpacct.epsilon(parts[0] + parts[1], delta=DELTA).upper < apart
+
+
+def test_the_sum_is_divided_by_the_cohort_of_its_round() -> None:
+    # Every client moves each coordinate alike; next to no noise is drawn.
+    for sampling, cohorts in (([Full(), Poisson(0.5)], [8, 4]), ([Poisson(1.0), Full()], [8, 8])):
+        plan = Schedule([])
+        for scheme in sampling:
+            plan = plan + Round(1e-3, scheme, ZERO_OUT)
+        with federation(plan, clip_norm=0.1, delta=0.5, preflight=False) as run:
+            moves: list[torch.Tensor] = []
+            for report in run:
+                moves.append(run.player.state.released)
+                size = report.diagnostics.cohort_size
+                expected = 0.1 * size / cohorts[report.round - 1]
+                assert float(moves[-1].norm()) == pytest.approx(expected, rel=0.02, abs=0.01)
+
+
+def test_the_public_size_makes_the_divisor_of_each_round() -> None:
+    plan = Round(1e-3, Full(), "add-remove") + Round(1e-3, Poisson(0.5), "add-remove")
+    with federation(plan, public_size=80, clip_norm=0.1, delta=0.5, preflight=False) as run:
+        for report in run:
+            size, cohort = report.diagnostics.cohort_size, [80, 40][report.round - 1]
+            released = run.player.state.released
+            assert released is not None
+            assert float(released.norm()) == pytest.approx(0.1 * size / cohort, rel=0.02, abs=1e-3)
+
+
+def test_a_budget_scales_the_noise_of_all_rounds() -> None:
+    with federation(PLAN, budget=Budget(3.0, DELTA)) as run:
+        found = dpacct.calibrate(schedule=PLAN, epsilon=3.0, delta=DELTA).schedule
+        assert run.schedule == found
+        assert run.run() is not None
+        assert 2.99 < run.epsilon.upper <= 3.0
+
+
+def test_a_plan_that_does_not_fit_into_its_ledger_is_refused_before_anything_is_drawn(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "a.ledger"
+    with (
+        Ledger.open(file, Budget(0.5, DELTA), adjacency=ZERO_OUT) as ledger,
+        federation(PLAN, ledger=ledger) as run,
+    ):
+        with pytest.raises(BudgetExceeded):
+            run.run()
+        assert ledger.rounds == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"schedule": 5}, "a schedule is a sum of rounds"),
+        ({"schedule": Schedule()}, "at least one round"),
+        ({"schedule": PLAN, "rounds": 4}, "the schedule has 5 rounds"),
+        ({"schedule": PLAN, "sampling": Full()}, "sampling"),
+        ({"schedule": PLAN, "noise_multiplier": 1.0}, "noise_multiplier"),
+        ({"schedule": PLAN, "adjacency": "replace-one"}, "charged under zero-out"),
+        ({"schedule": 2 * Round(1.0, Poisson(0.5))}, "public_size"),
+        ({"schedule": 2 * Round(1.0, Uniform(2, 9))}, "there are 8 clients"),
+        ({"schedule": None}, "rounds"),
+        ({"schedule": PLAN, "clip_norm": lambda number: 2.0 - number}, "clip_norm is 0.0"),
+        ({"schedule": PLAN, "clip_norm": lambda norms: norms.median()}, "which is public"),
+        ({"schedule": PLAN, "server_lr": lambda _: "x"}, "server_lr"),
+        ({"schedule": PLAN, "local": fl.SGD(lr=lambda _: -1.0)}, "lr is -1.0"),
+    ],
+)
+def test_what_contradicts_a_schedule_is_refused(settings: dict[str, Any], words: str) -> None:
+    given = {"clip_norm": 0.5, "local": fl.SGD(steps=1)} | settings
+    with pytest.raises(InvalidParameter) as error:
+        fl.Federation(nn.Linear(3, 4), mse_loss, clients(), **given)
+    assert words in str(error.value)
+
+
+def test_clip_norms_change_by_round_and_cost_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "a.ledger"
+    norms = {1: 0.5, 2: 0.25, 3: 1.0, 4: 0.125, 5: 0.5}
+    with federation(PLAN, clip_norm=norms.__getitem__, ledger=file) as run:
+        reports = list(run)
+        assert [report.clip_norm for report in reports] == list(norms.values())
+        for report in reports:
+            noise = report.noise_multiplier * norms[report.round]
+            assert report.noise_std == pytest.approx(noise, rel=1e-9)
+        assert run.epsilon.upper == dpacct.epsilon(PLAN, delta=DELTA).upper
+
+
+def trained(settings: dict[str, Any]) -> list[list[float]]:
+    """The model after each of four rounds with next to no noise."""
+    plan = 4 * Round(1e-3, Full(), ZERO_OUT)
+    given = {"delta": 0.5, "preflight": False, "clip_norm": 1e-2} | settings
+    with federation(plan, **given) as run:
+        start = run.model.weight.detach().clone()
+        assert isinstance(start, torch.Tensor)
+        return [(run.model.weight.detach() - start).flatten().tolist() for _ in run]
+
+
+def test_learning_rates_change_by_round() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+        halved = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        moves = [trained({"server_lr": lr}) for lr in (halved, lambda number: 2.0 ** (1 - number))]
+    for found in moves:
+        sizes = [torch.tensor(move).norm() for move in found]
+        steps = torch.tensor([1.0, 0.5, 0.25, 0.125]).cumsum(0)
+        assert torch.allclose(torch.stack(sizes) / sizes[0], steps, rtol=0.02)
+    # The scheduler of the caller stays where it is.
+    assert halved.get_last_lr() == [1.0]
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    with pytest.raises(InvalidParameter, match="metric"):
+        federation(PLAN, local=fl.SGD(lr=plateau))
+
+
+def test_local_learning_rates_reach_the_clients() -> None:
+    # Without a bound in reach a client's update is proportional to its learning rate.
+    given = {"clip_norm": 100.0, "delta": 0.999}
+    plan = 1 * Round(1e-3, Full(), ZERO_OUT)
+    moves: list[torch.Tensor] = []
+    for rate in (1e-1, 2e-1):
+        local = fl.SGD(lr=lambda number, rate=rate: rate / number, steps=1, batch_size=None)
+        with federation(plan, local=local, preflight=False, seed=1, **given) as run:
+            before = run.model.weight.detach().clone()
+            run.run()
+            moves.append(run.model.weight.detach() - before)
+    # The noise is the same, by the seed: the difference is one rate more.
+    gradient = (moves[1] - moves[0]) / 1e-1
+    with federation(plan, local=fl.SGD(lr=3e-1, steps=1, batch_size=None), seed=1, **given) as run:
+        before = run.model.weight.detach().clone()
+        run.run()
+        last = run.model.weight.detach() - before
+    assert torch.allclose(last, moves[1] + 1e-1 * gradient, atol=1e-5)
+
+
+def test_a_seeded_schedule_resumed_is_bit_for_bit(tmp_path: Path) -> None:
+    def play(name: str, stops: list[int]) -> list[float]:
+        given: dict[str, Any] = {
+            "seed": 3,
+            "checkpoint": tmp_path / name,
+            "clip_norm": lambda number: 0.5 / number,
+            "local": fl.SGD(lr=lambda number: 0.1 / number, steps=1),
+        }
+        for stop in stops:
+            with federation(PLAN, **given) as run:
+                if (tmp_path / name).exists():
+                    run.resume()
+                    assert run.noise_multiplier == [2.0, 2.0, 1.5, 3.0, 3.0][run.round]
+                    assert run.bound.clip_norm == 0.5 / (run.round + 1)
+                list(islice(run, stop))
+                values = run.model.weight.flatten().tolist()
+        return values
+
+    assert play("once", [5]) == play("thrice", [1, 2, 2])
+
+
+def test_a_round_that_a_crash_lost_keeps_its_place_in_the_plan(tmp_path: Path) -> None:
+    file = tmp_path / "run.checkpoint"
+    with federation(PLAN, checkpoint=file) as run:
+        list(islice(run, 1))
+        saved = file.read_bytes()
+        list(islice(run, 1))
+    # The second round is in the ledger, and its checkpoint is lost.
+    file.write_bytes(saved)
+    with federation(PLAN, checkpoint=file) as run:
+        run.resume()
+        reports = list(run)
+        assert [report.noise_multiplier for report in reports] == [1.5, 3.0, 3.0]
+        assert [report.round for report in reports] == [2, 3, 4]
+        assert run.epsilon.upper == dpacct.epsilon(PLAN, delta=DELTA).upper
+        assert run.stopped_because is not None
+
+
+def test_another_schedule_does_not_go_on(tmp_path: Path) -> None:
+    file = tmp_path / "run.checkpoint"
+    with federation(PLAN, checkpoint=file) as run:
+        list(islice(run, 3))
+    for other in (PLAN.scale_noise(1.1), Round(2.0, Full(), ZERO_OUT) + PLAN):
+        with federation(other, checkpoint=file) as run, pytest.raises(InvalidParameter):
+            run.resume()
+
+
+def server(plan: Schedule, **keywords: Any) -> fl.Server:
+    return fl.Server(nn.Linear(3, 4), 8, schedule=plan, clip_norm=0.5, delta=DELTA, **keywords)
+
+
+def test_a_server_plays_a_schedule_and_takes_over_its_open_round(tmp_path: Path) -> None:
+    file = tmp_path / "run.checkpoint"
+    with server(PLAN, checkpoint=file) as run:
+        for opened in run:
+            if opened.number == 3:
+                break
+            opened.release()
+    with server(PLAN, checkpoint=file) as run:
+        run.resume()
+        seen = [opened.release().noise_multiplier for opened in run]
+        # The third round was reserved and not released: it is played in its own place.
+        assert seen == [1.5, 3.0, 3.0]
+        assert run.epsilon.upper == dpacct.epsilon(PLAN, delta=DELTA).upper
+
+
+def test_cohorts_of_fixed_size_may_change_by_round() -> None:
+    plan = 2 * Round(2.0, Uniform(2, 8)) + 2 * Round(2.0, Uniform(4, 8))
+    with federation(plan) as run:
+        assert [report.diagnostics.cohort_size for report in run] == [2, 2, 4, 4]
+        assert run.epsilon.upper <= dpacct.epsilon(plan, delta=DELTA).upper * (1 + 1e-9)
+
+
+def test_examples_play_a_schedule() -> None:
+    plan = 2 * Round(1.0, Poisson(0.5), ZERO_OUT) + Round(2.0, Poisson(0.25), ZERO_OUT)
+    data = fl.Examples(torch.ones(16, 3), torch.ones(16, 4))
+    with fl.Federation(
+        nn.Linear(3, 4), mse_loss, data, schedule=plan, clip_norm=0.5, delta=DELTA
+    ) as run:
+        assert [report.noise_multiplier for report in run] == [1.0, 1.0, 2.0]
+        assert run.epsilon.upper == dpacct.epsilon(plan, delta=DELTA).upper
