@@ -6,6 +6,7 @@ import math
 from importlib import metadata
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,6 +68,8 @@ def test_a_schedule_comes_back_as_it_was(schedule: Schedule) -> None:
         (P(0.5, C([G(2.0), G(3.0)])), 1 * Round(joint_noise_multiplier([2.0, 3.0]), Poisson(0.5))),
         (P(0.5, C([NOTHING, G(2.0)])), 1 * Round(2.0, Poisson(0.5))),
         (P(0.5, NOTHING), Schedule()),
+        # Scalars of numpy, and in the same form those of JAX.
+        (P(np.float32(0.5), G(np.array(2.0))), 1 * Round(2.0, Poisson(0.5))),
         (G(1e300), 1 * Round(1e10)),
     ],
     ids=str,

@@ -181,7 +181,8 @@ def _round(events: Any, event: Any, adjacency: Adjacency) -> Round | None:
         case events.GaussianDpEvent():
             return Round(_noise(event), Full(), adjacency)
         case events.PoissonSampledDpEvent():
-            rate = validate.probability("sampling_probability", event.sampling_probability, "it")
+            given = _plain(event.sampling_probability)
+            rate = validate.probability("sampling_probability", given, "it")
             return _poisson(events, event, rate, adjacency) if rate > 0.0 else None
         case events.SampledWithoutReplacementDpEvent():
             if not isinstance(event.event, events.GaussianDpEvent):
@@ -233,11 +234,16 @@ def _count(value: object) -> int:
     return 0 if value == 0 else validate.count("count", value, "the number of repetitions")
 
 
+def _plain(value: Any) -> Any:
+    """Return a number of Python for a scalar of numpy, JAX or torch, and anything else as it is."""
+    return value.item() if getattr(value, "ndim", None) == 0 else value
+
+
 def _noise(gaussian: Any) -> float:
     """The noise multiplier, lowered to what a round may have."""
     low, high = validate.NOISE_MULTIPLIER_RANGE
     rule = "a noise multiplier is a number of at least 0"
-    noise = validate.real("noise_multiplier", gaussian.noise_multiplier, rule)
+    noise = validate.real("noise_multiplier", _plain(gaussian.noise_multiplier), rule)
     if noise < 0.0:
         raise InvalidParameter("noise_multiplier", noise, rule)
     if noise < low:
