@@ -46,7 +46,7 @@ def train(
     q: options.Rate = None,
     cohort: options.Cohort = None,
     sampling: options.SamplingName = None,
-    adjacency: options.AdjacencyName = None,
+    adjacency: own.AdjacencyName = None,
     eps: options.Eps = None,
     noise: options.Noise = None,
     delta: own.Delta = None,

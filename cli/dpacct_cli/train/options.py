@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from dpacct.rounds import Adjacency
 from dpacct_cli.options import PRIVACY, WHAT_RUNS
 from dpacct_cli.parameters import argument, flag, option, repeated
 from dpacct_cli.train.presets import DEFAULTS, PRESETS
@@ -108,6 +109,16 @@ Classes = Annotated[
         metavar="A,B,...",
         help="The labels of FILE.csv, public. Default those that occur, which is not protected.",
         panel=DATA_AND_MODEL,
+    ),
+]
+AdjacencyName = Annotated[
+    Text,
+    option(
+        "--adjacency",
+        metavar="|".join(Adjacency),
+        help="When two data sets are neighbors; default replace-one for uniform sampling, "
+        "add-remove with --public-size, else zero-out.",
+        panel=WHAT_RUNS,
     ),
 ]
 PublicSize = Annotated[
