@@ -79,8 +79,13 @@ def one_round(epsilon: float | mpf, q: float, s: float) -> mpf:
     return (1 - rate) * zero + rate * plus - mp.exp(epsilon) * ((1 - rate) * zero + rate * minus)
 
 
-def two_rounds(epsilon: float, first: tuple[float, float], second: tuple[float, float]) -> mpf:
-    """delta(eps) of two rounds (q, s): E_P[delta_1(eps - L)], an analytic function of x."""
+def two_rounds(
+    epsilon: float, first: tuple[float, float], second: tuple[float, float], nodes: int = 24
+) -> mpf:
+    """delta(eps) of two rounds (q, s): E_P[delta_1(eps - L)], an analytic function of x.
+
+    For rare rounds delta_1 bends within a rate of zero, so that more nodes are needed.
+    """
     with mp.workdps(30):
         q, s = first
         densities = _densities(q, s)
@@ -89,7 +94,7 @@ def two_rounds(epsilon: float, first: tuple[float, float], second: tuple[float, 
             p, r = densities(x)
             return p * one_round(mpf(epsilon) - mp.log(p / r), *second)
 
-        reach, step = 1 + 12 * s, mpf(min(s, s * s)) / 24
+        reach, step = 1 + 12 * s, mpf(min(s, s * s)) / nodes
         count = math.ceil(reach / step)
         return step * mp.fsum(f(k * step) for k in range(-count, count + 1))
 

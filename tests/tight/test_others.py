@@ -19,7 +19,7 @@ def _others(*, full: bool, epsilon: float = 3.0) -> Others:
     pairs: dict[DominatingPair, int] = {SampledGaussianPair(RATE, 0.05, Direction.REMOVE): ROUNDS}
     if full:
         pairs[SampledGaussianPair(1.0, FULL_NOISE, Direction.REMOVE)] = 1
-    return Others(Composition.of(pairs, Direction.REMOVE), epsilon)
+    return Others(Composition.of(pairs, Direction.REMOVE), epsilon, -10.0)
 
 
 @pytest.mark.parametrize("share", [-0.1, 0.0, 0.3, 0.6, 0.9, 0.999])

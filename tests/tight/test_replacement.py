@@ -20,11 +20,13 @@ from dpacct.renyi.odometer import Odometer
 from dpacct.rounds import Full, Poisson, Round, Uniform
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import Contour
+from dpacct.tight.few_large import few_large_delta
 from dpacct.tight.laws.decay import decay_table
 from dpacct.tight.laws.sampled import TiltedLosses
 from dpacct.tight.laws.tilted_nodes import ReplacementNodes
+from dpacct.tight.others import Others
 from dpacct.tight.saddle import log_delta_estimate, tilt_at_epsilon
-from tests.oracles import replacement
+from tests.oracles import replacement, replacement_grid
 from tests.strategies import log_uniform, sampling_rates
 
 # (rate, noise, tilt): common settings, rare rounds, nearly everybody, little and much noise.
@@ -196,3 +198,97 @@ def test_adaptive_rounds_are_charged_by_the_same_pair() -> None:
         solve="rounds",
     )
     assert admitted <= planned.rounds <= 2 * admitted
+
+
+# (rate, noise, rounds, delta), and step and reach of a grid: few who take part, rare and usual
+# losses, those of who is far below the rate, many rounds.
+FEW = [
+    (2e-5, 1.0, 1000, 1e-6, 2e-6, 0.04),
+    (1.397e-5, 0.60737, 154, 1e-6, 1e-5, 0.3),
+    (1e-3, 0.8, 1000, 1e-5, 2e-4, 4.0),
+    (1e-5, 0.3, 100, 1e-6, 1e-3, 20.0),
+    (1e-4, 2.0, 500, 1e-7, 1e-6, 0.02),
+    (4.5e-5, 1.23, 2, 1e-5, 4e-7, 5e-3),
+    (0.3, 2.0, 20, 1e-5, 5e-4, 15.0),
+]
+
+
+@pytest.mark.parametrize(("q", "noise", "rounds", "delta", "step", "reach"), FEW)
+def test_a_grid_encloses_many_rounds(
+    q: float, noise: float, rounds: int, delta: float, step: float, reach: float
+) -> None:
+    low, high = replacement_grid.epsilons(q, noise, rounds, delta, step, reach)
+    found = dpacct.epsilon(rounds * replaced(q, noise), delta=delta)
+    assert found.width <= 1e-6 * found.upper
+    assert low <= found.upper
+    assert found.lower <= high
+    assert found.upper == pytest.approx((low + high) / 2, rel=5e-4)
+    back = dpacct.delta(rounds * replaced(q, noise), epsilon=found.upper)
+    assert back.upper == pytest.approx(delta, rel=1e-5)
+    assert back.width <= 1e-5 * delta
+
+
+RARE = [((2e-5, 1.0), (2e-5, 1.0), 3e-4), ((6e-7, 0.467), (6e-7, 0.467), 1.9e-4)]
+
+
+@pytest.mark.parametrize(("first", "second", "at"), RARE)
+def test_two_rare_rounds_hold_the_truth(
+    first: tuple[float, float], second: tuple[float, float], at: float
+) -> None:
+    exact = replacement.two_rounds(at, first, second, 60)
+    plan = Composition.of({ReplacementPair(*first): 2}, Direction.REMOVE)
+    assert first == second
+    found = few_large_delta(plan, at)
+    assert found.lower <= exact * (1 + mpf(10) ** -12)
+    assert exact * (1 - mpf(10) ** -12) <= found.upper
+    assert found.width <= 1e-6 * found.upper
+
+
+def test_what_is_lost_below_zero_is_not_ruled_out() -> None:
+    """Under Q losses far below zero are as frequent as those above zero under P."""
+    q, noise, rounds = 0.01, 0.5, 40
+    plan = Composition.of({ReplacementPair(q, noise): rounds}, Direction.REMOVE)
+    others = Others(plan, 1.0, -12.0)
+    generator = np.random.default_rng(1)
+    x = generator.normal(0.0, noise, (100_000, rounds))
+    x -= generator.random(x.shape) < q
+    with np.errstate(over="ignore"):
+        ratio = [np.log1p(q * np.expm1((sign * 2 * x - 1) / (2 * noise**2))) for sign in (1, -1)]
+    total = (ratio[0] - ratio[1]).sum(axis=1)
+    for room in (0.1, 1.0, 3.0):
+        usual = np.minimum(np.maximum(-room - total, 0.0), 1.0).mean()
+        assert usual > 1e-3
+        assert usual * 0.95 <= others.share_below(room)
+    assert others.share_below(30.0) < 1e-6
+
+
+LINES = [
+    *((1000, 1.0, q) for q in np.geomspace(1e-6, 0.1, 12).tolist()),
+    *((154, 0.60737, q) for q in np.geomspace(1e-6, 0.1, 12).tolist()),
+    *((n, 1.0, 2e-5) for n in (2, 10, 100, 1000, 10_000, 100_000)),
+    *((1000, z, 2e-5) for z in np.geomspace(10.0, 0.2, 12).tolist()),
+]
+
+
+@pytest.mark.parametrize("line", [slice(0, 12), slice(12, 24), slice(24, 30), slice(30, 42)])
+def test_epsilon_is_monotone_and_narrow(line: slice) -> None:
+    """In rate, rounds, and noise; and no less than where the other client sends zero."""
+    before = 0.0
+    for rounds, noise, rate in LINES[line]:
+        found = dpacct.epsilon(rounds * replaced(rate, noise), delta=1e-6)
+        out = dpacct.epsilon(rounds * Round(noise, Poisson(rate)), delta=1e-6)
+        assert found.width <= 1e-6 * found.upper
+        assert out.lower <= found.lower * (1 + 1e-6)
+        assert found.upper >= before * (1 - 1e-6)
+        before = found.upper
+
+
+def test_calibrations_find_what_fits() -> None:
+    """They answered one round, and a rate of 1.46e-9."""
+    calibrate = functools.partial(
+        dpacct.calibrate, delta=1e-6, noise_multiplier=1.0, adjacency="replace-one"
+    )
+    found = calibrate(epsilon=0.004, sampling_rate=2e-5, solve="rounds")
+    assert 1000 < found.rounds < 1100
+    found = calibrate(epsilon=0.006, rounds=1000, solve="sampling_rate")
+    assert 2.9e-5 < found.schedule.phases[0].round.sampling_rate < 3.1e-5

@@ -1,7 +1,9 @@
-"""The integrands of the C_q pair on the half-line u > 0: panels, node errors, suprema.
+"""The integrands of sampled pairs in u = (2x - 1) / (2 sigma^2): panels, node errors, suprema.
 
 With r = 1 - q + q e^u the integrands are products of e^{-(sigma u + 1/(2 sigma))^2 / 2}, powers of
-r and e^{it log r}. Derivation: docs/derivations/uniform-sampling.md.
+r, of r(-x), and e^{itL}. `LossFunction` has L(u) of each kind of pair.
+
+Derivation: docs/derivations/uniform-sampling.md, docs/derivations/few-large-losses.md.
 """
 
 from __future__ import annotations
@@ -13,11 +15,14 @@ import numpy as np
 from dpacct.errors import NotConverged
 from dpacct.numerics.quadrature import IMAGINARY_AXIS, REAL_AXIS, RULE_ERROR
 from dpacct.numerics.rounding import UNIT, Array
+from dpacct.pairs.dominating import AchievedPair, Direction, ReplacementPair
 
 MAX_PANELS = 40_000
 _SAMPLES = 400
 # Phase of e^{it log r} on one panel: the bound of the rule grows by its exponential.
 _WAVE = 12.0
+# e^u must not overflow.
+_FARTHEST = 690.0
 
 
 def panel_edges(
@@ -158,3 +163,206 @@ class PanelBounds:
         exponent = power * log_r - quadratic / 2 + rise + variance * self._height**2 / 2 - offset
         with np.errstate(over="ignore"):
             return np.exp(exponent)
+
+
+class LossFunction:
+    """The privacy loss L of one pair as a function of u, and the density of Q.
+
+    g is the density of N(0, sigma^2) in u, and Q has the density g e^base, so that P weighted by
+    e^{cL} has the density g e^{base + (1 + c) L}:
+
+    * remove: L = log r, base 0,
+    * add: L = -log r, base log r,
+    * replacement: L = log r - log r', base log r', with r' = r(-x), that is r at -u - 1 / sigma^2.
+
+    Args:
+        pair: with a sampling rate of at most 1/2.
+    """
+
+    def __init__(self, pair: AchievedPair) -> None:
+        self.rate, self.noise = pair.sampling_rate, pair.noise_std
+        self.replaced = isinstance(pair, ReplacementPair)
+        self.added = not isinstance(pair, ReplacementPair) and pair.direction is Direction.ADD
+        self._shift = 1 / self.noise**2
+
+    def __call__(self, u: Array) -> tuple[Array, Array]:
+        """L and base."""
+        ratio = self._log_ratio(u)
+        if self.replaced:
+            opposite = self._log_ratio(-u - self._shift)
+            return ratio - opposite, opposite
+        return (-ratio, ratio) if self.added else (ratio, np.zeros_like(ratio))
+
+    def _log_ratio(self, u: Array) -> Array:
+        return np.log1p(self.rate * np.expm1(np.minimum(u, 700.0))) + np.maximum(u - 700.0, 0.0)
+
+    def log_density(self, u: Array) -> Array:
+        """log of g but for the factor sigma / sqrt(2 pi)."""
+        return -((self.noise * u + 0.5 / self.noise) ** 2) / 2
+
+    def probabilities(self, u: Array) -> tuple[Array, Array]:
+        """p = q e^u / r, and p at -x: |dL/du| is their sum if a client is replaced, else p."""
+        log_odds = math.log1p(-self.rate) - math.log(self.rate)
+        here, there = (
+            1 / (1 + np.exp(np.clip(log_odds - at, -700.0, 700.0))) for at in (u, -u - self._shift)
+        )
+        return here, there if self.replaced else np.zeros_like(here)
+
+    def inverse(self, loss: float) -> float:
+        """About the u at which L is this loss; not for pairs of the add direction."""
+        if not self.replaced:
+            if loss > 30.0:
+                return loss - math.log(self.rate)
+            return math.log1p(math.expm1(loss) / self.rate)
+        # x / sigma^2 = L / 2 + asinh(R sinh(L / 2)), R = (1 - q) / q e^{1 / (2 sigma^2)}.
+        log_sinh = loss / 2 + math.log(-math.expm1(-loss)) + self.log_steepness - math.log(2.0)
+        arc = math.asinh(math.exp(log_sinh)) if log_sinh < 300.0 else log_sinh + math.log(2.0)
+        return loss / 2 + arc - self._shift / 2
+
+    @property
+    def log_steepness(self) -> float:
+        """log of R = (1 - q) / q e^{1 / (2 sigma^2)}, at least 0."""
+        return math.log1p(-self.rate) - math.log(self.rate) + self._shift / 2
+
+    def start(self, tilt: float, reach: float) -> float:
+        """The u left of which about e^(-reach^2 / 2) of the tilted mass lies.
+
+        In the add direction, with powers r^-c, the slope is at most that at the peak of g. Where a
+        client is replaced, e^{cL} cuts the losses far below zero off, or, for c < 0, the part
+        q N(-1) of Q counts.
+        """
+        peak = -0.5 * self._shift
+        if self.replaced and tilt > 0.0:
+            spreads = reach / 128 * np.arange(1.0, 129.0)
+            u = peak - spreads / self.noise
+            enough = spreads**2 / 2 - tilt * self(u)[0] >= reach**2 / 2
+            return float(u[int(np.argmax(enough))]) if enough.any() else float(u[-1])
+        if self.replaced:
+            return peak - reach / self.noise - (self._shift if tilt < 0.0 else 0.0)
+        log_odds = math.log1p(-self.rate) - math.log(self.rate)
+        steepest = 1 / (1 + math.exp(min(log_odds - peak, 700.0)))
+        order = -tilt if self.added else 1 + tilt
+        return peak - reach / self.noise + min(order, 0.0) * steepest * self._shift
+
+    def log_mass_before(self, start: float, tilt: float, reach: float) -> float:
+        """Upper bound of log of the tilted mass left of ``start``, c = ``tilt`` > -1."""
+        first = math.log1p(self.rate * math.expm1(start))
+        gaussian = -((self.noise * start + 0.5 / self.noise) ** 2) / 2
+        if self.added:
+            # The logarithm of the integrand has at least the slope reach sigma there.
+            scale = math.log(self.noise / math.sqrt(2 * math.pi)) - math.log(reach * self.noise)
+            return gaussian - tilt * first + scale + 1e-6 * (1 + abs(tilt * first))
+        if not self.replaced:
+            # Left of ``start`` r is less than there.
+            return (1 + tilt) * first * (1 - 1e-9) - reach**2 / 2
+        # P has less than a Gaussian there. For c < 0, r' to the power of -c is at most 1 + r'.
+        loss = float(self(np.array([start]))[0][0])
+        return gaussian * (1 - 1e-12) + (tilt * loss * (1 - 1e-9) if tilt > 0 else math.log(2.0))
+
+    def edges(self, tilt: float, start: float, end: float, frequency: float) -> Array:
+        """Panels from ``start`` to ``end`` that are small against all scales of the integrand."""
+        order = abs(tilt) if self.added else 1 + tilt
+        if not self.replaced:
+            return panel_edges(order, self.rate, self.noise, end, frequency, start)
+        middle, setting = -0.5 * self._shift, (self.rate, self.noise)
+        if start >= middle:
+            return panel_edges(order, *setting, end, frequency, start)
+        # On either side of x = 0 one of the two powers varies; next to 0 both have waves.
+        mirrored = min(end, middle)
+        if -start - self._shift > _FARTHEST:
+            raise NotConverged("the losses of so little noise are too large")
+        left = panel_edges(
+            1 + abs(tilt), *setting, -start - self._shift, 2 * frequency, -mirrored - self._shift
+        )
+        left = -left[::-1] - self._shift
+        left[0], left[-1] = start, mirrored
+        if end <= middle:
+            return left
+        right = panel_edges(order, *setting, end, 2 * frequency, middle)
+        return np.concatenate([left, right[1:]])
+
+    def errors(self, edges: Array, u: Array, weights: Array) -> tuple[Array, Array, Array]:
+        """Absolute errors of L and base, and the relative one of weight times g; shape (m, n)."""
+        ratio = self._log_ratio(u)
+        error, weight_error = node_errors(self.rate, self.noise, edges, u, weights, ratio)
+        if not self.replaced:
+            return error, error if self.added else np.zeros_like(error), weight_error
+        opposite_u = -u - self._shift
+        opposite = self._log_ratio(opposite_u)
+        width = np.diff(edges)[:, None]
+        moved = 2 * RULE_ERROR * width + 6 * UNIT * (np.abs(u) + self._shift)
+        size = np.abs(opposite)
+        below = UNIT * 16 * size + np.exp(math.log(self.rate) + opposite_u - opposite) * moved
+        growth = 14 + 13 * np.maximum(opposite_u, 0.0)
+        below += UNIT * np.minimum(1.45 * size, 1.0) * growth
+        return error + below + UNIT * (np.abs(ratio) + size), below, weight_error
+
+    def turn(self, edges: Array, angle: float) -> tuple[Array, Array]:
+        """Bounds of Im u and of the growth of |du/dL| right of each edge, where Im L = ``angle``.
+
+        For losses L > 0; ``angle`` is at most pi where a client is replaced. On the way there Re u
+        does not shrink, and the density of Q but for g does not grow.
+
+        Derivation: docs/derivations/few-large-losses.md, *Decay*.
+        """
+        if not self.replaced:
+            # The argument of 1 - (1 - p) e^{-i angle}: what u turns more than the loss.
+            p, _ = self.probabilities(edges)
+            versed = 2 * math.sin(angle / 2) ** 2
+            extra = np.arctan2((1 - p) * math.sin(angle), p + (1 - p) * versed)
+            return (angle + np.maximum(extra, 0.0)) * (1 + 1e-9), np.ones_like(edges)
+        loss, _ = self(edges)
+        loss = np.minimum(loss, 300.0)
+        extra = np.arctan(math.tan(angle / 2) / np.tanh(loss / 2))
+        # With k = 1 - 2 / R^2 and C = cosh L, |cosh(L + iy) - k| is at least C - k if k C >= 1,
+        # and else (C - k) / G with G = (C - k) / (sinh L (1 - k^2)^(1/2)).
+        inverse = 2 * math.exp(-2 * min(self.log_steepness, 300.0))
+        above_one = 2 * np.sinh(loss / 2) ** 2
+        growth = (above_one + inverse) / (np.sinh(loss) * math.sqrt(inverse * (2 - inverse)))
+        grows = above_one < inverse * (1 + above_one) * (1 + 1e-9)
+        growth = np.where(grows, np.sqrt(np.maximum(growth, 1.0)), 1.0)
+        return (angle / 2 + extra) * (1 + 1e-9), growth * (1 + 1e-9)
+
+    def bounds(self, edges: Array) -> LossBounds:
+        """Suprema over the Bernstein ellipse of each panel."""
+        return LossBounds(self, edges)
+
+
+class LossBounds:
+    """Suprema of `LossFunction` over the Bernstein ellipse of each panel; arrays of shape (m,).
+
+    Attributes:
+        half: half-widths of the panels.
+        loss: bound of |L|.
+        angle: bound of |Im L|.
+        log_smallest, log_largest: bounds of Re L.
+    """
+
+    def __init__(self, pair: LossFunction, edges: Array) -> None:
+        self._pair = pair
+        here = self._here = PanelBounds(pair.rate, pair.noise**2, edges)
+        self.half: Array = here.half
+        self.loss: Array = here.loss
+        self.angle: Array = here.angle
+        self.log_smallest: Array = here.log_smallest
+        self.log_largest: Array = here.log_largest
+        if pair.added:
+            self.log_smallest, self.log_largest = -here.log_largest, -here.log_smallest
+        elif pair.replaced:
+            mirrored = -edges[::-1] - 1 / pair.noise**2
+            there = PanelBounds(pair.rate, pair.noise**2, mirrored)
+            self._least_there, self._most_there = there.log_smallest[::-1], there.log_largest[::-1]
+            self.log_smallest = here.log_smallest - self._most_there
+            self.log_largest = here.log_largest - self._least_there
+            self.loss, self.angle = here.loss + there.loss[::-1], here.angle + there.angle[::-1]
+
+    def peak(self, order: float, offset: float | Array = 0.0) -> Array:
+        """Bound of |g e^{base + order L - offset}| but for the factor of g."""
+        rest = 1 - order
+        if self._pair.replaced:
+            side = self._least_there if rest < 0 else self._most_there
+            return self._here.peak(order, offset - rest * side)
+        if self._pair.added:
+            least = self._here.log_smallest
+            return self._here.peak(max(rest, 0.0), offset - min(rest, 0.0) * least)
+        return self._here.peak(order, offset)

@@ -27,7 +27,7 @@ from dpacct.errors import InvalidParameter, NotConverged
 from dpacct.pairs.achieved import achieved_delta, achieved_epsilon, certain_delta
 from dpacct.pairs.dominating import Direction, PairOf, achieved_pair, proven_pair
 from dpacct.renyi.accountant import RenyiAccountant
-from dpacct.rounds import Schedule
+from dpacct.rounds import Adjacency, Full, Phase, Poisson, Schedule
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import Engine, Solver, find_engine
 from dpacct.tight.game.played import is_played
@@ -144,6 +144,9 @@ class TightAccountant:
             lower = self._epsilon(achieved_pair, schedule, delta).lower
         if lower < _WIDE * upper:
             lower = max(lower, achieved_epsilon(schedule, delta))
+            zero = _with_zero_for_the_other(schedule)
+            if zero is not None:
+                lower = max(lower, self._epsilon(achieved_pair, zero, delta).lower)
         return lower, upper
 
     def delta(self, schedule: Schedule, epsilon: float) -> Interval:
@@ -162,6 +165,9 @@ class TightAccountant:
             lower = self._delta(achieved_pair, schedule, epsilon).lower
         if lower < _WIDE * upper:
             lower = max(lower, achieved_delta(schedule, epsilon))
+            zero = _with_zero_for_the_other(schedule)
+            if zero is not None:
+                lower = max(lower, self._delta(achieved_pair, zero, epsilon).lower)
         if self.plays(schedule):
             from dpacct.tight.game.game import game_delta  # noqa: PLC0415 - see Rule 3
 
@@ -279,6 +285,24 @@ def _largest_loss(composition: Composition) -> float:
 
 def _certainty(_: Composition) -> float:
     return 1.0
+
+
+def _with_zero_for_the_other(schedule: Schedule) -> Schedule | None:
+    """The schedule of which a client is left out, where one that is replaced may send zero instead.
+
+    None where no round is of that kind.
+    """
+    kinds = schedule.distinct()
+    if schedule.adjacency is not Adjacency.REPLACE_ONE or not all(
+        isinstance(kind.sampling, Poisson | Full) for kind in kinds
+    ):
+        return None
+    return Schedule(
+        [
+            Phase(replace(kind, adjacency=Adjacency.ADD_REMOVE), count)
+            for kind, count in kinds.items()
+        ]
+    )
 
 
 def _achieves_what_is_proven(schedule: Schedule) -> bool:

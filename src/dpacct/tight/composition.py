@@ -11,6 +11,7 @@ import numpy as np
 
 from dpacct.numerics.rounding import UNIT, Array, Bounds, weighted_sum
 from dpacct.pairs.dominating import (
+    AchievedPair,
     Direction,
     DominatingPair,
     PairOf,
@@ -135,6 +136,15 @@ class Composition:
             self.kinds,
         )
         return rest, lost
+
+    def sampled_pairs(self) -> list[tuple[AchievedPair, float]]:
+        """The pairs of all sampled rounds but those of C_q, with multiplicities."""
+        rows = zip(self.rates.tolist(), self.noise.tolist(), self.counts.tolist(), strict=True)
+        found: list[tuple[AchievedPair, float]] = [
+            (SampledGaussianPair(q, z, self.direction), n) for q, z, n in rows
+        ]
+        opposed = zip(*(part.tolist() for part in self.replaced), strict=True)
+        return found + [(ReplacementPair(q, z), n) for q, z, n in opposed]
 
     @property
     def is_symmetric(self) -> bool:

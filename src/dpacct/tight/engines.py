@@ -21,7 +21,6 @@ from dpacct.numerics.search import bracket_root
 from dpacct.pairs.dominating import (
     AchievedPair,
     Direction,
-    ReplacementPair,
     SampledGaussianPair,
     SymmetrizedPair,
 )
@@ -159,15 +158,9 @@ def _some_pairs(composition: Composition) -> list[AchievedPair]:
 
 def _pairs(composition: Composition) -> list[tuple[AchievedPair, float]]:
     """The pairs of all sampled rounds, with multiplicities, as one alone is for eps >= 0."""
-    rows = zip(composition.rates, composition.noise, composition.counts, strict=True)
-    found: list[tuple[AchievedPair, float]] = [
-        (SampledGaussianPair(float(q), float(z), composition.direction), float(n))
-        for q, z, n in rows
-    ]
     # For eps >= 0 the profile of C_q is that of the remove pair.
-    found += [(_as_remove(pair), float(n)) for pair, n in composition.symmetrized]
-    opposed = zip(*composition.replaced, strict=True)
-    return found + [(ReplacementPair(float(q), float(z)), float(n)) for q, z, n in opposed]
+    symmetrized = [(_as_remove(pair), float(n)) for pair, n in composition.symmetrized]
+    return composition.sampled_pairs() + symmetrized
 
 
 def _as_remove(pair: SymmetrizedPair) -> SampledGaussianPair:

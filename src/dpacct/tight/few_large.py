@@ -19,6 +19,7 @@ from dpacct.errors import NotConverged
 from dpacct.numerics.fourier import MAX_FREQUENCIES
 from dpacct.numerics.rounding import UNIT
 from dpacct.pairs.dominating import Direction
+from dpacct.pairs.panels import LossFunction
 from dpacct.tight.complement import Complement, lies_below
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import Contour
@@ -93,21 +94,24 @@ class FewLarge:
 
     def __init__(self, composition: Composition, epsilon: float, log_delta: float) -> None:
         self._composition, self._epsilon = composition, epsilon
-        self._others = Others(composition, epsilon)
+        self._others = Others(composition, epsilon, log_delta)
         enough = MARGIN * epsilon + self._others.rest()
         self._split, self._small, self._contour = _parts(composition, epsilon, enough, log_delta)
         self._masses = [faded_mass(cut) for cut in self._split.cuts]
+        self._counts = np.array([cut.count for cut in self._split.cuts])
 
     @classmethod
     def applies(cls, composition: Composition) -> bool:
-        """Whether all rounds are a few kinds of sampled ones in the remove direction, rates <= 1/2.
+        """Whether there are a few kinds of rounds, of rates <= 1/2, that may have large losses.
 
-        Beside them there may be rounds of full participation.
+        That is sampled rounds in the remove direction, or of replaced clients; beside them there
+        may be rounds of full participation.
         """
-        rates = composition.rates
-        if composition.direction is not Direction.REMOVE or composition.is_symmetric:
+        pairs = [pair for pair, _ in composition.sampled_pairs()]
+        added = composition.rates.size and composition.direction is not Direction.REMOVE
+        if composition.symmetrized or added:
             return False
-        return 0 < len(rates) <= _MAX_KINDS and float(rates.max()) <= 0.5
+        return 0 < len(pairs) <= _MAX_KINDS and max(pair.sampling_rate for pair in pairs) <= 0.5
 
     def delta(self, epsilon: float) -> Interval:
         """Lower and upper bound of delta at one epsilon >= 0."""
@@ -134,12 +138,12 @@ class FewLarge:
         most = self._faded(epsilon, more=True)
         if epsilon > _FARTHEST:
             return 0.0, most
-        lower, upper = faded_delta(epsilon, self._composition.counts, self._masses)
+        lower, upper = faded_delta(epsilon, self._counts, self._masses)
         return max(lower, 0.0), min(upper + self._not_enough(epsilon), most)
 
     def _faded(self, epsilon: float, *, more: bool = False) -> float:
         """e^eps times an upper bound of Q(A), or one of P(A)."""
-        counts = self._composition.counts.tolist()
+        counts = self._counts.tolist()
         if more:
             rows = zip(counts, self._masses, strict=True)
             return sum(n * (mass.most + mass.most_more) for n, mass in rows) * (1 + 1e-9)
@@ -151,7 +155,8 @@ class FewLarge:
         least = math.inf
         for cut in self._split.cuts:
             first = min(cut.fading, cut.end)
-            least = min(least, math.log1p(cut.rate * math.expm1(first)) * (1 - 1e-12))
+            loss = float(LossFunction(cut.pair)(np.array([first]))[0][0])
+            least = min(least, loss - 1e-12 * (1 + loss) * min(1.0, 2 * loss))
         return self._faded(epsilon) * self._others.share_below(least - epsilon) * (1 + 1e-9)
 
 

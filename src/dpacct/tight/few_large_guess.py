@@ -28,9 +28,10 @@ _FAR_OFF = 2.0
 
 def about_epsilon(composition: Composition, log_delta: float, tolerance: float) -> float:
     """About eps(delta), a little too large rather than too small; nothing is proven of it."""
-    rows = zip(composition.rates, composition.noise, composition.counts, strict=True)
+    most = math.exp(max(log_delta, -700.0))
     alone = max(
-        _alone(float(q), float(z), math.exp(max(log_delta, -700.0)) / float(n)) for q, z, n in rows
+        _alone(pair.sampling_rate, pair.noise_std, most / n)
+        for pair, n in composition.sampled_pairs()
     )
     start = math.log(max(alone, _LEAST))
 
@@ -87,11 +88,12 @@ def about_log_delta(
         return 0.0, -parts[0][1]
     faded, falling = 1e-300, 0.0
     if epsilon < _FARTHEST:
-        found = faded_delta(epsilon, composition.counts, masses)[1]
+        counts = np.array([cut.count for cut in split.cuts])
+        found = faded_delta(epsilon, counts, masses)[1]
         # Where what lies beyond the end is not enough, it is no part of delta.
         if found > faded:
             # Of what is faded out the derivative is minus e^eps times the mass under Q.
-            rows = zip(composition.counts.tolist(), masses, strict=True)
+            rows = zip(counts.tolist(), masses, strict=True)
             falling = math.exp(epsilon) * sum(n * mass.most for n, mass in rows)
             faded = found
     several = sum(part for part, _ in parts)
@@ -118,6 +120,8 @@ def of_a_client(composition: Composition) -> float:
 
     Several of them may be what epsilon is made of, and each of them is large.
     """
-    log_q, shift = np.log(composition.rates), 0.5 / composition.noise**2
-    usual = float(np.max(shift + log_q))
+    usual = max(
+        0.5 / pair.noise_std**2 + math.log(pair.sampling_rate)
+        for pair, _ in composition.sampled_pairs()
+    )
     return 0.5 * usual if usual > 1.0 else math.inf

@@ -17,6 +17,7 @@ import numpy as np
 
 from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import Array, Bounds
+from dpacct.pairs.panels import LossFunction
 from dpacct.tight.composition import Composition
 from dpacct.tight.laws.cumulants import Cumulants
 from dpacct.tight.laws.joint import JointLaw
@@ -102,7 +103,8 @@ def split_at(
     """The composition with large losses from about ``center`` on; from ``enough`` on they fade.
 
     Args:
-        composition: sampled pairs of the remove direction, rates at most 1/2.
+        composition: sampled pairs of the remove direction, or of replaced clients, rates at most
+            1/2.
         log_delta: about that of the delta that is asked for; far less may be lost beyond the end.
     Raises:
         NotConverged: some kind of round has no loss between, or too large ones.
@@ -115,17 +117,17 @@ def split_at(
     width = (_FADED - 1) * sharp * enough / _FADE
     faded = Step((1 + (_FADED - 1) * sharp) * enough, width)
     cuts: list[Cut] = []
-    rows = zip(composition.rates, composition.noise, composition.counts, strict=True)
-    for rate, noise, count in ((float(q), float(z), float(n)) for q, z, n in rows):
-        end = min(_at_loss(faded.center + _KEPT * width, rate), end_for(rate, noise, lost))
+    for pair, count in composition.sampled_pairs():
+        rate, noise, at_loss = pair.sampling_rate, pair.noise_std, LossFunction(pair).inverse
+        end = min(at_loss(faded.center + _KEPT * width), end_for(rate, noise, lost))
         if end > _FARTHEST:
             end = min(end, max(_FARTHEST, end_for(rate, noise, most_lost)))
-        first = _at_loss(center - _STEP * small.width, rate)
+        first = at_loss(center - _STEP * small.width)
         if first >= end:
             raise NotConverged("no loss of some kind of round is large")
-        sure = min(_at_loss(center + _STEP * small.width, rate), end)
-        fading = min(_at_loss(enough, rate), end)
-        cuts.append(Cut(rate, noise, count, small, first, sure, faded, fading, end))
+        sure = min(at_loss(center + _STEP * small.width), end)
+        fading = min(at_loss(enough), end)
+        cuts.append(Cut(pair, count, small, first, sure, faded, fading, end))
     return SplitComposition(tuple(cuts), composition.precision, composition.kinds)
 
 
@@ -140,24 +142,18 @@ def check_reach(composition: Composition, enough: float, log_delta: float) -> No
     Raises:
         NotConverged: they are.
     """
-    farthest = 2 * enough - math.log(float(composition.rates.min()))
+    pairs = [pair for pair, _ in composition.sampled_pairs()]
+    farthest = 2 * enough - math.log(min(pair.sampling_rate for pair in pairs))
     if farthest > _FARTHEST:
         lost = _lost_each(composition, log_delta, _MOST_LOST)
-        farthest = min(farthest, end_for(0.5, float(composition.noise.min()), lost))
+        farthest = min(farthest, end_for(0.5, min(pair.noise_std for pair in pairs), lost))
     if farthest > _FARTHEST:
         raise NotConverged("the losses of so little noise are too large")
 
 
 def _lost_each(composition: Composition, log_delta: float, share: float) -> float:
     """What each round may have beyond its end."""
-    return math.exp(max(log_delta, -600.0)) * share / float(composition.counts.sum())
-
-
-def _at_loss(loss: float, rate: float) -> float:
-    """The u at which log r is this."""
-    if loss > 30.0:
-        return loss - math.log(rate)
-    return math.log1p(math.expm1(loss) / rate)
+    return math.exp(max(log_delta, -600.0)) * share / composition.sampled_rounds
 
 
 def split_cumulants(cut: Cut, tilt: float) -> tuple[Cumulants, Cumulants]:
@@ -182,12 +178,12 @@ def split_cumulants(cut: Cut, tilt: float) -> tuple[Cumulants, Cumulants]:
 @lru_cache(maxsize=64)
 def _points(cut: Cut) -> tuple[Array, Array, Array]:
     """Losses, and logarithms of the masses of small and of large ones."""
-    sigma = cut.noise
-    start = -9.0 / sigma - 0.5 / sigma**2
+    pair, sigma = LossFunction(cut.pair), cut.pair.noise_std
+    start = pair.start(-0.5, 9.0)
     width = (cut.end - start) / _POINTS
     u = start + width * (np.arange(float(_POINTS)) + 0.5)
-    loss = np.log1p(cut.rate * np.expm1(u))
-    log_mass = math.log(sigma * width / math.sqrt(2 * math.pi)) - (sigma * u + 0.5 / sigma) ** 2 / 2
+    loss, base = pair(u)
+    log_mass = math.log(sigma * width / math.sqrt(2 * math.pi)) + pair.log_density(u) + base
     fade = u >= cut.fading
     if fade.any():
         log_mass[fade] += _log(cut.faded.below(loss[fade]))

@@ -9,6 +9,13 @@ import numpy as np
 import pytest
 from mpmath import mp, mpc, mpf
 
+from dpacct.pairs.dominating import (
+    AchievedPair,
+    Direction,
+    ReplacementPair,
+    SampledGaussianPair,
+)
+from dpacct.pairs.panels import LossFunction
 from dpacct.tight.laws.decay import log_one_plus
 from dpacct.tight.laws.faded import faded_delta, faded_mass
 from dpacct.tight.laws.split import Cut, SplitLosses
@@ -17,16 +24,18 @@ from dpacct.tight.laws.steps import Step, tails
 SLOW = pytest.mark.slow
 
 
-def at_loss(loss: float, rate: float) -> float:
-    return math.log1p(math.expm1(loss) / rate)
-
-
-def cut_at(rate: float, noise: float, small: float, faded: float, end: float) -> Cut:
+def cut_at(
+    rate: float, noise: float, small: float, faded: float, end: float, *, replaced: bool = False
+) -> Cut:
     """Steps around two losses, as `few_large` makes them."""
+    pair: AchievedPair = SampledGaussianPair(rate, noise, Direction.REMOVE)
+    if replaced:
+        pair = ReplacementPair(rate, noise)
+    at_loss = LossFunction(pair).inverse
     step, fade = Step(small, 0.075 * small), Step(faded, 0.034 * faded)
     losses = (0.25 * small, 1.75 * small, faded - 8.5 * fade.width, end)
-    first, sure, fading, last = (at_loss(loss, rate) for loss in losses)
-    return Cut(rate, noise, 5.0, step, first, min(sure, last), fade, fading, last)
+    first, sure, fading, last = (at_loss(loss) for loss in losses)
+    return Cut(pair, 5.0, step, first, min(sure, last), fade, fading, last)
 
 
 # (cut, tilt): a round that is nearly an atom, more noise, large losses, an end before the fading.
@@ -37,6 +46,10 @@ CASES = [
     (cut_at(1e-3, 2.0, 4e-3, 0.2, 0.03), 300.0),
     # Losses fade out before they are surely large.
     (cut_at(2e-5, 1.6, 5e-5, 1.05e-4, 1.5e-4), 2e5),
+    # A client is replaced: rare and usual losses, and losses of a size at which one turns quickly.
+    (cut_at(2e-5, 1.0, 1.5e-3, 8e-3, 1.1e-2, replaced=True), 900.0),
+    (cut_at(0.2, 0.6, 1.5, 7.0, 9.0, replaced=True), 1.3),
+    (cut_at(1e-3, 2.0, 2e-4, 9e-4, 1.3e-3, replaced=True), 3e4),
 ]
 
 
@@ -56,25 +69,32 @@ def shares(cut: Cut, u: mpf, loss: mpf) -> tuple[mpf, mpf, mpf]:
 
 
 def integral(cut: Cut, power: mpc, part: int) -> mpc:
-    """Of g r^power over small (0), large (1) or faded (2) losses."""
-    q, s = mpf(cut.rate), mpf(cut.noise)
+    """Of Q e^{power L} over small (0), large (1) or faded (2) losses."""
+    rate, noise, at_loss = (
+        cut.pair.sampling_rate,
+        cut.pair.noise_std,
+        LossFunction(cut.pair).inverse,
+    )
+    q, s = mpf(rate), mpf(noise)
     places = [cut.first, cut.sure, cut.fading, cut.end]
     for step in (cut.small, cut.faded):
         marks = (-4, -2, -1, 0, 1, 2, 4, 6, 9)
-        places += [at_loss(step.center + k * step.width, cut.rate) for k in marks]
-    low, high = -0.5 / cut.noise**2 - 9 / cut.noise, cut.end
+        places += [at_loss(step.center + k * step.width) for k in marks]
+    replaced = isinstance(cut.pair, ReplacementPair)
+    low, high = -0.5 / noise**2 - 9 / noise, cut.end
     if part == 2:
-        low, high = min(cut.fading, cut.end), cut.end + 9 / cut.noise
+        low, high = min(cut.fading, cut.end), cut.end + 9 / noise
     if part == 1:
         low = cut.first
-    width = min(1.0, 1.5 / cut.noise)
+    width = min(1.0, 1.5 / noise)
     places += list(np.arange(low, high, width))
     inside = sorted({float(place) for place in places if low < place < high})
 
     def f(u: mpf) -> mpc:
         r = 1 + q * mp.expm1(u)
-        share = shares(cut, u, mp.log(r))[part]
-        return share * mp.npdf(s * u + 1 / (2 * s)) * s * mp.power(r, power)
+        base = 1 + q * mp.expm1(-u - 1 / s**2) if replaced else mpf(1)
+        share = shares(cut, u, mp.log(r / base))[part]
+        return share * mp.npdf(s * u + 1 / (2 * s)) * s * base * mp.power(r / base, power)
 
     ends = [low, *inside, high]
     rule = {"method": "gauss-legendre", "maxdegree": 5}
@@ -82,7 +102,8 @@ def integral(cut: Cut, power: mpc, part: int) -> mpc:
 
 
 @pytest.mark.parametrize(
-    ("cut", "tilt"), [CASES[1], CASES[3], *(pytest.param(*CASES[k], marks=SLOW) for k in (0, 2, 4))]
+    ("cut", "tilt"),
+    [CASES[1], CASES[3], *CASES[5:7], *(pytest.param(*CASES[k], marks=SLOW) for k in (0, 2, 4, 7))],
 )
 def test_both_parts_hold_the_truth(cut: Cut, tilt: float) -> None:
     step, number = 0.4 / cut.small.center, 6
@@ -110,7 +131,7 @@ def test_large_losses_decay_as_their_bound_says(cut: Cut, tilt: float) -> None:
     # The bound holds for all later frequencies, too.
     largest = np.maximum.accumulate(size[::-1])[::-1]
     assert np.all(largest <= bound)
-    assert bound[-1] < (1e-4 if cut.noise > 1.9 else 1e-9)
+    assert bound[-1] < (1e-4 if cut.pair.noise_std > 1.9 else 1e-9)
 
 
 @pytest.mark.parametrize(("cut", "tilt"), CASES)
@@ -121,7 +142,8 @@ def test_what_is_faded_out_holds_the_truth(cut: Cut, tilt: float) -> None:
         whole = integral(cut, mpc(1), 2).real
         assert found.least <= base <= found.most <= found.least * (1 + 1e-9) + 1e-290
         assert found.least_more <= whole - base <= found.most_more
-        epsilon = 0.5 * math.log1p(cut.rate * math.expm1(min(cut.fading, cut.end)))
+        first = np.array([min(cut.fading, cut.end)])
+        epsilon = 0.5 * float(LossFunction(cut.pair)(first)[0][0])
         lower, upper = faded_delta(epsilon, np.array([cut.count]), [found])
         some, none = (-mp.expm1(cut.count * mp.log1p(-part)) for part in (whole, base))
         exact = some - mp.exp(mpf(epsilon)) * none

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from mpmath import mp, mpc, mpf
 
 from dpacct.errors import NotConverged
-from dpacct.pairs.dominating import Direction
+from dpacct.pairs.dominating import AchievedPair, Direction, ReplacementPair, SampledGaussianPair
 from dpacct.tight.laws.decay import decay_table
 from dpacct.tight.laws.truncated import TruncatedLosses, end_for, lost_mass
 from tests.strategies import log_uniform
 
 REMOVE, ADD = Direction.REMOVE, Direction.ADD
+REPLACE = "replace"
 # (rate, noise, tilt, end): the end beyond, near and before the tilted peak; tiny and large rates.
 CASES = [
     (0.1, 1.3, 5.0, 12.0),
@@ -32,12 +33,21 @@ CASES = [
 RARE = [(4e-7, 90.0, 1.4e7, 0.13), (7e-7, 350.0, 1e9, 0.03), (2e-5, 3.0, 4e4, 1.6)]
 
 
+def losses(
+    q: float, s: float, tilt: float, frequency: float, end: float, kind: str = REMOVE
+) -> TruncatedLosses:
+    pair: AchievedPair = ReplacementPair(q, s)
+    if kind != REPLACE:
+        pair = SampledGaussianPair(q, s, Direction(kind))
+    return TruncatedLosses(pair, 1.0, tilt, frequency, end)
+
+
 def truth(
-    q: float, s: float, tilt: float, end: float, times: list[float], direction: Direction = REMOVE
+    q: float, s: float, tilt: float, end: float, times: list[float], kind: str = REMOVE
 ) -> tuple[mpf, list[mpc]]:
     """M(c), and E[e^{(c + it) L}] / M(c), of a pair restricted to u <= end."""
     with mp.workdps(30):
-        sign = 1 if direction is REMOVE else -1
+        sign = -1 if kind == ADD else 1
         rate, std, a = mpf(q), mpf(s), 1 + mpf(tilt) if sign > 0 else -mpf(tilt)
         last = std**2 * mpf(end) + mpf(1) / 2
         first = -12 * std - (0 if sign > 0 else tilt * q)
@@ -50,9 +60,12 @@ def truth(
             return 1 + rate * mp.expm1((2 * x - 1) / (2 * std**2))
 
         def integral(power: mpc) -> mpc:
-            return mp.quad(
-                lambda x: mp.npdf(x, 0, std) * mp.power(ratio(x), power), cuts, maxdegree=5
-            )
+            def density(x: mpf) -> mpc:
+                if kind != REPLACE:
+                    return mp.npdf(x, 0, std) * mp.power(ratio(x), power)
+                return mp.npdf(x, 0, std) * ratio(-x) * mp.power(ratio(x) / ratio(-x), power)
+
+            return mp.quad(density, cuts, maxdegree=5)
 
         moment = integral(a)
         return moment, [integral(mpc(a, sign * t)) / moment for t in times]
@@ -64,17 +77,18 @@ def truth(
     [
         *((case, REMOVE) for case in [*CASES, *RARE]),
         *((case, ADD) for case in [*CASES[::3], *RARE]),
+        *((case, REPLACE) for case in [*CASES[:8:2], *RARE]),
     ],
 )
 def test_moment_and_characteristic_function_hold_the_truth(
-    case: tuple[float, float, float, float], direction: Direction
+    case: tuple[float, float, float, float], direction: str
 ) -> None:
     q, s, tilt, end = case
     step, number = 0.4 / (1 + tilt) ** 0.5, 12
     chosen = [1, 3, number - 1]
     if (q, s, tilt, end) in RARE:
         step = 1 / tilt
-    law = TruncatedLosses(q, s, 1.0, tilt, step * number, end, direction)
+    law = losses(q, s, tilt, step * number, end, direction)
     moment, characteristic = truth(q, s, tilt, end, [k * step for k in chosen], direction)
     assert law.log_moment.lower <= mp.log(moment) <= law.log_moment.upper
     assert law.log_moment.upper - law.log_moment.lower <= 1e-10
@@ -86,21 +100,21 @@ def test_moment_and_characteristic_function_hold_the_truth(
         assert error[k] < 1e-9
 
 
-@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize("direction", [REMOVE, ADD, REPLACE])
 @pytest.mark.parametrize("case", [*CASES, *RARE])
 def test_decay_bounds_the_characteristic_function(
-    case: tuple[float, float, float, float], direction: Direction
+    case: tuple[float, float, float, float], direction: str
 ) -> None:
     q, s, tilt, end = case
     first, number = (0.3 * tilt if case in RARE else 0.5), 24
-    law = TruncatedLosses(q, s, 1.0, tilt, 8.0, end, direction)
+    law = losses(q, s, tilt, 8.0, end, direction)
     bound = law.log_decay(first, number)
     assert np.all(bound <= 0)
     assert np.all(np.diff(bound) <= 0)
     table = decay_table(first, number)
     fine = np.geomspace(table[0], table[-1], 200)
     step = float(fine[-1]) / 3000
-    dense = TruncatedLosses(q, s, 1.0, tilt, float(fine[-1]) + step, end, direction)
+    dense = losses(q, s, tilt, float(fine[-1]) + step, end, direction)
     value, error = dense.log_characteristic(step, 3001)
     times, checked = step * np.arange(3001), 0
     for t, most in zip(table, bound, strict=True):
@@ -115,7 +129,7 @@ def test_decay_bounds_the_characteristic_function(
 @pytest.mark.parametrize("direction", Direction)
 def test_an_analytic_density_decays_faster_than_its_variation_says(direction: Direction) -> None:
     q, s, tilt, end = RARE[1]
-    law = TruncatedLosses(q, s, 1.0, tilt, 1e10, end, direction)
+    law = losses(q, s, tilt, 1e10, end, direction)
     width = q / s
     # The loss is nearly Gaussian: e^{-18} at six standard deviations.
     assert -19 < law.log_decay(6 / width, 1)[0] < -14
@@ -125,7 +139,7 @@ def test_an_analytic_density_decays_faster_than_its_variation_says(direction: Di
 def test_decay_sees_the_jump_at_a_sharp_end(tilt: float) -> None:
     """A density cut off far below its peak jumps there, and |phi| t tends to the jump."""
     q, s, end = 0.3, 2.0, 0.3
-    law = TruncatedLosses(q, s, 1.0, tilt, 1.0, end)
+    law = losses(q, s, tilt, 1.0, end)
     with mp.workdps(30):
         moment, _ = truth(q, s, tilt, end, [])
         p = 1 / (1 + (1 - mpf(q)) / mpf(q) * mp.exp(-mpf(end)))
@@ -168,9 +182,9 @@ def test_it_is_a_part_of_the_whole(q: float, s: float, tilt: float, mass: float)
     """M'(c) rises with the end, and at c -> 0 only the lost mass is missing."""
     near, far = end_for(q, s, mass), end_for(q, s, mass * 1e-3)
     try:
-        less = TruncatedLosses(q, s, 1.0, tilt, 0.0, near).log_moment
-        more = TruncatedLosses(q, s, 1.0, tilt, 0.0, far).log_moment
-        plain = TruncatedLosses(q, s, 1.0, 1e-9, 0.0, near).log_moment
+        less = losses(q, s, tilt, 0.0, near).log_moment
+        more = losses(q, s, tilt, 0.0, far).log_moment
+        plain = losses(q, s, 1e-9, 0.0, near).log_moment
     except NotConverged:
         return
     assert less.lower <= more.upper
@@ -184,6 +198,6 @@ def test_it_is_a_part_of_the_whole(q: float, s: float, tilt: float, mass: float)
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(NotConverged):
-        TruncatedLosses(0.1, 0.02, 1.0, 1.0, 0.0, 2000.0)
+        losses(0.1, 0.02, 1.0, 0.0, 2000.0)
     with pytest.raises(NotConverged, match="panels"):
-        TruncatedLosses(0.1, 1.0, 1.0, 1.0, 1e9, 10.0)
+        losses(0.1, 1.0, 1.0, 1e9, 10.0)

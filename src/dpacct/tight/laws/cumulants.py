@@ -8,9 +8,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from dpacct.numerics.rounding import Array
-from dpacct.pairs.dominating import Direction
+from dpacct.pairs.dominating import AchievedPair
+from dpacct.pairs.panels import LossFunction
 from dpacct.tight.laws.tilted_nodes import TiltedNodes
-from dpacct.tight.laws.truncated import start_for
 
 # Accuracy e^-20 of the sums of nodes, and how many there may be: a search takes some dozens.
 ACCURACY, MAX_NODES = 20.0, 200_000
@@ -49,17 +49,13 @@ def nodes_cumulants(nodes: TiltedNodes, noise: Array, counts: Array) -> Cumulant
     return Cumulants(float(counts @ log_moment), float(counts @ first), float(counts @ second))
 
 
-def truncated_cumulants(
-    q: float, sigma: float, tilt: float, end: float, direction: Direction = Direction.REMOVE
-) -> Cumulants:
+def truncated_cumulants(pair: AchievedPair, tilt: float, end: float) -> Cumulants:
     """The same for one sampled pair with u = (2x - 1) / (2 sigma^2) up to ``end``."""
-    remove = direction is Direction.REMOVE
-    order = 1 + tilt if remove else -tilt
-    start = start_for(order, q, sigma, _REACH)
-    u, scale = _midpoints(sigma, start, max(end, start / 2))
-    ratio = _log_ratio(q, u)
-    loss = ratio if remove else -ratio
-    exponent = scale - (sigma * u + 0.5 / sigma) ** 2 / 2 + order * ratio
+    law = LossFunction(pair)
+    start = law.start(tilt, _REACH)
+    u, scale = _midpoints(pair.noise_std, start, max(end, start / 2))
+    loss, base = law(u)
+    exponent = scale + law.log_density(u) + base + (1 + tilt) * loss
     top = float(exponent.max())
     weights = np.exp(exponent - top)
     total = float(weights.sum())

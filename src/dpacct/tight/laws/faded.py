@@ -16,7 +16,7 @@ import numpy as np
 from dpacct.errors import NotConverged
 from dpacct.numerics.quadrature import ERROR_FACTOR, panel_nodes
 from dpacct.numerics.rounding import UNIT, Array
-from dpacct.pairs.panels import PanelBounds, node_errors, panel_edges
+from dpacct.pairs.panels import LossFunction
 from dpacct.tight.laws.split import Cut
 from dpacct.tight.laws.truncated import lost_mass
 
@@ -46,23 +46,27 @@ def faded_mass(cut: Cut) -> FadedMass:
     Raises:
         NotConverged: it is no small part.
     """
-    q, sigma = cut.rate, cut.noise
-    beyond_q, beyond_p = lost_mass(0.0, sigma, cut.end), lost_mass(q, sigma, cut.end)
-    x = (sigma**2 * cut.end + 0.5) / sigma
+    pair, q, sigma = LossFunction(cut.pair), cut.pair.sampling_rate, cut.pair.noise_std
+    beyond_p = lost_mass(q, sigma, cut.end)
+    # Where a client is replaced, Q has q N(-1).
+    beyond_q = lost_mass(q, sigma, cut.end, shift=-1.0 if pair.replaced else 0.0)
+    x = (sigma**2 * cut.end + 0.5 + pair.replaced) / sigma
     spread = 4 * UNIT * (64 + 32 * x * x)
     values = [beyond_q, beyond_p - beyond_q]
     absolute = [beyond_q * spread + 1e-299, (beyond_p + beyond_q) * spread + 2e-299]
     if cut.fading < cut.end:
-        edges = panel_edges(1.0, q, sigma, cut.end, _WAVE / (_WIDTHS * cut.faded.width), cut.fading)
+        edges = pair.edges(0.0, cut.fading, cut.end, _WAVE / (_WIDTHS * cut.faded.width))
         u, weights = panel_nodes(edges)
-        loss = np.log1p(q * np.expm1(u))
-        gaussian = weights * np.exp(-((sigma * u + 0.5 / sigma) ** 2) / 2)
+        loss, base = pair(u)
+        gaussian = weights * np.exp(pair.log_density(u) + base)
         gaussian *= sigma / math.sqrt(2 * math.pi)
-        loss_error, weight_error = node_errors(q, sigma, edges, u, weights, loss)
-        relative = weight_error + cut.faded.relative_error(loss, loss_error, above=True)
+        loss_error, base_error, weight_error = pair.errors(edges, u, weights)
+        relative = (
+            weight_error + base_error + cut.faded.relative_error(loss, loss_error, above=True)
+        )
         relative += 1.1 * loss_error * (1 / loss + 1) + 64 * UNIT
         share = gaussian * cut.faded.above(loss)
-        bounds = PanelBounds(q, sigma**2, edges)
+        bounds = pair.bounds(edges)
         near = cut.faded.above_near(bounds.log_smallest, bounds.log_largest, bounds.angle)
         size = ERROR_FACTOR * bounds.half * near * sigma
         for k, (terms, peak) in enumerate(

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpacct.numerics.rounding import Array
+from dpacct.pairs.panels import LossFunction
 
 # Angles, times sigma, and the largest one.
 _ANGLES, _LARGEST = (0.15, 0.3, 0.6, 1.2, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0), 1.5
@@ -28,17 +29,15 @@ class PanelMasses(NamedTuple):
     """A tilted law on panels in u, relative to its whole mass; all of it rounded up.
 
     Attributes:
-        order: a, the power of r: above 0 in the remove direction, below in the other one.
-        rate, noise: of the round.
+        pair, tilt: of the round, and c > -1.
         edges: of the panels, shape (m + 1,).
         masses: of the panels, shape (m,).
         tail: mass left of the first panel.
         end: density in u at the last edge, where the law ends sharply.
     """
 
-    order: float
-    rate: float
-    noise: float
+    pair: LossFunction
+    tilt: float
     edges: Array
     masses: Array
     tail: float
@@ -47,20 +46,35 @@ class PanelMasses(NamedTuple):
 
 def shifted_bounds(times: Array, law: PanelMasses) -> Array:
     """Bounds of |phi(t')| for every t' >= t >= 0; of the shape of ``times``, at most 1."""
-    log_odds = math.log1p(-law.rate) - math.log(law.rate)
-    p = 1 / (1 + np.exp(np.clip(log_odds - law.edges, -700.0, 700.0)))
+    pair, tilt, noise = law.pair, law.tilt, law.pair.noise
+    p, opposite = pair.probabilities(law.edges)
     best = np.ones_like(times)
     for unit in _ANGLES:
-        angle = min(unit / law.noise, _LARGEST)
-        growth = math.exp((law.noise * angle) ** 2 / 2)
+        angle = min(unit / noise, _LARGEST)
+        growth = math.exp((noise * angle) ** 2 / 2)
         # arg r grows with u: on each panel it is at least that of the left edge.
         turn = np.arctan2(p[:-1] * math.sin(angle), 1 - p[:-1] + p[:-1] * math.cos(angle))
-        swollen = _swelling(law.order, p, angle)
+        if pair.replaced:
+            # So does -arg r(-x) with -u, and r(-x)^-c may grow: |r(-x)| is at least its real part,
+            # and that at least 1 - q.
+            there = opposite[1:]
+            turn += np.arctan2(there * math.sin(angle), 1 - there + there * math.cos(angle))
+            swollen = _swelling(-tilt, opposite, angle)
+            before = 1.0
+            if tilt > 0:
+                with np.errstate(over="ignore", divide="ignore"):
+                    swollen = np.minimum(swollen, (1 - opposite) ** -tilt * (1 + 1e-9))
+                    versed = 2 * math.sin(angle / 2) ** 2
+                    before = (1 - opposite[0] * versed) ** -tilt * (1 + 1e-9)
+            swollen = np.concatenate([[before], swollen[:-1], swollen[-1:]])
+        else:
+            swollen = _swelling(-tilt if pair.added else 1 + tilt, p, angle)
         if not np.isfinite(swollen).all():
             # Further off the line it grows even more.
             break
         # What the last factors round is less than this.
-        waves = np.exp(-np.multiply.outer(times, turn * (1 - 1e-9))) @ (law.masses * swollen[1:])
+        swept = law.masses * swollen[1 : len(p)]
+        waves = np.exp(-np.multiply.outer(times, turn * (1 - 1e-9))) @ swept
         rest = law.tail * swollen[0] + angle * law.end * swollen[-1]
         best = np.minimum(best, growth * (1 + 1e-9) * (waves + rest))
         if angle == _LARGEST:

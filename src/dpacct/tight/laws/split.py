@@ -21,10 +21,10 @@ from dpacct.errors import NotConverged
 from dpacct.numerics.fourier import Weighted, characteristic_shift
 from dpacct.numerics.quadrature import ERROR_FACTOR, panel_nodes
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
-from dpacct.pairs.panels import PanelBounds, node_errors, panel_edges
+from dpacct.pairs.dominating import AchievedPair
+from dpacct.pairs.panels import LossFunction
 from dpacct.tight.laws.shifted import PanelMasses
 from dpacct.tight.laws.steps import Step
-from dpacct.tight.laws.truncated import start_for
 
 _ACCURACY, _MOST_SLACK = 46.0, 0.01
 # A panel covers at most this many widths of a step.
@@ -32,6 +32,8 @@ _WIDTHS = 1.5
 # Phase per panel for which `panel_edges` is made.
 _WAVE = 12.0
 # Angles in the loss, in units of the width of the steps.
+# Branch points lie at pi where a client is replaced.
+_FARTHEST = 3.0
 _ANGLES = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0)
 
 
@@ -40,7 +42,7 @@ class Cut:
     """Where the losses of one kind of round are split.
 
     Attributes:
-        rate, noise, count: of the round, rate at most 1/2.
+        pair, count: of the round: remove or replacement, rate at most 1/2.
         small: the step from small to large.
         first: the u from which on losses may be large.
         sure: the u from which on they surely are, in (first, end].
@@ -49,8 +51,7 @@ class Cut:
         end: the u beyond which nothing is left, in (first, infinity).
     """
 
-    rate: float
-    noise: float
+    pair: AchievedPair
     count: float
     small: Step
     first: float
@@ -120,20 +121,22 @@ class SplitLosses:
     """
 
     def __init__(self, cut: Cut, tilt: float, frequency: float) -> None:
-        q, sigma, a = cut.rate, cut.noise, 1 + tilt
         self._cut, self._tilt, self.count = cut, tilt, cut.count
+        pair, sigma, a = LossFunction(cut.pair), cut.pair.noise_std, 1 + tilt
+        self._pair = pair
         reach = math.sqrt(2 * (_ACCURACY + math.log(cut.count)))
-        start = start_for(a, q, sigma, reach)
-        edges, self._many, last = _edges(cut, a, frequency, start)
+        start = pair.start(tilt, reach)
+        edges, self._many, last = _edges(cut, pair, tilt, frequency, start)
         u, weights = panel_nodes(edges)
-        loss = np.log1p(q * np.expm1(u))
-        exponent = a * loss - (sigma * u + 0.5 / sigma) ** 2 / 2
+        loss, base = pair(u)
+        exponent = a * loss + base + pair.log_density(u)
         top = float(exponent.max())
         mass = weights * np.exp(exponent - top)
-        bounds = PanelBounds(q, sigma**2, edges)
+        bounds = pair.bounds(edges)
         size = 1.02 * ERROR_FACTOR * bounds.half * bounds.peak(a, top)
-        loss_error, weight_error = node_errors(q, sigma, edges, u, weights, loss)
-        relative = a * loss_error + weight_error + UNIT * (5 * np.abs(a * loss) + 64)
+        loss_error, base_error, weight_error = pair.errors(edges, u, weights)
+        relative = a * loss_error + base_error + weight_error
+        relative += UNIT * (5 * np.abs(a * loss) + 2 * np.abs(base) + 64)
         relative += 2 * UNIT * (np.abs(exponent - top) + abs(top))
         # What is faded out, from the edge ``fading`` on.
         near = (bounds.log_smallest, bounds.log_largest, bounds.angle)
@@ -148,9 +151,7 @@ class SplitLosses:
             swing = np.minimum(1 + wave, frequency * bounds.loss * wave)
         log_scale = top + math.log(sigma / math.sqrt(2 * math.pi))
         self._top, self._edges = top, edges
-        # Left of the first panel r is less than at its start.
-        first = a * math.log1p(q * math.expm1(start)) * (1 - 1e-9)
-        tail = math.exp(min(first - reach**2 / 2 - log_scale, 700.0))
+        tail = math.exp(min(pair.log_mass_before(start, tilt, reach) - log_scale, 700.0))
         parts: list[Part] = []
         many = self._many
         step = slice(many, last)
@@ -175,7 +176,6 @@ class SplitLosses:
                 for old, new in zip(alone, split, strict=True)
             ]
             if not above:
-                # There phi has at most the mass e^(-reach^2 / 2).
                 whole[4], whole[5] = np.append(whole[4], tail), np.append(whole[5], 2.1)
             at, weight, spread, moved = (part.ravel() for part in whole[:4])
             parts.append(Part(at, weight, spread, moved, whole[4], whole[5], log_scale))
@@ -186,11 +186,11 @@ class SplitLosses:
         cut, small, many = self._cut, self.small, self._many
         each = small.weight.reshape(len(small.size) - 1, -1).sum(axis=1)
         masses = each * (1 + 2 * small.slack) + 2 * small.size[:-1]
-        order = 1 + self._tilt
-        exponent = order * math.log1p(cut.rate * math.expm1(cut.first)) - self._top
-        exponent -= (cut.noise * cut.first + 0.5 / cut.noise) ** 2 / 2
+        (loss,), (base,) = self._pair(np.array([cut.first]))
+        exponent = float((1 + self._tilt) * loss + base) - self._top
+        exponent += float(self._pair.log_density(np.array([cut.first]))[0])
         left = PanelMasses(
-            *(order, cut.rate, cut.noise, self._edges[: many + 1]),
+            *(self._pair, self._tilt, self._edges[: many + 1]),
             masses=masses[:many],
             tail=2 * float(small.size[-1]),
             end=2 * math.exp(min(exponent, 700.0)) / small.total,
@@ -200,24 +200,21 @@ class SplitLosses:
     def large_decay(self, times: Array) -> Array:
         """Bounds of |phi(t')| of the large losses for every t' >= t."""
         cut = self._cut
-        q, sigma = cut.rate, cut.noise
         edges = self._edges[self._many :]
         panels = len(edges) - 1
         each = self.large.weight.reshape(panels, -1).sum(axis=1)
         masses = each * (1 + 2 * self.large.slack) + 2 * self.large.size
-        # The share p = q e^u / r, of which (1 - q) e^{-l} is the rest.
-        p = 1 / (1 + np.exp(math.log1p(-q) - math.log(q) - edges))
         inverse = cut.small.width**-2 + (cut.faded.width**-2 if cut.fading < cut.end else 0.0)
         corners = self._corners()
         best = np.ones_like(times)
         for unit in _ANGLES:
             angle = unit / math.sqrt(inverse)
-            # The argument of 1 - (1 - p) e^{-i angle}: what u turns more than the loss.
-            versed = 2 * math.sin(angle / 2) ** 2
-            extra = np.arctan2((1 - p) * math.sin(angle), p + (1 - p) * versed)
-            turn = (angle + np.maximum(extra, 0.0)) * (1 + 1e-9)
+            if self._pair.replaced and angle > _FARTHEST:
+                break
+            turn, grown = self._pair.turn(edges, angle)
             with np.errstate(over="ignore"):
-                growth = np.exp(np.minimum((sigma * turn) ** 2 / 2, 700.0)) * (1 + 1e-9)
+                growth = np.exp(np.minimum((cut.pair.noise_std * turn) ** 2 / 2, 700.0))
+                growth *= grown * (1 + 1e-9)
             swollen = float(masses @ growth[:-1])
             index = np.searchsorted(edges, np.array([at for at, _ in corners]), side="right") - 1
             floor = sum(
@@ -236,7 +233,9 @@ class SplitLosses:
         """Where the density of large losses jumps, in u, and bounds of the jumps per unit loss."""
         cut = self._cut
         places = np.array([cut.first, cut.sure, cut.fading, cut.end])
-        losses = np.log1p(cut.rate * np.expm1(places))
+        losses, bases = self._pair(places)
+        log_slopes = np.log(np.add(*self._pair.probabilities(places)))
+        exponents = (1 + self._tilt) * losses + bases + self._pair.log_density(places)
         shares = [
             cut.small.above(losses)[0],
             cut.small.below(losses)[1],
@@ -248,15 +247,17 @@ class SplitLosses:
         else:
             shares[2] = 0.0
         found: list[tuple[float, float]] = []
-        for u, loss, share in zip(places.tolist(), losses.tolist(), shares, strict=True):
-            exponent = (1 + self._tilt) * loss - (cut.noise * u + 0.5 / cut.noise) ** 2 / 2
-            log_density = exponent - self._top + loss - u - math.log(cut.rate)
+        for u, log_density, share in zip(
+            places.tolist(), (exponents - self._top - log_slopes).tolist(), shares, strict=True
+        ):
             value = math.exp(min(log_density + 1e-6 * (1 + abs(log_density)), 700.0))
             found.append((u, 1.01 * value * float(share) / self.large.total + 1e-280))
         return found
 
 
-def _edges(cut: Cut, order: float, frequency: float, start: float) -> tuple[Array, int, int]:
+def _edges(
+    cut: Cut, pair: LossFunction, tilt: float, frequency: float, start: float
+) -> tuple[Array, int, int]:
     """Edges of panels; how many lie left of the step to large losses, and left of its end.
 
     Panels are narrow against a step where it varies.
@@ -264,7 +265,7 @@ def _edges(cut: Cut, order: float, frequency: float, start: float) -> tuple[Arra
     ends = [cut.sure, cut.end]
     if cut.fading < cut.end:
         ends = sorted({cut.sure, cut.fading, cut.end})
-    edges = [panel_edges(order, cut.rate, cut.noise, cut.first, frequency, start)]
+    edges = [pair.edges(tilt, start, cut.first, frequency)]
     many = last = len(edges[0]) - 1
     at = cut.first
     for end in ends:
@@ -274,7 +275,7 @@ def _edges(cut: Cut, order: float, frequency: float, start: float) -> tuple[Arra
         widths = [cut.small.width] if end <= cut.sure else []
         widths += [cut.faded.width] if at >= cut.fading else []
         narrow = max([frequency, *(_WAVE / (_WIDTHS * width) for width in widths)])
-        part = panel_edges(order, cut.rate, cut.noise, end, narrow, at)[1:]
+        part = pair.edges(tilt, at, end, narrow)[1:]
         edges.append(part)
         last += len(part) if end <= cut.sure else 0
         at = end
