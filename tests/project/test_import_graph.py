@@ -65,6 +65,7 @@ ONLY = {
     "torch": {"fl"},
     "sklearn": {"fl"},
     "pandas": {"fl"},
+    "torchvision": {"fl"},
     "dp_accounting": {"interop"},
     "opacus": {"interop"},
     "flwr": {"fl", "interop"},

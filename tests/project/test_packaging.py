@@ -80,7 +80,8 @@ def test_installing_brings_three_packages(metadata: Message) -> None:
     plain = {requirement.name for requirement in needed if requirement.marker is None}
     assert plain == {"numpy", "scipy", "rich"}
     assert set(metadata.get_all("Provides-Extra", [])) == set(EXTRAS)
-    assert set(EXTRAS) == {"fl", "plot", "interop", "dev", "site", "release", *PLUG_INS}
+    extras = {"fl", "data", "plot", "report", "interop", "dev", "site", "release", *PLUG_INS}
+    assert set(EXTRAS) == extras
 
 
 def test_every_requirement_has_a_lower_bound() -> None:

@@ -70,8 +70,9 @@ Data = Annotated[
     Text,
     option(
         "--data",
-        metavar="|".join((*DEFAULTS, "FILE.csv")),
-        help="What to train on; default digits, which need no download.",
+        metavar="|".join((*DEFAULTS, "FILE.csv", "FILE.npz", "FOLDER")),
+        help="Named data, or your own: a table, arrays, or a folder of images for each class. "
+        "[default: digits, which need no download]",
         panel=DATA_AND_MODEL,
     ),
 ]

@@ -75,8 +75,9 @@ Values = Mapping[str, str]
 
 
 def is_table(name: str) -> bool:
-    """Whether ``--data`` names a file instead of a known data set."""
-    return name.lower().endswith(".csv")
+    """Return whether ``--data`` names a file or folder instead of a known data set."""
+    path = Path(name)
+    return path.suffix.lower() in (".csv", ".npz") or (name not in DEFAULTS and path.is_dir())
 
 
 def option(key: str) -> str:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -240,6 +241,19 @@ def test_owner_and_classes_can_be_typed(dpacct: Any, folder: Path) -> None:
     for option in ("--owner who", "--classes 1,2", "--label y"):
         ran = dpacct("train dp-fedavg --data digits", option)
         assert (ran.code, f"{option.split()[0]} contradicts --data digits" in ran.err) == (2, True)
+
+
+def test_arrays_of_ones_own(dpacct: Any, folder: Path) -> None:
+    images = np.arange(40 * 16, dtype=np.uint8).reshape(40, 1, 4, 4)
+    np.savez(folder / "own.npz", inputs=images, answer=np.arange(40) % 2, who=np.arange(40) // 4)
+    words = "train dp-fedavg --data own.npz --label answer --owner who --classes 0,1 --rounds 1"
+    data = dpacct(words, "--noise 9 --json").json
+    assert (data["partition"], data["label_set"]) == ("natural", "public")
+    assert data["ledger"] == "own.ledger"
+    ran = dpacct("train fedavg")
+    assert (ran.code, "Did you mean dp-fedavg?" in ran.err) == (2, True)
+    ran = dpacct("train dp-fedavg --data own.npz")
+    assert (ran.code, "--label names" in ran.err) == (2, True)
 
 
 BAD = [

@@ -1,8 +1,9 @@
-"""Readers of image files: what is written comes back, what is damaged is refused by name."""
+"""Loaders of images: what is written comes back, what is damaged is refused by name."""
 
 from __future__ import annotations
 
 import gzip
+import pickle
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -11,79 +12,110 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from dpacct.errors import InvalidParameter
-from dpacct.fl.data import load, load_fashion_mnist, load_femnist, load_mnist
-from dpacct.fl.data.mnist import read_idx
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl.data import (
+    load,
+    load_cifar10,
+    load_fashion_mnist,
+    load_femnist,
+    load_mnist,
+    load_table,
+)
+from dpacct.fl.data.images import decode_planes
 
 RANDOM = np.random.default_rng(0)
-MNIST_FILES = {
-    "train-images-idx3-ubyte": RANDOM.integers(0, 256, (5, 28, 28), np.uint8),
-    "train-labels-idx1-ubyte": np.array([0, 9, 3, 1, 1], np.uint8),
-    "t10k-images-idx3-ubyte": RANDOM.integers(0, 256, (2, 28, 28), np.uint8),
-    "t10k-labels-idx1-ubyte": np.array([4, 2], np.uint8),
+KEYS = ("train_x", "train_y", "test_x", "test_y")
+MNIST = {
+    "train_x": RANDOM.integers(0, 256, (5, 28, 28), np.uint8),
+    "train_y": np.array([0, 9, 3, 1, 1], np.uint8),
+    "test_x": RANDOM.integers(0, 256, (2, 28, 28), np.uint8),
+    "test_y": np.array([4, 2], np.uint8),
 }
 
 
-def idx(array: np.ndarray) -> bytes:
-    header = bytes([0, 0, 8, array.ndim]) + b"".join(struct.pack(">I", n) for n in array.shape)
-    return header + array.tobytes()
-
-
-def refusal(call: Callable[[], object]) -> str:
+def refusal(call: Callable[[], object], name: str = "data_dir") -> str:
     with pytest.raises(InvalidParameter) as refused:
         call()
-    assert refused.value.name == "data_dir"
+    assert refused.value.name == name
     return str(refused.value)
 
 
-# MNIST and Fashion-MNIST.
+def write_raw(folder: Path) -> None:
+    """The files that torchvision makes of MNIST."""
+    folder.mkdir(parents=True)
+    names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+    for name, array in zip(names, MNIST.values(), strict=True):
+        header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+        (folder / f"{name}-ubyte").write_bytes(header + array.tobytes())
 
 
-@pytest.fixture(params=["plain", "gzip", "npz", "keras"])
-def mnist_folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    train_x, train_y, test_x, test_y = MNIST_FILES.values()
-    if request.param == "npz":
-        arrays = {"train_x": train_x, "train_y": train_y, "test_x": test_x, "test_y": test_y}
-        np.savez_compressed(tmp_path / "mnist.npz", **arrays)
-    elif request.param == "keras":
-        arrays = {"x_train": train_x, "y_train": train_y, "x_test": test_x, "y_test": test_y}
-        np.savez(tmp_path / "mnist.npz", **arrays)
+@pytest.mark.parametrize("form", ["npz", "keras", "torchvision"])
+def test_mnist_comes_back_in_every_form(
+    tmp_path: Path, form: str, request: pytest.FixtureRequest
+) -> None:
+    if form == "torchvision":
+        request.getfixturevalue("torchvision")
+        write_raw(tmp_path / "MNIST" / "raw")
+        write_raw(tmp_path / "FashionMNIST" / "raw")
+        assert len(load_fashion_mnist(tmp_path).train) == 5
     else:
-        for name, array in MNIST_FILES.items():
-            if request.param == "gzip":
-                (tmp_path / f"{name}.gz").write_bytes(gzip.compress(idx(array)))
-            else:
-                (tmp_path / name).write_bytes(idx(array))
-    return tmp_path
-
-
-def test_mnist_comes_back_in_every_form(mnist_folder: Path) -> None:
-    data = load_mnist(mnist_folder)
-    train_x, train_y, test_x, test_y = MNIST_FILES.values()
-    assert data.train.inputs.numpy().reshape(5, 28, 28).tolist() == train_x.tolist()
-    assert data.train.targets.tolist() == train_y.tolist()
-    assert data.test.inputs.numpy().reshape(2, 28, 28).tolist() == test_x.tolist()
-    assert data.test.targets.tolist() == test_y.tolist()
+        names = KEYS if form == "npz" else ("x_train", "y_train", "x_test", "y_test")
+        np.savez_compressed(tmp_path / "mnist.npz", **dict(zip(names, MNIST.values(), strict=True)))
+    data = load_mnist(tmp_path)
+    for part, images, labels in (
+        (data.train, MNIST["train_x"], MNIST["train_y"]),
+        (data.test, MNIST["test_x"], MNIST["test_y"]),
+    ):
+        assert np.array_equal(part.inputs[:, 0].numpy(), images)
+        assert part.targets.tolist() == labels.tolist()
     inputs, _ = data.train.batch(slice(0, 5))
-    expected = (train_x.astype(np.float64) / 255 - 0.1307) / 0.3081
+    expected = (MNIST["train_x"].astype(np.float64) / 255 - 0.1307) / 0.3081
     assert inputs.shape == (5, 1, 28, 28)
     assert np.allclose(inputs.numpy()[:, 0], expected, atol=1e-5)
 
 
-def test_a_folder_below_is_found(tmp_path: Path) -> None:
-    below = tmp_path / "FashionMNIST" / "raw"
-    below.mkdir(parents=True)
-    for name, array in MNIST_FILES.items():
-        (below / name).write_bytes(idx(array))
-    assert len(load_fashion_mnist(tmp_path).train) == 5
+def test_files_of_torchvision_without_torchvision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    write_raw(tmp_path / "MNIST" / "raw")
+    monkeypatch.setitem(sys.modules, "torchvision.datasets", None)
+    with pytest.raises(Unsupported, match=r"pip install 'dpacct\[data\]'"):
+        load_mnist(tmp_path)
+    # What needs no torchvision is read without it.
+    np.savez(tmp_path / "mnist.npz", **MNIST)
+    assert len(load_mnist(tmp_path).train) == 5
+
+
+@pytest.mark.usefixtures("torchvision")
+def test_damaged_files_of_torchvision(tmp_path: Path) -> None:
+    write_raw(tmp_path / "MNIST" / "raw")
+    (tmp_path / "MNIST" / "raw" / "train-labels-idx1-ubyte").write_bytes(gzip.compress(b"x"))
+    assert "torchvision cannot read" in refusal(lambda: load_mnist(tmp_path))
+    # Batches of CIFAR-10 are pickles, which are opened only if their checksums are the known ones.
+    batches = tmp_path / "cifar-10-batches-py"
+    batches.mkdir()
+    for name in (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch", "batches.meta"):
+        (batches / name).write_bytes(pickle.dumps(Bomb(tmp_path / "bang")))
+    assert "torchvision cannot read CIFAR10" in refusal(lambda: load_cifar10(tmp_path))
+    assert not (tmp_path / "bang").exists()
+
+
+class Bomb:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.file,)
 
 
 def test_the_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, array in MNIST_FILES.items():
-        (tmp_path / name).write_bytes(idx(array))
+    (tmp_path / "mnist").mkdir()
+    np.savez(tmp_path / "mnist" / "mnist.npz", **MNIST)
     monkeypatch.setenv("DPACCT_DATA", str(tmp_path))
     assert len(load("mnist").test) == 2
 
@@ -91,9 +123,9 @@ def test_the_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("mnist", ["mnist.npz", "train-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]),
-        ("fashion-mnist", ["fashion_mnist.npz", "train-images-idx3-ubyte"]),
-        ("cifar10", ["cifar10_train_1.npz", "data_batch_1 ", "test_batch.bin"]),
+        ("mnist", ["mnist.npz", "MNIST/raw"]),
+        ("fashion-mnist", ["fashion_mnist.npz", "FashionMNIST/raw"]),
+        ("cifar10", ["cifar10_train_1.npz", "cifar-10-batches-py"]),
         ("femnist", ["femnist_writers.npz"]),
         ("shakespeare", ["shakespeare_roles.json"]),
         ("adult", ["adult.csv"]),
@@ -102,61 +134,7 @@ def test_the_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.Mo
 def test_missing_files_are_named(tmp_path: Path, name: str, words: list[str]) -> None:
     text = refusal(lambda: load(name, tmp_path))
     assert all(word in text for word in [*words, str(tmp_path), name, "--data-dir"])
-    absent = tmp_path / "nowhere"
-    assert "does not exist" in refusal(lambda: load(name, absent))
-
-
-def test_one_missing_part_is_a_missing_data_set(tmp_path: Path) -> None:
-    for name, array in list(MNIST_FILES.items())[:3]:
-        (tmp_path / name).write_bytes(idx(array))
-    assert "t10k-labels-idx1-ubyte" in refusal(lambda: load_mnist(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"", "nothing"),
-        (b"\x00\x00\x09\x01" + b"\x00" * 8, "00 00 09 01"),
-        (b"\x00\x00\x08\x03" + b"\x00" * 20, "00 00 08 03"),
-        (b"\x00\x00\x08\x01\x00\x00", "truncated"),
-        (b"\x00\x00\x08\x01\x00\x00\x00\x05\x01\x02", "truncated"),
-        (b"\x00\x00\x08\x01\x00\x00\x00\x01\x01\x02", "not what its header says"),
-        (b"\x00\x00\x08\x01\x00\x00\x00\x00", "shape (0,)"),
-        (b"\x00\x00\x08\x01\xff\xff\xff\xff\x01", "truncated"),
-    ],
-)
-def test_damaged_idx_files(tmp_path: Path, content: bytes, words: str) -> None:
-    file = tmp_path / "labels"
-    file.write_bytes(content)
-    text = refusal(lambda: read_idx(file, 1))
-    assert words in text
-    assert str(file) in text
-
-
-def test_lengths_of_idx_files_do_not_wrap_around(tmp_path: Path) -> None:
-    file = tmp_path / "images"
-    # 2^32 - 1 squared and so on: a product in 64 bits would be small again.
-    file.write_bytes(b"\x00\x00\x08\x03" + struct.pack(">III", 2**31, 2**31, 4))
-    assert "truncated" in refusal(lambda: read_idx(file, 3))
-
-
-@pytest.mark.parametrize("damage", [lambda b: b[:-9], lambda b: b"x" + b, lambda b: b[:12]])
-def test_damaged_gzip(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
-    for name, array in MNIST_FILES.items():
-        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(idx(array)))
-    file = tmp_path / "train-labels-idx1-ubyte.gz"
-    file.write_bytes(damage(file.read_bytes()))
-    text = refusal(lambda: load_mnist(tmp_path))
-    assert str(file) in text
-    assert "gzip" in text
-
-
-@given(array=st.binary(min_size=1, max_size=40))
-def test_any_bytes_survive_an_idx_file(array: bytes, tmp_path_factory: Any) -> None:
-    file = tmp_path_factory.mktemp("idx") / "labels"
-    values = np.frombuffer(array, np.uint8)
-    file.write_bytes(idx(values))
-    assert read_idx(file, 1).tolist() == values.tolist()
+    assert "does not exist" in refusal(lambda: load(name, tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize(
@@ -167,42 +145,45 @@ def test_any_bytes_survive_an_idx_file(array: bytes, tmp_path_factory: Any) -> N
         ({"train_x": np.zeros((0, 28, 28), np.uint8)}, "train_x is empty"),
         ({"train_y": np.zeros(4, np.uint8)}, "5 images and 4 labels"),
         ({"train_y": np.array([0, 1, 2, 10, 4], np.uint8)}, "train_y[3] is 10"),
+        ({"train_y": np.array([{"a": 1}], dtype=object)}, "damaged"),
         ({"test_y": None}, "lacks test_y"),
     ],
 )
 def test_wrong_arrays(tmp_path: Path, change: dict[str, Any], words: str) -> None:
-    keys = ("train_x", "train_y", "test_x", "test_y")
-    arrays = dict(zip(keys, MNIST_FILES.values(), strict=True)) | change
     file = tmp_path / "mnist.npz"
+    arrays = MNIST | change
     np.savez(file, **{key: array for key, array in arrays.items() if array is not None})
     text = refusal(lambda: load_mnist(tmp_path))
     assert words in text
     assert str(file) in text
 
 
-def test_objects_in_arrays_are_not_unpickled(tmp_path: Path) -> None:
-    arrays = dict(
-        zip(("train_x", "train_y", "test_x", "test_y"), MNIST_FILES.values(), strict=True)
-    )
-    arrays["train_y"] = np.array([{"a": 1}], dtype=object)
-    np.savez(tmp_path / "mnist.npz", **arrays)
-    assert "damaged" in refusal(lambda: load_mnist(tmp_path))
-
-
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"text", b"\x93NUMPY\x01\x00"])
 def test_files_that_are_no_archive(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "mnist.npz").write_bytes(content)
     assert "mnist.npz" in refusal(lambda: load_mnist(tmp_path))
+    assert "mnist.npz" in refusal(lambda: load_table(tmp_path / "mnist.npz"), "data")
 
 
-def test_a_truncated_archive(tmp_path: Path) -> None:
-    file = tmp_path / "mnist.npz"
-    np.savez(file, **dict(zip(("train_x", "train_y"), list(MNIST_FILES.values())[:2], strict=True)))
-    file.write_bytes(file.read_bytes()[:-40])
-    assert "damaged" in refusal(lambda: load_mnist(tmp_path))
-
-
-# FEMNIST.
+def test_cifar_decodes_its_planes(tmp_path: Path) -> None:
+    pixels = RANDOM.integers(0, 256, (6, 4, 3, 32, 32), np.uint8)
+    labels = RANDOM.integers(0, 10, (6, 4)).astype(np.uint8)
+    names = [*(f"cifar10_train_{k}.npz" for k in range(1, 6)), "cifar10_test.npz"]
+    for name, images, own in zip(names, pixels, labels, strict=True):
+        red, green, blue = images.swapaxes(0, 1)
+        planes = np.stack([green, red - green, blue - green])
+        down = np.diff(planes, axis=2, prepend=np.uint8(0))
+        across = np.diff(down, axis=3, prepend=np.uint8(0))
+        assert np.array_equal(decode_planes(across), images)
+        np.savez(tmp_path / name, d=across, y=own)
+    data = load_cifar10(tmp_path)
+    assert np.array_equal(data.train.inputs.numpy(), np.concatenate(pixels[:5]))
+    assert data.test.targets.tolist() == labels[5].tolist()
+    inputs, _ = data.test.batch(slice(0, 4))
+    red = (pixels[5, :, 0].astype(np.float64) / 255 - 0.4914) / 0.2470
+    assert np.allclose(inputs[:, 0].numpy(), red, atol=1e-5)
+    (tmp_path / names[2]).unlink()
+    assert names[2] in refusal(lambda: load_cifar10(tmp_path))
 
 
 def femnist_arrays() -> dict[str, np.ndarray]:
@@ -224,9 +205,7 @@ def test_femnist_by_writer(tmp_path: Path) -> None:
     assert data.test.targets.tolist() == [6, 8]
     new = load_femnist(tmp_path)
     assert (data.test_data, new.test_data) == ("unprotected", "public")
-    assert new.test.targets.tolist() == [7]
-    assert new.test_owners is not None
-    assert (data.test_owners is not None, new.test_owners.tolist()) == (True, [9])
+    assert (new.test.targets.tolist(), new.test_owners.tolist()) == ([7], [9])
     ink, _ = data.train.batch(slice(0, 1))
     expected = torch.from_numpy((255.0 - arrays["x"][0]) / 255.0)
     assert torch.allclose(ink[0, 0], expected.float())
@@ -244,8 +223,4 @@ def test_femnist_by_writer(tmp_path: Path) -> None:
 def test_wrong_femnist(tmp_path: Path, change: dict[str, Any], words: str) -> None:
     np.savez(tmp_path / "femnist_writers.npz", **(femnist_arrays() | change))
     assert words in refusal(lambda: load_femnist(tmp_path))
-
-
-def test_test_writers_are_a_word() -> None:
-    with pytest.raises(InvalidParameter, match="test_writers is 'all'"):
-        load_femnist(test_writers="all")
+    refusal(lambda: load_femnist(tmp_path, test_writers="all"), "test_writers")

@@ -1,6 +1,6 @@
-"""Data sets to train on: a name, or a table of one's own.
+"""Data sets to train on: a named one (`load`), or your own table (`load_table`).
 
-``load("digits")`` needs nothing; the others are read from a folder that the user fills.
+``load("digits")`` needs no file. The others are read from a folder that the user fills.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ from typing import Any
 
 from dpacct.errors import InvalidParameter
 from dpacct.fl.data.adult import load_adult
-from dpacct.fl.data.cifar10 import load_cifar10
 from dpacct.fl.data.dataset import Dataset, Examples, PartitionedClients, Scaling
-from dpacct.fl.data.digits import load_digits
-from dpacct.fl.data.femnist import load_femnist
-from dpacct.fl.data.mnist import Folder, load_fashion_mnist, load_mnist
+from dpacct.fl.data.files import Folder
+from dpacct.fl.data.images import (
+    load_cifar10,
+    load_digits,
+    load_fashion_mnist,
+    load_femnist,
+    load_mnist,
+)
 from dpacct.fl.data.shakespeare import load_shakespeare
 from dpacct.fl.data.table import TableSchema, load_table
 
@@ -47,12 +51,12 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
 
 
 def load(name: str, folder: Folder = None, **options: Any) -> Dataset:
-    """The data set called ``name``.
+    """Read the data set called ``name``.
 
     Args:
         name: ``digits`` or one of `DATASETS`.
-        folder: where its files lie; default the environment's DPACCT_DATA, or ``data``.
-        options: those of its reader.
+        folder: with its files; default the environment's DPACCT_DATA, or ``data``.
+        options: of its loader.
 
     Raises:
         InvalidParameter: an unknown name, missing or damaged files.

@@ -1,7 +1,7 @@
 """Adult: census income of people in the US in 1994, over 50 thousand dollars or not.
 
 Looked for: ``adult.csv`` with a header and, among its columns, ``income`` and ``split``. The ranges
-and categories below are those of the published description of the data set, so they are public.
+and categories are those of the published description of the data set, so they are public.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dpacct.fl.data.dataset import Dataset
-from dpacct.fl.data.files import first_existing, folder_of, missing
-from dpacct.fl.data.mnist import Folder
+from dpacct.fl.data.files import Folder, find
 from dpacct.fl.data.table import TableSchema, load_table
 
 SCHEMA = TableSchema(
@@ -77,14 +76,11 @@ SCHEMA = TableSchema(
 
 
 def load_adult(folder: Folder = None) -> Dataset:
-    """Adult as vectors of 48 numbers in 0..1; people of unknown occupation keep their row.
+    """Read Adult as vectors of 48 numbers in 0..1; people of unknown occupation keep their row.
 
     Raises:
         InvalidParameter: the file is missing or damaged.
     """
-    root = folder_of(folder)
-    file = first_existing(root, ["adult.csv"]) or first_existing(root / "adult", ["adult.csv"])
-    if file is None:
-        raise missing(root, "adult", ["adult.csv"])
+    file = find(folder, "adult", ["adult.csv"])
     # Anybody may download the test rows, which belong to people whom no client stands for.
     return replace(load_table(file, SCHEMA), name="adult", test_data="public")

@@ -1,4 +1,4 @@
-"""Finding and reading data files; every refusal names the file and what it should hold.
+"""Find and read data files; every error names the file and what it should hold.
 
 Rule 1: nothing in a data file is ever executed (numpy reads without pickle).
 Rule 2: shape, type and range are checked before a value is used.
@@ -6,7 +6,6 @@ Rule 2: shape, type and range are checked before a value is used.
 
 from __future__ import annotations
 
-import gzip
 import os
 import zipfile
 import zlib
@@ -22,83 +21,50 @@ from dpacct.errors import InvalidParameter
 
 FOLDER_VARIABLE = "DPACCT_DATA"
 PARAMETER = "data_dir"
-# No file that is read here is larger once it is unpacked; more is not what its name says.
-MAX_BYTES = 2 * 2**30
 
-Shape = tuple[int | None, ...]
+Folder = str | os.PathLike[str] | None
+Array = NDArray[Any]
 
 
 def invalid(file: Path, rule: str, hint: str = "") -> InvalidParameter:
-    """The refusal of a file."""
+    """Return the error about a file of a named data set."""
     return InvalidParameter(PARAMETER, str(file), rule, hint)
 
 
-def folder_of(folder: str | os.PathLike[str] | None) -> Path:
-    """The folder with the data: the one given, that of the environment, or ``data``."""
+def folder_of(folder: Folder) -> Path:
+    """Return the folder with the data: the one given, that of the environment, or ``data``."""
     return Path(folder or os.environ.get(FOLDER_VARIABLE) or "data")
 
 
-def first_existing(folder: Path, names: Sequence[str]) -> Path | None:
-    """The first of some files that exists in a folder."""
-    return next((folder / name for name in names if (folder / name).is_file()), None)
+def first_file(folder: Folder, dataset: str, names: Sequence[str]) -> Path | None:
+    """Return the first file with one of the names, in the data folder or ``dataset`` below it."""
+    places = [folder_of(folder), folder_of(folder) / dataset]
+    return next((p / name for p in places for name in names if (p / name).is_file()), None)
 
 
-def missing(folder: Path, dataset: str, alternatives: Sequence[str]) -> InvalidParameter:
-    """The refusal of a folder that lacks a data set; ``alternatives`` says what was looked for."""
-    found = "it does not exist" if not folder.is_dir() else f"it does not hold {dataset}"
-    looked = "; or ".join(alternatives)
-    return InvalidParameter(
-        PARAMETER,
-        str(folder),
-        f"{found}. Looked for {looked}",
-        f"--data-dir or {FOLDER_VARIABLE} names the folder.",
-    )
-
-
-def read_bytes(file: Path) -> bytes:
-    """The bytes of a file, unpacked where its name ends with .gz.
+def find(folder: Folder, dataset: str, names: Sequence[str], folders: Sequence[str] = ()) -> Path:
+    """Return `first_file`.
 
     Raises:
-        InvalidParameter: it cannot be read, is damaged, or too large.
+        InvalidParameter: there is none. The message also names the ``folders`` looked for.
     """
-    try:
-        if file.suffix != ".gz":
-            if file.stat().st_size > MAX_BYTES:
-                raise invalid(file, f"a data file has at most {MAX_BYTES} bytes")
-            return file.read_bytes()
-        with gzip.open(file) as stream:
-            content = stream.read(MAX_BYTES + 1)
-    except gzip.BadGzipFile as error:
-        raise invalid(file, f"it is not a gzip file ({error})") from None
-    except (EOFError, zlib.error):
-        raise invalid(file, "its gzip stream is truncated or damaged") from None
-    except OSError as error:
-        raise invalid(file, f"it cannot be read ({error.strerror or error})") from None
-    if len(content) > MAX_BYTES:
-        raise invalid(file, f"a data file has at most {MAX_BYTES} bytes")
-    return content
+    root, file = folder_of(folder), first_file(folder, dataset, names)
+    if file is None:
+        found = "it does not exist" if not root.is_dir() else f"it does not hold {dataset}"
+        looked = "; or ".join([*names, *folders])
+        hint = f"--data-dir or {FOLDER_VARIABLE} names the folder."
+        raise invalid(root, f"{found}. Looked for {looked}", hint)
+    return file
 
 
-def read_text(file: Path) -> str:
-    """The text of a file in UTF-8.
-
-    Raises:
-        InvalidParameter: it cannot be read, or is not text.
-    """
-    try:
-        return read_bytes(file).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise invalid(file, f"it is not text in UTF-8 (byte {error.start})") from None
-
-
-def read_arrays(file: Path, keys: Sequence[str]) -> list[NDArray[Any]]:
-    """Some arrays of an .npz file, without pickle.
+def read_arrays(file: Path, keys: Sequence[str]) -> list[Array]:
+    """Return some arrays of an .npz file, read without pickle.
 
     Raises:
         InvalidParameter: not an .npz file, truncated, an array missing or of Python objects.
     """
     try:
-        # numpy leaves a file open that it cannot read, unless it is ours.
+        # numpy leaves a file open that it cannot read, unless the caller opened it.
         with file.open("rb") as stream:
             archive = np.load(stream, allow_pickle=False)
             if not isinstance(archive, NpzFile):
@@ -116,13 +82,14 @@ def read_arrays(file: Path, keys: Sequence[str]) -> list[NDArray[Any]]:
         raise invalid(file, f"it cannot be read ({error.strerror or error})") from None
 
 
-def check_array(
-    file: Path, key: str, array: NDArray[Any], shape: Shape, kinds: str = "u1"
-) -> NDArray[Any]:
-    """The array itself, once its type and shape are what they must be; None is any length."""
-    name = np.dtype(kinds).name
-    if array.dtype != np.dtype(kinds):
-        raise invalid(file, f"{key} is of type {name}, here it is {array.dtype}")
+def check_array(file: Path, key: str, array: Array, shape: tuple[int | None, ...]) -> None:
+    """Check that an array holds bytes and has a shape; None stands for any length.
+
+    Raises:
+        InvalidParameter: it does not.
+    """
+    if array.dtype != np.uint8:
+        raise invalid(file, f"{key} is of type uint8, here it is {array.dtype}")
     if array.ndim != len(shape) or any(
         want not in (None, have) for want, have in zip(shape, array.shape, strict=False)
     ):
@@ -130,18 +97,18 @@ def check_array(
         raise invalid(file, f"{key} has shape ({wanted}), here {array.shape}")
     if array.size == 0:
         raise invalid(file, f"{key} is empty")
-    return array
 
 
-def check_labels(file: Path, key: str, labels: NDArray[Any], count: int, classes: int) -> None:
-    """One label for each of ``count`` examples, each below ``classes``.
+def check_labels(file: Path, key: str, labels: Array, count: int, classes: int) -> None:
+    """Check that each of ``count`` examples has one label, below ``classes``.
 
     Raises:
-        InvalidParameter: they are not.
+        InvalidParameter: they do not.
     """
+    check_array(file, key, labels, (None,))
     if len(labels) != count:
         raise invalid(file, f"there are {count} images and {len(labels)} labels in {key}")
-    wrong = np.flatnonzero((labels < 0) | (labels >= classes))
+    wrong = np.flatnonzero(labels >= classes)
     if len(wrong):
         first = int(wrong[0])
         raise invalid(

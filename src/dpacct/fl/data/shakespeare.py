@@ -23,14 +23,12 @@ from numpy.lib.stride_tricks import sliding_window_view
 from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.fl.data.dataset import Dataset, Examples, tensor_of
-from dpacct.fl.data.files import first_existing, folder_of, invalid, missing, read_text
-from dpacct.fl.data.mnist import Folder
+from dpacct.fl.data.files import Folder, find, invalid
 from dpacct.fl.data.partitions import Indices, assign_owners
 
 ALPHABET = 97
 WINDOW = 80
 TEST_ROLES = ("training", "new")
-_FILE = "shakespeare_roles.json"
 
 
 def load_shakespeare(
@@ -43,10 +41,10 @@ def load_shakespeare(
     test_share: float = 0.2,
     test_roles: str = "new",
 ) -> Dataset:
-    """Windows of text as int64 characters, owned by their roles.
+    """Read windows of text as int64 characters, owned by their roles.
 
     Args:
-        folder: where the file lies.
+        folder: with the file.
         window: characters the model sees; inputs have shape (n, window).
         stride: from the start of one window to the next; default ``window``, no overlap.
         every_position: targets are the next character at each position, shape (n, window);
@@ -68,10 +66,7 @@ def load_shakespeare(
         raise InvalidParameter("test_share", test_share, "the share for testing lies in (0, 1)")
     if test_roles not in TEST_ROLES:
         raise InvalidParameter("test_roles", test_roles, f"it is one of {', '.join(TEST_ROLES)}")
-    root = folder_of(folder)
-    file = first_existing(root, [_FILE]) or first_existing(root / "shakespeare", [_FILE])
-    if file is None:
-        raise missing(root, "shakespeare", [_FILE])
+    file = find(folder, "shakespeare", ["shakespeare_roles.json"])
     roles = _read_roles(file)
     owners, fresh = assign_owners(list(roles), share)
     none = np.empty((0, length + 1), np.int64)
@@ -104,7 +99,7 @@ def load_shakespeare(
 
 
 def encode(text: str) -> Indices:
-    """The characters as numbers of the alphabet; shape (length,)."""
+    """Return the characters as numbers of the alphabet; shape (length,)."""
     codes = np.frombuffer(text.encode("ascii", "replace"), np.uint8).astype(np.int64)
     printable = (codes >= 32) & (codes <= 126)
     known = np.where(printable, codes - 30, np.where(codes == ord("\n"), 1, 0))
@@ -115,7 +110,7 @@ def encode(text: str) -> Indices:
 
 
 def _windows(codes: Indices, length: int, step: int) -> Indices:
-    """Stretches of length + 1: what is seen, and the character behind it; shape (n, length + 1)."""
+    """Return windows with the character behind each of them; shape (n, length + 1)."""
     if len(codes) <= length:
         return np.empty((0, length + 1), np.int64)
     return sliding_window_view(codes, length + 1)[::step]
@@ -129,9 +124,11 @@ def _examples(windows: list[Indices], *, every_position: bool) -> Examples:
 
 def _read_roles(file: Path) -> Mapping[str, str]:
     try:
-        content: Any = json.loads(read_text(file))
-    except InvalidParameter:
-        raise
+        content: Any = json.loads(file.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise invalid(file, f"it cannot be read ({error.strerror or error})") from None
+    except UnicodeDecodeError as error:
+        raise invalid(file, f"it is not text in UTF-8 (byte {error.start})") from None
     except (ValueError, RecursionError) as error:
         raise invalid(file, f"it is not valid JSON ({error})") from None
     if not isinstance(content, dict) or not content:

@@ -1,11 +1,12 @@
-"""Read a table: a CSV file with a header, a column of labels, and features in the other columns.
+"""Read your own examples: a CSV table, arrays in an .npz file, or a folder of images.
 
-Rule 1: a number is made of a cell by public rules: ranges and categories are declared, never
+Rule 1: numbers are made of cells by public rules: ranges and categories are declared, never
     collected from the rows. A table without declarations holds numbers, which are used as they are.
 Rule 2: classes are declared, or the data set says that its label set is unprotected.
-Rule 3: training and test rows are chosen by the owner (`assign_owners`), or declared row by row in
-    a column ``split``. Either way no row depends on another owner's rows.
+Rule 3: training and test rows are chosen by the owner (`assign_owners`), or declared row by row.
+    Either way no row depends on another owner's rows.
 Rule 4: every cell is checked, and an error names row and column.
+Rule 5: nothing in a file is executed, so pickles are not read.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import csv
 import math
 import os
 import warnings
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -25,11 +27,14 @@ from numpy.typing import NDArray
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.data.dataset import Dataset, Examples, tensor_of
+from dpacct.fl.data.dataset import Dataset, Examples, Scaling, tensor_of
+from dpacct.fl.data.images import torchvision_datasets
 from dpacct.fl.data.partitions import Indices, assign_owners, canonical
 
 SPLIT_COLUMN = "split"
 _SPLITS = ("train", "test")
+# The array of examples in an .npz file.
+_INPUTS = "inputs"
 # What people write where a value is missing.
 _MISSING = ("", "?", "na", "n/a", "nan", "none", "null")
 _DELIMITERS = ",;\t|"
@@ -45,7 +50,7 @@ class TableSchema:
     """The meaning of the columns.
 
     Args:
-        label: the column of labels.
+        label: the column (of an .npz file, the array) of labels.
         owner: the column with the person a row belongs to, the unit that clients stand for. None
             if every row is its own owner.
         numeric: columns of numbers and their public range; values become 0..1, those outside
@@ -93,46 +98,61 @@ class TableSchema:
             raise InvalidParameter("test_share", self.test_share, rule)
 
 
-def load_table(path: str | os.PathLike[str], schema: TableSchema | None = None) -> Dataset:
-    """Read the rows of a CSV file as float32 vectors.
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """What a file holds, one entry for each row; `load_table` makes a data set of it.
 
-    Cells are separated by commas, semicolons, tabs or bars, whichever the header has. With
-    semicolons a number may have a decimal comma.
+    Attributes:
+        inputs: shape (n, ...). labels: as they are written.
+        names: of the owners, or of the rows themselves.
+        split: ``train`` or ``test``, as it is written; None if it is not declared.
+        scaling: of inputs that stay bytes.
+    """
+
+    inputs: NDArray[Any]
+    labels: Cells
+    names: list[str]
+    split: Cells | None
+    scaling: Scaling | None = None
+
+
+def load_table(path: str | os.PathLike[str], schema: TableSchema | None = None) -> Dataset:
+    """Read your own labeled examples from a file or folder.
+
+    - ``FILE.csv``: float32 vectors. Cells are separated by commas, semicolons, tabs or bars,
+      whichever the header has. With semicolons a number may have a decimal comma.
+    - ``FILE.npz``: arrays ``inputs`` (uint8 images, scaled to 0..1, or floats, [n, ...]), ``label``
+      [n], and by the schema an owner's name [n]; also ``split`` [n].
+    - a folder with a subfolder of images for each class, all of one size, read by torchvision. Each
+      image is its own owner, named by its path. ``train/CLASS`` and ``test/CLASS`` declare a split.
 
     Returns:
-        The data set. Its owners are hashes of the names in the owner column, if there is one. Its
-        test data are unprotected, because they are rows of the same private table.
+        The data set. Its owners are hashes of the names of owners, if there are any. Its test data
+        are unprotected, because they are rows of the same private table.
     Raises:
         InvalidParameter: the file is missing or damaged, a column is, or a cell has no value.
-        Unsupported: pandas is not installed.
+        Unsupported: pandas (for CSV) or torchvision (for images) is not installed.
     """
     file, meaning = Path(path), schema or TableSchema()
-    table = _read_cells(file)
-    if meaning.label not in table:
-        rule = f"it has no column {meaning.label}; its columns are {', '.join(table)}"
-        raise _invalid(file, rule, "--label names the column of labels.")
-    known = [*meaning.numeric, *meaning.categorical, *meaning.unused]
-    for column in known if meaning.owner is None else [*known, meaning.owner]:
-        if column not in table:
-            raise _invalid(file, f"it has no column {column}; its columns are {', '.join(table)}")
-    labels, num_classes = _labels(file, table[meaning.label], meaning)
-    inputs = tensor_of(_features(file, table, meaning))
-    targets = tensor_of(labels)
-    if meaning.owner is None:
-        # Every row is its own owner, named by its content.
-        names = ["\x1f".join(row) for row in zip(*table.values(), strict=True)]
-    else:
-        names = [canonical(cell) for cell in table[meaning.owner]]
-        _refuse_missing(file, meaning.owner, table[meaning.owner], "the owner of the row")
-    owners, tested = assign_owners(names, meaning.test_share, seed=meaning.seed)
-    if SPLIT_COLUMN in table:
-        tested = _declared_split(file, table[SPLIT_COLUMN])
+    if not file.exists():
+        raise _invalid(file, "it does not exist")
+    read = _folder_rows if file.is_dir() else _npz_rows if file.suffix == ".npz" else _csv_rows
+    rows = read(file, meaning)
+    labels, num_classes = _labels(file, rows.labels, meaning)
+    owners, tested = assign_owners(rows.names, meaning.test_share, seed=meaning.seed)
+    if rows.split is not None:
+        tested = rows.split == "test"
+        wrong = np.flatnonzero(~tested & (rows.split != "train"))
+        if len(wrong):
+            row = int(wrong[0])
+            rule = f"column {SPLIT_COLUMN} says train or test, and row {row + 1} "
+            raise _invalid(file, f"{rule}{str(rows.split[row])!r}")
     if tested.all() or not tested.any():
         rule = "it has rows to train on and rows to test on"
         raise _invalid(file, rule, "Declare them in a column split, or try another test_share.")
     train, test = (
-        Examples(inputs[chosen], targets[chosen])
-        for chosen in (tensor_of(~tested), tensor_of(tested))
+        Examples(tensor_of(rows.inputs[chosen]), tensor_of(labels[chosen]), rows.scaling)
+        for chosen in (~tested, tested)
     )
     named = meaning.owner is not None
     return Dataset(
@@ -144,6 +164,96 @@ def load_table(path: str | os.PathLike[str], schema: TableSchema | None = None) 
         owners[tested] if named else None,
         test_data="unprotected",
         label_set="public" if meaning.classes else "unprotected",
+    )
+
+
+def _csv_rows(file: Path, meaning: TableSchema) -> _Rows:
+    table = _read_cells(file)
+    if meaning.label not in table:
+        rule = f"it has no column {meaning.label}; its columns are {', '.join(table)}"
+        raise _invalid(file, rule, "--label names the column of labels.")
+    known = [*meaning.numeric, *meaning.categorical, *meaning.unused]
+    for column in known if meaning.owner is None else [*known, meaning.owner]:
+        if column not in table:
+            raise _invalid(file, f"it has no column {column}; its columns are {', '.join(table)}")
+    if meaning.owner is None:
+        # Every row is its own owner, named by its content.
+        names = ["\x1f".join(row) for row in zip(*table.values(), strict=True)]
+    else:
+        names = _owner_names(file, meaning.owner, table[meaning.owner])
+    inputs = _features(file, table, meaning)
+    return _Rows(inputs, table[meaning.label], names, table.get(SPLIT_COLUMN))
+
+
+def _npz_rows(file: Path, meaning: TableSchema) -> _Rows:
+    try:
+        # numpy leaves a file open that it cannot read, unless the caller opened it.
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            arrays: dict[str, NDArray[Any]] = {key: archive[key] for key in archive.files}
+    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as error:
+        rule = f"it is not an .npz file of plain arrays, or is damaged ({error})"
+        raise _invalid(file, rule) from None
+    needed = [_INPUTS, meaning.label, *([meaning.owner] if meaning.owner else [])]
+    lacking = [key for key in needed if key not in arrays]
+    if lacking:
+        rule = f"it lacks {', '.join(lacking)}; its arrays are {', '.join(arrays)}"
+        raise _invalid(file, rule, "--label names the array of labels.")
+    used = {key: arrays[key] for key in (*needed, SPLIT_COLUMN) if key in arrays}
+    inputs = used.pop(_INPUTS)
+    for key, array in used.items():
+        if inputs.ndim < 2 or array.shape != (len(inputs),):
+            rule = f"{_INPUTS} has shape (n, ...) and {key} shape (n), here {inputs.shape} and "
+            raise _invalid(file, f"{rule}{array.shape}")
+    scaling = None
+    if inputs.dtype == np.uint8:
+        scaling = Scaling.divided_by(255)
+    elif inputs.dtype.kind == "f" and np.isfinite(inputs).all():
+        inputs = inputs.astype(np.float32)
+    else:
+        raise _invalid(file, f"{_INPUTS} holds bytes or finite floats, here {inputs.dtype}")
+    cells = {key: np.char.strip(array.astype(str)) for key, array in used.items()}
+    if meaning.owner is None:
+        names = [row.tobytes().hex() for row in inputs]
+    else:
+        names = _owner_names(file, meaning.owner, cells[meaning.owner])
+    return _Rows(inputs, cells[meaning.label], names, cells.get(SPLIT_COLUMN), scaling)
+
+
+def _folder_rows(file: Path, meaning: TableSchema) -> _Rows:
+    vision = torchvision_datasets()
+    if meaning.owner is not None:
+        rule = "images in a folder are their own owners"
+        raise _invalid(file, rule, "An .npz file can name the owners.")
+    halves = [file / word for word in _SPLITS]
+    declared = all(half.is_dir() for half in halves)
+    images: list[NDArray[np.uint8]] = []
+    labels: list[str] = []
+    names: list[str] = []
+    split: list[str] = []
+    for half in halves if declared else [file]:
+        try:
+            found: Any = vision.ImageFolder(str(half))
+        except FileNotFoundError as error:
+            raise _invalid(file, f"it holds a folder of images for each class ({error})") from None
+        for place, label in found.samples:
+            try:
+                # Always three colors, whatever the other images have.
+                pixels = np.asarray(found.loader(place), np.uint8).transpose(2, 0, 1)
+            except (OSError, ValueError) as error:
+                raise _invalid(Path(place), f"it is not an image ({error})") from None
+            if images and pixels.shape != images[0].shape:
+                rule = f"all images have one size, {images[0].shape[1:]}, here {pixels.shape[1:]}"
+                raise _invalid(Path(place), rule)
+            images.append(pixels)
+            labels.append(found.classes[label])
+            names.append(str(Path(place).relative_to(file)))
+            split.append(half.name)
+    return _Rows(
+        np.stack(images),
+        np.array(labels, str),
+        names,
+        np.array(split, str) if declared else None,
+        Scaling.divided_by(255),
     )
 
 
@@ -160,8 +270,6 @@ def _read_cells(file: Path) -> dict[str, Cells]:
         raise Unsupported(
             "CSV files are read with pandas, which is not installed: pip install 'dpacct[fl]'"
         ) from None
-    if not file.is_file():
-        raise _invalid(file, "it does not exist")
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             first = next((line for line in stream if line.strip()), "")
@@ -217,6 +325,12 @@ def _is_number(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
+
+
+def _owner_names(file: Path, column: str, cells: Cells) -> list[str]:
+    """Return one spelling for each owner's name, and refuse rows without one."""
+    _refuse_missing(file, column, cells, "the owner of the row")
+    return [canonical(str(cell)) for cell in cells]
 
 
 def _refuse_missing(file: Path, column: str, cells: Cells, noun: str) -> None:
@@ -312,11 +426,3 @@ def _exact_in_float32(file: Path, column: str, cells: Cells) -> NDArray[np.float
         hint = "Is it an identifier? Name it as owner or unused, or declare a numeric range."
         raise _invalid(file, rule, hint)
     return values[:, None]
-
-
-def _declared_split(file: Path, cells: Cells) -> NDArray[np.bool_]:
-    for row, cell in enumerate(cells, start=1):
-        if cell not in _SPLITS:
-            rule = f"column {SPLIT_COLUMN} says train or test, and row {row} {str(cell)!r}"
-            raise _invalid(file, rule)
-    return cells == "test"

@@ -1,0 +1,123 @@
+"""Your own arrays and folders of images: read without pickles, split by owner like a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpacct.errors import InvalidParameter
+from dpacct.fl.data import TableSchema, load_table
+from dpacct.fl.data.partitions import owner_number
+
+RANDOM = np.random.default_rng(1)
+IMAGES = RANDOM.integers(0, 256, (40, 1, 4, 4), np.uint8)
+LABELS = np.array(["no", "yes"] * 20)
+OWNERS = np.arange(40) // 4 + 10**15
+
+
+def refusal(call: Any, name: str = "data") -> str:
+    with pytest.raises(InvalidParameter) as refused:
+        call()
+    assert refused.value.name == name
+    return str(refused.value)
+
+
+def save(folder: Path, **arrays: Any) -> Path:
+    file = folder / "own.npz"
+    content = {"inputs": IMAGES, "label": LABELS, "who": OWNERS} | arrays
+    np.savez(file, **{key: value for key, value in content.items() if value is not None})
+    return file
+
+
+def test_arrays_by_owner(tmp_path: Path) -> None:
+    schema = TableSchema(owner="who", classes=("no", "yes"))
+    data = load_table(save(tmp_path), schema)
+    assert (data.name, data.num_classes, data.input_shape) == ("own", 2, (1, 4, 4))
+    assert (data.test_data, data.label_set) == ("unprotected", "public")
+    assert len(set(data.owners)) + len(set(data.test_owners)) == 10
+    assert not set(data.owners) & set(data.test_owners)
+    # One owner less changes that owner alone.
+    kept = np.arange(40) >= 4
+    less = load_table(
+        save(tmp_path, inputs=IMAGES[kept], label=LABELS[kept], who=OWNERS[kept]), schema
+    )
+    gone = owner_number(str(OWNERS[0]))
+    assert set(data.owners) ^ set(less.owners) | set(data.test_owners) ^ set(less.test_owners) == {
+        gone
+    }
+    inputs, _ = data.train.batch(slice(0, 1))
+    assert inputs.max() <= 1.0
+
+
+def test_rows_of_arrays_are_their_own_owners(tmp_path: Path) -> None:
+    data = load_table(save(tmp_path, inputs=IMAGES.astype(np.float64)))
+    less = load_table(save(tmp_path, inputs=IMAGES[1:].astype(float), label=LABELS[1:]))
+    assert data.owners is None
+    assert data.label_set == "unprotected"
+    rows = [{row.tobytes() for row in part.train.inputs.numpy()} for part in (data, less)]
+    assert len(rows[0] ^ rows[1]) <= 1
+    half = np.array(["train", "test"] * 20)
+    assert len(load_table(save(tmp_path, split=half)).test) == 20
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"label": None}, "lacks label"),
+        ({"who": None}, "lacks who"),
+        ({"inputs": IMAGES[:9]}, "here (9, 1, 4, 4) and (40,)"),
+        ({"inputs": IMAGES.astype(int)}, "holds bytes or finite floats, here int64"),
+        ({"inputs": np.full((40, 2), np.nan)}, "finite"),
+        ({"label": np.array([{}] * 40, dtype=object)}, "plain arrays"),
+        ({"label": np.array(["", *["a", "b"] * 19, "a"])}, "row 1 has ''"),
+        ({"who": np.array(["", *["a"] * 39])}, "is the owner of the row, and row 1 has ''"),
+        ({"split": np.array(["train"] * 39 + ["dev"])}, "row 40 'dev'"),
+    ],
+)
+def test_wrong_arrays_are_named(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
+    file = save(tmp_path, **arrays)
+    assert words in refusal(lambda: load_table(file, TableSchema(owner="who")))
+
+
+def write_images(folder: Path, count: int) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for name in ("cats", "dogs"):
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = RANDOM.integers(0, 256, (5, 4, 3), np.uint8)
+            image.fromarray(pixels).save(folder / name / f"{number}.png")
+
+
+@pytest.mark.usefixtures("torchvision")
+def test_a_folder_of_images(tmp_path: Path) -> None:
+    write_images(tmp_path / "pets", 20)
+    data = load_table(tmp_path / "pets")
+    assert (data.name, data.num_classes, data.input_shape) == ("pets", 2, (3, 5, 4))
+    assert (data.test_data, data.label_set) == ("unprotected", "unprotected")
+    before = {row.tobytes() for row in data.train.inputs.numpy()}
+    (tmp_path / "pets" / "cats" / "3.png").unlink()
+    after = {row.tobytes() for row in load_table(tmp_path / "pets").train.inputs.numpy()}
+    assert len(before ^ after) <= 1
+    declared = load_table(tmp_path / "pets", TableSchema(classes=("dogs", "cats")))
+    assert declared.label_set == "public"
+    assert "images in a folder are" in refusal(
+        lambda: load_table(tmp_path / "pets", TableSchema(owner="who"))
+    )
+
+
+@pytest.mark.usefixtures("torchvision")
+def test_folders_that_declare_a_split(tmp_path: Path) -> None:
+    write_images(tmp_path / "train", 3)
+    write_images(tmp_path / "test", 2)
+    data = load_table(tmp_path)
+    assert (len(data.train), len(data.test)) == (6, 4)
+    (tmp_path / "test" / "dogs" / "0.png").write_bytes(b"text")
+    assert "it is not an image" in refusal(lambda: load_table(tmp_path))
+    image = pytest.importorskip("PIL.Image")
+    image.fromarray(np.zeros((9, 9), np.uint8)).save(tmp_path / "test" / "dogs" / "0.png")
+    assert "one size, (5, 4), here (9, 9)" in refusal(lambda: load_table(tmp_path))
+    (tmp_path / "nothing").mkdir()
+    assert "for each class" in refusal(lambda: load_table(tmp_path / "nothing"))
