@@ -43,12 +43,17 @@ def data(settings: Settings, job: Job, found: RunAudit) -> dict[str, Any]:
         "guesses": guesses.made,
         "right": guesses.right,
         "error": shown.error,
-        f"{job.unit}s": found.clients,
+        f"{job.unit}s": _shown_size(job, found),
         "sampling": job.sampling.name,
         "sampling_rate": job.sampling.sampling_rate,
         "adjacency": job.adjacency,
         "noise_multiplier": found.noise_multiplier,
     }
+
+
+def _shown_size(job: Job, found: RunAudit) -> int:
+    """Return the number of clients that may be printed."""
+    return job.public.size if job.public.stated else found.clients
 
 
 def page(settings: Settings, job: Job, found: RunAudit) -> Page:
@@ -75,7 +80,8 @@ def page(settings: Settings, job: Job, found: RunAudit) -> Page:
         *mechanism.rows(plan),
         Row(
             "training",
-            f"{settings.method} on {job.dataset.name}, {found.clients:,} {job.unit}s, the canaries",
+            f"{settings.method} on {job.dataset.name}, {_shown_size(job, found):,} {job.unit}s, "
+            "the canaries",
         ),
     ]
     luck = _luck(found, max(shown.epsilon, found.gaussian_epsilon), shown.confidence)
