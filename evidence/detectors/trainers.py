@@ -145,7 +145,7 @@ def spoiled(fault: str) -> Generator[None]:
         yield
 
 
-def opacus(noise: float, fault: str, *, mode: str = "hooks") -> Shown:
+def opacus(noise: float, fault: str) -> Shown:
     """Opacus' engine with `attach_ledger`, everybody in every batch."""
     library: Any = import_module("opacus")
     plug_in: Any = import_module("dpacct.interop.opacus")
@@ -158,17 +158,14 @@ def opacus(noise: float, fault: str, *, mode: str = "hooks") -> Shown:
             data_loader=DataLoader(data, len(data)),
             noise_multiplier=noise,
             max_grad_norm=CLIP,
-            grad_sample_mode=mode,
         )
         private, optimizer, loader = made[0], made[1], made[-1]
-        loss = made[2] if mode == "ghost" else nn.CrossEntropyLoss()
+        loss = nn.CrossEntropyLoss()
         run = ledger.start_run(
             "audit", ROUNDS * Round(noise, Poisson(loader.sample_rate), "zero-out")
         )
-        loader = plug_in.attach_ledger(
-            loader, optimizer, run, criterion=loss if mode == "ghost" else None
-        )
-        _spoil(fault, private, optimizer)
+        loader = plug_in.attach_ledger(loader, optimizer, run)
+        _spoil(fault, optimizer)
         while run.held:
             for inputs, targets in loader:
                 optimizer.zero_grad()
@@ -184,12 +181,7 @@ def opacus(noise: float, fault: str, *, mode: str = "hooks") -> Shown:
     return timed(lambda: plug_in.audit_loop(training, data, canaries=CANARIES, delta=DELTA), plain)
 
 
-def ghost(noise: float, fault: str) -> Shown:
-    """The same with ghost clipping."""
-    return opacus(noise, fault, mode="ghost")
-
-
-def _spoil(fault: str, private: Any, optimizer: Any) -> None:  # noqa: C901 - one fault a case
+def _spoil(fault: str, optimizer: Any) -> None:  # noqa: C901 - one fault a case
     """Faults of a training with Opacus."""
     add, clip, pre_step = optimizer.add_noise, optimizer.clip_and_accumulate, optimizer.pre_step
 
@@ -222,8 +214,6 @@ def _spoil(fault: str, private: Any, optimizer: Any) -> None:  # noqa: C901 - on
             optimizer.clip_and_accumulate = summed
         case "noise taken off before the step":
             optimizer.pre_step = off_again
-        case "ghost clipping to 1.5 times the norm":
-            private.max_grad_norm = 1.5 * length
         case _:
             pass
 
@@ -248,9 +238,6 @@ TRAINERS: dict[str, tuple[Callable[[float, str], Shown], tuple[str, ...]]] = {
             "noise divided twice", "clip norm 1.5 times that of the noise",
             "gradients are not clipped", "noise taken off before the step",
         ),
-    ),
-    "Opacus, ghost clipping": (
-        ghost, ("noise divided twice", "ghost clipping to 1.5 times the norm"),
     ),
 }  # fmt: skip
 

@@ -524,8 +524,8 @@ def test_seeds_of_the_program_do_not_reach_batches_and_noise(ledger: Ledger) -> 
 
 
 def test_the_generator_of_a_step_is_standard_normal_and_secret() -> None:
-    from dpacct.fl.opacus.loader import _fresh_generator as fresh_generator
     from dpacct.fl.privacy.randomness import TWISTER
+    from dpacct.interop.opacus.loader import _fresh_generator as fresh_generator
 
     job = Job()
     drawn = [torch.randn(4096, generator=fresh_generator(job.optimizer)) for _ in range(2)]
@@ -709,7 +709,7 @@ def test_gradients_of_less_than_float32_are_refused_before_noise_is_drawn(
 
 def test_noise_of_less_than_float32_is_refused() -> None:
     job = Job()
-    precision = importlib.import_module("dpacct.fl.opacus.steps")
+    precision = importlib.import_module("dpacct.interop.opacus.steps")
     job.optimizer.secure_mode = True
     precision.check_precision(job.optimizer)
     torch.set_default_dtype(torch.bfloat16)

@@ -33,15 +33,13 @@ def training(
     noise: float = 1.0,
     spoil: Any = None,
     split: bool = False,
-    criterion: bool = True,
     subset: bool = False,
     workers: int = 0,
-    loss: Any = None,
     **settings: Any,
 ) -> Any:
     """A loop as it is written for Opacus, perhaps with a fault."""
 
-    inner = torch.nn.CrossEntropyLoss() if loss is None else loss
+    inner = torch.nn.CrossEntropyLoss()
 
     def train(data: Any, ledger: Ledger) -> None:
         model = torch.nn.Sequential(
@@ -64,13 +62,11 @@ def training(
             ),
         )
         private, optimizer, loader = made[0], made[1], made[-1]
-        ghost = mode == "ghost"
-        loss = made[2] if ghost else inner
+        loss = made[2] if mode == "ghost" else inner
         run = ledger.start_run(
             "audit", steps * Round(noise, Poisson(loader.sample_rate), "zero-out")
         )
-        given = {"criterion": loss} if ghost and criterion else {}
-        loader = plug_in.attach_ledger(loader, optimizer, run, **given)
+        loader = plug_in.attach_ledger(loader, optimizer, run)
         if spoil is not None:
             spoil(private, optimizer)
         while run.held:
@@ -104,9 +100,7 @@ def audited(canaries: int = 150, others: str = "silent", **options: Any) -> fl.R
     "options",
     [
         {},
-        {"mode": "ghost"},
         pytest.param({"mode": "hooks", "split": True, "others": "heard"}, marks=SLOW),
-        pytest.param({"mode": "ghost", "split": True, "others": "heard"}, marks=SLOW),
         pytest.param({"mode": "functorch", "loss_reduction": "mean"}, marks=SLOW),
         pytest.param({"clipping": "per_layer", "max_grad_norm": [0.3, 0.2, 0.5, 0.1]}, marks=SLOW),
     ],
@@ -119,9 +113,8 @@ def test_a_sound_training_passes(options: dict[str, Any]) -> None:
     assert found.shown.epsilon < found.charged.upper
 
 
-@pytest.mark.parametrize("mode", ["hooks", pytest.param("ghost", marks=SLOW)])
-def test_canaries_reach_what_is_released(mode: str) -> None:
-    found = audited(mode=mode, **FINE)
+def test_canaries_reach_what_is_released() -> None:
+    found = audited(**FINE)
     assert found.passed
     # Missed only by what lies nine standard deviations away.
     assert found.shown.noise_factor < 4
@@ -137,32 +130,6 @@ def half_the_noise(_: Any, optimizer: Any) -> None:
         optimizer.noise_multiplier = kept
 
     optimizer.add_noise = less
-
-
-def noise_of_participants(_: Any, optimizer: Any) -> None:
-    """Divided by the expected batch, multiplied by those who came: a share for each of them."""
-    add = optimizer.add_noise
-
-    def shares() -> None:
-        kept, came = optimizer.noise_multiplier, len(optimizer.grad_samples[0])
-        optimizer.noise_multiplier = kept * (came / 190) ** 0.5
-        add()
-        optimizer.noise_multiplier = kept
-
-    optimizer.add_noise = shares
-
-
-def divided_by_workers_twice(_: Any, optimizer: Any) -> None:
-    workers = 2
-    scale = optimizer.scale_grad
-
-    def divided() -> None:
-        for parameter in optimizer.params:
-            noise = parameter.grad - parameter.summed_grad.view_as(parameter)
-            parameter.grad = parameter.summed_grad.view_as(parameter) + noise / workers
-        scale()
-
-    optimizer.scale_grad = divided
 
 
 def noise_missing_in_a_layer(_: Any, optimizer: Any) -> None:
@@ -207,10 +174,6 @@ def noise_taken_off_again(_: Any, optimizer: Any) -> None:
     optimizer.pre_step = pre_step
 
 
-def wrong_norm(model: Any, _: Any) -> None:
-    model.max_grad_norm = 1.5 * 0.7
-
-
 # Everybody in every batch: what is told apart takes little accounting.
 FINE = {"noise": 0.5, "parts": 1}
 
@@ -219,14 +182,10 @@ FINE = {"noise": 0.5, "parts": 1}
     ("spoil", "fault", "options"),
     [
         (half_the_noise, "noise", {}),
-        pytest.param(half_the_noise, "noise", {"mode": "ghost"}, marks=SLOW),
-        pytest.param(noise_of_participants, "noise", {}, marks=SLOW),
-        pytest.param(divided_by_workers_twice, "noise", {}, marks=SLOW),
         (noise_taken_off_again, "noise", {}),
         (noise_missing_in_a_layer, "noise", {}),
         # More than a dozen standard deviations above what is called a fault.
         pytest.param(longer_clip, "contribution", FINE, marks=SLOW),
-        (wrong_norm, "contribution", {"mode": "ghost", **FINE}),
     ],
 )
 def test_a_fault_is_seen(spoil: Any, fault: str, options: dict[str, Any]) -> None:
@@ -270,7 +229,7 @@ def test_a_step_that_is_not_charged_is_a_fault() -> None:
         ({"canaries": 5000}, InvalidParameter, "canaries"),
         ({"others": "loud"}, InvalidParameter, "others"),
         ({"subset": True}, Unsupported, "saw no step"),
-        ({"mode": "ghost", "criterion": False}, Unsupported, "criterion=criterion"),
+        ({"mode": "ghost"}, Unsupported, 'grad_sample_mode="hooks"'),
     ],
 )
 def test_bad_audits_are_refused(options: Any, error: type[Exception], said: str) -> None:
@@ -317,79 +276,38 @@ class Stopped(BaseException):
     """As if somebody pressed a key."""
 
 
-class StoppingLoss(torch.nn.CrossEntropyLoss):
-    """A user's loss, which serves every training; at ``left`` 0 it stops."""
-
-    left = 3
-
-    def forward(self, inputs: Any, targets: Any) -> Any:
-        self.left -= 1
-        if not self.left:
-            raise Stopped
-        return super().forward(inputs, targets)
-
-
-def stop_at(name: str) -> Any:
-    """Stops the third step in a method of the optimizer."""
-
-    def spoil(_: Any, optimizer: Any) -> None:
-        whole, calls = getattr(optimizer, name), []
-
-        def stopping(*words: Any) -> Any:
-            calls.append(name)
-            if len(calls) == 3:
-                raise Stopped
-            return whole(*words)
-
-        setattr(optimizer, name, stopping)
-
-    return spoil
-
-
-@pytest.mark.parametrize("mode", ["hooks", "ghost"])
-@pytest.mark.parametrize("where", ["loss", "step", "add_noise", None])
-def test_nothing_is_left_in_what_is_the_users(mode: str, where: str | None) -> None:
-    """A loss and an optimizer that train on after an audit, however it ended."""
-    loss = StoppingLoss() if where == "loss" else torch.nn.CrossEntropyLoss()
+@pytest.mark.parametrize("where", ["step", "add_noise", None])
+def test_nothing_is_left_in_an_optimizer_of_the_user(where: str | None) -> None:
+    """It trains on after an audit, however that ended."""
     kept: list[Any] = []
 
-    def spoil(private: Any, optimizer: Any) -> None:
-        kept.extend([private, optimizer])
-        if where not in (None, "loss"):
-            stop_at(where)(private, optimizer)
+    def spoil(_: Any, optimizer: Any) -> None:
+        kept.append(optimizer)
+        if where is not None:
+            whole, calls = getattr(optimizer, where), []
 
-    train = training(mode=mode, loss=loss, spoil=spoil, steps=6)
+            def stopping(*words: Any) -> Any:
+                calls.append(where)
+                if len(calls) == 3:
+                    raise Stopped
+                return whole(*words)
+
+            setattr(optimizer, where, stopping)
+
+    train = training(spoil=spoil, steps=6)
     if where is None:
         plug_in.audit_loop(train, DATA, canaries=60)
     else:
         with pytest.raises(Stopped):
             plug_in.audit_loop(train, DATA, canaries=60)
-    _, optimizer = kept
-    torch.nn.Module.__call__(loss, torch.zeros(3, 2, requires_grad=True), torch.ones(3).long())
-    assert not loss._forward_hooks
-    original = optimizer.original_optimizer
+    (optimizer,) = kept
     for parameter in optimizer.params:
         parameter.grad = torch.ones_like(parameter)
     before = [parameter.detach().clone() for parameter in optimizer.params]
-    original.step()
+    optimizer.original_optimizer.step()
     for parameter, value in zip(optimizer.params, before, strict=True):
         assert torch.allclose(parameter, value - 0.1)
-    for name in ("pre_step", "zero_grad"):
-        assert "with_canaries" not in getattr(optimizer, name).__qualname__
-        assert "_between" not in getattr(optimizer, name).__qualname__
-
-
-def test_a_loss_of_an_audit_that_was_stopped_trains_the_next_model() -> None:
-    """Between a batch and its step canaries are due; who trains next has none."""
-    loss = torch.nn.CrossEntropyLoss()
-    with pytest.raises(Stopped):
-        audited(mode="ghost", loss=loss, spoil=stop_at("step"), canaries=60)
-    logits = torch.randn(7, 2, requires_grad=True)
-    targets = torch.zeros(7, dtype=torch.int64)
-    loss.reduction = "none"
-    assert torch.equal(
-        loss(logits, targets), torch.nn.functional.cross_entropy(logits, targets, reduction="none")
-    )
+    assert "with_canaries" not in optimizer.pre_step.__qualname__
 
 
 def test_a_step_that_is_not_seen_is_refused() -> None:
@@ -408,25 +326,6 @@ def test_a_step_that_is_not_seen_is_refused() -> None:
 
     with pytest.raises(Unsupported, match="15 steps were charged, and the audit saw 2"):
         audited(spoil=spoil)
-
-
-def test_a_criterion_of_another_training_is_refused() -> None:
-    kept: list[Any] = []
-
-    class First:
-        """Attached in the place of the second training's."""
-
-        @staticmethod
-        def attach(loader: Any, optimizer: Any, run: Any, **given: Any) -> Any:
-            kept.append(given["criterion"])
-            return plug_in_attach(loader, optimizer, run, criterion=kept[0])
-
-    plug_in_attach = plug_in.attach_ledger
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plug_in, "attach_ledger", First.attach)
-        assert audited(mode="ghost").rounds == 15
-        with pytest.raises(Unsupported, match="beside this optimizer"):
-            audited(mode="ghost")
 
 
 @pytest.mark.slow

@@ -32,14 +32,14 @@ from dpacct.rounds import Phase, Poisson, Round, Schedule
 _accountants = import_opacus("accountants")
 _engines = import_opacus("privacy_engine")
 
-from dpacct.fl.opacus.audit import audit_loop  # noqa: E402 - see above
-from dpacct.fl.opacus.loader import (  # noqa: E402 - likewise
+from dpacct.interop.opacus.audit import audit_loop  # noqa: E402 - see above
+from dpacct.interop.opacus.loader import (  # noqa: E402 - likewise
     LedgerLoader,
     attach_ledger,
     check_steps,
     refuse_adaptive,
 )
-from dpacct.fl.opacus.steps import (  # noqa: E402 - likewise
+from dpacct.interop.opacus.steps import (  # noqa: E402 - likewise
     Steps,
     check_accumulation,
     check_precision,

@@ -8,7 +8,11 @@ Rule 4: a batch without a step stays spent. Choosing among drawn batches would c
 sampled.
 Rule 5: batches of a private run come from the operating system's randomness, and its noise from a
 generator whose whole state comes from there, whatever seeds the program sets.
-Rule 6: under add-remove the rate, the number of batches and the divisor of a step come from a
+Rule 6: of several processes that train one model, rank 0 reserves a batch and tells all ranks
+before any of them draws its share, and commits before it gives its gradients to the common sum.
+Without it no rank has a sum with which its model could change. Every rank draws from its own
+examples, and all draw as often, empty batches included.
+Rule 7: under add-remove the rate, the number of batches and the divisor of a step come from a
 public size. Opacus makes them from the number of examples, so without one they reveal that number,
 and the neighboring relation is zero-out.
 
@@ -23,14 +27,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import distributed
 from torch.utils.data import DataLoader
 
 from dpacct import validate
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsupported
-from dpacct.fl.opacus.canaries import Audited
-from dpacct.fl.opacus.ranks import Ranks, Told
-from dpacct.fl.opacus.steps import Charge, Steps, check_precision
 from dpacct.fl.privacy.randomness import OperatingSystem, draw_cohort, secret_generator
+from dpacct.interop.opacus.audit import Audited
+from dpacct.interop.opacus.steps import Charge, Steps, check_precision
 from dpacct.ledger import Event, Run, Ticket
 from dpacct.packages import import_opacus
 from dpacct.rounds import Adjacency, Poisson, Round, Schedule
@@ -44,6 +48,13 @@ _KNOWN = (
     _optimizers.DPOptimizerFastGradientClipping,
     _optimizers.DistributedDPOptimizer,
 )
+
+
+class Uncharged:
+    """The reservation of a batch that this process does not charge: there is nothing to record."""
+
+    def commit(self) -> None:
+        """Do nothing."""
 
 
 class CheckedSampler(_samplers.UniformWithReplacementSampler):
@@ -68,7 +79,7 @@ class CheckedSampler(_samplers.UniformWithReplacementSampler):
     def draws(self) -> Iterator[tuple[Charge, list[int]]]:
         """Yield the batches of one pass, each with its reservation."""
         for rows in self.inner:
-            yield Told(), rows
+            yield Uncharged(), rows
 
 
 class _Batches:
@@ -95,31 +106,54 @@ class LedgerSampler(CheckedSampler):
     """Poisson batches, each reserved in a ledger before it is drawn.
 
     Args:
-        inner: the sampler of Opacus.
-        ranks: the processes that train.
-        event: the charge of one batch.
-        batches: the number of batches in a pass.
+        inner: the sampler of Opacus. steps: of the optimizer.
+        run: the run that is charged; None on every rank but 0. private: whether that run is.
+        together: whether several processes train one model.
+        event: the charge of one batch. batches: their number in a pass.
 
     Attributes:
         ended: why there are no more batches; None while there are.
     """
 
-    def __init__(self, inner: Any, steps: Steps, ranks: Ranks, event: Event, batches: int) -> None:
+    def __init__(
+        self,
+        inner: Any,
+        steps: Steps,
+        run: Run | None,
+        event: Event,
+        batches: int,
+        *,
+        private: bool,
+        together: bool,
+    ) -> None:
         super().__init__(inner, steps)
-        self.steps = batches
-        self.sample_rate = event.round.sampling_rate
+        self.steps, self.sample_rate = batches, event.round.sampling_rate
         self.ended: str | None = None
-        self._ranks, self._event = ranks, event
+        self._run, self._event, self._private, self._together = run, event, private, together
 
     def draws(self) -> Iterator[tuple[Charge, list[int]]]:
         """Yield the batches of one pass, until the budget or the plan ends."""
-        share = self._ranks.share(self.num_samples)
+        rank, size = _ranks(together=self._together)
+        own = range(rank, self.num_samples, size)
         for _ in range(self.steps):
-            ticket = None if self.ended else self._ranks.reserve(self._reserve)
-            if ticket is None:
+            charge = None if self.ended else self._reserve_together()
+            if charge is None:
                 self.ended = self.ended or "rank 0 has no more batches"
                 return
-            yield ticket, [share[index] for index in self._sample(len(share))]
+            yield charge, [own[index] for index in self._sample(len(own))]
+
+    def _reserve_together(self) -> Charge | None:
+        """Reserve a batch on rank 0, and tell all ranks whether there is one. Rule 6."""
+        ticket: Ticket | None = None
+        try:
+            if self._run is not None:
+                ticket = self._reserve(self._run)
+        finally:
+            # Also after an error: the other ranks end their loops then.
+            told: list[Any] = [ticket is not None]
+            if self._together:
+                distributed.broadcast_object_list(told, src=0)
+        return Uncharged() if self._run is None and told[0] else ticket
 
     def _reserve(self, run: Run) -> Ticket | None:
         if run.plan is not None and run.on_plan and not run.held:
@@ -134,8 +168,8 @@ class LedgerSampler(CheckedSampler):
         return ticket
 
     def _sample(self, examples: int) -> list[int]:
-        scheme = self._event.round.sampling
-        if self._ranks.private:
+        scheme: Any = self._event.round.sampling
+        if self._private:
             return draw_cohort(scheme, examples, OperatingSystem())
         # At most the rate, which the same comparison in float32 exceeds.
         coins = torch.rand(examples, generator=self.generator, dtype=torch.float64)
@@ -215,7 +249,6 @@ def attach_ledger(
     batch_size: int | None = None,
     adjacency: Adjacency | str | None = None,
     scheduled_clip: bool = False,
-    criterion: Any = None,
 ) -> LedgerLoader:
     """Charge each step of an optimizer on the batches of a loader to a run of a ledger.
 
@@ -231,7 +264,6 @@ def attach_ledger(
         adjacency: the neighboring relation, by example; default that of the plan, else add-remove
             with a public size and zero-out without.
         scheduled_clip: the clip norm changes by a schedule that does not depend on the data.
-        criterion: that `make_private` returned; an audit of ghost clipping needs it.
     Returns:
         The loader to train from, in place of the one given; `BatchMemoryManager` takes it too.
     Raises:
@@ -249,9 +281,9 @@ def attach_ledger(
     together = isinstance(optimizer, _optimizers.DistributedDPOptimizer)
     sampler = _check_loader(loader, together=together)
     plan = None if run is None else run.plan
-    rate, batches, divisor = sampler.sample_rate, len(sampler), optimizer.expected_batch_size
+    rate, batches, divisor = sampler.sample_rate, len(sampler), 0
     relation = Adjacency.ZERO_OUT
-    if public_size is not None:
+    if public_size is not None:  # Rule 7.
         stated = getattr(loader, "stated_batch_size", None) if batch_size is None else batch_size
         size = validate.count("public_size", public_size, "the public number of examples")
         divisor = validate.count("batch_size", stated, "the expected batch of a public size", size)
@@ -269,18 +301,17 @@ def attach_ledger(
         raise InvalidParameter("adjacency", "add-remove", rule, hint)
     round_ = Round(optimizer.noise_multiplier, Poisson(rate), relation)
     _check_plan(plan, round_)
-    ranks = Ranks.of(run, together, (round_.noise_multiplier, round_.sampling_rate))
-    if ranks.private:
+    private = _agree(run, round_, together=together)
+    if private:
         _check_secrecy(optimizer, sampler)
     watched = Steps.of(optimizer)
     if watched is not None:
         watched.detach()
-    lead = loader.num_workers * (loader.prefetch_factor or 0)
     steps = Steps(
         optimizer,
-        lead,
-        _fresh_generator if ranks.private and not optimizer.secure_mode else None,
-        private=ranks.private,
+        loader.num_workers * (loader.prefetch_factor or 0),
+        _fresh_generator if private and not optimizer.secure_mode else None,
+        private=private,
         seeded_batches=sampler.generator is not None,
         ledger=True,
         scheduled_clip=scheduled_clip,
@@ -288,12 +319,37 @@ def attach_ledger(
     details = {"clip_norm": float(optimizer.max_grad_norm), "by": "opacus"}
     if public_size is not None:
         details["public_size"] = public_size
-        optimizer.expected_batch_size = divisor / ranks.size
+        optimizer.expected_batch_size = divisor / _ranks(together=together)[1]
     event = Event(round_, details=details)
-    charged = LedgerSampler(sampler, steps, ranks, event, batches)
+    charged = LedgerSampler(sampler, steps, run, event, batches, private=private, together=together)
     if isinstance(loader.dataset, Audited):
-        loader.dataset.attach(optimizer, steps, run, event, criterion)
+        loader.dataset.attach(optimizer, steps, run, event)
     return LedgerLoader(loader, charged, run, event)
+
+
+def _ranks(*, together: bool) -> tuple[int, int]:
+    """Return the number of this process, and how many processes train one model."""
+    return (distributed.get_rank(), distributed.get_world_size()) if together else (0, 1)
+
+
+def _agree(run: Run | None, round_: Round, *, together: bool) -> bool:
+    """Have all ranks agree on a step, and return whether the run is private. Rule 6.
+
+    Raises:
+        InvalidParameter: rank 0 has no run, another rank has one, or their rounds differ.
+    """
+    if (run is None) is (_ranks(together=together)[0] == 0):
+        rule = "rank 0 charges the run of its ledger, and every other rank gives None"
+        raise InvalidParameter("run", run, rule)
+    private = run is not None and run.private
+    if together:
+        terms = round_.noise_multiplier, round_.sampling_rate
+        told: list[Any] = [(private, terms)]
+        distributed.broadcast_object_list(told, src=0)
+        private, agreed = told[0]
+        if agreed != terms:
+            raise InvalidParameter("round", terms, f"rank 0 has {agreed!r}")
+    return private
 
 
 def _fresh_generator(optimizer: Any) -> torch.Generator:
@@ -380,7 +436,7 @@ def _check_secrecy(optimizer: Any, sampler: Any) -> None:
     if optimizer.secure_mode:
         return
     if any(generator is not None for generator in given):
-        rule = "whoever knows the state of a generator that was given can compute what it draws"
+        rule = "anyone who knows the state of a given generator can compute what it draws"
         hint = "Give none, or start the run with private=False."
         raise InvalidParameter("generator", "given", rule, hint)
     if len({parameter.device for parameter in optimizer.params}) > 1:
