@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpacct import validate
+from dpacct.calibration.calibrate import calibrate
 from dpacct.fl.clients import ClientData
 from dpacct.fl.engine.snapshots import noise_of
 from dpacct.fl.federation import Federation
 from dpacct.fl.models import Model, build_model, cross_entropy
-from dpacct.rounds import Sampling, Uniform
+from dpacct.ledger.record.plans import Plan
+from dpacct.rounds import Phase, Round, Schedule, Uniform
 from dpacct_cli import waiting
 from dpacct_cli.attack.people import job_seed
 from dpacct_cli.attack.target import Target
@@ -42,18 +44,14 @@ class LikeTheRun:
         model = build_model(settings.values["model"], job.dataset, seed=job_seed(self.target))
         if self.target.rounds == 0:
             return model.to(job.device)
-        share = len(clients) / len(job.clients)
-        least = validate.NOISE_MULTIPLIER_RANGE[0]
+        shrunk = _shrunk(self._plan(), len(clients), len(clients) / len(job.clients))
         with Federation(
             model,
             cross_entropy,
             list(clients),
-            rounds=self.target.rounds,
+            schedule=shrunk,
             method=build_method(settings.method, settings.method_options),
             clip_norm=job.clip_norm,
-            sampling=_shrunk(job.sampling, len(clients)),
-            adjacency=job.adjacency,
-            noise_multiplier=max(least, share * self.noise_multiplier),
             delta=0.5,
             local=job.local,
             server_lr=job.server_lr,
@@ -65,12 +63,29 @@ class LikeTheRun:
             run.run()
         return model
 
+    def _plan(self) -> Schedule:
+        """Return the rounds that the checkpoint has seen."""
+        job, rounds = self.target.job, self.target.rounds
+        if job.schedule is None:
+            return rounds * Round(self.noise_multiplier, job.sampling, job.adjacency)
+        if job.budget is None:
+            return Plan(job.schedule).first(rounds)
+        target = job.budget
+        found = calibrate(schedule=job.schedule, epsilon=target.epsilon, delta=target.delta)
+        return Plan(found.schedule).first(rounds)
 
-def _shrunk(sampling: Sampling, clients: int) -> Sampling:
-    """The same rate of fewer clients."""
-    if isinstance(sampling, Uniform):
-        return Uniform(max(1, round(sampling.sampling_rate * clients)), clients)
-    return sampling
+
+def _shrunk(plan: Schedule, clients: int, share: float) -> Schedule:
+    """Return the same rounds for fewer clients, with so much less noise on the sum."""
+    phases: list[Phase] = []
+    for round_, count in plan:
+        sampling = round_.sampling
+        if isinstance(sampling, Uniform):
+            sampling = Uniform(max(1, round(sampling.sampling_rate * clients)), clients)
+        noise = max(validate.NOISE_MULTIPLIER_RANGE[0], share * round_.noise_multiplier)
+        # Shadow models are charged to nobody, so their adjacency is the one that always applies.
+        phases.append(Phase(Round(noise, sampling, "zero-out"), count))
+    return Schedule(phases)
 
 
 def noise_of_run(target: Target) -> float:

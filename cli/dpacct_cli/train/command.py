@@ -41,6 +41,7 @@ def train(
     model: own.Model = None,
     preset: own.Preset = None,
     config: own.Config = None,
+    schedule: options.ScheduleFile = None,
     rounds: options.Rounds = None,
     epochs: own.Epochs = None,
     q: options.Rate = None,
@@ -95,6 +96,7 @@ def train(
       dpacct train dp-fedavg --data cifar10 --partition dirichlet:0.1 --rounds 200
       dpacct train dp-fedavg --preset mnist-logistic --eps 7
       dpacct train dp-fedpgn --set rho=0.1 --set beta=0.5
+      dpacct train dp-fedavg --schedule plan.toml --eps 4
       dpacct train dp-fedavg --server adam --server-set lr=0.02
       dpacct train dp-fedavg --examples --batch 128 --epochs 20
       dpacct train dp-fedavg --config run.toml --json

@@ -23,7 +23,8 @@ from dpacct.fl.methods.server_optimizers import ServerOptimizer
 from dpacct.fl.models import Model, build_model
 from dpacct.fl.public import PublicSize
 from dpacct.ledger.terms import CLIENT, EXAMPLE, Terms
-from dpacct.rounds import MAX_CLIENTS, Sampling, Uniform
+from dpacct.rounds import MAX_CLIENTS, Sampling, Schedule, Uniform
+from dpacct.schedules.files import load_schedule
 from dpacct_cli.errors import conflict
 from dpacct_cli.mechanism_options import MechanismOptions, ReadDelta
 from dpacct_cli.options import number
@@ -39,6 +40,7 @@ class Job:
         dataset, clients, model, method, local: what is trained, and how.
         held_out: clients who take no part, drawn at random; None where everybody may.
         tested: the examples for testing, on the device.
+        schedule: the rounds, if they change; ``sampling`` is then that of the first one.
         sampling, adjacency: who takes part. public: the number of clients that may be printed.
         budget: or ``noise_multiplier`` is set, with ``delta``.
         clip_norm: None where the method bounds updates itself.
@@ -53,6 +55,7 @@ class Job:
     model: Model
     method: Method
     local: SGD | None
+    schedule: Schedule | None
     sampling: Sampling
     adjacency: str
     public: PublicSize
@@ -92,7 +95,8 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
     examples = settings.get("examples") is not None
     local = None if examples else _local(settings)
     device = choose_device(settings.get("device") or "auto")
-    if settings.get("epochs") is None:
+    schedule = _schedule(settings)
+    if schedule is None and settings.get("epochs") is None:
         validate.rounds(number(settings.get("rounds")))
     seed = _seed(settings, "seed")
     vectorize = _vectorize(settings, repeatable=seed is not None)
@@ -108,9 +112,11 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
         clients, held_out = _people(settings, dataset, public_seed, device)
     declared = _public_size(settings)
     typed = _mechanism(settings, declared or len(clients))
-    sampling = typed.read_sampling()
+    sampling = typed.read_sampling() if schedule is None else schedule.phases[0].round.sampling
     public = PublicSize.choose(declared, sampling, len(clients))
-    rounds, delta = typed.read_rounds(), _delta(settings, typed, terms)
+    rounds = typed.read_rounds() if schedule is None else schedule.rounds
+    delta = _delta(settings, typed, terms)
+    asked = typed.relation if schedule is None else schedule.adjacency
     eps, noise = settings.get("eps"), settings.get("noise")
     budget = None if eps is None else Budget(cast("float", number(eps)), delta.value)
     model = build_model(settings.values["model"], dataset, seed=public_seed)
@@ -123,8 +129,9 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
         model=model.to(device),
         method=method,
         local=local,
+        schedule=schedule,
         sampling=sampling,
-        adjacency=str(public.adjacency(sampling, typed.relation)),
+        adjacency=str(public.adjacency(sampling, asked)),
         public=public,
         budget=budget,
         noise_multiplier=None if noise is None else validate.noise_multiplier(number(noise)),
@@ -139,6 +146,19 @@ def build_job(settings: Settings, terms: Terms | None = None) -> Job:
         vectorize=vectorize,
         secure_noise=settings.get("secure_noise") is not None,
     )
+
+
+def _schedule(settings: Settings) -> Schedule | None:
+    """The schedule of ``--schedule``; a file without an adjacency has that of the run."""
+    file = settings.get("schedule")
+    if file is None:
+        return None
+    typed = settings.get("adjacency")
+    usual = "zero-out" if settings.get("public_size") is None else "add-remove"
+    found = load_schedule(file, adjacency=typed or usual)
+    if typed is None and all(isinstance(r.sampling, Uniform) for r in found.distinct()):
+        return load_schedule(file)
+    return found
 
 
 _OF_TABLES = {

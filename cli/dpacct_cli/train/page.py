@@ -6,7 +6,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpacct.rounds import Round
+from dpacct.ledger.record.plans import Plan
+from dpacct.rounds import Schedule
 from dpacct_cli import mechanism
 from dpacct_cli.render import Page, Row, down, noise, plain, seconds
 from dpacct_cli.train.files import RunFiles
@@ -29,6 +30,8 @@ def data(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> dic
     """The keys of --json."""
     spent = outcome.epsilon
     private = outcome.not_private_because is None
+    plan = played(outcome)
+    words = mechanism.keys(plan)
     return {
         "method": settings.method,
         "data": job.dataset.name,
@@ -41,11 +44,11 @@ def data(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> dic
             "target": None if job.budget is None else job.budget.epsilon,
         },
         "delta": spent.delta,
-        "noise_multiplier": outcome.noise_multiplier,
+        "noise_multiplier": words["noise_multiplier"],
         "clip_norm": outcome.clip_norm,
-        "sampling": job.sampling.name,
-        "sampling_rate": job.sampling.sampling_rate,
-        "adjacency": job.adjacency,
+        "sampling": words["sampling"],
+        "sampling_rate": words["sampling_rate"],
+        "adjacency": words["adjacency"],
         "public_size": job.public.size if job.public.stated else None,
         "test_accuracy": outcome.accuracy,
         "test_data": job.dataset.test_data,
@@ -63,7 +66,7 @@ def data(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> dic
         "model_file": str(files.model),
         "report": str(files.report),
         "checkpoint": str(files.checkpoint),
-    }
+    } | mechanism.phase_list(plan)
 
 
 def page(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> Page:
@@ -72,8 +75,10 @@ def page(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> Pag
         spent = mechanism.epsilon_row(outcome.epsilon, job.delta.origin)
     else:
         spent = Row("epsilon", "infinite", outcome.not_private_because)
-    plan = max(outcome.rounds, 1) * Round(outcome.noise_multiplier, job.sampling, job.adjacency)
-    z = noise(outcome.noise_multiplier)
+    plan = played(outcome)
+    only = mechanism.single_round(plan)
+    told = f"std of the noise on the sum / clip norm {plain(outcome.clip_norm)}"
+    noises = [] if only is None else [Row("noise multiplier", noise(only.noise_multiplier), told)]
     dealt = settings.get("partition")
     who = f"{'simulated ' if job.simulated else ''}clients ({dealt})" if dealt else "examples"
     said = "declared " if job.public.stated else ""
@@ -85,8 +90,7 @@ def page(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> Pag
         ),
         spent,
         *mechanism.rows(plan),
-        Row("noise multiplier", z, f"std of the noise on the sum / clip norm "
-            f"{plain(outcome.clip_norm)}"),
+        *noises,
         *([Row("method", settings.method)] if ":" in settings.method else []),
         *([] if job.server is None else [Row("server", repr(job.server))]),
         Row("training", f"{settings.values['model']} on {job.dataset.name}, {job.public.size:,} "
@@ -103,6 +107,11 @@ def page(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> Pag
     note = mechanism.delta_note(outcome.epsilon.delta, job.public.size)
     closing = f"dpacct ledger show {shlex.quote(str(files.ledger))} lists what was spent."
     return Page(rows, closing=closing, note=note, remarks=[SIMULATED] if job.simulated else [])
+
+
+def played(outcome: Outcome) -> Schedule:
+    """Return the rounds that ran (the first one if none did), for the words about them."""
+    return Plan(outcome.schedule).first(max(outcome.rounds, 1))
 
 
 def on_test_data(count: int, test_data: str) -> str:

@@ -27,6 +27,7 @@ from dpacct.fl.models import cross_entropy, save_parameters
 from dpacct.fl.report.callbacks import Callback, RunView
 from dpacct.fl.report.evaluation import evaluate
 from dpacct.fl.report.reports import Report
+from dpacct.rounds import Schedule
 from dpacct_cli.options import Style
 from dpacct_cli.output import write_new
 from dpacct_cli.train.files import RunFiles
@@ -41,6 +42,7 @@ class Outcome:
 
     Attributes:
         rounds: done, in all parts of the run.
+        schedule: the planned rounds, with their noise.
         epsilon: [achieved, proven] of what was released, with its delta.
         accuracy: on the test set, at the end.
         seconds: of this part of the run.
@@ -51,6 +53,7 @@ class Outcome:
     rounds: int
     planned: int
     epsilon: Spent
+    schedule: Schedule
     noise_multiplier: float
     clip_norm: float
     accuracy: float
@@ -113,10 +116,11 @@ def federation(job: Job, clients: Population, **recorded: Any) -> Federation:
         job.model,
         cross_entropy,
         clients,
-        rounds=job.rounds,
+        rounds=None if job.schedule else job.rounds,
+        schedule=job.schedule,
         method=job.method,
         clip_norm=job.clip_norm,
-        sampling=job.sampling,
+        sampling=None if job.schedule else job.sampling,
         adjacency=job.adjacency,
         public_size=job.public.size if job.public.stated else None,
         budget=job.budget,
@@ -174,6 +178,7 @@ def train(run: Federation, job: Job, files: RunFiles, style: Style, eval_every: 
         rounds=run.round,
         planned=run.rounds,
         epsilon=run.epsilon,
+        schedule=run.schedule,
         noise_multiplier=run.noise_multiplier,
         clip_norm=run.bound.clip_norm,
         accuracy=accuracy,

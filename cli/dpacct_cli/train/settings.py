@@ -33,6 +33,7 @@ KEYS = (
     "hold_out",
     "examples",
     "model",
+    "schedule",
     "rounds",
     "epochs",
     "q",
@@ -66,6 +67,7 @@ ALTERNATIVES = (
     ("q", "cohort"),
     ("local_epochs", "local_steps"),
     ("rounds", "epochs"),
+    *(("schedule", key) for key in ("rounds", "epochs", "q", "cohort", "sampling", "noise")),
 )
 FLAGS = ("secure_noise", "examples", "local_total_lr")
 # Where a run goes on may differ from where it began.
@@ -211,6 +213,9 @@ def merge(*layers: Values) -> dict[str, str]:
         for group in ALTERNATIVES:
             if any(key in layer for key in group):
                 merged = {key: value for key, value in merged.items() if key not in group}
+        if layer.get("schedule"):
+            # Its noise is played as it is, unless a budget is asked for in the same breath.
+            merged.pop("eps", None)
         if layer.get("sampling") == "full":
             merged = {key: value for key, value in merged.items() if key not in ("q", "cohort")}
         elif merged.get("sampling") == "full" and ("q" in layer or "cohort" in layer):

@@ -54,9 +54,12 @@ class _Content(NamedTuple):
     phases: list[dict[str, Any]]
 
 
-def load_schedule(path: str | os.PathLike[str]) -> Schedule:
-    """The schedule in a .toml, .csv or .json file.
+def load_schedule(path: str | os.PathLike[str], *, adjacency: str | None = None) -> Schedule:
+    """Return the schedule in a .toml, .csv or .json file.
 
+    Args:
+        path: of the file.
+        adjacency: of a file that names none; default that of each sampling scheme.
     Raises:
         InvalidParameter: the file is missing, cannot be parsed, or breaks a rule above; the
             message names the file, the phase (from 1) and the key.
@@ -83,7 +86,8 @@ def load_schedule(path: str | os.PathLike[str]) -> Schedule:
     phases: list[Phase] = []
     for number, entry in enumerate(content.phases, start=1):
         try:
-            phases.append(_phase(entry, content.adjacency))
+            relation = adjacency if content.adjacency is None else content.adjacency
+            phases.append(_phase(entry, relation))
             # Schedule checks this as well, but could not name the phase.
             Schedule([phases[0], phases[-1]])
         except InvalidParameter as error:

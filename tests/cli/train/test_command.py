@@ -90,6 +90,22 @@ def test_what_is_printed_is_what_was_charged(dpacct: Any) -> None:
         assert run.epsilon().upper == data["epsilon"]["upper"]
 
 
+def test_a_schedule_is_played_and_charged_as_it_stands_in_its_file(dpacct: Any) -> None:
+    Path("plan.csv").write_text("rounds,noise_multiplier,sampling_rate\n2,2,0.5\n1,1.5,0.25\n")
+    usual = "train dp-fedavg --clients 20 --local-epochs 1 --delta 1e-3 --schedule plan.csv"
+    plan = 2 * library.Round(2.0, library.Poisson(0.5)) + library.Round(1.5, library.Poisson(0.25))
+    data = dpacct(usual, "--json").json
+    assert (data["rounds"], data["noise_multiplier"], data["epsilon"]["target"]) == (3, None, None)
+    assert data["epsilon"]["upper"] == pytest.approx(library.epsilon(plan, delta=1e-3).upper)
+    assert [phase["noise_multiplier"] for phase in data["phases"]] == [2.0, 1.5]
+    with Ledger.open(data["ledger"], read_only=True) as ledger:
+        assert [(r.noise_multiplier, n) for r, n in ledger.runs[0].plan] == [(2.0, 2), (1.5, 1)]
+    scaled = dpacct(usual, "--eps 2 --json --new-ledger").json
+    assert 1.99 < scaled["epsilon"]["upper"] <= 2
+    assert "contradicts --rounds" in dpacct(usual, "--rounds 3").err
+    assert "public_size" in dpacct(usual, "--adjacency add-remove").err
+
+
 def test_files_hold_what_the_summary_says(dpacct: Any) -> None:
     data = dpacct(SMALL, "--eval-every 2 --json").json
     digits = load_digits()
