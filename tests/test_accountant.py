@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import dpacct
+from dpacct import claims, schedules
 from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter
@@ -18,7 +21,7 @@ from dpacct.renyi.accountant import RenyiAccountant
 from dpacct.renyi.conversion import improved_epsilon
 from dpacct.renyi.curve import rdp
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule, Uniform
-from dpacct.schedules.build import build_schedule, find_sampling
+from dpacct.schedules.build import NOT_GIVEN, build_schedule, find_sampling
 from tests.oracles import conversions, sampled_gaussian
 from tests.strategies import log_uniform, noise_multipliers, sampling_rates, uniform_schemes
 
@@ -214,7 +217,7 @@ def test_a_schedule_may_be_given_by_its_parts() -> None:
     assert whole == dpacct.epsilon(**parts, sampling=Poisson(0.1))
     assert whole == dpacct.epsilon(**parts, sampling_rate=0.1, adjacency="zero-out")
     one = dpacct.delta(Round(1.0), epsilon=1)
-    assert one == dpacct.delta(noise_multiplier=1.0, epsilon=1)
+    assert one == dpacct.delta(noise_multiplier=1.0, rounds=1, epsilon=1)
     assert one == dpacct.delta(noise_multiplier=1.0, rounds=1, sampling=Full(), epsilon=1.0)
 
 
@@ -270,9 +273,71 @@ def test_epsilon_is_a_finite_number(epsilon: object) -> None:
 
 
 def test_who_samples_is_found_from_a_rate_or_a_scheme() -> None:
-    assert find_sampling(None, None) == Full()
+    assert find_sampling(NOT_GIVEN, None) == Full()
     assert find_sampling(0.3, None) == Poisson(0.3)
-    assert find_sampling(None, Uniform(1, 3)) == Uniform(1, 3)
+    assert find_sampling(NOT_GIVEN, Uniform(1, 3)) == Uniform(1, 3)
+
+
+@pytest.mark.parametrize("cost", [dpacct.epsilon, dpacct.delta])
+def test_rounds_are_required(cost: Callable[..., dpacct.Interval]) -> None:
+    at = {"delta": 1e-5} if cost is dpacct.epsilon else {"epsilon": 1.0}
+    with pytest.raises(InvalidParameter, match="rounds is None; the number of rounds is needed"):
+        cost(noise_multiplier=1.0, sampling_rate=0.1, **at)
+    (one,) = dpacct.rdp(noise_multiplier=1.0, orders=[2])
+    assert one.lower <= 1.0 <= one.upper
+
+
+def test_a_rate_of_none_is_no_full_participation() -> None:
+    with pytest.raises(InvalidParameter, match="sampling_rate is None"):
+        dpacct.epsilon(noise_multiplier=1.0, rounds=3, sampling_rate=None, delta=1e-5)
+
+
+class _Scalar:
+    """An array without axes, as JAX makes them."""
+
+    shape = ()
+
+    def item(self) -> float:
+        return 0.1
+
+
+@pytest.mark.parametrize("rate", [np.array(0.1), np.float64(0.1), _Scalar()])
+def test_a_rate_may_be_an_array_without_axes(rate: object) -> None:
+    setting = {"noise_multiplier": 1.0, "rounds": 3, "delta": 1e-5}
+    assert dpacct.epsilon(sampling_rate=rate, **setting) == dpacct.epsilon(
+        sampling_rate=0.1, **setting
+    )
+
+
+ODD = (None, "x", [], {}, True, math.nan, 1j, object(), np.array([0.1, 0.2]), 10**400)
+PLAN = 3 * Round(1.0, Poisson(0.1))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda odd: dpacct.epsilon(PLAN, delta=odd),
+        lambda odd: dpacct.epsilon(PLAN, delta=1e-5, accountant=odd),
+        lambda odd: dpacct.epsilon(noise_multiplier=odd, rounds=3, delta=1e-5),
+        lambda odd: dpacct.delta(PLAN, epsilon=odd),
+        lambda odd: dpacct.rdp(PLAN, orders=odd),
+        lambda odd: dpacct.calibrate(epsilon=odd, delta=1e-5, rounds=3),
+        lambda odd: dpacct.calibrate(epsilon=1.0, delta=1e-5, rounds=3, solve=odd),
+        lambda odd: dpacct.Interval(odd, 2.0),
+        lambda odd: dpacct.Spent(1.0, odd, 1e-5),
+        lambda odd: dpacct.Schedule([odd]),
+        PLAN.scale_noise,
+        lambda odd: schedules.steps([odd]),
+        schedules.load_schedule,
+        lambda odd: schedules.dump_schedule(odd, "schedule.toml"),
+        lambda odd: claims.parse_claims(odd, "paper"),
+        claims.judge,
+    ],
+)
+def test_odd_values_are_refused_in_words(call: Callable[[object], object]) -> None:
+    for odd in ODD:
+        with pytest.raises(InvalidParameter):
+            call(odd)
 
 
 # Extremes.

@@ -10,7 +10,7 @@ from dpacct.errors import InvalidParameter
 from dpacct.renyi.accountant import RenyiAccountant
 from dpacct.renyi.closed_form import ClosedFormAccountant
 from dpacct.rounds import Adjacency, Round, Sampling, Schedule
-from dpacct.schedules.build import build_schedule
+from dpacct.schedules.build import NOT_GIVEN, build_schedule
 from dpacct.tight.accountant import TightAccountant, with_gap
 from dpacct.tight.gdp import GaussianAccountant
 
@@ -53,7 +53,7 @@ def find_accountant(name: str, gap: float | None = None) -> Accountant:
     Raises:
         InvalidParameter: there is none, or none that a gap means something to.
     """
-    if name not in ACCOUNTANTS:
+    if not isinstance(name, str) or name not in ACCOUNTANTS:
         rule = f"an accountant is one of {', '.join(ACCOUNTANTS)}"
         raise InvalidParameter("accountant", name, rule)
     if gap is None:
@@ -67,7 +67,7 @@ def epsilon(
     delta: float,
     noise_multiplier: float | None = None,
     rounds: int | None = None,
-    sampling_rate: float | None = None,
+    sampling_rate: float = NOT_GIVEN,
     sampling: Sampling | None = None,
     adjacency: Adjacency | str | None = None,
     accountant: str = DEFAULT_ACCOUNTANT,
@@ -114,7 +114,7 @@ def delta(
     epsilon: float,
     noise_multiplier: float | None = None,
     rounds: int | None = None,
-    sampling_rate: float | None = None,
+    sampling_rate: float = NOT_GIVEN,
     sampling: Sampling | None = None,
     adjacency: Adjacency | str | None = None,
     accountant: str = DEFAULT_ACCOUNTANT,

@@ -44,7 +44,9 @@ class Interval:
     upper: float
 
     def __post_init__(self) -> None:
-        if not self.lower <= self.upper:
+        object.__setattr__(self, "lower", validate.bound("lower", self.lower))
+        object.__setattr__(self, "upper", validate.bound("upper", self.upper))
+        if self.lower > self.upper:
             raise InvalidParameter(
                 "lower", self.lower, f"an interval has lower <= upper, and upper is {self.upper!r}"
             )
@@ -62,7 +64,8 @@ class Interval:
             NotConverged: the lower one lies above the upper one by more than rounding, so that
                 one of them is wrong.
         """
-        if not lower <= upper * (1 + 1e-9) + 1e-300:
+        lower, upper = validate.bound("lower", lower), validate.bound("upper", upper)
+        if lower > upper * (1 + 1e-9) + 1e-300:
             raise NotConverged(
                 f"bounds contradict each other: achieved {lower!r}, proven {upper!r}"
             )
@@ -99,7 +102,9 @@ class Spent:
     delta: float
 
     def __post_init__(self) -> None:
-        Interval(self.lower, self.upper)
+        ends = Interval(self.lower, self.upper)
+        object.__setattr__(self, "lower", ends.lower)
+        object.__setattr__(self, "upper", ends.upper)
         object.__setattr__(self, "delta", validate.delta(self.delta))
 
     @classmethod

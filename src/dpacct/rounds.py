@@ -208,7 +208,7 @@ class Schedule:
     def __init__(self, phases: Iterable[Phase] = ()) -> None:
         merged: list[Phase] = []
         total = 0
-        for phase in phases:
+        for phase in validate.several("phases", phases, "phases"):
             round_, rounds = _checked(phase)
             count = validate.rounds(rounds)
             total += count
@@ -248,6 +248,7 @@ class Schedule:
 
     def scale_noise(self, factor: float) -> Schedule:
         """The same schedule with every noise multiplier times ``factor``."""
+        factor = validate.above_zero("factor", factor, "a factor on the noise")
         return Schedule(
             Phase(Round(factor * round_.noise_multiplier, round_.sampling, round_.adjacency), count)
             for round_, count in self.phases

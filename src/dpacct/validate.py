@@ -10,9 +10,12 @@ delta and epsilon down, a sampling rate up.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable
 from numbers import Integral, Real
-from typing import cast
+from os import PathLike
+from pathlib import Path
+from typing import Any, cast
 
 from dpacct.errors import InvalidParameter
 
@@ -44,8 +47,15 @@ def _not_a_number(value: object) -> str:
     return f"it has to be a number, not {kind}"
 
 
+def _plain(value: object) -> object:
+    """The number that an array without axes holds (numpy, JAX, torch); other values as they are."""
+    held = cast("Any", value)
+    return held.item() if getattr(held, "shape", None) == () and hasattr(held, "item") else value
+
+
 def real(name: str, value: object, rule: str) -> float:
     """A finite real number as float: the largest one that is not above it."""
+    value = _plain(value)
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidParameter(name, value, f"{_not_a_number(value)}: {rule}")
     try:
@@ -62,6 +72,7 @@ def real(name: str, value: object, rule: str) -> float:
 def count(name: str, value: object, noun: str, maximum: int = MAX_ROUNDS) -> int:
     """A whole number of at least one."""
     rule = f"{noun} is a whole number from 1 to {maximum:.0e}"
+    value = _plain(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -93,7 +104,7 @@ def sampling_rate(value: object, name: str = "sampling_rate") -> float:
     """The sampling rate q."""
     rule = "a sampling rate lies in (0, 1]"
     number = real(name, value, rule)
-    if number < cast("float", value):  # More clients than asked for cost more, never less.
+    if number < cast("float", _plain(value)):  # More clients than asked for cost more, never less.
         number = math.nextafter(number, math.inf)
     if not 0.0 < number <= 1.0:
         hint = f"Did you mean {number / 100:g} ({number:g} %)?" if 1.0 < number <= 100.0 else ""
@@ -128,8 +139,9 @@ def target_epsilon(value: object) -> float:
 
 def several(name: str, values: object, noun: str) -> Iterable[object]:
     """What can be gone through one by one; what it holds is checked by the caller."""
-    if not isinstance(values, Iterable):
-        raise InvalidParameter(name, values, f"several {noun} are asked for, as a list")
+    given = cast("Any", values)
+    if not isinstance(given, Iterable) or getattr(values, "shape", None) == ():
+        raise InvalidParameter(name, given, f"several {noun} are asked for, as a list")
     return cast("Iterable[object]", values)
 
 
@@ -188,6 +200,22 @@ def above_zero(name: str, value: object, noun: str) -> float:
     if number <= 0:
         raise InvalidParameter(name, value, rule)
     return number
+
+
+def bound(name: str, value: object) -> float:
+    """Return an end of an interval: a number, or an infinity."""
+    value = _plain(value)
+    if isinstance(value, float) and math.isinf(value):
+        return value
+    return real(name, value, "a bound is a number")
+
+
+def file_path(name: str, value: object) -> Path:
+    """Return the path of a file."""
+    given = cast("Any", value)
+    if not isinstance(value, str | PathLike) or isinstance(os.fspath(given), bytes):
+        raise InvalidParameter(name, given, "a path is text or a pathlib.Path")
+    return Path(given)
 
 
 def unit_interval(name: str, value: object, noun: str) -> float:

@@ -17,7 +17,7 @@ from dpacct.calibration.solve import largest_number, largest_rate, noise_factor
 from dpacct.calibration.which_goal import find_goal, refuse_risk, reported_delta
 from dpacct.errors import InvalidParameter, NotConverged
 from dpacct.rounds import Adjacency, Poisson, Round, Sampling, Schedule, Uniform
-from dpacct.schedules.build import Setting, build_schedule, find_sampling
+from dpacct.schedules.build import NOT_GIVEN, Setting, build_schedule, find_sampling
 
 SOLVE_FOR = ("noise", "rounds", "sampling_rate", "epsilon", "delta")
 
@@ -29,7 +29,7 @@ def calibrate(
     schedule: Schedule | None = None,
     noise_multiplier: float | None = None,
     rounds: int | None = None,
-    sampling_rate: float | None = None,
+    sampling_rate: float = NOT_GIVEN,
     sampling: Sampling | None = None,
     adjacency: Adjacency | str | None = None,
     accountant: str = DEFAULT_ACCOUNTANT,
@@ -65,7 +65,7 @@ def calibrate(
         NotConverged: no value in range meets the target.
         Unsupported: the accountant knows no bound for such rounds.
     """
-    if solve not in SOLVE_FOR:
+    if not isinstance(solve, str) or solve not in SOLVE_FOR:
         raise InvalidParameter("solve", solve, f"solve is one of {', '.join(SOLVE_FOR)}")
     chosen = find_accountant(accountant, gap)
     unknown = "noise_multiplier" if solve == "noise" else solve
@@ -76,7 +76,7 @@ def calibrate(
         "epsilon": epsilon,
         "delta": delta,
     }
-    if given[unknown] is not None:
+    if given[unknown] is not None and given[unknown] is not NOT_GIVEN:
         hint = "Drop it, or solve for something else."
         raise InvalidParameter(unknown, given[unknown], "it is what is solved for", hint)
     parts: Setting = {

@@ -16,7 +16,6 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 from dpacct import validate
@@ -68,7 +67,7 @@ def load_claims(path: str | os.PathLike[str]) -> Claims:
         InvalidParameter: the file cannot be read, is no TOML, lacks something, or says something
             impossible; the message names the file and the line.
     """
-    file = Path(path)
+    file = validate.file_path("path", path)
     try:
         text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -81,6 +80,8 @@ def load_claims(path: str | os.PathLike[str]) -> Claims:
 
 def parse_claims(text: str, name: str) -> Claims:
     """As `load_claims`, of a text that is called ``name``."""
+    if not isinstance(text, str):
+        raise InvalidParameter("text", text, "claims are read from text in TOML")
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:

@@ -20,7 +20,7 @@ from dpacct.calibration.calibrate import calibrate
 from dpacct.claims.claim import Claim, Reading, Role
 from dpacct.claims.leaks import Leak, find_leak
 from dpacct.claims.witness import witness
-from dpacct.errors import NotConverged, Unsupported
+from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct.rounds import Schedule
 
 QUICK = "pairs"
@@ -132,6 +132,8 @@ def judge(claim: Claim, *, quick: bool = False) -> Judgment:
         quick: only what decides, in milliseconds where fixed pairs do: brackets may be wide, and
             nothing is said about the noise that would do.
     """
+    if not isinstance(claim, Claim):
+        raise InvalidParameter("claim", claim, "a claim comes from `load_claims`")
     return Judgment(
         claim, tuple(_judged(claim, reading, quick=quick) for reading in claim.readings)
     )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpacct import validate
+from dpacct.errors import InvalidParameter
 from dpacct.numerics.rounding import UNIT, Array, Bounds, weighted_sum
 from dpacct.pairs.dominating import (
     Direction,
@@ -31,7 +32,7 @@ from dpacct.pairs.replacement import replacement_log_moment
 from dpacct.pairs.symmetrized import symmetrized_log_moment
 from dpacct.renyi.wang import wang_log_moment
 from dpacct.rounds import Adjacency, Round, Sampling, Schedule
-from dpacct.schedules.build import build_schedule
+from dpacct.schedules.build import NOT_GIVEN, build_schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +170,14 @@ def rdp(
     orders: Sequence[float],
     noise_multiplier: float | None = None,
     rounds: int | None = None,
-    sampling_rate: float | None = None,
+    sampling_rate: float = NOT_GIVEN,
     sampling: Sampling | None = None,
     adjacency: Adjacency | str | None = None,
 ) -> tuple[RenyiValue, ...]:
     """The Renyi divergence of a schedule at each of the given orders.
 
     Args:
-        schedule: any schedule, or its parts as in `build_schedule`.
+        schedule: any schedule, or its parts as in `build_schedule`; one round by default.
         orders: orders above 1 (up to 1e7).
     Returns:
         One `RenyiValue` per order.
@@ -185,6 +186,10 @@ def rdp(
     Source: Mironov 2017 (arXiv:1702.07476), proposition 1 for composition; module docstring.
     """
     checked = [validate.order(o) for o in validate.several("orders", orders, "Renyi orders")]
+    if not checked:
+        raise InvalidParameter("orders", orders, "at least one Renyi order is needed")
+    if schedule is None and rounds is None:
+        rounds = 1
     plan = build_schedule(
         schedule,
         noise_multiplier=noise_multiplier,

@@ -18,7 +18,7 @@ from dpacct.accountant import find_accountant
 from dpacct.budget import Interval
 from dpacct.risk.attacks import Attacks
 from dpacct.rounds import Adjacency, Round, Sampling, Schedule
-from dpacct.schedules.build import build_schedule
+from dpacct.schedules.build import NOT_GIVEN, build_schedule
 from dpacct.tight.accountant import TightAccountant
 
 RISK_ACCOUNTANT = TightAccountant().name
@@ -50,7 +50,7 @@ def tradeoff(
     fpr: Iterable[float] | None = None,
     noise_multiplier: float | None = None,
     rounds: int | None = None,
-    sampling_rate: float | None = None,
+    sampling_rate: float = NOT_GIVEN,
     sampling: Sampling | None = None,
     adjacency: Adjacency | str | None = None,
     accountant: str = RISK_ACCOUNTANT,

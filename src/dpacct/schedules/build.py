@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
+from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule
+
+
+class _NotGiven:
+    """The default of `sampling_rate`: None, which may come from a failed look-up, is refused."""
+
+    def __repr__(self) -> str:
+        return "<full participation>"
+
+
+NOT_GIVEN: Any = _NotGiven()
 
 
 class Setting(TypedDict, total=False):
@@ -13,20 +24,23 @@ class Setting(TypedDict, total=False):
 
     noise_multiplier: float | None
     rounds: int | None
-    sampling_rate: float | None
+    sampling_rate: float
     sampling: Sampling | None
     adjacency: Adjacency | str | None
 
 
 def find_sampling(sampling_rate: float | None, sampling: Sampling | None) -> Sampling:
-    """The sampling scheme meant by a rate (Poisson) or given as such; everybody if neither is.
+    """Return the scheme that a rate means (Poisson) or that is given; `Full` if neither is given.
 
     Raises:
-        InvalidParameter: both are given, or the rate is out of range.
+        InvalidParameter: both are given, or the rate is out of range or None.
     """
+    if sampling_rate is None:
+        rule = "a sampling rate lies in (0, 1]"
+        raise InvalidParameter("sampling_rate", None, rule, "Leave it out if all take part.")
     if sampling is None:
-        return Full() if sampling_rate is None else Poisson(sampling_rate)
-    if sampling_rate is not None:
+        return Full() if sampling_rate is NOT_GIVEN else Poisson(sampling_rate)
+    if sampling_rate is not NOT_GIVEN:
         rule = f"sampling is given too ({sampling!r}) and has its own rate"
         raise InvalidParameter("sampling_rate", sampling_rate, rule, "Drop one of them.")
     return sampling
@@ -51,7 +65,7 @@ def build_schedule(
     *,
     noise_multiplier: float | None = None,
     rounds: int | None = None,
-    sampling_rate: float | None = None,
+    sampling_rate: float = NOT_GIVEN,
     sampling: Sampling | None = None,
     adjacency: Adjacency | str | None = None,
 ) -> Schedule:
@@ -60,7 +74,7 @@ def build_schedule(
     Args:
         schedule: a schedule (or one round); then no other argument may be given.
         noise_multiplier: std of the noise on the sum / clip norm.
-        rounds: number of rounds, default 1.
+        rounds: number of rounds.
         sampling_rate: Poisson sampling at this rate.
         sampling: any sampling scheme, instead of a rate; default full participation.
         adjacency: default that of the sampling scheme.
@@ -76,12 +90,15 @@ def build_schedule(
     }
     if schedule is not None:
         for name, value in parts.items():
-            if value is not None:
+            if value is not None and value is not NOT_GIVEN:
                 rule = "a schedule is given too and says it already"
                 raise InvalidParameter(name, value, rule, "Drop one of them.")
         return as_schedule(schedule)
     if noise_multiplier is None:
         rule = "a noise multiplier is needed where no schedule is given"
         raise InvalidParameter("noise_multiplier", None, rule)
-    scheme = find_sampling(sampling_rate, sampling)
-    return (1 if rounds is None else rounds) * Round(noise_multiplier, scheme, adjacency)
+    round_ = Round(noise_multiplier, find_sampling(sampling_rate, sampling), adjacency)
+    if rounds is None:
+        rule = "the number of rounds is needed where no schedule is given"
+        raise InvalidParameter("rounds", None, rule)
+    return validate.rounds(rounds) * round_

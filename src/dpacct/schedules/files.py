@@ -22,8 +22,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.rounds import Full, Phase, Poisson, Round, Sampling, Schedule, Uniform
+from dpacct.schedules.build import as_schedule
 
 PHASE_KEYS: tuple[str, ...] = (
     "rounds",
@@ -64,7 +66,7 @@ def load_schedule(path: str | os.PathLike[str], *, adjacency: str | None = None)
         InvalidParameter: the file is missing, cannot be parsed, or breaks a rule above; the
             message names the file, the phase (from 1) and the key.
     """
-    file = Path(path)
+    file = validate.file_path("path", path)
     parse = _by_suffix(file, _PARSERS)
     try:
         text = file.read_text(encoding="utf-8-sig")
@@ -105,7 +107,8 @@ def dump_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
         InvalidParameter: unknown suffix, a schedule without rounds, or a file that cannot be
             written.
     """
-    file = Path(path)
+    file = validate.file_path("path", path)
+    schedule = as_schedule(schedule)
     render = _by_suffix(file, _RENDERERS)
     if not schedule.phases:
         raise _invalid(file, "a schedule file has at least one phase, and this schedule is empty")

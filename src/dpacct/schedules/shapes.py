@@ -7,6 +7,7 @@ noise changes in each round hold one phase per round, so they end at `MAX_PHASES
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
@@ -52,15 +53,12 @@ def steps(phases: Iterable[Step], adjacency: Adjacency | str | None = None) -> S
     """
     rule = "a step is (rounds, noise_multiplier) or (rounds, noise_multiplier, sampling)"
     built: list[Phase] = []
-    for step in phases:
-        if len(step) == 2:
-            rounds, noise_multiplier = step
-            sampling = None
-        elif len(step) == 3:
-            rounds, noise_multiplier, sampling = step
-        else:
-            raise InvalidParameter("phases", step, rule)
-        built.append(Phase(Round(noise_multiplier, sampling, adjacency), rounds))
+    for step in validate.several("phases", phases, "steps"):
+        parts: list[Any] = [*cast("list[Any]", step)] if isinstance(step, tuple | list) else []
+        if len(parts) not in {2, 3}:
+            raise InvalidParameter("phases", cast("object", step), rule)
+        sampling = parts[2] if len(parts) == 3 else None
+        built.append(Phase(Round(parts[1], sampling, adjacency), parts[0]))
     return Schedule(built)
 
 
