@@ -13,10 +13,8 @@ if find_spec("torch") is None:
 ask_for_reproducible_products()
 
 from dpacct.fl.auditing.audit import audit
-from dpacct.fl.auditing.loops import audit_loop
 from dpacct.fl.auditing.rounds import RoundAudit, audit_round
-from dpacct.fl.auditing.runs import audit_run
-from dpacct.fl.auditing.servers import audit_server
+from dpacct.fl.auditing.runs import audit_loop, audit_run, audit_server
 from dpacct.fl.auditing.verdict import RunAudit
 from dpacct.fl.clients import Canary, ClientData, Population
 from dpacct.fl.engine.open_round import OpenRound

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from dpacct import Full, Poisson, fl
-from dpacct.fl.auditing.canaries import Canaries
-from dpacct.fl.auditing.populations import with_canaries
+from dpacct.fl.auditing.canaries import Canaries, with_canaries
 from dpacct.fl.auditing.runs import audit_run
 from dpacct.fl.trainers.lots import plant_examples
 from tests.fl.auditing.test_runs import Longer, Quieter

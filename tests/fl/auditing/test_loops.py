@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from dpacct import Full, Poisson, Uniform, fl
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.auditing.loops import audit_loop
+from dpacct.fl.auditing.runs import audit_loop
 from dpacct.rounds import Round
 
 CLIENTS, ROUNDS = 6, 12

@@ -10,8 +10,7 @@ from torch import nn
 
 from dpacct import Budget, Full, Poisson, Round, Uniform, epsilon, fl
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.auditing.canaries import Canaries, Directions
-from dpacct.fl.auditing.populations import with_canaries
+from dpacct.fl.auditing.canaries import Canaries, Directions, with_canaries
 from dpacct.fl.auditing.runs import audit_run
 from dpacct.fl.auditing.verdict import least_canaries
 from tests.fl.problems import cross_entropy, make_clients

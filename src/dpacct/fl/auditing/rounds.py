@@ -20,12 +20,9 @@ from dpacct.empirical.confidence import Estimate
 from dpacct.empirical.many_runs import separate
 from dpacct.empirical.promises import Promise
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.auditing.canaries import Canaries
-from dpacct.fl.auditing.populations import with_canaries
-from dpacct.fl.auditing.releases import expected, refuse_ledger
-from dpacct.fl.auditing.runs import watched
+from dpacct.fl.auditing.canaries import Canaries, projections, with_canaries
+from dpacct.fl.auditing.runs import contributions, refuse_ledger, watched
 from dpacct.fl.auditing.verdict import MOST, checked_terms, epsilon_as_seen
-from dpacct.fl.auditing.watching import projections
 from dpacct.fl.clients import Population
 from dpacct.fl.engine.loop import RoundLoop
 from dpacct.fl.federation import Federation
@@ -149,7 +146,7 @@ def _repeated(player: RoundLoop, canary: Canaries, runs: int) -> tuple[Array, Ar
     replaced = engine.plan.adjacency is Adjacency.REPLACE_ONE
     canary.aim(engine.layout.size, state.bound.clip_norm, replaced=replaced)
     player.prepare(1)
-    aimed, event = expected(engine, state, canary)
+    aimed, event = contributions(engine, state, canary)
 
     def shown(*, inside: bool) -> float:
         canary.coins.fill_(inside)

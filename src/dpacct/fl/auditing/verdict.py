@@ -1,33 +1,36 @@
-"""What an audit is asked for, and what it says in the end, whoever trains.
+"""The settings of an audit by canaries, and its result, for every kind of training.
 
-A trainer gives its canaries a direction (`Canaries.aim`), lets them take part as all others do, and
-shows each release (`Watch.see`); what follows from that is here.
+A trainer aims its canaries (`Canaries.aim`), lets them take part like all other clients, and shows
+each release (`Watch.see`). `conclude` makes a `RunAudit` of that.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import sys
+import tempfile
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
 from dpacct import validate
 from dpacct.accountant import find_accountant
-from dpacct.budget import Spent
+from dpacct.budget import Budget, Spent
 from dpacct.empirical.one_run import Shown, best_number, judge
 from dpacct.empirical.promises import Promise
 from dpacct.errors import InvalidParameter
-from dpacct.fl.auditing.canaries import Canaries
-from dpacct.fl.auditing.watching import Watch, updates_noise
+from dpacct.fl.auditing.canaries import Canaries, Watch, updates_noise
 from dpacct.fl.privacy.findings import AuditFailed
-from dpacct.ledger import Event
+from dpacct.ledger import Event, Ledger
 from dpacct.rounds import Phase, Round, Schedule
 
 # Of canaries, and of repetitions of a round.
 MOST = 1_000_000
 OTHERS = ("silent", "heard")
-# So many canaries are expected where chance leaves out all of them one time in 1e13.
+# If so many canaries are expected, chance leaves out all of them one time in 1e13.
 SURELY = 30.0
 _NAMES = {
     "guesses": "more canaries were recognized than the charged budget allows",
@@ -44,7 +47,7 @@ class RunAudit:
         charged: the epsilon that the rounds which ran are charged, at their delta.
         shown: what canaries prove, beside what was promised.
         gaussian_epsilon: the run exceeds it, if its noise is Gaussian and its sampling as charged;
-            that of the updates alone, where a count of clipped clients is released beside them.
+            that of the updates alone, if a count of clipped clients is released beside them.
         rounds: how many ran. clients: besides the canaries.
         noise_multiplier: of the first round, as charged.
     """
@@ -78,7 +81,7 @@ class RunAudit:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What an audit is asked for, checked; see `audit_run`."""
+    """The checked settings of an audit; see `audit_run`."""
 
     canaries: int
     silent: bool
@@ -95,7 +98,7 @@ class Wanted:
         confidence: float,
         generator: torch.Generator | None = None,
     ) -> Wanted:
-        """As asked.
+        """Check them.
 
         Raises:
             InvalidParameter: a value out of range, or too few canaries for the error.
@@ -109,12 +112,12 @@ class Wanted:
         return cls(number, silent, wrong, sure, generator)
 
     def plant(self) -> Canaries:
-        """The canaries, with their coins."""
+        """Return the canaries, with their coins."""
         return Canaries(self.canaries, self.generator)
 
 
 def checked_terms(others: str, error: float, confidence: float) -> tuple[bool, float, float]:
-    """Whether the others are silent, the error, and the confidence of an audit; see `audit_run`.
+    """Return whether the others are silent, the error, and the confidence; see `audit_run`.
 
     Raises:
         InvalidParameter: a value out of range.
@@ -128,21 +131,39 @@ def checked_terms(others: str, error: float, confidence: float) -> tuple[bool, f
     return others == "silent", wrong, sure
 
 
+def least_canaries(error: float) -> int:
+    """Return how many coins an observer who knows all of them must guess to refute a claim.
+
+    Args:
+        error: probability that chance alone does as well.
+    """
+    return math.ceil(-math.log2(error / 3)) + 1
+
+
 def check_functions(**given: object) -> None:
-    """Arguments by name that are called.
+    """Check arguments by name that are called.
 
     Raises:
-        InvalidParameter: one is no function.
+        InvalidParameter: one is not a function.
     """
     for name, value in given.items():
         if not callable(value):
             raise InvalidParameter(name, type(value).__name__, "it is a function")
 
 
+@contextmanager
+def passing_ledger(delta: float) -> Generator[Ledger]:
+    """A ledger that refuses nothing and is deleted afterward: what is charged is audited."""
+    with tempfile.TemporaryDirectory(prefix="dpacct-") as folder:
+        path, budget = Path(folder) / "passing.ledger", Budget(sys.float_info.max, delta)
+        with Ledger.open(path, budget, passing=True) as ledger:
+            yield ledger
+
+
 def conclude(
     watch: Watch, charged: Spent, accountant: str, wanted: Wanted, clients: int
 ) -> RunAudit:
-    """What a run showed, beside what it was charged.
+    """Return what a run showed, beside what it was charged.
 
     Args:
         watch: saw its releases, one at least.
@@ -152,21 +173,12 @@ def conclude(
     promise = Promise.of(_composed(event.charged for event in events), accountant)
     made = best_number(seen, charged.delta, 1 - wanted.confidence)
     shown = judge(seen, promise, made, charged.delta, wanted.error, wanted.confidence)
-    # The spread is that of the updates' noise; at that of a count of clipped clients, released
-    # beside them, nobody looked.
+    # The spread is that of the updates' noise. The noise on a count of clipped clients, which may
+    # be released beside them, was not looked at.
     noises = [shown.noise_factor * updates_noise(event) for event in events]
     gaussian = epsilon_as_seen(events, noises, charged.delta, accountant)
     noise = events[0].charged.noise_multiplier
     return RunAudit(charged, shown, gaussian, len(events), clients, noise)
-
-
-def least_canaries(error: float) -> int:
-    """How many coins somebody who knows them all must have guessed, for a claim to be refuted.
-
-    Args:
-        error: probability that chance alone does as well.
-    """
-    return math.ceil(-math.log2(error / 3)) + 1
 
 
 def _composed(rounds: Iterable[Round]) -> Schedule:
@@ -176,7 +188,7 @@ def _composed(rounds: Iterable[Round]) -> Schedule:
 def epsilon_as_seen(
     events: Sequence[Event], noises: Sequence[float], delta: float, accountant: str
 ) -> float:
-    """What rounds of at most these noise multipliers exceed, 0 if there may be any noise.
+    """Return an epsilon that rounds of at most these noise multipliers exceed; 0 if any may be.
 
     Args:
         events: as which they were charged; all but their noise is taken from them.

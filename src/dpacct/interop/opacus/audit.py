@@ -18,10 +18,15 @@ from torch.utils.data import Dataset, IterableDataset
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.auditing.canaries import Canaries
-from dpacct.fl.auditing.passing import passing_ledger
-from dpacct.fl.auditing.verdict import SURELY, RunAudit, Wanted, check_functions, conclude
-from dpacct.fl.auditing.watching import Aimed, Watch
+from dpacct.fl.auditing.canaries import Aimed, Canaries, Watch
+from dpacct.fl.auditing.verdict import (
+    SURELY,
+    RunAudit,
+    Wanted,
+    check_functions,
+    conclude,
+    passing_ledger,
+)
 from dpacct.fl.privacy.findings import AuditFailed
 from dpacct.fl.tensors import norm, split
 from dpacct.interop.opacus.steps import Steps
