@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import dpacct
 from dpacct import Budget, fl
 from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
-from dpacct.fl.privacy.noise_checks import wrong_mean, wrong_shape, wrong_std
+from dpacct.fl.privacy.findings import wrong_mean, wrong_shape, wrong_std
 from dpacct.ledger import Ledger
 from dpacct.rounds import Full, Poisson, Uniform
 

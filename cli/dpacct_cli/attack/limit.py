@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.errors import InvalidParameter
 from dpacct.fl.engine.snapshots import saved_in
+from dpacct.fl.privacy.account import check_run
 from dpacct.fl.privacy.randomness import SEEDED
-from dpacct.fl.privacy.resuming import check_run
 from dpacct.ledger import Ledger, Run
 from dpacct.risk.area import Accusations, accusations
 from dpacct.risk.attacks import Attacks

@@ -43,13 +43,11 @@ from dpacct.fl.methods import (
 )
 from dpacct.fl.methods.protocol import Context, Method
 from dpacct.fl.methods.server_optimizers import Adam, Momentum, ServerOptimizer
-from dpacct.fl.privacy.adaptive_clip import AdaptiveClip
-from dpacct.fl.privacy.bounds import Bound, Clip, PerLayerClip, SmoothedNormalization
+from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, PerLayerClip, SmoothedNormalization
 from dpacct.fl.privacy.findings import Audit, AuditFailed, Finding
 from dpacct.fl.privacy.markers import Bounded, Noised
 from dpacct.fl.privacy.masks import Dense, Mask, PublicTopK, RandomK
-from dpacct.fl.privacy.noise import GaussianNoise, Noise, NoiseShares
-from dpacct.fl.privacy.secure_noise import SecureGaussianNoise
+from dpacct.fl.privacy.noise import GaussianNoise, Noise, NoiseShares, SecureGaussianNoise
 from dpacct.fl.privatize import AggregationPlan, privatize
 from dpacct.fl.report.callbacks import Callback, CSVWriter, JSONLinesWriter, RunView
 from dpacct.fl.report.evaluation import Evaluation, evaluate

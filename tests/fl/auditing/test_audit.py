@@ -10,8 +10,8 @@ import torch
 from dpacct import fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.methods.protocol import Method
+from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.privacy.bounds import clip_rows
-from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.norms import row_norms
 from dpacct.fl.trainers.vectorized import VectorizedTrainer
 from dpacct.rounds import Poisson, Uniform
@@ -355,7 +355,7 @@ def test_half_precision_is_caught():
 
 
 def test_a_margin_above_one_is_caught(monkeypatch):
-    monkeypatch.setattr("dpacct.fl.privacy.bound_checks.MARGIN", 1.03)
+    monkeypatch.setattr("dpacct.fl.privacy.findings.MARGIN", 1.03)
     assert faults() == {"bound"}
 
 

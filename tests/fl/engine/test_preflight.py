@@ -11,7 +11,7 @@ from dpacct import fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.privacy.charge import NoisePlan
+from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.public import PublicSize
 from dpacct.fl.trainers.vectorized import VectorizedTrainer
 from dpacct.rounds import Poisson, Uniform

@@ -15,7 +15,7 @@ from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.layout import Layout, trainable
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.privacy.charge import NoisePlan
+from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.privacy.noise import Noise
 from dpacct.fl.privacy.randomness import Seeded
 from dpacct.fl.public import PublicSize

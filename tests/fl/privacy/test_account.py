@@ -16,7 +16,7 @@ EVENT = Event(Round(2.0, Poisson(0.1)))
 @pytest.fixture
 def account(tmp_path):
     made = Account(tmp_path / "run.ledger", Budget(8, 1e-5), private=True)
-    made.start("run", EVENT, 5, {})
+    made.start("run", EVENT, 5 * EVENT.charged, {})
     yield made
     made.close()
 

@@ -13,7 +13,7 @@ import dpacct
 from dpacct import Budget, fl
 from dpacct.errors import InvalidParameter
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.privacy.charge import NoisePlan
+from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.public import PublicSize
 from dpacct.ledger import Ledger
 from dpacct.rounds import Adjacency, Full, Poisson, Uniform

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from dpacct import risk
 from dpacct.empirical.confidence import clopper_pearson
-from dpacct.fl.privacy.noise import GaussianNoise, Noise
+from dpacct.fl.privacy.noise import GaussianNoise, Noise, SecureGaussianNoise
 from dpacct.fl.privacy.randomness import Seeded
-from dpacct.fl.privacy.secure_noise import SecureGaussianNoise
 from dpacct.rounds import Full, Round
 
 SIZE, STD, TRIALS = 2**14, 8.0, 200

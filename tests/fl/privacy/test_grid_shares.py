@@ -13,9 +13,15 @@ from scipy.special import ndtr
 
 from dpacct import fl
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.privacy.grid_shares import LEAST_SIGMA, MAX_SHARES, share_sigma, with_share
+from dpacct.fl.privacy.noise import (
+    LEAST_SIGMA,
+    MAX_SHARES,
+    SecureGaussianNoise,
+    grid_exponent,
+    share_sigma,
+    with_share,
+)
 from dpacct.fl.privacy.randomness import OperatingSystem, Seeded
-from dpacct.fl.privacy.secure_noise import SecureGaussianNoise, grid_exponent
 from tests.fl.problems import flat, linear
 
 LIMITS = [(0, 21, 0.5)]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from dpacct import fl
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.privacy.noise import GaussianNoise
-from dpacct.fl.privacy.noise_checks import repeated, wrong_mean, wrong_shape, wrong_std
+from dpacct.fl.privacy.findings import repeated, wrong_mean, wrong_shape, wrong_std
+from dpacct.fl.privacy.noise import GaussianNoise, SecureGaussianNoise, grid_exponent
 from dpacct.fl.privacy.randomness import (
     OperatingSystem,
     Seeded,
@@ -22,7 +22,6 @@ from dpacct.fl.privacy.randomness import (
     draw_cohort,
     normals,
 )
-from dpacct.fl.privacy.secure_noise import SecureGaussianNoise, grid_exponent
 from dpacct.fl.public import PublicSize
 from dpacct.rounds import Adjacency, Full, Poisson, Uniform
 from tests.fl.problems import federation, flat, linear, make_clients

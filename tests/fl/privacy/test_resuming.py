@@ -21,7 +21,7 @@ from dpacct import Budget, fl
 from dpacct.errors import DpacctError, InvalidParameter, LedgerError
 from dpacct.fl.engine.checkpoint import read_checkpoint, write_checkpoint
 from dpacct.fl.engine.rounds import Rounds
-from dpacct.fl.privacy.resuming import relabeled
+from dpacct.fl.privacy.account import relabeled
 from dpacct.ledger import Ledger
 from tests.fl.problems import federation, flat, linear, make_clients
 

@@ -16,10 +16,10 @@ from dpacct.errors import InvalidParameter
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.layout import Layout
+from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.privacy.bounds import check_limits, clip_rows
-from dpacct.fl.privacy.charge import NoisePlan
+from dpacct.fl.privacy.noise import grid_exponent
 from dpacct.fl.privacy.randomness import Seeded
-from dpacct.fl.privacy.secure_noise import grid_exponent
 from dpacct.fl.privacy.sums import add_rows, contribute
 from dpacct.fl.public import PublicSize
 from dpacct.rounds import Adjacency, Full, Poisson, Uniform

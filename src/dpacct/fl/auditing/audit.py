@@ -19,10 +19,9 @@ from dpacct.fl.engine.checks import choose_bound, choose_sampling
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.dp_fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.privacy.bound_checks import check_charge
+from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.privacy.bounds import Bound
-from dpacct.fl.privacy.charge import NoisePlan
-from dpacct.fl.privacy.findings import Audit
+from dpacct.fl.privacy.findings import Audit, check_charge
 from dpacct.fl.privacy.noise import GaussianNoise, Noise
 from dpacct.fl.public import PublicSize
 from dpacct.fl.surroundings import undisturbed

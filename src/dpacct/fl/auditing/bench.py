@@ -17,19 +17,18 @@ from dpacct.fl.engine.states import Collected, Released, TrainingState
 from dpacct.fl.layout import Layout, trainable
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.privacy.adaptive_clip import AdaptiveClip
-from dpacct.fl.privacy.bound_checks import check_bound
-from dpacct.fl.privacy.bounds import Bound
-from dpacct.fl.privacy.charge import NoisePlan
-from dpacct.fl.privacy.findings import Finding
-from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std
-from dpacct.fl.privacy.noise_checks import (
+from dpacct.fl.privacy.account import NoisePlan
+from dpacct.fl.privacy.bounds import AdaptiveClip, Bound
+from dpacct.fl.privacy.findings import (
+    Finding,
+    check_bound,
     repeated,
     wrong_mean,
     wrong_scale,
     wrong_shape,
     wrong_std,
 )
+from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std
 from dpacct.fl.privacy.randomness import Seeded
 from dpacct.fl.tensors import forked_generators, norm
 from dpacct.fl.trainers.chooser import ONE_BY_ONE, TrainerChooser

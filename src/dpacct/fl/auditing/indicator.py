@@ -13,11 +13,9 @@ import numpy as np
 
 from dpacct.fl.auditing.bench import Bench, collect
 from dpacct.fl.clients import ClientData
-from dpacct.fl.privacy.adaptive_clip import INDICATOR_NORM, AdaptiveClip
-from dpacct.fl.privacy.bound_checks import check_joint_charge
-from dpacct.fl.privacy.findings import Finding
+from dpacct.fl.privacy.bounds import INDICATOR_NORM, AdaptiveClip
+from dpacct.fl.privacy.findings import Draws, Finding, check_joint_charge, wrong_mean, wrong_std
 from dpacct.fl.privacy.noise import GaussianNoise, drawn_std
-from dpacct.fl.privacy.noise_checks import Draws, wrong_mean, wrong_std
 from dpacct.fl.privacy.randomness import Seeded
 from dpacct.rounds import Adjacency
 

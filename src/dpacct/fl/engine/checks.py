@@ -12,8 +12,7 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.layout import Params
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.privacy.bounds import Bound, Clip
-from dpacct.fl.privacy.noise import GaussianNoise, Noise
-from dpacct.fl.privacy.secure_noise import SecureGaussianNoise
+from dpacct.fl.privacy.noise import GaussianNoise, Noise, SecureGaussianNoise
 from dpacct.ledger.record.charged import PAIRS, TIGHT
 from dpacct.ledger.terms import Terms
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule, Uniform

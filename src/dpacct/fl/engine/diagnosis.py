@@ -8,7 +8,7 @@ import torch
 
 from dpacct.fl.engine.states import Collected
 from dpacct.fl.privacy.bounds import Bound, SmoothedNormalization
-from dpacct.fl.privacy.secure_noise import grid_exponent
+from dpacct.fl.privacy.noise import grid_exponent
 from dpacct.fl.report.reports import Diagnostics
 from dpacct.fl.tensors import norm, numbers
 

@@ -34,8 +34,8 @@ from dpacct.fl.local.rates import RoundValues
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method, moves_plainly, overrides
 from dpacct.fl.methods.server_optimizers import ServerOptimizer, optimized, split
-from dpacct.fl.privacy.adaptive_clip import INDICATOR_NORM, AdaptiveClip
-from dpacct.fl.privacy.charge import NoisePlan
+from dpacct.fl.privacy.account import NoisePlan
+from dpacct.fl.privacy.bounds import INDICATOR_NORM, AdaptiveClip
 from dpacct.fl.privacy.markers import bounded, noised, scatter
 from dpacct.fl.privacy.noise import Noise, drawn_std
 from dpacct.fl.privacy.randomness import Randomness, draw_cohort, torch_seed

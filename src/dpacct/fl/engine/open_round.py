@@ -23,8 +23,7 @@ from dpacct.fl.engine.states import Collected, Contributions, Draw, Released, Tr
 from dpacct.fl.layout import State, copies
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.privacy.bounds import check_limits
-from dpacct.fl.privacy.grid_shares import SharesElsewhere
-from dpacct.fl.privacy.noise import drawn_std
+from dpacct.fl.privacy.noise import SharesElsewhere, drawn_std
 from dpacct.fl.report.reports import Report, Timing
 from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.trainers.tasks import Broadcast
@@ -170,7 +169,7 @@ class OpenRound:
 
         Args:
             clients: whose updates and shares it holds, all of them, each once.
-            total: of their rows by `dpacct.fl.privacy.grid_shares.with_share`, modulo 2^64,
+            total: of their rows by `dpacct.fl.privacy.noise.with_share`, modulo 2^64,
                 int64 [k].
         Raises:
             InvalidParameter: a client that is not in the round, or came before, or another shape.

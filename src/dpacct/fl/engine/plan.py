@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 from dpacct.errors import InvalidParameter
 from dpacct.fl.local.rates import RoundValues
+from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.privacy.bounds import Bound, Clip
-from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.ledger.record.plans import Plan
 from dpacct.rounds import Phase, Round, Schedule
 

@@ -16,10 +16,19 @@ import numpy as np
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.reproduction import reproduces
 from dpacct.fl.engine.states import Collected, TrainingState
-from dpacct.fl.privacy.bound_checks import check_bound, check_charge, check_joint_charge
-from dpacct.fl.privacy.findings import Audit, Finding
+from dpacct.fl.privacy.findings import (
+    Audit,
+    Draws,
+    Finding,
+    check_bound,
+    check_charge,
+    check_joint_charge,
+    repeated,
+    wrong_mean,
+    wrong_shape,
+    wrong_std,
+)
 from dpacct.fl.privacy.noise import drawn_std
-from dpacct.fl.privacy.noise_checks import Draws, repeated, wrong_mean, wrong_shape, wrong_std
 from dpacct.fl.privacy.randomness import Seeded
 from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.trainers.company import shows_company

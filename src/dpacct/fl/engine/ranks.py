@@ -26,7 +26,7 @@ from dpacct.fl.engine.plan import RunPlan
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.states import Collected, Draw, TrainingState
 from dpacct.fl.layout import State
-from dpacct.fl.privacy.charge import NoisePlan
+from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.report.reports import Report
 from dpacct.fl.trainers.ways import Way
 

@@ -14,8 +14,8 @@ from dpacct.errors import Unsupported
 from dpacct.fl.layout import Layout
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.methods.published import PublishedRound
+from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.privacy.bounds import Bound
-from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.noise import GaussianNoise, Noise
 from dpacct.fl.privacy.norms import MARGIN, row_norms
 from dpacct.fl.privacy.randomness import Randomness, normals

@@ -18,9 +18,8 @@ from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.layout import Layout, copies, trainable
 from dpacct.fl.local.rates import RoundValues, values_over
 from dpacct.fl.methods.dp_fedavg import DPFedAvg
-from dpacct.fl.privacy.account import Account
+from dpacct.fl.privacy.account import Account, NoisePlan
 from dpacct.fl.privacy.bounds import check_limits, clip_norm
-from dpacct.fl.privacy.charge import NoisePlan
 from dpacct.fl.privacy.randomness import SEEDED, randomness_for
 from dpacct.fl.public import PublicSize
 from dpacct.fl.settings import Settings, server_rate

@@ -12,9 +12,8 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.methods.protocol import overrides
-from dpacct.fl.privacy.adaptive_clip import AdaptiveClip
-from dpacct.fl.privacy.grid_shares import RehearsedShares, SharesElsewhere, share_sigma
-from dpacct.fl.privacy.noise import NoiseShares
+from dpacct.fl.privacy.bounds import AdaptiveClip
+from dpacct.fl.privacy.noise import NoiseShares, RehearsedShares, SharesElsewhere, share_sigma
 
 
 def elsewhere(noise: NoiseShares) -> SharesElsewhere:

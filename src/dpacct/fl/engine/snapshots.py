@@ -19,9 +19,8 @@ from dpacct.fl.engine.memories import fetched
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.engine.written_ways import plain_way, way_in
 from dpacct.fl.layout import Layout, State, trainable
-from dpacct.fl.privacy.adaptive_clip import AdaptiveClip
-from dpacct.fl.privacy.bounds import Bound
-from dpacct.fl.privacy.resuming import Saved, relabeled
+from dpacct.fl.privacy.account import Saved, relabeled
+from dpacct.fl.privacy.bounds import AdaptiveClip, Bound
 from dpacct.fl.trainers.ways import KeptWay
 from dpacct.ledger import Position
 

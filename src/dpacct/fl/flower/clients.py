@@ -36,9 +36,8 @@ from dpacct.fl.local.losses import LossFunction
 from dpacct.fl.methods.dp_fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.privacy.bounds import clip_norm as checked_norm
-from dpacct.fl.privacy.grid_shares import with_share
 from dpacct.fl.privacy.markers import scatter
-from dpacct.fl.privacy.noise import NoiseShares
+from dpacct.fl.privacy.noise import NoiseShares, with_share
 from dpacct.fl.privacy.randomness import OperatingSystem
 from dpacct.fl.privacy.sums import contribute
 

@@ -27,8 +27,8 @@ from dpacct.fl.flower import wire
 from dpacct.fl.flower.roster import Expected, Roster, exchange
 from dpacct.fl.flower.wire import Answer, Assignment
 from dpacct.fl.layout import trainable
-from dpacct.fl.privacy.adaptive_clip import AdaptiveClip
-from dpacct.fl.privacy.grid_shares import SharesElsewhere
+from dpacct.fl.privacy.bounds import AdaptiveClip
+from dpacct.fl.privacy.noise import SharesElsewhere
 from dpacct.fl.report.reports import Report
 from dpacct.fl.server import Server
 

@@ -24,8 +24,7 @@ from dpacct import __version__
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.layout import Params, State
 from dpacct.fl.local.sgd import SGD
-from dpacct.fl.privacy.adaptive_clip import AdaptiveClip
-from dpacct.fl.privacy.bounds import Bound, Clip, PerLayerClip, SmoothedNormalization
+from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, PerLayerClip, SmoothedNormalization
 from dpacct.fl.tensors import from_array
 from dpacct.packages import import_package
 

@@ -12,20 +12,218 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from dpacct.budget import Budget, Spent
+from dpacct.budget import Budget, Interval, Spent
 from dpacct.calibration.calibrate import calibrate
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, NotConverged
-from dpacct.fl.privacy.plan_use import check_plan_goes_on, spent_on
-from dpacct.fl.privacy.resuming import Saved, check_run
-from dpacct.ledger import Event, Ledger, Run, Ticket
-from dpacct.ledger.record.charged import PAIRS, TIGHT, Charged
+from dpacct.fl.privacy.bounds import INDICATOR_NORM, AdaptiveClip, Bound
+from dpacct.fl.privacy.noise import STD_MARGIN, Noise
+from dpacct.fl.privacy.sums import MAX_CONTRIBUTIONS
+from dpacct.fl.public import PublicSize
+from dpacct.ledger import Event, Ledger, Position, Release, Run, Ticket
+from dpacct.ledger.record.charged import PAIRS, TIGHT, Charged, achieved_epsilon, epsilon_so_far
+from dpacct.ledger.record.plans import Plan
 from dpacct.ledger.record.state import RunState
 from dpacct.ledger.terms import CLIENT, Terms
-from dpacct.rounds import Schedule
+from dpacct.rounds import Adjacency, Phase, Round, Sampling, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class NoisePlan:
+    """How much noise one round gets, and what that costs.
+
+    Attributes:
+        sampling, adjacency: of the round.
+        noise_multiplier: z asked for; the charge is never for more.
+        public: the public number of clients, from which the planned cohort size is made.
+    """
+
+    sampling: Sampling
+    adjacency: Adjacency
+    noise_multiplier: float
+    public: PublicSize
+
+    def __post_init__(self) -> None:
+        if self.contributions > MAX_CONTRIBUTIONS:
+            rule = (
+                f"a round has room for at most {MAX_CONTRIBUTIONS} contributions: beyond, no sum "
+                "in double precision would be exact enough for its sensitivity to be proven"
+            )
+            raise InvalidParameter("num_clients", self.contributions, rule)
+
+    @property
+    def cohort_size(self) -> float:
+        """Return the planned cohort size, by which the sum is divided."""
+        return self.public.expected_cohort(self.sampling)
+
+    @property
+    def contributions(self) -> int:
+        """Return the most contributions that a sum has room for."""
+        return self.public.capacity(self.sampling)
+
+    def update_std(self, bound: Bound) -> float:
+        """Standard deviation of the noise on each coordinate of the sum of updates."""
+        multiplier = self.noise_multiplier
+        if isinstance(bound, AdaptiveClip):
+            multiplier = bound.update_multiplier(multiplier, self.cohort_size)
+        return multiplier * bound.sensitivity(Adjacency.ADD_REMOVE) * (1 + STD_MARGIN)
+
+    def indicator_std(self, bound: Bound) -> float | None:
+        """Standard deviation of the noise on the sum of the indicators, None without them."""
+        if not isinstance(bound, AdaptiveClip):
+            return None
+        return bound.indicator_std(self.cohort_size) * (1 + STD_MARGIN)
+
+    def event(self, bound: Bound, noise: Noise, details: dict[str, Any]) -> Event:
+        """The round as the ledger charges it, derived from bound and noise.
+
+        Raises:
+            InvalidParameter: the bound's sensitivities contradict each other.
+        """
+        charged, releases, record = self._parts(bound, noise, details)
+        event = Event(
+            Round(charged, self.sampling, self.adjacency),
+            tuple(Release(*release) for release in releases),
+            details=record,
+        )
+        if event.charged.noise_multiplier < self.noise_multiplier * (1 - 1e-9):
+            _, _, unit = releases[0]
+            rule = (
+                f"with it one contribution may have norm {unit:g}, more than the "
+                f"{bound.sensitivity(Adjacency.ADD_REMOVE):g} that the noise was chosen for"
+            )
+            raise InvalidParameter("bound", type(bound).__name__, rule)
+        return event
+
+    def still(self, event: Event, bound: Bound, noise: Noise, details: dict[str, Any]) -> bool:
+        """Whether `event` would give this event again, read from the same objects anew."""
+        charged, releases, record = self._parts(bound, noise, details)
+        round_ = event.round
+        return (
+            (round_.noise_multiplier, round_.sampling, round_.adjacency, event.details)
+            == (charged, self.sampling, self.adjacency, record)
+        ) and [(r.name, r.noise_multiplier, r.sensitivity) for r in event.releases] == releases
+
+    def _parts(
+        self, bound: Bound, noise: Noise, details: dict[str, Any]
+    ) -> tuple[float, list[tuple[str, float, float]], dict[str, Any]]:
+        """What an event is made of: the multiplier of its main sum, its releases, its details."""
+        radius = bound.sensitivity(Adjacency.ADD_REMOVE)
+        moved = bound.sensitivity(self.adjacency)
+        replaced = self.adjacency is Adjacency.REPLACE_ONE
+        # The accountant takes z as noise / norm of one contribution, and doubles the shift itself
+        # where a client is replaced. A bound that moves the sum further is charged for it.
+        unit = max(moved / 2 if replaced else moved, radius)
+        update = self.update_std(bound) / unit * (1 - STD_MARGIN / 2)
+        charged = min(update, self.noise_multiplier)
+        releases = [("update", charged, unit)]
+        indicator = self.indicator_std(bound)
+        if indicator is not None:
+            own = indicator / INDICATOR_NORM * (1 - STD_MARGIN / 2)
+            releases = [("update", update, unit), ("indicator", own, INDICATOR_NORM)]
+        record = {"noise": noise.name, "noise_std": self.update_std(bound)} | details
+        return charged, releases, record
+
+
+def check_plan_goes_on(plan: Schedule | None, state: RunState) -> None:
+    """Refuse a round behind the last one of a plan, which would be charged outside of it.
+
+    Args:
+        plan: of the run, None without one. state: its totals before the round.
+    Raises:
+        BudgetExceeded: all rounds of the plan are charged.
+    """
+    if plan is not None and state.on_plan and state.rounds >= plan.rounds:
+        raise BudgetExceeded(
+            f"all {plan.rounds} rounds of the plan are charged, those that a crash lost among them"
+        )
+
+
+def spent_on(plan: Charged, charged: int, released: int, delta: float) -> Spent:
+    """Epsilon of the first rounds of a plan.
+
+    The lower end leaves out as many rounds of each kind as were charged and not released: which
+    of them a crash has lost is not asked.
+
+    Args:
+        plan: with its accountant. charged, released: rounds. delta: at which it is read.
+    """
+    used = Plan(plan.schedule).first(charged)
+    upper = epsilon_so_far(plan, used, delta) if charged else 0.0
+    lost = charged - released
+    certain = Schedule(
+        Phase(round_, count - lost) for round_, count in used.distinct().items() if count > lost
+    )
+    lower = achieved_epsilon(certain, delta) if certain.rounds else 0.0
+    return Spent.at(delta, Interval.bracket(lower, upper))
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Where a run stood in its ledger when a checkpoint of it was written.
+
+    Attributes:
+        run: its number.
+        charged, committed: how many of its rounds were, in all.
+        position: of the ledger; None in checkpoints of version 0.1.
+    """
+
+    run: int
+    charged: int
+    committed: int
+    position: Position | None
+
+
+def relabeled(setting: str) -> str:
+    """Return a setting as today's runs write it.
+
+    Version 0.2 called runs with Poisson or full participation add-remove, although their divisor
+    followed the number of clients: what they promised is zero-out, at the same epsilon.
+    """
+    if "public_size=" in setting or "sampling=Uniform(" in setting:
+        return setting
+    return setting.replace(repr(Adjacency.ADD_REMOVE), repr(Adjacency.ZERO_OUT))
+
+
+def check_run(ledger: Ledger, saved: Saved, setting: str, holder: str) -> str | None:
+    """Refuse a ledger whose run is not that of the checkpoint.
+
+    Args:
+        ledger: an open one, which is the one that the checkpoint knows, if it knows one.
+        saved: what the checkpoint knows.
+        setting: of the run that goes on. holder: the checkpoint, in words.
+    Returns:
+        What is worth a note, or None.
+    Raises:
+        LedgerError: they do not belong together, or the ledger has lost rounds.
+    """
+    runs = ledger.runs
+    if saved.run > len(runs):
+        raise LedgerError(
+            f"{ledger.path}: {holder} belongs to run {saved.run}, and there is no run {saved.run} "
+            f"(runs are 1 to {len(runs)}). It belongs to another ledger, or to a newer copy."
+        )
+    run = runs[saved.run - 1]
+    if relabeled(str(run.details.get("setting"))) != setting:
+        raise LedgerError(
+            f"{ledger.path}: run {run.id} ({run.name!r}) has another setting than {holder}, which "
+            f"belongs to another ledger."
+        )
+    if run.committed < saved.committed or run.rounds < saved.charged:
+        raise LedgerError(
+            f"{ledger.path}: run {run.id} has {run.committed} released rounds, and {holder} knows "
+            f"{saved.committed}. The ledger is an older copy, or another one; use that of the run."
+        )
+    if saved.position is not None:
+        return None
+    return (
+        f"{holder} is of version 0.1 and does not name its ledger; run {run.id} of {ledger.path} "
+        f"has its setting and at least its {saved.committed} rounds, and is taken for its own."
+    )
 
 
 class Account:

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dpacct.errors import DpacctError
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri  # pyright: ignore[reportMissingTypeStubs]
+from torch import Tensor
+
+from dpacct.errors import DpacctError, InvalidParameter
+from dpacct.fl.layout import Layout
+from dpacct.fl.privacy.account import NoisePlan
+from dpacct.fl.privacy.bounds import INDICATOR_NORM, Bound, check_limits
+from dpacct.fl.privacy.noise import Noise
+from dpacct.fl.privacy.norms import MARGIN, row_norms
+from dpacct.fl.privacy.sums import add_clipped, contribute, scales_rows
+from dpacct.fl.tensors import numbers
+from dpacct.rounds import Adjacency
 
 
 class AuditFailed(DpacctError):
@@ -45,3 +62,193 @@ class Audit:
         return "\n".join(
             f"{'ok  ' if f.passed else 'FAIL'} {f.check}: {f.detail}" for f in self.findings
         )
+
+
+# Float32 rounding; everything that is checked is larger than this when it is wrong.
+SLACK = 1e-5
+# Norms, as shares of the clip norm, of updates that are bounded beside each other.
+_SHARES = (0.9, 0.01, 5.0)
+
+
+def extreme_updates(layout: Layout, claimed: float, dtype: torch.dtype) -> Iterator[Tensor]:
+    """Updates [1, d] that a bound should not be surprised by; the telling ones come first."""
+    size, kind = layout.size, torch.finfo(dtype)
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(scale: float) -> Tensor:
+        return (scale * torch.randn(1, size, generator=generator)).to(dtype)
+
+    # Every tensor equally long: what is clipped tensor by tensor stays long as a whole.
+    level = torch.cat([torch.full((n,), n**-0.5, dtype=dtype) for n in layout.sizes if n])
+    yield (1e4 * level).unsqueeze(0)
+    yield drawn(100 * claimed)
+    yield drawn(1e12)
+    yield (level * claimed / len(layout.sizes) ** 0.5).unsqueeze(0)
+    yield drawn(0.01 * claimed / size**0.5)
+    yield torch.zeros(1, size, dtype=dtype)
+    spike = torch.zeros(1, size, dtype=dtype)
+    spike[0, 0] = -1e9
+    yield spike
+    yield drawn(1.0).sign() * kind.max
+    yield drawn(kind.smallest_normal)
+    mixed = drawn(1e30)
+    mixed[0, ::3] = 1e-30
+    yield mixed
+    broken = drawn(1.0)
+    broken[0, -1] = torch.nan
+    yield broken
+
+
+def check_bound(
+    bound: Bound, layout: Layout, contributions: int, like: Tensor, most: int = 99
+) -> Finding:
+    """Bound so many extreme updates, as a round does.
+
+    Args:
+        bound: of the round. layout: of an update. contributions: room of the sum.
+        like: a parameter, for dtype and device. most: updates to try.
+    """
+    claimed = bound.sensitivity(Adjacency.ADD_REMOVE)
+    try:
+        check_limits(bound, layout)
+    except InvalidParameter as error:
+        return Finding("bound", passed=False, detail=str(error))
+    worst = 0.0
+    for number, row in enumerate(extreme_updates(layout, claimed, like.dtype)):
+        if number == most:
+            break
+        raw = row.to(like.device)
+        if bool(torch.isfinite(raw).all()):
+            inside = bound.apply(raw.clone(), row_norms(raw), layout, MARGIN)
+            if float((raw.double() * inside.double()).sum()) < 0:
+                detail = "an update comes out of it turned around"
+                return Finding("bound", passed=False, detail=detail)
+            worst = max(worst, float(row_norms(inside)[0]) / (1 + SLACK))
+        # What is summed is held to the bound, whatever the bound did.
+        total = torch.zeros(layout.size, dtype=torch.float64, device=like.device)
+        if scales_rows(bound):
+            add_clipped(total, [raw], bound, contributions, group=1, coarsest=math.inf)
+        inside, *_ = contribute(raw, bound, layout, contributions)
+        worst = max(worst, *numbers(row_norms(torch.stack([inside[0].double(), total]))))
+    if _minds_others(bound, layout, like):
+        detail = "an update comes out of it otherwise beside another one: it looks at both"
+        return Finding("bound", passed=False, detail=detail)
+    detail = f"contributions have norm up to {worst:.6g}, and {claimed:.6g} is claimed"
+    return Finding("bound", worst <= claimed, detail)
+
+
+def _minds_others(bound: Bound, layout: Layout, like: Tensor) -> bool:
+    """Whether an update is bounded otherwise because of another one, beside it or before it."""
+    level = torch.ones(layout.size, dtype=like.dtype, device=like.device)
+    level *= bound.clip_norm / layout.size**0.5
+    for one, other in itertools.permutations(_SHARES, 2):
+        pair = torch.stack([one * level, other * level])
+        alone = _applied(bound, pair[:1], layout)
+        beside = _applied(bound, pair, layout)
+        again = _applied(bound, pair[:1], layout)
+        if not (torch.equal(alone[0], beside[0]) and torch.equal(alone, again)):
+            return True
+    return False
+
+
+def _applied(bound: Bound, rows: Tensor, layout: Layout) -> Tensor:
+    return bound.apply(rows.clone(), row_norms(rows), layout, MARGIN)
+
+
+def check_charge(plan: NoisePlan, bound: Bound, noise: Noise) -> Finding:
+    """The charge follows from the noise and the sensitivity."""
+    charged = plan.event(bound, noise, {}).charged.noise_multiplier
+    doubled = 2 if plan.adjacency is Adjacency.REPLACE_ONE else 1
+    real = plan.update_std(bound) * doubled / bound.sensitivity(plan.adjacency)
+    detail = f"noise multiplier {charged:.6g} is charged, and the sum gets {real:.6g}"
+    return Finding("charge", charged <= real, detail)
+
+
+def check_joint_charge(plan: NoisePlan, bound: Bound, noise: Noise) -> tuple[Finding, ...]:
+    """The charge next to the multiplier of update and count together; nothing for other bounds."""
+    std = plan.indicator_std(bound)
+    if std is None:
+        return ()
+    charged = plan.event(bound, noise, {}).charged.noise_multiplier
+    update = plan.update_std(bound) / bound.clip_norm
+    both = 1 / math.hypot(1 / update, INDICATOR_NORM / std)
+    detail = f"multiplier {charged:.6g} is charged, and update and count together have {both:.6g}"
+    return (Finding("joint charge", charged <= both, detail),)
+
+
+FALSE_ALARM = 1e-6
+# Standard normal quantile for a two-sided test at FALSE_ALARM.
+_SIGMAS = float(-ndtri(FALSE_ALARM / 2))
+_BINS = 32
+
+Draws = NDArray[np.float64]
+
+
+def wrong_std(draws: Draws, std: float) -> str:
+    """What is wrong with the spread of noise, or nothing.
+
+    Args:
+        draws: residuals, float64 [rounds, k]. std: that was charged.
+    """
+    count = draws.size
+    found = math.sqrt(float(np.square(draws).mean()))
+    # The square of the sample std has relative standard deviation sqrt(2 / n).
+    if abs((found / std) ** 2 - 1) <= _SIGMAS * math.sqrt(2 / count) + 1e-6:
+        return ""
+    return f"its standard deviation is {found:.4g}, and {std:.4g} is charged"
+
+
+def wrong_mean(draws: Draws, std: float) -> str:
+    """What is wrong with the mean, or nothing."""
+    mean = float(draws.mean())
+    if abs(mean) <= _SIGMAS * std / math.sqrt(draws.size) * (1 + 1e-6) + 1e-9 * std:
+        return ""
+    return f"its mean is {mean:.3g}, not zero"
+
+
+def wrong_scale(draws: Draws, exact: NDArray[np.float64], std: float) -> str:
+    """Whether the noise holds a part of the sum itself, which then counts more or less than once.
+
+    Args:
+        draws: release minus exact sum, float64 [rounds, k]. exact: the sum [k]. std: of the noise.
+    """
+    length = float(np.linalg.norm(exact))
+    if length == 0.0:
+        return ""
+    part = float((draws @ exact).mean()) / length**2
+    if abs(part) <= _SIGMAS * std / (length * math.sqrt(len(draws))) * (1 + 1e-6) + 1e-6:
+        return ""
+    return f"a contribution counts {1 + part:.3g} times"
+
+
+def wrong_shape(draws: Draws, std: float) -> str:
+    """What is wrong with the distribution, or nothing: a chi-square test on equal bins."""
+    scaled = draws.ravel() / std
+    counts = np.bincount(
+        np.minimum((ndtr(scaled) * _BINS).astype(np.int64), _BINS - 1), minlength=_BINS
+    )
+    expected = scaled.size / _BINS
+    statistic = float(np.square(counts - expected).sum() / expected)
+    # Wilson and Hilferty: the cube root of a chi-square variate is nearly normal.
+    free = _BINS - 1
+    score = ((statistic / free) ** (1 / 3) - (1 - 2 / (9 * free))) / math.sqrt(2 / (9 * free))
+    if score <= _SIGMAS:
+        return ""
+    return f"it is not Gaussian (chi-square {statistic:.0f} with {free} degrees of freedom)"
+
+
+def repeated(draws: Draws) -> str:
+    """Whether noise of one round shows up in another, or along a round, or nothing."""
+    rounds, size = draws.shape
+    centered = draws / np.maximum(np.sqrt(np.square(draws).mean(axis=1, keepdims=True)), 1e-300)
+    limit = (_SIGMAS + 2) / math.sqrt(size)
+    between = centered @ centered.T / size
+    worst = float(np.abs(between - np.diag(np.diag(between))).max()) if rounds > 1 else 0.0
+    if worst > limit:
+        return f"two rounds have the same noise (correlation {worst:.2f})"
+    for lag in (1, 2, 3, 7):
+        if size > lag:
+            along = float((centered[:, :-lag] * centered[:, lag:]).mean())
+            if abs(along) > _SIGMAS / math.sqrt(rounds * (size - lag)):
+                return f"its coordinates are correlated at lag {lag} ({along:.3f})"
+    return ""

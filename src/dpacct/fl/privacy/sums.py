@@ -23,8 +23,7 @@ import torch
 from torch import Tensor
 
 from dpacct.fl.layout import Layout
-from dpacct.fl.privacy.adaptive_clip import AdaptiveClip
-from dpacct.fl.privacy.bounds import Bound, Clip, SmoothedNormalization, clip_rows
+from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, SmoothedNormalization, clip_rows
 from dpacct.fl.privacy.norms import MARGIN, at_least_single, row_norms
 from dpacct.fl.tensors import norm
 
@@ -33,7 +32,7 @@ SINGLE, DOUBLE = 24, 53
 # is finer than 2^-18 of the norm limit up to here.
 MAX_CONTRIBUTIONS = 2**33
 # Coordinates that are added at a time: as many as a cache holds.
-_SLAB = 1 << 19
+_SLAB = 1 << 17
 # Share of the noise that the cut to a float32 grid may take from a coordinate of the sum.
 _CUT = 1 / 16
 # A unit in which float32 still has all its bits. A larger unit makes a contribution shorter.
