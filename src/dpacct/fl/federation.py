@@ -14,13 +14,12 @@ from torch import nn
 from dpacct.budget import Budget, Spent
 from dpacct.errors import BudgetExceeded
 from dpacct.fl.clients import Population
-from dpacct.fl.engine.checks import has_memories
 from dpacct.fl.engine.follower import follower_settings
 from dpacct.fl.engine.loop import RoundLoop
 from dpacct.fl.engine.player import Player, led
 from dpacct.fl.engine.populations import Asked, choose_chooser
 from dpacct.fl.engine.ranks import Ranks
-from dpacct.fl.engine.setup import prepare
+from dpacct.fl.engine.setup import has_memories, prepare
 from dpacct.fl.local.losses import LossFunction
 from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.report.reports import Report

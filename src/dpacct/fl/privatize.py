@@ -17,7 +17,6 @@ from torch import Tensor
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
-from dpacct.fl.engine.checks import choose_sampling
 from dpacct.fl.layout import Layout, Params, check_tensors
 from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, check_limits
@@ -26,6 +25,7 @@ from dpacct.fl.privacy.norms import at_least_single
 from dpacct.fl.privacy.randomness import OperatingSystem, draw_cohort
 from dpacct.fl.privacy.sums import add_rows, contribute
 from dpacct.fl.public import PublicSize
+from dpacct.fl.settings import choose_sampling
 from dpacct.ledger import Ledger, Run
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Uniform
 

@@ -26,12 +26,12 @@ from dpacct.fl.local.rates import Changing, changes
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.methods.server_optimizers import ServerOptimizer
-from dpacct.fl.privacy.bounds import Bound
-from dpacct.fl.privacy.noise import Noise
+from dpacct.fl.privacy.bounds import Bound, Clip
+from dpacct.fl.privacy.noise import GaussianNoise, Noise, SecureGaussianNoise
 from dpacct.fl.report.callbacks import Callback
 from dpacct.fl.surroundings import undisturbed
 from dpacct.ledger import Ledger
-from dpacct.rounds import Adjacency, Poisson, Sampling, Schedule
+from dpacct.rounds import Adjacency, Full, Poisson, Sampling, Schedule, Uniform
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -293,6 +293,63 @@ def _refuse_weights(weights: Any, denominator: Any) -> None:
             f"denominator={denominator!r}: dividing by who really came reveals the cohort's size, "
             "which the noise does not cover. The planned cohort size is public"
         )
+
+
+def choose_sampling(sampling: Any) -> Sampling:
+    """A sampling scheme that the accountant knows.
+
+    Raises:
+        Unsupported: cohorts by a public rule. InvalidParameter: no sampling scheme.
+    """
+    if isinstance(sampling, Poisson | Uniform | Full):
+        return sampling
+    rule = "a sampling scheme is Poisson(rate), Uniform(cohort_size, num_clients) or Full()"
+    if isinstance(sampling, int | float) or sampling is None:
+        raise InvalidParameter("sampling", sampling, rule)
+    raise Unsupported(
+        f"sampling by {sampling!r}: cohorts that follow a public rule (a list, a cycle, a seed) "
+        f"are not secret, so sampling does not amplify privacy. {rule[0].upper()}{rule[1:]}, drawn "
+        "from the operating system's randomness; without amplification use Full()"
+    )
+
+
+def choose_bound(bound: Any, clip_norm: Any, method: Method) -> Bound:
+    """The bound of the run: the user's, the method's, or `Clip` at the clip norm.
+
+    Raises:
+        InvalidParameter: none, or more than one. Unsupported: a clip norm from private values.
+    """
+    chosen: Any = method.bound if bound is None else bound
+    if chosen is None:
+        if clip_norm is None:
+            rule = "a bound on each update is needed: clip_norm, or bound"
+            raise InvalidParameter("clip_norm", None, rule)
+        if hasattr(clip_norm, "sensitivity"):
+            rule = "a clip norm is a number, and this is a bound"
+            hint = f"Give it as bound={type(clip_norm).__name__}(...)."
+            raise InvalidParameter("clip_norm", type(clip_norm).__name__, rule, hint)
+        return Clip(clip_norm)
+    if clip_norm is not None:
+        rule = f"{type(chosen).__name__} bounds the updates already"
+        raise InvalidParameter("clip_norm", clip_norm, rule, "Drop one of them.")
+    if not all(hasattr(chosen, name) for name in ("sensitivity", "apply", "limits", "clip_norm")):
+        rule = "a bound is Clip, PerLayerClip, SmoothedNormalization, AdaptiveClip or one like them"
+        raise InvalidParameter("bound", type(chosen).__name__, rule)
+    return chosen
+
+
+def choose_noise_source(noise: Noise | None, *, secure: bool) -> Noise:
+    """The noise that was given, the secure one, or the plain one.
+
+    Raises:
+        InvalidParameter: secure noise is asked for beside another one.
+    """
+    if noise is None:
+        return SecureGaussianNoise() if secure else GaussianNoise()
+    if secure:
+        rule = f"the noise is {noise.name} already"
+        raise InvalidParameter("secure_noise", secure, rule, "Drop one of them.")
+    return noise
 
 
 @undisturbed()

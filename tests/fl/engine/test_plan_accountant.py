@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 import dpacct
 from dpacct import Full, Poisson, Unsupported, epsilon, fl
-from dpacct.fl.engine.checks import plan_accountant
+from dpacct.fl.engine.setup import plan_accountant
 from dpacct.fl.layout import Params, State
 from dpacct.fl.methods.protocol import Context, Method
 from dpacct.rounds import Round, Sampling, Uniform

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from dpacct import fl
-from dpacct.fl.engine.checks import choose_bound
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.layout import Layout, trainable
@@ -19,6 +18,7 @@ from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.privacy.noise import Noise
 from dpacct.fl.privacy.randomness import Seeded
 from dpacct.fl.public import PublicSize
+from dpacct.fl.settings import choose_bound
 from dpacct.fl.trainers.sequential import SequentialTrainer
 from dpacct.fl.trainers.vectorized import VectorizedTrainer
 

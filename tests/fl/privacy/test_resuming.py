@@ -215,7 +215,7 @@ def test_rounds_that_released_nothing_are_no_lost_rounds(tmp_path):
 
 def test_noise_in_other_last_digits_is_taken_from_the_checkpoint(tmp_path, monkeypatch):
     path = play(tmp_path / "run.pt", 2)
-    from dpacct.fl.engine import checks as settings
+    from dpacct.fl.engine import setup as settings
 
     def another(**options: Any) -> dpacct.Calibration:
         found = dpacct.calibrate(**options)

@@ -15,7 +15,6 @@ from dpacct.fl.auditing.bench import Bench
 from dpacct.fl.auditing.indicator import check_indicator
 from dpacct.fl.auditing.problem import default_problem
 from dpacct.fl.clients import ClientData
-from dpacct.fl.engine.checks import choose_bound, choose_sampling
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.dp_fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method
@@ -24,6 +23,7 @@ from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.privacy.findings import Audit, check_charge
 from dpacct.fl.privacy.noise import GaussianNoise, Noise
 from dpacct.fl.public import PublicSize
+from dpacct.fl.settings import choose_bound, choose_sampling
 from dpacct.fl.surroundings import undisturbed
 from dpacct.rounds import Adjacency, Full, Sampling, Uniform
 

@@ -6,26 +6,37 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from dpacct.accountant import spend
-from dpacct.budget import Budget, Spent
+from dpacct import validate
+from dpacct.accountant import epsilon, spend
+from dpacct.budget import DEFAULT_DELTA, Budget, Spent
+from dpacct.calibration.calibrate import calibrate
+from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import Population, check_population
-from dpacct.fl.engine import checks
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.plan import RunPlan
 from dpacct.fl.engine.populations import local_training, unit_of
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.states import TrainingState
-from dpacct.fl.layout import Layout, copies, trainable
+from dpacct.fl.layout import Layout, Params, copies, trainable
 from dpacct.fl.local.rates import RoundValues, values_over
 from dpacct.fl.methods.dp_fedavg import DPFedAvg
+from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.privacy.account import Account, NoisePlan
 from dpacct.fl.privacy.bounds import check_limits, clip_norm
 from dpacct.fl.privacy.randomness import SEEDED, randomness_for
 from dpacct.fl.public import PublicSize
-from dpacct.fl.settings import Settings, server_rate
+from dpacct.fl.settings import (
+    Settings,
+    choose_bound,
+    choose_noise_source,
+    choose_sampling,
+    server_rate,
+)
 from dpacct.fl.surroundings import undisturbed
+from dpacct.ledger.record.charged import PAIRS, TIGHT
 from dpacct.ledger.record.plans import Plan
-from dpacct.ledger.terms import known_terms
+from dpacct.ledger.terms import Terms, known_terms
+from dpacct.rounds import Adjacency, Round, Sampling, Schedule, Uniform
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,13 +76,13 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Prepar
     if ledger is None and checkpoint is not None:
         ledger = checkpoint.with_name(f"{checkpoint.name}.ledger")
     check_population(clients, len(clients))
-    schemes = [checks.choose_sampling(each) for each in settings.samplings]
+    schemes = [choose_sampling(each) for each in settings.samplings]
     # Schemes that disagree about the population are refused one by one.
     public, *_ = [PublicSize.choose(settings.public_size, s, len(clients)) for s in schemes]
     asked = settings.adjacency if settings.schedule is None else settings.schedule.adjacency
     relation, *_ = [public.adjacency(scheme, asked) for scheme in schemes]
     budget, unit = settings.budget, unit_of(clients)
-    delta = checks.choose_delta(budget, settings.delta, known_terms(ledger), relation, unit)
+    delta = _choose_delta(budget, settings.delta, known_terms(ledger), relation, unit)
     method = DPFedAvg() if settings.method is None else settings.method
     count = settings.planned_rounds
     local = local_training(clients, method, settings.local).over(count)
@@ -80,16 +91,16 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Prepar
     if callable(norms):
         norms = values_over("clip_norm", norms, count, clip_norm)
     norm = norms(1) if isinstance(norms, RoundValues) else norms
-    bound = checks.choose_bound(settings.bound, norm, method)
+    bound = choose_bound(settings.bound, norm, method)
     params = copies(trainable(model))
     layout = Layout.of(params)
     check_limits(bound, layout)
-    noise = checks.choose_noise_source(settings.noise, secure=settings.secure_noise)
+    noise = choose_noise_source(settings.noise, secure=settings.secure_noise)
     accountant = settings.accountant
     for scheme in schemes:
         noise.check(scheme, relation, len(clients))
-        accountant = checks.plan_accountant(method, params, settings.accountant, scheme)
-    schedule, kept = checks.choose_schedule(
+        accountant = plan_accountant(method, params, settings.accountant, scheme)
+    schedule, kept = _choose_schedule(
         settings.schedule,
         count,
         schemes[0],
@@ -132,3 +143,112 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Prepar
     # A bound or noise that cannot be charged for in some round is refused here.
     prepared.rounds.charged()
     return prepared
+
+
+def _choose_delta(
+    budget: Budget | None,
+    delta: float | None,
+    terms: Terms | None,
+    adjacency: Adjacency,
+    unit: str,
+) -> float:
+    """The one delta of a run: that of its ledger, which its budget and its own may only repeat.
+
+    Raises:
+        InvalidParameter: two of them differ, one is out of range, or the ledger has another
+            adjacency or unit.
+    """
+    own = None if delta is None else validate.delta(delta)
+    if budget is not None:
+        if own not in (None, budget.delta):
+            rule = f"the budget has a delta of its own ({budget.delta:g})"
+            raise InvalidParameter("delta", delta, rule, "Drop one of them.")
+        own = budget.delta
+    if terms is not None:
+        return terms.check(own, adjacency, unit)
+    return DEFAULT_DELTA if own is None else own
+
+
+def _choose_schedule(
+    planned: Schedule | None,
+    rounds: int | None,
+    sampling: Sampling,
+    adjacency: Adjacency,
+    budget: Budget | None,
+    noise_multiplier: float | None,
+    delta: float,
+    accountant: str,
+) -> tuple[Schedule, Budget]:
+    """Return the rounds of a run with their noise, and the budget of a new ledger.
+
+    Args:
+        planned: a schedule; a budget scales its noise. None: equal rounds of the next arguments.
+        rounds, sampling, adjacency, noise_multiplier: of equal rounds.
+        budget: that the noise has to meet, or that goes with given noise; None for no limit.
+        delta: of the run. accountant: that calibrates.
+    Raises:
+        InvalidParameter: neither budget nor noise.
+    """
+    plan = planned
+    if plan is None and noise_multiplier is not None:
+        multiplier = validate.noise_multiplier(noise_multiplier)
+        plan = validate.rounds(rounds) * Round(multiplier, sampling, adjacency)
+        if budget is not None:
+            return plan, budget
+    if budget is None:
+        if plan is None:
+            rule = "a budget is needed to choose the noise, or a noise_multiplier"
+            raise InvalidParameter("budget", None, rule)
+        # No limit was asked for: one that the plan stays below by any accountant, quickly found.
+        return plan, Budget(2 * epsilon(plan, delta=delta, accountant="rdp").upper + 1, delta)
+    if plan is not None:
+        found = calibrate(epsilon=budget.epsilon, delta=delta, schedule=plan, accountant=accountant)
+        return found.schedule, budget
+    found = calibrate(
+        epsilon=budget.epsilon,
+        delta=delta,
+        rounds=rounds,
+        sampling=sampling,
+        adjacency=adjacency,
+        accountant=accountant,
+    )
+    return found.schedule, budget
+
+
+def plan_accountant(method: Method, params: Params, accountant: str, sampling: Sampling) -> str:
+    """The accountant of a run's plan: the one asked for, unless the method's clients remember.
+
+    Args:
+        method: of the run.
+        params: the model's.
+        accountant: that was asked for.
+        sampling: of its rounds.
+    Raises:
+        Unsupported: memories that are kept by those who take part, in cohorts of fixed size.
+    """
+    remembers = has_memories(method, params)
+    if remembers and not method.everyone_computes and method.not_private_because is None:
+        _check_memories(method, sampling)
+    return PAIRS if remembers and accountant == TIGHT else accountant
+
+
+def has_memories(method: Method, params: Params) -> bool:
+    """Return whether a method's clients remember something from round to round."""
+    overridden = any(overrides(method, member) for member in ("init_client", "client_state"))
+    return overridden or method.init_client(params) is not None
+
+
+def _check_memories(method: Method, sampling: Sampling) -> None:
+    """Refuse cohorts in which one client's memory would tell of another client's place.
+
+    docs/derivations/federated.md, "Client memories", has data sets that exceed every bound for
+    rounds that are taken one after the other.
+    """
+    if isinstance(sampling, Uniform):
+        raise Unsupported(
+            f"clients of {method.name or type(method).__name__} remember when they took part, and "
+            f"in cohorts of fixed size one takes part in the place of another: what others "
+            f"remember tells of each, which no bound covers. Take Poisson("
+            f"{sampling.sampling_rate:g}), or let all clients update their memory in every round "
+            "(everyone_computes = True)"
+        )

@@ -233,7 +233,7 @@ class Account:
         ledger: an open ledger, the path of one, or None for one that lives as long as this object.
         budget: of a new ledger. Its delta is the run's.
         private: whether noise and cohorts are secret.
-        accountant: that calibrated the plan; see `dpacct.fl.engine.checks.plan_accountant`.
+        accountant: that calibrated the plan; see `dpacct.fl.engine.setup.plan_accountant`.
         unit: that the run protects; a ledger that is there may call a client otherwise.
 
     Attributes:
