@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import dpacct
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.ledger import joint_noise_multiplier
+from dpacct.packages import import_package
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
 
 dp_accounting = pytest.importorskip("dp_accounting", reason="dp-accounting is not installed")
@@ -268,16 +269,27 @@ def test_another_accountant_of_ours_and_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "words"), [("0.5.1", r"0\.5\.1 is too old, version 0\.6 or later"), (None, "not")]
+    ("found", "needed", "said"),
+    [
+        ("2", "2.0", None),
+        ("1.10", "1.6", None),
+        ("1.6", "1.6.0", None),
+        ("1.5.99", "1.6", r"dp-accounting 1\.5\.99 is too old, version 1\.6 or later"),
+        (None, "1", "dp-accounting is not installed; pip install 'dpacct"),
+    ],
 )
 def test_a_package_that_is_too_old_or_missing_is_refused(
-    monkeypatch: pytest.MonkeyPatch, version: str | None, words: str
+    monkeypatch: pytest.MonkeyPatch, found: str | None, needed: str, said: str | None
 ) -> None:
-    def found(_name: str) -> str:
-        if version is None:
+    def version(_name: str) -> str:
+        if found is None:
             raise metadata.PackageNotFoundError
-        return version
+        return found
 
-    monkeypatch.setattr(metadata, "version", found)
-    with pytest.raises(Unsupported, match=words):
-        plug_in.event_of_schedule(1 * Round(1.0))
+    monkeypatch.setattr(metadata, "version", version)
+    words = "json", "dp-accounting", needed, "dp-accounting"
+    if said is None:
+        assert import_package(*words).__name__ == "json"
+    else:
+        with pytest.raises(Unsupported, match=said):
+            import_package(*words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import dpacct
+from dpacct import Poisson, Round
 
 accounting = pytest.importorskip("jax_privacy.accounting", reason="jax-privacy is not installed")
 plug_in = pytest.importorskip("dpacct.interop.jax_privacy")
@@ -35,3 +36,21 @@ def test_it_counts_updates_too() -> None:
         target_delta=1e-5,
     )
     assert steps == 160
+
+
+def test_batch_sizes_that_follow_a_schedule_are_accounted_for() -> None:
+    """The rates of a schedule are scalars of JAX. In float32 its own PLD accountant answers 6.73,
+    more than all steps cost at the larger rate.
+    """
+    settings = accounting.DpParams(
+        noise_multipliers=1.0,
+        num_samples=2000,
+        delta=1e-5,
+        batch_size=50,
+        batch_size_scale_schedule={100: 2},
+    )
+    accountant = accounting.DpsgdTrainingAccountant(plug_in.TightAccountantConfig())
+    found = accountant.compute_epsilon(300, settings)
+    plan = 100 * Round(1.0, Poisson(0.025)) + 200 * Round(1.0, Poisson(0.05))
+    expected = dpacct.epsilon(plan, delta=1e-5)
+    assert expected.lower <= found == pytest.approx(expected.upper, rel=1e-6)

@@ -647,31 +647,6 @@ def test_without_opacus_and_torch_the_import_says_what_to_install(
     assert words in done.stdout, done.stderr
 
 
-def test_versions_are_compared_as_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    from importlib import metadata
-
-    from dpacct.packages import import_package
-
-    for found, needed, old in (
-        ("2", "2.0", False),
-        ("1.10", "1.6", False),
-        ("1.6.0", "1.6", False),
-        ("1.6", "1.6.0", False),
-        ("1.5.99", "1.6", True),
-        ("0.9", "1", True),
-    ):
-
-        def version(_name: str, found: str = found) -> str:
-            return found
-
-        monkeypatch.setattr(metadata, "version", version)
-        if old:
-            with pytest.raises(Unsupported, match="is too old"):
-                import_package("json", "opacus", needed, "opacus")
-        else:
-            assert import_package("json", "opacus", needed, "opacus").__name__ == "json"
-
-
 def test_a_rank_without_a_ledger_needs_others(ledger: Ledger) -> None:
     job = Job()
     with pytest.raises(InvalidParameter, match="rank 0 charges the run"):

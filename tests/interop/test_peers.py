@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dpacct import interop
+from dpacct.interop import peers
 from dpacct.budget import Budget
 from dpacct.errors import Unsupported
 from dpacct.interop import (
@@ -142,10 +142,8 @@ def test_calibration_by_peers(peer: DpAccountingRdp | OpacusRdp, expected: float
 
 def test_the_installed_ones_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [peer.name for peer in installed_peers()] == [peer.name for peer in PEERS]
-    there = interop.find_spec
-    monkeypatch.setattr(
-        interop, "find_spec", lambda name: there(name) if name != "opacus" else None
-    )
+    there = peers.find_spec
+    monkeypatch.setattr(peers, "find_spec", lambda name: there(name) if name != "opacus" else None)
     assert [peer.name for peer in installed_peers()] == ["dp-accounting RDP", "dp-accounting PLD"]
 
 

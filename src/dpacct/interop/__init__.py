@@ -1,10 +1,18 @@
-"""Other people's accountants, asked about our schedules: a second opinion beside our own bounds."""
+"""Plug-ins for other libraries, each imported by its name, and their accountants as peers.
 
-from importlib.util import find_spec
+`dpacct.interop.opacus`, `dpacct.interop.dp_accounting`, `dpacct.interop.jax_privacy` and
+`dpacct.interop.flower` put ours into theirs. `peers` asks theirs about our schedules.
+"""
 
-from dpacct.interop.dp_accounting_peers import DpAccountingPld, DpAccountingRdp, to_dp_event
-from dpacct.interop.opacus_peers import OpacusPrv, OpacusRdp
-from dpacct.interop.peers import Peer
+from dpacct.interop.peers import (
+    DpAccountingPld,
+    DpAccountingRdp,
+    OpacusPrv,
+    OpacusRdp,
+    Peer,
+    installed_peers,
+    to_dp_event,
+)
 
 __all__ = [
     "DpAccountingPld",
@@ -15,18 +23,3 @@ __all__ = [
     "installed_peers",
     "to_dp_event",
 ]
-
-_BY_PACKAGE: dict[str, tuple[Peer, ...]] = {
-    "dp_accounting": (DpAccountingRdp(), DpAccountingPld()),
-    "opacus": (OpacusRdp(), OpacusPrv()),
-}
-
-
-def installed_peers() -> tuple[Peer, ...]:
-    """The peers whose packages are installed; none of them is imported by asking."""
-    return tuple(
-        peer
-        for package, peers in _BY_PACKAGE.items()
-        if find_spec(package) is not None
-        for peer in peers
-    )

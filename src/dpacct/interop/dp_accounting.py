@@ -1,45 +1,71 @@
-"""The tight accountant as a `PrivacyAccountant` of dp-accounting, for what runs on that library.
+"""dp-accounting with our bounds: its events as schedules and back, and a `PrivacyAccountant`.
 
 ```python
 from dpacct.interop.dp_accounting import TightPrivacyAccountant
 dp_accounting.calibrate_dp_mechanism(TightPrivacyAccountant, make_event, epsilon, delta)
 ```
 
-Importing this module imports dp-accounting. Its accountants as peers of ours are another matter:
-`dp_accounting_peers`.
+Rule 1: the noise multiplier of an event is the standard deviation of its noise over the clip norm,
+the sensitivity to adding or removing one record, as dp-accounting's PLD accountant reads it.
+Replacing a record moves the sum by twice the clip norm. That factor is added here, not typed in.
+Rule 2: a schedule becomes one event, and that event becomes the same schedule.
+Rule 3: Gaussians composed on one Poisson sample are one Gaussian on it, of noise multiplier (sum of
+z_i^-2)^(-1/2). A Poisson sample of a Poisson sample is one at the product of the rates. Any other
+nesting, and anything that is not Gaussian, is rejected by the name of the event.
+Rule 4: rounding charges more, never less.
+Rule 5: rounds of fixed-size cohorts beside rounds of other kinds stay in their order, on which
+their bound depends. Otherwise rounds are grouped by kind.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from math import nextafter
+from typing import Any, cast
 
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
-from dpacct.errors import InvalidParameter
-from dpacct.interop.dp_events import (
-    NotPrivate,
-    UnmappedEvent,
-    event_of_schedule,
-    group,
-    library,
-    relation_of,
-    repeat,
-    schedule_of_event,
-)
-from dpacct.rounds import Phase, Schedule
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.ledger.record.events import joint_noise_of
+from dpacct.packages import import_package
+from dpacct.rounds import MAX_PHASES, Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
 
 __all__ = ["TightPrivacyAccountant", "UnmappedEvent", "event_of_schedule", "schedule_of_event"]
 
-_library = library()
+_events: Any = import_package("dp_accounting", "dp-accounting", "0.6", "dp-accounting")
+_RELATIONS: dict[Any, Adjacency] = {
+    _events.NeighboringRelation.ADD_OR_REMOVE_ONE: Adjacency.ADD_REMOVE,
+    _events.NeighboringRelation.REPLACE_ONE: Adjacency.REPLACE_ONE,
+    _events.NeighboringRelation.REPLACE_SPECIAL: Adjacency.ZERO_OUT,
+}
 
 
-class TightPrivacyAccountant(_library.PrivacyAccountant):
+class UnmappedEvent(Unsupported):
+    """An event that has no schedule.
+
+    Attributes:
+        event: the smallest part of the given event that has none.
+        reason: a clause.
+    """
+
+    def __init__(self, event: object, reason: str) -> None:
+        self.event = event
+        self.reason = reason
+        super().__init__(f"{type(event).__name__} has no schedule: {reason}.")
+
+
+class _NotPrivate(UnmappedEvent):
+    """An event whose epsilon is infinite, or noise too small for any bound here."""
+
+
+class TightPrivacyAccountant(_events.PrivacyAccountant):
     """A privacy accountant whose answers are proven upper bounds.
 
     Args:
         neighboring_relation: of dp-accounting; default adding or removing one record.
-        accountant: name of ours that gives the bound.
+        accountant: the name of our accountant that gives the bound.
     Raises:
         InvalidParameter: an argument that is none.
     """
@@ -48,9 +74,12 @@ class TightPrivacyAccountant(_library.PrivacyAccountant):
         self, neighboring_relation: Any = None, *, accountant: str = DEFAULT_ACCOUNTANT
     ) -> None:
         if neighboring_relation is None:
-            neighboring_relation = _library.NeighboringRelation.ADD_OR_REMOVE_ONE
-        self._adjacency = relation_of(neighboring_relation)
-        self._judge = find_accountant(accountant)
+            neighboring_relation = _events.NeighboringRelation.ADD_OR_REMOVE_ONE
+        if neighboring_relation not in _RELATIONS:
+            rule = "it is a NeighboringRelation of dp-accounting"
+            raise InvalidParameter("neighboring_relation", neighboring_relation, rule)
+        self._adjacency = _RELATIONS[neighboring_relation]
+        self._accountant = find_accountant(accountant)
         self._phases: list[Phase] = []
         self._count = 0
         self._private = True
@@ -58,28 +87,26 @@ class TightPrivacyAccountant(_library.PrivacyAccountant):
 
     @property
     def schedule(self) -> Schedule:
-        """What was composed, as a schedule; rounds are grouped by kind unless their order counts.
+        """The composed events as a schedule, grouped by kind unless their order counts.
 
         Raises:
-            InvalidParameter: something without noise was composed, which has no schedule.
+            InvalidParameter: an event without noise was composed, which has no schedule.
         """
         if not self._private:
             rule = "something without noise was composed, and epsilon is infinite"
             raise InvalidParameter("schedule", None, rule)
-        return self._grouped()
-
-    def _grouped(self) -> Schedule:
-        return group(Schedule(self._phases))
+        whole = Schedule(self._phases)
+        return whole if _order_counts(whole) else _grouped(whole)
 
     def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:  # noqa: FBT001 - the base's
-        """Compose an event, or say why it cannot be: called for both by the base class."""
+        """Compose an event, or return why it cannot be. The base class calls it for both."""
         try:
             once = schedule_of_event(event, self._adjacency)
             # `supports` asks about no composition at all.
-            phases = list(repeat(event, once, count or 1))
+            phases = list(_repeated(event, once, count or 1))
             total = self._count + sum(times for _, times in phases)
             validate.count("rounds", total or 1, "the number of rounds composed")
-        except NotPrivate:
+        except _NotPrivate:
             self._private = self._private and not (do_compose and count)
             return None
         except UnmappedEvent as error:
@@ -92,18 +119,161 @@ class TightPrivacyAccountant(_library.PrivacyAccountant):
         return None
 
     def get_epsilon(self, target_delta: float) -> float:
-        """Proven upper bound of epsilon at a delta in [0, 1]."""
+        """Return a proven upper bound of epsilon at a delta in [0, 1]."""
         delta = validate.probability("target_delta", target_delta, "delta")
         if self._private and (delta == 1.0 or not self._phases):
             return 0.0
         if not self._private or delta == 0.0:
             return math.inf
-        return self._judge.upper_epsilon(self._grouped(), delta)
+        return self._accountant.upper_epsilon(self.schedule, delta)
 
     def get_delta(self, target_epsilon: float) -> float:
-        """Proven upper bound of delta at an epsilon of at least 0, or infinite."""
+        """Return a proven upper bound of delta at an epsilon of at least 0, or infinite."""
         if not self._private:
             return 1.0
         if target_epsilon == math.inf or not self._phases:
             return 0.0
-        return self._judge.delta(self._grouped(), validate.epsilon(target_epsilon)).upper
+        return self._accountant.delta(self.schedule, validate.epsilon(target_epsilon)).upper
+
+
+def event_of_schedule(schedule: Schedule) -> Any:
+    """Return the `DpEvent` of a schedule, phase by phase; `schedule_of_event` is its inverse."""
+    parts: list[Any] = []
+    for round_, rounds in schedule:
+        event = _events.GaussianDpEvent(round_.noise_multiplier)
+        match round_.sampling:
+            case Uniform(cohort_size=cohort, num_clients=clients):
+                event = _events.SampledWithoutReplacementDpEvent(clients, cohort, event)
+            case Poisson(sampling_rate=rate):
+                event = _events.PoissonSampledDpEvent(rate, event)
+            case Full():
+                pass
+        parts.append(event if rounds == 1 else _events.SelfComposedDpEvent(event, rounds))
+    if len(parts) == 1:
+        return parts[0]
+    return _events.ComposedDpEvent(parts) if parts else _events.NoOpDpEvent()
+
+
+def schedule_of_event(event: Any, adjacency: Adjacency | str) -> Schedule:
+    """Return the schedule of an event.
+
+    Args:
+        event: a `DpEvent`.
+        adjacency: the neighboring relation, which is no part of an event.
+    Returns:
+        Rounds in the order of the event. Those of a repeated composition are grouped by kind unless
+        their order counts. Empty if nothing is released.
+    Raises:
+        UnmappedEvent: it has none, or a part of it. InvalidParameter: a value out of range.
+    """
+    return Schedule(_phases(event, Adjacency.parse(adjacency)))
+
+
+def _phases(event: Any, adjacency: Adjacency) -> Iterator[Phase]:
+    match event:
+        case _events.NoOpDpEvent():
+            return
+        case _events.ComposedDpEvent():
+            parts: Any = event.events
+            if not isinstance(parts, Sequence):
+                # An iterator would be empty when it is read a second time.
+                raise UnmappedEvent(event, "its events are no list")
+            for part in cast("Sequence[Any]", parts):
+                yield from _phases(part, adjacency)
+        case _events.SelfComposedDpEvent():
+            if event.count != 0:
+                count = validate.count("count", event.count, "the number of repetitions")
+                yield from _repeated(event, Schedule(_phases(event.event, adjacency)), count)
+        case _:
+            round_ = _round(event, adjacency)
+            if round_ is not None:
+                yield Phase(round_, 1)
+
+
+def _repeated(event: Any, schedule: Schedule, count: int) -> Iterator[Phase]:
+    """Yield the phases of a schedule so many times over. Rule 5.
+
+    Raises:
+        UnmappedEvent: of ``event``, if the order counts and has too many phases to be kept.
+    """
+    if not _order_counts(schedule):
+        yield from (Phase(round_, count * times) for round_, times in schedule.distinct().items())
+        return
+    phases = count * len(schedule.phases)
+    if phases > MAX_PHASES:
+        why = "rounds of fixed-size samples among others are kept in their order, and it has "
+        raise UnmappedEvent(event, f"{why}{phases} phases, more than {MAX_PHASES}")
+    for _ in range(count):
+        yield from schedule
+
+
+def _grouped(schedule: Schedule) -> Schedule:
+    return Schedule(Phase(round_, times) for round_, times in schedule.distinct().items())
+
+
+def _order_counts(schedule: Schedule) -> bool:
+    kinds = schedule.distinct()
+    return len(kinds) > 1 and any(isinstance(kind.sampling, Uniform) for kind in kinds)
+
+
+def _round(event: Any, adjacency: Adjacency) -> Round | None:
+    """Return an event that is one release; None if it samples nobody."""
+    match event:
+        case _events.GaussianDpEvent():
+            return Round(_noise(event), Full(), adjacency)
+        case _events.PoissonSampledDpEvent():
+            given = _plain(event.sampling_probability)
+            rate = validate.probability("sampling_probability", given, "it")
+            return _poisson(event, rate, adjacency) if rate > 0.0 else None
+        case _events.SampledWithoutReplacementDpEvent():
+            if not isinstance(event.event, _events.GaussianDpEvent):
+                raise UnmappedEvent(event, "of a sample of fixed size one Gaussian alone is known")
+            scheme = Uniform(event.sample_size, event.source_dataset_size)
+            return Round(_noise(event.event), scheme, adjacency)
+        case _events.NonPrivateDpEvent():
+            raise _NotPrivate(event, "it releases without noise, so that epsilon is infinite")
+        case _:
+            known = "Gaussians, their Poisson and fixed-size samples and compositions are known"
+            raise UnmappedEvent(event, known)
+
+
+def _poisson(event: Any, rate: float, adjacency: Adjacency) -> Round | None:
+    """Return everything that runs on a Poisson sample as one round. Rule 3."""
+    inner = Schedule(_phases(event.event, adjacency)).distinct()
+    if not inner:
+        return None
+    if all(isinstance(round_.sampling, Full) for round_ in inner):
+        if sum(inner.values()) > 1 and adjacency is Adjacency.REPLACE_ONE:
+            why = "several Gaussians on one sample are known only where no record is replaced"
+            raise UnmappedEvent(event, why)
+        try:
+            noise = joint_noise_of({r.noise_multiplier: count for r, count in inner.items()})
+        except InvalidParameter:
+            raise _NotPrivate(event, "its Gaussians together have too little noise") from None
+    else:
+        (round_, count), *more = inner.items()
+        if more or count > 1 or not isinstance(round_.sampling, Poisson):
+            why = "what is composed on a Poisson sample may not sample again"
+            raise UnmappedEvent(event, why)
+        noise, other = round_.noise_multiplier, round_.sampling_rate
+        product, exact = rate * other, Fraction(rate) * Fraction(other)
+        # Rule 4.
+        rate = nextafter(product, 1.0) if Fraction(product) < exact else product
+    return Round(noise, Poisson(max(rate, validate.MIN_SAMPLING_RATE)), adjacency)
+
+
+def _noise(gaussian: Any) -> float:
+    """Return the noise multiplier, lowered to the most that a round may have."""
+    low, high = validate.NOISE_MULTIPLIER_RANGE
+    rule = "a noise multiplier is a number of at least 0"
+    noise = validate.real("noise_multiplier", _plain(gaussian.noise_multiplier), rule)
+    if noise < 0.0:
+        raise InvalidParameter("noise_multiplier", noise, rule)
+    if noise < low:
+        raise _NotPrivate(gaussian, f"no bound is known for noise multipliers below {low:g}")
+    return min(noise, high)
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of Python for a scalar of numpy, JAX or torch, and anything else as it is."""
+    return value.item() if getattr(value, "ndim", None) == 0 else value

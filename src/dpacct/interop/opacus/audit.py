@@ -173,9 +173,11 @@ class Audited(_Grown):
 
         self._undo.callback(setattr, optimizer, "pre_step", pre_step)
         optimizer.pre_step = with_canaries
-        handle = optimizer.original_optimizer.register_step_pre_hook(
-            lambda *_: self._see(optimizer, run, event)
-        )
+
+        def before_update(*_: Any) -> None:
+            self._see(optimizer, run, event)
+
+        handle = optimizer.original_optimizer.register_step_pre_hook(before_update)
         self._undo.callback(handle.remove)
 
     def _plant(self, optimizer: Any, rows: Any) -> None:
