@@ -5,64 +5,66 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Iterator
+from typing import Any
 
-from dpacct_cli.app import ROOT as PROGRAM
-from dpacct_cli.command import Command, Group, commands_below
-from dpacct_cli.help import sections_of
+from dpacct_cli.app import ENTRIES, load
 from website.pages import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "commands.md"
 HEAD = """\
 # Every command and option
 
-What `dpacct COMMAND --help` says, all on one page, made by `make reference`. What the options mean
-together, exit codes and the keys of the JSON are on the page [command line](command-line.md).
+What `dpacct COMMAND --help-all` prints, on one page, made by `make reference`. The page
+[command line](command-line.md) explains options together, exit codes and JSON keys.
 """
 
 
-def commands() -> Iterator[Command | Group]:
-    """Each command, groups before their members."""
-    yield from commands_below(PROGRAM)
+def commands() -> Iterator[tuple[str, Any]]:
+    """Yield each command with its path, groups before their members."""
+    for name, entry in ENTRIES.items():
+        command = load(name, entry)
+        yield f"dpacct {name}", command
+        for below, member in getattr(command, "commands", {}).items():
+            yield f"dpacct {name} {below}", member
 
 
 def _cell(text: str) -> str:
-    """A line that a table can hold, code as code and nothing else as markup."""
+    """Return a line that a table can hold, in which nothing is markup."""
     return re.sub(r"([|*_<>`\[\]\\])", r"\\\1", " ".join(text.split()))
 
 
-def _description(command: Command | Group) -> str:
-    """The help text: paragraphs as they are, and what is not to be wrapped as a block."""
-    parts: list[str] = []
-    for part in re.split(r"\n\s*\n", inspect.cleandoc(command.text)):
-        if re.match("Examples?:", part):
-            parts.append(f"```text\n{part}\n```")
-        else:
-            parts.append(_cell(part).replace("\\`", "`"))
-    return "\n\n".join(filter(None, parts))
+def _table(heading: str, rows: list[tuple[str, str]]) -> str:
+    lines = [f"| `{name.replace('|', chr(92) + '|')}` | {_cell(said)} |" for name, said in rows]
+    return "\n".join([f"| {heading.lower()} | |", "|---|---|", *lines])
 
 
-def section(command: Command | Group) -> str:
-    """The section of one command."""
-    usage = f"{command.path} {command.usage}"
-    parts = [f"## {command.path}", f"```text\n{usage}\n```", _description(command)]
-    for heading, rows in sections_of(command.params):
-        lines = [
-            f"| `{names.replace('|', chr(92) + '|')}` | {_cell(said)} |" for names, said in rows
-        ]
-        if lines:
-            parts.append("\n".join([f"| {heading.lower()} | |", "|---|---|", *lines]))
-    if isinstance(command, Group):
-        rows = [f"| `{name}` | {_cell(command.summary(name))} |" for name in command]
-        parts.append("\n".join(["| command | |", "|---|---|", *rows]))
+def section(path: str, command: Any) -> str:
+    """Return the section of one command."""
+    panels: dict[str, list[tuple[str, str]]] = {}
+    for found in command.params:
+        names = sorted(found.opts, key=lambda name: name.startswith("--"))
+        value = "" if getattr(found, "is_flag", False) else found.metavar or ""
+        if not names[0].startswith("-"):
+            names = []
+        panel = found.rich_help_panel or ("Options" if names else "Arguments")
+        panels.setdefault(panel, []).append((f"{', '.join(names)} {value}".strip(), found.help))
+    parts = [f"## {path}", (command.help or "").replace("\\[", "[")]
+    if command.epilog:
+        examples = [line for line in command.epilog.replace("\\[", "[").split("\n\n")[1:] if line]
+        parts.append("```text\n" + "\n".join(examples) + "\n```")
+    parts += [_table(heading, rows) for heading, rows in panels.items()]
+    below = getattr(command, "commands", {})
+    if below:
+        summaries = [(name, each.help.partition("\n\n")[0]) for name, each in below.items()]
+        parts.append(_table("command", summaries))
     return "\n\n".join(parts)
 
 
 def text() -> str:
-    """The whole page."""
-    return "\n\n".join([HEAD.strip(), *(section(each) for each in commands())]) + "\n"
+    """Return the whole page."""
+    return "\n\n".join([HEAD.strip(), *(section(*each) for each in commands())]) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,66 +1,254 @@
-"""The application: runs the command that is named; an error is one line and an exit code."""
+"""The application: Typer commands, imported when they run, and errors in one line.
 
-import os
+Rule 1: `dpacct --help` imports no command, and a command imports only what it runs.
+Rule 2: an error is one line that names the option as it was typed, and an exit code: 2 for bad
+input, else 1.
+"""
+
+from __future__ import annotations
+
+import gc
 import sys
-from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from inspect import cleandoc
+from typing import Annotated, Any, NamedTuple, NoReturn
+
+import typer
+from typer.core import TyperCommand, TyperGroup
 
 from dpacct import __version__
 from dpacct.errors import DpacctError
-from dpacct_cli import errors, words
-from dpacct_cli.command import options_below
-from dpacct_cli.commands_table import all_commands
-from dpacct_cli.parameters import Parameter
+from dpacct_cli import errors, suggestions, words
+from dpacct_cli.terminal import INTERRUPTED, NOBODY_READS
+from dpacct_cli.waiting import waiting
 
-# Set by the scripts of --show-completion, which then pass the words typed so far.
-COMPLETING = "_DPACCT_COMPLETE"
-SHELLS = ("bash", "zsh", "fish")
+# The base of all of Click's complaints, wherever this version of Typer keeps Click.
+UsageError: Any = typer.BadParameter.__mro__[1]
+SETTINGS: dict[str, Any] = {"help_option_names": ["--help", "-h"], "max_content_width": 100}
+ACCOUNTING, RUNNING, RECORDS = "Accounting", "Training and testing", "Records and reports"
 
-ROOT = all_commands(
-    (
-        Parameter(
-            "flag", ("--version",), "", "Print the version and exit.", name="version"
+
+class Entry(NamedTuple):
+    """A command, or a group of commands, that is imported when it is asked for.
+
+    Attributes:
+        module: where it is.
+        function: its function; empty for a group, whose module lists functions in ``COMMANDS``.
+        panel: the heading in the help.
+        summary: the first sentence of its help.
+    """
+
+    module: str
+    function: str
+    panel: str
+    summary: str
+
+
+ENTRIES = {
+    "calibrate": Entry(
+        "dpacct_cli.commands.calibrate", "calibrate", ACCOUNTING,
+        "Find the noise multiplier that meets a privacy budget.",
+    ),
+    "epsilon": Entry(
+        "dpacct_cli.commands.spend", "epsilon", ACCOUNTING,
+        "Compute the epsilon of a training run.",
+    ),
+    "delta": Entry(
+        "dpacct_cli.commands.delta", "delta", ACCOUNTING, "Compute the delta of a training run."
+    ),
+    "risk": Entry(
+        "dpacct_cli.commands.risk", "risk", ACCOUNTING,
+        "Translate a guarantee into attack success rates.",
+    ),
+    "rdp": Entry(
+        "dpacct_cli.commands.rdp", "rdp", ACCOUNTING, "Compute Renyi divergences."
+    ),
+    "compare": Entry(
+        "dpacct_cli.commands.compare", "compare", ACCOUNTING,
+        "Compare accountants and other libraries.",
+    ),
+    "explore": Entry(
+        "dpacct_cli.explore.command", "explore", ACCOUNTING,
+        "Sweep over noise, rounds, sampling rate and delta.",
+    ),
+    "train": Entry(
+        "dpacct_cli.train.command", "train", RUNNING, "Train a model with differential privacy."
+    ),
+    "audit": Entry(
+        "dpacct_cli.audit.command", "audit", RUNNING, "Test a training run for privacy bugs."
+    ),
+    "attack": Entry(
+        "dpacct_cli.attack.command", "attack", RUNNING,
+        "Run membership-inference attacks on a trained model.",
+    ),
+    "ledger": Entry(
+        "dpacct_cli.ledger.command", "", RECORDS, "Track the privacy budget of a data set."
+    ),
+    "report": Entry(
+        "dpacct_cli.commands.report", "report", RECORDS, "Write a privacy report for reviewers."
+    ),
+    "claims": Entry("dpacct_cli.claims.command", "", RECORDS, "Check published privacy claims."),
+    "plot": Entry(
+        "dpacct_cli.plot.command", "", RECORDS,
+        "Draw charts: text by default, or PNG, SVG or PDF by -o.",
+    ),
+}  # fmt: skip
+
+
+class Command(TyperCommand):
+    """A command that knows how its options were typed, and shows progress."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Record what was typed, then parse it."""
+        words.record(args, self.params)
+        if "--help-all" in args:
+            shown: list[Any] = self.params
+            for parameter in shown:
+                parameter.hidden = False
+            args = ["--help"]
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the function."""
+        gc.enable()
+        try:
+            with waiting(ctx.command_path):
+                return super().invoke(ctx)
+        except BrokenPipeError:
+            # Click would exit with 1, which says that a ledger is damaged.
+            raise SystemExit(NOBODY_READS) from None
+
+
+class Root(TyperGroup):
+    """The group of `ENTRIES`."""
+
+    summarizing = False
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names in the order of the help."""
+        return list(ENTRIES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Import a command; for the help its summary is enough."""
+        entry = ENTRIES.get(cmd_name)
+        if entry is None:
+            return None
+        if self.summarizing:
+            return TyperCommand(cmd_name, help=entry.summary, rich_help_panel=entry.panel)
+        return load(cmd_name, entry)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help from the summaries."""
+        self.summarizing = True
+        super().format_help(ctx, formatter)
+        self.summarizing = False
+
+
+def load(name: str, entry: Entry) -> Any:
+    """Import a command or a group of commands."""
+    module = import_module(entry.module)
+    if entry.function:
+        return _command({name: getattr(module, entry.function)}, "")
+    return _command(module.COMMANDS, entry.summary)
+
+
+def _command(functions: Mapping[str, Callable[..., object]], text: str) -> Any:
+    """Return the Typer command of one function, or the group of several."""
+    made = typer.Typer(
+        help=text or None, no_args_is_help=True, add_completion=False, rich_markup_mode="rich",
+        context_settings=SETTINGS,
+    )  # fmt: skip
+    for name, function in functions.items():
+        told, _, examples = cleandoc(function.__doc__ or "").partition("\n\nExample")
+        # Typer joins lines that no empty line separates.
+        lines = ["Examples:", *(line.strip() for line in examples.splitlines()[1:])]
+        made.command(
+            name, cls=Command, help=told.replace("[", r"\["), context_settings=SETTINGS,
+            epilog="\n\n".join(lines).replace("[", r"\[") if examples else None,
+        )(function)  # fmt: skip
+    return typer.main.get_command(made)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"dpacct {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True,
+            show_default=False,
         ),
-        Parameter(
-            "text", ("--show-completion",), "|".join(SHELLS),
-            "Print a script that completes commands, options and values in that shell.",
-            name="show_completion",
-        ),
-    )
-)  # fmt: skip
+    ] = False,
+) -> None:  # fmt: skip
+    """Differential privacy accounting with proven bounds.
+
+    Start with: dpacct calibrate --eps 8 --rounds 300 --q 0.1
+    """
+    del version
+
+
+def make_root() -> Any:
+    """Return the root command."""
+    made = typer.Typer(
+        name="dpacct", cls=Root, no_args_is_help=True, rich_markup_mode="rich",
+        context_settings=SETTINGS, pretty_exceptions_enable=False,
+    )  # fmt: skip
+    made.callback()(_root)
+    return typer.main.get_command(made)
+
+
+ROOT = make_root()
 
 
 def app(typed: Sequence[str] | None = None) -> NoReturn:
     """Run a command line and exit with 0, 1, 2 or 130."""
-    given = list(sys.argv[1:] if typed is None else typed)
     words.forget()
+    given = sys.argv[1:] if typed is None else list(typed)
     try:
-        _run(given)
+        code = ROOT.main(given, prog_name="dpacct", standalone_mode=False)
     except DpacctError as error:
         errors.print_line(errors.line(error))
         sys.exit(errors.exit_code(error))
-    sys.exit(0)
+    except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            sys.exit(0)
+        errors.print_line(usage_line(error, given))
+        sys.exit(2)
+    except typer.Abort:
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        errors.print_line("interrupted.")
+    sys.exit(code if isinstance(code, int) else 0)
 
 
-def _run(given: list[str]) -> None:
-    shell = os.environ.get(COMPLETING)
-    if shell in SHELLS:
-        from dpacct_cli.completion import print_completions
-
-        print_completions(ROOT, shell, given)
-        return
-    values, rest = ROOT.read(given, _elsewhere)
-    if values["version"]:
-        print(f"dpacct {__version__}")
-    elif values["show_completion"] is not None:
-        from dpacct_cli.completion import print_script
-
-        print_script(values["show_completion"])
-    elif values["help"] or not given:
-        print(ROOT.help())
-    else:
-        ROOT.run_named(rest, _elsewhere)
-
-
-def _elsewhere() -> Mapping[str, Sequence[str]]:
-    return options_below(ROOT)
+def usage_line(error: Any, given: Sequence[str]) -> str:
+    """Return one line for a complaint of Click, with a suggestion where one is near."""
+    program = "dpacct" if error.ctx is None else error.ctx.command_path
+    command = ROOT if error.ctx is None else error.ctx.command
+    known = [name for parameter in command.params for name in parameter.opts]
+    known = [name for name in known if name.startswith("-")]
+    kind = type(error).__name__
+    message = error.message
+    if kind == "NoSuchOption":
+        # Click reports a mistyped cluster such as -eps by its first letter.
+        name = next((w for w in given if w.partition("=")[0] == error.option_name), None)
+        name = name or next((w for w in given if w.startswith(error.option_name)), "")
+        return suggestions.unknown_option(name.partition("=")[0], program, known)
+    if kind == "MissingParameter" and error.param is not None:
+        name = error.param.metavar or error.param.opts[0]
+        return f"{name} is missing. {program} --help shows what it takes."
+    if kind == "BadOptionUsage":
+        needs = "takes no value." if "take a value" in message else "needs a value."
+        return f"{error.option_name} {needs}"
+    if "unexpected extra" in message:
+        stray = message.rpartition("(")[2].rstrip(")").split(" ")[0]
+        return suggestions.stray_word(stray, program, known)
+    if "No such command" in message:
+        name = message.partition("'")[2].partition("'")[0]
+        return suggestions.unknown_command(name, program, command.list_commands(error.ctx))
+    return f"{program}: {message}"

@@ -14,7 +14,10 @@ import sys
 
 from dpacct.display import escaped
 from dpacct.errors import DpacctError, InvalidParameter
-from dpacct_cli import suggestions, words
+from dpacct_cli import suggestions, waiting, words
+from dpacct_cli.conflicts import OptionConflict, conflict
+
+__all__ = ["OptionConflict", "conflict", "exit_code", "line", "print_line"]
 
 PROGRAM = "dpacct"
 
@@ -93,16 +96,6 @@ REALS = {
 LISTS = {"orders", "fpr"}
 
 
-class OptionConflict(DpacctError, ValueError):
-    """Words of a command line that contradict each other, lack something or mean nothing."""
-
-
-def conflict(one: str, other: str, why: str = "") -> OptionConflict:
-    """The refusal of two options that cannot both hold."""
-    reason = f" ({why})" if why else ""
-    return OptionConflict(f"{one} contradicts {other}{reason}. Drop one of them.")
-
-
 def line(error: DpacctError) -> str:
     """What is wrong with the input, in one line without the name of the program."""
     if not isinstance(error, InvalidParameter):
@@ -173,6 +166,7 @@ def exit_code(error: DpacctError) -> int:
 
 def print_line(message: str) -> None:
     """Write one line to stderr, whatever the message contains."""
+    waiting.end()
     whole = escaped(" ".join(message.split()))
     shown = re.sub(rf"[^\s;']{{{words.LONGEST},}}", lambda word: words.shortened(word[0]), whole)
     print(f"{PROGRAM}: {shown}", file=sys.stderr)

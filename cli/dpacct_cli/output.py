@@ -8,7 +8,6 @@ from typing import Annotated
 
 from dpacct.errors import InvalidParameter
 from dpacct_cli.parameters import flag, option
-from dpacct_cli.terminal import orderly_interrupts
 
 LABEL = "--output"
 
@@ -72,9 +71,7 @@ def _write(content: bytes, file: Path, name: str, *, replace: bool) -> None:
     from dpacct.ledger.disk.outputs import write_file
 
     try:
-        # Ctrl-C takes away what was written beside the file.
-        with orderly_interrupts():
-            write_file(file, lambda stream: stream.write(content), name=name, replace=replace)
+        write_file(file, lambda stream: stream.write(content), name=name, replace=replace)
     except OSError as error:
         reason = error.strerror or "unknown reason"
         raise InvalidParameter(name, str(file), f"it cannot be written ({reason})") from None

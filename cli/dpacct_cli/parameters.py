@@ -1,68 +1,14 @@
-"""What a command takes: texts, flags and one argument, declared where they are read.
+"""How commands declare their options: thin wrappers around Typer's.
 
-Rule 1: every value stays the text that was typed; the library judges it.
-Rule 2: a declaration says what help and completion need, so that both follow from one place.
+Rule: every value stays the text that was typed. The library judges it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, NamedTuple, get_args, get_type_hints
+from collections.abc import Callable, Iterable
+from typing import Any
 
-# A command with fewer options lists them in one piece.
-PANELS_FROM = 13
-
-
-Kind = Literal["text", "texts", "flag", "argument"]
-
-
-class Parameter(NamedTuple):
-    """An option, or the argument of a command.
-
-    Attributes:
-        kind: what is typed for it.
-        opts: its names, the documented one first; none for an argument.
-        metavar: what stands for its value; ``a|b`` where it is one of a few.
-        help: a sentence or two.
-        panel: the heading below which a long help lists it.
-        known: values that it may have, where neither a name nor the metavar says them.
-        name: of the parameter of the function.
-        default: what the function gets where nothing was typed.
-    """
-
-    kind: Kind
-    opts: tuple[str, ...]
-    metavar: str
-    help: str
-    panel: str = ""
-    known: Callable[[], Iterable[str]] | None = None
-    name: str = ""
-    default: Any = None
-
-    @property
-    def is_flag(self) -> bool:
-        """It has no value."""
-        return self.kind == "flag"
-
-    @property
-    def is_argument(self) -> bool:
-        """It has no name."""
-        return self.kind == "argument"
-
-    @property
-    def spelled(self) -> str:
-        """How help writes it: short names first, then what stands for the value."""
-        if self.is_argument:
-            return self.metavar
-        names = ", ".join(sorted(self.opts, key=lambda name: name.startswith("--")))
-        return names if self.is_flag else f"{names} {self.metavar}"
-
-    def values(self) -> tuple[str, ...]:
-        """What may be typed for it, as far as that is known; patterns and files are left out."""
-        if self.known is not None:
-            return tuple(self.known())
-        choices = self.metavar.split("|")
-        return tuple(c for c in choices if c == c.lower()) if len(choices) > 1 else ()
+import typer
 
 
 def option(
@@ -71,19 +17,38 @@ def option(
     help: str,  # noqa: A002 - the text of --help
     panel: str = "",
     known: Callable[[], Iterable[str]] | None = None,
-) -> Parameter:
-    """An option with a text."""
-    return Parameter("text", names, metavar, help, panel, known)
+    advanced: bool = False,
+) -> Any:
+    """Declare an option with a value.
+
+    Args:
+        names: the documented name first.
+        metavar: stands for the value in the help; ``a|b`` lists all values.
+        help: a sentence or two.
+        panel: the heading of its group in the help.
+        known: the values, for completion, if the metavar does not list them.
+        advanced: shown by --help-all only.
+    """
+    return typer.Option(
+        *names,
+        metavar=metavar,
+        help=help,
+        rich_help_panel=panel or None,
+        show_default=False,
+        autocompletion=_completion(metavar, known),
+        hidden=advanced,
+    )
 
 
-def repeated(*names: str, metavar: str, help: str, panel: str = "") -> Parameter:  # noqa: A002 - the text of --help
-    """An option that may be given several times, each with a text."""
-    return Parameter("texts", names, metavar, help, panel)
+def flag(*names: str, help: str, panel: str = "", advanced: bool = False) -> Any:  # noqa: A002 - the text of --help
+    """Declare an option without a value."""
+    return typer.Option(
+        *names, help=help, rich_help_panel=panel or None, show_default=False, hidden=advanced
+    )
 
 
-def flag(*names: str, help: str, panel: str = "") -> Parameter:  # noqa: A002 - the text of --help
-    """An option without a value."""
-    return Parameter("flag", names, "", help, panel)
+# An option that may be given several times. Its function takes a list of texts.
+repeated = option
 
 
 def argument(
@@ -91,20 +56,24 @@ def argument(
     metavar: str,
     help: str,  # noqa: A002 - the text of --help
     known: Callable[[], Iterable[str]] | None = None,
-) -> Parameter:
-    """What is typed without a name; in brackets where it may be left out."""
-    return Parameter("argument", (), metavar, help, known=known)
-
-
-def parameters_of(function: Callable[..., object]) -> tuple[Parameter, ...]:
-    """What the annotations of a function declare, in its order."""
-    hints: Mapping[str, Any] = get_type_hints(function, include_extras=True)
-    hints = {name: hint for name, hint in hints.items() if name != "return"}
-    defaults = function.__defaults__ or ()  # pyright: ignore[reportFunctionMemberAccess]
-    missing = len(hints) - len(defaults)
-    return tuple(
-        get_args(hint)[-1]._replace(
-            name=name, default=None if place < missing else defaults[place - missing]
-        )
-        for place, (name, hint) in enumerate(hints.items())
+) -> Any:
+    """Declare a value without a name, with its metavar in brackets if it is optional."""
+    return typer.Argument(
+        metavar=metavar, help=help, show_default=False, autocompletion=_completion(metavar, known)
     )
+
+
+def _completion(
+    metavar: str, known: Callable[[], Iterable[str]] | None
+) -> Callable[[str], list[str]] | None:
+    """Return what completes a value: the part behind the last comma, if there are several."""
+    listed = [value for value in metavar.split("|") if value == value.lower()]
+    if known is None and len(listed) < 2:
+        return None
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, begun = incomplete.rpartition(",")
+        values = listed if known is None else known()
+        return [f"{before}{comma}{value}" for value in values if value.startswith(begun)]
+
+    return complete

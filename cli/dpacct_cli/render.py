@@ -1,16 +1,16 @@
-"""Output: number formats, aligned tables, JSON.
+"""Output: number formats, pages for people, JSON.
 
-Rule 1: a number that is shortened for display goes to the safe side (noise, delta and proven
-bounds up, rates and achieved bounds down), so that what is shown is true, and safe if typed again.
-Rule 2: in a pipe, and on a terminal that knows no colors, the same words come as plain text; on a
-terminal no line is longer than it is wide, but for commands that are to be copied.
-Rule 3: whatever stands in a name, nothing but printable text reaches the screen.
+Rule 1: a number that is shortened goes to the safe side. Noise, delta and upper bounds are rounded
+up, rates and lower bounds down, so that what is shown is true, and safe if it is typed again.
+Rule 2: a terminal gets a panel by Rich. A pipe gets the same words as plain text.
+Rule 3: only printable text reaches the screen, whatever a name contains.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from textwrap import wrap
 from typing import NamedTuple
 
 from dpacct.budget import Interval
@@ -20,10 +20,7 @@ from dpacct_cli.options import Style
 
 LABEL_WIDTH = 17
 WIDTH = 100
-NARROWEST, UNLIMITED = 30, 10**6
 VALUE_WIDTH = 12
-STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m"}
-RESET = "\x1b[0m"
 
 
 def noise(value: float) -> str:
@@ -67,7 +64,7 @@ class Row(NamedTuple):
 
 def wrapped(label: str, text: str) -> list[Row]:
     """Words that may be longer than a line, as rows of which the first has the label."""
-    lines = _lines(text, WIDTH - LABEL_WIDTH - 4) or [""]
+    lines = wrap(text, WIDTH - LABEL_WIDTH - 4) or [""]
     return [Row(label if number == 0 else "", line) for number, line in enumerate(lines)]
 
 
@@ -102,6 +99,7 @@ class Answer(NamedTuple):
 
 def show(answer: Answer, style: Style) -> None:
     """Print an answer."""
+    waiting.end()
     if style is Style.JSON:
         import json
 
@@ -118,105 +116,67 @@ def show(answer: Answer, style: Style) -> None:
 
 
 def print_note(text: str) -> None:
-    """What a person should know, on stderr; as wide as the terminal, if that is one."""
-    shown = f"note: {escaped(text)}"
-    if sys.stderr.isatty():
-        width = max(NARROWEST, waiting.columns(sys.stderr.fileno()))
-        shown = "\n".join(_lines(shown, width, whole_words=True))
-    print(shown, file=sys.stderr, flush=True)
+    """Print what a person should know, on stderr."""
+    waiting.end()
+    print(f"note: {escaped(text)}", file=sys.stderr, flush=True)
+
+
+def _on_terminal() -> bool:
+    return sys.stdout.isatty()
 
 
 def _print_page(page: Page) -> None:
-    width = terminal_width()
-    _emit()
-    for index, row in enumerate(page.rows):
-        _print_row(row, "bold" if index == 0 else "", width)
+    if not _on_terminal():
+        _print_plain(page)
+        return
+    from rich.box import ROUNDED
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    parts = Table.grid(padding=(0, 2))
+    parts.add_column(style="dim", no_wrap=True)
+    parts.add_column()
+    for number, row in enumerate(page.rows):
+        value = Text(escaped(row.value), "bold green" if number == 0 else "")
+        if row.meaning:
+            value.append(f"   {escaped(row.meaning.strip())}", "dim")
+        parts.add_row(escaped(row.label), value)
+    if page.rows:
+        console.print(Panel(parts, box=ROUNDED, border_style="green", expand=False))
     if page.grid is not None:
-        _emit()
-        _print_grid(page.grid, width)
-    if page.remarks:
-        _emit()
+        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        for name in page.grid.header:
+            table.add_column(Text(escaped(name)), overflow="fold")
+        for cells in page.grid.lines:
+            table.add_row(*(Text(escaped(cell)) for cell in cells))
+        console.print(table)
     for remark in page.remarks:
-        for line in _lines(remark, min(WIDTH, width), indents=("  ", "    ")):
-            _emit((line, ""))
+        console.print(Text(f"  {escaped(remark)}"))
     if page.closing:
-        _emit()
-        # A command is to be copied, so the terminal breaks it.
-        whole = " dpacct " in f" {page.closing}" or width >= UNLIMITED
-        for line in [page.closing] if whole else _lines(page.closing, width - 2):
-            _emit((f"  {line}", ""))
+        # The terminal breaks a command, so that it can be copied.
+        console.print(Text(f"  {escaped(page.closing)}", "dim"), soft_wrap=True)
 
 
-def _lines(
-    text: str, width: int, *, whole_words: bool = False, indents: tuple[str, str] = ("", "")
-) -> list[str]:
-    """A text as lines that are so wide at most; the first is indented by itself."""
-    from textwrap import wrap
-
-    first, others = indents
-    return wrap(
-        text,
-        width,
-        initial_indent=first,
-        subsequent_indent=others,
-        break_on_hyphens=not whole_words,
-    )
-
-
-def terminal_width() -> int:
-    """Columns of the terminal, at least `NARROWEST`; beyond all lines where there is none."""
-    if not sys.stdout.isatty():
-        return UNLIMITED
-    from shutil import get_terminal_size
-
-    return max(NARROWEST, get_terminal_size().columns)
-
-
-def _print_row(row: Row, style: str, width: int) -> None:
-    value = f"{row.value:<{VALUE_WIDTH}}  " if row.meaning else row.value
-    label = f"  {row.label:<{LABEL_WIDTH}}  "
-    if len(label) + len(value) + len(row.meaning) <= width:
-        _emit((label, ""), (value, style), (row.meaning, "dim"))
-        return
-    # Beside the label where there is room for a few words, else below it.
-    lead = label if width >= 3 * len(label) else "    "
-    if lead != label and row.label:
-        _emit((f"  {row.label}", ""))
-    words = f"{row.value}  {row.meaning.strip()}" if row.meaning else row.value
-    for line in _lines(words, width - len(lead), whole_words=True):
-        _emit((lead, ""), (line, style))
-        lead = " " * len(lead)
-
-
-def _print_grid(grid: Grid, width: int) -> None:
-    widths = grid.widths()
-    if sum(widths) + 2 * len(widths) <= width:
-        _emit((_aligned(grid.header, widths), "dim"))
-        for cells in grid.lines:
-            _emit((_aligned(cells, widths), ""))
-        return
-    # What no line can hold stands below each other.
-    for cells in grid.lines:
-        first, *rest = zip(grid.header, cells, strict=True)
-        _emit((f"  {first[0]} {first[1]}".rstrip(), ""))
-        for name, cell in rest:
-            if cell:
-                _emit((f"    {name} ", "dim"), (cell, ""))
-
-
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))
-
-
-def _emit(*parts: tuple[str, str]) -> None:
-    """Print one line of (text, style); styles reach terminals that know them only."""
-    shown = [(escaped(text), style) for text, style in parts]
-    if not _has_styles():
-        print("".join(text for text, _ in shown).rstrip())
-        return
-    styled = (f"{STYLES[style]}{text}{RESET}" if style and text else text for text, style in shown)
-    print("".join(styled))
-
-
-def _has_styles() -> bool:
-    return sys.stdout.isatty() and waiting.knows_codes()
+def _print_plain(page: Page) -> None:
+    """Print the page as text, for pipes and files."""
+    lines = [""]
+    for row in page.rows:
+        value = f"{row.value:<{VALUE_WIDTH}}  {row.meaning}" if row.meaning else row.value
+        lines.append(f"  {row.label:<{LABEL_WIDTH}}  {value}")
+    if page.grid is not None:
+        widths = page.grid.widths()
+        lines.append("")
+        for cells in (page.grid.header, *page.grid.lines):
+            padded = (f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))
+            lines.append(f"  {'  '.join(padded)}")
+    if page.remarks:
+        lines.append("")
+    for remark in page.remarks:
+        lines += wrap(remark, WIDTH, initial_indent="  ", subsequent_indent="    ")
+    if page.closing:
+        lines += ["", f"  {page.closing}"]
+    for line in lines:
+        print(escaped(line).rstrip())

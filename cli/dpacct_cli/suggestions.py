@@ -7,7 +7,7 @@ is none, and the line says what the command takes instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal, InvalidOperation
 
 NEAR = 0.75
@@ -83,20 +83,13 @@ def _bare(name: str) -> str:
     return re.sub(r"[-_\s\u2010-\u2015\u2212]", "", name).lower()
 
 
-def meant_option(name: str, known: Iterable[str], *, misspelled: bool = True) -> str | None:
-    """The option of a command that ``name`` means, None where none is near.
-
-    Args:
-        name: as typed.
-        known: names of the command's options.
-        misspelled: it may be a name that was not spelled well.
-    """
+def meant_option(name: str, known: Iterable[str]) -> str | None:
+    """Return the option of a command that ``name`` means, or None if none is near."""
     names = list(known)
     bare = _bare(name)
     same = [option for option in names if option.startswith("--") and _bare(option) == bare]
     same += [option for option, words in MEANINGS.items() if bare in words.split()]
-    near = _near(name, names) if misspelled else []
-    return next((option for option in (*same, *near) if option in names), None)
+    return next((option for option in (*same, *_near(name, names)) if option in names), None)
 
 
 def meant_command(name: str, known: Iterable[str]) -> str | None:
@@ -137,20 +130,16 @@ def _near(name: str, names: Sequence[str]) -> list[str]:
     return get_close_matches(name.lower(), names, n=1, cutoff=NEAR)
 
 
-def unknown_option(
-    name: str, program: str, known: Sequence[str], others: Mapping[str, Sequence[str]]
-) -> str:
-    """The sentences for an option that a command does not have.
+def unknown_option(name: str, program: str, known: Sequence[str]) -> str:
+    """Return the sentences for an option that a command does not have.
 
     Args:
         name: as typed.
         program: the command, with what stands before it.
         known: names of its options.
-        others: names of options by command, of the other commands.
     """
     message = f"{name} is not an option of {program}"
-    elsewhere = [command for command, options in others.items() if name in options]
-    meant = meant_option(name, known, misspelled=not elsewhere)
+    meant = meant_option(name, known)
     if meant is not None:
         return f"{message}. Did you mean {meant}?"
     if _bare(name) in ("version", "v"):
@@ -158,9 +147,7 @@ def unknown_option(
     takes = TAKES.get(program.rpartition(" ")[2])
     if takes is not None:
         message += f", which takes {takes}"
-    if not elsewhere:
-        return f"{message}. {program} --help lists what there is."
-    return f"{message}. It is one of {_listed(elsewhere)}."
+    return f"{message}. {program} --help lists all options."
 
 
 def unknown_command(name: str, program: str, known: Sequence[str]) -> str:
@@ -182,12 +169,6 @@ def stray_word(word: str, program: str, known: Sequence[str]) -> str:
     if meant is not None:
         return f"{message}. Did you mean {meant}{' ' + value if equals else ''}?"
     return f"{message}. {program} --help lists what there is."
-
-
-def _listed(names: Sequence[str]) -> str:
-    if len(names) == 1:
-        return names[0]
-    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def meant_number(text: str, *, share: bool, whole: bool) -> str:

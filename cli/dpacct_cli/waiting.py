@@ -1,142 +1,80 @@
-"""A line on the terminal while somebody waits: what is computed, and for how long by now.
+"""Progress on the terminal while a command computes.
 
-Rule 1: nothing before two seconds, and nothing where stderr is not a terminal.
-Rule 2: the line is gone before anything else is written.
-Rule 3: a terminal that knows no escape codes, or shall get none (NO_COLOR), gets one line, once,
-which stays.
+Rule 1: it appears after two seconds, and only if stderr is a terminal.
+Rule 2: it is gone before anything else is written.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import time
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Any
 
 PATIENCE = 2.0
-PERIOD = 1.0
-ERASE = b"\r\x1b[K"
 
-
-class Waiting:
-    """One wait, shown by a thread.
-
-    Attributes:
-        what: is being computed.
-        written: the line was shown.
-        stands: it is there, to be taken away.
-        thread: shows it.
-    """
-
-    def __init__(self, what: str, file: int, *, plain: bool, patience: float) -> None:
-        # Imported for those who wait at a terminal only.
-        import threading
-
-        self.what = what
-        self.written = False
-        self.stands = False
-        self._file = file
-        self._plain = plain
-        self._patience = patience
-        self._started = time.monotonic()
-        self._lock = threading.Lock()
-        self._over = threading.Event()
-        self.thread = threading.Thread(target=self._show, daemon=True)
-        self.thread.start()
-
-    def _show(self) -> None:
-        if self._over.wait(self._patience):
-            return
-        while True:
-            with self._lock:
-                if self._over.is_set():
-                    return
-                self.stands = not self._plain
-                self._write(self._line())
-                self.written = True
-            if self._plain or self._over.wait(PERIOD):
-                return
-
-    def _line(self) -> bytes:
-        if self._plain:
-            text = self._cut("this takes a while; Ctrl-C stops it")
-            return f"{text}\n".encode("ascii", "backslashreplace")
-        elapsed = time.monotonic() - self._started
-        text = self._cut(f"{elapsed:.0f} s so far; Ctrl-C stops it")
-        return ERASE + text.encode("ascii", "backslashreplace")
-
-    def _cut(self, state: str) -> str:
-        """One line: what is computed gives way where the terminal is narrow."""
-        room = columns(self._file) - 1 - len(": ") - len(state)
-        return f"{self.what[:room]}: {state}" if room > 0 else state
-
-    def end(self) -> None:
-        """Take the line away; it does not come back."""
-        if self._over.is_set():
-            return
-        self._over.set()
-        with self._lock:
-            if self.stands:
-                self._write(ERASE)
-                self.stands = False
-
-    def _write(self, data: bytes) -> None:
-        try:
-            os.write(self._file, data)
-        except OSError:
-            # A terminal that went away.
-            self._over.set()
-
-
-def columns(file: int) -> int:
-    """How wide the terminal behind a file is; 80 where nobody knows."""
-    try:
-        return os.get_terminal_size(file).columns or 80
-    except OSError:
-        return 80
-
-
-_current: Waiting | None = None
+_progress: Any = None
+_timer: threading.Timer | None = None
+_state: dict[str, Any] = {}
 
 
 def knows_codes() -> bool:
-    """Whether whoever looks at the terminal wants escape codes on it, and it knows them."""
-    known = os.environ.get("TERM", "dumb") not in ("", "dumb")
-    return known and not os.environ.get("NO_COLOR")
+    """Return whether the terminal understands escape codes and may get them."""
+    return os.environ.get("TERM", "dumb") not in ("", "dumb") and not os.environ.get("NO_COLOR")
 
 
 @contextmanager
 def waiting(what: str) -> Generator[None]:
-    """Say at a terminal that the block takes long, if it does.
+    """Show progress during the block if it takes long.
 
     Args:
         what: the command, as a user knows it.
     """
-    global _current  # noqa: PLW0603 - there is one terminal
+    global _timer  # noqa: PLW0603 - there is one terminal
     if not sys.stderr.isatty():
         yield
         return
-    _current = Waiting(what, sys.stderr.fileno(), plain=not knows_codes(), patience=PATIENCE)
+    _state.update(description=what, completed=0, total=None)
+    _timer = threading.Timer(PATIENCE, _show)
+    _timer.daemon = True
+    _timer.start()
     try:
         yield
     finally:
         end()
-        _current = None
 
 
-def say(what: str) -> None:
-    """What the wait is for from now on."""
-    if _current is not None:
-        _current.what = what
+def say(what: str, done: int = 0, total: int | None = None) -> None:
+    """Change what is shown: the step, and how many steps of how many are done."""
+    _state.update(description=what, completed=done, total=total)
+    if _progress is not None:
+        _progress.update(_progress.task_ids[0], **_state)
 
 
 def end() -> None:
-    """Nobody waits any more: something is about to be written."""
-    if _current is not None:
-        _current.end()
+    """Take the progress away, because something else is about to be written."""
+    global _progress, _timer  # noqa: PLW0603 - there is one terminal
+    if _timer is not None:
+        _timer.cancel()
+        _timer.join()
+        _timer = None
+    if _progress is not None:
+        _progress.stop()
+        _progress = None
 
 
-def eraser() -> bytes:
-    """What takes the line away, for a signal handler, which must not wait for a lock."""
-    return ERASE if _current is not None and _current.stands else b""
+def _show() -> None:
+    global _progress  # noqa: PLW0603 - there is one terminal
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    shown = Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(),
+        TextColumn("[dim]Ctrl-C stops[/]"),
+        console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False,
+    )  # fmt: skip
+    shown.add_task(**_state)
+    shown.start()
+    _progress = shown

@@ -8,10 +8,12 @@ Rule 3: nothing that was typed reaches a screen, or a command to paste, but as p
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from dpacct_cli.conflicts import OptionConflict, conflict
 
 # Letters of a value, and of a name.
 SHOWN = 40
@@ -66,13 +68,43 @@ def current() -> Typed:
 
 
 def forget() -> None:
-    """A new command line begins."""
+    """Begin a new command line."""
     _typed.set(None)
 
 
-def remember(typed: Typed) -> None:
-    """Make ``typed`` what was typed to the command that runs."""
-    _typed.set(typed)
+def record(args: Sequence[str], parameters: Sequence[Any]) -> None:
+    """Record which options were typed, and how.
+
+    Args:
+        args: the words behind the name of the command. parameters: what the command takes.
+    Raises:
+        OptionConflict: an option has two values, or another option as its value.
+    """
+    known = {name: found for found in parameters for name in found.opts if name.startswith("-")}
+    options: list[Option] = []
+    left = list(args)
+    while left and (word := left.pop(0)) != "--":
+        spelled, equals, text = word.partition("=")
+        if word[:1] == "-" and word[:2] != "--" and word[:2] in known:
+            spelled, text = word[:2], word[2:]
+        found = known.get(spelled)
+        if found is None:
+            continue
+        names = tuple(found.opts)
+        if found.is_flag:
+            options.append(Option(names, spelled, None))
+        elif text or equals or left:
+            value = text if text or equals else left.pop(0)
+            if value in known and not equals:
+                raise OptionConflict(f"{spelled} needs a value; {value} is an option.")
+            options.append(Option(names, spelled, value, found.multiple))
+    first: dict[str, Option] = {}
+    for one in options:
+        before = first.setdefault(one.names[0], one)
+        if before.text != one.text and not one.repeatable:
+            raise conflict(str(one), str(before))
+    documented = {name: found.opts[0] for name, found in known.items()}
+    _typed.set(Typed(tuple(args), tuple(options), documented))
 
 
 def spelling(name: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct_cli import suggestions
-from dpacct_cli.app import ROOT
+from dpacct_cli.app import ENTRIES, load
 from tests.cli.conftest import Ran
 
 # What is typed, and what the line must hold: the option, the value, the range or the way out.
@@ -198,8 +198,7 @@ MEANT = [
     ("calibrate 8", "'8' stands where dpacct calibrate expects an option. dpacct calibrate --help"),
     ("ledger show a b", "'b' stands where dpacct ledger show expects an option."),
     ("risk --gap 8", "--gap is not an option of dpacct risk, which takes what runs (--noise, "),
-    ("risk --gap 8", "It is one of dpacct calibrate and dpacct epsilon."),
-    ("--eps 8", "--eps is not an option of dpacct. It is one of dpacct calibrate,"),
+    ("--eps 8", "--eps is not an option of dpacct. dpacct --help lists all options."),
 ]  # fmt: skip
 
 
@@ -211,11 +210,12 @@ def test_what_no_command_knows_is_a_synonym_or_none(dpacct: Any, words: str, par
 
 
 def test_every_synonym_leads_to_an_option_that_exists() -> None:
-    group: Any = ROOT
-    commands = [*group.values(), *group["ledger"].values()]
+    loaded = {name: load(name, entry) for name, entry in ENTRIES.items()}
+    groups = {name: loaded.pop(name).commands for name in ("ledger", "claims", "plot")}
+    commands = [*loaded.values(), *groups["ledger"].values()]
     known = {name for command in commands for param in command.params for name in param.opts}
     assert set(suggestions.MEANINGS) <= known
-    names = {*group, *group["ledger"], *group["plot"]}
+    names = {*ENTRIES, *groups["ledger"], *groups["plot"]}
     assert set(suggestions.COMMANDS) | set(suggestions.TAKES) <= names
 
 

@@ -13,7 +13,7 @@ import pytest
 from dpacct import Budget, Ledger, Poisson, Round
 
 SLOW = [
-    "pydantic", "rich", "typer", "click", "argparse", "scipy.stats", "scipy.optimize", "torch",
+    "pydantic", "argparse", "scipy.stats", "scipy.optimize", "torch",
     "dp_accounting", "opacus", "matplotlib", "importlib.metadata", "tomllib", "tempfile",
     "dpacct.tight.game.game", "dpacct.tight.grid.engine", "dpacct.tight.few_large",
     "dpacct.risk.attacks", "dpacct.report", "dpacct.ledger.report.compose", "dpacct.pictures",

@@ -70,6 +70,7 @@ ONLY = {
     "opacus": {"interop"},
     "flwr": {"fl", "interop"},
     "rich": {"dpacct_cli"},
+    "typer": {"dpacct_cli"},
     "matplotlib": {"pictures"},
     "plotext": {"pictures"},
     "jinja2": {"report"},

@@ -22,7 +22,7 @@ from dpacct_cli.explore.rows import Task
 from dpacct_cli.output import LABEL, Force, read_output, write_bytes
 from dpacct_cli.parameters import flag, option
 from dpacct_cli.render import Answer, show
-from dpacct_cli.terminal import INTERRUPTED, orderly_interrupts
+from dpacct_cli.terminal import INTERRUPTED
 
 PICTURES = (".png", ".svg", ".pdf")
 SUFFIXES = (".csv", ".json", *PICTURES)
@@ -173,12 +173,11 @@ def _computed(
         if index not in rows
     ]
     try:
-        with orderly_interrupts():
-            for done in results(left, jobs):
-                rows[done.index] = done.row
-                if journal is not None:
-                    journal.add(done)
-                waiting.say(f"dpacct explore {progress(len(rows), len(sweep.settings))}")
+        for done in results(left, jobs):
+            rows[done.index] = done.row
+            if journal is not None:
+                journal.add(done)
+            waiting.say(f"dpacct explore {progress(len(rows), len(sweep.settings))}")
     except KeyboardInterrupt:
         kept = "With -o FILE its rows would have been kept."
         if journal is not None and not journal.rows:

@@ -17,7 +17,6 @@ from dpacct_cli.named import has_folder, is_there
 from dpacct_cli.output import Force, Output, read_output, write_output
 from dpacct_cli.parameters import option
 from dpacct_cli.render import Answer, show
-from dpacct_cli.terminal import orderly_interrupts
 
 Unit = Annotated[
     str,
@@ -60,8 +59,7 @@ def init(
         raise InvalidParameter("FILE", file, "it exists already, and no ledger is ever replaced")
     if not has_folder(file):
         raise InvalidParameter("FILE", file, "there is no such folder")
-    # Ctrl-C leaves a ledger or none, and nothing beside it.
-    with orderly_interrupts(), Ledger.open(file, budget, adjacency=relation, unit=unit) as ledger:
+    with Ledger.open(file, budget, adjacency=relation, unit=unit) as ledger:
         summary = ledger.summary()
     show(Answer(summary, file, lambda: ledger_pages.made(summary)), style)
 

@@ -14,7 +14,6 @@ from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import Style, number
 from dpacct_cli.parameters import option
 from dpacct_cli.render import Answer, plain, print_note, show
-from dpacct_cli.terminal import orderly_interrupts
 from dpacct_cli.train import options as own
 from dpacct_cli.train import page as train_page
 from dpacct_cli.train import step_options as steps
@@ -193,7 +192,7 @@ def _run(settings: Settings, files: RunFiles, style: Style, *, resume: bool) -> 
     if job.delta.origin.startswith("that of"):
         said = f"delta is {plain(job.delta.value)}, {job.delta.origin}"
         notes.append(f"{said}; --delta was not given.")
-    with orderly_interrupts(), open_run(job, files, settings, resume=resume) as run:
+    with open_run(job, files, settings, resume=resume) as run:
         if run.has_private_checkpoint:
             notes.append(train_page.private_checkpoint(files.checkpoint))
         _say(style, *notes, run.resumed_with)

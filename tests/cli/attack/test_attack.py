@@ -18,7 +18,7 @@ import torch
 
 import dpacct as library
 from dpacct import risk
-from dpacct_cli.app import ROOT
+from dpacct_cli.app import ENTRIES, load
 from tests.cli.conftest import Ran
 
 pytestmark = pytest.mark.usefixtures("one_thread", "folder")
@@ -43,7 +43,7 @@ def trained(folder: Path, run_of_three_rounds: tuple[Path, dict[str, Any]]) -> d
 
 def test_help_explains_every_option(dpacct: Any) -> None:
     text = dpacct("attack --help").text
-    for param in ROOT["attack"].params:
+    for param in load("attack", ENTRIES["attack"]).params:
         assert param.help
         assert all(option in text for option in param.opts if option.startswith("-"))
 
@@ -247,8 +247,8 @@ def test_held_out_clients_take_no_part(dpacct: Any) -> None:
 @pytest.mark.parametrize("line", ["attack", "attack --json", "attack ''"])
 def test_a_missing_checkpoint_is_told(dpacct: Any, line: str) -> None:
     ran = dpacct(line)
-    told = "dpacct: CHECKPOINT is missing; name a checkpoint of dpacct train.\n"
-    assert (ran.code, ran.err) == (2, told)
+    assert ran.code == 2
+    assert ran.err.startswith("dpacct: CHECKPOINT is missing")
 
 
 @pytest.mark.usefixtures("trained")

@@ -396,8 +396,9 @@ def test_help_and_refusals_do_not_import_pytorch(words: list[str]) -> None:
 def test_examples_of_the_help_mean_something(
     dpacct: Any, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     text = dpacct("train --help").text
-    found = re.findall(r"^\s+dpacct (train .*)$", text, flags=re.MULTILINE)
+    found = re.findall(r"^ +dpacct (train .*\S) *$", text, flags=re.MULTILINE)
     assert len(found) >= 4
     seen: list[Settings] = []
     monkeypatch.setattr(command, "_run", lambda settings, *_, **__: seen.append(settings))

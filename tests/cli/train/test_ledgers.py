@@ -187,12 +187,6 @@ def test_another_adjacency_is_refused_with_what_the_ledger_has(dpacct: Any) -> N
     assert "digits.ledger has replace-one" in ran.err
 
 
-def test_help_says_where_delta_comes_from(dpacct: Any) -> None:
-    text = " ".join(dpacct("train --help").text.split())
-    assert "Delta; default that of --ledger if it exists, else N^-1.1 for N clients (or" in text
-    assert "1e-05" not in text
-
-
 # Runs that were stopped.
 
 
