@@ -160,7 +160,7 @@ def test_an_epsilon_far_above_is_refused() -> None:
 def test_where_it_applies() -> None:
     assert FewLarge.applies(compose((0.5, 1.0, 3)))
     assert not FewLarge.applies(compose((0.6, 1.0, 3)))
-    assert not FewLarge.applies(compose(*((0.1, 1.0 + k, 1) for k in range(9))))
+    assert not FewLarge.applies(compose(*((0.1, 1.0 + k, 1) for k in range(41))))
     add = Composition.of({SampledGaussianPair(0.1, 1.0, Direction.ADD): 2}, Direction.ADD)
     assert not FewLarge.applies(add)
 

@@ -27,13 +27,14 @@ from dpacct.tight.crossing import Bounding, crossing
 from dpacct.tight.few_large_guess import about_epsilon, about_log_delta, of_a_client
 from dpacct.tight.laws.cumulants import Cumulants
 from dpacct.tight.laws.faded import faded_delta, faded_mass
+from dpacct.tight.laws.split import Cut
 from dpacct.tight.others import Others
 from dpacct.tight.saddle import log_chernoff_factor, tilt_at_epsilon
 from dpacct.tight.small import SmallComposition
 from dpacct.tight.split import MARGIN, SplitComposition, sharpness, split_at
 from dpacct.tight.tilts import cheapest_tilt
 
-_MAX_KINDS = 8
+_MAX_KINDS = 40
 # The share of delta that hardly counts.
 _HARDLY = 1e-8
 # Where small losses end, in units of epsilon: the first that is small enough is taken.
@@ -99,6 +100,7 @@ class FewLarge:
         self._split, self._small, self._contour = _parts(composition, epsilon, enough, log_delta)
         self._masses = [faded_mass(cut) for cut in self._split.cuts]
         self._counts = np.array([cut.count for cut in self._split.cuts])
+        self._least = [_least_loss(cut) for cut in self._split.cuts]
 
     @classmethod
     def applies(cls, composition: Composition) -> bool:
@@ -151,13 +153,26 @@ class FewLarge:
         return math.exp(epsilon) * mass
 
     def _not_enough(self, epsilon: float) -> float:
-        """Upper bound of e^eps Q(A, L < eps): what is faded out, and yet not enough."""
-        least = math.inf
-        for cut in self._split.cuts:
-            first = min(cut.fading, cut.end)
-            loss = float(LossFunction(cut.pair)(np.array([first]))[0][0])
-            least = min(least, loss - 1e-12 * (1 + loss) * min(1.0, 2 * loss))
-        return self._faded(epsilon) * self._others.share_below(least - epsilon) * (1 + 1e-9)
+        """Upper bound of e^eps Q(A, L < eps): what is faded out, and yet not enough.
+
+        By kinds: where the end of one comes first, its losses are smaller, but next to none.
+        """
+        rows = zip(self._split.cuts, self._masses, self._least, strict=True)
+        parts = [(cut.fading < cut.end, least, cut.count * mass.most) for cut, mass, least in rows]
+        found = 0.0
+        for faded in (True, False):
+            some = [(least, mass) for kind, least, mass in parts if kind is faded]
+            if some:
+                share = self._others.share_below(min(least for least, _ in some) - epsilon)
+                found += share * sum(mass for _, mass in some)
+        return math.exp(epsilon) * found * (1 + 1e-9)
+
+
+def _least_loss(cut: Cut) -> float:
+    """Lower bound of the losses of a round that are faded out, or lie beyond the end."""
+    first = min(cut.fading, cut.end)
+    loss = float(LossFunction(cut.pair)(np.array([first]))[0][0])
+    return loss - 1e-12 * (1 + loss) * min(1.0, 2 * loss)
 
 
 def _of_large(split: SplitComposition, epsilon: float, log_delta: float, most: int) -> Bounding:

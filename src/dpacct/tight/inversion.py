@@ -68,7 +68,7 @@ def inversion_epsilon(composition: Composition, delta: float) -> Interval:
 def _attempts(composition: Composition) -> list[Callable[[Composition, float], Interval]]:
     """What to try before a blur, the cheapest first."""
     if not TruncatedComposition.applies(composition):
-        return [_as_it_is]
+        return [_as_it_is, _few_large]
     if not is_loud(composition):
         return [_as_it_is, _few_large]
     # Who is added and hardly takes part needs many nodes over the whole line, and few on a part.

@@ -175,7 +175,7 @@ def split_cumulants(cut: Cut, tilt: float) -> tuple[Cumulants, Cumulants]:
     return found[0], found[1]
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def _points(cut: Cut) -> tuple[Array, Array, Array]:
     """Losses, and logarithms of the masses of small and of large ones."""
     pair, sigma = LossFunction(cut.pair), cut.pair.noise_std
