@@ -19,7 +19,7 @@ from dpacct import Budget, Ledger, Poisson, Round, Uniform
 from dpacct.errors import DpacctError
 from dpacct.ledger import Event, Release
 from dpacct.ledger.disk.rows import APPLICATION_ID, SCHEMA, SCHEMA_VERSION
-from dpacct.ledger.record import chain
+from dpacct.ledger.record import entries as chain
 
 ROUND = Round(1.3, Poisson(0.1))
 BUDGET = Budget(8, 1e-5)

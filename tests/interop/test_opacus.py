@@ -205,7 +205,7 @@ def test_what_cannot_be_committed_changes_nothing(
     job = Job()
     job.attach(run)
     before = job.weights
-    monkeypatch.setattr("dpacct.ledger.run.commit", full)
+    monkeypatch.setattr("dpacct.ledger.book.Book.commit", full)
     with pytest.raises(LedgerError, match="full"):
         job.epoch()
     assert job.weights == before

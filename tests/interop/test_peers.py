@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from dpacct.interop import peers
 from dpacct.budget import Budget
 from dpacct.errors import Unsupported
 from dpacct.interop import (
@@ -16,6 +15,7 @@ from dpacct.interop import (
     OpacusRdp,
     Peer,
     installed_peers,
+    peers,
     to_dp_event,
 )
 from dpacct.interop.peers import asking, import_peer, number

@@ -10,10 +10,11 @@ import dpacct
 from dpacct import Budget, Ledger, Poisson, Round, Uniform
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
 from dpacct.ledger import Guarantee
-from dpacct.ledger.disk.store import Store
-from dpacct.ledger.elsewhere import MOST_ROUNDS
-from dpacct.ledger.reservation import commit, reserve
+from dpacct.ledger.book import MOST_ELSEWHERE
+from dpacct.ledger.disk.rows import Rows
+from dpacct.ledger.record.entries import Entry
 from dpacct.renyi.odometer import Odometer
+from forgeries import read, write
 
 ROUND = Round(1.3, Poisson(0.1))
 BUDGET = Budget(8, 1e-5)
@@ -83,41 +84,28 @@ def test_what_has_happened_is_recorded_beyond_the_budget(ledger: Ledger, before:
 def test_only_what_was_said_to_be_over_the_budget_may_be(path: Path) -> None:
     """The same entries without the flag are not sound."""
     with Ledger.open(path, BUDGET) as ledger:
-        with ledger._book.store.writing(joint=True):
-            run = ledger._book.start_run(
-                "x", None, private=True, details={}, standing=ledger._readings.standing
-            )
-            for _ in range(400):
-                dpacct.ledger.Ticket(
-                    ledger._book,
-                    ticket := reserve(
-                        ledger._book,
-                        run,
-                        None,
-                        dpacct.ledger.Event(ROUND),
-                        ledger._readings.standing,
-                        over_budget=True,
-                    ),
-                    dpacct.ledger.Event(ROUND),
-                )
-                commit(ledger._book, ticket, {})
+        ledger.charge("x", 400 * ROUND, over_budget=True)
+    rows = read(path)
+    del rows[1].content["data"]["over_budget"]
+    write(path, rows)
+    with Ledger.open(path) as ledger:
         assert "the rounds charged before it exceed the budget" in ledger.verify().problems[0]
 
 
 def test_a_failure_in_the_middle_leaves_nothing(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    head, append, count = ledger.head, Store.append, 0
+    head, add, count = ledger.head, Rows.add, 0
 
-    def failing(store: Store, entry: object, closes: int | None = None) -> None:
+    def failing(rows: Rows, entry: Entry, closes: int | None) -> None:
         nonlocal count
         count += 1
         if count == 7:
             raise LedgerError("the disk is full")
-        append(store, entry, closes)  # type: ignore[arg-type]
+        add(rows, entry, closes)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "append", failing)
+        patch.setattr(Rows, "add", failing)
         with pytest.raises(LedgerError, match="disk is full"):
             ledger.charge("notebook", 10 * ROUND)
     assert count == 7
@@ -132,7 +120,7 @@ def test_a_failure_in_the_middle_leaves_nothing(
     [
         ("", 3 * ROUND, "name"),
         ("x", dpacct.Schedule(), "rounds"),
-        ("x", (MOST_ROUNDS + 1) * ROUND, "rounds"),
+        ("x", (MOST_ELSEWHERE + 1) * ROUND, "rounds"),
         ("x", 3 * Round(9.0, Uniform(2, 50)), "adjacency"),
     ],
 )

@@ -21,7 +21,7 @@ import pytest
 
 from dpacct import Budget, Ledger, LedgerError, Poisson, Round
 from dpacct.ledger.disk.rows import APPLICATION_ID, SCHEMA_VERSION
-from dpacct.ledger.record import chain
+from dpacct.ledger.record import entries as chain
 
 BUDGET = Budget(8, 1e-5)
 ROUND = Round(1.3, Poisson(0.1))
@@ -310,7 +310,7 @@ def test_a_missing_file_and_a_missing_folder(path: Path) -> None:
 READ_ONLY = """
 import os, sys
 from dpacct import Budget, Ledger, LedgerError, Poisson, Round
-from dpacct.ledger.creation import software
+from dpacct.ledger.book import software
 software()  # imports what another user may not read
 if os.getuid() == 0: os.setuid(65534)
 with Ledger.open(sys.argv[1], read_only=True) as ledger:
@@ -394,7 +394,7 @@ def test_a_full_disk_is_an_error_and_loses_nothing(path: Path) -> None:
 def test_a_database_that_may_not_grow_says_the_disk_is_full(path: Path) -> None:
     with Ledger.open(path, Budget(50, 1e-5)) as ledger:
         run = ledger.start_run("x")
-        connection = ledger._book.store.database.connection
+        connection = ledger._book.store.connection
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count={pages + 3}")
         released = 0
@@ -411,12 +411,12 @@ def test_a_commit_that_cannot_be_written_leaves_the_round_spent(path: Path) -> N
         run = ledger.start_run("x")
         ticket = run.reserve(ROUND)
         spent = run.upper_epsilon()
-        ledger._book.store.database.connection.execute("PRAGMA query_only=1")
+        ledger._book.store.connection.execute("PRAGMA query_only=1")
         with pytest.raises(LedgerError, match="cannot be written"):
             ticket.commit()
         with pytest.raises(LedgerError, match="counts as spent"):
             ticket.abandon("it failed")
-        ledger._book.store.database.connection.execute("PRAGMA query_only=0")
+        ledger._book.store.connection.execute("PRAGMA query_only=0")
         assert run.upper_epsilon() == spent
         ticket.commit()
         assert run.committed == 1
@@ -551,7 +551,7 @@ def test_readers_see_whole_rounds_while_a_writer_commits(path: Path) -> None:
 
 
 def test_a_locked_file_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpacct.ledger.disk.failures.BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("dpacct.ledger.disk.lock.BUSY_SECONDS", 0.05)
     fill(path)
     with Ledger.open(path) as ledger:
         blocker = sqlite3.connect(path, isolation_level=None)

@@ -1,265 +1,257 @@
-"""An open ledger file: what it says, and the life of its runs; rounds are in `reservation`.
+"""What is written to a ledger: the life of its runs and rounds, each step one transaction.
 
-Rule 1: what is read at one time is read as of one entry (`Book.as_of`).
-Rule 2: admission and what it admits are one transaction: two processes never share the same room.
+Rule 1: a round is reserved before data is touched, committed before its noisy value leaves.
+Rule 2: a reserved round counts as spent until it is abandoned, whatever becomes of the process.
+Rule 3: a round that its run's plan covers was admitted with the plan; any other round is admitted
+only while the adaptive bound, with all that is held for plans, stays within the budget.
+Rule 4: where the charge of a plan depends on the order of its rounds, they are released in it.
+Rule 5: admission and what it admits are one transaction: two processes never share the same room.
+Rule 6: a round that is reserved is committed at most once, by whichever process.
+Rule 7: rounds that ran elsewhere are recorded together or not at all, each with its entries. If
+they do not fit, they are recorded only if it is said that they have happened: outside any plan,
+the ledger then reads more than its budget, and no further round fits.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
+from dataclasses import asdict
+from typing import Any, NamedTuple, TypeVar
 
-from dpacct.errors import LedgerError
-from dpacct.ledger.disk.rows import SCHEMA_VERSION
-from dpacct.ledger.disk.store import Store
-from dpacct.ledger.record.admission import admit_plan
-from dpacct.ledger.record.chain import Entry, new_entry
-from dpacct.ledger.record.charged import PAIRS, Charged, accountant_of
-from dpacct.ledger.record.entries import Reserve, Said, Start, read, read_opening, read_state
-from dpacct.ledger.record.events import in_adjacency, schedule_in_adjacency, schedule_to_json
-from dpacct.ledger.record.fields import MAX_WHOLE
-from dpacct.ledger.record.initial import room_with, room_without
-from dpacct.ledger.record.plans import Plan, schedule_cost
-from dpacct.ledger.record.position import Position
-from dpacct.ledger.record.standing import Standing
-from dpacct.ledger.record.state import LedgerState, RunState, finished, started_run
-from dpacct.ledger.record.state_json import state_to_json
-from dpacct.rounds import Adjacency, Schedule, Uniform
+from dpacct import validate
+from dpacct.budget import Budget
+from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
+from dpacct.ledger.disk.place import Place
+from dpacct.ledger.disk.rows import SCHEMA_VERSION, Rows
+from dpacct.ledger.disk.store import Store, make_file
+from dpacct.ledger.readings import Known, Snapshot
+from dpacct.ledger.record.admission import admit_plan, refuse_round
+from dpacct.ledger.record.entries import (
+    PAIRS,
+    Entry,
+    LedgerState,
+    Reserve,
+    RunState,
+    Start,
+    new_entry,
+    read_opening,
+    state_to_json,
+)
+from dpacct.ledger.record.events import (
+    Event,
+    event_to_json,
+    in_adjacency,
+    round_to_json,
+    schedule_in_adjacency,
+    schedule_to_json,
+)
+from dpacct.ledger.record.plans import Charged, accountant_of, plan_room, schedule_cost
+from dpacct.ledger.record.state import (
+    Charge,
+    abandoned,
+    charge_of,
+    committed,
+    empty_ledger,
+    finished,
+    relabelled,
+    reserved,
+    started_run,
+)
+from dpacct.renyi.odometer import Totals, add, design_mixture, subtract
+from dpacct.rounds import Adjacency, Round, Schedule, Uniform
 
+MOST_ELSEWHERE = 100_000
 T = TypeVar("T")
+
+
+class Reservation(NamedTuple):
+    """A round that is on disk: the number of its entry, its run, and what was charged."""
+
+    number: int
+    run: int
+    charge: Charge
+
+
+class Transaction(Snapshot):
+    """A ledger while it is written to: as of the latest entry, which may be one of this block."""
+
+    def __init__(self, rows: Rows, known: Known) -> None:
+        super().__init__(rows, known)
+        self._rows = rows
+
+    def append(
+        self,
+        kind: str,
+        run: int,
+        data: dict[str, Any],
+        totals: tuple[LedgerState, RunState | None],
+        closes: int | None = None,
+    ) -> Entry:
+        """Write the entry that follows the latest one, with the totals behind it."""
+        self.head = new_entry(self.head, kind, run, data, state_to_json(*totals))
+        self._rows.add(self.head, closes)
+        self.state, state = totals
+        if state is not None:
+            self._states[run] = self.state, state
+        return self.head
+
+    def of_run(self, run: int) -> RunState:
+        """Return the totals of a run, which are at most those of all runs.
+
+        Raises:
+            LedgerError: there is no such run, or its totals are more than those of all runs.
+        """
+        state = self.run_state(run)
+        if not state.within(self.state):
+            raise LedgerError(
+                f"{self.path}: run {run} has spent more than all runs; the ledger is damaged."
+            )
+        return state
+
+    def open_run(self, run: int) -> RunState:
+        """As `of_run`, of a run that takes more rounds.
+
+        Raises:
+            LedgerError: likewise, or it is finished.
+        """
+        state = self.of_run(run)
+        if state.finished:
+            raise LedgerError(f"{self.path}: run {run} is finished; start another one.")
+        return state
+
+
+def create(
+    place: Place, budget: Budget, adjacency: str, unit: str, typical: Round | Schedule | None
+) -> None:
+    """Make the file, if no other process does at the same time; its first entry never changes.
+
+    Args:
+        place: where there is none yet.
+        budget, adjacency, unit, typical: as for `Ledger.open`; the adjacency as text, or empty.
+    Raises:
+        InvalidParameter: the unit is no word. LedgerError: the file cannot be made.
+    """
+    validate.line("unit", unit, "a unit of privacy")
+    mixture = design_mixture(budget, typical)
+    data: dict[str, Any] = {
+        "budget": asdict(budget),
+        "orders": list(mixture.orders),
+        "weights": list(mixture.weights),
+        "unit": unit,
+        "software": software(),
+    }
+    state = state_to_json(empty_ledger(mixture.zero(), budget.delta, adjacency), None)
+    make_file(place, new_entry(None, "ledger", 0, data, state))
+
+
+def software() -> str:
+    """Return the version that is installed."""
+    # Takes as long to import as half of what a ledger needs.
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - as said
+
+    try:
+        return f"dpacct {version('dpacct')}"
+    except PackageNotFoundError:
+        return "dpacct, version unknown"
 
 
 class Book:
     """An open ledger file with its rules; `Ledger` and `Run` are what users hold.
 
-    Args:
-        store: the file, or the file as it was at an entry.
-        known: a book of the same file, whose first entry and plans need not be read again.
-
     Raises:
-        LedgerError: the first entry is damaged, or the latest.
+        LedgerError: the first entry is damaged, or the latest; or its runs do not add up.
     """
 
-    def __init__(self, store: Store, known: Book | None = None) -> None:
+    def __init__(self, store: Store, *, read_only: bool) -> None:
         self.store = store
-        # Entries never change, so that these need to be read once; totals only in the past.
-        self.starts: dict[int, tuple[Start, Plan | None]] = {}
-        self._states: dict[int, tuple[LedgerState, RunState]] | None = None
-        # Rounds of version 0.2 that are read as zero-out, in the file or as far as it is read here.
-        self.relabelled = False
-        # The entry that was written here last, and what is in it.
-        self._last: tuple[Entry, tuple[LedgerState, RunState | None]] | None = None
-        if known is None:
-            self.opening = self.named(read_opening, store.entry(1))
-            store.head()
-        else:
-            self.starts, self.opening, self._states = known.starts, known.opening, {}
-            self.relabelled = known.relabelled
-        self.budget, self.mixture = self.opening.budget, self.opening.mixture
-        self.unit = self.opening.unit
-        if known is None:
-            self.relabelled = store.relabelled() or self._to_relabel()
+        self.path = store.path
+        first = store.now().entry(1)
+        try:
+            self.known = Known(read_opening(first))
+        except LedgerError as error:
+            raise LedgerError(f"{self.path}: entry 1: {error}.") from None
+        self.budget, self.unit = self.known.opening.budget, self.known.opening.unit
+        self.known.relabelled = store.read(Rows.relabelled)
+        # Whether rounds of version 0.2 are read as zero-out, and the file did not say so yet.
+        self.newly_relabelled = not self.known.relabelled and self._to_relabel()
+        self.known.relabelled |= self.newly_relabelled
+        self.now().check_runs()
+        if not read_only and store.read(Rows.version) < SCHEMA_VERSION:
+            store.write(self._bring_up_to_date)
 
-    def as_of(self, number: int | None = None) -> Book:
-        """The book as it was when entry ``number``, by default the latest, had been written.
+    def now(self) -> Snapshot:
+        """Return the ledger as of its latest entry."""
+        return Snapshot(self.store.now(), self.known)
 
-        All that is read from it belongs together; nothing can be written to it.
+    def _write(self, action: Callable[[Transaction], T]) -> T:
+        """Return what ``action`` returns; what it appends is on disk then."""
 
-        Raises:
-            LedgerError: there is no such entry.
-        """
-        return Book(self.store.as_of(number), self)
+        def transaction(rows: Rows) -> tuple[T, Transaction]:
+            opened = Transaction(rows, self.known)
+            return action(opened), opened
 
-    def said(self, entry: Entry) -> Said:
-        """What an entry says, its rounds as they are charged now."""
-        return self.named(self._said, entry)
+        answer, done = self.store.write(transaction)
+        state = done.run_state(done.head.run) if done.head.run else None
+        self.known.latest = done.head, done.state, state
+        return answer
 
-    def _said(self, entry: Entry) -> Said:
-        said = read(entry)
-        if not self.relabelled:
-            return said
-        if isinstance(said, Reserve):
-            return replace(said, charged=in_adjacency(said.charged, Adjacency.ZERO_OUT))
-        if isinstance(said, Start) and said.plan is not None:
-            return replace(said, plan=schedule_in_adjacency(said.plan, Adjacency.ZERO_OUT))
-        return said
+    # A ledger of version 0.2
 
     def _to_relabel(self) -> bool:
-        """Whether the file is of version 0.2 with rounds of a trainer, charged as add-remove.
+        """Return whether training by version 0.2 charged rounds as add-remove.
 
         Raises:
             LedgerError: they stand beside cohorts of fixed size, which zero-out does not cover.
         """
-        if self.store.version() >= SCHEMA_VERSION or not self.store.trained():
+        store = self.store
+        if store.read(Rows.version) >= SCHEMA_VERSION or not store.read(Rows.trained):
             return False
-        if self.state().adjacency != Adjacency.ADD_REMOVE:
+        now = self.now()
+        if now.state.adjacency != Adjacency.ADD_REMOVE:
             return False
-        for entry, _ in self.store.entries():
-            said = self.said(entry)
+        for entry, _ in now.source.entries():
+            said = now.said(entry)
             plan = said.plan if isinstance(said, Start) and said.plan else Schedule()
             rounds = [said.charged] if isinstance(said, Reserve) else plan.distinct()
             if any(isinstance(round_.sampling, Uniform) for round_ in rounds):
                 raise LedgerError(
-                    f"{self.store.path}: training by dpacct 0.2 is only zero-out, and entry "
+                    f"{self.path}: training by dpacct 0.2 is only zero-out, and entry "
                     f"{entry.number} has cohorts of fixed size under add-remove: both together "
-                    f"have no adjacency. Charge what `dpacct ledger export` of version 0.2 lists to "
-                    f"two new ledgers."
+                    f"have no adjacency. Charge what `dpacct ledger export` of version 0.2 lists "
+                    f"to two new ledgers."
                 )
         return True
 
-    def bring_up_to_date(self) -> None:
-        """Write down, in a file of version 0.2, that its rounds are read as zero-out."""
-        if self.store.version() >= SCHEMA_VERSION:
-            return
-        with self.store.writing():
-            if self.relabelled and not self.store.relabelled():
-                head = self.store.head()
-                ledger, _ = read_state(head, len(self.mixture.orders))
-                ledger = replace(ledger, adjacency=str(Adjacency.ZERO_OUT))
-                self.append(head, "relabel", 0, {"adjacency": ledger.adjacency}, ledger, None)
-            self.store.bring_up_to_date()
+    def _bring_up_to_date(self, rows: Rows) -> None:
+        opened = Transaction(rows, self.known)
+        if self.newly_relabelled and not rows.relabelled():
+            state = relabelled(opened.state)
+            opened.append("relabel", 0, {"adjacency": state.adjacency}, (state, None))
+        rows.bring_up_to_date()
 
-    def totals(self, entry: Entry) -> tuple[LedgerState, RunState | None]:
-        """The totals behind an entry: of all runs, and of its run."""
-        ledger, run = self.named(partial(read_state, orders=len(self.mixture.orders)), entry)
-        if self.relabelled and ledger.adjacency:
-            ledger = replace(ledger, adjacency=str(Adjacency.ZERO_OUT))
-        return ledger, run
+    # Runs
 
-    def named(self, reader: Callable[[Entry], T], entry: Entry) -> T:
-        """What a reader of entries gives; where it refuses, the file and the entry are named.
+    def start_run(self, start: Start) -> int:
+        """Register a run and return its number; a plan is admitted as a whole or refused.
 
-        Raises:
-            LedgerError: the entry is damaged.
-        """
-        try:
-            return reader(entry)
-        except LedgerError as error:
-            raise LedgerError(f"{self.store.path}: entry {entry.number}: {error}.") from None
-
-    def state(self) -> LedgerState:
-        """The totals of all runs, as of the latest entry."""
-        return self.totals(self.store.head())[0]
-
-    def position(self) -> Position:
-        """How far the ledger has come; its cost grows with the number of runs, not of rounds."""
-        now = self.as_of()
-        head = now.store.head()
-        committed = sum(now.run_state(n).committed for n in range(1, now.state().runs + 1))
-        return Position(now.store.entry(1).hash.hex(), head.number, head.hash.hex(), committed)
-
-    def run_state(self, run: int) -> RunState:
-        """The totals of one run.
-
-        Raises:
-            LedgerError: there is no such run.
-        """
-        return self._latest_of(run)[1]
-
-    def dropped(self, run: int) -> bool:
-        """Whether a run ended before any round of any run was reserved."""
-        ledger, state = self._latest_of(run)
-        return state.finished and not ledger.started
-
-    def _latest_of(self, run: int) -> tuple[LedgerState, RunState]:
-        """The totals behind the latest entry of a run."""
-        if not _is_number(run):
-            raise self._no_run(run)
-        if self._states is not None and run in self._states:
-            return self._states[run]
-        entry = self.store.latest_of_run(run)
-        ledger, state = (None, None) if entry is None else self.totals(entry)
-        if ledger is None or state is None:
-            raise self._no_run(run)
-        if self._states is not None:
-            self._states[run] = ledger, state
-        return ledger, state
-
-    def start(self, run: int) -> Start:
-        """What was said when a run was started.
-
-        Raises:
-            LedgerError: there is no such run.
-        """
-        return self._started(run)[0]
-
-    def plan(self, run: int) -> Plan | None:
-        """The plan of a run, if it has one."""
-        return self._started(run)[1]
-
-    def _started(self, run: int) -> tuple[Start, Plan | None]:
-        if not _is_number(run) or run not in self.starts:
-            entry = self.store.first_of_run(run) if _is_number(run) else None
-            start = None if entry is None else self.said(entry)
-            if not isinstance(start, Start):
-                raise self._no_run(run)
-            self.starts[run] = start, None if start.plan is None else Plan(start.plan)
-        return self.starts[run]
-
-    def _no_run(self, run: int) -> LedgerError:
-        known = self.state().runs
-        return LedgerError(
-            f"{self.store.path}: there is no run {run!r:.40} (runs are 1 to {known})."
-        )
-
-    def start_run(
-        self,
-        name: str,
-        plan: Schedule | None,
-        *,
-        private: bool,
-        details: dict[str, Any],
-        standing: Callable[[], Standing],
-        over_budget: bool = False,
-        accountant: str = PAIRS,
-    ) -> int:
-        """Register a run; a plan is admitted as a whole or refused.
-
-        Args:
-            name, plan, private, details: as they are kept.
-            standing: what a refusal says beside the rules.
-            over_budget: it records what has happened, whether the budget has room for it or not.
-            accountant: that the plan may be charged by.
-        Returns:
-            Its number.
         Raises:
             BudgetExceeded: the plan does not fit. InvalidParameter: its adjacency is another.
         """
-        plan = None if plan is None else self.as_charged(self.state(), plan)
-        charged_by = accountant_of(plan, accountant)
-        data: dict[str, Any] = {
-            "name": name,
-            "plan": None if plan is None else schedule_to_json(plan),
-            "private": private,
-            "details": details,
-        } | ({"over_budget": True} if over_budget else {})
-        if charged_by != PAIRS:
-            data["accountant"] = charged_by
-        cost = None if plan is None else schedule_cost(self.mixture, plan)
         while True:
-            now = self.as_of()
-            head = now.store.head()
-            room = None
-            if plan is not None and not now.state().started:
-                room = room_with(now, Charged(plan, charged_by))
-            with self.store.writing():
-                latest = self.store.head()
-                if latest.hash != head.hash:
-                    # Somebody wrote in between; what was computed is out of date.
-                    continue
-                ledger, _ = self.totals(latest)
-                plan = None if plan is None else self.as_charged(ledger, plan)
-                adjacency = ledger.adjacency if plan is None else str(plan.adjacency)
-                if plan is not None and cost is not None:
-                    asked = Charged(plan, charged_by)
-                    admit_plan(self.mixture, self.budget, ledger, asked, cost, room, standing)
-                ledger, run = started_run(
-                    ledger, private=private, plan_cost=cost, adjacency=adjacency, room=room
-                )
-                self.append(latest, "run", ledger.runs, data, ledger, run)
-            return ledger.runs
+            # Takes long where a game is played, and the file stays open to others meanwhile.
+            now = self.now()
+            data, totals = _started(now, start)
+
+            def append(opened: Transaction) -> int | None:
+                if opened.head != now.head:  # noqa: B023 - used at once
+                    # Another process wrote in between; what was computed is out of date.
+                    return None
+                return opened.append("run", totals[0].runs, data, totals).run  # noqa: B023
+
+            number = self._write(append)
+            if number is not None:
+                return number
 
     def resume_run(self, run: int) -> None:
         """Note that another process goes on with a run.
@@ -267,9 +259,9 @@ class Book:
         Raises:
             LedgerError: there is no such run, or it is finished.
         """
-        with self.store.writing():
-            head, ledger, state = self.open_run(run)
-            self.append(head, "resume", run, {}, ledger, state)
+        self._write(
+            lambda opened: opened.append("resume", run, {}, (opened.state, opened.open_run(run)))
+        )
 
     def finish(self, run: int) -> None:
         """End a run; what was held for it is free again.
@@ -278,68 +270,221 @@ class Book:
             LedgerError: there is no such run, or it is finished.
         """
         while True:
-            now = self.as_of()
-            head, room = now.store.head(), room_without(now, run)
-            with self.store.writing():
-                latest, ledger, state = self.open_run(run)
-                if latest.hash != head.hash:
-                    continue
-                ledger, state = finished(ledger, state, room)
-                self.append(latest, "finish", run, {}, ledger, state)
-            return
+            now = self.now()
+            room = None
+            if now.run_state(run).initial and not now.state.started:
+                # Delta is divided anew between the other initial plans.
+                others = now.initial_plans(unfinished=True)
+                others.pop(run, None)
+                room = plan_room(now.mixture, now.budget, now.charged_plans(others))
 
-    def as_charged(self, ledger: LedgerState, plan: Schedule) -> Schedule:
-        """A plan in the adjacency of the ledger.
+            def append(opened: Transaction) -> Entry | None:
+                state = opened.open_run(run)
+                if opened.head != now.head:  # noqa: B023 - used at once
+                    return None
+                return opened.append("finish", run, {}, finished(opened.state, state, room))  # noqa: B023
+
+            if self._write(append) is not None:
+                return
+
+    def record(self, start: Start, rounds: Schedule, *, over_budget: bool) -> int:
+        """Charge rounds that ran elsewhere as a run of their own, finish it, return its number.
+
+        Args:
+            start: of the run, with the rounds as its plan.
+            rounds: that ran, in their order.
+            over_budget: record them whether the budget has room for them or not.
+        Raises:
+            BudgetExceeded: the rounds do not fit; nothing is written.
+            InvalidParameter: there are too many, or their adjacency is not the ledger's.
+            LedgerError: the file cannot be written; nothing of it counts then.
+        """
+        if rounds.rounds > MOST_ELSEWHERE:
+            rule = f"one call records at most {MOST_ELSEWHERE} rounds, at about 2.8 kB each"
+            raise InvalidParameter("rounds", rounds.rounds, rule, "Record more in several calls.")
+
+        def write(opened: Transaction) -> int:
+            try:
+                data, totals = _started(opened, start)
+            except BudgetExceeded:
+                if not over_budget:
+                    raise
+                outside = Start(start.name, None, start.private, start.details, over_budget=True)
+                data, totals = _started(opened, outside)
+            run = opened.append("run", totals[0].runs, data, totals).run
+            for round_, count in rounds:
+                event = Event(round_)
+                for _ in range(count):
+                    reservation = _reserve(opened, run, event, over_budget=True)
+                    if reservation is not None:
+                        _commit(opened, reservation, {})
+            state = opened.open_run(run)
+            opened.append("finish", run, {}, finished(opened.state, state, None))
+            return run
+
+        return self._write(write)
+
+    # Rounds
+
+    def reserve(self, run: int, event: Event, asks: Callable[[RunState], None]) -> Reservation:
+        """Charge a round and put it on disk.
+
+        Args:
+            run, event: what is charged, and to which run.
+            asks: refuses the round, by an error, for what its run has spent before.
 
         Raises:
-            InvalidParameter: it has another one.
+            BudgetExceeded: it does not fit; nothing is written.
+            InvalidParameter: its adjacency is another than the ledger's.
+            LedgerError: the run is finished, or the file cannot be written.
         """
-        return schedule_in_adjacency(plan, ledger.adjacency)
+        # Before the file is locked: a round of a new kind takes milliseconds.
+        self.known.opening.mixture.cost(event.charged)
 
-    def open_run(self, run: int) -> tuple[Entry, LedgerState, RunState]:
-        """As `latest`, of a run that takes more rounds.
+        def write(opened: Transaction) -> Reservation | None:
+            asks(opened.open_run(run))
+            return _reserve(opened, run, event)
+
+        while (found := self._write(write)) is None:
+            # Takes a while, and the file is open to others meanwhile, who may free some room.
+            now = self.now()
+            charged, state = in_adjacency(event.charged, now.state.adjacency), now.run_state(run)
+            base = subtract(now.state.charged, state.held)
+            if _too_much(now, state, now.mixture.cost(charged)):
+                held = any(subtract(now.state.held, state.held))
+                raise refuse_round(now.mixture, now.state, base, charged, now.standing(), held=held)
+        return found
+
+    def left_behind(self, run: int, event: Event) -> Reservation | None:
+        """Return the latest round of a run, if it is this one and is not settled.
+
+        Nothing of it was released, since a round is committed before that (Rule 1). Whoever takes
+        it over may draw and release it anew: of those who do, one can commit (Rule 6). What it cost
+        is not known, so that it cannot be abandoned.
 
         Raises:
-            LedgerError: there is no such run, or it is finished.
+            LedgerError: the entry is damaged.
         """
-        head, ledger, state = self.latest(run)
-        if state.finished:
-            raise LedgerError(f"{self.store.path}: run {run} is finished; start another one.")
-        return head, ledger, state
+        now = self.now()
+        last: Entry | None = None
+        for entry, _ in now.source.entries():
+            if entry.kind == "reserve" and entry.run == run:
+                last = entry
+        if last is None or now.source.is_closed(last.number):
+            return None
+        # Read again, for its hash.
+        last = now.source.entry(last.number)
+        said = now.said(last)
+        if not isinstance(said, Reserve) or said.left:
+            return None
+        charged = in_adjacency(event.charged, now.state.adjacency)
+        # As it is read back: a list for a tuple, say.
+        ours = json.loads(json.dumps(event_to_json(event, charged)))
+        theirs = last.content["data"] | {"charged": round_to_json(said.charged)}
+        if ours | {"slot": said.slot, "left": False} != theirs:
+            return None
+        return Reservation(last.number, run, Charge((), said.slot))
 
-    def latest(self, run: int) -> tuple[Entry, LedgerState, RunState]:
-        """The latest entry, the totals behind it, and those of a run.
+    def commit(self, reservation: Reservation, details: dict[str, Any]) -> RunState:
+        """Note that the round's noisy value may leave now, and return the totals of its run.
 
         Raises:
-            LedgerError: there is no such run, or its totals are more than those of all runs.
+            LedgerError: the round was committed or abandoned before, its turn is over, or the file
+                cannot be written.
         """
-        head = self.store.head()
-        # An entry is what its text says: one that is on disk as it was written need not be parsed.
-        known = self._last is not None and self._last[0] == head
-        ledger, latest = self._last[1] if self._last and known else self.totals(head)
-        state = latest if latest is not None and head.run == run else self.run_state(run)
-        if not state.within(ledger):
-            raise LedgerError(
-                f"{self.store.path}: run {run} has spent more than all runs; the ledger is damaged."
-            )
-        return head, ledger, state
+        return self._write(lambda opened: _commit(opened, reservation, details))
 
-    def append(
-        self,
-        previous: Entry,
-        kind: str,
-        run: int,
-        data: dict[str, Any],
-        ledger: LedgerState,
-        state: RunState | None,
-        closes: int | None = None,
-    ) -> Entry:
-        """Write the entry that follows ``previous``, inside a transaction of the store."""
-        entry = new_entry(previous, kind, run, data, state_to_json(ledger, state))
-        self.store.append(entry, closes)
-        self._last = entry, (ledger, state)
-        return entry
+    def abandon(self, reservation: Reservation, reason: str) -> None:
+        """Take a round back for which nothing was drawn; it stays visible.
+
+        Raises:
+            LedgerError: as for `commit`.
+        """
+
+        def write(opened: Transaction) -> None:
+            state = _unsettled(opened, reservation)
+            totals = abandoned(opened.state, state, reservation.charge)
+            data = {"round": reservation.number, "reason": reason}
+            opened.append("abandon", reservation.run, data, totals, reservation.number)
+
+        self._write(write)
 
 
-def _is_number(run: object) -> bool:
-    return type(run) is int and 0 < run <= MAX_WHOLE
+def _started(now: Snapshot, start: Start) -> tuple[dict[str, Any], tuple[LedgerState, RunState]]:
+    """Return what the entry of a new run says, and the totals behind it; its plan is admitted."""
+    ledger, mixture = now.state, now.mixture
+    adjacency = ledger.adjacency
+    data: dict[str, Any] = {
+        "name": start.name,
+        "plan": None,
+        "private": start.private,
+        "details": start.details,
+    } | ({"over_budget": True} if start.over_budget else {})
+    cost = room = None
+    accountant = accountant_of(start.plan, start.accountant)
+    if start.plan is not None:
+        plan = schedule_in_adjacency(start.plan, adjacency)
+        adjacency = str(plan.adjacency)
+        data["plan"] = schedule_to_json(plan)
+        if accountant != PAIRS:
+            data["accountant"] = accountant
+        asked = Charged(plan, accountant)
+        cost = schedule_cost(mixture, plan)
+        if not ledger.started:
+            others = now.charged_plans(now.initial_plans(unfinished=True))
+            room = plan_room(mixture, now.budget, [*others, asked])
+        admit_plan(mixture, now.budget, ledger, asked, cost, room, now.standing)
+    return data, started_run(ledger, cost, adjacency, room, private=start.private)
+
+
+def _reserve(
+    opened: Transaction, run: int, event: Event, *, over_budget: bool = False
+) -> Reservation | None:
+    """Charge a round; return None if it does not fit (Rule 3)."""
+    ledger, mixture = opened.state, opened.mixture
+    state, plan = opened.open_run(run), opened.plan(run)
+    charged = in_adjacency(event.charged, ledger.adjacency)
+    slot = plan.covering(charged, state.cursor) if plan and state.on_plan else None
+    charge = charge_of(mixture, plan, state, charged, slot)
+    if slot is None and not over_budget and _too_much(opened, state, charge.cost):
+        return None
+    data = event_to_json(event, charged)
+    data |= {"slot": slot, "left": slot is None and state.on_plan}
+    totals = reserved(ledger, state, charge, str(charged.adjacency))
+    return Reservation(opened.append("reserve", run, data, totals).number, run, charge)
+
+
+def _too_much(now: Snapshot, state: RunState, cost: Totals) -> bool:
+    """Return whether a round outside a plan exceeds the budget; its run then holds nothing."""
+    after = add(subtract(now.state.charged, state.held), cost)
+    return now.mixture.epsilon(after, now.state.delta) > now.budget.epsilon
+
+
+def _commit(opened: Transaction, reservation: Reservation, details: dict[str, Any]) -> RunState:
+    """Release a round (Rules 4 and 6)."""
+    number, run, charge = reservation
+    state = _unsettled(opened, reservation)
+    if charge.slot is not None and opened.charged(run).keeps_order:
+        later: set[int | None] = set()
+        for entry, closes in opened.source.entries(number):
+            if entry.kind == "reserve" and entry.run == run:
+                later.add(entry.number)
+            elif entry.kind == "commit" and closes in later:
+                raise LedgerError(
+                    f"{opened.path}: round {closes}, a later one of the same plan, was released "
+                    f"before round {number}, and the plan is charged by a game that knows one "
+                    "order: nothing of this round may be released; it counts as spent."
+                )
+    totals = committed(opened.state, state)
+    data = {"round": number} | ({"details": details} if details else {})
+    opened.append("commit", run, data, totals, number)
+    return totals[1]
+
+
+def _unsettled(opened: Transaction, reservation: Reservation) -> RunState:
+    """Return the totals of the run of a round that is neither committed nor abandoned (Rule 6)."""
+    if opened.source.is_closed(reservation.number):
+        raise LedgerError(
+            f"{opened.path}: round {reservation.number} was committed or abandoned before."
+        )
+    return opened.of_run(reservation.run)

@@ -10,21 +10,14 @@ from dpacct import validate
 from dpacct.budget import Budget, Spent
 from dpacct.display import Drawn, drawn
 from dpacct.errors import InvalidParameter, LedgerError
-from dpacct.ledger.book import Book
-from dpacct.ledger.creation import create
+from dpacct.ledger.book import Book, create
 from dpacct.ledger.disk.place import locate, new_place
 from dpacct.ledger.disk.store import Store
-from dpacct.ledger.elsewhere import record
-from dpacct.ledger.readings import Guarantee, Reader
-from dpacct.ledger.record.charged import PAIRS
-from dpacct.ledger.record.entries import content_of
+from dpacct.ledger.readings import Guarantee
+from dpacct.ledger.record.entries import PAIRS, Entry, Position, Start, require
 from dpacct.ledger.record.events import Event, checked_details
 from dpacct.ledger.record.plans import schedule_of
-from dpacct.ledger.record.position import Position, require
-from dpacct.ledger.remaining import rounds_left, rounds_left_as_plan
-from dpacct.ledger.report.summary import summarize
 from dpacct.ledger.run import Run
-from dpacct.ledger.sums import check_runs
 from dpacct.ledger.verify import Verification, verify
 from dpacct.rounds import Adjacency, Round, Schedule
 from dpacct.validate import MAX_ROUNDS
@@ -38,20 +31,24 @@ class Ledger:
 
     Attributes:
         path: of the file.
-        budget: what all runs together may spend.
-        unit: what one neighbor differs by, in words.
+        budget: for all runs together.
+        unit: whose data one neighbor lacks, in a word.
         note: a sentence on a ledger of version 0.2 whose rounds are read as zero-out from now on;
             empty for any other, and once this is written in the file.
     """
 
     def __init__(self, book: Book) -> None:
         self._book = book
-        self._readings = Reader(book)
-        self.path = book.store.path
+        self.path = book.path
         self.budget = book.budget
         self.unit = book.unit
-        new = book.relabelled and not book.store.relabelled()
-        self.note = relabelling(self.path) if new else ""
+        self.note = ""
+        if book.newly_relabelled:
+            self.note = (
+                f"dpacct 0.2 charged training to {self.path} as add-remove, where what was "
+                f"released also showed how many clients there are. All its rounds are zero-out "
+                f"from now on, at the same epsilon."
+            )
 
     @classmethod
     def open(
@@ -70,7 +67,9 @@ class Ledger:
         Args:
             path: of the file, on a local disk.
             budget: needed for a new file; for an existing one it must be equal, or None.
-            adjacency: of all rounds; default that of the first one.
+            adjacency: of all rounds; default that of the first one. A zero-out ledger also takes
+                add-remove rounds, unless their cohorts have a fixed size, and charges them as
+                zero-out.
             unit: of privacy, for a new file: whose data one neighbor lacks.
             typical: for a new file: a round, or schedule, like those expected. It chooses the
                 orders of the adaptive bound; only tightness depends on it.
@@ -94,10 +93,7 @@ class Ledger:
         if passing:
             store.pass_with_process()
         try:
-            ledger = cls(Book(store))
-            check_runs(ledger._book)
-            if not read_only:
-                ledger._book.bring_up_to_date()
+            ledger = cls(Book(store, read_only=read_only))
             ledger._agree(budget, relation)
         except BaseException:
             store.close()
@@ -125,28 +121,28 @@ class Ledger:
     @property
     def adjacency(self) -> Adjacency | None:
         """The neighboring relation of all rounds; None before the first."""
-        name = self._book.state().adjacency
+        name = self._book.now().state.adjacency
         return Adjacency(name) if name else None
 
     @property
     def rounds(self) -> int:
         """How many rounds of all runs are charged."""
-        return self._book.state().rounds
+        return self._book.now().state.rounds
 
     @property
     def runs(self) -> tuple[Run, ...]:
         """All runs, in the order in which they were started."""
-        return tuple(Run(self._book, self._readings, n + 1) for n in range(self._book.state().runs))
+        return tuple(Run(self._book, n + 1) for n in range(self._book.now().state.runs))
 
     @property
     def head(self) -> str:
         """Hash of the latest entry, in hex; kept elsewhere, it witnesses all that came before."""
-        return self._book.store.head().hash.hex()
+        return self._book.now().head.hash.hex()
 
     @property
     def position(self) -> Position:
         """How far the ledger has come; `require` compares it later, in this file or a copy."""
-        return self._book.position()
+        return self._book.now().position()
 
     def require(self, position: Position, holder: str) -> None:
         """Refuse to go on where the ledger has lost what a `position` of it says it had.
@@ -156,12 +152,12 @@ class Ledger:
         Raises:
             LedgerError: it is another ledger, ends before that entry, or has another one there.
         """
-        require(self._book.store, position, holder)
+        require(self._book.now().source, position, holder)
 
     @property
     def guarantee(self) -> Guarantee:
         """What kind of claim `epsilon` is."""
-        return self._readings.now().ledger_guarantee()
+        return self._book.now().guarantee()
 
     def start_run(
         self,
@@ -187,15 +183,8 @@ class Ledger:
                 none, or a plan of another adjacency. LedgerError: the file cannot be written.
         """
         schedule = None if plan is None else schedule_of("plan", plan)
-        number = self._book.start_run(
-            validate.line("name", name, "the name of a run"),
-            schedule,
-            private=bool(private),
-            details=checked_details({} if details is None else details),
-            standing=self._readings.standing,
-            accountant=accountant,
-        )
-        return Run(self._book, self._readings, number)
+        start = _start(name, schedule, details, accountant, private=private)
+        return Run(self._book, self._book.start_run(start))
 
     def resume_run(self, run_id: int) -> Run:
         """Go on with a run, after a crash; rounds that were never committed stay spent.
@@ -204,7 +193,7 @@ class Ledger:
             LedgerError: there is no such run, or it is finished.
         """
         self._book.resume_run(run_id)
-        return Run(self._book, self._readings, run_id)
+        return Run(self._book, run_id)
 
     def charge(
         self,
@@ -227,17 +216,8 @@ class Ledger:
             BudgetExceeded: they do not fit. Otherwise as `start_run`.
         """
         schedule = schedule_of("rounds", rounds)
-        number = record(
-            self._book,
-            validate.line("name", name, "the name of a run"),
-            schedule,
-            private=bool(private),
-            over_budget=over_budget,
-            details=checked_details({} if details is None else details),
-            standing=self._readings.standing,
-            accountant=accountant,
-        )
-        return Run(self._book, self._readings, number)
+        start = _start(name, schedule, details, accountant, private=private)
+        return Run(self._book, self._book.record(start, schedule, over_budget=over_budget))
 
     def epsilon(self) -> Spent:
         """Epsilon of all runs together, with the budget's delta; `guarantee` says of what kind.
@@ -246,51 +226,54 @@ class Ledger:
         it is that of the planned rounds charged so far, for a number of them that was settled in
         advance; `epsilon_any_stop` holds whatever settled it. The lower end reads each round once.
         """
-        return self._readings.now().ledger_interval()
+        return self._book.now().interval()
 
     def upper_epsilon(self) -> float:
         """The upper end of `epsilon` alone: quicker, for once a round."""
-        return self._readings.now().ledger_upper()
+        return self._book.now().upper()
 
     def epsilon_any_stop(self) -> float:
         """As `upper_epsilon`, whatever decided how many rounds ran: whole plans count whole."""
-        return self._readings.now().ledger_any_stop()
+        return self._book.now().any_stop()
 
     def remaining(self, round_: Round | Event) -> int:
         """How many more such rounds fit beside what is held for plans, chosen as one goes."""
-        return rounds_left(self._book.as_of(), round_)
+        return self._book.now().rounds_left(round_)
 
     def remaining_as_plan(
         self, round_: Round | Event, accountant: str = PAIRS, most: int = MAX_ROUNDS
     ) -> int:
         """How many such rounds a plan (see `start_run`) may have now."""
-        return rounds_left_as_plan(self._book.as_of(), round_, accountant, most)
+        return self._book.now().rounds_left_as_plan(round_, accountant, most)
 
     def verify(self, head: str | None = None) -> Verification:
         """Recompute all from the entries alone; ``head``: a `head` that was kept elsewhere."""
-        return verify(self._book.as_of(), head)
+        return verify(self._book.now(), self._book.store, head)
 
     def summary(self) -> dict[str, Any]:
         """The facts, as `dpacct ledger show --json` prints them."""
-        return summarize(self._readings.now())
+        # Few ledgers need it.
+        from dpacct.ledger.report.facts import summarize  # noqa: PLC0415 - as said
+
+        return summarize(self._book.now())
 
     def report(self) -> dict[str, Any]:
         """The facts with the history of all rounds, as a report needs them; reads every entry."""
-        from dpacct.ledger.report.facts import report_of  # noqa: PLC0415 - few ledgers need it
+        from dpacct.ledger.report.facts import report_of  # noqa: PLC0415 - as above
 
-        return report_of(self._readings.now())
+        return report_of(self._book.now())
 
     def report_markdown(self) -> str:
         """The report for a reviewer, as Markdown; verifies the ledger first."""
         from dpacct.ledger.report.compose import verified_report  # noqa: PLC0415 - as above
 
-        return verified_report(self._readings.now()).to_markdown()
+        return verified_report(self._book.now(), self._book.store).to_markdown()
 
     def report_html(self) -> str:
         """The report for a reviewer, as one page of HTML; verifies the ledger first."""
         from dpacct.ledger.report.compose import verified_report  # noqa: PLC0415 - as above
 
-        return verified_report(self._readings.now()).to_html()
+        return verified_report(self._book.now(), self._book.store).to_html()
 
     def plot(self, *, dark: bool = False) -> Drawn:
         """What was spent, over the rounds and by run, as a picture; refused where no round ran."""
@@ -298,16 +281,31 @@ class Ledger:
 
     def export(self) -> Iterator[dict[str, Any]]:
         """Every entry as it stands in the file, with its hash."""
-        for entry, _ in (book := self._book.as_of()).store.entries():
-            yield book.named(content_of, entry) | {"hash": entry.hash.hex()}
+        now = self._book.now()
+        for entry, _ in now.source.entries():
+            yield now.named(_content, entry) | {"hash": entry.hash.hex()}
 
     def __repr__(self) -> str:
         return f"<Ledger {str(self.path)!r}, {self.budget!r}>"
 
 
-def relabelling(path: object) -> str:
-    """What the relabelling of a ledger of version 0.2 means, in a sentence."""
-    return (
-        f"dpacct 0.2 charged training to {path} as add-remove, where what was released also showed "
-        f"how many clients there are. All its rounds are zero-out from now on, at the same epsilon."
+def _start(
+    name: str,
+    plan: Schedule | None,
+    details: Mapping[str, Any] | None,
+    accountant: str,
+    *,
+    private: bool,
+) -> Start:
+    """Return what the entry of a run is to say, checked."""
+    return Start(
+        validate.line("name", name, "the name of a run"),
+        plan,
+        bool(private),
+        checked_details({} if details is None else details),
+        accountant=accountant,
     )
+
+
+def _content(entry: Entry) -> dict[str, Any]:
+    return entry.content

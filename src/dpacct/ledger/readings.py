@@ -1,39 +1,65 @@
-"""What a ledger reads: epsilon at its delta, for one run or for all, and what kind of claim it is.
+"""A ledger as of one entry: its totals and plans, epsilon at its delta, and what is left of it.
 
 A reading is proven in this sense: of all ways in which things could have gone, those in which the
 ledger reads at most epsilon are (epsilon, delta)-private. The exact statements, and what each kind
 of reading assumes, are in docs/derivations/adaptive.md.
+
+Rule 1: what is read at one time is read as of one entry.
+Rule 2: a reading of planned rounds holds for a number of them that was settled in advance; the one
+called "any stop" counts whole plans, and holds whatever settled it.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from enum import StrEnum
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 from dpacct.budget import Interval, Spent
-from dpacct.ledger.book import Book
-from dpacct.ledger.record.charged import (
+from dpacct.errors import InvalidParameter, LedgerError
+from dpacct.ledger.record.admission import Holder, Standing
+from dpacct.ledger.record.entries import (
+    PAIRS,
+    Entry,
+    LedgerState,
+    Opening,
+    Position,
+    Reserve,
+    RunState,
+    Said,
+    Start,
+    read,
+    read_state,
+)
+from dpacct.ledger.record.events import Event, in_adjacency, schedule_in_adjacency
+from dpacct.ledger.record.fields import MAX_WHOLE
+from dpacct.ledger.record.plans import (
     Charged,
+    Plan,
+    accountant_of,
     achieved_epsilon,
     epsilon_so_far,
     join,
+    most_planned_rounds,
     proven_epsilon,
     together,
 )
-from dpacct.ledger.record.entries import Reserve
-from dpacct.ledger.record.initial import charged_plans, initial_plans, standing_plans
-from dpacct.ledger.record.plans import Plan
-from dpacct.ledger.record.standing import Holder, Standing
-from dpacct.renyi.odometer import Totals
-from dpacct.rounds import Phase, Round, Schedule
+from dpacct.ledger.record.state import relabelled
+from dpacct.renyi.odometer import Totals, add, count_fitting
+from dpacct.rounds import Adjacency, Phase, Round, Schedule
+from dpacct.validate import MAX_ROUNDS
 
-# So many different rounds are looked at for the achieved side; more change it little.
+# Different rounds of the achieved side; more change it little.
 _WITNESSES = 32
+T = TypeVar("T")
 
 
 class Guarantee(StrEnum):
-    """What kind of claim a reading is."""
+    """The kind of claim that a reading is."""
 
     PLANNED = "planned"
     ADAPTIVE = "adaptive"
@@ -41,7 +67,7 @@ class Guarantee(StrEnum):
 
     @property
     def in_words(self) -> str:
-        """One sentence for people; `claims.Claim` has the one with the figures."""
+        """One sentence for people; the claims of a report have the one with the figures."""
         return _WORDS[self]
 
 
@@ -61,173 +87,377 @@ _WORDS = {
 }
 
 
-class Committed:
-    """Which rounds were released, read from the file as far as it has grown since the last time."""
+class Source(Protocol):
+    """Entries as of one of them: `disk.store.View`, or the rows of a transaction."""
 
-    def __init__(self) -> None:
-        self._seen = 0
-        self._open: dict[int, Round] = {}
-        self._counts: dict[int, Counter[Round]] = {}
+    @property
+    def path(self) -> Path:
+        """Of the ledger."""
+        ...
 
-    def up_to(self, book: Book) -> dict[int, Counter[Round]]:
-        """Each different round of each run with the number of times it was released.
+    def head(self) -> Entry:
+        """Return the latest entry."""
+        ...
 
-        Args:
-            book: as of an entry; never earlier than the last time.
+    def entry(self, number: int) -> Entry:
+        """Return one entry."""
+        ...
+
+    def latest_of_run(self, run: int) -> Entry | None:
+        """Return the latest entry of a run."""
+        ...
+
+    def first_of_run(self, run: int) -> Entry | None:
+        """Return the entry that registered a run."""
+        ...
+
+    def is_closed(self, number: int) -> bool:
+        """Return whether a reservation was settled."""
+        ...
+
+    def entries(self, after: int = 0) -> Iterator[tuple[Entry, int | None]]:
+        """Yield all entries behind a number, each with what it settles."""
+        ...
+
+    def problems(self) -> list[str]:
+        """Return what SQLite finds wrong with the file."""
+        ...
+
+
+class Known:
+    """What was read of a ledger and never changes, shared by all its snapshots.
+
+    Attributes:
+        opening: the first entry.
+        relabelled: the rounds of version 0.2 are read as zero-out.
+        starts: of runs, with their plans.
+        latest: the entry that was written here last, with the totals behind it.
+    """
+
+    def __init__(self, opening: Opening) -> None:
+        self.opening = opening
+        self.relabelled = False
+        self.starts: dict[int, tuple[Start, Plan | None]] = {}
+        self.latest: tuple[Entry, LedgerState, RunState | None] | None = None
+        # Which rounds were released, as far as the file has been read for that.
+        self.seen = 0
+        self.open: dict[int, Round] = {}
+        self.released: dict[int, Counter[Round]] = {}
+
+
+class Snapshot:
+    """A ledger as of one entry (Rule 1). The cost of a reading does not grow with its rounds.
+
+    Attributes:
+        head: the entry. path, budget, mixture, unit: of the ledger.
+    """
+
+    def __init__(self, source: Source, known: Known) -> None:
+        self.source = source
+        self.known = known
+        self.path = source.path
+        opening = known.opening
+        self.budget, self.mixture, self.unit = opening.budget, opening.mixture, opening.unit
+        self.head = source.head()
+        self._states: dict[int, tuple[LedgerState, RunState]] = {}
+        if known.latest is not None and known.latest[0] == self.head:
+            # An entry is what its text says: one that is on disk as it was written is not parsed.
+            _, self.state, run = known.latest
+        else:
+            self.state, run = self.totals(self.head)
+        if run is not None:
+            self._states[self.head.run] = self.state, run
+
+    # Entries
+
+    def named(self, reader: Callable[[Entry], T], entry: Entry) -> T:
+        """Return what a reader of entries gives; if it refuses, name the file and the entry.
+
+        Raises:
+            LedgerError: the entry is damaged.
         """
-        for entry, closes in book.store.entries(self._seen):
+        try:
+            return reader(entry)
+        except (LedgerError, InvalidParameter) as error:
+            why = str(error).removesuffix(".")
+            raise LedgerError(f"{self.path}: entry {entry.number}: {why}.") from None
+
+    def said(self, entry: Entry) -> Said:
+        """Return what an entry says, its rounds as they are charged now."""
+        return self.named(self._said, entry)
+
+    def _said(self, entry: Entry) -> Said:
+        said = read(entry)
+        if self.known.relabelled and isinstance(said, Reserve):
+            return replace(said, charged=in_adjacency(said.charged, Adjacency.ZERO_OUT))
+        if self.known.relabelled and isinstance(said, Start) and said.plan is not None:
+            return replace(said, plan=schedule_in_adjacency(said.plan, Adjacency.ZERO_OUT))
+        return said
+
+    def totals(self, entry: Entry) -> tuple[LedgerState, RunState | None]:
+        """Return the totals behind an entry: of all runs, and of its run."""
+        orders = len(self.mixture.orders)
+        ledger, run = self.named(lambda entry: read_state(entry, orders), entry)
+        if self.known.relabelled and ledger.adjacency:
+            ledger = relabelled(ledger)
+        return ledger, run
+
+    # Runs
+
+    def run_state(self, run: int) -> RunState:
+        """Return the totals of one run.
+
+        Raises:
+            LedgerError: there is no such run.
+        """
+        return self._latest_of(run)[1]
+
+    def start(self, run: int) -> Start:
+        """Return what was said when a run was started.
+
+        Raises:
+            LedgerError: there is no such run.
+        """
+        return self._started(run)[0]
+
+    def plan(self, run: int) -> Plan | None:
+        """Return the plan of a run, if it has one."""
+        return self._started(run)[1]
+
+    def charged(self, run: int) -> Charged:
+        """Return the plan of a run with the accountant that it may be charged by."""
+        start, plan = self._started(run)
+        return Charged(plan.schedule if plan else Schedule(), start.accountant)
+
+    def _latest_of(self, run: int) -> tuple[LedgerState, RunState]:
+        if run not in self._states or type(run) is not int:
+            entry = self.source.latest_of_run(run) if _is_number(run) else None
+            ledger, state = (None, None) if entry is None else self.totals(entry)
+            if ledger is None or state is None:
+                raise self._no_run(run)
+            self._states[run] = ledger, state
+        return self._states[run]
+
+    def _started(self, run: int) -> tuple[Start, Plan | None]:
+        starts = self.known.starts
+        if run not in starts or type(run) is not int:
+            entry = self.source.first_of_run(run) if _is_number(run) else None
+            start = None if entry is None else self.said(entry)
+            if not isinstance(start, Start):
+                raise self._no_run(run)
+            starts[run] = start, None if start.plan is None else Plan(start.plan)
+        return starts[run]
+
+    def _no_run(self, run: int) -> LedgerError:
+        return LedgerError(
+            f"{self.path}: there is no run {run!r:.40} (runs are 1 to {self.state.runs})."
+        )
+
+    def initial_plans(self, *, unfinished: bool = False) -> dict[int, Plan]:
+        """Return the plans registered before the first round; if asked, of unfinished runs only."""
+        found: dict[int, Plan] = {}
+        for run in range(1, self.state.runs + 1):
+            state = self.run_state(run)
+            plan = self.plan(run) if state.initial else None
+            if plan is not None and not (unfinished and state.finished):
+                found[run] = plan
+        return found
+
+    def standing_plans(self) -> dict[int, Plan]:
+        """Return the initial plans but for those that were given up before anything ran."""
+        found = self.initial_plans()
+        for run in list(found):
+            ledger, state = self._latest_of(run)
+            if state.finished and not ledger.started:
+                del found[run]
+        return found
+
+    def charged_plans(self, plans: dict[int, Plan]) -> list[Charged]:
+        """Return plans of runs with the accountants that they may be charged by."""
+        return [self.charged(run) for run in plans]
+
+    def check_runs(self) -> None:
+        """Refuse a ledger whose runs do not add up to its totals.
+
+        The totals of a run stand in its own latest entry, which an index finds: a damaged index
+        finds an older one, with less in it. The cost grows with the number of runs.
+
+        Raises:
+            LedgerError: they do not.
+        """
+        runs = [self.run_state(number) for number in range(1, self.state.runs + 1)]
+        zero = self.mixture.zero()
+        spent, held = add(zero, *(r.spent for r in runs)), add(zero, *(r.held for r in runs))
+        ours = (spent, held, sum(run.rounds for run in runs))
+        if ours != (self.state.spent, self.state.held, self.state.rounds):
+            raise LedgerError(
+                f"{self.path}: the runs do not add up to the totals of the ledger; the file was "
+                f"damaged. Restore a copy, and treat what is missing as spent."
+            )
+
+    def position(self) -> Position:
+        """Return how far the ledger has come."""
+        released = sum(self.run_state(n).committed for n in range(1, self.state.runs + 1))
+        identity = self.source.entry(1).hash.hex()
+        return Position(identity, self.head.number, self.head.hash.hex(), released)
+
+    def released(self) -> dict[int, Counter[Round]]:
+        """Return each different round of each run with the number of times it was released."""
+        known = self.known
+        if known.seen > self.head.number:
+            known = Known(known.opening)
+            known.relabelled = self.known.relabelled
+        for entry, closes in self.source.entries(known.seen):
             if entry.kind == "reserve":
-                said = book.said(entry)
+                said = self.said(entry)
                 if isinstance(said, Reserve):
-                    self._open[entry.number] = said.charged
+                    known.open[entry.number] = said.charged
             elif closes is not None:
-                round_ = self._open.pop(closes, None)
+                round_ = known.open.pop(closes, None)
                 if entry.kind == "commit" and round_ is not None:
-                    self._counts.setdefault(entry.run, Counter())[round_] += 1
-            self._seen = entry.number
-        return self._counts
+                    known.released.setdefault(entry.run, Counter())[round_] += 1
+            known.seen = entry.number
+        return known.released
 
-
-def adaptive_reading(book: Book, spent: Totals, delta: float) -> float:
-    """Proven epsilon of rounds that were chosen one by one.
-
-    Args:
-        book: of the ledger.
-        spent: their Renyi totals.
-        delta: what the initial plans leave of the budget's. Beyond the budget, where rounds that
-            had run elsewhere were recorded, nothing is left to divide, and all of it counts.
-    """
-    found = book.mixture.epsilon(spent, delta)
-    return found if found <= book.budget.epsilon else book.mixture.epsilon(spent, book.budget.delta)
-
-
-class Reader:
-    """Readings of an open ledger, as of whenever they are asked for."""
-
-    def __init__(self, book: Book) -> None:
-        self._book = book
-        self._committed = Committed()
-
-    def now(self) -> Readings:
-        """Readings as of the latest entry: what they say belongs together."""
-        return Readings(self._book.as_of(), self._committed)
-
-    def standing(self) -> Standing:
-        """What the ledger reads, and who holds room, for a refusal."""
-        return self.now().standing()
-
-
-class Readings:
-    """Epsilon of a ledger as of an entry. Cost per call does not grow with the number of rounds.
-
-    Args:
-        book: as of an entry, so that all readings belong together.
-        committed: what was read before.
-    """
-
-    def __init__(self, book: Book, committed: Committed) -> None:
-        self.book = book
-        self._committed = committed
+    # Epsilon of one run by itself, its privacy taken for granted
 
     def run_guarantee(self, run: int) -> Guarantee:
-        """The kind of claim of `run_upper`."""
-        state = self.book.run_state(run)
+        """Return the kind of claim of `run_upper`."""
+        state = self.run_state(run)
         if not state.private:
             return Guarantee.NONE
         return Guarantee.PLANNED if state.on_plan else Guarantee.ADAPTIVE
 
     def run_upper(self, run: int) -> float:
-        """Proven epsilon of one run by itself, its privacy taken for granted."""
-        state = self.book.run_state(run)
+        """Return the proven epsilon of one run."""
+        state = self.run_state(run)
         if state.on_plan:
-            plan = self.book.plan(run)
-            whole = Charged(Schedule()) if plan is None else self._charged(run, plan)
-            return epsilon_so_far(whole, self._so_far(run), self.book.budget.delta)
-        return adaptive_reading(self.book, state.spent, self.book.state().delta)
+            return epsilon_so_far(self.charged(run), self._so_far(run), self.budget.delta)
+        return self.adaptive(state.spent, self.state.delta)
 
     def run_any_stop(self, run: int) -> float:
-        """As `run_upper`, but whatever decided how many rounds ran."""
-        plan = self.book.plan(run)
-        if plan is None or not self.book.run_state(run).on_plan:
+        """As `run_upper`, but whatever decided how many rounds ran (Rule 2)."""
+        if not self.run_state(run).on_plan:
             return self.run_upper(run)
-        return proven_epsilon(self._charged(run, plan), self.book.budget.delta, math.inf)
+        return proven_epsilon(self.charged(run), self.budget.delta, math.inf)
 
     def run_interval(self, run: int) -> Spent:
-        """Achieved and proven epsilon of one run by itself, its privacy taken for granted."""
-        so_far = self._so_far(run) if self.book.run_state(run).on_plan else None
-        released = self._committed.up_to(self.book).get(run, Counter[Round]())
+        """Return the achieved and proven epsilon of one run."""
+        so_far = self._so_far(run) if self.run_state(run).on_plan else None
+        released = self.released().get(run, Counter[Round]())
         return self._interval(released, so_far, self.run_upper(run))
 
-    def ledger_guarantee(self) -> Guarantee:
-        """The kind of claim of `ledger_upper`."""
-        state = self.book.state()
-        if state.exposed:
-            return Guarantee.NONE
-        return Guarantee.PLANNED if state.started and not state.loose else Guarantee.ADAPTIVE
+    # Epsilon of all runs together
 
-    def ledger_upper(self) -> float:
-        """Proven epsilon of all runs together; infinite if a round was not private."""
-        state = self.book.state()
+    def guarantee(self) -> Guarantee:
+        """Return the kind of claim of `upper`."""
+        if self.state.exposed:
+            return Guarantee.NONE
+        planned = self.state.started and not self.state.loose
+        return Guarantee.PLANNED if planned else Guarantee.ADAPTIVE
+
+    def upper(self) -> float:
+        """Return the proven epsilon of all runs; infinite if a round was not private."""
+        state = self.state
         if state.exposed:
             return math.inf
         if state.loose:
-            return adaptive_reading(self.book, state.spent, state.delta)
-        plans = initial_plans(self.book, unfinished=False)
-        whole = together(charged_plans(self.book, plans))
-        return epsilon_so_far(whole, self._all_so_far(), self.book.budget.delta)
+            return self.adaptive(state.spent, state.delta)
+        whole = together(self.charged_plans(self.initial_plans()))
+        return epsilon_so_far(whole, self._all_so_far(), self.budget.delta)
 
-    def ledger_any_stop(self) -> float:
-        """As `ledger_upper`, but whatever decided how many rounds ran: the figure to promise."""
-        if self.ledger_guarantee() is not Guarantee.PLANNED:
-            return self.ledger_upper()
-        return proven_epsilon(self.whole_plan(), self.book.budget.delta, math.inf)
+    def any_stop(self) -> float:
+        """As `upper`, but whatever decided how many rounds ran: the figure to promise (Rule 2)."""
+        if self.guarantee() is not Guarantee.PLANNED:
+            return self.upper()
+        return proven_epsilon(self.whole_plan(), self.budget.delta, math.inf)
+
+    def interval(self) -> Spent:
+        """Return the achieved and proven epsilon of all runs together."""
+        so_far = None if self.state.loose else self._all_so_far()
+        total: Counter[Round] = Counter()
+        for counts in self.released().values():
+            total.update(counts)
+        return self._interval(total, so_far, self.upper())
 
     def whole_plan(self) -> Charged:
-        """All that was planned before the first round, with the accountant that it is charged by.
+        """Return all that was planned before the first round, with its accountant.
 
         Where the claim is `Guarantee.PLANNED`, all that was released comes from it.
         """
-        return together(charged_plans(self.book, standing_plans(self.book)))
+        return together(self.charged_plans(self.standing_plans()))
 
     def planned_rounds(self) -> tuple[int, int]:
-        """How many places in initial plans are used, and how many there are."""
-        plans = standing_plans(self.book)
-        used = sum(min(self.book.run_state(run).cursor, plans[run].rounds) for run in plans)
+        """Return how many places in initial plans are used, and how many there are."""
+        plans = self.standing_plans()
+        used = sum(min(self.run_state(run).cursor, plans[run].rounds) for run in plans)
         return used, sum(plan.rounds for plan in plans.values())
 
-    def ledger_interval(self) -> Spent:
-        """Achieved and proven epsilon of all runs together."""
-        so_far = None if self.book.state().loose else self._all_so_far()
-        total: Counter[Round] = Counter()
-        for counts in self._committed.up_to(self.book).values():
-            total.update(counts)
-        return self._interval(total, so_far, self.ledger_upper())
+    def adaptive(self, spent: Totals, delta: float) -> float:
+        """Return the proven epsilon of rounds that were chosen one by one.
+
+        Args:
+            spent: their Renyi totals.
+            delta: what the initial plans leave of the budget's. Beyond the budget, where rounds
+                that had run elsewhere were recorded, nothing is left to divide: all of it counts.
+        """
+        found = self.mixture.epsilon(spent, delta)
+        over = found > self.budget.epsilon
+        return self.mixture.epsilon(spent, self.budget.delta) if over else found
 
     def standing(self) -> Standing:
-        """What the ledger reads, and who holds room, for a refusal."""
-        state, book = self.book.state(), self.book
+        """Return what the ledger reads, and which runs hold room, for a refusal."""
         holders: list[Holder] = []
-        for run in range(1, state.runs + 1):
-            found, plan = book.run_state(run), book.plan(run)
+        for run in range(1, self.state.runs + 1):
+            found, plan = self.run_state(run), self.plan(run)
             if any(found.held) and plan is not None:
-                holders.append(Holder(run, book.start(run).name, plan.rounds - found.cursor))
-        return Standing(book.store.path, book.budget, self.ledger_any_stop(), tuple(holders))
-
-    def _charged(self, run: int, plan: Plan) -> Charged:
-        return Charged(plan.schedule, self.book.start(run).accountant)
+                holders.append(Holder(run, self.start(run).name, plan.rounds - found.cursor))
+        return Standing(self.path, self.budget, self.any_stop(), tuple(holders))
 
     def _so_far(self, run: int) -> Schedule:
-        """The part of a run's plan that it has used."""
-        plan = self.book.plan(run)
-        return Schedule() if plan is None else plan.first(self.book.run_state(run).cursor)
+        """Return the part of a run's plan that it has used."""
+        plan = self.plan(run)
+        return Schedule() if plan is None else plan.first(self.run_state(run).cursor)
 
     def _all_so_far(self) -> Schedule:
-        return join(self._so_far(run) for run in initial_plans(self.book, unfinished=False))
+        return join(map(self._so_far, self.initial_plans()))
 
     def _interval(self, released: Counter[Round], so_far: Schedule | None, upper: float) -> Spent:
-        delta = self.book.budget.delta
+        delta = self.budget.delta
         # Fewer rounds than were released cost no more.
         witnesses = Schedule(Phase(r, n) for r, n in released.most_common(_WITNESSES))
         if so_far is not None and so_far.distinct() == released:
             witnesses = so_far
         return Spent.at(delta, Interval.bracket(achieved_epsilon(witnesses, delta), upper))
+
+    # What is left
+
+    def rounds_left(self, asked: Round | Event) -> int:
+        """Return how many more such rounds fit, chosen as one goes, beside what is held for plans.
+
+        Raises:
+            InvalidParameter: it is no round, or its adjacency is not the ledger's.
+        """
+        cost = self.mixture.cost(self._as_charged(asked))
+        return count_fitting(self.mixture, self.state.charged, cost, self.budget, self.state.delta)
+
+    def rounds_left_as_plan(
+        self, asked: Round | Event, accountant: str = PAIRS, most: int = MAX_ROUNDS
+    ) -> int:
+        """Return how many such rounds a plan may have that is registered now, up to ``most``."""
+        round_, chosen = self._as_charged(asked), self.rounds_left(asked)
+        if self.state.started:
+            return min(most, chosen)
+        plans = self.charged_plans(self.initial_plans(unfinished=True))
+        charged_by = accountant_of(2 * round_, accountant)
+        return most_planned_rounds(
+            self.mixture, self.budget, plans, round_, chosen, charged_by, most
+        )
+
+    def _as_charged(self, asked: Round | Event) -> Round:
+        event = asked if isinstance(asked, Event) else Event(asked)
+        return in_adjacency(event.charged, self.state.adjacency)
+
+
+def _is_number(run: object) -> bool:
+    return type(run) is int and 0 < run <= MAX_WHOLE

@@ -11,19 +11,16 @@ from typing import Any
 from dpacct import validate
 from dpacct.budget import Spent
 from dpacct.errors import LedgerError
-from dpacct.ledger.book import Book
-from dpacct.ledger.readings import Guarantee, Reader
+from dpacct.ledger.book import Book, Reservation
+from dpacct.ledger.readings import Guarantee
+from dpacct.ledger.record.entries import RunState
 from dpacct.ledger.record.events import Event, checked_details
-from dpacct.ledger.record.state import RunState
-from dpacct.ledger.reservation import (
-    Reservation,
-    abandon,
-    anything,
-    commit,
-    left_behind,
-    reserve,
-)
 from dpacct.rounds import Round, Schedule
+
+
+def anything(state: RunState) -> None:
+    """Refuse no round."""
+    del state
 
 
 class Ticket:
@@ -34,7 +31,7 @@ class Ticket:
 
     Attributes:
         number: of its entry in the ledger.
-        event: what was reserved.
+        event: the round that was reserved.
         totals: of its run, as of its commit; None before that.
     """
 
@@ -53,7 +50,7 @@ class Ticket:
         return self._state
 
     def draw(self) -> None:
-        """Say that randomness is about to be drawn: from here on the round cannot be abandoned.
+        """Note that randomness is about to be drawn: from here on the round cannot be abandoned.
 
         Nothing is written: only this object could abandon the round, and it will not.
 
@@ -64,12 +61,12 @@ class Ticket:
         self._state = "drawn"
 
     def commit(self, details: Mapping[str, Any] | None = None) -> None:
-        """Call before the noisy value leaves; it is on disk when this returns.
+        """Release the round. Call it before the noisy value leaves; it is on disk on return.
 
         Args:
-            details: anything public that is known by now, as JSON.
+            details: public facts that are known by now, as JSON.
         Raises:
-            LedgerError: the round was committed or abandoned, or the file cannot be written, or a
+            LedgerError: the round was committed or abandoned, the file cannot be written, or a
                 later round of a plan that is charged in its order was committed before. Then
                 nothing may be released, and the round stays spent.
             InvalidParameter: the details are no JSON.
@@ -78,7 +75,7 @@ class Ticket:
         kept = checked_details({} if details is None else details)
         # Whatever happens now, it cannot be abandoned any more.
         self._state = "drawn"
-        self.totals = commit(self._book, self._reservation, kept)
+        self.totals = self._book.commit(self._reservation, kept)
         self._state = "committed"
 
     def abandon(self, reason: str) -> None:
@@ -87,12 +84,11 @@ class Ticket:
         Args:
             reason: one line of at most 200 printable characters.
         Raises:
-            InvalidParameter: a reason that is none; the round is still reserved.
+            InvalidParameter: the reason is not one; the round is still reserved.
             LedgerError: something was drawn or committed, or the file cannot be written.
         """
         self._require("abandoned", "reserved")
-        why = validate.line("reason", reason, "a reason")
-        abandon(self._book, self._reservation, why)
+        self._book.abandon(self._reservation, validate.line("reason", reason, "a reason"))
         self._state = "abandoned"
 
     def _require(self, becomes: str, *states: str) -> None:
@@ -123,11 +119,9 @@ class Run:
             makes a difference.
     """
 
-    def __init__(self, book: Book, readings: Reader, number: int) -> None:
+    def __init__(self, book: Book, number: int) -> None:
         self._book = book
-        self._readings = readings
-        start = book.start(number)
-        self._plan = book.plan(number)
+        start = book.now().start(number)
         self.id = number
         self.name = start.name
         self.plan: Schedule | None = start.plan
@@ -136,46 +130,46 @@ class Run:
         self.accountant = start.accountant
 
     def totals(self) -> RunState:
-        """Its totals, of one reading of the file."""
-        return self._book.run_state(self.id)
+        """Return its totals, of one reading of the file."""
+        return self._book.now().run_state(self.id)
 
     @property
     def ledger_path(self) -> Path:
         """The file of the ledger that it is charged to."""
-        return self._book.store.path
+        return self._book.path
 
     @property
     def rounds(self) -> int:
         """How many rounds are charged: reserved and not abandoned, committed or not."""
-        return self._book.run_state(self.id).rounds
+        return self.totals().rounds
 
     @property
     def committed(self) -> int:
         """How many rounds were released."""
-        return self._book.run_state(self.id).committed
+        return self.totals().committed
 
     @property
     def on_plan(self) -> bool:
         """Whether it has a plan and has kept to it."""
-        return self._book.run_state(self.id).on_plan
+        return self.totals().on_plan
 
     @property
     def finished(self) -> bool:
         """Whether it takes no more rounds."""
-        return self._book.run_state(self.id).finished
+        return self.totals().finished
 
     @property
     def held(self) -> int:
         """For how many rounds of its plan room is held."""
-        state = self._book.run_state(self.id)
-        if self._plan is None or not state.on_plan or state.finished:
+        state = self.totals()
+        if self.plan is None or not state.on_plan or state.finished:
             return 0
-        return self._plan.rounds - state.cursor
+        return self.plan.rounds - state.cursor
 
     @property
     def guarantee(self) -> Guarantee:
-        """What kind of claim `epsilon` is."""
-        return self._readings.now().run_guarantee(self.id)
+        """The kind of claim that `epsilon` is."""
+        return self._book.now().run_guarantee(self.id)
 
     def reserve(
         self, event: Event | Round, *, asks: Callable[[RunState], None] = anything
@@ -196,12 +190,10 @@ class Run:
             LedgerError: the run is finished, or the file cannot be written. Nothing counts then.
         """
         whole = event if isinstance(event, Event) else Event(event)
-        standing = self._readings.standing
-        reservation = reserve(self._book, self.id, self._plan, whole, standing, asks=asks)
-        return Ticket(self._book, reservation, whole)
+        return Ticket(self._book, self._book.reserve(self.id, whole, asks), whole)
 
     def take_over(self, event: Event | Round) -> Ticket | None:
-        """The ticket of a round that another process reserved and left, instead of a new one.
+        """Return the ticket of a round that another process reserved and left.
 
         Nothing of such a round was released: `Ticket.commit` comes before that. So it is drawn
         anew, and counts once. If the other process is alive after all, whoever commits first may
@@ -210,13 +202,13 @@ class Run:
         Args:
             event: the round, equal to what was reserved in every detail.
         Returns:
-            Its ticket, which cannot be abandoned; None where the run's latest round is another one,
+            Its ticket, which cannot be abandoned; None if the run's latest round is another one,
             or was settled.
         Raises:
             LedgerError: the file is damaged.
         """
         whole = event if isinstance(event, Event) else Event(event)
-        found = left_behind(self._book, self.id, whole)
+        found = self._book.left_behind(self.id, whole)
         if found is None:
             return None
         ticket = Ticket(self._book, found, whole)
@@ -232,32 +224,32 @@ class Run:
         self._book.finish(self.id)
 
     def epsilon(self) -> Spent:
-        """Epsilon of this run by itself, with the ledger's delta; `guarantee` says of what kind.
+        """Return epsilon of this run by itself, with the ledger's delta; see `guarantee`.
 
         Planned: the tight accountant on the slots used so far, for a number of them that was
         settled in advance; `planned_epsilon` holds whatever settled it. Adaptive: the Renyi
         odometer. Without privacy: infinite. The lower end is that of the released rounds.
         """
-        found = self._readings.now().run_interval(self.id)
+        found = self.nominal_epsilon()
         return found if self.private else found.without_privacy
 
     def upper_epsilon(self) -> float:
-        """The upper end of `epsilon` alone: quicker, for once a round."""
-        return self._readings.now().run_upper(self.id) if self.private else math.inf
+        """Return the upper end of `epsilon` alone: quicker, for once a round."""
+        return self._book.now().run_upper(self.id) if self.private else math.inf
 
     def nominal_epsilon(self) -> Spent:
-        """What `epsilon` would be if the noise were secret: for tests that need a seed."""
-        return self._readings.now().run_interval(self.id)
+        """Return what `epsilon` would be if the noise were secret: for tests that need a seed."""
+        return self._book.now().run_interval(self.id)
 
     def planned_epsilon(self) -> float:
-        """Proven epsilon of the whole plan, which covers stopping early for whatever reason.
+        """Return the proven epsilon of the whole plan, which covers stopping early for any reason.
 
         Raises:
             LedgerError: the run has no plan, or has left it.
         """
         if self.plan is None or not self.on_plan:
             raise LedgerError(f"run {self.id} has no plan that it kept to.")
-        return self._readings.now().run_any_stop(self.id)
+        return self._book.now().run_any_stop(self.id)
 
     def __repr__(self) -> str:
-        return f"<Run {self.id} {self.name!r} of {str(self._book.store.path)!r}>"
+        return f"<Run {self.id} {self.name!r} of {str(self._book.path)!r}>"

@@ -1,4 +1,4 @@
-"""What a ledger fixes for all that is charged to it: one delta, one adjacency.
+"""The terms of a ledger: what it fixes for all that is charged to it.
 
 Rule: an epsilon means something at its delta only, so a run has the delta of its ledger or is
 refused before anything is computed.
@@ -39,18 +39,18 @@ class Terms:
 
     @classmethod
     def of(cls, ledger: Ledger) -> Terms:
-        """Those of an open ledger."""
+        """Return those of an open ledger."""
         return cls(ledger.path, ledger.budget, ledger.adjacency, ledger.unit, ledger.note)
 
     def check(
         self, delta: float | None, adjacency: Adjacency | None = None, unit: str = ""
     ) -> float:
-        """The delta of a run: the ledger's.
+        """Return the delta of a run: the ledger's.
 
         Args:
-            delta: what the run asked for; None where it asked for none.
-            adjacency: of the run, where it is known.
-            unit: that the run protects, where it is known. A client may have any other name in the
+            delta: that the run asked for; None if it asked for none.
+            adjacency: of the run, if it is known.
+            unit: that the run protects, if it is known. A client may have any other name in the
                 ledger but that of an example.
         Raises:
             InvalidParameter: the run asked for another one, or has another adjacency or unit.
@@ -80,7 +80,7 @@ class Terms:
 
 
 def known_terms(ledger: Ledger | str | os.PathLike[str] | None) -> Terms | None:
-    """The terms of a ledger that is there; None where a new one will be made.
+    """Return the terms of a ledger that is there; None if a new one will be made.
 
     Raises:
         LedgerError: the file is no ledger, or damaged.

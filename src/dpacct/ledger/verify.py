@@ -1,27 +1,34 @@
 """Verification: reads every entry, recomputes the chain, each round's cost and every total.
 
-Rule 1: what is checked is recomputed from the entries alone, by the functions that wrote them.
+Rule 1: a number is recomputed from the entries alone, by the functions that wrote it.
 Rule 2: every number that is shown or used is checked; what cannot be is listed as unverified.
 Rule 3: whoever can write to the file can drop its newest entries, or write another file. Only a
 head hash that was kept elsewhere shows that, or the witness beside the file as far back as it goes;
-where there is none, this is said.
+if there is none, this is remarked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dpacct.display import line
 from dpacct.errors import DpacctError, InvalidParameter, LedgerError
-from dpacct.ledger.book import Book
-from dpacct.ledger.disk.witness import Witness
-from dpacct.ledger.record.chain import GENESIS, Entry, canonical, link
-from dpacct.ledger.record.entries import Settle, read, read_state, read_time
-from dpacct.ledger.record.replay import Replay
+from dpacct.ledger.disk.store import Store
+from dpacct.ledger.readings import Snapshot
+from dpacct.ledger.record.entries import (
+    GENESIS,
+    Entry,
+    Settle,
+    canonical,
+    link,
+    read,
+    read_state,
+    read_time,
+)
+from dpacct.ledger.record.state import Replay
 
 MAX_PROBLEMS = 20
-# What only whoever wrote it knows.
+# Only whoever wrote it can know.
 UNVERIFIED = (
     "the budget, the orders and their weights, and the unit of the first entry",
     "names, details, reasons and sensitivities, as they were typed in",
@@ -33,7 +40,7 @@ UNVERIFIED = (
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was found.
+    """The result of a verification.
 
     Attributes:
         entries: how many were read.
@@ -59,32 +66,40 @@ class Verification:
         return not self.problems
 
 
-def verify(book: Book, head: str | None = None) -> Verification:
+def verify(now: Snapshot, store: Store, head: str | None = None) -> Verification:
     """Check a whole ledger.
 
     Args:
-        book: an open one, as of the entry up to which it is checked.
+        now: as of the entry up to which it is checked.
+        store: of the file, for its witness.
         head: a head hash in hex that was kept elsewhere; it has to be in the chain.
     Returns:
-        What was found; damage is reported, not raised. Takes about 0.3 ms per round.
+        The problems; damage is reported, not raised. Takes about 0.3 ms per round.
     Raises:
         InvalidParameter: the head is no text.
     """
     if head is not None and not isinstance(head, str):
         raise InvalidParameter("head", head, "a head is a hash in hex, as Ledger.head gives it")
-    problems = book.store.integrity()
-    reading = _Reading(book, head)
+    problems = now.source.problems()
+    reading = _Reading(now, head)
     try:
-        for entry, closes in book.store.entries():
+        for entry, closes in now.source.entries():
             reading.step(entry, closes)
         reading.replay.check_budget()
     except DpacctError as error:
         problems.append(f"{reading.place}: {' '.join(str(error).split())}")
     if not reading.count and not problems:
         problems.append("there are no entries")
-    remarks = [*reading.remarks()]
+    remarks = reading.remarks()
     try:
-        remarks += _of_witness(book.store.witness())
+        witness = store.witness()
+        if witness is None:
+            remarks.append(
+                "there is no witness beside the file: entries dropped from its end leave no trace"
+            )
+        elif witness.since > 1:
+            since = f"its witness was made at entry {witness.since}"
+            remarks.append(f"{since}: of losses before it knows nothing")
     except LedgerError as error:
         problems.append(str(error))
     if head is not None and not reading.head_found:
@@ -101,21 +116,12 @@ def verify(book: Book, head: str | None = None) -> Verification:
     )
 
 
-def _of_witness(witness: Witness | None) -> list[str]:
-    """What the witness beside the file cannot show."""
-    if witness is None:
-        return ["there is no witness beside the file: entries dropped from its end leave no trace"]
-    if witness.since > 1:
-        return [f"its witness was made at entry {witness.since}: of losses before it knows nothing"]
-    return []
-
-
 class _Reading:
     """The chain while its entries are checked one by one."""
 
-    def __init__(self, book: Book, head: str | None) -> None:
-        self.replay = Replay(book.opening)
-        self.orders = len(book.mixture.orders)
+    def __init__(self, now: Snapshot, head: str | None) -> None:
+        self.replay = Replay(now.known.opening)
+        self.orders = len(now.mixture.orders)
         self.latest = GENESIS
         self.count = 0
         self.head_found = False
@@ -125,7 +131,7 @@ class _Reading:
         self._backwards: list[int] = []
 
     def step(self, entry: Entry, closes: int | None) -> None:
-        """The next entry.
+        """Check the next entry.
 
         Raises:
             LedgerError: it does not follow from those before.
@@ -148,17 +154,10 @@ class _Reading:
         self._time, self.latest, self.count = time, entry.hash, number
         self.head_found = self.head_found or entry.hash.hex() == self._head
 
-    def remarks(self) -> Iterator[str]:
-        """What is odd but harmless."""
-        if self.replay.dearer:
-            yield f"{_entries(self.replay.dearer)}: charged by a larger bound than today's"
+    def remarks(self) -> list[str]:
+        """Return what is odd but harmless."""
+        found: list[str] = []
         if self.replay.elsewhere:
-            yield "rounds that had run elsewhere were recorded beyond the budget"
-        for number in self._backwards:
-            yield f"entry {number}: the clock went backwards; order is kept"
-
-
-def _entries(numbers: list[int]) -> str:
-    listed = ", ".join(map(str, numbers[:5]))
-    more = f" and {len(numbers) - 5} more" if len(numbers) > 5 else ""
-    return f"entr{'y' if len(numbers) == 1 else 'ies'} {listed}{more}"
+            found.append("rounds that had run elsewhere were recorded beyond the budget")
+        found += [f"entry {n}: the clock went backwards; order is kept" for n in self._backwards]
+        return found

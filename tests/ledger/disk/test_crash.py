@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from dpacct import Budget, Ledger, LedgerError, Poisson, Round
-from dpacct.ledger.record.chain import new_entry
+from dpacct.ledger.disk.rows import Rows
+from dpacct.ledger.record.entries import new_entry
 
 BUDGET = Budget(50, 1e-5)
 ROUND = Round(30.0, Poisson(0.01))
@@ -141,12 +142,16 @@ def cut(path: Path) -> Cut:
         store = ledger._book.store
         before, witness = path.read_bytes(), path.with_name(f"{path.name}.witness").read_bytes()
         # The journal is complete at once then, as it is on disk before the file is written to.
-        store.database.connection.execute("PRAGMA synchronous=OFF")
-        with store.writing():
+        store.connection.execute("PRAGMA synchronous=OFF")
+
+        def write(rows: Rows) -> bytes:
             for text in ("one", "two"):
-                head = store.head()
-                store.append(new_entry(head, "resume", 1, {"x": text * 900}, head.content["state"]))
-            journal = path.with_name(f"{path.name}-journal").read_bytes()
+                head = rows.head()
+                data, state = {"x": text * 900}, head.content["state"]
+                rows.add(new_entry(head, "resume", 1, data, state), None)
+            return path.with_name(f"{path.name}-journal").read_bytes()
+
+        journal = store.write(write)
         return Cut(path, before, path.read_bytes(), journal, witness, then)
 
 

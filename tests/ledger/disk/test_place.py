@@ -112,7 +112,7 @@ def test_a_file_in_place_of_a_folder(path: Path) -> None:
 FORBIDDEN = """
 import os, sys
 from dpacct import Budget, Ledger, LedgerError
-from dpacct.ledger.creation import software
+from dpacct.ledger.book import software
 software()  # imports what another user may not read
 if os.getuid() == 0: os.setuid(65534)
 for path in sys.argv[1:]:

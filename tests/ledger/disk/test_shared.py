@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from dpacct import Budget, Ledger, LedgerError, Poisson, Round
-from dpacct.ledger.disk import failures
+from dpacct.ledger.disk import lock
 
 BUDGET = Budget(50, 1e-5)
 ROUND = Round(30.0, Poisson(0.01))
@@ -91,7 +91,7 @@ def test_a_child_that_ends_in_the_usual_way_undoes_nothing_of_its_parent(path: P
     """The fork comes in the middle of a transaction, from what interrupts it; the child exits."""
     code = """
 import signal, time
-from dpacct.ledger.disk import store
+from dpacct.ledger.disk import rows
 children = []
 def fork(*_):
     child = os.fork()
@@ -104,14 +104,14 @@ def fork(*_):
     children.append(child)
     os.waitpid(child, 0)
 signal.signal(signal.SIGUSR1, fork)
-append = store.Store.append
-def slow(self, entry, closes=None):
-    append(self, entry, closes)
+add = rows.Rows.add
+def slow(self, entry, closes):
+    add(self, entry, closes)
     os.kill(os.getpid(), signal.SIGUSR1)
     time.sleep(0.001)
 ledger = Ledger.open(path, Budget(50, 1e-5))
 run = ledger.start_run("x")
-store.Store.append = slow
+rows.Rows.add = slow
 spend(run, 1)
 print(len(children))
 """
@@ -125,9 +125,8 @@ import time
 ledger = Ledger.open(path, Budget(50, 1e-5))
 run = ledger.start_run("x")
 run.reserve(ROUND)
-with ledger._book.store.writing():
+def fork(rows):
     # As another thread would, at any time.
-    held = ledger._book.store.database._lock
     child = os.fork()
     if child == 0:
         os.close(1); os.close(2)
@@ -135,6 +134,7 @@ with ledger._book.store.writing():
         os._exit(0)
     print(child, flush=True)
     os._exit(0)
+ledger._book.store.write(fork)
 """
     child = int(run_code(code, str(path)))
     try:
@@ -241,13 +241,13 @@ def test_a_move_in_the_middle_of_a_write_is_not_a_release(
     with Ledger.open(path, BUDGET) as ledger:
         ticket = ledger.start_run("x").reserve(ROUND)
         store = ledger._book.store
-        commit = store.database.commit
+        commit = store._commit
 
         def too_late() -> None:
             moved(path)
             commit()
 
-        monkeypatch.setattr(store.database, "commit", too_late)
+        monkeypatch.setattr(store, "_commit", too_late)
         with pytest.raises(LedgerError, match="was moved, replaced or deleted"):
             ticket.commit()
     path.with_name("elsewhere.ledger").rename(path)
@@ -368,13 +368,16 @@ def test_a_ledger_stays_in_its_thread(ledger: Ledger) -> None:
 def test_waiting_for_others_ends_and_leaves_nothing_locked(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failures, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(lock, "BUSY_SECONDS", 0.05)
     with Ledger.open(path, BUDGET) as ledger, Ledger.open(path) as other:
         run = ledger.start_run("x")
-        with other._book.store.writing():
+
+        def wait(_: object) -> None:
             for use in (lambda: run.reserve(ROUND), lambda: ledger.rounds):
                 with pytest.raises(LedgerError, match="kept the file locked"):
                     use()
+
+        other._book.store.write(wait)
         run.reserve(ROUND).commit()
         assert other.rounds == 1
 
@@ -382,11 +385,11 @@ def test_waiting_for_others_ends_and_leaves_nothing_locked(
 def test_a_long_reading_keeps_nobody_from_writing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failures, "BUSY_SECONDS", 0.0)
+    monkeypatch.setattr(lock, "BUSY_SECONDS", 0.0)
     spend(path, 3)
     with Ledger.open(path) as ledger, Ledger.open(path, read_only=True) as reader:
         run = ledger.resume_run(1)
-        entries = reader._book.store.entries()
+        entries = reader._book.now().source.entries()
         next(entries)
         run.reserve(ROUND).commit()
         assert [entry.number for entry, _ in entries] == list(range(2, 10))
@@ -426,7 +429,7 @@ def interrupted(at: int, use: Callable[[], object]) -> bool:
 def test_ctrl_c_anywhere_leaves_neither_lock_nor_transaction(
     path: Path, monkeypatch: pytest.MonkeyPatch, *, settles: bool
 ) -> None:
-    monkeypatch.setattr(failures, "BUSY_SECONDS", 0.0)
+    monkeypatch.setattr(lock, "BUSY_SECONDS", 0.0)
     with Ledger.open(path, BUDGET) as ledger, Ledger.open(path) as other:
         run, witness = ledger.start_run("x"), other.start_run("other")
         released, at = 0, 0

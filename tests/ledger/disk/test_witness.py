@@ -121,20 +121,20 @@ def test_the_witness_is_never_ahead_of_the_ledger(
     with Ledger.open(path, BUDGET) as ledger:
         ticket = ledger.start_run("x").reserve(ROUND)
         before = said(ledger)
-        database = ledger._book.store.database
-        commit, update = database.commit, store.update_witness
+        opened = ledger._book.store
+        commit, update = opened._commit, store.update_witness
 
         def committing() -> None:
-            assert read_witness(database.place) == before
+            assert read_witness(opened.place) == before
             commit()
-            assert read_witness(database.place) == before
+            assert read_witness(opened.place) == before
             order.append("ledger")
 
         def updating(*arguments: Any) -> None:
             update(*arguments)
             order.append("witness")
 
-        monkeypatch.setattr(database, "commit", committing)
+        monkeypatch.setattr(opened, "_commit", committing)
         monkeypatch.setattr(store, "update_witness", updating)
         ticket.commit()
         assert order == ["ledger", "witness"]
@@ -263,15 +263,15 @@ def test_a_round_whose_witness_cannot_be_written_is_not_released(
     with Ledger.open(path, BUDGET) as ledger:
         run = ledger.start_run("x")
         ticket = run.reserve(ROUND)
-        database = ledger._book.store.database
-        commit = database.commit
+        opened = ledger._book.store
+        commit = opened._commit
 
         def committing() -> None:
             commit()
             beside(path).unlink()
             beside(path).mkdir()
 
-        monkeypatch.setattr(database, "commit", committing)
+        monkeypatch.setattr(opened, "_commit", committing)
         with pytest.raises(LedgerError, match="witness cannot be written: Is a directory"):
             ticket.commit()
         monkeypatch.undo()

@@ -9,7 +9,7 @@ import pytest
 
 import dpacct
 from dpacct import Budget, Full, InvalidParameter, Ledger, Poisson, Round, Schedule, Uniform
-from dpacct.ledger.record.charged import PAIRS, TIGHT, Charged, epsilon_so_far, together
+from dpacct.ledger.record.plans import PAIRS, TIGHT, Charged, epsilon_so_far, together
 from forgeries import read, write
 
 ROUND = Round(1.5, Uniform(10, 100))

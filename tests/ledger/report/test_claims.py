@@ -12,7 +12,7 @@ import dpacct
 from dpacct import Budget, Ledger, Round
 from dpacct.display import up
 from dpacct.ledger import Guarantee
-from dpacct.ledger.report.claims import Claim
+from dpacct.ledger.report.facts import Claim
 from dpacct.pictures import ledger_picture
 
 BUDGET = Budget(8, 1e-5)

@@ -33,8 +33,7 @@ from dpacct.fl.settings import (
     server_rate,
 )
 from dpacct.fl.surroundings import undisturbed
-from dpacct.ledger.record.charged import PAIRS, TIGHT
-from dpacct.ledger.record.plans import Plan
+from dpacct.ledger.record.plans import PAIRS, TIGHT, Plan
 from dpacct.ledger.terms import Terms, known_terms
 from dpacct.rounds import Adjacency, Round, Sampling, Schedule, Uniform
 

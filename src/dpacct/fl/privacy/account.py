@@ -25,9 +25,15 @@ from dpacct.fl.privacy.noise import STD_MARGIN, Noise
 from dpacct.fl.privacy.sums import MAX_CONTRIBUTIONS
 from dpacct.fl.public import PublicSize
 from dpacct.ledger import Event, Ledger, Position, Release, Run, Ticket
-from dpacct.ledger.record.charged import PAIRS, TIGHT, Charged, achieved_epsilon, epsilon_so_far
-from dpacct.ledger.record.plans import Plan
-from dpacct.ledger.record.state import RunState
+from dpacct.ledger.record.entries import RunState
+from dpacct.ledger.record.plans import (
+    PAIRS,
+    TIGHT,
+    Charged,
+    Plan,
+    achieved_epsilon,
+    epsilon_so_far,
+)
 from dpacct.ledger.terms import CLIENT, Terms
 from dpacct.rounds import Adjacency, Phase, Round, Sampling, Schedule
 

@@ -4,12 +4,11 @@ SQLite's own locks belong to a process and a file: they are gone as soon as anyt
 opens and closes the file, be it to copy it. A lock of ours (flock) belongs to one open descriptor,
 so that nothing else in the process can drop it.
 
-Rule 1: whoever reads holds the shared lock, whoever changes anything the exclusive one; nothing is
-ever changed under a shared lock.
-Rule 2: waiting can be interrupted and ends after `failures.BUSY_SECONDS`.
-Rule 3: whoever waits is next: before the lock, everybody takes a gate, and keeps it while waiting.
-Without it, a writer that comes back at once would keep everybody out.
-Rule 4: no process forks while a ledger is touched. What a child inherits is neither used, nor ever
+Rule 1: whoever reads holds the shared lock, whoever changes anything the exclusive one.
+Rule 2: waiting can be interrupted and ends after `BUSY_SECONDS`.
+Rule 3: whoever waits is next: before the lock, everyone takes a gate, and keeps it while waiting.
+Without it, a writer that comes back at once would keep everyone else out.
+Rule 4: no process forks while a ledger is touched. What a child inherits is neither used nor ever
 closed: closing it would undo what its parent is about to write.
 """
 
@@ -26,15 +25,20 @@ from pathlib import Path
 from typing import NoReturn
 
 from dpacct.errors import LedgerError
-from dpacct.ledger.disk import failures
 
 try:
     import fcntl
 except ImportError:  # Windows, where SQLite's own locks belong to a handle
     fcntl = None
 
+BUSY_SECONDS = 60.0
 _FIRST_PAUSE = 0.0002
 _LONGEST_PAUSE = 0.01
+
+
+def too_long() -> str:
+    """Return why waiting for the file ended, as a clause."""
+    return f"another process has kept the file locked for {BUSY_SECONDS:g} s"
 
 
 class Lock:
@@ -57,7 +61,7 @@ class Lock:
         _OPEN.add(self)
 
     def keep(self, connection: sqlite3.Connection) -> sqlite3.Connection:
-        """Close a connection with the lock, and never in a child; returns it."""
+        """Close a connection with the lock, and never in a child; return it."""
         self._kept.append(connection)
         return connection
 
@@ -95,34 +99,11 @@ class Lock:
         """Whether this is the process and the thread that opened it."""
         return self._owner == (os.getpid(), threading.get_ident())
 
-    def take(self, *, exclusive: bool) -> None:
-        """Wait for the lock; `release` it, whether this returns or is interrupted.
-
-        Raises:
-            LedgerError: others kept it too long; the ledger was closed, or belongs to another
-                process or thread.
-        """
-        self.check_owner()
-        self._acquire(exclusive=exclusive)
-        self._held = True
-        _TOUCHED.acquire()
-
-    def release(self) -> None:
-        """Let others in; does nothing where nothing is held."""
-        if self._held:
-            self._held = False
-            # An interrupt may have kept it from being taken.
-            with suppress(RuntimeError):
-                _TOUCHED.release()
-        # Without having it, too: an interrupt may have come just behind the call that took it.
-        if fcntl is not None and self.descriptor >= 0:
-            fcntl.flock(self.descriptor, fcntl.LOCK_UN)
-
     def check_owner(self) -> None:
-        """Refuse to be used by anybody but the process and the thread that opened it.
+        """Refuse any process and thread but those that opened it.
 
         Raises:
-            LedgerError: it is, or it was closed.
+            LedgerError: it is another one, or the ledger was closed.
         """
         process, thread = self._owner
         if os.getpid() != process:
@@ -136,20 +117,38 @@ class Lock:
         if self.descriptor < 0:
             raise LedgerError(f"{self._path}: the ledger was closed.")
 
-    def _acquire(self, *, exclusive: bool) -> None:
-        if fcntl is None:
-            return
-        if self._gate < 0:
-            with suppress(OSError):
-                self._gate = os.open(self._gate_path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        waiting = Waiting()
-        try:
-            if self._gate >= 0:
-                self._take(self._gate, fcntl.LOCK_EX, waiting)
-            self._take(self.descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH, waiting)
-        finally:
-            if self._gate >= 0:
-                fcntl.flock(self._gate, fcntl.LOCK_UN)
+    def take(self, *, exclusive: bool) -> None:
+        """Wait for the lock; `release` it, whether this returns or is interrupted.
+
+        Raises:
+            LedgerError: others kept it too long.
+        """
+        if fcntl is not None:
+            if self._gate < 0:
+                with suppress(OSError):
+                    how = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
+                    self._gate = os.open(self._gate_path, how)
+            waiting = Waiting()
+            try:
+                if self._gate >= 0:
+                    self._take(self._gate, fcntl.LOCK_EX, waiting)
+                self._take(self.descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH, waiting)
+            finally:
+                if self._gate >= 0:
+                    fcntl.flock(self._gate, fcntl.LOCK_UN)
+        self._held = True
+        _TOUCHED.acquire()
+
+    def release(self) -> None:
+        """Let others in; does nothing if nothing is held."""
+        if self._held:
+            self._held = False
+            # An interrupt may have kept it from being taken.
+            with suppress(RuntimeError):
+                _TOUCHED.release()
+        # Without having it, too: an interrupt may have come just behind the call that took it.
+        if fcntl is not None and self.descriptor >= 0:
+            fcntl.flock(self.descriptor, fcntl.LOCK_UN)
 
     def _take(self, descriptor: int, kind: int, waiting: Waiting) -> None:
         if fcntl is None:
@@ -159,7 +158,7 @@ class Lock:
                 fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
             except BlockingIOError:
                 if not waiting.pause():
-                    raise LedgerError(f"{self._path}: {failures.too_long()}.") from None
+                    raise LedgerError(f"{self._path}: {too_long()}.") from None
             except OSError as error:
                 reason = error.strerror or "unknown reason"
                 raise LedgerError(f"{self._path}: the file cannot be locked: {reason}.") from None
@@ -174,7 +173,7 @@ class Lock:
         self.descriptor = self._gate = -1
 
     def forget(self) -> None:
-        """In a child: give up what was inherited, without a trace in the parent."""
+        """In a child: give up what was inherited, without a trace in the parent (Rule 4)."""
         for connection in self._kept:
             # One reference more than there are: it is never finalized, not even at exit.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
@@ -182,36 +181,19 @@ class Lock:
 
 
 class Waiting:
-    """Ever longer pauses, until `failures.BUSY_SECONDS` are over."""
+    """Ever longer pauses, until `BUSY_SECONDS` are over."""
 
     def __init__(self) -> None:
-        self._until = time.monotonic() + failures.BUSY_SECONDS
+        self._until = time.monotonic() + BUSY_SECONDS
         self._pause = _FIRST_PAUSE
 
     def pause(self) -> bool:
-        """Wait a little; False if it was long enough."""
+        """Wait a little; return False if it was long enough."""
         if time.monotonic() >= self._until:
             return False
         time.sleep(self._pause)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         return True
-
-
-def patiently(connection: sqlite3.Connection, statement: str) -> None:
-    """Execute what fails while a program that is not ours locks the file, until it succeeds.
-
-    Raises:
-        sqlite3.Error: what it fails with otherwise, or in the end.
-    """
-    waiting = Waiting()
-    while True:
-        try:
-            connection.execute(statement).fetchone()
-        except sqlite3.OperationalError as error:
-            if not failures.is_busy(error) or not waiting.pause():
-                raise
-        else:
-            return
 
 
 _OPEN: weakref.WeakSet[Lock] = weakref.WeakSet()

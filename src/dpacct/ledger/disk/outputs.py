@@ -1,6 +1,6 @@
 """Writing a file that a user named: whole or not at all, and never over what must stay.
 
-Rule 1: what is there is replaced only where that is asked for.
+Rule 1: a file that is there is replaced only if that is asked for.
 Rule 2: a ledger is never replaced, nor its journal or its witness, whatever it is called and
 through whatever link: it is known by its content, what stands beside it by its name as well, and
 one whose beginning is damaged by its witness.
@@ -17,54 +17,43 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dpacct.errors import InvalidParameter
+from dpacct.ledger.disk.place import sync_folder
 from dpacct.ledger.disk.rows import APPLICATION_ID
 from dpacct.ledger.disk.witness import is_witness
 
 _SQLITE = b"SQLite format 3\x00"
-# Where the head of an SQLite file says whose it is.
+# Where the head of an SQLite file holds its application id.
 _APPLICATION = slice(68, 72)
 # One byte more than a witness has.
 _HEAD = 513
-_WRITE_AHEAD = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
-_ROLLBACK = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
-_BESIDE = {
-    "-wal": "the journal of a ledger",
-    "-shm": "the journal of a ledger",
-    "-journal": "the journal of a ledger",
-    ".witness": "the witness of a ledger",
-}
+# How SQLite's write-ahead logs and rollback journals begin.
+_JOURNALS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83", b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7")
+_BESIDE = {"-wal": "journal", "-shm": "journal", "-journal": "journal", ".witness": "witness"}
 
 
 def is_ledger(path: Path) -> bool:
-    """Whether a file is a ledger, by its content."""
+    """Return whether a file is a ledger, by its content."""
     head = _head(path)
     return head.startswith(_SQLITE) and head[_APPLICATION] == APPLICATION_ID.to_bytes(4)
 
 
-def _was_ledger(path: Path) -> bool:
-    """Whether a file is a ledger, or was one before it was damaged: its witness tells."""
-    if is_ledger(path):
-        return True
-    # What was deleted needs no witness to be written anew; what is there and damaged does.
-    return path.is_file() and is_witness(_head(path.with_name(f"{path.name}.witness")))
-
-
 def protected(path: Path) -> str:
-    """What no output may replace or come to stand for, in words; empty for all else.
+    """Return why no output may replace or become this file (Rule 2); empty for all others.
 
     Args:
-        path: of a file that may exist or not, links followed.
+        path: of a file that may exist or not; links are followed.
     """
     real = Path(os.path.realpath(path))
     for suffix, what in _BESIDE.items():
         base = real.name.removesuffix(suffix)
         if base not in ("", real.name) and _was_ledger(real.with_name(base)):
-            return f"it is {what}"
+            return f"it is the {what} of a ledger"
     if _was_ledger(real):
         return "it is a ledger"
-    if is_witness(_head(real)):
+    head = _head(real)
+    if is_witness(head):
         return "it is the witness of a ledger"
-    if _head(real).startswith((*_WRITE_AHEAD, _ROLLBACK)):
+    if head.startswith(_JOURNALS):
         return "it is the journal of a database, which may be a ledger"
     if real.exists() and not os.access(real, os.R_OK):
         return "it cannot be read, so that nobody knows whether it is a ledger"
@@ -84,12 +73,12 @@ def write_file(
     Args:
         path: where; links are followed. What is no plain file (a pipe, a terminal) is written to.
         write: puts the content into a stream.
-        name: what the path is called, for the message.
+        name: of the path, for messages.
         replace: whether a file that is there may be replaced.
         owner_only: nobody but the owner may read or write the file (mode 0600).
     Raises:
         InvalidParameter: something is there that may not be replaced.
-        OSError: it cannot be written; what was there is untouched.
+        OSError: it cannot be written; a file that was there is untouched.
     """
     real = _led_to(path, name)
     if real.exists() and not real.is_file() and not real.is_dir():
@@ -117,12 +106,7 @@ def write_file(
         raise
     finally:
         temporary.unlink(missing_ok=True)
-    if hasattr(os, "O_DIRECTORY"):
-        folder = os.open(real.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    sync_folder(real.parent)
 
 
 def check_place(path: Path, name: str, *, replace: bool) -> None:
@@ -134,15 +118,22 @@ def check_place(path: Path, name: str, *, replace: bool) -> None:
     real = _led_to(path, name)
     if real.is_dir():
         raise InvalidParameter(name, str(path), "it is a folder, and a file is written")
-    what = protected(real)
-    if what:
+    if what := protected(real):
         raise InvalidParameter(name, str(path), f"{what}, and is never replaced")
     if real.is_file() and not replace:
         raise InvalidParameter(name, str(path), "it exists already", "--force replaces it.")
 
 
+def _was_ledger(path: Path) -> bool:
+    """Return whether a file is a ledger, or was one before it was damaged, as its witness shows."""
+    if is_ledger(path):
+        return True
+    # What was deleted needs no witness to be written anew; what is there and damaged does.
+    return path.is_file() and is_witness(_head(path.with_name(f"{path.name}.witness")))
+
+
 def _led_to(path: Path, name: str) -> Path:
-    """The file that a path leads to, links followed; there may be none yet.
+    """Return the file that a path leads to, links followed; there may be none yet.
 
     Raises:
         InvalidParameter: there can be none.
@@ -158,7 +149,7 @@ def _led_to(path: Path, name: str) -> Path:
 
 
 def _give_name(temporary: Path, real: Path) -> None:
-    """The final name, if nobody has taken it meanwhile."""
+    """Give a file its final name, if nobody has taken it meanwhile."""
     try:
         # A link fails where the name exists already.
         os.link(temporary, real)

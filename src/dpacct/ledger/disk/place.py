@@ -3,7 +3,6 @@
 Rule 1: symbolic links are followed once; journal and witness stand beside the real file.
 Rule 2: a file with a second name is refused: a journal beside one name is not found by the other.
 Rule 3: a file system that other machines write to is not written to: its locks do not reach them.
-Rule 4: whatever a name may be, what is wrong with it is one `LedgerError` of one line.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from dpacct.errors import InvalidParameter, LedgerError
 # SQLite's own limit is 512 bytes, with the longest suffix; that of a name is most often 255.
 _LONGEST_PATH = 480
 _LONGEST_NAME = 200
-_COMPANIONS = ("-journal", ".witness")
 _NETWORKS = frozenset(
     {
         "nfs", "nfs3", "nfs4", "cifs", "smb2", "smb3", "smbfs", "ncpfs", "afs", "coda", "davfs",
@@ -39,68 +37,63 @@ class Place:
     Attributes:
         path: as it was given, for messages.
         file: absolute, without symbolic links.
-        journal: what undoes a write that is cut short; it exists only during one.
-        witness: what is remembered of the ledger beside it.
-        folder: in which all of these stand.
+        journal: undoes a write that is cut short; it exists only during one.
+        witness: remembers how far the ledger had come.
     """
 
     path: Path
     file: Path
     journal: Path = field(init=False)
     witness: Path = field(init=False)
-    folder: Path = field(init=False)
 
     def __post_init__(self) -> None:
         for name, ending in (("journal", "-journal"), ("witness", ".witness")):
             beside = self.file.with_name(f"{self.file.name}{ending}")
             object.__setattr__(self, name, beside)
-        object.__setattr__(self, "folder", self.file.parent)
 
 
 def locate(path: str | os.PathLike[str]) -> Place | None:
-    """The place of an existing file, or None where there is nothing under that name.
+    """Return the place of an existing file, or None if nothing has that name.
 
     Raises:
-        LedgerError: the name is none for a ledger, or leads to something that is no file.
+        LedgerError: the name is not one for a ledger, or leads to something that is no file.
     """
     name = _checked_name(path)
     try:
         file = Path(os.path.realpath(name, strict=True))
-        kind = file.stat().st_mode
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise _refused(name, "opened", "it is not a file")
     except FileNotFoundError:
         if os.path.lexists(name):
             raise _refused(name, "opened", "it is a symbolic link to nothing") from None
         return None
     except OSError as error:
         raise _refused(name, "opened", reason_of(error)) from None
-    if not stat.S_ISREG(kind):
-        raise _refused(name, "opened", "it is not a file")
-    _check_length(name, file)
-    return Place(Path(name), file)
+    return _place(name, file)
 
 
 def new_place(path: str | os.PathLike[str]) -> Place:
-    """The place of a file that is to be made.
+    """Return the place of a file that is to be made.
 
     Raises:
-        LedgerError: there is no such folder, or the name is none for a ledger, or it is where
-            another ledger keeps something.
+        LedgerError: the folder is missing, the name is not one for a ledger, or another ledger
+            keeps something there.
     """
     name = _checked_name(path)
     given = Path(name)
-    if given.name.endswith(_COMPANIONS):
-        ending = next(end for end in _COMPANIONS if given.name.endswith(end))
-        raise _refused(name, "made", f"names that end in {ending} are kept for what belongs to one")
+    for ending in ("-journal", ".witness"):
+        if given.name.endswith(ending):
+            reason = f"names that end in {ending} are kept for what belongs to one"
+            raise _refused(name, "made", reason)
     try:
         folder = Path(os.path.realpath(given.parent, strict=True))
     except FileNotFoundError:
-        raise _refused(name, "made", _no_folder(given)) from None
+        folder = None
     except OSError as error:
         raise _refused(name, "made", reason_of(error)) from None
-    if not folder.is_dir():
-        raise _refused(name, "made", _no_folder(given))
-    place = Place(given, folder / given.name)
-    _check_length(name, place.file)
+    if folder is None or not folder.is_dir():
+        raise _refused(name, "made", f"there is no folder {_shown(str(given.parent))}")
+    place = _place(name, folder / given.name)
     for left in (place.journal, place.witness):
         # In this order: another process makes the ledger first, then what belongs to it.
         if os.path.lexists(left) and not os.path.lexists(place.file):
@@ -131,27 +124,9 @@ def check_mount(place: Place, *, writing: bool) -> None:
         )
 
 
-def check_usable(place: Place, size: int, *, writing: bool) -> None:
-    """Refuse a file in which no ledger can be, or that cannot be written to.
-
-    Raises:
-        LedgerError: either.
-    """
-    if size == 0:
-        raise LedgerError(
-            f"{place.path}: the file is empty, and a ledger never is. If nothing was ever "
-            f"released under it, delete it; else restore a copy."
-        )
-    if writing and not os.access(place.folder, os.W_OK | os.X_OK):
-        raise LedgerError(f"{place.path}: the folder of the ledger cannot be written to.")
-
-
 def check_still_there(place: Place, descriptor: int) -> None:
-    """Refuse to go on with a file that is no longer the one under its name, or has two (Rule 2).
+    """Refuse to go on with an open file that is not the one under its name, or has two (Rule 2).
 
-    Args:
-        place: where it was found.
-        descriptor: of the open file.
     Raises:
         LedgerError: it was moved, replaced or deleted, or linked.
     """
@@ -173,11 +148,13 @@ def check_still_there(place: Place, descriptor: int) -> None:
 
 
 def drafts(place: Place, of: os.stat_result) -> list[Path]:
-    """Names that a process left which was killed while it made this very file."""
+    """Return names that a process left which was killed while it made this very file."""
+    if of.st_nlink <= 1:
+        return []
     found: list[Path] = []
-    if of.st_nlink > 1:
-        with suppress(OSError):
-            for file in place.folder.glob(f".{_escaped(place.file.name)}.draft-*"):
+    with suppress(OSError):
+        for file in place.file.parent.iterdir():
+            if file.name.startswith(f".{place.file.name}.draft-"):
                 with suppress(OSError):
                     other = file.stat(follow_symlinks=False)
                     if (other.st_dev, other.st_ino) == (of.st_dev, of.st_ino):
@@ -185,13 +162,8 @@ def drafts(place: Place, of: os.stat_result) -> list[Path]:
     return found
 
 
-def draft_of(place: Place, mark: str) -> Path:
-    """Where a new file is made before it gets its name."""
-    return place.file.with_name(f".{place.file.name}.draft-{mark}")
-
-
 def sync_folder(folder: Path) -> None:
-    """Names in a folder are on disk when this returns, where the system can do that."""
+    """Put the names in a folder on disk, where the system can do that."""
     if hasattr(os, "O_DIRECTORY"):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -201,7 +173,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def reason_of(error: OSError) -> str:
-    """Why the system refused, as a clause."""
+    """Return why the system refused, as a clause."""
     return error.strerror or type(error).__name__
 
 
@@ -218,14 +190,11 @@ def _checked_name(path: str | os.PathLike[str]) -> str:
     return name
 
 
-def _check_length(name: str, file: Path) -> None:
+def _place(name: str, file: Path) -> Place:
     if len(os.fsencode(file)) > _LONGEST_PATH or len(os.fsencode(file.name)) > _LONGEST_NAME:
         rule = f"has at most {_LONGEST_NAME} bytes, and its whole path at most {_LONGEST_PATH}"
         raise _refused(name, "opened", f"the name of a ledger {rule}")
-
-
-def _no_folder(file: Path) -> str:
-    return f"there is no folder {_shown(str(file.parent))}"
+    return Place(Path(name), file)
 
 
 def _refused(name: str, done: str, reason: str) -> LedgerError:
@@ -233,14 +202,14 @@ def _refused(name: str, done: str, reason: str) -> LedgerError:
 
 
 def _shown(name: str) -> str:
-    """A name as one line that is not too long."""
+    """Return a name as one line that is not too long."""
     shown = name if name.isprintable() else name.encode("unicode_escape").decode()
     cut = len(shown) > 2 * _LONGEST_NAME
     return f"{shown[:_LONGEST_NAME]}...{shown[-20:]}" if cut else shown
 
 
 def _mount_of(file: Path) -> tuple[Path | None, str]:
-    """The mount point that a file belongs to and its kind of file system, where that is known."""
+    """Return the mount point that a file belongs to and its kind of file system, if known."""
     try:
         lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
@@ -248,21 +217,14 @@ def _mount_of(file: Path) -> tuple[Path | None, str]:
     best, system = None, ""
     for line in lines:
         before, _, behind = line.partition(" - ")
-        fields, kind = before.split(" "), behind.split(" ")[0]
+        fields = before.split(" ")
         if len(fields) < 5:
             continue
-        point = Path(_unescaped(fields[4]))
+        name = fields[4]
+        for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+            name = name.replace(code, character)
+        point = Path(name)
         # Of two mounts at one point the later one is seen.
         if file.is_relative_to(point) and (best is None or point.is_relative_to(best)):
-            best, system = point, kind
+            best, system = point, behind.split(" ")[0]
     return best, system
-
-
-def _unescaped(text: str) -> str:
-    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        text = text.replace(code, character)
-    return text
-
-
-def _escaped(name: str) -> str:
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)

@@ -1,27 +1,34 @@
 """Entries as rows of an SQLite table, which are added and never changed.
 
 Rule 1: what is read is checked: the types of a row, and, of an entry that says how much was spent,
-its hash. `entries` alone reads as it stands, for `verify`.
+its hash. `Rows.entries` alone reads as it stands, for `verify`.
 Rule 2: while a transaction lasts, nobody else changes what it reads. So the latest entry is read
-and checked once in it, and again behind each entry that is added.
+and checked once in it.
+Rule 3: whatever SQLite or the system refuses becomes a `LedgerError` of one sentence.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 
+from dpacct.display import line
 from dpacct.errors import LedgerError
-from dpacct.ledger.record.chain import GENESIS, Entry, link
+from dpacct.ledger.disk.lock import Waiting, too_long
+from dpacct.ledger.record.entries import GENESIS, Entry, link
 
 APPLICATION_ID = 0x6470_6163  # "dpac"
 # Version 2 (dpacct 0.2) has the same tables; its federated rounds may have to be read as zero-out.
 SCHEMA_VERSION = 3
 _OLDEST_VERSION = 2
-# What an entry says where a trainer of version 0.2 registered its run, or charged its round.
-_TRAINED = ("kind = 'run' AND text LIKE '%\"setting\":%'",
-            "kind = 'reserve' AND text LIKE '%\"noise_std\":%'",
-            "kind = 'reserve' AND text LIKE '%\"by\":\"opacus\"%'")  # fmt: skip
+# In an entry in which a trainer of version 0.2 registered its run, or charged a round.
+_TRAINED = (
+    "kind = 'run' AND text LIKE '%\"setting\":%'",
+    "kind = 'reserve' AND text LIKE '%\"noise_std\":%'",
+    "kind = 'reserve' AND text LIKE '%\"by\":\"opacus\"%'",
+)
 
 _TABLE = (
     "CREATE TABLE entries (number INTEGER PRIMARY KEY, run INTEGER NOT NULL, kind TEXT NOT NULL, "
@@ -37,11 +44,23 @@ _NO_UPDATE = (
     "BEGIN SELECT RAISE(ABORT, 'entries are never changed'); END"
 )
 SCHEMA = (_TABLE, _INDEX, _NO_DELETE, _NO_UPDATE)
-
 NO_LIMIT = 2**63 - 1
 _COLUMNS = "number, kind, run, text, hash"
 _BEFORE = "(SELECT hash FROM entries AS earlier WHERE earlier.number = entries.number - 1)"
 _MOST_PROBLEMS = 20
+# Rows read at once: a few milliseconds, for which writers wait.
+CHUNK = 500
+
+_REASONS = {
+    "SQLITE_FULL": "the disk is full",
+    "SQLITE_READONLY_DBMOVED": "the file was moved or deleted while it was open",
+    "SQLITE_READONLY": "the file, or its folder, cannot be written to",
+    "SQLITE_CORRUPT": "the file is damaged; restore a copy, and treat what is missing as spent",
+    "SQLITE_NOTADB": "the file is not a ledger, or its beginning is damaged",
+    "SQLITE_CANTOPEN": "the file cannot be opened; its folder has to be writable too",
+    "SQLITE_IOERR": "reading or writing failed; the disk may be full or broken",
+    "SQLITE_CONSTRAINT": "the entry contradicts one that is there",
+}
 
 
 class Rows:
@@ -58,9 +77,10 @@ class Rows:
         self._connection = connection
         self._limit = limit
         self._head: Entry | None = None
+        self.released = 0  # commits that were added in this transaction
 
     def head(self) -> Entry:
-        """The latest entry, its hash checked.
+        """Return the latest entry, its hash checked.
 
         Raises:
             LedgerError: there is none, or it is damaged.
@@ -72,7 +92,7 @@ class Rows:
         return self._head
 
     def entry(self, number: int) -> Entry:
-        """One entry, its hash checked."""
+        """Return one entry, its hash checked."""
         if self._head is not None and self._head.number == number:
             return self._head
         found = self._select("number = ?", number)
@@ -81,46 +101,52 @@ class Rows:
         return found
 
     def latest_of_run(self, run: int) -> Entry | None:
-        """The latest entry of a run, its hash checked; None where there is no such run."""
+        """Return the latest entry of a run, its hash checked; None if there is no such run."""
         return self._select("run = ? ORDER BY number DESC LIMIT 1", run)
 
     def first_of_run(self, run: int) -> Entry | None:
-        """The entry that registered a run, its hash checked."""
+        """Return the entry that registered a run, its hash checked."""
         return self._select("run = ? ORDER BY number LIMIT 1", run)
+
+    def is_closed(self, number: int) -> bool:
+        """Return whether a reservation was committed or abandoned."""
+        return self._exists("number <= ? AND closes = ?", self._limit, number)
 
     def add(self, entry: Entry, closes: int | None) -> None:
         """Add an entry; ``closes`` is the reservation that it settles."""
-        self._head = None
         insert(self._connection, entry, closes)
-
-    def is_closed(self, number: int) -> bool:
-        """Whether a reservation was committed or abandoned."""
-        query = "SELECT 1 FROM entries WHERE number <= ? AND closes = ?"
-        return self._connection.execute(query, (self._limit, number)).fetchone() is not None
+        self._head = entry
+        self.released += entry.kind == "commit"
 
     def commits_behind(self, number: int) -> int:
-        """How many rounds were released behind an entry."""
-        query = "SELECT count(*) FROM entries WHERE number > ? AND number <= ? AND kind = 'commit'"
-        (count,) = self._connection.execute(query, (number, self._limit)).fetchone()
-        return count
+        """Return how many rounds were released behind an entry."""
+        return self._number("count(*)", "number > ? AND kind = 'commit'", number)
 
-    def latest(self) -> int:
-        """The number of the latest entry, unchecked; 0 if there is none."""
-        query = "SELECT coalesce(max(number), 0) FROM entries WHERE number <= ?"
-        (number,) = self._connection.execute(query, (self._limit,)).fetchone()
-        return number
-
-    def chunk(self, after: int, size: int) -> list[tuple[Entry, int | None]]:
-        """The next entries behind a number, unchecked, each with the reservation it settles."""
+    def chunk(self, after: int) -> list[tuple[Entry, int | None]]:
+        """Return the next entries behind a number, unchecked, with the reservation each settles."""
         query = (
             f"SELECT {_COLUMNS}, closes FROM entries WHERE number > ? AND number <= ? "  # noqa: S608 - constants
-            f"ORDER BY number LIMIT ?"
+            f"ORDER BY number LIMIT {CHUNK}"
         )
-        rows = self._connection.execute(query, (after, self._limit, size)).fetchall()
+        rows = self._connection.execute(query, (after, self._limit)).fetchall()
         return [(_entry(self.path, columns), closes) for *columns, closes in rows]
 
+    def entries(self, after: int = 0) -> Iterator[tuple[Entry, int | None]]:
+        """Yield all entries behind a number, as `chunk` returns them."""
+        while found := self.chunk(after):
+            yield from found
+            after = found[-1][0].number
+
+    def trained(self) -> bool:
+        """Return whether training by version 0.2 registered a run or charged a round."""
+        return any(map(self._exists, _TRAINED))
+
+    def relabelled(self) -> bool:
+        """Return whether the rounds of version 0.2 were relabelled."""
+        return self._exists("run = 0 AND kind = 'relabel'")
+
     def problems(self) -> list[str]:
-        """What SQLite finds wrong with the file, and what is wrong with its tables."""
+        """Return what SQLite finds wrong with the file, and what is wrong with its tables."""
         rows = self._connection.execute(f"PRAGMA integrity_check({_MOST_PROBLEMS})").fetchall()
         # SQLite puts several lines into one.
         problems = [" ".join(str(row[0]).split()) for row in rows if row[0] != "ok"]
@@ -128,18 +154,15 @@ class Rows:
         if {str(row[0]) for row in self._connection.execute(query)} != set(SCHEMA):
             problems.append("the tables are not those of a ledger")
         # They would be read as entries of runs, but not as part of the chain.
-        (odd,) = self._connection.execute(
-            "SELECT count(*) FROM entries WHERE number < 1"
-        ).fetchone()
-        if odd:
+        if odd := self._number("count(*)", "number < 1"):
             problems.append(f"{odd} entries are numbered below 1")
         return problems
 
-    def check_header(self) -> int:
-        """The version of the tables.
+    def version(self) -> int:
+        """Return the version of the tables.
 
         Raises:
-            LedgerError: the file is no ledger, or of a later version.
+            LedgerError: the file is no ledger, or of a version that is not read here.
         """
         (application,) = self._connection.execute("PRAGMA application_id").fetchone()
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
@@ -158,22 +181,21 @@ class Rows:
             raise LedgerError(f"{self.path}: the ledger has no schema version; it is damaged.")
         return version
 
-    def trained(self) -> bool:
-        """Whether a trainer charged any of the rounds, or registered a run."""
-        query = f"SELECT 1 FROM entries WHERE {' OR '.join(_TRAINED)} LIMIT 1"  # noqa: S608 - constants
-        return self._connection.execute(query).fetchone() is not None
-
-    def relabelled(self) -> bool:
-        """Whether the rounds of version 0.2 were relabelled."""
-        query = "SELECT 1 FROM entries WHERE run = 0 AND kind = 'relabel' LIMIT 1"
-        return self._connection.execute(query).fetchone() is not None
-
     def bring_up_to_date(self) -> None:
-        """From here on the file is of this version."""
+        """Make the file one of this version, with the transaction."""
         set_version(self._connection)
 
+    def _exists(self, clause: str, *values: int) -> bool:
+        query = f"SELECT 1 FROM entries WHERE {clause} LIMIT 1"  # noqa: S608 - constants
+        return self._connection.execute(query, values).fetchone() is not None
+
+    def _number(self, what: str, clause: str, *values: int) -> int:
+        query = f"SELECT {what} FROM entries WHERE number <= ? AND {clause}"  # noqa: S608 - constants
+        (number,) = self._connection.execute(query, (self._limit, *values)).fetchone()
+        return number
+
     def _select(self, clause: str, value: int) -> Entry | None:
-        """The entry that a clause finds, its hash checked."""
+        """Return the entry that a clause finds, its hash checked."""
         query = f"SELECT {_COLUMNS}, {_BEFORE} FROM entries WHERE number <= ? AND {clause}"  # noqa: S608 - constants
         row = self._connection.execute(query, (self._limit, value)).fetchone()
         if row is None:
@@ -190,7 +212,7 @@ class Rows:
 
 
 def make_tables(connection: sqlite3.Connection, first: Entry) -> None:
-    """All that a new ledger holds."""
+    """Make all that a new ledger holds."""
     for statement in SCHEMA:
         connection.execute(statement)
     insert(connection, first, None)
@@ -199,7 +221,7 @@ def make_tables(connection: sqlite3.Connection, first: Entry) -> None:
 
 
 def set_version(connection: sqlite3.Connection) -> None:
-    """From here on the file is of this version."""
+    """Make the file one of this version."""
     connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
 
@@ -217,3 +239,82 @@ def _entry(path: Path, columns: list[object]) -> Entry:
             return Entry(number, kind, run, text, hash_)
         case _:
             raise LedgerError(f"{path}: an entry has the wrong types; the ledger is damaged.")
+
+
+# What SQLite refuses
+
+
+def connect(file: Path, mode: str) -> sqlite3.Connection:
+    """Return a connection in our way of writing, which never waits; a mode as in SQLite's URIs."""
+    uri = f"{file.as_uri()}?mode={mode}"
+    connection = sqlite3.connect(uri, timeout=0, isolation_level=None, uri=True)
+    # EXTRA: a journal that is deleted stays deleted, whatever happens to the power.
+    connection.execute("PRAGMA synchronous=EXTRA")
+    # Where a plain sync leaves data in the disk's cache (macOS); elsewhere nothing.
+    connection.execute("PRAGMA fullfsync=1")
+    connection.execute("PRAGMA cell_size_check=1")
+    return connection
+
+
+def patiently(connection: sqlite3.Connection, statement: str) -> None:
+    """Execute what fails while a program that is not ours locks the file, until it succeeds.
+
+    Raises:
+        sqlite3.Error: what it fails with otherwise, or in the end.
+    """
+    waiting = Waiting()
+    while True:
+        try:
+            connection.execute(statement).fetchone()
+        except sqlite3.OperationalError as error:
+            if not _name(error).startswith("SQLITE_BUSY") or not waiting.pause():
+                raise
+        else:
+            return
+
+
+def reason_of_sqlite(error: sqlite3.Error) -> str:
+    """Return why SQLite refused, as a clause."""
+    name = _name(error)
+    if name.startswith("SQLITE_BUSY"):
+        return too_long()
+    for prefix, reason in _REASONS.items():
+        if name.startswith(prefix):
+            return reason
+    if str(error).startswith("Could not decode"):
+        return "an entry is not text; the ledger is damaged"
+    return line(str(error)) or type(error).__name__
+
+
+class translated:  # noqa: N801 - used as a function
+    """Turns what SQLite and the system raise into a `LedgerError` that names the file (Rule 3)."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        match error:
+            case sqlite3.Error():
+                reason = reason_of_sqlite(error)
+            case OSError():
+                why = error.strerror or type(error).__name__
+                reason = f"the ledger cannot be read or written: {why}"
+            case UnicodeDecodeError():
+                reason = "an entry is not text; the ledger is damaged"
+            case _:
+                return
+        raise LedgerError(f"{self._path}: {reason}.") from None
+
+
+def _name(error: sqlite3.Error) -> str:
+    return getattr(error, "sqlite_errorname", "") or ""

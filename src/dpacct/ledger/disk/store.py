@@ -1,25 +1,49 @@
-"""The store: entries that are only ever appended, in one file that remembers how far it had come.
+"""The store: entries that are only ever appended, in one SQLite file, and put right after a crash.
 
 Rule 1: the file comes into being complete, under its own name, or not at all.
 Rule 2: an entry is on disk before the call that writes it returns, and then in the witness.
-Rule 3: what is read and written together happens in one transaction that excludes other writers.
-Rule 4: a file that holds less than was seen in it, or than its witness knows, is not gone on with.
-Rule 5: whatever SQLite or the system refuses becomes a `LedgerError` of one sentence.
+Rule 3: what is read and written together is one transaction that excludes other writers.
+Rule 4: a file that holds less than was seen in it, or than its witness knows, is refused.
+Rule 5: a write that is cut short is undone by a rollback journal, which exists only meanwhile: a
+ledger at rest is one file. What a crash left is played into a copy first, and into the file only if
+the ledger is whole then. A reader goes on with that copy, and leaves nothing behind. A journal that
+begins with a zero was not completed, and the file was not written to yet.
+Rule 6: before and behind every write, and before every reading, the file is still the one under its
+name, and has no other.
+Rule 7: whatever interrupts a call, it leaves no transaction and no lock.
 """
 
 from __future__ import annotations
 
-import inspect
+import os
+import shutil
+import sqlite3
+import tempfile
+import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import TypeVar
 
 from dpacct.errors import LedgerError
-from dpacct.ledger.disk.database import Database, open_database
-from dpacct.ledger.disk.failures import translated
-from dpacct.ledger.disk.making import make_file
-from dpacct.ledger.disk.place import Place
-from dpacct.ledger.disk.rows import NO_LIMIT, Rows
+from dpacct.ledger.disk.lock import Lock
+from dpacct.ledger.disk.place import (
+    Place,
+    check_mount,
+    check_still_there,
+    drafts,
+    reason_of,
+    sync_folder,
+)
+from dpacct.ledger.disk.rows import (
+    NO_LIMIT,
+    Rows,
+    connect,
+    make_tables,
+    patiently,
+    reason_of_sqlite,
+    translated,
+)
 from dpacct.ledger.disk.witness import (
     Witness,
     compare,
@@ -29,92 +53,124 @@ from dpacct.ledger.disk.witness import (
     read_witness,
     update_witness,
 )
-from dpacct.ledger.record.chain import Entry
+from dpacct.ledger.record.entries import Entry
 
-# So many entries are read at once: a few milliseconds, for which writers wait.
-CHUNK = 500
+# A copy is made again if another program writes meanwhile, which knows no lock of ours.
+_TRIES = 5
+# Of the file and its journal: which file it is, how long, and when it was changed.
+_Files = tuple[tuple[int, int, int] | None, ...]
 
 Answer = TypeVar("Answer")
 
 
 class Store:
-    """An open ledger file; use `Store.create` or `Store.open`.
+    """An open ledger file, by `Store.open`; `make_file` makes a new one."""
 
-    `as_of` gives the file as it was when an entry was its latest. Since entries are never changed,
-    all that is read from such a store belongs together, whoever writes meanwhile and however long
-    the reading takes, and no lock is held for it.
-    """
-
-    def __init__(self, database: Database, limit: int = NO_LIMIT) -> None:
-        self.path = database.path
-        self.database = database
-        self._limit = limit
+    def __init__(self, place: Place, lock: Lock, *, read_only: bool) -> None:
+        self.place = place
+        self.path = place.path
+        self._lock = lock
+        self._read_only = read_only
+        self._connection: sqlite3.Connection | None = None
+        # Of what the connection reads a copy; None if it reads the file itself.
+        self._copied: _Files | None = None
+        self._busy = False
         self._seen: Entry | None = None
-        # Of the write that is under way, by its mark: no other is ever the same object.
-        self._written: tuple[object, Rows] | None = None
-
-    @classmethod
-    def create(cls, place: Place, first: Entry) -> bool:
-        """Make a new file with its first entry; see `dpacct.ledger.disk.making`."""
-        return make_file(place, first)
 
     @classmethod
     def open(cls, place: Place, *, read_only: bool) -> Store:
         """Open an existing file.
 
         Raises:
-            LedgerError: it is damaged, no ledger, of a later version, or behind its witness.
+            LedgerError: it is empty, damaged, no ledger, of another version, behind its witness, or
+                somewhere where it cannot be kept.
         """
-
-        def check(rows: Rows) -> None:
-            rows.head()
-            compare(place, rows)
-
-        store = cls(open_database(place, check, read_only=read_only))
+        check_mount(place, writing=not read_only)
         try:
-            if read_only:
-                store._read(check)
-            else:
-                with store.writing():
-                    """This makes the witness, if there is none."""
+            size = place.file.stat().st_size
+            how = os.O_RDONLY if read_only else os.O_RDWR
+            descriptor = os.open(place.file, how | getattr(os, "O_NOFOLLOW", 0))
+        except OSError as error:
+            readable = not read_only and os.access(place.file, os.R_OK)
+            reason = "it cannot be written to" if readable else reason_of(error)
+            raise LedgerError(f"{place.path}: no ledger can be opened: {reason}.") from None
+        lock = Lock(place.path, descriptor, gate=place.witness)
+        try:
+            _check_usable(place, size, writing=not read_only)
+            store = cls(place, lock, read_only=read_only)
+            # A first write makes the witness, if there is none.
+            (store.read if read_only else store.write)(store._check)
         except BaseException:
-            store.close()
+            lock.close()
             raise
         return store
 
-    def as_of(self, number: int | None = None) -> Store:
-        """The file as it was when entry ``number``, by default the latest, had been written.
-
-        `head`, `entry`, `latest_of_run`, `first_of_run`, `is_closed` and `entries` see no later
-        entry. It shares the open file, is closed with it, and cannot be written to.
+    def close(self) -> None:
+        """Close the file; calling it twice does no harm.
 
         Raises:
-            LedgerError: there is no such entry.
+            LedgerError: it is in use, by another thread or a call that this one interrupted.
         """
-        limit = self.head().number if number is None else self.entry(number).number
-        return Store(self.database, limit)
+        self._lock.close()
 
-    def close(self) -> None:
-        """Close the file; calling it twice does no harm."""
-        self.database.close()
+    def read(self, action: Callable[[Rows], Answer], limit: int = NO_LIMIT) -> Answer:
+        """Return what ``action`` reads, all of it of one time (Rule 3).
 
-    def writing(self, *, joint: bool = False) -> Writing:
-        """A ``with`` block that excludes other writers; on disk when it ends, or undone.
+        Raises:
+            LedgerError: the file is locked, damaged, moved, or was closed.
+        """
 
-        Args:
-            joint: blocks inside of it are part of it, and end with it.
+        def transaction() -> Answer:
+            while not self._begin_to_read():
+                self._lock.take(exclusive=True)
+                self._put_right()
+                self._lock.release()
+            return action(Rows(self.path, self.connection, limit))
+
+        return self._alone(transaction)
+
+    def write(self, action: Callable[[Rows], Answer]) -> Answer:
+        """Return what ``action`` returns; what it adds is on disk then, or undone (Rule 2).
+
         Raises:
             LedgerError: it could not be written. Nothing of it counts then, or nothing that it
                 allows may be released.
         """
-        if self._limit != NO_LIMIT:
-            raise LedgerError(f"{self.path}: what the ledger was at an entry cannot be changed.")
-        return Writing(self, joint=joint)
 
-    def append(self, entry: Entry, closes: int | None = None) -> None:
-        """Add an entry, inside `writing`; ``closes`` is the reservation that it settles."""
-        with translated(self.path):
-            self._rows().add(entry, closes)
+        def transaction() -> Answer:
+            self._lock.take(exclusive=True)
+            for draft in drafts(self.place, os.fstat(self._lock.descriptor)):
+                draft.unlink(missing_ok=True)
+            self._put_right()
+            patiently(self.connection, "BEGIN IMMEDIATE")
+            rows = Rows(self.path, self.connection)
+            before = self._checked_head(rows)
+            witness = compare(self.place, rows)
+            if witness is None:
+                witness = first_witness(rows)
+                make_witness(self.place, witness)
+            answer = action(rows)
+            now = next_witness(rows, witness, before)
+            self._commit()
+            self._seen = rows.head()
+            if now != witness:
+                update_witness(self.place, now)
+            return answer
+
+        self._lock.check_owner()
+        if self._read_only:
+            raise LedgerError(
+                f"{self.path}: the ledger was opened for reading only; it cannot be written to."
+            )
+        return self._alone(transaction)
+
+    def now(self) -> View:
+        """Return the file as it is now."""
+        return View(self, self.read(self._checked_head))
+
+    def witness(self) -> Witness | None:
+        """Return what the witness beside the file says; None if there is none."""
+        return self.read(lambda _: read_witness(self.place))
 
     def pass_with_process(self) -> None:
         """Write without flushing from here on: the file will be deleted with its process.
@@ -123,179 +179,292 @@ class Store:
         than the write, and nobody goes on with such a ledger when its process was killed.
         """
         with translated(self.path):
-            self.database.connection.execute("PRAGMA synchronous=OFF")
-            self.database.connection.execute("PRAGMA journal_mode=MEMORY")
+            self.connection.execute("PRAGMA synchronous=OFF")
+            self.connection.execute("PRAGMA journal_mode=MEMORY")
 
-    def witness(self) -> Witness | None:
-        """What the witness beside the file says; None if there is none, or was none to open."""
-        place = self.database.place
-        return self.database.read(lambda: read_witness(place))
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """To the file, or to the copy that stands for it."""
+        if self._connection is None:
+            raise LedgerError(f"{self.path}: the ledger was closed.")
+        return self._connection
 
-    def head(self) -> Entry:
-        """The latest entry, its hash checked.
-
-        Raises:
-            LedgerError: there is none, it is damaged, or it is older than one that was seen before.
-        """
-
-        def newest(rows: Rows) -> Entry:
-            head = rows.head()
-            # What is being written may yet be undone, and was compared when that began.
-            if self._limit == NO_LIMIT and not self.database.is_written:
-                self._check_seen(rows, head)
-            return head
-
-        return self._read(newest)
-
-    def entry(self, number: int) -> Entry:
-        """One entry, its hash checked."""
-        return self._read(lambda rows: rows.entry(number))
-
-    def latest_of_run(self, run: int) -> Entry | None:
-        """The latest entry of a run, its hash checked; None where there is no such run."""
-        return self._read(lambda rows: rows.latest_of_run(run))
-
-    def first_of_run(self, run: int) -> Entry | None:
-        """The entry that registered a run, its hash checked."""
-        return self._read(lambda rows: rows.first_of_run(run))
-
-    def is_closed(self, number: int) -> bool:
-        """Whether a reservation was committed or abandoned."""
-        return self._read(lambda rows: rows.is_closed(number))
-
-    def entries(self, after: int = 0) -> Iterator[tuple[Entry, int | None]]:
-        """All entries behind a number in their order, unchecked, each with what it closes.
-
-        What is written while they are read is left out. They are read `CHUNK` at a time.
-        """
-        upto = self._read(Rows.latest)
-        while after < upto:
-            start = after
-            chunk = self._read(lambda rows: rows.chunk(start, CHUNK))  # noqa: B023 - used at once
-            yield from ((entry, closes) for entry, closes in chunk if entry.number <= upto)
-            after = chunk[-1][0].number if chunk else upto
-
-    def version(self) -> int:
-        """The schema version of the file."""
-        return self._read(Rows.check_header)
-
-    def trained(self) -> bool:
-        """Whether a trainer charged any of the rounds, or registered a run."""
-        return self._read(Rows.trained)
-
-    def relabelled(self) -> bool:
-        """Whether the rounds of version 0.2 were relabelled."""
-        return self._read(Rows.relabelled)
-
-    def bring_up_to_date(self) -> None:
-        """Inside `writing`: the file is of this version from here on."""
+    def _alone(self, transaction: Callable[[], Answer]) -> Answer:
+        """Return what a transaction returns; whatever happens, nothing of it is left (Rule 7)."""
+        self._lock.check_owner()
+        if self._busy:
+            raise LedgerError(
+                f"{self.path}: the ledger is in use by a call that this one interrupted."
+            )
         with translated(self.path):
-            self._rows().bring_up_to_date()
+            try:
+                self._busy = True
+                return transaction()
+            finally:
+                try:
+                    self._undo()
+                finally:
+                    # Again, should an interrupt have kept the first call from it.
+                    self._undo()
 
-    def integrity(self) -> list[str]:
-        """What SQLite itself finds wrong with the file, and with its schema."""
-        return self._read(Rows.problems)
+    def _commit(self) -> None:
+        self._check_still_there()
+        patiently(self.connection, "COMMIT")
+        # What went into a file that somebody moved meanwhile is not on record.
+        self._check_still_there()
 
-    def agree(self) -> Witness:
-        """Inside a transaction: the witness, made if there is none; the file is not behind it.
-
-        Raises:
-            LedgerError: it is, or the witness is damaged or cannot be written.
-        """
-        place, rows = self.database.place, self._rows()
-        with translated(self.path):
-            self._check_seen(rows, rows.head())
-            witness = compare(place, rows)
-            if witness is None:
-                witness = first_witness(rows)
-                make_witness(place, witness)
-        return witness
-
-    def settle(self, known: Witness) -> None:
-        """End a transaction: first the entries are on disk, then the witness knows of them.
-
-        Args:
-            known: what the witness said when the transaction began.
-        Raises:
-            LedgerError: one of both could not be written.
-        """
-        rows = self._rows()
-        with translated(self.path):
-            head = rows.head()
-            now = next_witness(rows, known, head)
-        self.database.commit()
-        self._seen = head
-        if now != known:
-            update_witness(self.database.place, now)
-
-    def _read(self, action: Callable[[Rows], Answer]) -> Answer:
-        return self.database.read(lambda: action(self._rows()))
-
-    def _rows(self) -> Rows:
-        """What is read now; while a write is under way, with what was read in it before."""
-        database = self.database
-        writer = database.writer
-        if writer is None:
-            return Rows(self.path, database.connection, self._limit)
-        if self._written is None or self._written[0] is not writer:
-            self._written = writer, Rows(self.path, database.connection, self._limit)
-        return self._written[1]
-
-    def _check_seen(self, rows: Rows, head: Entry) -> None:
-        """Refuse a file whose content was replaced by an older one while it was open."""
-        seen = self._seen
-        if seen is None or head == seen:
-            self._seen = head
+    def _undo(self) -> None:
+        if not self._lock.owned:
+            # A child that was forked meanwhile: its parent's write goes on.
             return
-        if head.number < seen.number or rows.entry(seen.number).hash != seen.hash:
+        try:
+            if self._connection is not None and self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            # The journal stays, and whoever comes next puts it right.
+            pass
+        finally:
+            self._lock.release()
+            self._busy = False
+
+    def _check(self, rows: Rows) -> None:
+        """Refuse what has no entries, or is behind its witness."""
+        rows.head()
+        compare(self.place, rows)
+
+    def _checked_head(self, rows: Rows) -> Entry:
+        """Return the latest entry, unless the file was replaced by an older one (Rule 4)."""
+        head, seen = rows.head(), self._seen
+        older = seen is not None and (
+            head.number < seen.number or rows.entry(seen.number).hash != seen.hash
+        )
+        if seen is not None and older:
             raise LedgerError(
                 f"{self.path}: the file was overwritten while it was open: entry {seen.number} is "
                 f"not the one that was read before. Restore the newer copy."
             )
         self._seen = head
+        return head
 
+    def _check_still_there(self) -> None:
+        check_still_there(self.place, self._lock.descriptor)
 
-class Writing:
-    """One ``with`` block of `Store.writing`."""
+    # What a crash left (Rule 5)
 
-    _mark: object = None
+    def _begin_to_read(self) -> bool:
+        """Return False, without the lock, if something has to be put right first."""
+        self._lock.take(exclusive=False)
+        self._check_still_there()
+        left = self._left_over()
+        if left and not self._read_only:
+            self._lock.release()
+            return False
+        if self._read_only:
+            self._choose(left=left)
+        patiently(self.connection, "BEGIN")
+        # Only this locks the file, and it may fail where BEGIN did not.
+        patiently(self.connection, "SELECT 1 FROM sqlite_master")
+        return True
 
-    def __init__(self, store: Store, *, joint: bool) -> None:
-        self._store = store
-        self._joint = joint
-        self._known: Witness | None = None
-        self._mark = object()
+    def _choose(self, *, left: bool) -> None:
+        """For a reader: the file itself, or a copy into which its journal is played."""
+        files = _files_of(self.place) if left else None
+        if self._connection is not None:
+            if files == self._copied:
+                return
+            self._lock.drop(self._connection)
+            self._connection = None
+        if files is None:
+            self._connection = self._lock.keep(connect(self.place.file, "ro"))
+            Rows(self.path, self._connection).version()
+        else:
+            files, connection = self._copy_put_right()
+            self._connection = self._lock.keep(connection)
+        self._copied = files
 
-    def __enter__(self) -> None:
-        database = self._store.database
+    def _put_right(self) -> None:
+        """Under the exclusive lock: undo what a crash left half done."""
+        self._check_still_there()
+        left = self._left_over()
+        if left:
+            self._copy_put_right()[1].close()
+        if self._connection is None:
+            self._connection = self._lock.keep(connect(self.place.file, "rw"))
+            Rows(self.path, self._connection).version()
+        if left:
+            # Reading it undoes a write that was cut short.
+            patiently(self._connection, "SELECT 1 FROM sqlite_master")
+            if self._left_over():
+                raise LedgerError(
+                    f"{self.path}: what a crash left beside the ledger cannot be put right; is "
+                    f"another program using it?"
+                )
+
+    def _left_over(self) -> bool:
+        """Return whether the journal beside the file undoes a write that was cut short."""
+        journal = self.place.journal
+        # SQLite would open a pipe, and wait for somebody to write into it.
+        if os.path.lexists(journal) and not journal.is_file():
+            raise LedgerError(
+                f"{self.path}: {journal.name}, which stands beside it, is no file. Move it away."
+            )
+        # SQLite's file format, section 1.3.3: 2 stands for a write-ahead log.
+        os.lseek(self._lock.descriptor, 18, os.SEEK_SET)
+        if 2 in os.read(self._lock.descriptor, 2):
+            raise LedgerError(
+                f"{self.path}: another program put the file into write-ahead mode, and its latest "
+                f"entries may stand in {self.place.file.name}-wal. With both files in place, let "
+                f"the sqlite3 shell execute PRAGMA journal_mode=DELETE."
+            )
         try:
-            # The frame of the block; a name for this one would keep itself alive.
-            block = getattr(inspect.currentframe(), "f_back", None)
-            if database.begin(self._mark, block, joint=self._joint):
-                self._known = self._store.agree()
-        except BaseException:
-            database.let_go(self._mark)
-            raise
+            with journal.open("rb", buffering=0) as file:
+                return file.read(1) not in (b"", b"\x00")
+        except FileNotFoundError:
+            return False
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # Otherwise it is part of another block, with which it ends.
-        if self._known is not None:
+    def _copy_put_right(self) -> tuple[_Files, sqlite3.Connection]:
+        """Return a copy with the journal played into it, and the state that it was made of.
+
+        Its names are gone as soon as it is open, so that nothing is left of it.
+        """
+        for _ in range(_TRIES):
+            files = _files_of(self.place)
             try:
-                if kind is None:
-                    self._store.settle(self._known)
-            finally:
+                folder = Path(tempfile.mkdtemp(prefix="dpacct-"))
                 try:
-                    self._store.database.let_go(self._mark)
+                    copy = folder / "ledger"
+                    shutil.copyfile(self.place.file, copy)
+                    with suppress(FileNotFoundError):
+                        shutil.copyfile(self.place.journal, folder / "ledger-journal")
+                    if _files_of(self.place) == files:
+                        return files, self._whole(copy)
                 finally:
-                    # Again, should an interrupt have kept the first call from it.
-                    self._store.database.let_go(self._mark)
+                    shutil.rmtree(folder, ignore_errors=True)
+            except OSError as error:
+                raise LedgerError(
+                    f"{self.path}: a write was cut short, and the copy in which to undo it cannot "
+                    f"be made: {reason_of(error)}."
+                ) from None
+        raise LedgerError(f"{self.path}: another program is writing to it; stop that.")
 
-    def __del__(self) -> None:
-        # An interrupt may have kept the end of the block from running, or the beginning.
-        if self._mark is not None:
-            self._store.database.let_go(self._mark)
+    def _whole(self, copy: Path) -> sqlite3.Connection:
+        """Return a connection to a copy that is a whole ledger."""
+        connection = connect(copy, "rw")
+        try:
+            # Reading it undoes a write that was cut short.
+            connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+            connection.execute("PRAGMA query_only=1")
+            rows = Rows(self.path, connection)
+            rows.version()
+            problems = rows.problems()
+            if not problems:
+                self._check(rows)
+                return connection
+        except BaseException:
+            connection.close()
+            raise
+        connection.close()
+        raise LedgerError(
+            f"{self.path}: a write was cut short, and what is left does not undo it: "
+            f"{problems[0]}. Restore a copy, and treat what is missing as spent."
+        )
+
+
+class View:
+    """The file as it was when an entry was its latest.
+
+    Entries are never changed, so that all that is read from it belongs together, whoever writes
+    meanwhile and however long the reading takes, and no lock is held for it.
+    """
+
+    def __init__(self, store: Store, head: Entry) -> None:
+        self.path = store.path
+        self._store = store
+        self._head = head
+
+    def head(self) -> Entry:
+        """Return the latest entry."""
+        return self._head
+
+    def entry(self, number: int) -> Entry:
+        """Return one entry, its hash checked."""
+        return self._read(lambda rows: rows.entry(number))
+
+    def latest_of_run(self, run: int) -> Entry | None:
+        """Return the latest entry of a run, its hash checked; None if there is no such run."""
+        return self._read(lambda rows: rows.latest_of_run(run))
+
+    def first_of_run(self, run: int) -> Entry | None:
+        """Return the entry that registered a run, its hash checked."""
+        return self._read(lambda rows: rows.first_of_run(run))
+
+    def is_closed(self, number: int) -> bool:
+        """Return whether a reservation was committed or abandoned."""
+        return self._read(lambda rows: rows.is_closed(number))
+
+    def entries(self, after: int = 0) -> Iterator[tuple[Entry, int | None]]:
+        """Yield all entries behind a number, unchecked, each with what it settles."""
+        while after < self._head.number:
+            start = after
+            chunk = self._read(lambda rows: rows.chunk(start))  # noqa: B023 - used at once
+            yield from chunk
+            after = chunk[-1][0].number if chunk else self._head.number
+
+    def problems(self) -> list[str]:
+        """Return what SQLite itself finds wrong with the file, and with its schema."""
+        return self._read(Rows.problems)
+
+    def _read(self, action: Callable[[Rows], Answer]) -> Answer:
+        return self._store.read(action, self._head.number)
+
+
+def make_file(place: Place, first: Entry) -> bool:
+    """Make a new file with its first entry (Rule 1).
+
+    Returns:
+        Whether it was made; False if another process was faster.
+    Raises:
+        LedgerError: the folder cannot be written to, or is on a network, or the disk is full.
+    """
+    check_mount(place, writing=True)
+    mark = f"{os.getpid()}-{time.monotonic_ns()}"
+    draft = place.file.with_name(f".{place.file.name}.draft-{mark}")
+    try:
+        with closing(connect(draft, "rwc")) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            make_tables(connection, first)
+            connection.execute("COMMIT")
+        # A link fails where the name exists already: no ledger is ever replaced.
+        os.link(draft, place.file)
+        sync_folder(place.file.parent)
+    except FileExistsError:
+        return False
+    except (sqlite3.Error, OSError) as error:
+        reason = reason_of(error) if isinstance(error, OSError) else reason_of_sqlite(error)
+        raise LedgerError(f"{place.path}: no ledger can be made: {reason}.") from None
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+    return True
+
+
+def _check_usable(place: Place, size: int, *, writing: bool) -> None:
+    if size == 0:
+        raise LedgerError(
+            f"{place.path}: the file is empty, and a ledger never is. If nothing was ever "
+            f"released under it, delete it; else restore a copy."
+        )
+    if writing and not os.access(place.file.parent, os.W_OK | os.X_OK):
+        raise LedgerError(f"{place.path}: the folder of the ledger cannot be written to.")
+
+
+def _files_of(place: Place) -> _Files:
+    """Return in what state the file and its journal are."""
+    found: list[tuple[int, int, int] | None] = []
+    for file in (place.file, place.journal):
+        try:
+            state = file.stat()
+            found.append((state.st_ino, state.st_size, state.st_mtime_ns))
+        except FileNotFoundError:
+            found.append(None)
+    return tuple(found)

@@ -3,9 +3,9 @@
 Rule 1: it is never ahead of the ledger: it is written when the entry is on disk, and before what
 the entry allows may leave. After a crash it may be behind.
 Rule 2: a ledger that is behind its witness, or another one, is neither read nor written.
-Rule 3: it says one thing or nothing: it has one form, with a checksum, of one disk sector, which is
-written at once; a witness in any other form is refused. A missing one is made anew, and says since
-when it exists. Deleting it is how a loss is accepted.
+Rule 3: it has one form, with a checksum, of one disk sector, which is written at once; any other
+form is refused. A missing witness is made anew, and says since when it exists. Deleting it is how a
+loss is accepted.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ import json
 import os
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.disk.place import Place, reason_of, sync_folder
 from dpacct.ledger.disk.rows import Rows
-from dpacct.ledger.record.chain import Entry, canonical
-from dpacct.ledger.record.position import Position, require
+from dpacct.ledger.record.entries import Entry, Position, canonical, require
 
 _VERSION = 1
 _SIZE = 512
@@ -33,12 +31,12 @@ _PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(o
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What it says.
+    """What the file holds.
 
     Attributes:
         position: how far the ledger had come.
         since: the number of the latest entry when the witness was made: 1 if it is as old as the
-            ledger. Whether entries were lost before, it cannot know.
+            ledger. It cannot know whether entries were lost before.
     """
 
     position: Position
@@ -46,7 +44,7 @@ class Witness:
 
 
 def read_witness(place: Place) -> Witness | None:
-    """What the witness of a ledger says; None if there is none.
+    """Return the witness of a ledger; None if there is none.
 
     Raises:
         LedgerError: it is damaged, or cannot be read.
@@ -73,12 +71,12 @@ def read_witness(place: Place) -> Witness | None:
 
 
 def is_witness(data: bytes) -> bool:
-    """Whether the content of a file is that of a witness; its first 513 bytes are enough."""
+    """Return whether a file begins as a witness; its first 513 bytes are enough."""
     return _parsed(data) is not None
 
 
 def make_witness(place: Place, witness: Witness) -> None:
-    """Write a first one; it is there as a whole, or not at all.
+    """Write a first witness; it is there as a whole, or not at all.
 
     Raises:
         LedgerError: it cannot be written.
@@ -88,19 +86,24 @@ def make_witness(place: Place, witness: Witness) -> None:
         draft.unlink(missing_ok=True)
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN, 0o600)
         try:
-            _belong_to_whom_the_ledger_does(place.file, descriptor)
+            # Whoever may write to the ledger may write to its witness.
+            owner = place.file.stat()
+            if hasattr(os, "fchmod"):
+                os.fchmod(descriptor, owner.st_mode & 0o666)
+            if hasattr(os, "geteuid") and os.geteuid() == 0:
+                os.fchown(descriptor, owner.st_uid, owner.st_gid)
             os.write(descriptor, _rendered(witness))
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
         draft.replace(place.witness)
-        sync_folder(place.folder)
+        sync_folder(place.witness.parent)
     except OSError as error:
         raise _not_written(place, error) from None
 
 
 def update_witness(place: Place, witness: Witness) -> None:
-    """Write the next one over it: a whole sector, so that no crash leaves half of it.
+    """Write the next witness over it: a whole sector, so that no crash leaves half of it.
 
     It is not flushed: losing it with the power leaves it behind the ledger (Rule 1).
 
@@ -118,7 +121,7 @@ def update_witness(place: Place, witness: Witness) -> None:
 
 
 def compare(place: Place, rows: Rows) -> Witness | None:
-    """What the witness says, if the ledger has come at least as far.
+    """Return the witness, if the ledger has come at least as far (Rule 2).
 
     Raises:
         LedgerError: it has not, or the witness is damaged.
@@ -130,32 +133,35 @@ def compare(place: Place, rows: Rows) -> Witness | None:
 
 
 def first_witness(rows: Rows) -> Witness:
-    """The witness of a ledger that has none; reads all entries."""
-    head = rows.head()
-    position = Position(
-        rows.entry(1).hash.hex(), head.number, head.hash.hex(), rows.commits_behind(0)
-    )
-    return Witness(position, since=head.number)
+    """Return the witness of a ledger that has none; reads all entries."""
+    head, identity = rows.head(), rows.entry(1).hash.hex()
+    released = rows.commits_behind(0)
+    return Witness(Position(identity, head.number, head.hash.hex(), released), head.number)
 
 
-def next_witness(rows: Rows, witness: Witness, head: Entry) -> Witness:
-    """What a witness is to say when ``head`` is on disk."""
-    before = witness.position
+def next_witness(rows: Rows, witness: Witness, before: Entry) -> Witness:
+    """Return what a witness is to say when the latest entry is on disk.
+
+    Args:
+        rows, witness: of the transaction.
+        before: the latest entry when it began.
+    """
+    known, head = witness.position, rows.head()
+    if head.number == known.entry:
+        return witness
+    # After a crash the witness is behind, and what it missed is counted.
+    behind = known.entry != before.number
+    more = rows.commits_behind(known.entry) if behind else rows.released
     position = replace(
-        before,
-        entry=head.number,
-        head=head.hash.hex(),
-        committed=before.committed + rows.commits_behind(before.entry),
+        known, entry=head.number, head=head.hash.hex(), committed=known.committed + more
     )
     return replace(witness, position=position)
 
 
 @lru_cache(maxsize=4)
 def _rendered(witness: Witness) -> bytes:
-    told = witness.position
-    content: dict[str, Any] = {name: getattr(told, name) for name in _NAMES}
-    content |= {"version": _VERSION, "since": witness.since}
-    text = canonical(content)
+    content: dict[str, Any] = {name: getattr(witness.position, name) for name in _NAMES}
+    text = canonical(content | {"version": _VERSION, "since": witness.since})
     check = hashlib.sha256(text.encode()).hexdigest()
     return f"{text}\n{check}".ljust(_SIZE - 1).encode() + b"\n"
 
@@ -171,15 +177,6 @@ def _parsed(data: bytes) -> Witness | None:
     valid = type(found.since) is int and 1 <= found.since <= position.entry
     # Checksum, version, and that there is nothing else, at once.
     return found if valid and _rendered(found) == data else None
-
-
-def _belong_to_whom_the_ledger_does(ledger: Path, descriptor: int) -> None:
-    """Whoever may write to the ledger may write to its witness."""
-    owner = ledger.stat()
-    if hasattr(os, "fchmod"):
-        os.fchmod(descriptor, owner.st_mode & 0o666)
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
-        os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def _not_written(place: Place, error: OSError) -> LedgerError:

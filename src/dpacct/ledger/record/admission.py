@@ -1,22 +1,90 @@
-"""Saying yes or no: whether a plan is admitted; of a round, what is left, and what would fit."""
+"""Saying no to a round or a plan: by which bound, what is left, and what would fit.
+
+Rule 1: a refusal states the reading that `dpacct ledger show` prints first, which holds whatever
+decided how many rounds ran. If another bound decides, it says which, and why.
+Rule 2: room that a run holds is named with the run, and with the ways to free it.
+"""
 
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 from dpacct import validate
 from dpacct.budget import Budget
+from dpacct.display import chosen, line, trimmed, up
 from dpacct.errors import BudgetExceeded
-from dpacct.ledger.record.charged import Charged, proven_epsilon
-from dpacct.ledger.record.figures import above, told
-from dpacct.ledger.record.plans import PlanRoom
-from dpacct.ledger.record.standing import Standing
-from dpacct.ledger.record.state import LedgerState
+from dpacct.ledger.record.entries import LedgerState
+from dpacct.ledger.record.plans import Charged, PlanRoom, proven_epsilon
 from dpacct.numerics.search import largest_between
 from dpacct.renyi.odometer import Mixture, Totals, add, count_fitting
-from dpacct.rounds import Full, Poisson, Round, Sampling, Schedule, Uniform
+from dpacct.rounds import Full, Poisson, Round, Sampling, Uniform
+
+_NAMED = 3
+_NOISE_TOLERANCE = 1e-3
+_MIN_RATE = 1e-9
+
+
+def above(value: float | None) -> str:
+    """Return a proven bound for display, rounded up."""
+    return "none (infinite)" if value is None else trimmed(up(value))
+
+
+class Holder(NamedTuple):
+    """A run that is not finished, and holds room for rounds to come."""
+
+    run: int
+    name: str
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a ledger stands when it says no.
+
+    Attributes:
+        path, budget: of the ledger.
+        upper: proven epsilon of all runs, whatever decided how many rounds ran.
+        holders: runs that hold room.
+    """
+
+    path: Path
+    budget: Budget
+    upper: float
+    holders: tuple[Holder, ...]
+
+    @property
+    def reading(self) -> str:
+        """What the ledger reads, in words."""
+        return (
+            f"the ledger reads epsilon {above(self.upper)} of {self.budget.epsilon:.7g} at delta "
+            f"{chosen(self.budget.delta)} now"
+        )
+
+    def ways(self, *, enough: bool) -> str:
+        """Return who holds room, and both ways out; empty if no run does.
+
+        Args:
+            enough: what was refused would fit if nothing were held.
+        """
+        if not self.holders:
+            return ""
+        named = [
+            f"run {h.run} ({line(h.name)!r}, {h.rounds} rounds)" for h in self.holders[:_NAMED]
+        ]
+        if len(self.holders) > _NAMED:
+            named.append(f"{len(self.holders) - _NAMED} more")
+        file = shlex.quote(str(self.path))
+        less = "" if enough else ", which would not be enough here"
+        return (
+            f" Room for rounds to come is held by {', '.join(named)}: "
+            f"`dpacct ledger finish {file} --run {self.holders[0].run}` frees it{less}, and "
+            f"`dpacct train --resume --ledger {file}` goes on with it."
+        )
 
 
 def admit_plan(
@@ -32,66 +100,46 @@ def admit_plan(
 
     Args:
         mixture, budget, ledger: as they are without it.
-        plan: what was asked for.
+        plan: the plan that was asked for.
         cost: its Renyi total.
         room: of all initial plans with this one; None once a round was reserved, when a plan may
             depend on what was released and is charged like rounds that are chosen one by one.
-        standing: what the ledger reads, and who holds room; asked for in a refusal.
+        standing: called for a refusal only.
 
     Raises:
         BudgetExceeded: it does not fit.
     """
-    rounds = plan.schedule.rounds
-    if room is None:
-        after = mixture.epsilon(add(ledger.charged, cost), ledger.delta)
-        if after > budget.epsilon:
-            now = standing()
-            fewer = _fewer(mixture, budget, ledger, plan.schedule)
-            freed = mixture.epsilon(add(ledger.spent, cost), ledger.delta)
-            raise BudgetExceeded(
-                f"the plan of {rounds} rounds does not fit: {now.reading}. "
-                f"{_late(mixture, budget, ledger, after)}{fewer}"
-                f"{now.ways(enough=freed <= budget.epsilon)}"
-            )
-    elif not room.fits:
+    delta = ledger.delta
+    after = math.inf if room else mixture.epsilon(add(ledger.charged, cost), delta)
+    if room.fits if room else after <= budget.epsilon:
+        return
+    now = standing()
+    start = f"the plan of {plan.schedule.rounds} rounds does not fit"
+    held = any(ledger.held)
+    if room is not None:
         alone = proven_epsilon(plan, budget.delta, budget.epsilon)
-        now = standing()
-        others = " beside the plans that were registered before" if any(ledger.held) else ""
         raise BudgetExceeded(
-            f"the plan of {rounds} rounds does not fit{others}: by itself it needs epsilon "
-            f"{above(alone)} of {budget.epsilon:.7g} at delta {told(budget.delta)}, and "
-            f"{now.reading}. dpacct.calibrate finds the noise with which it fits."
-            f"{now.ways(enough=alone <= budget.epsilon)}"
+            f"{start}{' beside the plans that were registered before' if held else ''}: by itself "
+            f"it needs epsilon {above(alone)} of {budget.epsilon:.7g} at delta "
+            f"{chosen(budget.delta)}, and {now.reading}. dpacct.calibrate finds the noise with "
+            f"which it fits.{now.ways(enough=alone <= budget.epsilon)}"
         )
-
-
-def _late(mixture: Mixture, budget: Budget, ledger: LedgerState, after: float) -> str:
-    """By which bound a plan is judged that comes after rounds have run."""
-    before = mixture.epsilon(ledger.charged, ledger.delta)
-    held = ", what is held for other plans included" if any(ledger.held) else ""
-    rest = ""
+    before = above(mixture.epsilon(ledger.charged, delta))
+    freed = mixture.epsilon(add(ledger.spent, cost), delta)
+    rest = fewer = ""
     if ledger.plan_delta > 0.0:
-        rest = (
-            f", at the {budget.delta - ledger.plan_delta:.2g} of delta that the first plans leave"
-        )
-    return (
-        f"A plan that is made after rounds have run may depend on them, and is charged by the "
-        f"adaptive bound: that is {above(before)}{held}, and would be {above(after)}{rest}."
+        left = budget.delta - ledger.plan_delta
+        rest = f", at the {left:.2g} of delta that the first plans leave"
+    kinds = list(plan.schedule.distinct())
+    if len(kinds) == 1:
+        most = count_fitting(mixture, ledger.charged, mixture.cost(kinds[0]), budget, delta)
+        fewer = f" What fits: {most} such rounds." if most else " Not one such round fits."
+    raise BudgetExceeded(
+        f"{start}: {now.reading}. A plan that is made after rounds have run may depend on them, "
+        f"and is charged by the adaptive bound: that is {before}"
+        f"{', what is held for other plans included' if held else ''}, and would be "
+        f"{above(after)}{rest}.{fewer}{now.ways(enough=freed <= budget.epsilon)}"
     )
-
-
-def _fewer(mixture: Mixture, budget: Budget, ledger: LedgerState, plan: Schedule) -> str:
-    """How many of its rounds would fit, where they are all alike."""
-    distinct = list(plan.distinct())
-    if len(distinct) != 1:
-        return ""
-    cost = mixture.cost(distinct[0])
-    most = count_fitting(mixture, ledger.charged, cost, budget, ledger.delta)
-    return f" What fits: {most} such rounds." if most else " Not one such round fits."
-
-
-_NOISE_TOLERANCE = 1e-3
-_MIN_RATE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +147,7 @@ class Refusal:
     """Why a round does not fit.
 
     Attributes:
-        round: what was asked for.
+        round: the round that was asked for.
         budget: of the ledger.
         spent: epsilon before it, rounds that are held for plans included.
         needed: epsilon after it; infinite where no bound is left.
@@ -124,24 +172,22 @@ class Refusal:
     fits_alone: bool
 
     def sentence(self) -> str:
-        """All of it in words."""
-        found = f"the round does not fit: {self._why()}"
+        """Return all of it in words."""
         ways: list[str] = []
         if self.more_noise is not None:
             ways.append(f"noise multiplier {self.more_noise.noise_multiplier:.6g} at this rate")
         if self.lower_rate is not None:
             ways.append(f"sampling rate {self.lower_rate.sampling_rate:.4g} at this noise")
-        if ways:
-            found += f" What fits: {', or '.join(ways)}."
-        else:
-            found += " No noise and no rate would make it fit."
-        return found + self.standing.ways(enough=self.fits_alone)
+        found = f"What fits: {', or '.join(ways)}." if ways else ""
+        found = found or "No noise and no rate would make it fit."
+        why, ways_out = self._why(), self.standing.ways(enough=self.fits_alone)
+        return f"the round does not fit: {why} {found}{ways_out}"
 
     def _why(self) -> str:
         held = ", what is held for plans included" if self.held else ""
         needed, spent = above(self.needed), above(self.spent)
         if spent == above(self.standing.upper):
-            budget = f"{self.budget.epsilon:.7g} at delta {told(self.budget.delta)}"
+            budget = f"{self.budget.epsilon:.7g} at delta {chosen(self.budget.delta)}"
             return f"epsilon would be {needed} of {budget}, and is {spent} now."
         rest, covered = "", ""
         if self.plan_delta > 0.0:
@@ -163,59 +209,60 @@ class RoundRefused(BudgetExceeded):
         super().__init__(refusal.sentence())
 
 
-def refuse(
+def refuse_round(
     mixture: Mixture,
-    budget: Budget,
     state: LedgerState,
-    charged: Totals,
+    base: Totals,
     round_: Round,
     standing: Standing,
     *,
     held: bool,
 ) -> RoundRefused:
-    """The error for a round that does not fit on top of what is charged.
+    """Return the error for a round that does not fit on top of what is charged.
 
     Args:
-        mixture, budget, state: of the ledger.
-        charged: totals without the round.
-        round_: what was asked for.
+        mixture, state: of the ledger.
+        base: what is charged without the round and its run's plan.
+        round_: the round that was asked for.
         standing: what the ledger reads, and who holds room.
-        held: whether plans are part of the totals.
+        held: whether plans are part of ``base``.
     """
-    delta = state.delta
+    budget, delta = standing.budget, state.delta
+
+    def epsilon(totals: Totals, *rounds: Round) -> float:
+        return mixture.epsilon(add(totals, *map(mixture.cost, rounds)), delta)
 
     def fits(candidate: Round) -> bool:
-        total = add(charged, mixture.cost(candidate))
-        return mixture.epsilon(total, delta) <= budget.epsilon
+        return epsilon(base, candidate) <= budget.epsilon
 
-    freed = mixture.epsilon(add(state.spent, mixture.cost(round_)), delta)
     return RoundRefused(
         Refusal(
             round_,
             budget,
-            mixture.epsilon(charged, delta),
-            mixture.epsilon(add(charged, mixture.cost(round_)), delta),
+            epsilon(base),
+            epsilon(base, round_),
             held,
             state.plan_delta,
             _more_noise(round_, fits),
             _lower_rate(round_, fits),
             standing,
-            freed <= budget.epsilon,
+            epsilon(state.spent, round_) <= budget.epsilon,
         )
     )
 
 
 def _more_noise(round_: Round, fits: Callable[[Round], bool]) -> Round | None:
+    most = validate.NOISE_MULTIPLIER_RANGE[1]
+
     def at(log_noise: float) -> Round:
-        noise = min(math.exp(log_noise), validate.NOISE_MULTIPLIER_RANGE[1])
-        # Six digits, rounded up: what a person reads and types fits as well.
+        noise = min(math.exp(log_noise), most)
+        # Six digits, rounded up, so that the number that is read and typed fits as well.
         digits = 5 - math.floor(math.log10(noise))
         noise = math.ceil(noise * 10.0**digits) / 10.0**digits
-        noise = min(max(noise, round_.noise_multiplier), validate.NOISE_MULTIPLIER_RANGE[1])
+        noise = min(max(noise, round_.noise_multiplier), most)
         return Round(float(f"{noise:.6g}"), round_.sampling, round_.adjacency)
 
-    low = math.log(round_.noise_multiplier)
-    high = math.log(validate.NOISE_MULTIPLIER_RANGE[1])
+    low, high = math.log(round_.noise_multiplier), math.log(most)
     if not fits(at(high)):
         return None
     while high - low > _NOISE_TOLERANCE:
@@ -225,16 +272,19 @@ def _more_noise(round_: Round, fits: Callable[[Round], bool]) -> Round | None:
 
 
 def _lower_rate(round_: Round, fits: Callable[[Round], bool]) -> Round | None:
+    def at(sampling: Sampling) -> Round:
+        return Round(round_.noise_multiplier, sampling, round_.adjacency)
+
     match round_.sampling:
         case Full():
             return None
         case Poisson(rate):
 
             def poisson(log_rate: float) -> Round:
+                # Four digits, rounded down.
                 exponent = math.floor(log_rate / math.log(10)) - 3
                 kept = math.floor(math.exp(log_rate) / 10.0**exponent)
-                # Four digits, rounded down.
-                return _with(round_, Poisson(float(f"{kept}e{exponent}")))
+                return at(Poisson(float(f"{kept}e{exponent}")))
 
             low, high = math.log(min(_MIN_RATE, rate / 2)), math.log(rate)
             if not fits(poisson(low)):
@@ -244,11 +294,5 @@ def _lower_rate(round_: Round, fits: Callable[[Round], bool]) -> Round | None:
                 low, high = (middle, high) if fits(poisson(middle)) else (low, middle)
             return poisson(low)
         case Uniform(cohort, clients):
-            few = largest_between(
-                lambda size: fits(_with(round_, Uniform(size, clients))), 0, cohort
-            )
-            return _with(round_, Uniform(few, clients)) if few else None
-
-
-def _with(round_: Round, sampling: Sampling) -> Round:
-    return Round(round_.noise_multiplier, sampling, round_.adjacency)
+            few = largest_between(lambda size: fits(at(Uniform(size, clients))), 0, cohort)
+            return at(Uniform(few, clients)) if few else None

@@ -1,38 +1,204 @@
-"""What each kind of entry says, and the one place where it is read.
+"""Entries: a chain of texts, what each kind of entry says, and the totals behind it.
 
-Rule 1: an entry of a kind has the keys of that kind and no others; each value has its type.
-Rule 2: whatever is read of a ledger is read here, or in `state_json` for the totals, so that a
-damaged or forged entry is refused in words. Callers add its number, and the file.
+Rule 1: an entry is text: one JSON object, keys sorted, no spaces, ASCII, no NaN.
+Rule 2: its hash covers that text and the hash of the entry before.
+Rule 3: entries are numbered 1, 2, 3, ...; the number orders them, never the clock.
+Rule 4: an entry of a kind has the keys of that kind and no others; each value has its type.
+Rule 5: whatever is read of a ledger is read here, so that a damaged or forged entry is refused in
+one line. Callers add its number, and the file.
 
-Texts (names, unit, reasons, details, software) are as whoever wrote them said; nothing checks them.
+Texts (names, unit, reasons, details, software) are as they were given; nothing checks them.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
 from fractions import Fraction
-from typing import Any, NamedTuple, cast
+from functools import cached_property
+from operator import le
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, cast
 
 from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter, LedgerError
-from dpacct.ledger.record.chain import Entry
-from dpacct.ledger.record.charged import PAIRS, TIGHT
 from dpacct.ledger.record.events import round_from_json, schedule_from_json
-from dpacct.ledger.record.fields import flag, items, members, numbers, real, refuse, whole, words
-from dpacct.ledger.record.state import LedgerState, RunState
-from dpacct.ledger.record.state_json import state_from_json
-from dpacct.renyi.odometer import Mixture
+from dpacct.ledger.record.fields import (
+    flag,
+    items,
+    members,
+    numbers,
+    parse,
+    real,
+    refuse,
+    whole,
+    words,
+)
+from dpacct.renyi.odometer import Mixture, Totals, add
 from dpacct.rounds import Adjacency, Round, Schedule
 from dpacct.validate import MAX_ORDER, MAX_ROUNDS, NOISE_MULTIPLIER_RANGE
 
-# `odometer.design_mixture` chooses none nearer to 1.
+GENESIS = bytes(32)
+# The accountants that a plan may be charged by; see `record.plans`.
+PAIRS, TIGHT = "pairs", "tight"
+# `odometer.design_mixture` chooses no order nearer to 1.
 _LEAST_ORDER = 1 + 1e-6
 _LEAST_WEIGHT = 1e-9
 _MOST_ORDERS = 1000
 _SENSITIVITY = (5e-324, sys.float_info.max)
+# Far above `odometer.UNBOUNDED` times any number of rounds.
+_MAX_TOTAL = 1 << 512
+_KEYS = ("number", "kind", "run", "time", "data", "state")
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+# The chain
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the ledger.
+
+    Attributes:
+        number: its place, from 1.
+        kind: ``ledger``, ``run``, ``resume``, ``reserve``, ``commit``, ``abandon``, ``finish`` or
+            ``relabel``.
+        run: the run it belongs to, 0 for none.
+        text: the entry as it is hashed.
+        hash: SHA-256 of the previous hash and the text, 32 bytes.
+    """
+
+    number: int
+    kind: str
+    run: int
+    text: str
+    hash: bytes
+
+    @cached_property
+    def content(self) -> dict[str, Any]:
+        """The parsed text.
+
+        Raises:
+            LedgerError: it is no entry, or contradicts the columns of its row.
+        """
+        found = members("it", parse(self.text), _KEYS)
+        number, run = found["number"], found["run"]
+        # 5.0 and true would be equal to numbers that they are not.
+        numbered = type(number) is type(run) is int
+        if not numbered or (number, found["kind"], run) != (self.number, self.kind, self.run):
+            raise LedgerError("it contradicts its own index")
+        return found
+
+
+def canonical(content: dict[str, Any]) -> str:
+    """Return the one text that stands for a JSON object (Rule 1)."""
+    return _ENCODER.encode(content)
+
+
+def link(previous: bytes, text: str) -> bytes:
+    """Return the hash of an entry (Rule 2)."""
+    return hashlib.sha256(previous + text.encode("ascii", "backslashreplace")).digest()
+
+
+def new_entry(
+    previous: Entry | None, kind: str, run: int, data: dict[str, Any], state: dict[str, Any]
+) -> Entry:
+    """Return the entry that follows ``previous``, written now."""
+    number = 1 if previous is None else previous.number + 1
+    time = datetime.now(UTC).isoformat(timespec="microseconds")
+    text = canonical(dict(zip(_KEYS, (number, kind, run, time, data, state), strict=True)))
+    return Entry(number, kind, run, text, link(previous.hash if previous else GENESIS, text))
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in one ledger, as a checkpoint or a witness keeps it.
+
+    A ledger is the one that is meant if its first entry is, and has lost nothing up to a position
+    if its entry of that number has that hash: the hash covers all entries before it.
+    `dataclasses.asdict` gives it as JSON.
+
+    Attributes:
+        identity: of the ledger, the hash of its first entry, in hex.
+        entry: the number of its latest entry.
+        head: the hash of that entry, in hex.
+        committed: how many rounds of all runs had been released.
+
+    Raises:
+        InvalidParameter: a hash is not one, or a number is out of range.
+    """
+
+    identity: str
+    entry: int
+    head: str
+    committed: int
+
+    def __post_init__(self) -> None:
+        for name in ("identity", "head"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{64}", value):
+                raise InvalidParameter(name, value, "a hash has 64 hexadecimal digits")
+        for name, least in (("entry", 1), ("committed", 0)):
+            value = getattr(self, name)
+            if type(value) is not int or not least <= value < 2**63:
+                raise InvalidParameter(name, value, f"a count of {least} or more")
+
+
+class Chain(Protocol):
+    """Entries that can be read one by one."""
+
+    @property
+    def path(self) -> Path:
+        """Of the ledger, for messages."""
+        ...
+
+    def head(self) -> Entry:
+        """Return the latest entry."""
+        ...
+
+    def entry(self, number: int) -> Entry:
+        """Return one entry."""
+        ...
+
+
+def require(chain: Chain, position: Position, holder: str) -> None:
+    """Refuse a ledger that has lost what a position says it had.
+
+    Args:
+        chain: the ledger.
+        position: how far it had come.
+        holder: where that is kept, e.g. ``the checkpoint run.ckpt``.
+    Raises:
+        LedgerError: it is another ledger, or its entries up to the position are not all there.
+        InvalidParameter: it is no position.
+    """
+    if not isinstance(position, Position):
+        raise InvalidParameter("position", position, "a position is what Ledger.position gives")
+    if chain.entry(1).hash.hex() != position.identity:
+        raise LedgerError(
+            f"{chain.path}: {holder} belongs to another ledger, whose first entry has the hash "
+            f"{position.identity[:12]}... Use that ledger."
+        )
+    latest = chain.head()
+    known = f"entry {position.entry}, with {position.committed} released rounds"
+    if latest.number < position.entry:
+        raise LedgerError(
+            f"{chain.path}: the ledger has lost entries: {holder} knows {known}, and the file ends "
+            f"at entry {latest.number}. It is an older copy, or was damaged; restore the newer one."
+        )
+    if chain.entry(position.entry).hash.hex() != position.head:
+        raise LedgerError(
+            f"{chain.path}: the ledger was changed: {holder} knows another {known}. The file is a "
+            f"copy that went its own way; restore the one that {holder} belongs to."
+        )
+
+
+# What entries say
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +230,7 @@ class Start:
 
 
 class Part(NamedTuple):
-    """A release as it stands in an entry; an old one may have any name."""
+    """One of several releases of a round."""
 
     name: str
     noise_multiplier: float
@@ -76,9 +242,9 @@ class Reserve:
     """Kind ``reserve``: a round is charged.
 
     Attributes:
-        charged: what it is charged as.
+        charged: the round that is charged.
         noise_multiplier: of the round, where it has several releases.
-        releases: everything that it releases; none if that is its sum alone.
+        releases: everything that it releases; empty if that is its sum alone.
         slot: the number in its run's plan, from 0; None outside the plan.
         left: whether its run left the plan with it.
         details: as they were given.
@@ -122,20 +288,8 @@ class Nothing:
 Said = Opening | Start | Reserve | Settle | Relabel | Nothing
 
 
-def read_opening(entry: Entry) -> Opening:
-    """The first entry.
-
-    Raises:
-        LedgerError: it is something else.
-    """
-    said = read(entry)
-    if not isinstance(said, Opening):
-        raise LedgerError("a ledger begins with its budget")
-    return said
-
-
 def read(entry: Entry) -> Said:
-    """What an entry says.
+    """Return what an entry says.
 
     Raises:
         LedgerError: it says nothing that an entry of its kind can say.
@@ -146,31 +300,20 @@ def read(entry: Entry) -> Said:
     return reader(entry.content["data"])
 
 
-def content_of(entry: Entry) -> dict[str, Any]:
-    """All of an entry as it stands in the file.
+def read_opening(entry: Entry) -> Opening:
+    """Return what the first entry says.
 
     Raises:
-        LedgerError: it is no entry.
+        LedgerError: it is another entry.
     """
-    return entry.content
-
-
-def read_state(entry: Entry, orders: int) -> tuple[LedgerState, RunState | None]:
-    """The totals behind an entry.
-
-    Args:
-        entry: of any kind.
-        orders: how many orders the ledger has.
-    Raises:
-        LedgerError: it has none.
-    """
-    return state_from_json(
-        entry.content["state"], orders, of_run=entry.kind not in ("ledger", "relabel")
-    )
+    said = read(entry)
+    if not isinstance(said, Opening):
+        raise LedgerError("a ledger begins with its budget")
+    return said
 
 
 def read_time(entry: Entry) -> str:
-    """When an entry was written, as the clock said, in the one form that entries have.
+    """Return when an entry was written, as the clock said, in the one form that entries have.
 
     Raises:
         LedgerError: it is no date.
@@ -206,28 +349,20 @@ def _opening(value: Any) -> Opening:
 def _start(value: Any) -> Start:
     needed = ("name", "plan", "private", "details")
     data = members("data", value, needed, ("over_budget", "accountant"))
-    plan = None if data["plan"] is None else _plan(data["plan"])
+    plan = None if data["plan"] is None else schedule_from_json(data["plan"])
+    if plan is not None and not plan.rounds:
+        raise LedgerError("its plan has no rounds")
+    accountant = data.get("accountant", PAIRS)
+    if accountant not in (PAIRS, TIGHT):
+        refuse("accountant", accountant, "an accountant of plans")
     return Start(
         words("name", data["name"]),
         plan,
         flag("private", data["private"]),
         _details(data),
         flag("over_budget", data.get("over_budget", False)),
-        _accountant(data.get("accountant", PAIRS)),
+        words("accountant", accountant),
     )
-
-
-def _accountant(value: Any) -> str:
-    if value not in (PAIRS, TIGHT):
-        refuse("accountant", value, "an accountant of plans")
-    return words("accountant", value)
-
-
-def _plan(value: Any) -> Schedule:
-    plan = schedule_from_json(value)
-    if not plan.rounds:
-        raise LedgerError("its plan has no rounds")
-    return plan
 
 
 def _reserve(value: Any) -> Reserve:
@@ -235,16 +370,11 @@ def _reserve(value: Any) -> Reserve:
     data = members("data", value, needed, ("noise_multiplier", "releases", "details"))
     if ("releases" in data) != ("noise_multiplier" in data):
         raise LedgerError("it has releases without the noise of the round, or that without them")
-    slot = data["slot"]
+    slot, noise = data["slot"], data.get("noise_multiplier")
     releases = tuple(map(_part, items("releases", data.get("releases", []))))
-    noise = (
-        real("noise_multiplier", data["noise_multiplier"], *NOISE_MULTIPLIER_RANGE)
-        if releases
-        else None
-    )
     return Reserve(
         round_from_json(data["charged"]),
-        noise,
+        real("noise_multiplier", noise, *NOISE_MULTIPLIER_RANGE) if releases else None,
         releases,
         None if slot is None else whole("slot", slot, 0, MAX_ROUNDS - 1),
         flag("left", data["left"]),
@@ -301,3 +431,143 @@ _READERS: dict[str, Callable[[Any], Said]] = {
     "resume": _nothing,
     "finish": _nothing,
 }
+
+
+# The totals behind an entry; which they have to be is for `record.state` to say
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerState:
+    """Totals of all runs.
+
+    Attributes:
+        spent: Renyi totals of every round that was reserved and not abandoned, in units of 2^-64.
+        held: those of planned rounds still to come.
+        runs: how many were started.
+        rounds: how many are charged.
+        exposed: how many of them belong to runs that are not private.
+        started: whether a round was ever reserved.
+        loose: whether a round ran outside the plans that were registered before the first round.
+        delta: the delta of the adaptive bound: what the initial plans leave of the budget's.
+        plan_delta: what is set aside for the initial plans.
+        adjacency: of all rounds; empty until the first one, or the first plan.
+    """
+
+    spent: Totals
+    held: Totals
+    runs: int
+    rounds: int
+    exposed: int
+    started: bool
+    loose: bool
+    delta: float
+    plan_delta: float
+    adjacency: str
+
+    @property
+    def charged(self) -> Totals:
+        """Spent and held."""
+        return add(self.spent, self.held)
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """Totals of one run.
+
+    Attributes:
+        spent, held: as for the ledger.
+        rounds: how many are charged.
+        committed: how many of them were released.
+        cursor: how many slots of its plan are used.
+        private: its noise comes from a secret source.
+        planned: it has a plan.
+        initial: the plan was registered before the ledger's first round.
+        left: it ran a round outside its plan.
+        finished: it takes no more rounds.
+    """
+
+    spent: Totals
+    held: Totals
+    rounds: int
+    committed: int
+    cursor: int
+    private: bool
+    planned: bool
+    initial: bool
+    left: bool
+    finished: bool
+
+    @property
+    def on_plan(self) -> bool:
+        """Whether it has a plan and kept to it."""
+        return self.planned and not self.left
+
+    def within(self, ledger: LedgerState) -> bool:
+        """Return whether its totals are at most those of all runs."""
+        return (
+            self.rounds <= ledger.rounds
+            and all(map(le, self.spent, ledger.spent))
+            and all(map(le, self.held, ledger.held))
+        )
+
+
+_LEDGER = tuple(field.name for field in fields(LedgerState))
+_RUN = tuple(field.name for field in fields(RunState))
+
+
+def state_to_json(ledger: LedgerState, run: RunState | None) -> dict[str, Any]:
+    """Return the totals as they stand in an entry."""
+    return {
+        "ledger": {name: getattr(ledger, name) for name in _LEDGER},
+        "run": None if run is None else {name: getattr(run, name) for name in _RUN},
+    }
+
+
+def read_state(entry: Entry, orders: int) -> tuple[LedgerState, RunState | None]:
+    """Return the totals behind an entry of a ledger that has so many orders.
+
+    Raises:
+        LedgerError: they cannot be the totals of anything.
+    """
+    state = members("state", entry.content["state"], ("ledger", "run"))
+    part = members("state.ledger", state["ledger"], _LEDGER)
+    adjacency = words("state.ledger.adjacency", part["adjacency"])
+    if adjacency not in ("", *Adjacency):
+        refuse("state.ledger.adjacency", adjacency, "an adjacency")
+    rounds = whole("state.ledger.rounds", part["rounds"])
+    ledger = LedgerState(
+        spent=_totals("state.ledger.spent", part["spent"], orders),
+        held=_totals("state.ledger.held", part["held"], orders),
+        runs=whole("state.ledger.runs", part["runs"]),
+        rounds=rounds,
+        exposed=whole("state.ledger.exposed", part["exposed"], 0, rounds),
+        started=flag("state.ledger.started", part["started"]),
+        loose=flag("state.ledger.loose", part["loose"]),
+        delta=real("state.ledger.delta", part["delta"], 0.0, 1.0),
+        plan_delta=real("state.ledger.plan_delta", part["plan_delta"], 0.0, 1.0),
+        adjacency=adjacency,
+    )
+    if entry.kind in ("ledger", "relabel"):
+        if state["run"] is not None:
+            refuse("state.run", state["run"], "null")
+        return ledger, None
+    part = members("state.run", state["run"], _RUN)
+    rounds = whole("state.run.rounds", part["rounds"])
+    run = RunState(
+        spent=_totals("state.run.spent", part["spent"], orders),
+        held=_totals("state.run.held", part["held"], orders),
+        rounds=rounds,
+        committed=whole("state.run.committed", part["committed"], 0, rounds),
+        cursor=whole("state.run.cursor", part["cursor"], 0, MAX_ROUNDS),
+        **{name: flag(f"state.run.{name}", part[name]) for name in _RUN[5:]},
+    )
+    if not run.within(ledger):
+        raise LedgerError("its run has more than all runs together")
+    return ledger, run
+
+
+def _totals(name: str, value: Any, orders: int) -> Totals:
+    found = items(name, value)
+    if len(found) != orders:
+        raise LedgerError(f"{name} has {len(found)} numbers, and there are {orders} orders")
+    return tuple(whole(name, number, 0, _MAX_TOTAL) for number in found)

@@ -1,11 +1,12 @@
 """What is charged: one round with all that it releases, and its form as JSON.
 
-Rule 1: an event is charged as one Gaussian release, the joint one of all its releases. They are
-all named, the main sum among them: what is not named would not be charged.
-Rule 2: what is charged never has more noise than the round or the joint release says, and the
-round never more than its main sum.
-Rule 3: a round is covered by a planned one if it has the same scheme and adjacency, at least its
-noise and at most its rate; then it costs at most as much, whatever else happens.
+Rule 1: an event is charged as one Gaussian release, the joint one of all its releases. All of them
+are named, the main sum included: what is not named would not be charged.
+Rule 2: the charge never has more noise than the round or the joint release, and the round never
+more than its main sum.
+Rule 3: a planned round covers one of the same scheme and adjacency with at least its noise and at
+most its rate, which costs at most as much whatever else happens.
+Rule 4: a ledger has one adjacency, and a round is charged under it or refused.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.record.fields import items, members, refuse, whole, words
 from dpacct.numerics.rounding import UNIT
-from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Sampling, Schedule, Uniform
+from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
 
 MAX_DETAILS = 100_000
 MAX_DEPTH = 50
-# What the engine calls the sum that a round is about.
+# The engine's name for the sum that a round is about.
 MAIN = "update"
 
 
@@ -41,7 +42,7 @@ class Release:
             the record only. Under replace-one the factor 2 is accounted for, not typed in.
 
     Raises:
-        InvalidParameter: a name that is none, or a number out of range.
+        InvalidParameter: the name is not one printable line, or a number is out of range.
     """
 
     name: str
@@ -58,10 +59,10 @@ class Release:
 
 
 def joint_noise_multiplier(noise_multipliers: Iterable[float]) -> float:
-    """The noise multiplier of one Gaussian release that costs as much as several on one cohort.
+    """Return the noise multiplier of one Gaussian release that costs as much as several together.
 
     Args:
-        noise_multipliers: z_i, at least one.
+        noise_multipliers: z_i of releases on one cohort, at least one.
     Returns:
         (sum of z_i^-2)^(-1/2), at most the exact value and at most 2^-47 relative below it; a
         single z_i as it is.
@@ -73,11 +74,12 @@ def joint_noise_multiplier(noise_multipliers: Iterable[float]) -> float:
 
 
 def joint_noise_of(counts: Mapping[float, int]) -> float:
-    """`joint_noise_multiplier` of noise multipliers each of which occurs so many times."""
+    """Return `joint_noise_multiplier` of noise multipliers with the number of times each occurs."""
     if not counts:
         raise InvalidParameter("releases", None, "a joint noise multiplier needs a release")
     if sum(counts.values()) == 1:
         return next(iter(counts))
+    # z^-2 = sum z_i^-2, exactly; the float is moved down until it is on the safe side.
     exact = sum(count / Fraction(z) ** 2 for z, count in counts.items())
     value = 1 / math.sqrt(float(exact)) * (1 - 8 * UNIT)
     while 1 / Fraction(value) ** 2 < exact:
@@ -90,16 +92,16 @@ class Event:
     """A round as it runs.
 
     Args:
-        round: sampling, adjacency and noise; with several releases its noise may be that of the
+        round: sampling, adjacency and noise. With several releases its noise may be that of the
             main one or the joint one.
         releases: everything that the round releases, the main sum included; empty if that is the
-            round's only one.
-        details: anything worth keeping, as JSON: clip norm, learning rate, model version.
+            only one.
+        details: public facts worth keeping, as JSON: clip norm, learning rate, model version.
         main: the name of the main sum among the releases.
 
     Raises:
-        InvalidParameter: details that are no JSON, two releases of one name, none of them the main
-            sum, or less noise on it than the round claims.
+        InvalidParameter: the details are no JSON, two releases have one name, none is the main sum,
+            or the main sum has less noise than the round claims.
     """
 
     round: Round
@@ -116,24 +118,20 @@ class Event:
             raise InvalidParameter("releases", self.releases, "releases are of type Release")
         object.__setattr__(self, "releases", releases)
         object.__setattr__(self, "details", checked_details(self.details))
-        if releases:
-            self._check_main({release.name: release for release in releases})
-
-    def _check_main(self, named: dict[str, Release]) -> None:
-        if len(named) < len(self.releases):
-            raise InvalidParameter("releases", self.releases, "each release has its own name")
-        names = ", ".join(named)
-        if self.main not in named:
+        named = {release.name: release for release in releases}
+        if len(named) < len(releases):
+            raise InvalidParameter("releases", releases, "each release has its own name")
+        if named and self.main not in named:
             rule = f"releases name all that a round releases, its main sum ({self.main!r}) too"
-            raise InvalidParameter("releases", names, rule, "Say main=NAME if it has another name.")
-        least = named[self.main].noise_multiplier
-        if self.round.noise_multiplier > least:
+            hint = "Say main=NAME if it has another name."
+            raise InvalidParameter("releases", ", ".join(named), rule, hint)
+        if named and self.round.noise_multiplier > (least := named[self.main].noise_multiplier):
             rule = f"a round has at most the noise of its main sum ({self.main!r}), {least!r}"
             raise InvalidParameter("noise_multiplier", self.round.noise_multiplier, rule)
 
     @property
     def charged(self) -> Round:
-        """The round that is charged; what a plan for this event consists of."""
+        """The round that is charged; a plan for this event consists of these."""
         if not self.releases:
             return self.round
         joint = joint_noise_multiplier(release.noise_multiplier for release in self.releases)
@@ -142,7 +140,7 @@ class Event:
 
 
 def checked_details(details: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of what goes into the ledger as it is.
+    """Return a copy of what the ledger keeps as it is.
 
     Raises:
         InvalidParameter: it is not JSON, holds NaN, infinity or half a surrogate pair, is nested
@@ -160,34 +158,23 @@ def checked_details(details: Mapping[str, Any]) -> dict[str, Any]:
         json.dumps(copy, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError):
         raise InvalidParameter("details", type(details).__name__, rule) from None
-    if len(text) > MAX_DETAILS:
-        raise InvalidParameter("details", f"{text[:60]}...", rule)
-    if _depth(copy) > MAX_DEPTH:
+    if len(text) > MAX_DETAILS or _depth(copy) > MAX_DEPTH:
         raise InvalidParameter("details", f"{text[:60]}...", rule)
     return copy
 
 
 def _depth(value: object) -> int:
-    """How deep objects and lists are nested in each other; 0 for a plain value."""
-    depth, level = 0, _parts([value])
-    while level:
+    """Return how deep objects and lists are nested; level by level, since recursion has a limit."""
+    depth, level = 0, [value]
+    while level := [part for part in level if type(part) in (dict, list)]:
         depth += 1
-        level = [part for held in level for part in _parts(held)]
+        held = [part.values() if isinstance(part, dict) else part for part in level]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        level = [part for parts in cast("list[list[object]]", held) for part in parts]
     return depth
 
 
-def _parts(held: object) -> list[object]:
-    """The objects and lists right inside one."""
-    found: Iterable[object] = ()
-    if isinstance(held, dict):
-        found = cast("dict[str, object]", held).values()
-    elif isinstance(held, list):
-        found = cast("list[object]", held)
-    return [part for part in found if isinstance(part, dict | list)]
-
-
 def covers(planned: Round, actual: Round) -> bool:
-    """Whether the actual round is dominated by the planned one (Rule 3)."""
+    """Return whether the planned round covers the actual one (Rule 3)."""
     same = planned.adjacency is actual.adjacency
     if not same or actual.noise_multiplier < planned.noise_multiplier:
         return False
@@ -203,39 +190,31 @@ def covers(planned: Round, actual: Round) -> bool:
 
 
 def in_adjacency(round_: Round, adjacency: str) -> Round:
-    """A round as a ledger of this adjacency charges it.
+    """Return a round as a ledger of this adjacency charges it (Rule 4); empty takes any.
 
-    Where the number of clients is public, a client that is removed from a Poisson sample, or from a
-    round in which everybody takes part, moves the sum as one whose contribution becomes zero: the
-    same mechanism at the same cost. So an add-remove round may be charged as zero-out, and never
-    the other way round: zero-out does not hide how many clients there are. With cohorts of fixed
-    size a client that is removed makes way for another one, which zero-out does not cover.
+    If the number of clients is public, removing a client from a Poisson sample, or from a round in
+    which everyone takes part, moves the sum exactly as zeroing its contribution does: one mechanism
+    at one cost. So an add-remove round may be charged as zero-out, and never the other way round,
+    since zero-out does not hide how many clients there are. With cohorts of fixed size a removed
+    client makes way for another one, which zero-out does not cover.
 
     Raises:
-        InvalidParameter: the round has another adjacency, and not in that sense.
+        InvalidParameter: the round has another adjacency.
     """
     if adjacency in ("", str(round_.adjacency)):
         return round_
-    same = adjacency == Adjacency.ZERO_OUT and round_.adjacency is Adjacency.ADD_REMOVE
-    if same and not isinstance(round_.sampling, Uniform):
+    weaker = adjacency == Adjacency.ZERO_OUT and round_.adjacency is Adjacency.ADD_REMOVE
+    if weaker and not isinstance(round_.sampling, Uniform):
         return Round(round_.noise_multiplier, round_.sampling, adjacency)
     rule = f"all rounds of a ledger share one adjacency, and this one has {adjacency}"
     raise InvalidParameter("adjacency", str(round_.adjacency), rule)
 
 
 def schedule_in_adjacency(schedule: Schedule, adjacency: str) -> Schedule:
-    """`in_adjacency` of all rounds of a schedule."""
+    """Return `in_adjacency` of all rounds of a schedule."""
+    if adjacency in ("", str(schedule.adjacency)):
+        return schedule
     return Schedule(Phase(in_adjacency(round_, adjacency), count) for round_, count in schedule)
-
-
-def round_to_json(round_: Round) -> dict[str, Any]:
-    """The round in the words of a schedule file, with its adjacency."""
-    return {
-        "noise_multiplier": round_.noise_multiplier,
-        "sampling": round_.sampling.name,
-        "adjacency": str(round_.adjacency),
-        **{name: getattr(round_.sampling, name) for name in _SAMPLING[round_.sampling.name]},
-    }
 
 
 _ROUND = ("noise_multiplier", "sampling", "adjacency")
@@ -244,14 +223,22 @@ _SAMPLING = {
     "uniform": ("cohort_size", "num_clients"),
     "full": (),
 }
+_ANY_SAMPLING = tuple(key for keys in _SAMPLING.values() for key in keys)
+
+
+def round_to_json(round_: Round) -> dict[str, Any]:
+    """Return the round in the words of a schedule file, with its adjacency."""
+    return {
+        "noise_multiplier": round_.noise_multiplier,
+        "sampling": round_.sampling.name,
+        "adjacency": str(round_.adjacency),
+        **{name: getattr(round_.sampling, name) for name in _SAMPLING[round_.sampling.name]},
+    }
 
 
 def round_from_json(value: Any, also: tuple[str, ...] = ()) -> Round:
-    """What `round_to_json` wrote.
+    """Return what `round_to_json` wrote; the keys ``also`` may stand beside it.
 
-    Args:
-        value: the JSON value.
-        also: keys that may stand beside it.
     Raises:
         LedgerError: it holds no round.
     """
@@ -260,35 +247,25 @@ def round_from_json(value: Any, also: tuple[str, ...] = ()) -> Round:
     if name not in _SAMPLING:
         refuse("sampling", name, "a scheme that is known")
     entry = members("a round", value, (*_ROUND, *_SAMPLING[name]), also)
-    # Their ranges are for the constructors to check; whole numbers may be larger than elsewhere.
+    # Constructors check the ranges; whole numbers may be larger here than elsewhere.
     for key in _SAMPLING["uniform"]:
         if type(entry.get(key, 0)) is not int:
             refuse(key, entry[key], "a whole number")
+    scheme = {"poisson": Poisson, "uniform": Uniform, "full": Full}[name]
     try:
-        sampling: Sampling
-        match name:
-            case "poisson":
-                sampling = Poisson(entry["sampling_rate"])
-            case "uniform":
-                sampling = Uniform(entry["cohort_size"], entry["num_clients"])
-            case _:
-                sampling = Full()
-        adjacency = words("adjacency", entry["adjacency"])
-        return Round(entry["noise_multiplier"], sampling, adjacency)
+        sampling = scheme(*(entry[key] for key in _SAMPLING[name]))
+        return Round(entry["noise_multiplier"], sampling, words("adjacency", entry["adjacency"]))
     except InvalidParameter as error:
         raise LedgerError(f"a round cannot be read: {error}") from None
 
 
-_ANY_SAMPLING = tuple(key for keys in _SAMPLING.values() for key in keys)
-
-
 def schedule_to_json(schedule: Schedule) -> list[dict[str, Any]]:
-    """One object per phase."""
+    """Return one object per phase."""
     return [{"rounds": count} | round_to_json(round_) for round_, count in schedule]
 
 
 def schedule_from_json(value: Any) -> Schedule:
-    """What `schedule_to_json` wrote.
+    """Return what `schedule_to_json` wrote.
 
     Raises:
         LedgerError: it holds no schedule.
@@ -303,7 +280,7 @@ def schedule_from_json(value: Any) -> Schedule:
 
 
 def event_to_json(event: Event, charged: Round) -> dict[str, Any]:
-    """The event with the round that is charged: the event's own, in the ledger's adjacency."""
+    """Return the event with the round that is charged: its own, in the ledger's adjacency."""
     entry: dict[str, Any] = {"charged": round_to_json(charged)}
     if event.releases:
         entry["noise_multiplier"] = event.round.noise_multiplier

@@ -1,8 +1,8 @@
-"""Reading JSON that anybody may have written: a value has its type and its range, or is refused.
+"""Reading JSON that anyone may have written: a value has its type and its range, or is refused.
 
 Rule 1: an object has the keys that it should have, each once, and no others.
-Rule 2: true and false are no numbers; NaN and infinity are none either.
-Rule 3: a refusal names the key, and is one line, whatever stands there.
+Rule 2: true and false are no numbers, and neither are NaN and infinity.
+Rule 3: a refusal names the key in one line, whatever the value is.
 """
 
 from __future__ import annotations
@@ -20,11 +20,7 @@ _SHOWN = 40
 
 
 def parse(text: str) -> Any:
-    """The JSON value that a text is.
-
-    Raises:
-        LedgerError: it is none, an object has a key twice, or a number is none.
-    """
+    """Return the JSON value of a text, in which no object has a key twice."""
     try:
         return _DECODER.decode(text)
     except (ValueError, RecursionError):
@@ -34,11 +30,7 @@ def parse(text: str) -> Any:
 def members(
     name: str, value: Any, required: tuple[str, ...], optional: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """An object with these keys.
-
-    Raises:
-        LedgerError: it is none, a key is missing, or one is there that should not be.
-    """
+    """Return an object that has these keys and no others."""
     if type(value) is not dict:
         refuse(name, value, "an object")
     found = cast("dict[str, Any]", value)
@@ -53,64 +45,61 @@ def members(
 
 
 def whole(name: str, value: Any, low: int = 0, high: int = MAX_WHOLE) -> int:
-    """A whole number in a range."""
+    """Return a whole number in a range."""
     if type(value) is not int or not low <= value <= high:
         refuse(name, value, f"a whole number from {low} to {_short(high)}")
     return value
 
 
 def real(name: str, value: Any, low: float, high: float) -> float:
-    """A finite number in a range, its ends included."""
+    """Return a finite number in a range, its ends included."""
     if type(value) not in (int, float) or not low <= value <= high:
         refuse(name, value, f"a number from {low:g} to {high:g}")
     return float(value)
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or false."""
+    """Return true or false."""
     if type(value) is not bool:
         refuse(name, value, "true or false")
     return value
 
 
 def words(name: str, value: Any) -> str:
-    """Any text. What is shown of it goes through `dpacct.display`."""
+    """Return any text. Whatever is shown of it goes through `dpacct.display`."""
     if type(value) is not str:
         refuse(name, value, "a text")
     return value
 
 
 def items(name: str, value: Any) -> list[Any]:
-    """A list."""
+    """Return a list."""
     if type(value) is not list:
         refuse(name, value, "a list")
     return cast("list[Any]", value)
 
 
 def numbers(name: str, value: Any, low: float, high: float) -> tuple[float, ...]:
-    """A list of finite numbers in a range."""
+    """Return a list of finite numbers in a range."""
     return tuple(real(name, part, low, high) for part in items(name, value))
 
 
 def refuse(name: str, value: Any, rule: str) -> NoReturn:
-    """The refusal of a value."""
-    raise LedgerError(f"{name} is {_shown(value)}, not {rule}")
-
-
-def _shown(value: Any) -> str:
+    """Refuse a value, shown in one short line."""
     match value:
         case None | bool():
-            return json.dumps(value)
+            shown = json.dumps(value)
         case int():
-            return _short(value)
+            shown = _short(value)
         case float():
-            return repr(value)
+            shown = repr(value)
         case str():
-            return repr(line(value, _SHOWN))
+            shown = repr(line(value, _SHOWN))
         case list():
-            return "a list"
+            shown = "a list"
         case _:
-            return "an object"
+            shown = "an object"
+    raise LedgerError(f"{name} is {shown}, not {rule}")
 
 
 def _short(value: int) -> str:
@@ -124,9 +113,7 @@ def _no_number(text: str) -> NoReturn:
 
 def _finite(text: str) -> float:
     value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(text)
-    return value
+    return value if math.isfinite(value) else _no_number(text)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,8 +1,16 @@
 """Plans: schedules registered before they run, what they cost, and how far a run has come.
 
-Plans that are registered before the ledger's first round compose tightly. They are admitted where
-the proven epsilon of all of them together meets the budget; `PlanRoom` says what remains for
-anything else. Why this is valid: docs/derivations/adaptive.md, "Plans and a budget".
+Rule 1: plans that are registered before the ledger's first round ("initial") compose tightly, since
+nothing that they could depend on has been released. They are admitted if the proven epsilon of all
+of them together meets the budget; `PlanRoom` is what remains of delta for anything else.
+Rule 2: a plan is charged by fixed pairs (`PAIRS`), unless its run promised that no client remembers
+whether it took part: then by `TIGHT`, which plays a game. The run's entry keeps which.
+Rule 3: the game is about rounds in the order of their plan. Whoever sees the release of a later
+round first may choose by it what is sent in an earlier one. So plans are charged together by the
+game only if all their rounds are equal, and a plan of different rounds releases them in its order.
+Rule 4: rounds outside plans are charged by the odometer alone.
+
+Proofs: docs/derivations/adaptive.md, "Plans and a budget"; federated.md, "Client memories".
 """
 
 from __future__ import annotations
@@ -10,23 +18,44 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
+from dpacct.accountant import ACCOUNTANTS
 from dpacct.budget import Budget
-from dpacct.errors import InvalidParameter
-from dpacct.ledger.record.charged import PAIRS, Charged, fits, proven_delta, together
+from dpacct.errors import InvalidParameter, NotConverged, Unsupported
+from dpacct.ledger.record.entries import PAIRS, TIGHT
 from dpacct.ledger.record.events import covers
 from dpacct.numerics.search import largest_count
+from dpacct.pairs import achieved
 from dpacct.renyi.curve import RenyiCurve
 from dpacct.renyi.odometer import Mixture, Totals, add, fixed_point, times
 from dpacct.rounds import Phase, Round, Schedule
+from dpacct.tight.accountant import TightAccountant
 from dpacct.validate import MAX_ROUNDS
 
-# So many phases of a plan are searched for one that covers a round.
+# Asked beside `PAIRS` and `TIGHT`, in this order; each upper bound is proven.
+_OTHERS = ("rdp", "closed-form", "gdp")
+# A report asks for the same schedule several times.
+_KEPT = 256
+_GAME = TightAccountant()
+# Phases of a plan that are searched for one that covers a round.
 _LOOK_AHEAD = 1000
-# Up to so many different rounds are summed one by one.
+# Different rounds that are summed one by one.
 _FEW = 64
+
+
+class Charged(NamedTuple):
+    """A schedule, and the accountant that it may be charged by: `PAIRS` or `TIGHT`."""
+
+    schedule: Schedule
+    accountant: str = PAIRS
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether its charge depends on the order of its rounds (Rule 3)."""
+        return self.accountant == TIGHT and len(self.schedule.phases) > 1
 
 
 class Plan:
@@ -35,20 +64,16 @@ class Plan:
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         self._ends = list(accumulate(count for _, count in schedule))
-
-    @property
-    def rounds(self) -> int:
-        """How many there are."""
-        return self._ends[-1] if self._ends else 0
+        self.rounds = self._ends[-1] if self._ends else 0
 
     def round_at(self, number: int) -> Round | None:
-        """The round with a number from 0; None past the end."""
+        """Return the round with a number from 0; None past the end."""
         if number >= self.rounds:
             return None
         return self.schedule.phases[bisect_right(self._ends, number)].round
 
     def covering(self, round_: Round, start: int) -> int | None:
-        """The number of the first round, from ``start`` on, that covers the given one."""
+        """Return the number of the first round, from ``start`` on, that covers the given one."""
         phase = bisect_right(self._ends, start)
         for index in range(phase, min(len(self._ends), phase + _LOOK_AHEAD)):
             if covers(self.schedule.phases[index].round, round_):
@@ -56,7 +81,7 @@ class Plan:
         return None
 
     def cost(self, mixture: Mixture, start: int, end: int) -> Totals:
-        """The Renyi total of the rounds with numbers from ``start`` to ``end - 1``."""
+        """Return the Renyi total of the rounds with numbers from ``start`` to ``end - 1``."""
         total, position = mixture.zero(), start
         while position < end:
             index = bisect_right(self._ends, position)
@@ -66,7 +91,7 @@ class Plan:
         return total
 
     def first(self, rounds: int) -> Schedule:
-        """The first so many rounds."""
+        """Return the first so many rounds."""
         phases: list[Phase] = []
         for round_, count in self.schedule:
             if rounds <= 0:
@@ -76,22 +101,8 @@ class Plan:
         return Schedule(phases)
 
 
-class PlanRoom(NamedTuple):
-    """How the budget's delta is divided before the first round.
-
-    Attributes:
-        fits: the plans meet the budget.
-        delta: what the adaptive bound may use.
-        plan_delta: what is set aside for the plans; 0 where the adaptive bound covers them too.
-    """
-
-    fits: bool
-    delta: float
-    plan_delta: float
-
-
 def schedule_of(name: str, plan: object) -> Schedule:
-    """A plan as it is given: a schedule, or a single round.
+    """Return a plan that is given as a schedule or as a single round.
 
     Raises:
         InvalidParameter: it is neither, or has no rounds.
@@ -102,43 +113,124 @@ def schedule_of(name: str, plan: object) -> Schedule:
     return schedule
 
 
+def accountant_of(plan: Schedule | None, name: object) -> str:
+    """Return the accountant that makes a difference for a plan: `PAIRS` if no game is played.
+
+    Raises:
+        InvalidParameter: there is no such accountant of plans.
+    """
+    if name not in (PAIRS, TIGHT):
+        rule = (
+            f"a plan is charged by {PAIRS}, or by {TIGHT} where no client remembers whether it "
+            "took part"
+        )
+        raise InvalidParameter("accountant", name, rule)
+    return TIGHT if name == TIGHT and plan is not None and _GAME.plays(plan) else PAIRS
+
+
+def join(schedules: Iterable[Schedule]) -> Schedule:
+    """Return all rounds of several schedules."""
+    return Schedule(phase for schedule in schedules for phase in schedule)
+
+
+def together(parts: Iterable[Charged]) -> Charged:
+    """Return all rounds of several plans, with the accountant that they share (Rule 3)."""
+    plans = [part for part in parts if part.schedule.rounds]
+    whole = join(part.schedule for part in plans)
+    promised = all(part.accountant == TIGHT for part in plans)
+    ordered = len(plans) == 1 or len(whole.distinct()) == 1
+    return Charged(whole, TIGHT if plans and promised and ordered else PAIRS)
+
+
+@lru_cache(maxsize=_KEPT)
+def proven_epsilon(plan: Charged, delta: float, target: float = 0.0) -> float:
+    """Return the smallest proven epsilon of all accountants; one that meets the target will do."""
+    best = math.inf
+    # What fits by fixed pairs need not be played.
+    names = (TIGHT,) if math.isinf(target) else (PAIRS, TIGHT)
+    for name in (*(names if plan.accountant == TIGHT else (PAIRS,)), *_OTHERS):
+        try:
+            best = min(best, ACCOUNTANTS[name].upper_epsilon(plan.schedule, delta))
+        except (Unsupported, NotConverged):
+            continue
+        if best <= target:
+            break
+    return best
+
+
+def epsilon_so_far(whole: Charged, used: Schedule, delta: float) -> float:
+    """Return the proven epsilon of the rounds of plans that were used: the first ones of each.
+
+    Args:
+        whole: all plans together.
+        used: what was used of them.
+    """
+    if used == whole.schedule:
+        return proven_epsilon(whole, delta, math.inf)
+    best = proven_epsilon(Charged(used), delta, math.inf)
+    if whole.accountant == TIGHT and used.rounds:
+        best = min(best, _GAME.upper_epsilon_of_first(whole.schedule, used.rounds, delta))
+    return best
+
+
+@lru_cache(maxsize=_KEPT)
+def achieved_epsilon(schedule: Schedule, delta: float) -> float:
+    """Return the achieved epsilon of a schedule that was fixed in advance."""
+    try:
+        return ACCOUNTANTS[PAIRS].epsilon(schedule, delta).lower
+    except (Unsupported, NotConverged):
+        return achieved.achieved_epsilon(schedule, delta)
+
+
+def fits(plan: Charged, delta: float, epsilon: float) -> bool:
+    """Return whether the proven epsilon is at most this one."""
+    if proven_epsilon(Charged(plan.schedule), delta, epsilon) <= epsilon:
+        return True
+    if plan.accountant != TIGHT or achieved_epsilon(plan.schedule, delta) > epsilon:
+        return False
+    return proven_epsilon(plan, delta, epsilon) <= epsilon
+
+
 def schedule_cost(mixture: Mixture, schedule: Schedule) -> Totals:
-    """The Renyi total of a schedule; of one with many different rounds a little above their sum."""
+    """Return the Renyi total of a schedule; with many different rounds a little above their sum."""
     distinct = schedule.distinct()
     if len(distinct) <= _FEW:
         parts = [times(count, mixture.cost(r)) for r, count in distinct.items()]
         return add(mixture.zero(), *parts)
-    # All at once is much faster; what is held has to be enough for the rounds one by one.
+    # All at once is much faster. What is held has to be enough for the rounds one by one.
     curve = RenyiCurve(schedule)
     return tuple(fixed_point(curve.upper(order) * (1 + 1e-9)) for order in mixture.orders)
 
 
-def plan_room(mixture: Mixture, budget: Budget, plans: Iterable[Charged]) -> PlanRoom:
-    """Whether the plans fit into the budget together, and what they leave.
+class PlanRoom(NamedTuple):
+    """How the budget's delta is divided before the first round.
 
-    Args:
-        mixture: the orders of the adaptive bound.
-        budget: of the ledger.
-        plans: all that were registered before the first round and are not finished.
+    Attributes:
+        fits: the plans meet the budget.
+        delta: what the adaptive bound may use.
+        plan_delta: what is set aside for the plans; 0 if the adaptive bound covers them too.
     """
+
+    fits: bool
+    delta: float
+    plan_delta: float
+
+
+def plan_room(mixture: Mixture, budget: Budget, plans: Iterable[Charged]) -> PlanRoom:
+    """Return whether initial plans of unfinished runs fit together, and what they leave."""
     whole = together(plans)
-    if _needs_nothing(mixture, budget, whole):
+    if _covered(mixture, budget, whole):
         return PlanRoom(fits=True, delta=budget.delta, plan_delta=0.0)
     admitted = fits(whole, budget.delta, budget.epsilon)
-    bound = proven_delta(whole, budget.epsilon)
+    bound = _proven_delta(whole, budget.epsilon)
     if not admitted and bound > budget.delta:
         return PlanRoom(fits=False, delta=budget.delta, plan_delta=0.0)
     plan_delta = min(bound, budget.delta)
     return PlanRoom(fits=True, delta=left_of(budget.delta, plan_delta), plan_delta=plan_delta)
 
 
-def _needs_nothing(mixture: Mixture, budget: Budget, whole: Charged) -> bool:
-    """Whether the adaptive bound covers the plans too."""
-    return mixture.epsilon(schedule_cost(mixture, whole.schedule), budget.delta) <= budget.epsilon
-
-
 def left_of(delta: float, plan_delta: float) -> float:
-    """What is left of a budget's delta if so much is set aside; rounded down."""
+    """Return what is left of a budget's delta if so much is set aside, rounded down."""
     if plan_delta == 0.0:
         return delta
     return max(0.0, math.nextafter(delta - plan_delta, 0.0))
@@ -153,20 +245,32 @@ def most_planned_rounds(
     accountant: str,
     most: int = MAX_ROUNDS,
 ) -> int:
-    """How many equal rounds a further initial plan may have, up to ``most``.
+    """Return how many equal rounds a further initial plan may have: ``fewest`` fit, up to ``most``.
 
-    At least ``fewest``, which fit.
+    Args:
+        mixture, budget: of the ledger.
+        plans: the initial plans of its unfinished runs.
+        round_, accountant: of the further plan.
+        fewest, most: a number that fits, and one beyond which none is asked for.
     """
 
     def fit(count: int) -> bool:
         whole = together([*plans, Charged(count * round_, accountant)])
         return (
-            _needs_nothing(mixture, budget, whole)
+            _covered(mixture, budget, whole)
             or fits(whole, budget.delta, budget.epsilon)
-            or (whole.accountant == PAIRS and proven_delta(whole, budget.epsilon) <= budget.delta)
+            or (whole.accountant == PAIRS and _proven_delta(whole, budget.epsilon) <= budget.delta)
         )
 
-    # Who wants so many is seldom refused.
     if fewest >= most or (most < MAX_ROUNDS and fit(most)):
         return most
     return largest_count(fit, fewest, most if most == MAX_ROUNDS else most - 1)
+
+
+def _covered(mixture: Mixture, budget: Budget, whole: Charged) -> bool:
+    """Return whether the adaptive bound covers the plans too."""
+    return mixture.epsilon(schedule_cost(mixture, whole.schedule), budget.delta) <= budget.epsilon
+
+
+def _proven_delta(plan: Charged, epsilon: float) -> float:
+    return ACCOUNTANTS[plan.accountant].delta(plan.schedule, epsilon).upper

@@ -1,6 +1,6 @@
 """The report for a reviewer: what is claimed, for what, on which assumptions, as blocks of text.
 
-Its sentences stand here, in `runs` and in `claims`, and for the first page in `dpacct.report`.
+Its sentences stand here and in `facts`, and for the first page in `dpacct.report`.
 
 What it lists follows what Ponomareva et al. 2023 ("How to DP-fy ML", arXiv:2303.00654) ask of
 every report of a private model: setting, unit, adjacency, what is covered, accounting with its
@@ -12,27 +12,36 @@ from __future__ import annotations
 from typing import Any
 
 from dpacct.display import chosen, down, line, up
-from dpacct.ledger.readings import Guarantee, Readings
-from dpacct.ledger.record.events import MAX_DETAILS
-from dpacct.ledger.record.figures import above
-from dpacct.ledger.report.facts import report_of
-from dpacct.ledger.report.promise import promise_of
-from dpacct.ledger.report.runs import bracket_of, runs_section
+from dpacct.ledger.disk.store import Store
+from dpacct.ledger.readings import Guarantee, Snapshot
+from dpacct.ledger.record.admission import above
+from dpacct.ledger.record.events import MAX_DETAILS, round_from_json
+from dpacct.ledger.report.facts import promise_of, report_of
 from dpacct.ledger.verify import Verification, verify
 from dpacct.report.document import Block, Bullets, Chart, Heading, Paragraph, Report, Table
 from dpacct.report.front import Promise, front_page, nothing_promised
-from dpacct.report.words import LEDGER_ASSUMPTIONS, glossary, neighbors, to_sign
+from dpacct.report.words import (
+    LEDGER_ASSUMPTIONS,
+    bracket,
+    glossary,
+    neighbors,
+    sampling_words,
+    to_sign,
+)
+
+# Keys that stand beside a round where its phase is printed.
+_BESIDE = ("rounds", "planned", "releases")
 
 
-def verified_report(now: Readings) -> Report:
-    """The whole report, with a verification of the same entries."""
+def verified_report(now: Snapshot, store: Store) -> Report:
+    """Return the whole report, with a verification of the same entries."""
     facts = report_of(now)
-    found = verify(now.book)
+    found = verify(now, store)
     return Report(facts, tuple(compose(facts, found, promise_of(now, facts))))
 
 
 def compose(report: dict[str, Any], found: Verification, promise: Promise | None) -> list[Block]:
-    """The whole report.
+    """Return the whole report.
 
     Args:
         report: what `Ledger.report` returns.
@@ -47,7 +56,7 @@ def compose(report: dict[str, Any], found: Verification, promise: Promise | None
         *_claim(report, found),
         *_chart(report),
         *_definition(report),
-        *runs_section(report),
+        *_runs(report),
         *_events(report),
         *_accounting(report),
         *_checking(report, found),
@@ -105,13 +114,13 @@ def _claim(report: dict[str, Any], found: Verification) -> list[Block]:
 
 def _definition(report: dict[str, Any]) -> list[Block]:
     unit = line(report["unit"])
-    epsilon = [("epsilon [achieved, proven]", bracket_of(report["epsilon"]))]
+    epsilon = [("epsilon [achieved, proven]", _bracket(report["epsilon"]))]
     if report["part_of_plan"]:
         epsilon = [
             ("epsilon, whatever decided when to stop", above(report["epsilon_any_stop"])),
             (
                 "epsilon [achieved, proven] only if it was settled in advance to stop here",
-                bracket_of(report["epsilon"]),
+                _bracket(report["epsilon"]),
             ),
         ]
     rows = [
@@ -173,7 +182,7 @@ def _accounting(report: dict[str, Any]) -> list[Block]:
     if same is not None and report["guarantee"] == Guarantee.ADAPTIVE:
         items.append(
             f"For comparison only: had the released rounds been fixed in advance, they would cost "
-            f"epsilon {bracket_of(same)}. That is no guarantee for rounds chosen as results came "
+            f"epsilon {_bracket(same)}. That is no guarantee for rounds chosen as results came "
             f"in."
         )
     return [Heading(3, "Accounting"), Bullets(tuple(items))]
@@ -200,3 +209,102 @@ def _checking(report: dict[str, Any], found: Verification) -> list[Block]:
         )
     )
     return blocks
+
+
+def _bracket(epsilon: dict[str, float | None]) -> str:
+    return bracket(epsilon["lower"], epsilon["upper"])
+
+
+def _runs(report: dict[str, Any]) -> list[Block]:
+    """Return the section on runs: a table of all, and one of the rounds of each."""
+    header = ("run", "name", "rounds", "released", "lost", "abandoned", "epsilon", "claim")
+    rows: list[tuple[str, ...]] = []
+    for run in report["runs"]:
+        claim = "none: not private" if not run["private"] else run["guarantee"]
+        if run["left_plan"]:
+            claim = f"{claim}; left its plan at round {run['left_at']}"
+        planned = "" if run["planned_rounds"] is None else f" (plan: {run['planned_rounds']})"
+        rows.append(
+            (
+                str(run["run"]),
+                line(run["name"]),
+                f"{run['rounds']}{planned}",
+                str(run["committed"]),
+                str(run["uncommitted"]),
+                str(run["abandonments"]),
+                _run_epsilon(run),
+                claim,
+            )
+        )
+    blocks: list[Block] = [
+        Heading(3, "Runs"),
+        Table(header, tuple(rows), "Runs, each with its own epsilon"),
+        Paragraph(
+            "Epsilon of each run is its own, [achieved, proven], by itself; these numbers are not "
+            "added up, the total is above. Lost rounds were reserved and never committed (a crash, "
+            "or still under way) and count as spent."
+        ),
+    ]
+    for run in report["runs"]:
+        blocks += _one_run(run)
+    return blocks
+
+
+def _run_epsilon(run: dict[str, Any]) -> str:
+    if not run["part_of_plan"]:
+        return _bracket(run["epsilon"])
+    return (
+        f"{above(run['epsilon_any_stop'])} whatever decided when to stop; "
+        f"{_bracket(run['epsilon'])} if that was settled in advance"
+    )
+
+
+def _one_run(run: dict[str, Any]) -> list[Block]:
+    header = ("rounds", "noise multiplier", "sampling", "within the plan", "releases")
+    rows = tuple(
+        (
+            str(phase["rounds"]),
+            chosen(phase["noise_multiplier"], least=True),
+            sampling_words(round_from_json(phase, _BESIDE).sampling),
+            _planned_words(run, phase),
+            "; ".join(map(_release_words, phase["releases"])) or "the sum",
+        )
+        for phase in run["phases"]
+    )
+    blocks: list[Block] = [Heading(4, f"Run {run['run']}: {line(run['name'])}")]
+    if rows:
+        blocks.append(Table(header, rows, f"Rounds of run {run['run']}"))
+    if run["more_rounds"]:
+        blocks.append(Paragraph(f"And {run['more_rounds']} more rounds; `export` lists them all."))
+    if run["planned_epsilon"] is not None:
+        when = "before the first round" if run["planned_first"] else "after other rounds had run"
+        blocks.append(
+            Paragraph(
+                f"The whole plan ({run['planned_rounds']} rounds, registered {when}) costs epsilon "
+                f"{above(run['planned_epsilon'])}; that covers stopping early for any reason."
+            )
+        )
+    if run["details"]:
+        blocks.append(
+            Bullets(
+                tuple(
+                    line(f"{key}: {value}", MAX_DETAILS)
+                    for key, value in sorted(run["details"].items())
+                )
+            )
+        )
+    return blocks
+
+
+def _planned_words(run: dict[str, Any], phase: dict[str, Any]) -> str:
+    if run["planned_rounds"] is None:
+        return "no plan"
+    return "yes" if phase["planned"] else "no"
+
+
+def _release_words(release: dict[str, Any]) -> str:
+    noise = chosen(release["noise_multiplier"], least=True)
+    text = f"{line(release['name'])}: noise multiplier {noise}"
+    if release["sensitivity"] is not None:
+        text += f", sensitivity {chosen(release['sensitivity'])}"
+    return text

@@ -1,4 +1,4 @@
-"""What happened, read from all entries once: phases, releases, losses, epsilon over the rounds."""
+"""The history of a ledger, read from all entries once: phases, losses, epsilon over the rounds."""
 
 from __future__ import annotations
 
@@ -7,12 +7,25 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from dpacct.errors import LedgerError
-from dpacct.ledger.readings import Guarantee, Readings, adaptive_reading
-from dpacct.ledger.record.chain import Entry
-from dpacct.ledger.record.charged import Charged, achieved_epsilon, epsilon_so_far, join, together
-from dpacct.ledger.record.entries import Opening, Part, Reserve, Settle, Start, read_time
-from dpacct.ledger.record.plans import Plan
-from dpacct.ledger.record.state import LedgerState
+from dpacct.ledger.readings import Guarantee, Snapshot
+from dpacct.ledger.record.entries import (
+    Entry,
+    LedgerState,
+    Opening,
+    Part,
+    Reserve,
+    Settle,
+    Start,
+    read_time,
+)
+from dpacct.ledger.record.plans import (
+    Charged,
+    Plan,
+    achieved_epsilon,
+    epsilon_so_far,
+    join,
+    together,
+)
 from dpacct.rounds import Phase, Round, Schedule
 
 # The picture's points; with many different rounds each takes longer.
@@ -29,7 +42,7 @@ class Stretch:
     round: Round
     releases: tuple[Part, ...]
     planned: bool
-    rounds: int = 0
+    rounds: int = 1
 
 
 @dataclass(slots=True)
@@ -40,7 +53,6 @@ class RunHistory:
         started, ended: times of its first and last entry, as the clocks said.
         stretches: the charged rounds, run-length encoded; at most `MAX_EVENTS`, then the last ones
             are added up in ``more_rounds``.
-        open: rounds that were reserved and not settled.
         abandoned: (round of the ledger, reason), at most `MAX_EVENTS`.
         abandonments: how many.
         resumed: how often another process went on with it.
@@ -51,30 +63,24 @@ class RunHistory:
     ended: str = ""
     stretches: list[Stretch] = field(default_factory=list[Stretch])
     more_rounds: int = 0
-    open: int = 0
     abandoned: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     abandonments: int = 0
     resumed: int = 0
     left_at: int = 0
 
     def add(self, said: Reserve) -> None:
-        """A round is charged."""
-        planned = said.slot is not None
+        """Add a round that is charged."""
+        new = Stretch(said.charged, said.releases, said.slot is not None)
         last = self.stretches[-1] if self.stretches else None
-        same = last is not None and (last.round, last.releases, last.planned) == (
-            said.charged,
-            said.releases,
-            planned,
-        )
-        if last is None or (not same and len(self.stretches) < MAX_EVENTS):
-            self.stretches.append(Stretch(said.charged, said.releases, planned, 1))
-        elif same:
+        if last is not None and last == Stretch(new.round, new.releases, new.planned, last.rounds):
             last.rounds += 1
+        elif len(self.stretches) < MAX_EVENTS:
+            self.stretches.append(new)
         else:
             self.more_rounds += 1
 
     def take_back(self, round_: Round, said: Settle) -> None:
-        """A round that was charged is given back."""
+        """Give a charged round back."""
         self.abandonments += 1
         if len(self.abandoned) < MAX_EVENTS:
             self.abandoned.append((said.round, said.reason))
@@ -96,7 +102,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something worth a mark in the picture."""
+    """An event that is marked in the picture."""
 
     round: int
     words: str
@@ -116,40 +122,53 @@ class History:
     released: Counter[Round] = field(default_factory=Counter[Round])
 
 
+def read_history(now: Snapshot) -> History:
+    """Return the history of a ledger, in one pass over its entries.
+
+    Raises:
+        LedgerError: an entry is damaged.
+    """
+    reader = _Reader(now)
+    for entry, _ in now.source.entries():
+        reader.step(entry)
+    reader.finish()
+    return reader.history
+
+
 class _Reader:
     """Builds a history entry by entry."""
 
-    def __init__(self, readings: Readings) -> None:
-        self.book = readings.book
-        self.readings = readings
+    def __init__(self, now: Snapshot) -> None:
+        self.now = now
         self.history = History()
         self.open: dict[int, tuple[Round, int]] = {}
         self.plans: dict[int, Plan] = {}
         self.initial: dict[int, Charged] = {}
         self.cursors: dict[int, int] = {}
-        self.total = self.book.state().rounds
+        self.total = now.state.rounds
         self.due = _due(self.total, _POINTS)
         self.charged = 0
 
     def step(self, entry: Entry) -> None:
-        """One entry."""
-        said, time, number = self.book.said(entry), self.book.named(read_time, entry), entry.run
-        ledger, state = self.book.totals(entry)
+        """Add one entry."""
+        said, time, number = self.now.said(entry), self.now.named(read_time, entry), entry.run
+        ledger, state = self.now.totals(entry)
         self.charged = ledger.rounds
         history = self.history
         history.entries += 1
         history.latest = time
         if isinstance(said, Opening):
             history.created, history.software = time, said.software
+        if state is None:
             return
         run = history.runs.setdefault(number, RunHistory(started=time))
         run.ended = time
-        if state is not None and state.initial:
+        if state.initial:
             self.cursors[number] = state.cursor
         if isinstance(said, Start):
             if said.plan is not None:
                 self.plans[number] = Plan(said.plan)
-                if state is not None and state.initial:
+                if state.initial:
                     self.initial[number] = Charged(said.plan, said.accountant)
             self._mark(f"run {number} starts")
         elif isinstance(said, Reserve):
@@ -162,17 +181,14 @@ class _Reader:
             self._mark(f"run {number} resumes" + (f", {lost} lost" if lost else ""))
 
     def finish(self) -> None:
-        """The last point: what the ledger reads now."""
-        history = self.history
-        for _, number in self.open.values():
-            history.runs[number].open += 1
+        """Add the last point: what the ledger reads now."""
         if not self.charged:
             return
-        planned = self.readings.ledger_guarantee() is Guarantee.PLANNED
-        spent = self.readings.ledger_interval()
+        planned = self.now.guarantee() is Guarantee.PLANNED
+        spent = self.now.interval()
         self._forget(self.charged)
         lower = spent.lower if self._few() else None
-        history.points.append(Point(self.charged, spent.upper, lower, planned))
+        self.history.points.append(Point(self.charged, spent.upper, lower, planned))
 
     def _mark(self, words: str) -> None:
         self.history.marks.append(Mark(self.charged, words))
@@ -199,26 +215,26 @@ class _Reader:
         found = self.open.pop(said.round, None)
         if found is None or found[1] != entry.run:
             raise LedgerError(
-                f"{self.book.store.path}: entry {entry.number} settles a round that is not open."
+                f"{self.now.path}: entry {entry.number} settles a round that is not open."
             )
         if entry.kind == "commit":
             self.history.released[found[0]] += 1
-            return
-        self._forget(self.charged + 1)
-        run.take_back(found[0], said)
+        else:
+            self._forget(self.charged + 1)
+            run.take_back(found[0], said)
 
     def _point(self, ledger: LedgerState) -> Point:
         # The round of this entry is reserved, not released, so the counts differ by one.
         if ledger.loose or ledger.exposed:
-            upper = adaptive_reading(self.book, ledger.spent, ledger.delta)
-            upper = math.inf if ledger.exposed else upper
+            spent = self.now.adaptive(ledger.spent, ledger.delta)
+            upper = math.inf if ledger.exposed else spent
             return Point(self.charged, upper, self._lower(), planned=False)
         so_far = join(plan.first(self.cursors.get(n, 0)) for n, plan in self.plans.items())
-        upper = epsilon_so_far(together(self.initial.values()), so_far, self.book.budget.delta)
+        upper = epsilon_so_far(together(self.initial.values()), so_far, self.now.budget.delta)
         return Point(self.charged, upper, self._lower(), planned=True)
 
     def _few(self) -> bool:
-        """Whether there are few enough kinds of rounds for an achieved side here."""
+        """Return whether there are few enough kinds of rounds for an achieved side here."""
         few = len(self.history.released) <= _MANY_KINDS
         return few or self.charged in _due(self.total, _FEW_POINTS)
 
@@ -226,26 +242,11 @@ class _Reader:
         if not self._few() or not self.history.released:
             return None
         schedule = Schedule(Phase(r, n) for r, n in self.history.released.items())
-        return achieved_epsilon(schedule, self.book.budget.delta)
+        return achieved_epsilon(schedule, self.now.budget.delta)
 
 
 def _due(total: int, points: int) -> set[int]:
-    """The rounds at which a point is drawn; every reservation counts, abandoned ones too."""
+    """Return the rounds of the points; every reservation counts, abandoned ones too."""
     if total <= 0:
         return set()
     return {max(1, round(total * k / points)) for k in range(points + 1)}
-
-
-def read_history(readings: Readings) -> History:
-    """All of a ledger, in one pass over its entries.
-
-    Args:
-        readings: as of an entry.
-    Raises:
-        LedgerError: an entry is damaged.
-    """
-    reader = _Reader(readings)
-    for entry, _ in readings.book.store.entries():
-        reader.step(entry)
-    reader.finish()
-    return reader.history
