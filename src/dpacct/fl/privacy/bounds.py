@@ -1,8 +1,15 @@
-"""Bounds: what limits one client's contribution to the sum, and by how much.
+"""Bounds: a map of each client's update into a ball whose radius is public.
 
 Rule 1: the sensitivity is that of the whole update, all tensors together. Rule 2: a bound treats
-each client by itself; nothing it does may depend on another client of the cohort. Rule 3: what is
-bounded is float32 at least: rounding to half precision would lengthen it again.
+each client by itself and depends on no other client of the cohort. Rule 3: a bounded row is at
+least float32: rounding to half precision would lengthen it again.
+
+`AdaptiveClip` also learns its norm: each client sends whether its update was within the norm, as
++1/2 or -1/2, and the noisy sum of these moves the norm of the next round. Both sums are one
+release: with noise of standard deviation s on the indicators and the update's multiplier z_u, they
+cost as much as one Gaussian sum of multiplier z with 1/z^2 = 1/z_u^2 + 1/(2 s)^2.
+Source: Andrew, Thakkar, McMahan, Ramaswamy 2021, arXiv:1905.03871, theorem 1; all three
+adjacencies in docs/derivations/federated.md.
 """
 
 from __future__ import annotations
@@ -21,6 +28,9 @@ from dpacct.fl.layout import Layout, trainable
 from dpacct.fl.privacy.norms import ALPHA_RANGE, CLIP_NORM_RANGE, at_least_single, row_norms
 from dpacct.rounds import Adjacency
 
+# One client moves the sum of the centered indicators by at most this.
+INDICATOR_NORM = 0.5
+
 
 class Bound(Protocol):
     """A map of each update into a ball whose radius is public."""
@@ -31,15 +41,15 @@ class Bound(Protocol):
         ...
 
     def sensitivity(self, adjacency: Adjacency) -> float:
-        """How far the sum moves between neighbors, at most: C, or 2C under replace-one."""
+        """Return the most that the sum moves between neighbors: C, or 2C under replace-one."""
         ...
 
     def limits(self, layout: Layout) -> Sequence[tuple[int, int, float]]:
-        """Norm limits (start, stop, limit) on slices of the vector; together they imply C."""
+        """Return norm limits (start, stop, limit) on slices of the vector, which imply C."""
         ...
 
     def apply(self, rows: Tensor, norms: Tensor, layout: Layout, margin: float) -> Tensor:
-        """Bound each row of [c, k], in place where possible.
+        """Bound each row of [c, k], in place if possible.
 
         Args:
             rows: finite updates. norms: of the rows, float64 [c], by
@@ -47,13 +57,13 @@ class Bound(Protocol):
             layout: of the k coordinates.
             margin: share of each limit to stay below, see `dpacct.fl.privacy.norms`.
         Returns:
-            Float32 or float64 [c, k]. What is too long all the same is shortened behind it.
+            Float32 or float64 [c, k]. Rows that are too long are shortened afterward.
         """
         ...
 
 
 def ball_sensitivity(radius: float, adjacency: Adjacency) -> float:
-    """Sensitivity of a sum of contributions from a ball around zero.
+    """Return the sensitivity of a sum of contributions from a ball around zero.
 
     Adding, removing or zeroing a client moves the sum by at most the radius, replacing it by at
     most twice that.
@@ -62,7 +72,7 @@ def ball_sensitivity(radius: float, adjacency: Adjacency) -> float:
 
 
 def check_limits(bound: Bound, layout: Layout) -> None:
-    """The limits of a bound cover every coordinate once, and imply the sensitivity it claims.
+    """Check that limits cover every coordinate once and imply the sensitivity that is claimed.
 
     Raises:
         InvalidParameter: they do not, or one is so small or large that float32 has no grid for it.
@@ -87,7 +97,7 @@ def check_limits(bound: Bound, layout: Layout) -> None:
 
 
 def clip_norm(value: object, name: str = "clip_norm") -> float:
-    """A clip norm.
+    """Return a clip norm as a number.
 
     Raises:
         InvalidParameter: out of range.
@@ -101,18 +111,13 @@ def clip_norm(value: object, name: str = "clip_norm") -> float:
     return validate.within(name, value, "a clip norm", CLIP_NORM_RANGE)
 
 
-def clip_factors(norms: Tensor, limit: float) -> Tensor:
-    """min(1, limit / norm) for each row [c]: of a norm of zero, 1."""
-    return (limit / norms).clamp(max=1.0)
-
-
 def clip_rows(rows: Tensor, norms: Tensor, limit: float) -> Tensor:
-    """Rows scaled down in place to norms of at most ``limit``; shorter ones are untouched."""
-    return scale_rows(rows, clip_factors(norms, limit))
+    """Scale rows in place to norms of at most ``limit``; shorter rows stay as they are."""
+    return scale_rows(rows, (limit / norms).clamp(max=1.0))
 
 
 def scale_rows(rows: Tensor, scale: Tensor) -> Tensor:
-    """Each row of [c, k] times its factor, float64 [c], in place.
+    """Multiply each row of [c, k] by its factor, float64 [c], in place.
 
     Error: two roundings of the rows' type, whatever the factor.
     """
@@ -124,8 +129,32 @@ def scale_rows(rows: Tensor, scale: Tensor) -> Tensor:
     return rows.mul_(scale.to(rows.dtype).unsqueeze(1))
 
 
+class _ScaledRows:
+    """One factor for each row, and one limit on the whole row."""
+
+    __slots__ = ()
+    clip_norm: float
+
+    def factors(self, norms: Tensor, margin: float) -> Tensor:
+        """Return the factor of each row [c], from the norms: min(1, C / |v|)."""
+        return (self.clip_norm * (1 - margin) / norms).clamp(max=1.0)
+
+    def sensitivity(self, adjacency: Adjacency) -> float:
+        """Return C, or 2C."""
+        return ball_sensitivity(self.clip_norm, adjacency)
+
+    def limits(self, layout: Layout) -> Sequence[tuple[int, int, float]]:
+        """Return the one limit."""
+        return [(0, layout.size, self.clip_norm)]
+
+    def apply(self, rows: Tensor, norms: Tensor, layout: Layout, margin: float) -> Tensor:
+        """Scale whole rows."""
+        del layout
+        return scale_rows(at_least_single(rows), self.factors(norms, margin))
+
+
 @dataclass(frozen=True, slots=True)
-class Clip:
+class Clip(_ScaledRows):
     """v min(1, C / |v|) with |v| the Euclidean norm of the whole update.
 
     Raises:
@@ -137,95 +166,9 @@ class Clip:
     def __post_init__(self) -> None:
         object.__setattr__(self, "clip_norm", clip_norm(self.clip_norm))
 
-    def sensitivity(self, adjacency: Adjacency) -> float:
-        """C or 2C."""
-        return ball_sensitivity(self.clip_norm, adjacency)
-
-    def limits(self, layout: Layout) -> Sequence[tuple[int, int, float]]:
-        """One limit on everything."""
-        return [(0, layout.size, self.clip_norm)]
-
-    def factors(self, norms: Tensor, margin: float) -> Tensor:
-        """What each row is multiplied by [c], of its norm."""
-        return clip_factors(norms, self.clip_norm * (1 - margin))
-
-    def apply(self, rows: Tensor, norms: Tensor, layout: Layout, margin: float) -> Tensor:
-        """Clip whole rows."""
-        del layout
-        return scale_rows(at_least_single(rows), self.factors(norms, margin))
-
 
 @dataclass(frozen=True, slots=True)
-class PerLayerClip:
-    """Each tensor l clipped to its own C_l; the whole update then has norm sqrt(sum of C_l^2).
-
-    Args:
-        clip_norms: one per trained tensor, in the model's order.
-
-    Raises:
-        InvalidParameter: none given, or one out of range.
-    """
-
-    clip_norms: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        norms = tuple(clip_norm(value, "clip_norms") for value in self.clip_norms)
-        if not norms:
-            raise InvalidParameter("clip_norms", "empty", "each trained tensor has a clip norm")
-        object.__setattr__(self, "clip_norms", norms)
-
-    @classmethod
-    def named(cls, model: nn.Module, clip_norms: Mapping[str, float]) -> PerLayerClip:
-        """Norms by parameter name.
-
-        Raises:
-            InvalidParameter: the names are not those of the model's trained parameters.
-        """
-        names = list(trainable(model))
-        if set(names) != set(clip_norms):
-            rule = f"the trained tensors are {', '.join(names)}"
-            raise InvalidParameter("clip_norms", ", ".join(clip_norms), rule)
-        return cls(tuple(clip_norms[name] for name in names))
-
-    @classmethod
-    def evenly(cls, model: nn.Module, total: float) -> PerLayerClip:
-        """Equal norms whose whole is ``total``."""
-        count = len(trainable(model))
-        return cls((clip_norm(total) / math.sqrt(count),) * count)
-
-    @property
-    def clip_norm(self) -> float:
-        """sqrt(sum of C_l^2), rounded up."""
-        return math.hypot(*self.clip_norms) * (1 + 2.0**-50)
-
-    def sensitivity(self, adjacency: Adjacency) -> float:
-        """sqrt(sum of C_l^2), or twice that."""
-        return ball_sensitivity(self.clip_norm, adjacency)
-
-    def limits(self, layout: Layout) -> Sequence[tuple[int, int, float]]:
-        """One limit a tensor.
-
-        Raises:
-            InvalidParameter: the model has another number of tensors.
-        """
-        if len(layout.segments) != len(self.clip_norms):
-            rule = f"the model trains {len(layout.segments)} tensors, and each has a clip norm"
-            raise InvalidParameter("clip_norms", len(self.clip_norms), rule)
-        parts = zip(layout.segments, self.clip_norms, strict=True)
-        return [(start, stop, limit) for (start, stop), limit in parts]
-
-    def apply(self, rows: Tensor, norms: Tensor, layout: Layout, margin: float) -> Tensor:
-        """Clip each tensor of each row."""
-        del norms
-        rows = at_least_single(rows)
-        for start, stop, limit in self.limits(layout):
-            part = rows[:, start:stop]
-            clip_rows(part, row_norms(part), limit * (1 - margin))
-        return rows
-
-
-@dataclass(frozen=True, slots=True)
-class SmoothedNormalization:
+class SmoothedNormalization(_ScaledRows):
     """v / (alpha + |v|): every contribution is shorter than 1, and none is clipped.
 
     Args:
@@ -240,39 +183,21 @@ class SmoothedNormalization:
     alpha: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "alpha", validate.within("alpha", self.alpha, "alpha", ALPHA_RANGE)
-        )
+        alpha = validate.within("alpha", self.alpha, "alpha", ALPHA_RANGE)
+        object.__setattr__(self, "alpha", alpha)
 
     @property
-    def clip_norm(self) -> float:
+    def clip_norm(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride] - constant
         """1."""
         return 1.0
 
-    def sensitivity(self, adjacency: Adjacency) -> float:
-        """1 or 2."""
-        return ball_sensitivity(1.0, adjacency)
-
-    def limits(self, layout: Layout) -> Sequence[tuple[int, int, float]]:
-        """One limit on everything."""
-        return [(0, layout.size, 1.0)]
-
     def factors(self, norms: Tensor, margin: float) -> Tensor:
-        """What each row is multiplied by [c], of its norm."""
+        """Return the factor of each row [c], from the norms."""
         return (1 - margin) / (self.alpha + norms)
-
-    def apply(self, rows: Tensor, norms: Tensor, layout: Layout, margin: float) -> Tensor:
-        """Normalize whole rows."""
-        del layout
-        return scale_rows(at_least_single(rows), self.factors(norms, margin))
-
-
-# One client moves the sum of the centered indicators by at most this.
-INDICATOR_NORM = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class AdaptiveClip:
+class AdaptiveClip(_ScaledRows):
     """`Clip` whose norm is moved after each round toward a quantile.
 
     Args:
@@ -301,29 +226,12 @@ class AdaptiveClip:
             noun = "the indicator's noise"
             validate.above_zero("indicator_noise", self.indicator_noise, noun)
 
-    def sensitivity(self, adjacency: Adjacency) -> float:
-        """C or 2C, of the updates' sum."""
-        return ball_sensitivity(self.clip_norm, adjacency)
-
-    def limits(self, layout: Layout) -> Sequence[tuple[int, int, float]]:
-        """One limit on everything."""
-        return [(0, layout.size, self.clip_norm)]
-
-    def factors(self, norms: Tensor, margin: float) -> Tensor:
-        """As `Clip.factors`."""
-        return clip_factors(norms, self.clip_norm * (1 - margin))
-
-    def apply(self, rows: Tensor, norms: Tensor, layout: Layout, margin: float) -> Tensor:
-        """Clip whole rows."""
-        del layout
-        return scale_rows(at_least_single(rows), self.factors(norms, margin))
-
     def indicator_std(self, cohort: float) -> float:
-        """Standard deviation of the noise on the sum of the indicators."""
+        """Return the standard deviation of the noise on the sum of the indicators."""
         return cohort / 20 if self.indicator_noise is None else self.indicator_noise
 
     def update_multiplier(self, noise_multiplier: float, cohort: float) -> float:
-        """z_u = (z^-2 - (2 s)^-2)^(-1/2), rounded up: the update's own multiplier.
+        """Return z_u = (z^-2 - (2 s)^-2)^(-1/2), the update's own multiplier, rounded up.
 
         Args:
             noise_multiplier: z, that of both releases together.
@@ -344,10 +252,10 @@ class AdaptiveClip:
         return noise_multiplier / math.sqrt(max(rest - 2.0**-50, 2.0**-60)) * (1 + 2.0**-40)
 
     def adapt(self, noisy_sum: float, cohort: float) -> AdaptiveClip:
-        """The bound of the next round.
+        """Return the bound of the next round.
 
-        C <- C exp(-rate (fraction - quantile)) with fraction = noisy_sum / cohort + 1/2: above the
-        quantile too many updates are within the norm, and it falls.
+        C <- C exp(-rate (fraction - quantile)) with fraction = noisy_sum / cohort + 1/2: if more
+        updates than the quantile are within the norm, it falls.
 
         Args:
             noisy_sum: released sum of the indicators. cohort: planned cohort size.
@@ -356,3 +264,72 @@ class AdaptiveClip:
         low, high = CLIP_NORM_RANGE
         step = math.exp(min(max(-self.rate * (fraction - self.quantile), -50.0), 50.0))
         return replace(self, clip_norm=min(max(self.clip_norm * step, low), high))
+
+
+@dataclass(frozen=True, slots=True)
+class PerLayerClip:
+    """Each tensor l clipped to its own C_l; the whole update then has norm sqrt(sum of C_l^2).
+
+    Args:
+        clip_norms: one per trained tensor, in the model's order.
+
+    Raises:
+        InvalidParameter: none given, or one out of range.
+    """
+
+    clip_norms: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        norms = tuple(clip_norm(value, "clip_norms") for value in self.clip_norms)
+        if not norms:
+            raise InvalidParameter("clip_norms", "empty", "each trained tensor has a clip norm")
+        object.__setattr__(self, "clip_norms", norms)
+
+    @classmethod
+    def named(cls, model: nn.Module, clip_norms: Mapping[str, float]) -> PerLayerClip:
+        """Take norms by parameter name.
+
+        Raises:
+            InvalidParameter: the names are not those of the model's trained parameters.
+        """
+        names = list(trainable(model))
+        if set(names) != set(clip_norms):
+            rule = f"the trained tensors are {', '.join(names)}"
+            raise InvalidParameter("clip_norms", ", ".join(clip_norms), rule)
+        return cls(tuple(clip_norms[name] for name in names))
+
+    @classmethod
+    def evenly(cls, model: nn.Module, total: float) -> PerLayerClip:
+        """Take equal norms whose whole is ``total``."""
+        count = len(trainable(model))
+        return cls((clip_norm(total) / math.sqrt(count),) * count)
+
+    @property
+    def clip_norm(self) -> float:
+        """sqrt(sum of C_l^2), rounded up."""
+        return math.hypot(*self.clip_norms) * (1 + 2.0**-50)
+
+    def sensitivity(self, adjacency: Adjacency) -> float:
+        """Return sqrt(sum of C_l^2), or twice that."""
+        return ball_sensitivity(self.clip_norm, adjacency)
+
+    def limits(self, layout: Layout) -> Sequence[tuple[int, int, float]]:
+        """Return one limit a tensor.
+
+        Raises:
+            InvalidParameter: the model has another number of tensors.
+        """
+        if len(layout.segments) != len(self.clip_norms):
+            rule = f"the model trains {len(layout.segments)} tensors, and each has a clip norm"
+            raise InvalidParameter("clip_norms", len(self.clip_norms), rule)
+        parts = zip(layout.segments, self.clip_norms, strict=True)
+        return [(start, stop, limit) for (start, stop), limit in parts]
+
+    def apply(self, rows: Tensor, norms: Tensor, layout: Layout, margin: float) -> Tensor:
+        """Clip each tensor of each row."""
+        del norms
+        rows = at_least_single(rows)
+        for start, stop, limit in self.limits(layout):
+            part = rows[:, start:stop]
+            clip_rows(part, row_norms(part), limit * (1 - margin))
+        return rows

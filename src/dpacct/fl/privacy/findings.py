@@ -1,4 +1,8 @@
-"""What checks of a run come to."""
+"""Checks of a run on synthetic updates: does the bound bound, the charge cover, the noise fit?
+
+`Audit` collects their findings. A statistical check raises a false alarm with a probability below
+1e-6.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ from dpacct.rounds import Adjacency
 
 
 class AuditFailed(DpacctError):
-    """`Audit.require` on an audit that found something."""
+    """An audit found a fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +49,14 @@ class Audit:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was found."""
+        """Return whether every check passed."""
         return all(finding.passed for finding in self.findings)
 
     def require(self) -> None:
-        """Raise if something was found.
+        """Raise if a check failed.
 
         Raises:
-            AuditFailed: with all that was found.
+            AuditFailed: names all that failed.
         """
         faults = [f"{f.check}: {f.detail}" for f in self.findings if not f.passed]
         if faults:
@@ -71,7 +75,7 @@ _SHARES = (0.9, 0.01, 5.0)
 
 
 def extreme_updates(layout: Layout, claimed: float, dtype: torch.dtype) -> Iterator[Tensor]:
-    """Updates [1, d] that a bound should not be surprised by; the telling ones come first."""
+    """Yield updates [1, d] that try a bound, those that find most faults first."""
     size, kind = layout.size, torch.finfo(dtype)
     generator = torch.Generator().manual_seed(0)
 
@@ -102,7 +106,7 @@ def extreme_updates(layout: Layout, claimed: float, dtype: torch.dtype) -> Itera
 def check_bound(
     bound: Bound, layout: Layout, contributions: int, like: Tensor, most: int = 99
 ) -> Finding:
-    """Bound so many extreme updates, as a round does.
+    """Check that a bound limits extreme updates, as a round sums them.
 
     Args:
         bound: of the round. layout: of an update. contributions: room of the sum.
@@ -138,7 +142,7 @@ def check_bound(
 
 
 def _minds_others(bound: Bound, layout: Layout, like: Tensor) -> bool:
-    """Whether an update is bounded otherwise because of another one, beside it or before it."""
+    """Return whether a bound treats an update differently beside or after another one."""
     level = torch.ones(layout.size, dtype=like.dtype, device=like.device)
     level *= bound.clip_norm / layout.size**0.5
     for one, other in itertools.permutations(_SHARES, 2):
@@ -156,7 +160,7 @@ def _applied(bound: Bound, rows: Tensor, layout: Layout) -> Tensor:
 
 
 def check_charge(plan: NoisePlan, bound: Bound, noise: Noise) -> Finding:
-    """The charge follows from the noise and the sensitivity."""
+    """Check that the charge follows from the noise and the sensitivity."""
     charged = plan.event(bound, noise, {}).charged.noise_multiplier
     doubled = 2 if plan.adjacency is Adjacency.REPLACE_ONE else 1
     real = plan.update_std(bound) * doubled / bound.sensitivity(plan.adjacency)
@@ -165,7 +169,7 @@ def check_charge(plan: NoisePlan, bound: Bound, noise: Noise) -> Finding:
 
 
 def check_joint_charge(plan: NoisePlan, bound: Bound, noise: Noise) -> tuple[Finding, ...]:
-    """The charge next to the multiplier of update and count together; nothing for other bounds."""
+    """Check the charge against the multiplier of update and count together, of an `AdaptiveClip`."""
     std = plan.indicator_std(bound)
     if std is None:
         return ()
@@ -185,7 +189,7 @@ Draws = NDArray[np.float64]
 
 
 def wrong_std(draws: Draws, std: float) -> str:
-    """What is wrong with the spread of noise, or nothing.
+    """Return what is wrong with the spread of noise, or nothing.
 
     Args:
         draws: residuals, float64 [rounds, k]. std: that was charged.
@@ -199,7 +203,7 @@ def wrong_std(draws: Draws, std: float) -> str:
 
 
 def wrong_mean(draws: Draws, std: float) -> str:
-    """What is wrong with the mean, or nothing."""
+    """Return what is wrong with the mean, or nothing."""
     mean = float(draws.mean())
     if abs(mean) <= _SIGMAS * std / math.sqrt(draws.size) * (1 + 1e-6) + 1e-9 * std:
         return ""
@@ -207,7 +211,7 @@ def wrong_mean(draws: Draws, std: float) -> str:
 
 
 def wrong_scale(draws: Draws, exact: NDArray[np.float64], std: float) -> str:
-    """Whether the noise holds a part of the sum itself, which then counts more or less than once.
+    """Return whether the noise holds a part of the sum, which then does not count once.
 
     Args:
         draws: release minus exact sum, float64 [rounds, k]. exact: the sum [k]. std: of the noise.
@@ -222,7 +226,7 @@ def wrong_scale(draws: Draws, exact: NDArray[np.float64], std: float) -> str:
 
 
 def wrong_shape(draws: Draws, std: float) -> str:
-    """What is wrong with the distribution, or nothing: a chi-square test on equal bins."""
+    """Return what is wrong with the distribution, or nothing: chi-square test on equal bins."""
     scaled = draws.ravel() / std
     counts = np.bincount(
         np.minimum((ndtr(scaled) * _BINS).astype(np.int64), _BINS - 1), minlength=_BINS
@@ -238,7 +242,7 @@ def wrong_shape(draws: Draws, std: float) -> str:
 
 
 def repeated(draws: Draws) -> str:
-    """Whether noise of one round shows up in another, or along a round, or nothing."""
+    """Return whether noise of one round shows up in another, or along a round, or nothing."""
     rounds, size = draws.shape
     centered = draws / np.maximum(np.sqrt(np.square(draws).mean(axis=1, keepdims=True)), 1e-300)
     limit = (_SIGMAS + 2) / math.sqrt(size)
