@@ -13,7 +13,7 @@ from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.methods.protocol import overrides
 from dpacct.fl.privacy.bounds import AdaptiveClip
-from dpacct.fl.privacy.noise import NoiseShares, RehearsedShares, SharesElsewhere, share_sigma
+from dpacct.fl.privacy.noise import NoiseShares, SharesElsewhere, share_sigma
 
 
 def elsewhere(noise: NoiseShares) -> SharesElsewhere:
@@ -60,4 +60,4 @@ def rehearsed(engine: Engine) -> Engine:
     noise = engine.noise
     if not isinstance(noise, SharesElsewhere):
         return engine
-    return replace(engine, noise=RehearsedShares(noise.minimum))
+    return replace(engine, noise=replace(noise, rehearsed=True))

@@ -169,7 +169,7 @@ def check_charge(plan: NoisePlan, bound: Bound, noise: Noise) -> Finding:
 
 
 def check_joint_charge(plan: NoisePlan, bound: Bound, noise: Noise) -> tuple[Finding, ...]:
-    """Check the charge against the multiplier of update and count together, of an `AdaptiveClip`."""
+    """Check the charge of an `AdaptiveClip` against the multiplier of update and count together."""
     std = plan.indicator_std(bound)
     if std is None:
         return ()

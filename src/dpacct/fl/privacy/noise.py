@@ -1,7 +1,19 @@
-"""The noise on the sum: who adds it, from what source, and what law it has.
+"""The noise on a sum: who adds it, from what source, and what law it has.
 
-Rule 1: one draw per round, on the sum, also when the cohort is empty. Rule 2: the standard
-deviation that was charged is the one that is drawn, and never less.
+Rule 1: one draw per round, on the sum, also if the cohort is empty. Rule 2: the standard deviation
+that is drawn is at least the one that was charged.
+
+Secure noise is whole numbers from bound to release. Contributions are cut toward zero to multiples
+of a grid, so that they do not grow, and are summed exactly. The noise is a real Gaussian variate
+rounded to the same grid, drawn exactly. Since the sum lies on the grid, the release is the ideal
+Gaussian release, rounded: a post-processing of it. So it costs what the accountant says, under any
+sampling and adjacency.
+
+Shares are such noise from the clients: each adds a share to its bounded update, in whole numbers,
+and hides the sum of the two. Whoever adds up all of it, modulo 2^64, has the noisy sum and nothing
+else. Rule 3: the standard deviation of a share is at least 2^10 grid units, so that the sum of the
+shares is, to within a factor 1 +- exp(-9 million), a post-processing of the ideal Gaussian on the
+sum. Proofs and costs: docs/derivations/federated.md.
 """
 
 from __future__ import annotations
@@ -10,7 +22,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -26,6 +38,13 @@ Limits = Sequence[tuple[int, int, float]]
 
 # On top of z C, so that rounding of the product cannot take anything away.
 STD_MARGIN = 2.0**-40
+# The grid of whole numbers is 2^-24 times a power of two that is at most the largest limit.
+_RESOLUTION = 24
+# Rule 3, and the most shares for which it is proven.
+LEAST_SIGMA = 2**10
+MAX_SHARES = 2**20
+# Clients that stand for all in a rehearsal.
+_REHEARSED = 8
 
 
 class Noise(Protocol):
@@ -37,7 +56,7 @@ class Noise(Protocol):
         ...
 
     def check(self, sampling: Sampling, adjacency: Adjacency, num_clients: int) -> None:
-        """Refuse a setting in which this noise would not be what is charged.
+        """Reject a setting in which this noise would not be what is charged.
 
         Raises:
             Unsupported: it would not.
@@ -45,26 +64,26 @@ class Noise(Protocol):
         ...
 
     def arrivals(self, cohort: Sequence[int], source: Randomness) -> list[int]:
-        """Those of the cohort whose contribution (and noise share) arrives."""
+        """Return the clients of a cohort whose contribution (and noise share) arrives."""
         ...
 
     def actual_std(self, std: float, arrived: int) -> float | None:
-        """Standard deviation of the noise on the sum of ``arrived`` contributions.
+        """Return the standard deviation of the noise on the sum of ``arrived`` contributions.
 
-        At least ``std``, which was charged; None where it would be less: then nothing may leave.
+        At least ``std``, which was charged; None if it would be less: then nothing may leave.
         """
         ...
 
     def zeros(self, size: int, device: torch.device) -> Tensor:
-        """An empty sum."""
+        """Return an empty sum."""
         ...
 
     def encode(self, rows: Tensor, limits: Limits, std: float) -> Tensor:
-        """Bounded rows [c, k] in the form in which they are summed."""
+        """Return bounded rows [c, k] in the form in which they are summed."""
         ...
 
     def add(self, total: Tensor, limits: Limits, std: float, source: Randomness) -> Tensor:
-        """The sum with fresh noise on each coordinate, float64 [k].
+        """Return the sum with fresh noise on each coordinate, float64 [k].
 
         Args:
             total: sum of encoded rows. limits: of one row.
@@ -75,10 +94,10 @@ class Noise(Protocol):
 
 
 def drawn_std(noise: Noise, charged: float, arrived: int) -> float | None:
-    """`Noise.actual_std`, held to its word.
+    """Return `Noise.actual_std`, checked. Rule 2.
 
     Raises:
-        Unsupported: less than what is charged.
+        Unsupported: it is less than what is charged.
     """
     std = noise.actual_std(charged, arrived)
     if std is not None and not std >= charged:
@@ -88,35 +107,45 @@ def drawn_std(noise: Noise, charged: float, arrived: int) -> float | None:
     return std
 
 
+def sums_as_they_are(noise: Noise) -> bool:
+    """Return whether bounded rows are summed unchanged, so that no single row is needed."""
+    return type(noise).encode is GaussianNoise.encode
+
+
+class _FromServer:
+    """Noise that a trusted server adds once: it fits every setting and every cohort."""
+
+    __slots__ = ()
+
+    def check(self, sampling: Sampling, adjacency: Adjacency, num_clients: int) -> None:
+        """Accept every setting."""
+        del sampling, adjacency, num_clients
+
+    def arrivals(self, cohort: Sequence[int], source: Randomness) -> list[int]:
+        """Return the whole cohort."""
+        del source
+        return list(cohort)
+
+    def actual_std(self, std: float, arrived: int) -> float | None:
+        """Return what is charged."""
+        del arrived
+        return std
+
+
 @dataclass(frozen=True, slots=True)
-class GaussianNoise:
+class GaussianNoise(_FromServer):
     """Gaussian noise in floating point, added once by the trusted server, on the device.
 
     Its law is Gaussian up to the resolution of doubles, and off the CPU up to 9.49 standard
-    deviations, beyond which 3e-21 of it is missing; delta pays for neither. Against somebody who
+    deviations, beyond which 3e-21 of it is missing; delta pays for neither. Against an attacker who
     can read the last bits of a release and knows the generator's algorithm it proves nothing
     (Mironov 2012, 10.1145/2382196.2382264); `SecureGaussianNoise` does.
     """
 
     name = "gaussian"
 
-    # The first three hold for all noise that a trusted server adds.
-    def check(self: object, sampling: Sampling, adjacency: Adjacency, num_clients: int) -> None:
-        """Fits everywhere."""
-        del sampling, adjacency, num_clients
-
-    def arrivals(self: object, cohort: Sequence[int], source: Randomness) -> list[int]:
-        """Everybody."""
-        del source
-        return list(cohort)
-
-    def actual_std(self: object, std: float, arrived: int) -> float | None:
-        """As charged, whoever takes part."""
-        del arrived
-        return std
-
     def zeros(self, size: int, device: torch.device) -> Tensor:
-        """Float64 [size].
+        """Return float64 [size].
 
         Raises:
             Unsupported: the device has no float64.
@@ -126,23 +155,63 @@ class GaussianNoise:
         return torch.zeros(size, dtype=torch.float64, device=device)
 
     def encode(self: object, rows: Tensor, limits: Limits, std: float) -> Tensor:
-        """As they are."""
+        """Return the rows unchanged."""
         del limits, std
         return rows
 
     def add(self, total: Tensor, limits: Limits, std: float, source: Randomness) -> Tensor:
-        """The sum plus std times standard normal variates."""
+        """Return the sum plus std times standard normal variates."""
         del limits
         return normals(source, len(total), total.device).mul_(std).add_(total)
 
 
-# As it is written, whatever somebody puts in its place.
-_AS_THEY_ARE = GaussianNoise.encode
+def grid_exponent(limits: Limits) -> int:
+    """Return e of the grid 2^e that belongs to the norm limits of one row."""
+    return math.frexp(max(limit for _, _, limit in limits))[1] - 1 - _RESOLUTION
 
 
-def sums_as_they_are(noise: Noise) -> bool:
-    """Whether bounded rows are summed as they are: then a sum needs no single one of them."""
-    return getattr(noise.encode, "__func__", None) is _AS_THEY_ARE
+@dataclass(frozen=True, slots=True)
+class SecureGaussianNoise(_FromServer):
+    """Exactly sampled Gaussian noise on a grid, from the operating system's random bits.
+
+    The grid is a power of two between 2^-25 and 2^-24 times the (largest) norm limit. Costs about
+    80 ns a coordinate and round on one core, and works on the CPU: contributions on other devices
+    are summed there, in whole numbers, and the sum comes over.
+
+    Source: rounding as post-processing of an ideal release; the attacks are those of Mironov 2012
+    (10.1145/2382196.2382264) and Casacuberta et al. 2022 (10.1145/3548606.3560708).
+    """
+
+    name = "secure gaussian"
+
+    def zeros(self, size: int, device: torch.device) -> Tensor:
+        """Return int64 [size], in units of the grid."""
+        return torch.zeros(size, dtype=torch.int64, device=device)
+
+    def encode(self, rows: Tensor, limits: Limits, std: float) -> Tensor:
+        """Return rows in units of the grid, int64, cut toward zero.
+
+        Their real norms were within the limits (docs/derivations/exact-sums.md), the product with a
+        power of two is exact, and the cut makes no coordinate longer.
+        """
+        del std
+        return (rows.double() * 2.0 ** -grid_exponent(limits)).trunc_().long()
+
+    def add(self, total: Tensor, limits: Limits, std: float, source: Randomness) -> Tensor:
+        """Return the exact sum plus exact noise, times the grid, float64 [k].
+
+        Raises:
+            Unsupported: the noise is more than 2^15 times the limit.
+        """
+        exponent = grid_exponent(limits)
+        sigma = Fraction(std) / Fraction(2) ** exponent
+        if sigma > MAX_SIGMA:
+            raise Unsupported(
+                f"secure noise of standard deviation {std:g} on contributions of norm "
+                f"{limits[0][2]:g}: the grid has room for 2^15 times the norm"
+            )
+        noise = from_array(rounded_gaussian(len(total), sigma, source))
+        return (total + noise.to(total.device)).double() * 2.0**exponent
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +221,8 @@ class NoiseShares:
     The server sees the sum alone. Each share is N(0, std^2 / minimum), so ``minimum`` honest shares
     make up the noise that is charged; a round to which fewer arrive releases nothing. More shares
     are more noise, and are charged as the minimum: what arrives is known only after the round is
-    reserved. Cohorts have a planned size: shares from whoever joined under Poisson sampling would
-    make the noise's variance reveal the cohort's size.
+    reserved. Cohorts have a planned size: under Poisson sampling the variance of the noise would
+    reveal the cohort's size.
 
     Args:
         minimum: fewest shares that may arrive, not counting clients that help an attacker.
@@ -178,7 +247,7 @@ class NoiseShares:
             raise InvalidParameter("dropout_rate", self.dropout_rate, rule)
 
     def check(self, sampling: Sampling, adjacency: Adjacency, num_clients: int) -> None:
-        """Fixed cohorts under replace-one or zero-out, at least as large as the minimum.
+        """Accept fixed cohorts under replace-one or zero-out, at least as large as the minimum.
 
         Raises:
             Unsupported: Poisson sampling, or add-remove. InvalidParameter: the minimum is larger
@@ -192,7 +261,7 @@ class NoiseShares:
         if adjacency is Adjacency.ADD_REMOVE:
             raise Unsupported(
                 "noise shares under add-remove: a client that leaves takes its share along, and "
-                "the variance shows it. Use adjacency replace-one"
+                "the variance shows it. Use adjacency zero-out or replace-one"
             )
         cohort = getattr(sampling, "cohort_size", num_clients)
         if self.minimum > cohort:
@@ -200,128 +269,39 @@ class NoiseShares:
             raise InvalidParameter("minimum", self.minimum, rule)
 
     def arrivals(self, cohort: Sequence[int], source: Randomness) -> list[int]:
-        """Those that do not drop out."""
+        """Return the clients that do not drop out."""
         if not self.dropout_rate:
             return list(cohort)
         stays = draw_below(len(cohort), 1 - self.dropout_rate, source)
         return [cohort[place] for place in stays]
 
     def actual_std(self, std: float, arrived: int) -> float | None:
-        """std sqrt(arrived / minimum), None below the minimum."""
+        """Return std sqrt(arrived / minimum), None below the minimum."""
         return None if arrived < self.minimum else std * (arrived / self.minimum) ** 0.5
 
     def share_std(self, std: float) -> float:
-        """Standard deviation of the share that one client adds to its bounded update."""
+        """Return the standard deviation of the share that one client adds to its update."""
         return std / self.minimum**0.5
 
     def zeros(self, size: int, device: torch.device) -> Tensor:
-        """Float64 [size]."""
+        """Return float64 [size]."""
         return GaussianNoise().zeros(size, device)
 
     encode = GaussianNoise.encode
 
     def add(self, total: Tensor, limits: Limits, std: float, source: Randomness) -> Tensor:
-        """One draw with the law of the sum of all shares that arrived."""
+        """Return the sum plus one draw with the law of the sum of all shares that arrived."""
         return GaussianNoise().add(total, limits, std, source)
 
 
-# The grid is 2^-24 times a power of two that is at most the largest limit.
-_RESOLUTION = 24
-_TOO_LONG = 2.0**40
-
-
-@dataclass(frozen=True, slots=True)
-class SecureGaussianNoise:
-    """Exactly sampled Gaussian noise on a grid, from the operating system's random bits.
-
-    The grid is a power of two between 2^-25 and 2^-24 times the (largest) norm limit. Costs about
-    80 ns a coordinate and round on one core, and works on the CPU: contributions on other devices
-    are summed there, in whole numbers, and the sum comes over.
-
-    Source: rounding as post-processing of an ideal release; the attacks are those of Mironov 2012
-    (10.1145/2382196.2382264) and Casacuberta et al. 2022 (10.1145/3548606.3560708).
-    """
-
-    name = "secure gaussian"
-
-    check = GaussianNoise.check
-    arrivals = GaussianNoise.arrivals
-    actual_std = GaussianNoise.actual_std
-
-    def zeros(self, size: int, device: torch.device) -> Tensor:
-        """Int64 [size], in units of the grid."""
-        return torch.zeros(size, dtype=torch.int64, device=device)
-
-    def encode(self, rows: Tensor, limits: Limits, std: float) -> Tensor:
-        """Rows in units of the grid, int64, whose exact norms are within the limits."""
-        del std
-        scale = 2.0 ** -grid_exponent(limits)
-        # Whatever does not fit a whole number becomes one that is too long, and is not sent.
-        scaled = (rows.double() * scale).nan_to_num_(_TOO_LONG).clamp_(-_TOO_LONG, _TOO_LONG)
-        whole = scaled.trunc_().long()
-        for start, stop, limit in limits:
-            most = math.floor((Fraction(limit) * Fraction(scale)) ** 2)
-            part = whole[:, start:stop]
-            if start == stop or not len(part):
-                continue
-            # Rows that come here are within the limit up to rounding. A row that is not, whatever
-            # the reason, is not sent. The check is exact: coordinates first, so that the sum of
-            # their squares cannot overflow.
-            sane = (part.abs() <= math.isqrt(most)).all(dim=1)
-            part.mul_(sane.unsqueeze(1))
-            fits = _squares(part, most) <= most
-            part.mul_(fits.unsqueeze(1))
-        return whole
-
-    def add(self, total: Tensor, limits: Limits, std: float, source: Randomness) -> Tensor:
-        """The exact sum plus exact noise, times the grid, float64 [k].
-
-        Raises:
-            Unsupported: the noise is more than 2^15 times the limit.
-        """
-        exponent = grid_exponent(limits)
-        sigma = Fraction(std) / Fraction(2) ** exponent
-        if sigma > MAX_SIGMA:
-            raise Unsupported(
-                f"secure noise of standard deviation {std:g} on contributions of norm "
-                f"{limits[0][2]:g}: the grid has room for 2^15 times the norm"
-            )
-        noise = from_array(rounded_gaussian(len(total), sigma, source))
-        return (total + noise.to(total.device)).double() * 2.0**exponent
-
-
-def _squares(part: Tensor, most: int) -> Tensor:
-    """Sums of squares of rows with entries up to sqrt(most) <= 2^25; exact up to 2 most."""
-    squares = part.square()
-    width = len(part[0])
-    # 512 sums of at most 2^51 stay below 2^61.
-    while width > 1:
-        filled = torch.nn.functional.pad(squares, (0, -width % 512))
-        width = -(-width // 512)
-        squares = filled.reshape(len(part), width, 512).sum(dim=2).clamp_(max=2 * most)
-    return squares[:, 0]
-
-
-def grid_exponent(limits: Limits) -> int:
-    """e of the grid 2^e that belongs to the norm limits of one row."""
-    largest = max(limit for _, _, limit in limits)
-    return math.frexp(largest)[1] - 1 - _RESOLUTION
-
-
-# Rule 2, and the most shares for which it is proven.
-LEAST_SIGMA = 2**10
-MAX_SHARES = 2**20
-_REHEARSED = 8
-
-
 def share_sigma(limits: Limits, std: float, minimum: int) -> Fraction:
-    """Standard deviation of one share in units of the grid.
+    """Return the standard deviation of one share in units of the grid.
 
     Args:
         limits: of one row. std: of the noise on the sum that is charged, in units of the rows.
         minimum: shares that make it up.
     Raises:
-        Unsupported: too small for rule 2, or too large for the grid. InvalidParameter: too many.
+        Unsupported: too small for rule 3, or too large for the grid. InvalidParameter: too many.
     """
     if minimum > MAX_SHARES:
         raise InvalidParameter("minimum", minimum, f"at most {MAX_SHARES} shares make up a noise")
@@ -338,10 +318,10 @@ def share_sigma(limits: Limits, std: float, minimum: int) -> Fraction:
 def with_share(
     rows: Tensor, limits: Limits, std: float, minimum: int, source: Randomness
 ) -> Tensor:
-    """Bounded rows [c, k] in units of the grid, each with a share of noise: int64 [c, k].
+    """Return bounded rows in units of the grid, each with a share of noise: int64 [c, k].
 
     Args:
-        rows: as `contribute` gives them. limits, std, minimum: as for `share_sigma`.
+        rows: [c, k] as `contribute` returns them. limits, std, minimum: as for `share_sigma`.
         source: of the noise.
     Raises:
         Unsupported, InvalidParameter: see `share_sigma`.
@@ -354,36 +334,22 @@ def with_share(
 
 
 @dataclass(frozen=True, slots=True)
-class SharesElsewhere:
+class SharesElsewhere(NoiseShares):
     """`NoiseShares` as a server sees them: the sum that arrives has its noise already.
 
     Args:
-        minimum: as for `NoiseShares`.
+        minimum, dropout_rate: as for `NoiseShares`.
+        rehearsed: synthetic clients send the shares: few, whose shares have the same sum.
     """
 
-    minimum: int
+    rehearsed: bool = False
 
-    name = "gaussian shares"
-
-    def check(self, sampling: Sampling, adjacency: Adjacency, num_clients: int) -> None:
-        """As `NoiseShares.check`."""
-        NoiseShares(self.minimum).check(sampling, adjacency, num_clients)
-
-    def arrivals(self: object, cohort: Sequence[int], source: Randomness) -> list[int]:
-        """All that are asked."""
-        del source
-        return list(cohort)
-
-    def actual_std(self, std: float, arrived: int) -> float | None:
-        """As `NoiseShares.actual_std`."""
-        return NoiseShares(self.minimum).actual_std(std, arrived)
-
-    def zeros(self: object, size: int, device: torch.device) -> Tensor:
-        """Int64 [size], in units of the grid."""
+    def zeros(self, size: int, device: torch.device) -> Tensor:
+        """Return int64 [size], in units of the grid."""
         return torch.zeros(size, dtype=torch.int64, device=device)
 
-    def encode(self: object, rows: Tensor, limits: Limits, std: float) -> NoReturn:
-        """Nobody's update is seen here.
+    def encode(self, rows: Tensor, limits: Limits, std: float) -> Tensor:
+        """Reject single updates, which the server must not see.
 
         Raises:
             Unsupported: always.
@@ -395,34 +361,9 @@ class SharesElsewhere:
         )
 
     def add(self, total: Tensor, limits: Limits, std: float, source: Randomness) -> Tensor:
-        """The sum times the grid, float64 [k]: its noise is in it."""
-        del std, source
+        """Return the sum times the grid, float64 [k]: its noise is in it."""
+        if self.rehearsed:
+            nothing = torch.zeros(min(self.minimum, _REHEARSED), len(total), dtype=torch.float64)
+            shares = with_share(nothing, limits, std, len(nothing), source)
+            total = total + shares.sum(dim=0).to(total.device)
         return total.double() * 2.0 ** grid_exponent(limits)
-
-
-@dataclass(frozen=True, slots=True)
-class RehearsedShares:
-    """`SharesElsewhere` with clients that are made up: few, whose shares have the same sum."""
-
-    minimum: int
-
-    name = "gaussian shares"
-
-    def check(self, sampling: Sampling, adjacency: Adjacency, num_clients: int) -> None:
-        """As `NoiseShares.check`."""
-        NoiseShares(self.minimum).check(sampling, adjacency, num_clients)
-
-    def actual_std(self, std: float, arrived: int) -> float | None:
-        """As `NoiseShares.actual_std`."""
-        return NoiseShares(self.minimum).actual_std(std, arrived)
-
-    arrivals = SharesElsewhere.arrivals
-    zeros = SharesElsewhere.zeros
-    encode = SharesElsewhere.encode
-
-    def add(self, total: Tensor, limits: Limits, std: float, source: Randomness) -> Tensor:
-        """The sum with shares of those who would have sent them."""
-        nothing = torch.zeros(min(self.minimum, _REHEARSED), len(total), dtype=torch.float64)
-        shares = with_share(nothing, limits, std, len(nothing), source)
-        whole = total + shares.sum(dim=0).to(total.device)
-        return whole.double() * 2.0 ** grid_exponent(limits)
