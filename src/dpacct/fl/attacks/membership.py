@@ -1,0 +1,289 @@
+"""Membership inference: attacks that tell the clients a model was trained on from others.
+
+`loss_attack` (Yeom et al. 2018, arXiv:1709.01604, with the threshold swept) takes an example with a
+small loss for a member. `likelihood_attack` (Carlini et al. 2022, arXiv:2112.03570, offline)
+compares with shadow models. Both look at one trained model and average over its members. A
+guarantee bounds the mean of that over trainings. An attack that fails is no evidence for privacy.
+
+Rule 1: an example that is also a member's is not held out. It is left out, and if most are of that
+    kind, the attack is refused (`without_members`).
+Rule 2: a model is looked at in evaluation mode, without gradients, and left as it was. Outputs are
+    read in double precision, because losses that are equal in float32 are ties.
+Rule 3: no shadow model has seen a client that is compared, member or not. If the attacked model
+    has not either, both sides have scores of one law, and the AUC is one half.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import vmap
+
+from dpacct import validate
+from dpacct.empirical.roc import SMALL_RATES, Roc, roc
+from dpacct.empirical.scores import by_client, by_example, likelihood_ratio
+from dpacct.errors import InvalidParameter
+from dpacct.fl.clients import ClientData
+from dpacct.fl.local.losses import LossFunction
+
+Array = NDArray[np.float64]
+# Examples in one forward pass.
+_BATCH = 1024
+# More held-out examples than this share must not be members'.
+_MOST = 0.5
+# Of the clients for shadow models, the part on which each of them is trained.
+_PART = 0.75
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldOut:
+    """Held-out clients.
+
+    Attributes:
+        clients: with the examples that no member has.
+        left_out: how many examples were left out, because a member has the same.
+    """
+
+    clients: list[ClientData]
+    left_out: int
+
+
+def without_members(members: Iterable[ClientData], nonmembers: Sequence[ClientData]) -> HeldOut:
+    """Return held-out clients without examples that members have too, bit for bit. Rule 1.
+
+    Args:
+        members, nonmembers: clients, with inputs as the model sees them.
+    Raises:
+        InvalidParameter: more than half of the examples are members', or there are none.
+    """
+    seen = {digest for data in members for digest in _digests(data)}
+    kept: list[ClientData] = []
+    total = left_out = 0
+    for data in nonmembers:
+        fresh = [place for place, digest in enumerate(_digests(data)) if digest not in seen]
+        total += len(data)
+        left_out += len(data) - len(fresh)
+        if len(fresh) == len(data):
+            kept.append(data)
+        elif fresh:
+            rows = torch.tensor(fresh, device=data.inputs.device)
+            kept.append(ClientData(data.inputs[rows], data.targets[rows]))
+    if not total:
+        rule = "an attack needs examples that the model was not trained on"
+        raise InvalidParameter("nonmembers", 0, rule)
+    if left_out > _MOST * total:
+        rule = (
+            f"{left_out:,} of these {total:,} held-out examples are among those the model was "
+            "trained on, so the errors of an attack cannot be counted"
+        )
+        hint = "Hold out clients that no run has seen."
+        raise InvalidParameter("nonmembers", f"{total} examples", rule, hint)
+    return HeldOut([data for data in kept if len(data)], left_out)
+
+
+def _digests(data: ClientData) -> list[bytes]:
+    """Return a digest of each example."""
+    inputs, targets = (
+        values.detach().cpu().contiguous().numpy() for values in (data.inputs, data.targets)
+    )
+    return [
+        hashlib.blake2b(one.tobytes() + b"|" + other.tobytes(), digest_size=16).digest()
+        for one, other in zip(inputs, targets, strict=True)
+    ]
+
+
+def client_losses(
+    model: nn.Module, loss: LossFunction, clients: Iterable[ClientData]
+) -> list[Array]:
+    """Return the loss of each example, client by client.
+
+    Args:
+        model: the module. loss: mean loss of (outputs, targets).
+        clients: whose examples; one of them is in memory at a time.
+    Returns:
+        Float64 [n] for each client. An example with a target at each position has the mean loss of
+        its positions.
+    Raises:
+        InvalidParameter: the loss of one example is not a single number.
+    """
+
+    def alone(output: Tensor, target: Tensor) -> Tensor:
+        return loss(output.unsqueeze(0), target.unsqueeze(0))
+
+    def each(outputs: Tensor, targets: Tensor) -> Tensor:
+        found = vmap(alone)(outputs, targets)
+        if found.ndim != 1:
+            rule = "a loss returns the mean over the batch, a tensor without dimensions"
+            raise InvalidParameter("loss", tuple(found.shape[1:]), rule)
+        return found
+
+    return _by_example(model, clients, each)
+
+
+def client_margins(model: nn.Module, clients: Iterable[ClientData]) -> list[Array]:
+    """Return log(p / (1 - p)) of the probability p that the model gives an example's class.
+
+    Args:
+        model: gives logits [n, classes], or [n, classes, positions] for targets [n, positions].
+        clients: whose examples.
+    Returns:
+        Float64 [n] for each client, the mean over positions if there are several.
+    Raises:
+        InvalidParameter: the outputs are not logits of at least two classes.
+    """
+
+    def each(outputs: Tensor, targets: Tensor) -> Tensor:
+        if outputs.ndim != targets.ndim + 1 or outputs.shape[1] < 2:
+            rule = "shadow models are compared by logits of at least two classes"
+            raise InvalidParameter("model", f"outputs of shape {tuple(outputs.shape)}", rule)
+        place = targets.unsqueeze(1)
+        right = outputs.gather(1, place)
+        others = outputs.scatter(1, place, -torch.inf).logsumexp(dim=1, keepdim=True)
+        return (right - others).flatten(1).mean(dim=1)
+
+    return _by_example(model, clients, each)
+
+
+def _by_example(
+    model: nn.Module, clients: Iterable[ClientData], each: Callable[[Tensor, Tensor], Tensor]
+) -> list[Array]:
+    """Return a number for each example, client by client. Rule 2."""
+    device = next(model.parameters()).device
+    found: list[Array] = []
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            for data in clients:
+                parts: list[Array] = [np.empty(0)]
+                for start in range(0, len(data), _BATCH):
+                    outputs = model(data.inputs[start : start + _BATCH].to(device)).cpu().double()
+                    parts.append(each(outputs, data.targets[start : start + _BATCH].cpu()).numpy())
+                found.append(np.concatenate(parts))
+    finally:
+        model.train(training)
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attacked:
+    """The result of an attack.
+
+    Attributes:
+        examples: examples against examples. Its intervals take examples for independent draws;
+            if those of one client are alike, they are too narrow.
+        clients: clients against clients, each by its mean over ``client_size`` of its examples.
+    """
+
+    examples: Roc
+    clients: Roc
+    client_size: int
+
+    @classmethod
+    def of(
+        cls,
+        members: Sequence[Array],
+        nonmembers: Sequence[Array],
+        confidence: float,
+        fpr: Sequence[float],
+    ) -> Attacked:
+        """Judge the scores of the examples of each client."""
+        people, others, size = by_client(members, nonmembers)
+        return cls(
+            roc(by_example(members), by_example(nonmembers), confidence=confidence, fpr=fpr),
+            roc(people, others, confidence=confidence, fpr=fpr),
+            size,
+        )
+
+
+def loss_attack(
+    model: nn.Module,
+    loss: LossFunction,
+    members: Iterable[ClientData],
+    nonmembers: Iterable[ClientData],
+    *,
+    confidence: float = 0.95,
+    fpr: Sequence[float] = SMALL_RATES,
+) -> Attacked:
+    """Tell members from others by their losses.
+
+    Args:
+        model, loss: that were trained.
+        members: clients that the model was trained on, or a random part of them.
+        nonmembers: clients that it was not trained on, otherwise like the members
+            (`without_members` looks for those that are not).
+        confidence, fpr: as for `dpacct.empirical.roc.roc`.
+    Raises:
+        InvalidParameter: a side is empty, or a loss is not a number.
+    """
+    inside, outside = (
+        [-own for own in client_losses(model, loss, people)] for people in (members, nonmembers)
+    )
+    return Attacked.of(inside, outside, confidence, fpr)
+
+
+class Shadows(Protocol):
+    """Trains a shadow model, as the attacker believes that the attacked one was trained."""
+
+    def __call__(self, clients: Sequence[ClientData], number: int) -> nn.Module:
+        """Return a model trained on these clients alone; ``number``, from 0, is its seed."""
+        ...
+
+
+def likelihood_attack(
+    model: nn.Module,
+    members: Sequence[ClientData],
+    nonmembers: Sequence[ClientData],
+    train: Shadows,
+    *,
+    shadows: int = 16,
+    seed: int = 0,
+    confidence: float = 0.95,
+    fpr: Sequence[float] = SMALL_RATES,
+) -> Attacked:
+    """Tell members from others by how unlikely the model's confidence is of shadow models.
+
+    Shadow models are trained on random parts of one half of the held-out clients. The other half is
+    compared with the members. Shadow models of far fewer clients than the attacked model has make
+    the attack weaker, never wrong.
+
+    Args:
+        model: gives logits of classes.
+        members: as for `loss_attack`.
+        nonmembers: at least four, half of which shadow models are trained on.
+        train: trains them.
+        shadows: how many, at least two.
+        seed: public, of the division of the held-out clients.
+        confidence, fpr: as for `loss_attack`.
+    Raises:
+        InvalidParameter: too few held-out clients or shadow models, or margins that are not finite.
+    """
+    count = validate.count("shadows", shadows, "the number of shadow models", 10_000)
+    if count < 2:
+        raise InvalidParameter("shadows", count, "a spread takes at least two shadow models")
+    if len(nonmembers) < 4:
+        rule = "shadow models are trained on half of the held-out clients, of which four are needed"
+        raise InvalidParameter("nonmembers", len(nonmembers), rule)
+    random = np.random.default_rng(seed)
+    order = [int(place) for place in random.permutation(len(nonmembers))]
+    # Rule 3.
+    pool, left = order[: len(order) // 2], [nonmembers[k] for k in order[len(order) // 2 :]]
+    taken = max(1, round(_PART * len(pool)))
+    people = [*members, *left]
+    rows: list[Array] = []
+    for number in range(count):
+        chosen = sorted(int(place) for place in random.permutation(pool)[:taken])
+        part = [nonmembers[k] for k in chosen]
+        rows.append(np.concatenate(client_margins(train(part, number), people)))
+    own = client_margins(model, people)
+    scores = likelihood_ratio(np.concatenate(own), np.stack(rows))
+    ends = np.cumsum([len(margins) for margins in own])[:-1]
+    found = np.split(scores, ends)
+    return Attacked.of(found[: len(members)], found[len(members) :], confidence, fpr)
