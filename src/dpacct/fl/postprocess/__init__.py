@@ -1,4 +1,4 @@
-"""Functions of a released, noisy tensor: whatever they do, epsilon stays what it was."""
+"""Functions of a released, noisy tensor. They never change epsilon (post-processing)."""
 
 from dpacct.fl.postprocess.denoisers import (
     DENOISERS,
@@ -7,10 +7,11 @@ from dpacct.fl.postprocess.denoisers import (
     LaplacianSmoothing,
     SoftThreshold,
     TopK,
+    james_stein,
+    keep_largest,
+    soft_threshold,
 )
 from dpacct.fl.postprocess.laplacian import effective_dimension, noise_gain, smooth
-from dpacct.fl.postprocess.shrinkage import james_stein, soft_threshold
-from dpacct.fl.postprocess.sparsity import keep_largest
 
 __all__ = [
     "DENOISERS",

@@ -1,24 +1,84 @@
-"""Denoisers by name: frozen values that turn a noisy tensor into another of its shape."""
+"""Estimators of a vector from that vector plus Gaussian noise, as functions and by name.
+
+Each takes the standard deviation of the noise on the vector that it is given: z C / m on a mean of
+m, not z C.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from dpacct.fl.postprocess.laplacian import AXES, check_order, check_strength, smooth
-from dpacct.fl.postprocess.shrinkage import james_stein, soft_threshold
-from dpacct.fl.postprocess.sparsity import keep_largest
-from dpacct.fl.privacy.masks import fraction_kept
+from dpacct.fl.privacy.masks import fraction_kept, kept
+from dpacct.fl.tensors import norm
+
+
+def james_stein(values: Tensor, noise_std: float, *, positive_part: bool = False) -> Tensor:
+    """Return (1 - (d - 2) s^2 / |v|^2) v; unchanged for d < 3, and for |v| <= 1e-140 s.
+
+    Args:
+        values: v, of any shape; d is how many there are.
+        noise_std: s on each of them.
+        positive_part: replace a negative factor by 0, which never makes the risk larger.
+    Error: that of the dtype of ``values``; the norm is taken in float64.
+    Source: James and Stein 1961; for releases Balle and Wang 2018, arXiv:1805.06530.
+    """
+    size = values.numel()
+    if size < 3:
+        return values
+    length = float(norm(values.double() if values.device.type != "mps" else values))
+    if length <= 1e-140 * noise_std:  # The formula ends in infinities.
+        return values
+    factor = 1 - (size - 2) * (noise_std / length) ** 2
+    return values * (max(factor, 0.0) if positive_part else factor)
+
+
+def soft_threshold(values: Tensor, noise_std: float) -> Tensor:
+    """Return sign(v_j) max(|v_j| - s sqrt(2 ln d), 0).
+
+    Args:
+        values: v, of any shape; d is how many there are (d = 1: threshold 0).
+        noise_std: s on each of them.
+    Source: Donoho 1995; for releases Balle and Wang 2018, arXiv:1805.06530.
+    """
+    threshold = noise_std * math.sqrt(2 * math.log(max(values.numel(), 1)))
+    return torch.sign(values) * (values.abs() - threshold).clamp(min=0)
+
+
+def keep_largest(vector: Tensor, sizes: Sequence[int], fraction: float) -> Tensor:
+    """Set all but the ceil(p d_l) largest coordinates of each part of a vector to zero.
+
+    Of equal coordinates as many as fit are kept, never more than ceil(p d_l). May run under vmap.
+
+    Args:
+        vector: [d], the parts one behind the other.
+        sizes: d_l of each part. fraction: p in (0, 1]; 1 is the identity.
+    Source: top-k by layer as in DP-FedSAM, Definition 5.
+    """
+    if fraction == 1:
+        return vector
+    parts: list[Tensor] = []
+    start = 0
+    for size in sizes:
+        part = vector[..., start : start + size]
+        places = part.abs().topk(kept(size, fraction), dim=-1).indices
+        chosen = torch.zeros_like(part).scatter(-1, places, torch.ones_like(part))
+        parts.append(torch.where(chosen > 0, part, 0.0))
+        start += size
+    return torch.cat(parts, dim=-1)
 
 
 class Denoiser(Protocol):
     """A public function of one released tensor and of the noise that was put on it."""
 
     def __call__(self, values: Tensor, noise_std: float) -> Tensor:
-        """The tensor denoised, in its own shape and dtype.
+        """Return the denoised tensor, in its own shape and dtype.
 
         Args:
             values: of any shape. noise_std: standard deviation of the noise on each coordinate.
@@ -38,7 +98,7 @@ class LaplacianSmoothing:
         check_order(self.order)
 
     def __call__(self, values: Tensor, noise_std: float) -> Tensor:
-        """Smoothed; needs no noise level."""
+        """Return the smoothed tensor; the noise level is not used."""
         del noise_std
         return smooth(values, self.strength, self.order)
 
@@ -50,7 +110,7 @@ class JamesStein:
     positive_part: bool = False
 
     def __call__(self, values: Tensor, noise_std: float) -> Tensor:
-        """Shrunk."""
+        """Return the shrunk tensor."""
         return james_stein(values, noise_std, positive_part=self.positive_part)
 
 
@@ -59,13 +119,13 @@ class SoftThreshold:
     """`soft_threshold`."""
 
     def __call__(self, values: Tensor, noise_std: float) -> Tensor:
-        """Thresholded."""
+        """Return the thresholded tensor."""
         return soft_threshold(values, noise_std)
 
 
 @dataclass(frozen=True, slots=True)
 class TopK:
-    """The largest coordinates of the noisy tensor."""
+    """`keep_largest` of the noisy tensor."""
 
     fraction: float = 0.4
 
@@ -73,7 +133,7 @@ class TopK:
         object.__setattr__(self, "fraction", fraction_kept(self.fraction))
 
     def __call__(self, values: Tensor, noise_std: float) -> Tensor:
-        """Sparsified; needs no noise level."""
+        """Return the largest coordinates; the noise level is not used."""
         del noise_std
         return keep_largest(values.flatten(), [values.numel()], self.fraction).view_as(values)
 

@@ -19,7 +19,7 @@ AXES = "OIHW"
 
 
 def smooth(values: Tensor, strength: float, order: str = AXES) -> Tensor:
-    """A_s^{-1} v for a tensor of any shape, flattened in a chosen order.
+    """Return A_s^{-1} v for a tensor of any shape, flattened in a chosen order.
 
     The eigenvalue for the Fourier vector k is 1 + 4 s sin^2(pi k / d), which is
     1 + 2 s (1 - cos(2 pi k / d)) without its cancellation. Mean preserved; norm never increased.
@@ -56,7 +56,7 @@ def smooth(values: Tensor, strength: float, order: str = AXES) -> Tensor:
 
 
 def effective_dimension(size: int, strength: float) -> float:
-    """Trace of A_s^{-1}: how many of d coordinates' worth of freedom smoothing leaves.
+    """Return the trace of A_s^{-1}, the effective dimension of a smoothed vector.
 
     d (1 + r^d) / ((1 - r^d) sqrt(1 + 4 s)) with r = (1 + 2 s - sqrt(1 + 4 s)) / (2 s).
 
@@ -72,7 +72,7 @@ def effective_dimension(size: int, strength: float) -> float:
 
 
 def noise_gain(size: int, strength: float) -> float:
-    """Trace of A_s^{-2} / d: variance of smoothed unit noise, per coordinate.
+    """Return the trace of A_s^{-2} / d, the variance of smoothed unit noise, per coordinate.
 
     For large d it is (1 + 2 s) / (1 + 4 s)^(3/2).
     """
@@ -82,7 +82,7 @@ def noise_gain(size: int, strength: float) -> float:
 
 
 def check_strength(value: object) -> float:
-    """A smoothing strength.
+    """Check a smoothing strength.
 
     Raises:
         InvalidParameter: out of range.
@@ -91,7 +91,7 @@ def check_strength(value: object) -> float:
 
 
 def check_order(value: object) -> str:
-    """An order of axes.
+    """Check an order of axes.
 
     Raises:
         InvalidParameter: not a permutation of OIHW.
