@@ -17,7 +17,7 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.data import Dataset, Examples, load_digits
 from dpacct.fl.models import MODELS, CharacterLSTM, ConvNet, build_model, save_parameters
 from dpacct.fl.models.lstm import LSTMLayer
-from dpacct.fl.models.resnet import ResidualBlock
+from dpacct.fl.models.networks import ResidualBlock
 from dpacct.fl.trainers.cohort_loss import CohortLoss
 
 

@@ -1,10 +1,12 @@
-"""Networks to train, none of them with state besides its parameters."""
+"""Models by name; none of them has state besides its parameters."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from math import prod
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -12,11 +14,16 @@ from torch.nn.functional import cross_entropy
 
 from dpacct.errors import InvalidParameter
 from dpacct.fl.data.dataset import Dataset
-from dpacct.fl.models.cnn import ConvNet
-from dpacct.fl.models.linear import LogisticRegression
 from dpacct.fl.models.lstm import CharacterLSTM
-from dpacct.fl.models.resnet import ResNet, resnet10, resnet18, resnet20
-from dpacct.fl.models.saving import save_parameters
+from dpacct.fl.models.networks import (
+    ConvNet,
+    LogisticRegression,
+    ResNet,
+    resnet10,
+    resnet18,
+    resnet20,
+)
+from dpacct.ledger.disk.outputs import write_file
 
 __all__ = [
     "MODELS",
@@ -95,7 +102,7 @@ MODELS: dict[str, _Builder] = {
 
 
 def build_model(name: str, dataset: Dataset, *, seed: int = 0) -> nn.Module:
-    """The model called ``name`` for the inputs and classes of a data set.
+    """Return the model called ``name`` for the inputs and classes of a data set.
 
     Args:
         name: one of `MODELS`: ``logistic``; ``cnn-small`` (two 3 x 3 convolutions of 16 and 32
@@ -114,3 +121,18 @@ def build_model(name: str, dataset: Dataset, *, seed: int = 0) -> nn.Module:
     with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
         torch.manual_seed(seed)  # pyright: ignore[reportUnknownMemberType]
         return MODELS[name](dataset)
+
+
+def save_parameters(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Write the parameters as CPU tensors, complete under their final name or not at all.
+
+    ``torch.load(path, weights_only=True)`` gives what ``model.load_state_dict`` takes.
+
+    Raises:
+        OSError: the file cannot be written; one that was there is untouched.
+        InvalidParameter: there is a ledger in its place, or a folder.
+    """
+    parameters = {name: value.cpu() for name, value in model.state_dict().items()}
+    write_file(
+        Path(path), lambda stream: torch.save(parameters, stream), name="model", replace=True
+    )

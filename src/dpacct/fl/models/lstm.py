@@ -11,9 +11,9 @@ from torch import Tensor, nn
 class LSTMLayer(nn.Module):
     """One layer of long short-term memory, from a state of zeros.
 
-    PyTorch's fused layer where it can be used, and plain tensor operations inside the transforms
-    of `torch.func`, which cannot vectorize the fused one over clients. Gates lie in PyTorch's order
-    (input, forget, cell, output), one bias for both inputs.
+    Uses PyTorch's fused layer, except inside the transforms of `torch.func`, which cannot vectorize
+    it over clients: there plain tensor operations. Gates have PyTorch's order (input, forget, cell,
+    output), with one bias for both inputs.
 
     Args:
         num_inputs: values at each position. num_units: size of the state.

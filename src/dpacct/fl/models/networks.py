@@ -1,7 +1,8 @@
-"""Residual networks for small images, with group normalization.
+"""Networks for images and vectors: logistic regression, convolutions, residual networks.
 
-Batch normalization is out of question here: it mixes examples, and its running means are a release
-of their own. Group normalization (Wu, He 2018, arXiv:1803.08494) treats each image by itself.
+None of them has state besides its parameters. Batch normalization mixes examples, and its running
+means are a release that no noise covers. Residual networks have group normalization instead
+(Wu, He 2018, arXiv:1803.08494), which treats each image by itself.
 """
 
 from __future__ import annotations
@@ -11,12 +12,73 @@ from collections.abc import Sequence
 import torch.nn.functional as F  # noqa: N812 - the name that everybody uses
 from torch import Tensor, nn
 
-MAX_GROUPS = 32
+
+class LogisticRegression(nn.Module):
+    """One linear layer on the flattened input; starts at zero.
+
+    Args:
+        num_features: values in one input. num_classes: outputs.
+    """
+
+    def __init__(self, num_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(num_features, num_classes)
+        # The loss is convex, so any start will do, and zero favors no class.
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits [n, num_classes] of inputs [n, ...]."""
+        return self.linear(inputs.flatten(1))
+
+
+class ConvNet(nn.Module):
+    """Convolutions that keep the size, each with ReLU and 2 x 2 pooling, then dense layers.
+
+    Args:
+        input_shape: (channels, height, width), height and width divisible by 2 for each
+            convolution.
+        num_classes: outputs.
+        channels: of each convolution. kernel: their odd side.
+        hidden: width of each dense layer before the last.
+    """
+
+    def __init__(
+        self,
+        input_shape: tuple[int, int, int],
+        num_classes: int,
+        *,
+        channels: Sequence[int] = (32, 64),
+        kernel: int = 5,
+        hidden: Sequence[int] = (512,),
+    ) -> None:
+        super().__init__()
+        width, *sides = input_shape
+        self.convolutions = nn.ModuleList()
+        for out in channels:
+            self.convolutions.append(nn.Conv2d(width, out, kernel, padding=kernel // 2))
+            width = out
+        shrink = 2 ** len(channels)
+        features = width * (sides[0] // shrink) * (sides[1] // shrink)
+        self.dense = nn.ModuleList()
+        for out in (*hidden, num_classes):
+            self.dense.append(nn.Linear(features, out))
+            features = out
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Logits [n, num_classes] of images [n, channels, height, width]."""
+        values = inputs
+        for convolution in self.convolutions:
+            values = F.max_pool2d(F.relu(convolution(values)), 2)
+        values = values.flatten(1)
+        for layer in self.dense[:-1]:
+            values = F.relu(layer(values))
+        return self.dense[-1](values)
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
-    """32 groups, or groups of two channels where there are fewer than 64."""
-    return nn.GroupNorm(min(MAX_GROUPS, channels // 2), channels)
+    """Return 32 groups, or groups of two channels if there are fewer than 64 channels."""
+    return nn.GroupNorm(min(32, channels // 2), channels)
 
 
 class ResidualBlock(nn.Module):
