@@ -1,39 +1,32 @@
-"""A SuperLink in one process: Flower's own messages, written out and read again, and no network."""
+"""Nodes of one process that come, go and make mistakes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 
+from dpacct.fl.flower import LocalGrid
 from dpacct.fl.flower.local import carried
 
 # What becomes of a client's replies: (client, message, replies) -> replies that arrive.
 Fault = Callable[[int, Message, list[Message]], list[Message]]
 
 
-class FakeGrid(Grid):
-    """Nodes that answer as soon as they are asked.
+class FakeGrid(LocalGrid):
+    """A `LocalGrid` whose nodes join and leave.
 
     Attributes:
-        nodes: of each node id the client number and its app. sent: all training messages.
-        config: of all nodes, beside the client's number.
+        nodes: of each node id the client number and its app. sent: all messages of rounds.
     """
 
     def __init__(self, apps: Iterable[ClientApp], fault: Fault | None = None) -> None:
-        self.config: dict[str, Any] = {}
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 7, 1, 3
-        self.nodes: dict[int, tuple[int, ClientApp]] = {}
-        self.sent: list[tuple[int, Message]] = []
+        super().__init__([])
+        self.nodes: dict[int, tuple[int | None, ClientApp]] = {}
+        self.sent: list[tuple[int | None, Message]] = []
         self.fault = fault
         self._next = 1000
-        self._replies: list[Message] = []
-        # A node keeps its state from message to message.
-        self._contexts: dict[int, Context] = {}
         for client, app in enumerate(apps):
             self.join(client, app)
 
@@ -45,19 +38,6 @@ class FakeGrid(Grid):
 
     def node_of(self, client: int) -> int:
         return next(node for node, (number, _) in self.nodes.items() if number == client)
-
-    def set_run(self, run: Any) -> None:
-        raise NotImplementedError
-
-    @property
-    def run(self) -> Any:
-        raise NotImplementedError
-
-    def create_message(self, *args: Any, **options: Any) -> Message:
-        raise NotImplementedError
-
-    def send_and_receive(self, *args: Any, **options: Any) -> Iterable[Message]:
-        raise NotImplementedError
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self.nodes)
@@ -71,7 +51,7 @@ class FakeGrid(Grid):
             if node not in self.nodes:
                 continue
             client, app = self.nodes[node]
-            config = self.config | ({} if client is None else {"partition-id": client})
+            config = {} if client is None else {"partition-id": client}
             context = self._contexts.setdefault(node, Context(7, node, config, RecordDict(), {}))
             try:
                 replies = [carried(app(arrived, context))]
@@ -83,9 +63,3 @@ class FakeGrid(Grid):
                     replies = self.fault(client, arrived, replies)
             self._replies.extend(replies)
         return numbers
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        asked = set(message_ids)
-        found = [r for r in self._replies if r.metadata.reply_to_message_id in asked]
-        self._replies = [r for r in self._replies if r.metadata.reply_to_message_id not in asked]
-        return found

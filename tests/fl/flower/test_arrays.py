@@ -13,11 +13,8 @@ pytest.importorskip("flwr", reason="flwr is not installed beside the other test 
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from dpacct import fl
 from dpacct.errors import InvalidParameter
-from dpacct.fl.flower import PrivateStrategy, client_app, wire
-from tests.fl.flower.fake import FakeGrid
-from tests.fl.problems import cross_entropy, linear, make_clients
+from dpacct.fl.flower import wire
 
 SIGN = {
     "protocol": wire.PROTOCOL, "version": "", "run": "a", "round": 1, "client": 0,
@@ -83,27 +80,3 @@ def test_what_numpy_and_torch_write_is_read(kind, shape):
         assert found.dtype == whole.dtype
         assert found.shape == whole.shape
         assert torch.equal(found, whole)
-
-
-def test_a_client_that_sends_an_archive_counts_as_none_and_ends_nothing():
-    clients = make_clients((9, 4, 7))
-
-    def data(context):
-        return clients[context.node_config["partition-id"]]
-
-    def fault(client, message, replies):
-        if client == 1:
-            array = Array(dtype="float32", shape=(21,), stype="numpy.ndarray", data=ARCHIVE)
-            replies[0].content[wire.UPDATE] = ArrayRecord({"row": array})
-        return replies
-
-    run = fl.Server(
-        linear(), 3, clip_norm=0.5, noise_multiplier=0.7, sampling=fl.Full(), rounds=1,
-        local=fl.SGD(lr=0.1), preflight=False,
-    )  # fmt: skip
-    with run:
-        network = FakeGrid([client_app(linear, cross_entropy, data) for _ in clients], fault)
-        strategy = PrivateStrategy(run, poll=1e-3, patience=0.05)
-        strategy.start(network, timeout=0.05)
-        assert strategy.last.released
-        assert strategy.last.diagnostics.cohort_size == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -162,17 +163,22 @@ def test_a_client_holds_the_server_to_its_noise():
         app = client_app(linear, cross_entropy, own_data, share=OwnShare(4, 0.7, send))
         played(run, hidden, app)
     context = type("Context", (), {"node_config": {"partition-id": 0}})()
-    sign = told[0].content[wire.SIGN]
-    for name, value, said in (("std", 0.3, "at least 0.35"), ("minimum", 3, "one of 4 shares")):
-        kept, sign[name] = sign[name], value
+    given = wire.unpack_assignment(told[0].content)
+
+    def asked(by, shares):
+        content = wire.pack_assignment(
+            dataclasses.replace(given, shares=shares),
+            wire.shared_records(given.params, given.server_state, given.kept),
+        )
+        by(Message(content, dst_node_id=1, message_type="train"), context)
+
+    for shares, said in (((4, 0.3), "at least 0.35"), ((3, 0.35), "one of 4 shares")):
         with pytest.raises(InvalidParameter, match=said):
-            app(told[0], context)
-        sign[name] = kept
-    with pytest.raises(InvalidParameter, match="no noise of its own"):
-        client_app(linear, cross_entropy, own_data)(told[0], context)
-    del sign["minimum"], sign["std"]
+            asked(app, shares)
     with pytest.raises(InvalidParameter, match="secure aggregator only"):
-        app(told[0], context)
+        asked(app, None)
+    with pytest.raises(InvalidParameter, match="no noise of its own"):
+        asked(client_app(linear, cross_entropy, own_data), given.shares)
 
 
 def test_shares_and_an_aggregator_belong_together():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
@@ -15,7 +17,6 @@ from dpacct import fl, packages
 from dpacct.errors import InvalidParameter, LedgerError, Unsupported
 from dpacct.fl.flower import PrivateStrategy, client_app, private_mod, wire
 from dpacct.fl.flower.roster import Expected, Roster
-from dpacct.fl.flower.wire import check_flower
 from dpacct.ledger import Ledger
 from tests.fl.flower.fake import FakeGrid
 from tests.fl.problems import cross_entropy, federation, flat, linear, make_clients
@@ -67,14 +68,7 @@ def play(run: fl.Server, network: FakeGrid, **options):
     return strategy.start(network, timeout=0.05)
 
 
-METHODS = [
-    fl.DPFedAvg(),
-    fl.DPFedPGN(),
-    fl.DPFedSAM(),
-    fl.DPFedLS(),
-    fl.FedSMPTopK(),
-    fl.FedAlphaNormEC(alpha=0.1, beta=0.5),
-]
+METHODS = [fl.DPFedAvg(), fl.DPFedPGN(), fl.FedSMPTopK(), fl.FedAlphaNormEC(alpha=0.1, beta=0.5)]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
@@ -120,9 +114,10 @@ def test_a_public_size_hides_the_number_of_clients():
         with fl.Server(linear(), count, preflight=False, **settings) as run:
             play(run, network)
             assert run.engine.plan.adjacency is dpacct.Adjacency.ADD_REMOVE
-            told = [dict(message.content[wire.SIGN]) for _, message in network.sent[:5]]
-        for sign in told:
-            del sign["run"]
+            told = [
+                json.loads(message.content[wire.SIGN]["settings"]) | {"run": ""}
+                for _, message in network.sent[:5]
+            ]
         seen.append((run.engine.plan.cohort_size, told))
     assert seen[0] == seen[1]
     with server() as run:
@@ -216,63 +211,37 @@ def test_the_run_ends_with_its_budget(tmp_path):
 # Faults of a client: what arrives, and how many contributions the sum then holds.
 
 
-def nan(message):
-    content = wire.unpack_assignment(message.content)
-    row = torch.full((21,), torch.nan)
-    return Message(
-        wire.pack_answer(
-            wire.Answer(content.run, content.number, content.client, 0.5, row, False, None)
-        ),
-        reply_to=message,
-    )
-
-
-def changed(reply, **entries):
-    """The same reply, with other words in its sign."""
+def changed(reply, row=None, **entries):
+    """The same reply, with other entries in its sign, or other tensors."""
     sign = ConfigRecord(dict(reply.content[wire.SIGN]) | entries)
-    content = RecordDict({wire.SIGN: sign, wire.UPDATE: reply.content[wire.UPDATE]})
-    found = Message(content, reply_to=reply)
+    update = reply.content[wire.UPDATE] if row is None else row
+    found = Message(RecordDict({wire.SIGN: sign, wire.UPDATE: update}), reply_to=reply)
     found.__dict__["_metadata"] = reply.metadata
     return found
 
 
-def with_row(reply, row):
-    content = RecordDict({wire.SIGN: reply.content[wire.SIGN], wire.UPDATE: wire.arrays_of(row)})
-    found = Message(content, reply_to=reply)
-    found.__dict__["_metadata"] = reply.metadata
-    return found
+def with_row(reply, values, name="row"):
+    return changed(reply, wire.arrays_of({name: values}))
 
 
-def garbled(reply):
-    """Bytes that are no array."""
-    array = Array("float32", (21,), "numpy.ndarray", b"nothing")
-    content = RecordDict(
-        {wire.SIGN: reply.content[wire.SIGN], wire.UPDATE: ArrayRecord({"row": array})}
-    )
-    found = Message(content, reply_to=reply)
-    found.__dict__["_metadata"] = reply.metadata
-    return found
-
-
+NO_ARRAY = ArrayRecord({"row": Array("float32", (21,), "numpy.ndarray", b"nothing")})
 FAULTS = {
-    "none": (lambda message, replies: replies, 6, 0),
-    "gone": (lambda message, replies: [], 5, 0),
-    "nan": (lambda message, replies: [nan(message)], 6, 1),
-    "twice": (lambda message, replies: [*replies, *replies], 6, 0),
-    "another round": (lambda message, replies: [changed(replies[0], round=9)], 5, 0),
-    "another process": (lambda message, replies: [changed(replies[0], run="f00d")], 5, 0),
-    "as another client": (lambda message, replies: [changed(replies[0], client=1)], 5, 0),
-    "as nobody": (lambda message, replies: [changed(replies[0], client=99)], 5, 0),
-    "another norm": (lambda message, replies: [changed(replies[0], clip_norm=9.0)], 5, 0),
-    "another version": (lambda message, replies: [changed(replies[0], protocol=9)], 5, 0),
-    "no number": (lambda message, replies: [changed(replies[0], round="one")], 5, 0),
-    "too short": (lambda m, replies: [with_row(replies[0], {"row": torch.ones(4)})], 5, 0),
-    "no update": (lambda m, replies: [with_row(replies[0], {"other": torch.ones(21)})], 5, 0),
-    "whole numbers": (
-        lambda m, replies: [with_row(replies[0], {"row": torch.ones(21, dtype=torch.int64)})], 5, 0,
-    ),
-    "garbled": (lambda message, replies: [garbled(replies[0])], 5, 0),
-}  # fmt: skip
+    "none": (lambda reply: [reply], 6, 0),
+    "gone": (lambda reply: [], 5, 0),
+    "nan": (lambda reply: [with_row(reply, torch.full((21,), torch.nan))], 6, 1),
+    "twice": (lambda reply: [reply, reply], 6, 0),
+    "another round": (lambda reply: [changed(reply, round=9)], 5, 0),
+    "another process": (lambda reply: [changed(reply, run="f00d")], 5, 0),
+    "as another client": (lambda reply: [changed(reply, client=1)], 5, 0),
+    "as nobody": (lambda reply: [changed(reply, client=99)], 5, 0),
+    "another norm": (lambda reply: [changed(reply, clip_norm=9.0)], 5, 0),
+    "another version": (lambda reply: [changed(reply, protocol=9)], 5, 0),
+    "no number": (lambda reply: [changed(reply, round="one")], 5, 0),
+    "too short": (lambda reply: [with_row(reply, torch.ones(4))], 5, 0),
+    "no update": (lambda reply: [with_row(reply, torch.ones(21), "other")], 5, 0),
+    "whole numbers": (lambda reply: [with_row(reply, torch.ones(21).long())], 5, 0),
+    "garbled": (lambda reply: [changed(reply, NO_ARRAY)], 5, 0),
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -281,7 +250,7 @@ def test_one_clients_fault_costs_its_contribution_alone(fault, tmp_path):
     reports = []
 
     def act(client, message, replies):
-        return cause(message, replies) if client == 4 else replies
+        return cause(replies[0]) if client == 4 else replies
 
     options = {
         "sampling": fl.Full(), "rounds": 1, "noise_multiplier": 1e-3, "clip_norm": 0.5,
@@ -303,7 +272,7 @@ def test_one_clients_fault_costs_its_contribution_alone(fault, tmp_path):
 
 
 def test_a_long_update_is_shortened_by_the_server():
-    long = {"row": torch.full((21,), 1e6)}
+    long = torch.full((21,), 1e6)
     network = grid(lambda client, message, replies: [with_row(replies[0], long)])
     with server(sampling=fl.Full(), noise_multiplier=1e-3, rounds=1) as run:
         before = flat(run.model)
@@ -341,21 +310,6 @@ def test_a_training_error_on_one_node_costs_its_contribution():
     with server(sampling=fl.Full(), rounds=1) as run:
         play(run, network, on_round=reports.append)
     assert reports[0].diagnostics.cohort_size == 5
-
-
-def test_a_node_that_starts_again_is_the_client_that_it_was():
-    reports = []
-
-    def restart(report):
-        reports.append(report)
-        del network.nodes[network.node_of(3)]
-        network.join(3, app())
-
-    network = grid()
-    with server(sampling=fl.Full(), rounds=4) as run:
-        play(run, network, on_round=restart)
-    assert [report.diagnostics.cohort_size for report in reports] == [6, 6, 6, 6]
-    assert {client for client, _ in network.sent} == set(range(6))
 
 
 def test_nobody_takes_the_place_of_a_node_that_is_there():
@@ -530,9 +484,6 @@ def test_a_client_answers_to_nothing_else():
         app()(told[0], context)
     with pytest.raises(InvalidParameter, match=r"0\.7 alone"):
         app(clip_norm=0.7)(told[1], context)
-    del told[1].content[wire.SIGN]["seed"]
-    with pytest.raises(InvalidParameter, match="all that a client needs"):
-        app()(told[1], context)
 
 
 def test_an_evaluation_goes_to_public_data_alone():
@@ -653,9 +604,3 @@ def test_a_flower_that_is_too_old_is_named(monkeypatch, found, said):
         PrivateStrategy(server())
     with pytest.raises(Unsupported, match=said):
         app()
-
-
-def test_a_flower_that_is_new_enough_is_taken(monkeypatch):
-    for found in ("1.41.0", "1.50rc1", "2.0.0"):
-        monkeypatch.setattr(packages.metadata, "version", lambda _, found=found: found)
-        assert check_flower()

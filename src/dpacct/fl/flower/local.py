@@ -1,9 +1,9 @@
-"""A SuperLink in one process: Flower's own messages, written out and read again, and no network."""
+"""A SuperLink in one process: Flower's own messages, serialized and read again, and no network."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -18,20 +18,11 @@ _RUN = 7
 
 
 def carried(message: Message) -> Message:
-    """A message as it comes out at the other end."""
+    """Return a message as it arrives at the other end."""
     objects = {number: obj.deflate() for number, obj in get_all_nested_objects(message).items()}
     found: Any = inflate_object_from_contents(message.object_id, objects)
     found.metadata.__dict__["_message_id"] = message.object_id
     return found
-
-
-def _identify() -> None:
-    """Messages name who sends them; a process that is somebody already stays who it is."""
-    for name, number in {"run_id": _RUN, "node_id": 1, "task_id": 3}.items():
-        try:
-            getattr(TaskIdentity, name)
-        except RuntimeError:
-            setattr(TaskIdentity, name, number)
 
 
 class LocalGrid(Grid):
@@ -42,7 +33,12 @@ class LocalGrid(Grid):
     """
 
     def __init__(self, apps: Iterable[ClientApp]) -> None:
-        _identify()
+        # Messages name their sender. A process that has an identity keeps it.
+        for name, number in {"run_id": _RUN, "node_id": 1, "task_id": 3}.items():
+            try:
+                getattr(TaskIdentity, name)
+            except RuntimeError:
+                setattr(TaskIdentity, name, number)
         self._apps = dict(enumerate(apps, start=1000))
         self._replies: list[Message] = []
         # A node keeps its state from message to message.
@@ -51,39 +47,23 @@ class LocalGrid(Grid):
             for client, node in enumerate(self._apps)
         }
 
-    def set_run(self, run: Any) -> None:
-        """There is one run."""
-        del run
+    def _missing(self, *_: Any, **__: Any) -> NoReturn:
+        """Raise Unsupported: `PrivateStrategy` needs none of it."""
+        raise Unsupported("the nodes of one process belong to no run of a SuperLink")
 
     @property
     def run(self) -> Any:
-        """Not there.
+        """Not there."""
+        return self._missing()
 
-        Raises:
-            Unsupported: always.
-        """
-        raise Unsupported("the nodes of one process belong to no run of a SuperLink")
-
-    def create_message(self, *args: Any, **options: Any) -> Message:
-        """Not there; see `run`."""
-        del args, options
-        return self.run
-
-    def send_and_receive(self, *args: Any, **options: Any) -> Iterable[Message]:
-        """Not there; see `run`."""
-        del args, options
-        return self.run
+    create_message = send_and_receive = set_run = _missing
 
     def get_node_ids(self) -> Iterable[int]:
-        """All of them."""
+        """Return all of them."""
         return list(self._apps)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Have nodes answer; what they refuse is an answer, too.
-
-        Raises:
-            Anything else that an app raises: here its author is who looks.
-        """
+        """Have nodes answer. A rejection of dpacct is an answer, another error of an app raises."""
         numbers: list[str] = []
         for message in messages:
             arrived = carried(message)
@@ -97,7 +77,7 @@ class LocalGrid(Grid):
         return numbers
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """What was answered to these."""
+        """Return the answers to these messages, once."""
         asked = set(message_ids)
         found = [r for r in self._replies if r.metadata.reply_to_message_id in asked]
         self._replies = [r for r in self._replies if r.metadata.reply_to_message_id not in asked]

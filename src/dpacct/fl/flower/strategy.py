@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -161,10 +162,7 @@ class PrivateStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Reserve the next round, and return its messages; none if there is no more round.
-
-        ``arrays`` and ``config`` are the server's own, whatever is given.
-        """
+        """Reserve the server's next round, and return its messages; none if it was the last."""
         del server_round, arrays, config
         return self._open_round(grid) or []
 
@@ -201,18 +199,12 @@ class PrivateStrategy(Strategy):
         )
         return (self._arrays() if report.released else None), metrics
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_evaluate(self, *_: Any, **__: Any) -> Iterable[Message]:
         """Return no messages. Rule 4."""
-        del server_round, arrays, config, grid
         return []
 
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
+    def aggregate_evaluate(self, *_: Any, **__: Any) -> MetricRecord | None:
         """Return nothing. Rule 4."""
-        del server_round, replies
 
     def summary(self) -> None:
         """Log the run's setting."""
@@ -230,36 +222,36 @@ class PrivateStrategy(Strategy):
             return None
         if self._shares is not None:
             opened.commit()
-        nodes, told = self._roster.nodes, opened.broadcast
-        shared = wire.shared_records(told.anchor, told.server_state, opened.found.kept)
-        return [
-            self._message(opened, client, nodes[client], shared)
-            for client in opened.workers
-            if client in nodes
-        ]
-
-    def _message(
-        self, opened: OpenRound, client: int, node: int, shared: Mapping[str, ArrayRecord]
-    ) -> Message:
-        engine, bound, told = self.server.engine, self.server.bound, opened.broadcast
-        assignment = Assignment(
-            run=self._tag,
-            number=opened.number,
-            client=client,
-            setting=self.server.setting,
-            params=told.anchor,
-            server_state=told.server_state,
-            memory=opened.memory(client),
-            local=told.local,
-            bound=bound,
-            counted=isinstance(bound, AdaptiveClip),
-            kept=opened.found.kept,
-            contributions=engine.plan.contributions,
-            seed=opened.draw.seed_of(client),
-            shares=self._shares,
-        )
-        content = wire.pack_assignment(assignment, shared)
-        return Message(content, dst_node_id=node, message_type="train", group_id=str(opened.number))
+        told, bound, kept = opened.broadcast, self.server.bound, opened.found.kept
+        shared = wire.shared_records(told.anchor, told.server_state, kept)
+        messages: list[Message] = []
+        for client in opened.workers:
+            if client not in self._roster.nodes:
+                continue
+            assignment = Assignment(
+                run=self._tag,
+                number=opened.number,
+                client=client,
+                params=told.anchor,
+                server_state=told.server_state,
+                memory=opened.memory(client),
+                local=told.local,
+                bound=bound,
+                counted=isinstance(bound, AdaptiveClip),
+                kept=kept,
+                contributions=self.server.engine.plan.contributions,
+                seed=opened.draw.seed_of(client),
+                shares=self._shares,
+            )
+            messages.append(
+                Message(
+                    wire.pack_assignment(assignment, shared),
+                    dst_node_id=self._roster.nodes[client],
+                    message_type="train",
+                    group_id=str(opened.number),
+                )
+            )
+        return messages
 
     def _answer(self, opened: OpenRound, reply: Message) -> Answer:
         """Read an answer that counts. Rule 3.

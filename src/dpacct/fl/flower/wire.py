@@ -1,6 +1,6 @@
 """The messages between `PrivateStrategy` and its clients: a round's assignment, and the answer.
 
-Rule 1: types, shapes and names of a message are checked before its values are used. A message that
+Rule 1: types, shapes and names of an answer are checked before its values are used. A message that
 does not fit is no answer. Rule 2: an answer holds the bounded update, the client's memory and
 nothing else of its data.
 """
@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.common.constant import SType
-from torch import Tensor, int64
+from torch import Tensor
 
 from dpacct import __version__
 from dpacct.errors import InvalidParameter, Unsupported
@@ -38,6 +38,8 @@ MEMORY = "dpacct.memory"
 MASK = "dpacct.mask"
 UPDATE = "dpacct.update"
 HELLO, ROUND = "hello", "round"
+# The parts of an assignment that JSON carries as they are.
+_PLAIN = ("run", "number", "client", "counted", "contributions", "seed", "shares")
 _T = TypeVar("_T")
 
 
@@ -57,7 +59,6 @@ class Assignment:
 
     Attributes:
         run: tag of the server's process. number: of the round. client: the receiver.
-        setting: of the run, in words.
         params, server_state: as in `Broadcast`. memory: the client's, or None.
         local: local training. bound: of the round. kept: the mask's coordinates, None for all.
         counted: whether the norm is adaptive, and the answer says if the update was below it.
@@ -70,7 +71,6 @@ class Assignment:
     run: str
     number: int
     client: int
-    setting: str
     params: Params
     server_state: State
     memory: State | None
@@ -146,25 +146,18 @@ def shared_records(
 
 def pack_assignment(given: Assignment, shared: Mapping[str, ArrayRecord]) -> RecordDict:
     """Return the message of a round to one client; ``shared`` by `shared_records`."""
+    plain = {name: getattr(given, name) for name in _PLAIN}
+    local, bound = asdict(given.local), bound_to_json(given.bound)
+    settings = {**plain, "local": local, "bound": bound, "names": list(given.params)}
     sign = ConfigRecord(
         {
             "protocol": PROTOCOL,
             "version": __version__,
             "ask": ROUND,
-            "run": given.run,
             "round": given.number,
-            "client": given.client,
-            "setting": given.setting,
-            "local": json.dumps(asdict(given.local)),
-            "bound": json.dumps(bound_to_json(given.bound)),
-            "counted": given.counted,
-            "contributions": given.contributions,
-            "seed": given.seed,
-            "names": list(given.params),
+            "settings": json.dumps(settings),
         }
     )
-    if given.shares is not None:
-        sign["minimum"], sign["std"] = given.shares
     content = RecordDict({SIGN: sign, **shared})
     if given.memory is not None:
         content[MEMORY] = arrays_of(given.memory)
@@ -172,36 +165,20 @@ def pack_assignment(given: Assignment, shared: Mapping[str, ArrayRecord]) -> Rec
 
 
 def unpack_assignment(content: RecordDict) -> Assignment:
-    """Read what `pack_assignment` wrote.
-
-    Raises:
-        InvalidParameter: a part is missing, or of another type.
-    """
-    sign, records = content.config_records[SIGN], content.array_records
-    try:
-        mask, memory = records.get(MASK), records.get(MEMORY)
-        params = _in_order(tensors_of(records[ARRAYS]), sign["names"])
-        return Assignment(
-            run=_typed(sign["run"], str),
-            number=_typed(sign["round"], int),
-            client=_typed(sign["client"], int),
-            setting=_typed(sign["setting"], str),
-            params=params,
-            server_state=tensors_of(records.get(SERVER_STATE, ArrayRecord())),
-            memory=None if memory is None else tensors_of(memory),
-            local=SGD(**json.loads(_typed(sign["local"], str))),
-            bound=bound_from_json(json.loads(_typed(sign["bound"], str))),
-            counted=_typed(sign["counted"], bool),
-            kept=None if mask is None else _places(tensors_of(mask)["kept"], params),
-            contributions=_typed(sign["contributions"], int),
-            seed=_typed(sign["seed"], int),
-            shares=(_typed(sign["minimum"], int), _number(sign["std"]))
-            if "minimum" in sign
-            else None,
-        )
-    except (KeyError, RecursionError, TypeError, ValueError) as error:
-        rule = f"the server's message holds all that a client needs ({error})"
-        raise InvalidParameter("message", ROUND, rule) from None
+    """Read what `pack_assignment` wrote, in the same version of dpacct."""
+    settings = json.loads(cast("str", content.config_records[SIGN]["settings"]))
+    records = content.array_records
+    params, memory = tensors_of(records[ARRAYS]), records.get(MEMORY)
+    return Assignment(
+        # In the server's order, on which the flat vector rests.
+        params={name: params[name] for name in settings["names"]},
+        server_state=tensors_of(records.get(SERVER_STATE, ArrayRecord())),
+        memory=None if memory is None else tensors_of(memory),
+        kept=tensors_of(records[MASK])["kept"] if MASK in records else None,
+        local=SGD(**settings["local"]),
+        bound=bound_from_json(settings["bound"]),
+        **{name: settings[name] for name in _PLAIN},
+    )
 
 
 def pack_answer(answer: Answer) -> RecordDict:
@@ -344,20 +321,3 @@ def _number(value: object) -> float:
     if not abs(value) <= sys.float_info.max:
         raise TypeError(f"{value!r:.60} is no finite number")
     return float(value)
-
-
-def _in_order(tensors: Params, names: object) -> Params:
-    """Put parameters into the server's order, on which the flat vector rests."""
-    if not isinstance(names, list) or sorted(map(str, cast("list[Any]", names))) != sorted(tensors):
-        raise TypeError("the parameters are not those that are named")
-    return {str(name): tensors[str(name)] for name in cast("list[Any]", names)}
-
-
-def _places(kept: Tensor, params: Params) -> Tensor:
-    """Check that a mask holds coordinates of the parameters, ascending."""
-    size = sum(value.numel() for value in params.values())
-    if kept.dtype != int64 or kept.ndim != 1:
-        raise TypeError(f"a mask of {kept.dtype} {tuple(kept.shape)} is no list of places")
-    if bool((kept.diff() <= 0).any()) or bool(((kept < 0) | (kept >= size)).any()):
-        raise ValueError(f"a mask names some of {size} places, ascending")
-    return kept
