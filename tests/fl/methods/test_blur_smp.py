@@ -111,16 +111,16 @@ def test_random_masks_are_those_of_the_public_seed_and_carry_all_the_noise():
 
 
 def test_masked_noise_has_a_share_of_the_energy():
-    clients = quadratics([[0.0] * 3000])
+    clients = quadratics([[0.0] * 1000])
     options = {"noise": fl.GaussianNoise(), "noise_multiplier": 1.0, "clip_norm": 2.0}
     energy = {}
     for fraction in (1.0, 0.4):
         method = FedSMPRandK(fraction=fraction)
-        final = simulate(method, points([0.0] * 3000), clients, 1, **options)[-1]
+        final = simulate(method, points([0.0] * 1000), clients, 1, **options)[-1]
         energy[fraction] = float(vector(final.params).square().sum())
     # d (z C)^2 and k (z C)^2.
-    assert energy[1.0] == pytest.approx(3000 * 4, rel=0.15)
-    assert energy[0.4] == pytest.approx(1200 * 4, rel=0.2)
+    assert energy[1.0] == pytest.approx(1000 * 4, rel=0.25)
+    assert energy[0.4] == pytest.approx(400 * 4, rel=0.35)
 
 
 def test_masking_comes_before_the_clip():

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
 
 from dpacct import fl
-from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Layout, trainable
 from dpacct.fl.local.batches import plan_batches
 from dpacct.fl.local.losses import LocalLoss
@@ -136,18 +133,6 @@ def test_what_is_sent_is_the_clients_gradients_however_many_steps_it_takes(decay
         assert row == pytest.approx(-lr * beta * total, abs=1e-14)
 
 
-def test_without_noise_and_clipping_the_state_is_a_moving_average_of_gradients():
-    method = DPFedPGN(rho=0.3, beta=0.3)
-    local = fl.SGD(lr=0.1, steps=1, batch_size=None, lr_decay=0.8)
-    states = simulate(method, points([2.0, -1.0]), TWO, 6, local=local)
-    mean = torch.tensor([0.5, 1.0], dtype=torch.float64)
-    for before, after in itertools.pairwise(states):
-        g = vector(before.server_state)
-        away = 0.3 * g / g.norm() if bool(g.any()) else g
-        gradient = vector(before.params) + away - mean
-        assert torch.allclose(vector(after.server_state), 0.7 * g + 0.3 * gradient, atol=1e-13)
-
-
 @pytest.mark.slow
 def test_the_noise_in_the_state_settles_where_the_derivation_says():
     size, beta, z, clip, lr, steps = 500, 0.3, 2.0, 0.5, 0.1, 4
@@ -187,22 +172,6 @@ def test_smoothing_zero_is_without_smoothing():
         assert torch.equal(vector(one.params), vector(two.params))
     one, two = run(DPFedPGN())[-1], run(DPFedPGNLS(smoothing=0.5))[-1]
     assert not torch.allclose(vector(one.params), vector(two.params), atol=1e-4)
-
-
-@pytest.mark.parametrize("method", [DPFedPGN(), DPFedPGNLS()])
-def test_the_first_round_with_a_zero_state_is_finite(method):
-    for state in run(method):
-        assert torch.isfinite(vector(state.params)).all()
-        assert torch.isfinite(vector(state.server_state)).all()
-
-
-@pytest.mark.parametrize("local", [fl.SGD(momentum=0.5), fl.SGD(total_lr=True)])
-def test_local_steps_whose_public_part_is_another_are_refused(local):
-    with pytest.raises(InvalidParameter, match="dp-fedpgn"):
-        fl.Federation(
-            perceptron(), cross_entropy, make_clients([4] * 4), method=DPFedPGN(), rounds=1,
-            noise_multiplier=1.0, clip_norm=1.0, local=local,
-        )  # fmt: skip
 
 
 def test_the_median_of_norms_as_printed_lets_one_client_switch_the_noise_off():

@@ -89,22 +89,6 @@ def test_where_the_gradient_is_zero_nothing_is_perturbed():
     assert torch.equal(found["a"], torch.zeros(3))
 
 
-def test_on_quadratics_a_step_has_a_closed_form():
-    generator = torch.Generator().manual_seed(2)
-    matrix = torch.randn(4, 4, generator=generator).double()
-    hessian = matrix.T @ matrix
-    w = torch.randn(4, generator=generator).double()
-    clients = quadratics([[0.0] * 4], matrix)
-    local = fl.SGD(lr=0.05, steps=1)
-    state = simulate(
-        DPFedSAM(rho=0.4), Curved(w.tolist(), matrix, split=1), clients, 1, local=local,
-        clip_norm=1e6,
-    )[-1]  # fmt: skip
-    slope = hessian @ w
-    expected = w - 0.05 * (slope + 0.4 * hessian @ slope / slope.norm())
-    assert torch.allclose(vector(state.params), expected, rtol=1e-10)
-
-
 def run(method, **options):
     return simulate(
         method, perceptron(), make_clients([8, 3, 5]), 3, loss=cross_entropy, clip_norm=0.3,

@@ -7,12 +7,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Params, State
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import Loss
 from dpacct.fl.local.sgd import SGD
-from dpacct.fl.methods.parameters import one_if_any, step_along, steps_taken
+from dpacct.fl.methods.parameters import (
+    one_if_any,
+    plain_steps,
+    step_along,
+    steps_taken,
+    zeros,
+)
 from dpacct.fl.methods.protocol import Context, Method
 from dpacct.fl.methods.published import PublishedRound, median_clipped_sum
 from dpacct.fl.postprocess.laplacian import check_strength, smooth
@@ -73,22 +78,12 @@ class DPFedPGN(Method):
             put(self, "not_private_because", MEDIAN_CLIPPING)
 
     def prepare(self, local: SGD) -> SGD:
-        """Plain steps.
-
-        Raises:
-            InvalidParameter: momentum, or total_lr.
-        """
-        if local.momentum:
-            rule = f"{self.name} removes the public part of plain steps; momentum changes that part"
-            raise InvalidParameter("momentum", local.momentum, rule, "Drop it.")
-        if local.total_lr:
-            rule = f"the learning rate of {self.name} is that of one step"
-            raise InvalidParameter("total_lr", local.total_lr, rule, "Drop it.")
-        return local
+        """Return plain steps; see `plain_steps`."""
+        return plain_steps(self.name, local)
 
     def init(self, params: Params) -> State:
         """K g = 0."""
-        return {name: torch.zeros_like(value) for name, value in params.items()}
+        return zeros(params)
 
     def gradient(self, loss: Loss, params: Params, batch: Batch, context: Context) -> Params:
         """beta grad F_i(y + u) + (1 - beta) g, with weight decay as a part of F_i."""

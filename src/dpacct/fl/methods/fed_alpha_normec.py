@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-import torch
 from torch import Tensor
 
 from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Params, State
 from dpacct.fl.local.sgd import SGD
-from dpacct.fl.methods.parameters import step_along, steps_taken
+from dpacct.fl.methods.parameters import MEMORY, step_along, steps_taken, zero_memory, zeros
 from dpacct.fl.methods.protocol import Context, Method
 from dpacct.fl.methods.published import PublishedRound, participants_noise
 from dpacct.fl.privacy.bounds import Bound, SmoothedNormalization
@@ -90,21 +89,21 @@ class FedAlphaNormEC(Method):
 
     def init(self, params: Params) -> State:
         """vhat = 0."""
-        return {name: torch.zeros_like(value) for name, value in params.items()}
+        return zeros(params)
 
     def init_client(self, params: Params) -> State | None:
         """v_i = 0."""
-        return {"memory": torch.cat([torch.zeros_like(v).flatten() for v in params.values()])}
+        return zero_memory(params)
 
     def local_update(self, delta: Tensor, client_state: State | None, context: Context) -> Tensor:
         """P_i(x) - v_i, which the bound normalizes to D_i."""
         average = -delta / (context.lr * steps_taken(context.steps))
-        return average if client_state is None else average - client_state["memory"]
+        return average if client_state is None else average - client_state[MEMORY]
 
     def client_state(self, client_state: State, bounded: Tensor, context: Context) -> State:
         """v_i + beta D_i."""
         del context
-        return {"memory": client_state["memory"] + self.beta * bounded}
+        return {MEMORY: client_state[MEMORY] + self.beta * bounded}
 
     def server(self, params: Params, noised: Noised, server_state: State) -> tuple[Params, State]:
         """vhat, and the step along it."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from dpacct.fl.layout import Params, State
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import Loss
 from dpacct.fl.local.sgd import SGD
-from dpacct.fl.methods.parameters import plain_steps, steps_taken
+from dpacct.fl.methods.parameters import plain_steps, steps_taken, zeros
 from dpacct.fl.methods.protocol import Context, Method
 from dpacct.fl.privacy.markers import Noised
 from dpacct.validate import unit_interval
@@ -47,16 +45,12 @@ class FedCM(Method):
         object.__setattr__(self, "alpha", alpha)
 
     def prepare(self, local: SGD) -> SGD:
-        """Plain steps.
-
-        Raises:
-            InvalidParameter: momentum, or total_lr.
-        """
+        """Return plain steps; see `plain_steps`."""
         return plain_steps(self.name, local)
 
     def init(self, params: Params) -> State:
         """G = 0."""
-        return {name: torch.zeros_like(value) for name, value in params.items()}
+        return zeros(params)
 
     def gradient(self, loss: Loss, params: Params, batch: Batch, context: Context) -> Params:
         """alpha grad F_i(y) + (1 - alpha) G / K_i."""

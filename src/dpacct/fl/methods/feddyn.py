@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from dpacct.fl.layout import Params, State
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import Loss
-from dpacct.fl.methods.parameters import MEMORY, memory_tensors, zero_memory
+from dpacct.fl.methods.parameters import MEMORY, memory_tensors, zero_memory, zeros
 from dpacct.fl.methods.protocol import Context, Method
 from dpacct.fl.privacy.markers import Noised
 from dpacct.validate import above_zero
@@ -52,7 +51,7 @@ class FedDyn(Method):
 
     def init(self, params: Params) -> State:
         """h = 0."""
-        return {name: torch.zeros_like(value) for name, value in params.items()}
+        return zeros(params)
 
     def init_client(self, params: Params) -> State | None:
         """h_i = 0."""

@@ -1,4 +1,4 @@
-"""What the formulas of several methods share."""
+"""Parts that the formulas of several methods share."""
 
 from __future__ import annotations
 
@@ -11,52 +11,57 @@ from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Context
 from dpacct.fl.tensors import norm
 
-# What clients call the vector [d] that they remember.
+# The name of the vector [d] that a client remembers.
 MEMORY = "memory"
 
 
 def whole_norm(tensors: Params) -> Tensor:
-    """Euclidean norm of all tensors together, a tensor without dimensions. May run under vmap."""
+    """Return the Euclidean norm of all tensors together, shape (). May run under vmap."""
     return norm(torch.stack([norm(value) for value in tensors.values()]))
 
 
 def step_along(tensors: Params, radius: float) -> Params:
-    """A step of norm ``radius`` along all tensors together; zero where they are all zero."""
+    """Return a step of norm ``radius`` along all tensors together; zero if they are all zero."""
     length = whole_norm(tensors)
     scale = torch.where(length > 0, radius / length, 0.0)
     return {name: scale * value for name, value in tensors.items()}
 
 
 def steps_taken(steps: int | Tensor) -> int | Tensor:
-    """Number of local steps, 1 for a client that takes none (for divisions)."""
+    """Return the number of local steps, 1 for a client that takes none (for divisions)."""
     return steps.clamp(min=1) if isinstance(steps, Tensor) else max(steps, 1)
 
 
 def one_if_any(steps: int | Tensor) -> int | Tensor:
-    """1 for a client that takes local steps, 0 for one that takes none."""
+    """Return 1 for a client that takes local steps, 0 for one that takes none."""
     return steps.clamp(max=1) if isinstance(steps, Tensor) else min(steps, 1)
 
 
+def zeros(params: Params) -> State:
+    """Return zeros in the shapes of the parameters."""
+    return {name: torch.zeros_like(value) for name, value in params.items()}
+
+
 def zero_memory(params: Params) -> State:
-    """A memory as long as the parameters, zero."""
+    """Return a memory as long as the parameters, zero."""
     return {MEMORY: torch.cat([torch.zeros_like(v).flatten() for v in params.values()])}
 
 
 def memory_tensors(context: Context) -> Params:
-    """The client's memory in the shapes of the parameters."""
+    """Return the client's memory in the shapes of the parameters."""
     if context.client_state is None:
-        return {name: torch.zeros_like(value) for name, value in context.anchor.items()}
+        return zeros(context.anchor)
     return Layout.of(context.anchor).unflatten(context.client_state[MEMORY])
 
 
 def plain_steps(method: str, local: SGD) -> SGD:
-    """Local training whose displacement is lr times a sum of directions.
+    """Check that the displacement of local training is lr times a sum of directions.
 
     Raises:
         InvalidParameter: momentum, or total_lr.
     """
     if local.momentum:
-        rule = f"{method} reads sums of gradients off displacements, which momentum changes"
+        rule = f"{method} reads sums of directions off displacements, which momentum changes"
         raise InvalidParameter("momentum", local.momentum, rule, "Drop it.")
     if local.total_lr:
         rule = f"the learning rate of {method} is that of one step"

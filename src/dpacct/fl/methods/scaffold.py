@@ -18,6 +18,7 @@ from dpacct.fl.methods.parameters import (
     plain_steps,
     steps_taken,
     zero_memory,
+    zeros,
 )
 from dpacct.fl.methods.protocol import Context, Method
 from dpacct.fl.privacy.markers import Noised
@@ -52,16 +53,12 @@ class Scaffold(Method):
     name = "scaffold"
 
     def prepare(self, local: SGD) -> SGD:
-        """Plain steps.
-
-        Raises:
-            InvalidParameter: momentum, or total_lr.
-        """
+        """Return plain steps; see `plain_steps`."""
         return plain_steps(self.name, local)
 
     def init(self, params: Params) -> State:
         """G = 0."""
-        return {name: torch.zeros_like(value) for name, value in params.items()}
+        return zeros(params)
 
     def init_client(self, params: Params) -> State | None:
         """G_i = 0."""
