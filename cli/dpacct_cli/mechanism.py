@@ -9,6 +9,7 @@ from dpacct.budget import Spent
 from dpacct.renyi.accountant import RenyiAccountant
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
+from dpacct_cli.mechanism_options import ReadDelta
 from dpacct_cli.render import Row, bracket, down, noise, plain, rate, shown_delta, up
 from dpacct_cli.words import in_units
 
@@ -188,6 +189,11 @@ def epsilon_row(spent: Spent, origin: str = "", *, lead: str = "", proven: str =
 # Without a population nobody can say what delta is small enough, but this is not.
 LARGE_DELTA = 1e-3
 SMALL_DELTA = 1e-5
+
+
+def with_moved_delta(note: str, at: ReadDelta) -> str:
+    """Return a note, and behind it that --clients does not change the default delta any more."""
+    return " ".join(filter(None, (note, at.moved_note)))
 
 
 def delta_note(delta: float, clients: int | None) -> str:

@@ -25,7 +25,7 @@ from dpacct.rounds import (
 )
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import SCHEMES, number
-from dpacct_cli.render import plain
+from dpacct_cli.render import plain, shown_delta
 from dpacct_cli.words import called, pasted, unit
 
 if TYPE_CHECKING:
@@ -40,21 +40,30 @@ def read_clip_norm(text: str | None) -> float | None:
 
 
 class ReadDelta(NamedTuple):
-    """A delta, and where it comes from."""
+    """A delta.
+
+    Attributes:
+        value: in (0, 1).
+        origin: where it comes from, if neither from --delta nor from the default.
+        typed: the text of --delta.
+        clients: the population, where --delta was left to its default.
+    """
 
     value: float
     origin: str
     typed: str | None
+    clients: int | None = None
 
     @property
-    def chosen(self) -> bool:
-        """It was typed, so it is not the default."""
-        return self.typed is not None
-
-    @property
-    def lead(self) -> str:
-        """What is said first where another option than --delta moved it."""
-        return f"by {called('--clients')}, not {plain(DEFAULT_DELTA)}: " if self.origin else ""
+    def moved_note(self) -> str:
+        """The note, for one release, on a default that --clients used to change."""
+        if self.clients is None or self.clients == 1:
+            return ""
+        before = shown_delta(float(self.clients) ** -1.1)
+        return (
+            f"{called('--clients')} no longer changes delta (was {before}, now "
+            f"{plain(self.value)}). Pass --delta to choose."
+        )
 
     @property
     def retyped(self) -> str:
@@ -107,21 +116,27 @@ class MechanismOptions(NamedTuple):
         name = Poisson.name if self.sampling is None else self.sampling
         if name not in SCHEMES:
             rule = "a sampling scheme is one of " + ", ".join(SCHEMES)
-            raise InvalidParameter("sampling", name, rule)
+            hint = self._shuffled_hint() if name.startswith("shuffle") else ""
+            raise InvalidParameter("sampling", name, rule, hint)
         return name
 
+    def _shuffled_hint(self) -> str:
+        """What holds for batches cut from a shuffled list, and what costs less."""
+        typed = None if self.epochs is None else number(self.epochs)
+        known = isinstance(typed, int | float) and 0 < typed < math.inf
+        epochs = str(math.ceil(float(typed))) if known else "E"
+        return (
+            "In shuffled batches an example takes part once an epoch, so E epochs cost at most E "
+            f"rounds of full participation: --sampling full --rounds {epochs} --adjacency zero-out "
+            "(or replace-one, at twice the sensitivity). Batches drawn by Poisson sampling cost "
+            "far less: --sampling poisson."
+        )
+
     def read_delta(self, typed: str | None) -> ReadDelta:
-        """The delta that was typed, or the default that fits the population."""
+        """The delta that was typed, or the default."""
         if typed is not None:
             return ReadDelta(validate.delta(number(typed)), "", typed)
-        clients = self.num_clients
-        if clients is None:
-            return ReadDelta(DEFAULT_DELTA, "", None)
-        if clients == 1:
-            raise OptionConflict(
-                f"--delta is missing; the default for {called('--clients')} 1 would be 1."
-            )
-        return ReadDelta(float(clients) ** -1.1, f"{clients}^-1.1", None)
+        return ReadDelta(DEFAULT_DELTA, "", None, self.num_clients)
 
     def read_rounds(self) -> int:
         """The number of rounds: as typed, or as many as the epochs take."""

@@ -28,7 +28,7 @@ Delta = Annotated[
     option(
         "--delta",
         metavar="D",
-        help="Delta; default 1e-05, or N^-1.1 when --clients N is given.",
+        help="Target delta; default 1e-05.",
         panel=PRIVACY,
     ),
 ]

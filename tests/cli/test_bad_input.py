@@ -75,7 +75,6 @@ BAD: list[tuple[str, tuple[str, ...]]] = [
     ("epsilon --noise 1 --rounds 3 --cohort 2.5 --clients 9", ("--cohort is 2.5;", "whole number")),
     ("epsilon --noise 1 --rounds 3 --cohort 3 --clients 0", ("--clients is 0;", "whole number")),
     ("epsilon --noise 1 --rounds 3 --q 0.1 --clients some", ("--clients is 'some',", "whole")),
-    ("epsilon --noise 1 --rounds 3 --q 0.1 --clients 1", ("--delta is missing", "--clients 1")),
     ("epsilon --noise 1 --rounds 3 --q 0.1 --cohort 3 --clients 9", ("--q 0.1", "--cohort 3")),
     (
         "epsilon --noise 1 --rounds 3 --q 0.05 --clients 50 --sampling uniform",

@@ -87,7 +87,7 @@ def calibrate(
         rows = [
             _first_row(found, solve),
             *_risk_rows(found),
-            mechanism.epsilon_row(found.spent, at.origin, lead=at.lead),
+            mechanism.epsilon_row(found.spent),
             *mechanism.rows(plan, ratio_only=typed.ratio_only),
             *mechanism.noise_rows(plan, clients=typed.num_clients, clip_norm=clip_norm),
             mechanism.accountant_row(plan, at.value, accountant),
@@ -95,6 +95,7 @@ def calibrate(
         ]
         note = mechanism.delta_note(at.value, typed.num_clients)
         note = note or comparisons.wide_bracket_note(plan, found.epsilon, accountant)
+        note = mechanism.with_moved_delta(note, at)
         return Page(rows, closing=_closing(typed, found, at, clip_norm), note=note)
 
     data = _data(found) | mechanism.noise_keys(
@@ -254,10 +255,7 @@ def _closing(
         if known is None
     ]
     if missing:
-        moved = typed.num_clients is None and not at.chosen
-        kept = f"; add{at.retyped}, or {called('--clients')} moves delta" if moved else ""
-        words = f"With {' and '.join(missing)} I can say what that is per coordinate of the mean"
-        return f"{words}{kept}."
+        return f"With {' and '.join(missing)} I can say what that is per coordinate of the mean."
     if typed.schedule is not None or typed.noise is not None:
         return ""
     again = typed.retyped(noise=up(only.noise_multiplier, 7))

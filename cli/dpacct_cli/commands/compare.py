@@ -84,14 +84,14 @@ def compare(
 
     def page() -> Page:
         rows = [
-            mechanism.epsilon_row(smallest, at.origin, lead=at.lead, proven=best.name),
+            mechanism.epsilon_row(smallest, proven=best.name),
             *mechanism.rows(plan, ratio_only=typed.ratio_only),
         ]
         again = f"{typed.retyped()}{at.retyped} --accountant {best.name}"
         closing = f"dpacct epsilon {again} shows what the smallest one rests on."
         if not peers:
             closing = "pip install 'dpacct[interop]' adds dp-accounting and Opacus to the table."
-        note = mechanism.delta_note(at.value, typed.num_clients)
+        note = mechanism.with_moved_delta(mechanism.delta_note(at.value, typed.num_clients), at)
         return Page(rows, _grid(entries), _reasons(entries), closing, note)
 
     data: dict[str, object] = {

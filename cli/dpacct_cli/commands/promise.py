@@ -45,8 +45,7 @@ class Promise:
 
     def rows(self) -> list[Row]:
         """What the guarantee alone says, below what the rounds do."""
-        origin = f" ({self.delta.origin})" if self.delta.origin else ""
-        at = f"{plain(self.epsilon)} at delta {shown_delta(self.delta.value)}{origin}"
+        at = f"{plain(self.epsilon)} at delta {shown_delta(self.delta.value)}"
         guess = self._any.guess(self.prior)
         return [
             Row("", up(self.advantage), f"  advantage against any mechanism with epsilon {at}"),
@@ -55,8 +54,7 @@ class Promise:
 
     def page(self) -> Page:
         """The guarantee alone."""
-        origin = f" ({self.delta.origin})" if self.delta.origin else ""
-        at = f"at delta {shown_delta(self.delta.value)}{origin}"
+        at = f"at delta {shown_delta(self.delta.value)}"
         rows = [
             Row("advantage", f"{up(self.advantage)} at most", "  TPR - FPR of the best attack"),
             Row("best guess", f"{up(self._any.guess(self.prior))} at most", "  of being right"),

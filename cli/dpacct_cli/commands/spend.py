@@ -72,7 +72,7 @@ def epsilon(
 
     def page() -> Page:
         rows = [
-            mechanism.epsilon_row(spent, at.origin, lead=at.lead),
+            mechanism.epsilon_row(spent),
             *mechanism.rows(plan, ratio_only=typed.ratio_only),
             *mechanism.noise_rows(plan, clients=typed.num_clients, clip_norm=clip_norm),
             mechanism.accountant_row(plan, at.value, accountant),
@@ -85,8 +85,9 @@ def epsilon(
         if answered is not None and stated is not None:
             rows = [*_claim_rows(answered, stated), *rows]
         closing = f"dpacct compare {typed.retyped()}{at.retyped} shows other accountants beside it."
-        note = mechanism.delta_note(spent.delta, typed.num_clients)
+        note = mechanism.delta_note(at.value, typed.num_clients)
         note = note or comparisons.wide_bracket_note(plan, spent.interval, accountant)
+        note = mechanism.with_moved_delta(note, at)
         return Page(rows, closing=closing, note=note)
 
     data: dict[str, object] = {

@@ -47,7 +47,7 @@ Cohorts = Annotated[
 ]
 Deltas = Annotated[
     str | None,
-    option("--delta", metavar="D,...", help="Deltas; default 1e-05, or N^-1.1 with --clients N."),
+    option("--delta", metavar="D,...", help="Deltas; default 1e-05."),
 ]
 Jobs = Annotated[
     str | None,

@@ -91,13 +91,13 @@ def read_sweep(typed: Typed, fixed: Fixed) -> Sweep:
     find_accountant(fixed.accountant)
     if fixed.adjacency is not None:
         Adjacency.parse(fixed.adjacency)
-    clients = MechanismOptions(clients=fixed.clients).num_clients
+    # Refused here, before any row of the table.
+    _ = MechanismOptions(clients=fixed.clients).num_clients
     noises = _values("--noise", typed.noise, validate.noise_multiplier)
     rounds = _values("--rounds", typed.rounds, validate.rounds)
     who = _who(typed, fixed)
     if typed.delta is None:
-        at = MechanismOptions(clients=fixed.clients).read_delta(None)
-        deltas = [repr(at.value) if clients is not None else f"{DEFAULT_DELTA:g}"]
+        deltas = [f"{DEFAULT_DELTA:g}"]
     else:
         deltas = _values("--delta", typed.delta, validate.delta)
     count = len(noises) * len(rounds) * len(who) * len(deltas)

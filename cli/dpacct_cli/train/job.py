@@ -285,14 +285,12 @@ def _mechanism(settings: Settings, clients: int) -> MechanismOptions:
 
 
 def _delta(settings: Settings, typed: MechanismOptions, terms: Terms | None) -> ReadDelta:
-    """The delta that was typed, that of the ledger, or the default for so many clients."""
+    """The delta that was typed, that of the ledger, or the default."""
     text = settings.get("delta")
     if terms is None or text is not None:
-        return typed.read_delta(text)
+        at = typed.read_delta(text)
+        return at if "clients" in settings.chosen else at._replace(clients=None)
     own = terms.check(None)
-    usual = typed.num_clients not in (None, 1) and typed.read_delta(None)
-    if usual and usual.value == own:
-        return usual
     return ReadDelta(own, f"that of {terms.path}", None)
 
 

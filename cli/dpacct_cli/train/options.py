@@ -61,8 +61,7 @@ Delta = Annotated[
     option(
         "--delta",
         metavar="D",
-        help="Delta; default that of --ledger if it exists, else N^-1.1 for N clients (or "
-        "examples).",
+        help="Delta; default that of --ledger if it exists, else 1e-05.",
         panel=PRIVACY,
     ),
 ]

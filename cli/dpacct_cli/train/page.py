@@ -105,6 +105,7 @@ def page(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> Pag
     if outcome.stopped_because is not None:
         rows.insert(2, Row("stopped early", outcome.stopped_because))
     note = mechanism.delta_note(outcome.epsilon.delta, job.public.size)
+    note = mechanism.with_moved_delta(note, job.delta)
     closing = f"dpacct ledger show {shlex.quote(str(files.ledger))} lists what was spent."
     return Page(rows, closing=closing, note=note, remarks=[SIMULATED] if job.simulated else [])
 

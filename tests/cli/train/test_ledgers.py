@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "folder")
 # Everybody in every round: what that costs is computed at once.
 QUICK = "--sampling full --batch-size all --local-steps 1 --vectorize no"
 TINY = f"--rounds 2 --clients 12 {QUICK}"
-DELTA = 12**-1.1
+DELTA = 1e-5
 
 
 def names(folder: Path) -> set[str]:

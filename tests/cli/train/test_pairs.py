@@ -6,7 +6,6 @@ Every pair of values of two columns stands together in some row.
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import re
 import signal
@@ -189,8 +188,8 @@ def test_what_is_printed_is_what_ran_or_nothing(
     if row.typed:
         assert shown == at == 1e-3
     elif row.resumed or row.ledger == "new":
-        assert math.isclose(at, row.clients**-1.1)
-        assert found[4] == f"{row.clients}^-1.1"
+        assert at == 1e-5
+        assert found[4] is None
     else:
         assert found[4] == "that of digits.ledger"
     assert truth.upper == pytest.approx(4, rel=1e-5)
