@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -296,34 +295,13 @@ def test_one_row_that_is_not_finite_is_zero_and_leaves_the_others_alone():
         assert torch.equal(found[kept], clean[kept])
 
 
-def test_an_event_stays_the_same_only_while_all_that_it_was_read_from_does():
+@pytest.mark.parametrize("bound", [fl.AdaptiveClip(0.3, indicator_noise=5.0), fl.Clip(0.3)])
+def test_an_event_knows_the_bound_that_it_was_charged_for(bound):
     plan = NoisePlan(Poisson(0.1), Adjacency.ADD_REMOVE, 1.5, PUBLIC)
-    bound, details = fl.AdaptiveClip(0.3, indicator_noise=5.0), {"round": 1, "clip_norm": 0.3}
-    event = plan.event(bound, fl.GaussianNoise(), details)
-    assert plan.still(event, bound, fl.GaussianNoise(), details)
-    assert plan.event(bound, fl.GaussianNoise(), details) == event
-    others = [
-        (NoisePlan(Poisson(0.2), Adjacency.ADD_REMOVE, 1.5, PUBLIC), bound, details),
-        (NoisePlan(Poisson(0.1), Adjacency.ZERO_OUT, 1.5, PUBLIC), bound, details),
-        (NoisePlan(Poisson(0.1), Adjacency.ADD_REMOVE, 1.6, PUBLIC), bound, details),
-        (plan, fl.AdaptiveClip(0.4, indicator_noise=5.0), details),
-        (plan, fl.AdaptiveClip(0.3, indicator_noise=6.0), details),
-        (plan, fl.Clip(0.3), details),
-        (plan, bound, details | {"round": 2}),
-        (plan, bound, {"round": 1}),
-    ]
-    for other, limit, said in others:
-        assert not other.still(event, limit, fl.GaussianNoise(), said)
-        assert other.event(limit, fl.GaussianNoise(), said) != event
-    assert not plan.still(event, bound, fl.SecureGaussianNoise(), details)
-    main, indicator = event.releases
-    for releases in (
-        (main,),
-        (replace(main, noise_multiplier=9.0), indicator),
-        (main, replace(indicator, noise_multiplier=9.0)),
-        (replace(main, sensitivity=0.1), indicator),
-    ):
-        changed = replace(event, releases=releases)
-        assert not plan.still(changed, bound, fl.GaussianNoise(), details)
-    lower = replace(event, round=replace(event.round, noise_multiplier=1.4))
-    assert not plan.still(lower, bound, fl.GaussianNoise(), details)
+    event = plan.event(bound, fl.GaussianNoise(), {"round": 1})
+    assert plan.charged_for(event, bound)
+    assert plan.event(bound, fl.GaussianNoise(), {"round": 1}) == event
+    for other in (fl.Clip(0.4), fl.Clip(0.2), fl.AdaptiveClip(0.3, indicator_noise=6.0)):
+        assert not plan.charged_for(event, other)
+    more = NoisePlan(Poisson(0.1), Adjacency.ADD_REMOVE, 1.6, PUBLIC)
+    assert not more.charged_for(event, bound)

@@ -20,9 +20,7 @@ import torch
 from dpacct.errors import InvalidParameter
 from dpacct.ledger.disk.outputs import write_file
 
-# 1 did not name the ledger of its run.
 VERSION = 2
-READABLE = (1, 2)
 
 # What torch.load and its readers of zip files and pickles raise on a file that is something else.
 _DAMAGED = (
@@ -75,8 +73,8 @@ def read_checkpoint(path: Path, device: torch.device | str) -> dict[str, Any]:
     except _DAMAGED as error:
         rule = f"it cannot be read as a checkpoint ({type(error).__name__})"
         raise InvalidParameter("checkpoint", str(path), rule) from None
-    if type(version) is not int or version not in READABLE:
+    if type(version) is not int or version != VERSION:
         shown = f"of version {version}" if type(version) is int else "no checkpoint"
-        rule = f"it is {shown}, and this dpacct reads checkpoints up to version {VERSION}"
+        rule = f"it is {shown}, and this dpacct reads checkpoints of version {VERSION}"
         raise InvalidParameter("checkpoint", str(path), rule)
     return content

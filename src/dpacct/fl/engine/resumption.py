@@ -74,15 +74,14 @@ def resume(rounds: Rounds, path: Path, *, calibrated: bool) -> Resumed:
         ),
     )
     engine.source.restore(found.randomness)
-    note = None
     if saved is not None:
-        note = rounds.account.resume(rounds.event(), saved, setting, holder)
+        rounds.account.resume(rounds.event(), saved, setting, holder)
     rounds.state = found.state
     if rounds.account.plan is not None and not rounds.plan.constant:
         rounds.plan = rounds.plan.as_registered(rounds.account.plan, calibrated=calibrated)
     rounds.advance()
     rounds.write_model()
-    return Resumed(note, found.way)
+    return Resumed(None, found.way)
 
 
 def _take_noise(rounds: Rounds, noise_multiplier: float | None) -> None:

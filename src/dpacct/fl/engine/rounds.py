@@ -106,9 +106,8 @@ class Rounds:
         return engine.plan.event(bound, engine.noise, self._details())
 
     def still(self, event: Event) -> bool:
-        """Whether the next round would be charged as this event, read from the same objects."""
-        engine, bound = self.engine, self.state.bound
-        return engine.plan.still(event, bound, engine.noise, self._details())
+        """Return whether the bound of the next round is that of this event."""
+        return self.engine.plan.charged_for(event, self.state.bound)
 
     def _details(self) -> dict[str, Any]:
         engine, bound = self.engine, self.state.bound

@@ -89,7 +89,7 @@ def pack(
         "run": None if saved is None else saved.run,
         "charged": 0 if saved is None else saved.charged,
         "committed": 0 if saved is None else saved.committed,
-        "ledger": None if saved is None or saved.position is None else asdict(saved.position),
+        "ledger": None if saved is None else asdict(saved.position),
         "randomness": randomness,
         "way": plain_way(way),
     }
@@ -184,8 +184,6 @@ class _Reader:
                 self.refuse(f"it holds {round_} rounds, and no run of a ledger that charged them")
             return None
         run = self.count("run", 1)
-        if self._content.get("version") == 1:
-            return Saved(run, round_, round_, None)
         charged, committed = self.count("charged"), self.count("committed")
         if not round_ <= charged or not committed <= charged:
             self.refuse(f"it holds {round_} rounds, and says that {charged} were charged")

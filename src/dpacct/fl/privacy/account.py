@@ -1,9 +1,16 @@
-"""The ledger's side of a run: opening it, going on with it, and where a missing one is kept.
+"""What a run is charged: from the objects that run to an event, and from there to its ledger.
 
-Rule 1: a run has one delta, that of its ledger; another one is refused before anything is charged.
-Rule 2: what a run has spent is never forgotten: a closed account reads what it read last, and takes
-no more rounds.
-Rule 3: a run goes on only in the ledger that its checkpoint knows, or that has grown from it.
+No user types a multiplier or a rate into a ledger.
+
+Rule 1: the round's noise multiplier is read from the bound and the standard deviation of the noise,
+and rounded down: the charge assumes at most the noise that is drawn.
+Rule 2: a run has one delta, that of its ledger; another one is refused before anything is charged.
+Rule 3: a closed account reads what it read last, and takes no more rounds.
+Rule 4: a run goes on only in the ledger that its checkpoint names, or that has grown from it, and
+in the run of the checkpoint's number and setting, with at least its rounds: what the model has
+learned from is charged.
+Rule 5: `tight` may play a game only if a client's contribution is a function of what was released.
+A client with a memory is charged by fixed pairs (`dpacct.fl.engine.setup.plan_accountant`).
 """
 
 from __future__ import annotations
@@ -72,32 +79,37 @@ class NoisePlan:
         return self.public.capacity(self.sampling)
 
     def update_std(self, bound: Bound) -> float:
-        """Standard deviation of the noise on each coordinate of the sum of updates."""
+        """Return the standard deviation of the noise on each coordinate of the sum of updates."""
         multiplier = self.noise_multiplier
         if isinstance(bound, AdaptiveClip):
             multiplier = bound.update_multiplier(multiplier, self.cohort_size)
         return multiplier * bound.sensitivity(Adjacency.ADD_REMOVE) * (1 + STD_MARGIN)
 
     def indicator_std(self, bound: Bound) -> float | None:
-        """Standard deviation of the noise on the sum of the indicators, None without them."""
+        """Return the standard deviation of the noise on the sum of the indicators, if any."""
         if not isinstance(bound, AdaptiveClip):
             return None
         return bound.indicator_std(self.cohort_size) * (1 + STD_MARGIN)
 
     def event(self, bound: Bound, noise: Noise, details: dict[str, Any]) -> Event:
-        """The round as the ledger charges it, derived from bound and noise.
+        """Return the round as the ledger charges it, derived from bound and noise. Rule 1.
 
         Raises:
             InvalidParameter: the bound's sensitivities contradict each other.
         """
-        charged, releases, record = self._parts(bound, noise, details)
-        event = Event(
-            Round(charged, self.sampling, self.adjacency),
-            tuple(Release(*release) for release in releases),
-            details=record,
-        )
+        unit = self._norm_charged(bound)
+        update = self.update_std(bound) / unit * (1 - STD_MARGIN / 2)
+        charged = min(update, self.noise_multiplier)
+        releases = (Release("update", charged, unit),)
+        indicator = self.indicator_std(bound)
+        if indicator is not None:
+            own = indicator / INDICATOR_NORM * (1 - STD_MARGIN / 2)
+            count = Release("indicator", own, INDICATOR_NORM)
+            releases = (Release("update", update, unit), count)
+        record = {"noise": noise.name, "noise_std": self.update_std(bound)} | details
+        event = Event(Round(charged, self.sampling, self.adjacency), releases, details=record)
+        # What the ledger charges is that of all releases together.
         if event.charged.noise_multiplier < self.noise_multiplier * (1 - 1e-9):
-            _, _, unit = releases[0]
             rule = (
                 f"with it one contribution may have norm {unit:g}, more than the "
                 f"{bound.sensitivity(Adjacency.ADD_REMOVE):g} that the noise was chosen for"
@@ -105,38 +117,27 @@ class NoisePlan:
             raise InvalidParameter("bound", type(bound).__name__, rule)
         return event
 
-    def still(self, event: Event, bound: Bound, noise: Noise, details: dict[str, Any]) -> bool:
-        """Whether `event` would give this event again, read from the same objects anew."""
-        charged, releases, record = self._parts(bound, noise, details)
-        round_ = event.round
-        return (
-            (round_.noise_multiplier, round_.sampling, round_.adjacency, event.details)
-            == (charged, self.sampling, self.adjacency, record)
-        ) and [(r.name, r.noise_multiplier, r.sensitivity) for r in event.releases] == releases
+    def charged_for(self, event: Event, bound: Bound) -> bool:
+        """Return whether a bound has the sensitivity and the noise of an event of this plan."""
+        return (event.releases[0].sensitivity, event.details["noise_std"]) == (
+            self._norm_charged(bound),
+            self.update_std(bound),
+        )
 
-    def _parts(
-        self, bound: Bound, noise: Noise, details: dict[str, Any]
-    ) -> tuple[float, list[tuple[str, float, float]], dict[str, Any]]:
-        """What an event is made of: the multiplier of its main sum, its releases, its details."""
-        radius = bound.sensitivity(Adjacency.ADD_REMOVE)
+    def _norm_charged(self, bound: Bound) -> float:
+        """Return the norm of one contribution that the charge assumes.
+
+        The accountant takes z as noise / this norm, and doubles the shift itself if a client is
+        replaced. A bound that moves the sum further is charged for it.
+        """
         moved = bound.sensitivity(self.adjacency)
-        replaced = self.adjacency is Adjacency.REPLACE_ONE
-        # The accountant takes z as noise / norm of one contribution, and doubles the shift itself
-        # where a client is replaced. A bound that moves the sum further is charged for it.
-        unit = max(moved / 2 if replaced else moved, radius)
-        update = self.update_std(bound) / unit * (1 - STD_MARGIN / 2)
-        charged = min(update, self.noise_multiplier)
-        releases = [("update", charged, unit)]
-        indicator = self.indicator_std(bound)
-        if indicator is not None:
-            own = indicator / INDICATOR_NORM * (1 - STD_MARGIN / 2)
-            releases = [("update", update, unit), ("indicator", own, INDICATOR_NORM)]
-        record = {"noise": noise.name, "noise_std": self.update_std(bound)} | details
-        return charged, releases, record
+        if self.adjacency is Adjacency.REPLACE_ONE:
+            moved /= 2
+        return max(moved, bound.sensitivity(Adjacency.ADD_REMOVE))
 
 
 def check_plan_goes_on(plan: Schedule | None, state: RunState) -> None:
-    """Refuse a round behind the last one of a plan, which would be charged outside of it.
+    """Refuse a round after the last one of a plan, which would be charged outside of it.
 
     Args:
         plan: of the run, None without one. state: its totals before the round.
@@ -175,13 +176,13 @@ class Saved:
     Attributes:
         run: its number.
         charged, committed: how many of its rounds were, in all.
-        position: of the ledger; None in checkpoints of version 0.1.
+        position: of the ledger.
     """
 
     run: int
     charged: int
     committed: int
-    position: Position | None
+    position: Position
 
 
 def relabeled(setting: str) -> str:
@@ -195,15 +196,12 @@ def relabeled(setting: str) -> str:
     return setting.replace(repr(Adjacency.ADD_REMOVE), repr(Adjacency.ZERO_OUT))
 
 
-def check_run(ledger: Ledger, saved: Saved, setting: str, holder: str) -> str | None:
-    """Refuse a ledger whose run is not that of the checkpoint.
+def check_run(ledger: Ledger, saved: Saved, setting: str, holder: str) -> None:
+    """Refuse a ledger whose run is not that of the checkpoint. Rule 4.
 
     Args:
-        ledger: an open one, which is the one that the checkpoint knows, if it knows one.
-        saved: what the checkpoint knows.
+        ledger: an open ledger, the one that the checkpoint names. saved: from the checkpoint.
         setting: of the run that goes on. holder: the checkpoint, in words.
-    Returns:
-        What is worth a note, or None.
     Raises:
         LedgerError: they do not belong together, or the ledger has lost rounds.
     """
@@ -214,7 +212,7 @@ def check_run(ledger: Ledger, saved: Saved, setting: str, holder: str) -> str | 
             f"(runs are 1 to {len(runs)}). It belongs to another ledger, or to a newer copy."
         )
     run = runs[saved.run - 1]
-    if relabeled(str(run.details.get("setting"))) != setting:
+    if relabeled(str(run.details.get("setting"))) != relabeled(setting):
         raise LedgerError(
             f"{ledger.path}: run {run.id} ({run.name!r}) has another setting than {holder}, which "
             f"belongs to another ledger."
@@ -224,12 +222,6 @@ def check_run(ledger: Ledger, saved: Saved, setting: str, holder: str) -> str | 
             f"{ledger.path}: run {run.id} has {run.committed} released rounds, and {holder} knows "
             f"{saved.committed}. The ledger is an older copy, or another one; use that of the run."
         )
-    if saved.position is not None:
-        return None
-    return (
-        f"{holder} is of version 0.1 and does not name its ledger; run {run.id} of {ledger.path} "
-        f"has its setting and at least its {saved.committed} rounds, and is taken for its own."
-    )
 
 
 class Account:
@@ -309,26 +301,14 @@ class Account:
         return Spent(0.0, 0.0, self.delta)
 
     def spent_so_far(self) -> Callable[[], Spent]:
-        """A function that gives `epsilon` as of now, whenever it is called; computed once.
-
-        Now is when the latest round was committed, if one is.
-        """
+        """Return a function that computes `epsilon` as of the latest round when it is called."""
         run = self._run
         state = None if run is None else self._totals(run)
         if run is None or state is None or not (state.on_plan and run.private):
             now = self.epsilon()
             return lambda: now
-        charged, released = state.rounds, state.committed
-        plan, delta, charged_by = run.plan or Schedule(), self.delta, run.accountant
-
-        @cache
-        def read() -> Spent:
-            if self._run is run and (run.rounds, run.committed) == (charged, released):
-                return run.epsilon()
-            # More has run since.
-            return spent_on(Charged(plan, charged_by), charged, released, delta)
-
-        return read
+        plan = Charged(run.plan or Schedule(), run.accountant)
+        return cache(partial(spent_on, plan, state.rounds, state.committed, self.delta))
 
     def affordable(self, event: Event, rounds: int, budget: Budget | None) -> int:
         """How many of the planned rounds fit: into the ledger, and into the run's own budget.
@@ -397,29 +377,25 @@ class Account:
         if self._ledger is None and self.path is not None and not self.path.exists():
             raise LedgerError(f"{self.path}: there is no such ledger, and {holder} belongs to one.")
         ledger = self._open(None)
-        if saved.position is not None:
-            ledger.require(saved.position, holder)
+        ledger.require(saved.position, holder)
 
-    def resume(self, event: Event, saved: Saved, setting: str, holder: str) -> str | None:
+    def resume(self, event: Event, saved: Saved, setting: str, holder: str) -> None:
         """Go on with the run of a checkpoint, in the ledger that `find` opened.
 
         Args:
             event: the run's next round.
             setting: of the run, as the ledger has it. saved, holder: as for `find`.
-        Returns:
-            What is worth a note, or None.
         Raises:
             LedgerError: the run is finished, or another one.
         """
         ledger = self._open(event)
-        note = check_run(ledger, saved, setting, holder)
+        check_run(ledger, saved, setting, holder)
         run = next(run for run in ledger.runs if run.id == saved.run)
         if run.private is not self._private:
             rule = f"run {run.id} of the ledger was started with private={run.private}"
             raise InvalidParameter("seed", "given" if run.private else None, rule)
         self._run = ledger.resume_run(run.id)
         self.begun = True
-        return note
 
     def reserve(self, event: Event) -> Ticket:
         """Charge a round.
