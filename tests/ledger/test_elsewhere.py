@@ -57,11 +57,9 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(ledger: Ledger) -> 
         ledger.start_run("here").reserve(ROUND).commit()
 
 
-@pytest.mark.parametrize("before", [0, 40])
-def test_what_has_happened_is_recorded_beyond_the_budget(ledger: Ledger, before: int) -> None:
-    if before:
-        whole = dpacct.calibrate(epsilon=8, delta=1e-5, rounds=before, sampling_rate=0.1)
-        ledger.charge("before", whole.schedule)
+def test_what_has_happened_is_recorded_beyond_the_budget(ledger: Ledger) -> None:
+    whole = dpacct.calibrate(epsilon=8, delta=1e-5, rounds=40, sampling_rate=0.1)
+    ledger.charge("before", whole.schedule)
     plans = [run.plan for run in ledger.runs]
     run = ledger.charge("late news", 400 * ROUND, over_budget=True)
     everything = sum(plans, 400 * ROUND)

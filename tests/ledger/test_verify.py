@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-from dpacct import Budget, Ledger, Round
+from dpacct import Ledger, Round
 from dpacct.ledger.verify import UNVERIFIED
 
-BUDGET = Budget(8, 1e-5)
 ROUND = Round(9.0)
 
 
@@ -28,22 +26,6 @@ def test_what_no_reading_of_the_entries_can_check_is_listed(ledger: Ledger) -> N
         assert any(word in what for what in found.unverified)
     page = re.sub(r"\\(.)", r"\1", ledger.report_markdown())
     assert all(what in page for what in UNVERIFIED)
-
-
-def test_a_missing_witness_is_said_and_one_that_was_made_later(path: Path) -> None:
-    with Ledger.open(path, BUDGET) as ledger:
-        ledger.start_run("one").reserve(ROUND).commit()
-        assert ledger.verify().remarks == ()
-    path.with_name(f"{path.name}.witness").unlink()
-    with Ledger.open(path, read_only=True) as ledger:
-        found = ledger.verify()
-        assert found.sound
-        (remark,) = found.remarks
-        assert "no witness beside the file" in remark
-    with Ledger.open(path) as ledger:
-        (remark,) = ledger.verify().remarks
-        assert "made at entry 4" in remark
-        assert remark in ledger.report_markdown()
 
 
 def test_a_head_is_looked_for_among_all_entries(ledger: Ledger) -> None:

@@ -212,6 +212,7 @@ def test_a_damaged_ledger_is_known_by_its_witness(book: Path) -> None:
         assert book.read_bytes() == damaged
 
 
+@pytest.mark.slow
 def test_a_checkpoint_or_a_model_does_not_replace_a_ledger(book: Path) -> None:
     torch = pytest.importorskip("torch")
     from dpacct.fl.engine.checkpoint import write_checkpoint

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from children import Child
 from dpacct import Budget, InvalidParameter, Ledger, LedgerError, Poisson, Round
 from dpacct.ledger.disk import place as places
 
@@ -109,51 +109,36 @@ def test_a_file_in_place_of_a_folder(path: Path) -> None:
     assert all("Not a directory" in text for text in refusals(path / "deeper"))
 
 
-FORBIDDEN = """
-import os, sys
-from dpacct import Budget, Ledger, LedgerError
-from dpacct.ledger.book import software
-software()  # imports what another user may not read
-if os.getuid() == 0: os.setuid(65534)
-for path in sys.argv[1:]:
-    for options in ({}, {"read_only": True}, {"budget": Budget(8, 1e-5)}):
-        try:
-            Ledger.open(path, **options)
-            print("opened")
-        except LedgerError as error:
-            print(error)
-"""
-
-
 def test_what_this_user_may_not_enter_read_or_write() -> None:
     # A folder that another user may enter.
     folder = Path("/tmp") / f"dpacct-forbidden-{os.getpid()}"  # noqa: S108 - see above
     folder.mkdir(mode=0o755)
+    unreadable, unwritable = folder / "unreadable.ledger", folder / "unwritable.ledger"
+    closed = folder / "closed"
+    ways: tuple[dict[str, Any], ...] = ({}, {"read_only": True}, {"budget": BUDGET})
+
+    def use(say: Callable[[object], None]) -> None:
+        for path in (unreadable, closed / "a.ledger", closed / "new.ledger"):
+            for options in ways:
+                with pytest.raises(LedgerError, match="no ledger can be .*: Permission denied"):
+                    Ledger.open(path, **options)
+        for options in ({}, {"budget": BUDGET}):
+            with pytest.raises(LedgerError, match="can be opened: it cannot be written to"):
+                Ledger.open(unwritable, **options)
+        Ledger.open(unwritable, read_only=True).close()
+        with pytest.raises(LedgerError, match="its folder has to be writable too"):
+            Ledger.open(folder / "new", BUDGET)
+        say("done")
+
     try:
-        for name in ("unreadable", "unwritable"):
-            Ledger.open(folder / f"{name}.ledger", BUDGET).close()
-        (folder / "closed").mkdir()
-        Ledger.open(folder / "closed" / "a.ledger", BUDGET).close()
-        (folder / "unreadable.ledger").chmod(0o000)
-        (folder / "closed").chmod(0o700)
-        names = [folder / "unreadable.ledger", folder / "closed" / "a.ledger"]
-        names += [folder / "unwritable.ledger", folder / "closed" / "new.ledger", folder / "new"]
-        done = subprocess.run(
-            [sys.executable, "-c", FORBIDDEN, *map(str, names)],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=300,
-        )
+        closed.mkdir()
+        for path in (unreadable, unwritable, closed / "a.ledger"):
+            Ledger.open(path, BUDGET).close()
+        unreadable.chmod(0o000)
+        closed.chmod(0o700)
+        assert Child(use, user=65534).end() == ["done"]
     finally:
         shutil.rmtree(folder)
-    lines = done.stdout.splitlines()
-    for text in (*lines[:6], *lines[9:12]):
-        assert text.endswith("no ledger can be opened: Permission denied.")
-    assert lines[7] == "opened"
-    assert lines[6].endswith(lines[8].split(": ", 1)[1])
-    assert lines[8].endswith("no ledger can be opened: it cannot be written to.")
-    assert lines[14].endswith("its folder has to be writable too.")
 
 
 # Mounts
@@ -173,7 +158,7 @@ def mounted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *mounts: tuple[Path
     monkeypatch.setattr(places, "_MOUNTS", file)
 
 
-@pytest.mark.parametrize("kind", ["nfs4", "cifs", "smb3", "fuse.sshfs", "fuse.s3fs"])
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs"])
 def test_a_ledger_on_a_network_is_read_and_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -192,20 +177,16 @@ def test_a_ledger_on_a_network_is_read_and_not_written(
         assert ledger.rounds == 1
 
 
-@pytest.mark.parametrize("kind", ["ext4", "xfs", "overlay", "fuse.unheard-of", "lustre"])
+@pytest.mark.parametrize("kind", ["ext4", "overlay"])
 def test_any_other_place_is_allowed(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     # What is mounted later at the same point is what is seen.
     mounted(monkeypatch, tmp_path, (tmp_path, "nfs4"), (tmp_path, kind), (tmp_path / "b", "nfs4"))
     Ledger.open(path, BUDGET).close()
-
-
-def test_where_mounts_are_not_known_all_places_are_allowed(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    # Where mounts are not known, all places are.
     monkeypatch.setattr(places, "_MOUNTS", tmp_path / "none")
-    Ledger.open(path, BUDGET).close()
+    Ledger.open(path).close()
 
 
 def test_a_file_that_is_mounted_by_itself_is_refused(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import _thread
 import copy
 import gc
 import os
 import pickle
 import shutil
 import sqlite3
-import subprocess
+import stat
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from types import FrameType
@@ -20,32 +22,13 @@ from typing import Any
 
 import pytest
 
+from children import Child
 from dpacct import Budget, Ledger, LedgerError, Poisson, Round
 from dpacct.ledger.disk import lock
+from dpacct.ledger.disk.rows import Rows
 
 BUDGET = Budget(50, 1e-5)
 ROUND = Round(30.0, Poisson(0.01))
-STEP = """
-import os, shutil, sys, threading
-from dpacct import Budget, Ledger, LedgerError, Poisson, Round
-ROUND = Round(30.0, Poisson(0.01))
-path = sys.argv[1]
-def spend(run, rounds):
-    for _ in range(rounds):
-        run.reserve(ROUND).commit()
-"""
-
-
-def run_code(code: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", STEP + code, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def committed(path: Path) -> int:
@@ -65,139 +48,121 @@ def spend(path: Path, rounds: int) -> None:
 
 
 def test_a_worker_keeps_its_rounds_when_its_parent_closes_the_ledger(path: Path) -> None:
-    code = """
-ledger = Ledger.open(path, Budget(50, 1e-5))
-spend(ledger.start_run("parent"), 3)
-ready, go = os.pipe(), os.pipe()
-if os.fork() == 0:
-    with Ledger.open(path) as mine:
-        run = mine.start_run("worker")
-        spend(run, 4)
-        os.write(ready[1], b".")
-        os.read(go[0], 1)
-        spend(run, 4)
-    os._exit(0)
-os.read(ready[0], 1)
-ledger.close()
-with Ledger.open(path): pass
-os.write(go[1], b".")
-os.wait()
-"""
-    run_code(code, str(path))
-    assert committed(path) == 11
+    ready, go = os.pipe(), os.pipe()
+
+    def work(_: object) -> None:
+        with Ledger.open(path) as mine:
+            run = mine.start_run("worker")
+            for _ in range(4):
+                run.reserve(ROUND).commit()
+            os.write(ready[1], b".")
+            os.read(go[0], 1)
+            for _ in range(4):
+                run.reserve(ROUND).commit()
+
+    with Ledger.open(path, BUDGET) as ledger:
+        ledger.start_run("parent").reserve(ROUND).commit()
+        worker = Child(work)
+        os.read(ready[0], 1)
+    Ledger.open(path).close()
+    os.write(go[1], b".")
+    worker.end()
+    assert committed(path) == 9
 
 
-def test_a_child_that_ends_in_the_usual_way_undoes_nothing_of_its_parent(path: Path) -> None:
-    """The fork comes in the middle of a transaction, from what interrupts it; the child exits."""
-    code = """
-import signal, time
-from dpacct.ledger.disk import rows
-children = []
-def fork(*_):
-    child = os.fork()
-    if child == 0:
-        try:
-            ledger.rounds
-        except LedgerError as error:
-            print("refused" if "another process" in str(error) else error, flush=True)
-        sys.exit(0)
-    children.append(child)
-    os.waitpid(child, 0)
-signal.signal(signal.SIGUSR1, fork)
-add = rows.Rows.add
-def slow(self, entry, closes):
-    add(self, entry, closes)
-    os.kill(os.getpid(), signal.SIGUSR1)
-    time.sleep(0.001)
-ledger = Ledger.open(path, Budget(50, 1e-5))
-run = ledger.start_run("x")
-rows.Rows.add = slow
-spend(run, 1)
-print(len(children))
-"""
-    assert run_code(code, str(path)).split() == ["refused", "refused", "2"]
+def test_a_child_that_ends_in_the_usual_way_undoes_nothing_of_its_parent(
+    ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fork comes in the middle of a transaction, from what interrupts it; the child unwinds."""
+    run, add, main = ledger.start_run("x"), Rows.add, os.getpid()
+    children: list[int] = []
+
+    def fork(rows: Rows, entry: Any, closes: int | None) -> None:
+        add(rows, entry, closes)
+        child = os.fork()
+        if child == 0:
+            with pytest.raises(LedgerError, match="another process"):
+                _ = ledger.rounds
+            raise KeyError
+        children.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    monkeypatch.setattr(Rows, "add", fork)
+    code = 1
+    try:
+        run.reserve(ROUND).commit()
+    except KeyError:
+        code = 7
+    finally:
+        if os.getpid() != main:
+            os._exit(code)
+    assert children == [7, 7]
     assert committed(path) == 1
 
 
 def test_a_lock_does_not_outlive_its_process_in_a_child(path: Path) -> None:
-    code = """
-import time
-ledger = Ledger.open(path, Budget(50, 1e-5))
-run = ledger.start_run("x")
-run.reserve(ROUND)
-def fork(rows):
-    # As another thread would, at any time.
-    child = os.fork()
-    if child == 0:
-        os.close(1); os.close(2)
-        time.sleep(60)
-        os._exit(0)
-    print(child, flush=True)
-    os._exit(0)
-ledger._book.store.write(fork)
-"""
-    child = int(run_code(code, str(path)))
+    def work(say: Callable[[object], None]) -> None:
+        ledger = Ledger.open(path, BUDGET)
+        ledger.start_run("x").reserve(ROUND)
+
+        def fork(_: object) -> None:
+            # As another thread would, at any time.
+            child = os.fork()
+            if child == 0:
+                # What is waited for ends with the last who has it.
+                os.closerange(0, 3)
+                for number in range(3, 64):
+                    with suppress(OSError):
+                        if stat.S_ISFIFO(os.fstat(number).st_mode):
+                            os.close(number)
+                time.sleep(60)
+                os._exit(0)
+            say(child)
+            os._exit(0)
+
+        ledger._book.store.write(fork)
+
+    (child,) = Child(work).end()
     try:
         with Ledger.open(path) as ledger:
             assert ledger.rounds == 1
     finally:
-        os.kill(child, 9)
+        os.kill(int(child), 9)
 
 
 # Copies, moves and links
 
 
-def test_a_copy_made_beside_the_writer_costs_no_round(path: Path, tmp_path: Path) -> None:
-    """Whatever opens and closes the file drops the locks that SQLite holds in the process."""
-    code = """
-ledger = Ledger.open(path, Budget(50, 1e-5))
-run = ledger.start_run("x")
-spend(run, 5)
-shutil.copy(path, path + ".copy")
-print(flush=True)
-sys.stdin.readline()
-spend(run, 5)
-"""
-    command = [sys.executable, "-c", STEP + code, str(path)]
-    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as writer:
-        assert writer.stdout is not None
-        writer.stdout.readline()
-        for _ in range(2):
-            spend(path, 1)
-        writer.communicate("\n", timeout=300)
-    assert writer.returncode == 0
-    assert committed(path) == 12
-    shutil.move(f"{path}.copy", tmp_path / "copy.ledger")
+def test_whatever_copies_the_file_costs_no_round(path: Path, tmp_path: Path) -> None:
+    """What opens and closes the file drops the locks that SQLite holds in the process."""
+
+    def work(_: object) -> None:
+        stop = threading.Event()
+
+        def copy_all_the_time() -> None:
+            while not stop.is_set():
+                shutil.copy(path, f"{path}.copy")
+
+        thread = threading.Thread(target=copy_all_the_time)
+        thread.start()
+        try:
+            with Ledger.open(path) as ledger:
+                run = ledger.start_run("copied")
+                for _ in range(25):
+                    run.reserve(ROUND).commit()
+                    with Ledger.open(path, read_only=True) as reader:
+                        assert reader.runs[-1].rounds == run.rounds
+        finally:
+            stop.set()
+            thread.join()
+
+    spend(path, 5)
+    shutil.copy(path, tmp_path / "copy.ledger")
+    copying = Child(work)
+    for _ in range(9):
+        spend(path, 1)
+    copying.end()
+    assert committed(path) == 39
     assert committed(tmp_path / "copy.ledger") == 5
-
-
-def test_threads_that_copy_the_file_all_the_time_cost_no_round(path: Path) -> None:
-    code = """
-ledger = Ledger.open(path, Budget(50, 1e-5))
-run = ledger.start_run("x")
-stop = threading.Event()
-def copy():
-    while not stop.is_set():
-        shutil.copy(path, path + ".copy")
-threads = [threading.Thread(target=copy) for _ in range(2)]
-for thread in threads: thread.start()
-try:
-    for _ in range(40):
-        spend(run, 1)
-        with Ledger.open(path, read_only=True) as reader:
-            assert reader.runs[-1].rounds == run.rounds
-finally:
-    stop.set()
-for thread in threads: thread.join()
-"""
-    command = [sys.executable, "-c", STEP + code, str(path)]
-    spend(path, 1)
-    with subprocess.Popen(command, stderr=-1, text=True) as copying:
-        for _ in range(9):
-            spend(path, 1)
-        _, errors = copying.communicate(timeout=300)
-    assert copying.returncode == 0, errors
-    assert committed(path) == 50
 
 
 def moved(path: Path) -> None:
@@ -450,38 +415,17 @@ def test_ctrl_c_anywhere_leaves_neither_lock_nor_transaction(
 
 
 def test_ctrl_c_while_waiting_leaves_no_transaction(path: Path) -> None:
-    code = """
-import _thread, signal
-ledger = Ledger.open(path, Budget(50, 1e-5))
-run = ledger.start_run("x")
-print(flush=True)
-sys.stdin.readline()
-threading.Timer(0.2, _thread.interrupt_main).start()
-try:
-    run.reserve(ROUND)
-except KeyboardInterrupt:
-    pass
-# It may also come too late, or where Python only writes it down.
-print("on", flush=True)
-sys.stdin.readline()
-spend(run, 1)
-"""
     spend(path, 1)
-    command = [sys.executable, "-c", STEP + code, str(path)]
-    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as waiting:
-        assert waiting.stdout is not None
-        assert waiting.stdin is not None
-        waiting.stdout.readline()
-        # A program that is not ours, so that waiting is SQLite's.
-        blocker = sqlite3.connect(path, isolation_level=None)
-        blocker.execute("BEGIN IMMEDIATE")
-        waiting.stdin.write("\n")
-        waiting.stdin.flush()
-        time.sleep(0.5)
-        blocker.execute("ROLLBACK")
-        blocker.close()
-        assert waiting.stdout.readline() == "on\n"
+    # A program that is not ours, so that waiting is SQLite's.
+    blocker = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    blocker.execute("BEGIN IMMEDIATE")
+    interrupt = threading.Timer(0.1, _thread.interrupt_main)
+    with Ledger.open(path, read_only=True) as reader:
+        assert reader.rounds == 1
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - it may come late
+        interrupt.start()
         spend(path, 1)
-        waiting.communicate("\n", timeout=300)
-    assert waiting.returncode == 0
-    assert committed(path) == 3
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    spend(path, 1)
+    assert committed(path) == 2
