@@ -97,11 +97,7 @@ class Transaction(Snapshot):
         return self.head
 
     def of_run(self, run: int) -> RunState:
-        """Return the totals of a run, which are at most those of all runs.
-
-        Raises:
-            LedgerError: there is no such run, or its totals are more than those of all runs.
-        """
+        """Return the totals of a run, which are at most those of all runs."""
         state = self.run_state(run)
         if not state.within(self.state):
             raise LedgerError(
@@ -110,11 +106,7 @@ class Transaction(Snapshot):
         return state
 
     def open_run(self, run: int) -> RunState:
-        """As `of_run`, of a run that takes more rounds.
-
-        Raises:
-            LedgerError: likewise, or it is finished.
-        """
+        """As `of_run`, of a run that takes more rounds."""
         state = self.of_run(run)
         if state.finished:
             raise LedgerError(f"{self.path}: run {run} is finished; start another one.")
@@ -129,8 +121,6 @@ def create(
     Args:
         place: where there is none yet.
         budget, adjacency, unit, typical: as for `Ledger.open`; the adjacency as text, or empty.
-    Raises:
-        InvalidParameter: the unit is no word. LedgerError: the file cannot be made.
     """
     validate.line("unit", unit, "a unit of privacy")
     mixture = design_mixture(budget, typical)
@@ -157,11 +147,7 @@ def software() -> str:
 
 
 class Book:
-    """An open ledger file with its rules; `Ledger` and `Run` are what users hold.
-
-    Raises:
-        LedgerError: the first entry is damaged, or the latest; or its runs do not add up.
-    """
+    """An open ledger file with its rules; `Ledger` and `Run` are what users hold."""
 
     def __init__(self, store: Store, *, read_only: bool) -> None:
         self.store = store
@@ -199,11 +185,7 @@ class Book:
     # A ledger of version 0.2
 
     def _to_relabel(self) -> bool:
-        """Return whether training by version 0.2 charged rounds as add-remove.
-
-        Raises:
-            LedgerError: they stand beside cohorts of fixed size, which zero-out does not cover.
-        """
+        """Return whether training by version 0.2 charged rounds as add-remove."""
         store = self.store
         if store.read(Rows.version) >= SCHEMA_VERSION or not store.read(Rows.trained):
             return False
@@ -233,11 +215,7 @@ class Book:
     # Runs
 
     def start_run(self, start: Start) -> int:
-        """Register a run and return its number; a plan is admitted as a whole or refused.
-
-        Raises:
-            BudgetExceeded: the plan does not fit. InvalidParameter: its adjacency is another.
-        """
+        """Register a run and return its number; a plan is admitted as a whole or refused."""
         while True:
             # Takes long where a game is played, and the file stays open to others meanwhile.
             now = self.now()
@@ -254,21 +232,13 @@ class Book:
                 return number
 
     def resume_run(self, run: int) -> None:
-        """Note that another process goes on with a run.
-
-        Raises:
-            LedgerError: there is no such run, or it is finished.
-        """
+        """Note that another process goes on with a run."""
         self._write(
             lambda opened: opened.append("resume", run, {}, (opened.state, opened.open_run(run)))
         )
 
     def finish(self, run: int) -> None:
-        """End a run; what was held for it is free again.
-
-        Raises:
-            LedgerError: there is no such run, or it is finished.
-        """
+        """End a run; what was held for it is free again."""
         while True:
             now = self.now()
             room = None
@@ -294,10 +264,6 @@ class Book:
             start: of the run, with the rounds as its plan.
             rounds: that ran, in their order.
             over_budget: record them whether the budget has room for them or not.
-        Raises:
-            BudgetExceeded: the rounds do not fit; nothing is written.
-            InvalidParameter: there are too many, or their adjacency is not the ledger's.
-            LedgerError: the file cannot be written; nothing of it counts then.
         """
         if rounds.rounds > MOST_ELSEWHERE:
             rule = f"one call records at most {MOST_ELSEWHERE} rounds, at about 2.8 kB each"
@@ -332,11 +298,6 @@ class Book:
         Args:
             run, event: what is charged, and to which run.
             asks: refuses the round, by an error, for what its run has spent before.
-
-        Raises:
-            BudgetExceeded: it does not fit; nothing is written.
-            InvalidParameter: its adjacency is another than the ledger's.
-            LedgerError: the run is finished, or the file cannot be written.
         """
         # Before the file is locked: a round of a new kind takes milliseconds.
         self.known.opening.mixture.cost(event.charged)
@@ -361,9 +322,6 @@ class Book:
         Nothing of it was released, since a round is committed before that (Rule 1). Whoever takes
         it over may draw and release it anew: of those who do, one can commit (Rule 6). What it cost
         is not known, so that it cannot be abandoned.
-
-        Raises:
-            LedgerError: the entry is damaged.
         """
         now = self.now()
         last: Entry | None = None
@@ -386,20 +344,11 @@ class Book:
         return Reservation(last.number, run, Charge((), said.slot))
 
     def commit(self, reservation: Reservation, details: dict[str, Any]) -> RunState:
-        """Note that the round's noisy value may leave now, and return the totals of its run.
-
-        Raises:
-            LedgerError: the round was committed or abandoned before, its turn is over, or the file
-                cannot be written.
-        """
+        """Note that the round's noisy value may leave now, and return the totals of its run."""
         return self._write(lambda opened: _commit(opened, reservation, details))
 
     def abandon(self, reservation: Reservation, reason: str) -> None:
-        """Take a round back for which nothing was drawn; it stays visible.
-
-        Raises:
-            LedgerError: as for `commit`.
-        """
+        """Take a round back for which nothing was drawn; it stays visible."""
 
         def write(opened: Transaction) -> None:
             state = _unsettled(opened, reservation)

@@ -13,8 +13,9 @@ from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.book import Book, create
 from dpacct.ledger.disk.place import locate, new_place
 from dpacct.ledger.disk.store import Store
+from dpacct.ledger.disk.witness import require
 from dpacct.ledger.readings import Guarantee
-from dpacct.ledger.record.entries import PAIRS, Entry, Position, Start, require
+from dpacct.ledger.record.entries import PAIRS, Entry, Position, Start
 from dpacct.ledger.record.events import Event, checked_details
 from dpacct.ledger.record.plans import schedule_of
 from dpacct.ledger.run import Run
@@ -152,7 +153,7 @@ class Ledger:
         Raises:
             LedgerError: it is another ledger, ends before that entry, or has another one there.
         """
-        require(self._book.now().source, position, holder)
+        self._book.store.read(lambda rows: require(rows, position, holder))
 
     @property
     def guarantee(self) -> Guarantee:

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
-from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from dpacct.budget import Interval, Spent
 from dpacct.errors import InvalidParameter, LedgerError
+from dpacct.ledger.disk.rows import Rows
+from dpacct.ledger.disk.store import View
 from dpacct.ledger.record.admission import Holder, Standing
 from dpacct.ledger.record.entries import (
     PAIRS,
@@ -87,41 +88,8 @@ _WORDS = {
 }
 
 
-class Source(Protocol):
-    """Entries as of one of them: `disk.store.View`, or the rows of a transaction."""
-
-    @property
-    def path(self) -> Path:
-        """Of the ledger."""
-        ...
-
-    def head(self) -> Entry:
-        """Return the latest entry."""
-        ...
-
-    def entry(self, number: int) -> Entry:
-        """Return one entry."""
-        ...
-
-    def latest_of_run(self, run: int) -> Entry | None:
-        """Return the latest entry of a run."""
-        ...
-
-    def first_of_run(self, run: int) -> Entry | None:
-        """Return the entry that registered a run."""
-        ...
-
-    def is_closed(self, number: int) -> bool:
-        """Return whether a reservation was settled."""
-        ...
-
-    def entries(self, after: int = 0) -> Iterator[tuple[Entry, int | None]]:
-        """Yield all entries behind a number, each with what it settles."""
-        ...
-
-    def problems(self) -> list[str]:
-        """Return what SQLite finds wrong with the file."""
-        ...
+# Entries as of one of them: of a file at rest, or inside a transaction.
+Source = View | Rows
 
 
 class Known:
@@ -171,11 +139,7 @@ class Snapshot:
     # Entries
 
     def named(self, reader: Callable[[Entry], T], entry: Entry) -> T:
-        """Return what a reader of entries gives; if it refuses, name the file and the entry.
-
-        Raises:
-            LedgerError: the entry is damaged.
-        """
+        """Return what a reader of entries gives; if it refuses, name the file and the entry."""
         try:
             return reader(entry)
         except (LedgerError, InvalidParameter) as error:
@@ -205,19 +169,11 @@ class Snapshot:
     # Runs
 
     def run_state(self, run: int) -> RunState:
-        """Return the totals of one run.
-
-        Raises:
-            LedgerError: there is no such run.
-        """
+        """Return the totals of one run."""
         return self._latest_of(run)[1]
 
     def start(self, run: int) -> Start:
-        """Return what was said when a run was started.
-
-        Raises:
-            LedgerError: there is no such run.
-        """
+        """Return what was said when a run was started."""
         return self._started(run)[0]
 
     def plan(self, run: int) -> Plan | None:
@@ -281,9 +237,6 @@ class Snapshot:
 
         The totals of a run stand in its own latest entry, which an index finds: a damaged index
         finds an older one, with less in it. The cost grows with the number of runs.
-
-        Raises:
-            LedgerError: they do not.
         """
         runs = [self.run_state(number) for number in range(1, self.state.runs + 1)]
         zero = self.mixture.zero()
@@ -433,11 +386,7 @@ class Snapshot:
     # What is left
 
     def rounds_left(self, asked: Round | Event) -> int:
-        """Return how many more such rounds fit, chosen as one goes, beside what is held for plans.
-
-        Raises:
-            InvalidParameter: it is no round, or its adjacency is not the ledger's.
-        """
+        """Return how many more such rounds fit beside what is held, chosen as one goes."""
         cost = self.mixture.cost(self._as_charged(asked))
         return count_fitting(self.mixture, self.state.charged, cost, self.budget, self.state.delta)
 

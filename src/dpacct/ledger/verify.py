@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from dpacct.display import line
 from dpacct.errors import DpacctError, InvalidParameter, LedgerError
 from dpacct.ledger.disk.store import Store
+from dpacct.ledger.disk.witness import Witness
 from dpacct.ledger.readings import Snapshot
 from dpacct.ledger.record.entries import (
     GENESIS,
@@ -80,84 +81,62 @@ def verify(now: Snapshot, store: Store, head: str | None = None) -> Verification
     """
     if head is not None and not isinstance(head, str):
         raise InvalidParameter("head", head, "a head is a hash in hex, as Ledger.head gives it")
-    problems = now.source.problems()
-    reading = _Reading(now, head)
+    problems, remarks = now.source.problems(), list[str]()
+    replay, latest, count, clock, place = Replay(now.known.opening), GENESIS, 0, "", 1
+    wanted, found = "" if head is None else head.strip().lower(), False
     try:
         for entry, closes in now.source.entries():
-            reading.step(entry, closes)
-        reading.replay.check_budget()
+            place = count + 1
+            if entry.number != place:
+                raise LedgerError(f"it is missing; the next is entry {entry.number}")
+            time = _check(replay, entry, closes, latest)
+            if time < clock:
+                remarks.append(f"entry {entry.number}: the clock went backwards; order is kept")
+            clock, latest, count = time, entry.hash, entry.number
+            found = found or entry.hash.hex() == wanted
+        replay.check_budget()
     except DpacctError as error:
-        problems.append(f"{reading.place}: {' '.join(str(error).split())}")
-    if not reading.count and not problems:
+        problems.append(f"entry {place}: {' '.join(str(error).split())}")
+    if not count and not problems:
         problems.append("there are no entries")
-    remarks = reading.remarks()
+    if replay.elsewhere:
+        remarks.insert(0, "rounds that had run elsewhere were recorded beyond the budget")
     try:
-        witness = store.witness()
-        if witness is None:
-            remarks.append(
-                "there is no witness beside the file: entries dropped from its end leave no trace"
-            )
-        elif witness.since > 1:
-            since = f"its witness was made at entry {witness.since}"
-            remarks.append(f"{since}: of losses before it knows nothing")
+        remarks += _of_witness(store.witness())
     except LedgerError as error:
         problems.append(str(error))
-    if head is not None and not reading.head_found:
+    if head is not None and not found:
         shown = line(head, 80)
         problems.append(f"the head {shown} is not in the chain: entries are missing, or changed")
-    ledger = reading.replay.ledger
     return Verification(
-        reading.count,
-        0 if ledger is None else ledger.rounds,
-        reading.latest.hex(),
-        None if head is None else reading.head_found,
+        count,
+        0 if replay.ledger is None else replay.ledger.rounds,
+        latest.hex(),
+        None if head is None else found,
         tuple(problems[:MAX_PROBLEMS]),
         tuple(remarks[:MAX_PROBLEMS]),
     )
 
 
-class _Reading:
-    """The chain while its entries are checked one by one."""
+def _of_witness(witness: Witness | None) -> list[str]:
+    """Return what the witness beside the file cannot show."""
+    if witness is None:
+        return ["there is no witness beside the file: entries dropped from its end leave no trace"]
+    if witness.since > 1:
+        return [f"its witness was made at entry {witness.since}: of losses before it knows nothing"]
+    return []
 
-    def __init__(self, now: Snapshot, head: str | None) -> None:
-        self.replay = Replay(now.known.opening)
-        self.orders = len(now.mixture.orders)
-        self.latest = GENESIS
-        self.count = 0
-        self.head_found = False
-        self.place = "entry 1"
-        self._head = None if head is None else head.strip().lower()
-        self._time = ""
-        self._backwards: list[int] = []
 
-    def step(self, entry: Entry, closes: int | None) -> None:
-        """Check the next entry.
-
-        Raises:
-            LedgerError: it does not follow from those before.
-        """
-        number = self.count + 1
-        self.place = f"entry {number}"
-        if entry.number != number:
-            raise LedgerError(f"it is missing; the next is entry {entry.number}")
-        if link(self.latest, entry.text) != entry.hash:
-            raise LedgerError("its hash is not that of its text")
-        said, found, time = read(entry), read_state(entry, self.orders), read_time(entry)
-        if canonical(entry.content) != entry.text:
-            raise LedgerError("it is not in its one form")
-        settles = said.round if isinstance(said, Settle) else None
-        if type(closes) is not type(settles) or closes != settles:
-            raise LedgerError("it contradicts its own index")
-        self.replay.step(entry, said, found)
-        if time < self._time:
-            self._backwards.append(number)
-        self._time, self.latest, self.count = time, entry.hash, number
-        self.head_found = self.head_found or entry.hash.hex() == self._head
-
-    def remarks(self) -> list[str]:
-        """Return what is odd but harmless."""
-        found: list[str] = []
-        if self.replay.elsewhere:
-            found.append("rounds that had run elsewhere were recorded beyond the budget")
-        found += [f"entry {n}: the clock went backwards; order is kept" for n in self._backwards]
-        return found
+def _check(replay: Replay, entry: Entry, closes: int | None, previous: bytes) -> str:
+    """Check that an entry follows from those before; return its time."""
+    if link(previous, entry.text) != entry.hash:
+        raise LedgerError("its hash is not that of its text")
+    orders = len(replay.mixture.orders)
+    said, totals, time = read(entry), read_state(entry, orders), read_time(entry)
+    if canonical(entry.content) != entry.text:
+        raise LedgerError("it is not in its one form")
+    settles = said.round if isinstance(said, Settle) else None
+    if type(closes) is not type(settles) or closes != settles:
+        raise LedgerError("it contradicts its own index")
+    replay.step(entry, said, totals)
+    return time

@@ -120,7 +120,7 @@ def test_what_this_user_may_not_enter_read_or_write() -> None:
     def use(say: Callable[[object], None]) -> None:
         for path in (unreadable, closed / "a.ledger", closed / "new.ledger"):
             for options in ways:
-                with pytest.raises(LedgerError, match="no ledger can be .*: Permission denied"):
+                with pytest.raises(LedgerError, match=r"no ledger can be .*: Permission denied"):
                     Ledger.open(path, **options)
         for options in ({}, {"budget": BUDGET}):
             with pytest.raises(LedgerError, match="can be opened: it cannot be written to"):

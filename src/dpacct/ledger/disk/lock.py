@@ -72,11 +72,7 @@ class Lock:
             connection.close()
 
     def close(self) -> None:
-        """Close the file; calling it twice, or in a child, does nothing.
-
-        Raises:
-            LedgerError: another thread, or a call that this one interrupted, is using it.
-        """
+        """Close the file; calling it twice, or in a child, does nothing."""
         if os.getpid() == self._owner[0] and self.descriptor >= 0:
             if self._held:
                 raise LedgerError(f"{self._path}: the ledger is in use and cannot be closed.")
@@ -100,11 +96,7 @@ class Lock:
         return self._owner == (os.getpid(), threading.get_ident())
 
     def check_owner(self) -> None:
-        """Refuse any process and thread but those that opened it.
-
-        Raises:
-            LedgerError: it is another one, or the ledger was closed.
-        """
+        """Refuse any process and thread but those that opened it."""
         process, thread = self._owner
         if os.getpid() != process:
             raise LedgerError(
@@ -118,11 +110,7 @@ class Lock:
             raise LedgerError(f"{self._path}: the ledger was closed.")
 
     def take(self, *, exclusive: bool) -> None:
-        """Wait for the lock; `release` it, whether this returns or is interrupted.
-
-        Raises:
-            LedgerError: others kept it too long.
-        """
+        """Wait for the lock; `release` it, whether this returns or is interrupted."""
         if fcntl is not None:
             if self._gate < 0:
                 with suppress(OSError):

@@ -53,11 +53,7 @@ class Place:
 
 
 def locate(path: str | os.PathLike[str]) -> Place | None:
-    """Return the place of an existing file, or None if nothing has that name.
-
-    Raises:
-        LedgerError: the name is not one for a ledger, or leads to something that is no file.
-    """
+    """Return the place of an existing file, or None if nothing has that name."""
     name = _checked_name(path)
     try:
         file = Path(os.path.realpath(name, strict=True))
@@ -73,12 +69,7 @@ def locate(path: str | os.PathLike[str]) -> Place | None:
 
 
 def new_place(path: str | os.PathLike[str]) -> Place:
-    """Return the place of a file that is to be made.
-
-    Raises:
-        LedgerError: the folder is missing, the name is not one for a ledger, or another ledger
-            keeps something there.
-    """
+    """Return the place of a file that is to be made."""
     name = _checked_name(path)
     given = Path(name)
     for ending in ("-journal", ".witness"):
@@ -106,11 +97,7 @@ def new_place(path: str | os.PathLike[str]) -> Place:
 
 
 def check_mount(place: Place, *, writing: bool) -> None:
-    """Refuse a file that is mounted by itself, and to write where other machines do (Rule 3).
-
-    Raises:
-        LedgerError: either; what cannot be found out is allowed.
-    """
+    """Refuse a file that is mounted by itself, and to write where other machines do (Rule 3)."""
     point, system = _mount_of(place.file)
     if point == place.file:
         raise LedgerError(
@@ -125,11 +112,7 @@ def check_mount(place: Place, *, writing: bool) -> None:
 
 
 def check_still_there(place: Place, descriptor: int) -> None:
-    """Refuse to go on with an open file that is not the one under its name, or has two (Rule 2).
-
-    Raises:
-        LedgerError: it was moved, replaced or deleted, or linked.
-    """
+    """Refuse to go on with an open file that is not the one under its name, or has two (Rule 2)."""
     opened = os.fstat(descriptor)
     try:
         found = place.file.stat(follow_symlinks=False)

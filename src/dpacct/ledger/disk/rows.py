@@ -80,11 +80,7 @@ class Rows:
         self.released = 0  # commits that were added in this transaction
 
     def head(self) -> Entry:
-        """Return the latest entry, its hash checked.
-
-        Raises:
-            LedgerError: there is none, or it is damaged.
-        """
+        """Return the latest entry, its hash checked."""
         if self._head is None:
             self._head = self._select("number > ? ORDER BY number DESC LIMIT 1", 0)
         if self._head is None:
@@ -114,7 +110,10 @@ class Rows:
 
     def add(self, entry: Entry, closes: int | None) -> None:
         """Add an entry; ``closes`` is the reservation that it settles."""
-        insert(self._connection, entry, closes)
+        self._connection.execute(
+            "INSERT INTO entries (number, run, kind, closes, text, hash) VALUES (?, ?, ?, ?, ?, ?)",
+            (entry.number, entry.run, entry.kind, closes, entry.text, entry.hash),
+        )
         self._head = entry
         self.released += entry.kind == "commit"
 
@@ -159,11 +158,7 @@ class Rows:
         return problems
 
     def version(self) -> int:
-        """Return the version of the tables.
-
-        Raises:
-            LedgerError: the file is no ledger, or of a version that is not read here.
-        """
+        """Return the version of the tables."""
         (application,) = self._connection.execute("PRAGMA application_id").fetchone()
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         if application != APPLICATION_ID:
@@ -183,7 +178,7 @@ class Rows:
 
     def bring_up_to_date(self) -> None:
         """Make the file one of this version, with the transaction."""
-        set_version(self._connection)
+        self._connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
     def _exists(self, clause: str, *values: int) -> bool:
         query = f"SELECT 1 FROM entries WHERE {clause} LIMIT 1"  # noqa: S608 - constants
@@ -211,26 +206,14 @@ class Rows:
         return entry
 
 
-def make_tables(connection: sqlite3.Connection, first: Entry) -> None:
+def make_tables(connection: sqlite3.Connection, path: Path, first: Entry) -> None:
     """Make all that a new ledger holds."""
     for statement in SCHEMA:
         connection.execute(statement)
-    insert(connection, first, None)
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-    set_version(connection)
-
-
-def set_version(connection: sqlite3.Connection) -> None:
-    """Make the file one of this version."""
-    connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-
-
-def insert(connection: sqlite3.Connection, entry: Entry, closes: int | None) -> None:
-    """Add an entry; ``closes`` is the reservation that it settles."""
-    connection.execute(
-        "INSERT INTO entries (number, run, kind, closes, text, hash) VALUES (?, ?, ?, ?, ?, ?)",
-        (entry.number, entry.run, entry.kind, closes, entry.text, entry.hash),
-    )
+    rows = Rows(path, connection)
+    rows.add(first, None)
+    rows.bring_up_to_date()
 
 
 def _entry(path: Path, columns: list[object]) -> Entry:
@@ -257,11 +240,7 @@ def connect(file: Path, mode: str) -> sqlite3.Connection:
 
 
 def patiently(connection: sqlite3.Connection, statement: str) -> None:
-    """Execute what fails while a program that is not ours locks the file, until it succeeds.
-
-    Raises:
-        sqlite3.Error: what it fails with otherwise, or in the end.
-    """
+    """Execute what fails while a program that is not ours locks the file, until it succeeds."""
     waiting = Waiting()
     while True:
         try:

@@ -79,12 +79,7 @@ class Store:
 
     @classmethod
     def open(cls, place: Place, *, read_only: bool) -> Store:
-        """Open an existing file.
-
-        Raises:
-            LedgerError: it is empty, damaged, no ledger, of another version, behind its witness, or
-                somewhere where it cannot be kept.
-        """
+        """Open an existing file."""
         check_mount(place, writing=not read_only)
         try:
             size = place.file.stat().st_size
@@ -106,19 +101,11 @@ class Store:
         return store
 
     def close(self) -> None:
-        """Close the file; calling it twice does no harm.
-
-        Raises:
-            LedgerError: it is in use, by another thread or a call that this one interrupted.
-        """
+        """Close the file; calling it twice does no harm."""
         self._lock.close()
 
     def read(self, action: Callable[[Rows], Answer], limit: int = NO_LIMIT) -> Answer:
-        """Return what ``action`` reads, all of it of one time (Rule 3).
-
-        Raises:
-            LedgerError: the file is locked, damaged, moved, or was closed.
-        """
+        """Return what ``action`` reads, all of it of one time (Rule 3)."""
 
         def transaction() -> Answer:
             while not self._begin_to_read():
@@ -130,12 +117,7 @@ class Store:
         return self._alone(transaction)
 
     def write(self, action: Callable[[Rows], Answer]) -> Answer:
-        """Return what ``action`` returns; what it adds is on disk then, or undone (Rule 2).
-
-        Raises:
-            LedgerError: it could not be written. Nothing of it counts then, or nothing that it
-                allows may be released.
-        """
+        """Return what ``action`` returns; what it adds is on disk then, or undone (Rule 2)."""
 
         def transaction() -> Answer:
             self._lock.take(exclusive=True)
@@ -423,8 +405,6 @@ def make_file(place: Place, first: Entry) -> bool:
 
     Returns:
         Whether it was made; False if another process was faster.
-    Raises:
-        LedgerError: the folder cannot be written to, or is on a network, or the disk is full.
     """
     check_mount(place, writing=True)
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
@@ -432,7 +412,7 @@ def make_file(place: Place, first: Entry) -> bool:
     try:
         with closing(connect(draft, "rwc")) as connection:
             connection.execute("BEGIN IMMEDIATE")
-            make_tables(connection, first)
+            make_tables(connection, place.path, first)
             connection.execute("COMMIT")
         # A link fails where the name exists already: no ledger is ever replaced.
         os.link(draft, place.file)

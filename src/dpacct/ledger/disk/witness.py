@@ -20,7 +20,7 @@ from typing import Any
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.disk.place import Place, reason_of, sync_folder
 from dpacct.ledger.disk.rows import Rows
-from dpacct.ledger.record.entries import Entry, Position, canonical, require
+from dpacct.ledger.record.entries import Entry, Position, canonical
 
 _VERSION = 1
 _SIZE = 512
@@ -44,11 +44,7 @@ class Witness:
 
 
 def read_witness(place: Place) -> Witness | None:
-    """Return the witness of a ledger; None if there is none.
-
-    Raises:
-        LedgerError: it is damaged, or cannot be read.
-    """
+    """Return the witness of a ledger; None if there is none."""
     try:
         descriptor = os.open(place.witness, os.O_RDONLY | _PLAIN)
         try:
@@ -76,11 +72,7 @@ def is_witness(data: bytes) -> bool:
 
 
 def make_witness(place: Place, witness: Witness) -> None:
-    """Write a first witness; it is there as a whole, or not at all.
-
-    Raises:
-        LedgerError: it cannot be written.
-    """
+    """Write a first witness; it is there as a whole, or not at all."""
     draft = place.witness.with_name(f"{place.witness.name}-new")
     try:
         draft.unlink(missing_ok=True)
@@ -106,9 +98,6 @@ def update_witness(place: Place, witness: Witness) -> None:
     """Write the next witness over it: a whole sector, so that no crash leaves half of it.
 
     It is not flushed: losing it with the power leaves it behind the ledger (Rule 1).
-
-    Raises:
-        LedgerError: it cannot be written.
     """
     try:
         descriptor = os.open(place.witness, os.O_WRONLY | _PLAIN)
@@ -121,15 +110,43 @@ def update_witness(place: Place, witness: Witness) -> None:
 
 
 def compare(place: Place, rows: Rows) -> Witness | None:
-    """Return the witness, if the ledger has come at least as far (Rule 2).
-
-    Raises:
-        LedgerError: it has not, or the witness is damaged.
-    """
+    """Return the witness, if the ledger has come at least as far (Rule 2)."""
     witness = read_witness(place)
     if witness is not None:
         require(rows, witness.position, f"its witness {place.witness.name}")
     return witness
+
+
+def require(rows: Rows, position: Position, holder: str) -> None:
+    """Refuse a ledger that has lost what a position says it had.
+
+    Args:
+        rows: of the ledger.
+        position: how far it had come.
+        holder: where that is kept, e.g. ``the checkpoint run.ckpt``.
+    Raises:
+        LedgerError: it is another ledger, or its entries up to the position are not all there.
+        InvalidParameter: it is no position.
+    """
+    if not isinstance(position, Position):
+        raise InvalidParameter("position", position, "a position is what Ledger.position gives")
+    if rows.entry(1).hash.hex() != position.identity:
+        raise LedgerError(
+            f"{rows.path}: {holder} belongs to another ledger, whose first entry has the hash "
+            f"{position.identity[:12]}... Use that ledger."
+        )
+    latest = rows.head()
+    known = f"entry {position.entry}, with {position.committed} released rounds"
+    if latest.number < position.entry:
+        raise LedgerError(
+            f"{rows.path}: the ledger has lost entries: {holder} knows {known}, and the file ends "
+            f"at entry {latest.number}. It is an older copy, or was damaged; restore the newer one."
+        )
+    if rows.entry(position.entry).hash.hex() != position.head:
+        raise LedgerError(
+            f"{rows.path}: the ledger was changed: {holder} knows another {known}. The file is a "
+            f"copy that went its own way; restore the one that {holder} belongs to."
+        )
 
 
 def first_witness(rows: Rows) -> Witness:

@@ -105,9 +105,6 @@ def admit_plan(
         room: of all initial plans with this one; None once a round was reserved, when a plan may
             depend on what was released and is charged like rounds that are chosen one by one.
         standing: called for a refusal only.
-
-    Raises:
-        BudgetExceeded: it does not fit.
     """
     delta = ledger.delta
     after = math.inf if room else mixture.epsilon(add(ledger.charged, cost), delta)

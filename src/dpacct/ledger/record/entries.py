@@ -22,8 +22,7 @@ from datetime import UTC, datetime
 from fractions import Fraction
 from functools import cached_property
 from operator import le
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter, LedgerError
@@ -81,11 +80,7 @@ class Entry:
 
     @cached_property
     def content(self) -> dict[str, Any]:
-        """The parsed text.
-
-        Raises:
-            LedgerError: it is no entry, or contradicts the columns of its row.
-        """
+        """The parsed text."""
         found = members("it", parse(self.text), _KEYS)
         number, run = found["number"], found["run"]
         # 5.0 and true would be equal to numbers that they are not.
@@ -147,55 +142,6 @@ class Position:
             value = getattr(self, name)
             if type(value) is not int or not least <= value < 2**63:
                 raise InvalidParameter(name, value, f"a count of {least} or more")
-
-
-class Chain(Protocol):
-    """Entries that can be read one by one."""
-
-    @property
-    def path(self) -> Path:
-        """Of the ledger, for messages."""
-        ...
-
-    def head(self) -> Entry:
-        """Return the latest entry."""
-        ...
-
-    def entry(self, number: int) -> Entry:
-        """Return one entry."""
-        ...
-
-
-def require(chain: Chain, position: Position, holder: str) -> None:
-    """Refuse a ledger that has lost what a position says it had.
-
-    Args:
-        chain: the ledger.
-        position: how far it had come.
-        holder: where that is kept, e.g. ``the checkpoint run.ckpt``.
-    Raises:
-        LedgerError: it is another ledger, or its entries up to the position are not all there.
-        InvalidParameter: it is no position.
-    """
-    if not isinstance(position, Position):
-        raise InvalidParameter("position", position, "a position is what Ledger.position gives")
-    if chain.entry(1).hash.hex() != position.identity:
-        raise LedgerError(
-            f"{chain.path}: {holder} belongs to another ledger, whose first entry has the hash "
-            f"{position.identity[:12]}... Use that ledger."
-        )
-    latest = chain.head()
-    known = f"entry {position.entry}, with {position.committed} released rounds"
-    if latest.number < position.entry:
-        raise LedgerError(
-            f"{chain.path}: the ledger has lost entries: {holder} knows {known}, and the file ends "
-            f"at entry {latest.number}. It is an older copy, or was damaged; restore the newer one."
-        )
-    if chain.entry(position.entry).hash.hex() != position.head:
-        raise LedgerError(
-            f"{chain.path}: the ledger was changed: {holder} knows another {known}. The file is a "
-            f"copy that went its own way; restore the one that {holder} belongs to."
-        )
 
 
 # What entries say
@@ -289,11 +235,7 @@ Said = Opening | Start | Reserve | Settle | Relabel | Nothing
 
 
 def read(entry: Entry) -> Said:
-    """Return what an entry says.
-
-    Raises:
-        LedgerError: it says nothing that an entry of its kind can say.
-    """
+    """Return what an entry says."""
     reader = _READERS.get(entry.kind)
     if reader is None:
         return refuse("kind", entry.kind, "a kind of entry that is known")
@@ -301,11 +243,7 @@ def read(entry: Entry) -> Said:
 
 
 def read_opening(entry: Entry) -> Opening:
-    """Return what the first entry says.
-
-    Raises:
-        LedgerError: it is another entry.
-    """
+    """Return what the first entry says."""
     said = read(entry)
     if not isinstance(said, Opening):
         raise LedgerError("a ledger begins with its budget")
@@ -313,11 +251,7 @@ def read_opening(entry: Entry) -> Opening:
 
 
 def read_time(entry: Entry) -> str:
-    """Return when an entry was written, as the clock said, in the one form that entries have.
-
-    Raises:
-        LedgerError: it is no date.
-    """
+    """Return when an entry was written, as the clock said, in the one form that entries have."""
     time = words("time", entry.content["time"])
     try:
         same = datetime.fromisoformat(time).isoformat(timespec="microseconds") == time
@@ -524,11 +458,7 @@ def state_to_json(ledger: LedgerState, run: RunState | None) -> dict[str, Any]:
 
 
 def read_state(entry: Entry, orders: int) -> tuple[LedgerState, RunState | None]:
-    """Return the totals behind an entry of a ledger that has so many orders.
-
-    Raises:
-        LedgerError: they cannot be the totals of anything.
-    """
+    """Return the totals behind an entry of a ledger that has so many orders."""
     state = members("state", entry.content["state"], ("ledger", "run"))
     part = members("state.ledger", state["ledger"], _LEDGER)
     adjacency = words("state.ledger.adjacency", part["adjacency"])

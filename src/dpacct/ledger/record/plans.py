@@ -102,11 +102,7 @@ class Plan:
 
 
 def schedule_of(name: str, plan: object) -> Schedule:
-    """Return a plan that is given as a schedule or as a single round.
-
-    Raises:
-        InvalidParameter: it is neither, or has no rounds.
-    """
+    """Return a plan that is given as a schedule or as a single round."""
     schedule = 1 * plan if isinstance(plan, Round) else plan
     if not isinstance(schedule, Schedule) or not schedule.rounds:
         raise InvalidParameter(name, plan, "a Round, or a Schedule of at least one, is asked for")
@@ -114,11 +110,7 @@ def schedule_of(name: str, plan: object) -> Schedule:
 
 
 def accountant_of(plan: Schedule | None, name: object) -> str:
-    """Return the accountant that makes a difference for a plan: `PAIRS` if no game is played.
-
-    Raises:
-        InvalidParameter: there is no such accountant of plans.
-    """
+    """Return the accountant that makes a difference for a plan: `PAIRS` if no game is played."""
     if name not in (PAIRS, TIGHT):
         rule = (
             f"a plan is charged by {PAIRS}, or by {TIGHT} where no client remembers whether it "

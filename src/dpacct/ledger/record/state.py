@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from operator import gt
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter, LedgerError
@@ -43,7 +43,7 @@ from dpacct.ledger.record.events import (
     joint_noise_multiplier,
     schedule_in_adjacency,
 )
-from dpacct.ledger.record.plans import Charged, Plan, left_of, plan_room, schedule_cost
+from dpacct.ledger.record.plans import Charged, Plan, PlanRoom, left_of, plan_room, schedule_cost
 from dpacct.renyi.odometer import Mixture, Totals, add, subtract
 from dpacct.rounds import Adjacency, Round
 
@@ -51,18 +51,8 @@ COST_TOLERANCE = 1e-9
 PLAN_TOLERANCE = 1e-6
 
 
-class Room(Protocol):
-    """How the budget's delta is divided between the initial plans and anything else."""
-
-    @property
-    def delta(self) -> float:
-        """For the adaptive bound."""
-        ...
-
-    @property
-    def plan_delta(self) -> float:
-        """For the plans."""
-        ...
+# How the budget's delta is divided between the initial plans and anything else.
+Room = PlanRoom | LedgerState
 
 
 class Charge(NamedTuple):
@@ -238,8 +228,6 @@ class Replay:
             entry: the next one.
             said: what it says.
             found: the totals that it claims.
-        Raises:
-            LedgerError: they do not follow from the entries before.
         """
         ledger, run = self.ledger, self._runs.get(entry.run)
         if ledger and any(map(gt, ledger.charged, found[0].charged)):
@@ -264,11 +252,7 @@ class Replay:
             self._runs[entry.run] = state
 
     def check_budget(self) -> None:
-        """Check Rule 5 as of now.
-
-        Raises:
-            LedgerError: there was too much.
-        """
+        """Check Rule 5 as of now."""
         state = self.ledger
         if state is not None and self._unchecked:
             self._unchecked = False

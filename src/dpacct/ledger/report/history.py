@@ -123,11 +123,7 @@ class History:
 
 
 def read_history(now: Snapshot) -> History:
-    """Return the history of a ledger, in one pass over its entries.
-
-    Raises:
-        LedgerError: an entry is damaged.
-    """
+    """Return the history of a ledger, in one pass over its entries."""
     reader = _Reader(now)
     for entry, _ in now.source.entries():
         reader.step(entry)
