@@ -14,7 +14,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guide" / "coming-from.md
     encoding="utf-8"
 )
 DELTA = 1e-5
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 
 
 def says(*figures: str) -> None:
@@ -22,7 +22,6 @@ def says(*figures: str) -> None:
         assert figure in PAGE
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("accountant", "stops", "exact"),
     [

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpacct
@@ -46,6 +46,7 @@ def schedule_of(event: Any, adjacency: str = "add-remove") -> Schedule:
     return plug_in.schedule_of_event(event, adjacency)
 
 
+@settings(max_examples=max(30, settings.default.max_examples // 4))
 @given(schedules)
 def test_a_schedule_comes_back_as_it_was(schedule: Schedule) -> None:
     event = plug_in.event_of_schedule(schedule)

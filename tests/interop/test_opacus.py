@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import dpacct
-from dpacct import Budget, Ledger, Poisson, Round, Uniform
+from dpacct import Budget, Full, Ledger, Poisson, Round
 from dpacct.errors import InvalidParameter, LedgerError, Unsupported
 
 opacus = pytest.importorskip("opacus", reason="opacus is not installed")
@@ -115,6 +115,7 @@ def test_the_engine_calibrates_with_the_tight_accountant() -> None:
     assert exact == pytest.approx(ours.noise_multiplier, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_what_its_own_accountants_say_there() -> None:
     found = {name: private(3, opacus.PrivacyEngine(accountant=name)) for name in ("rdp", "gdp")}
     assert found == pytest.approx({"rdp": 0.93140, "gdp": 0.74219}, abs=1e-5)
@@ -136,9 +137,10 @@ def test_the_accountant_says_what_the_library_says() -> None:
     assert (len(other), other.get_epsilon(DELTA)) == (4, accountant.get_epsilon(DELTA))
 
 
-@pytest.mark.parametrize("batches", ["whole", "split"])
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize(
+    ("mode", "workers", "batches"),
+    [("hooks", 0, "split"), ("ghost", 0, "whole"), ("ghost", 1, "split"), ("hooks", 1, "whole")],
+)
 def test_each_step_is_charged_and_the_plan_ends_quietly(
     ledger: Ledger, mode: str, workers: int, batches: str
 ) -> None:
@@ -162,7 +164,7 @@ def test_each_step_is_charged_and_the_plan_ends_quietly(
 
 
 def test_without_a_plan_the_budget_ends_it(tmp_path: Path) -> None:
-    with Ledger.open(tmp_path / "small", Budget(6, DELTA), typical=20 * ROUND) as small:
+    with Ledger.open(tmp_path / "small", Budget(4, DELTA), typical=20 * ROUND) as small:
         run = small.start_run("opacus")
         job = Job()
         loader = job.attach(run)
@@ -170,7 +172,7 @@ def test_without_a_plan_the_budget_ends_it(tmp_path: Path) -> None:
             pass
         assert "does not fit" in loader.ended
         assert run.committed == run.rounds
-        assert 0 < run.epsilon().upper <= 6
+        assert 0 < run.epsilon().upper <= 4
         assert small.remaining(loader.round) == 0
 
 
@@ -219,10 +221,9 @@ def refused(job: Job, act: Callable[[], Any], error: type[Exception], words: str
     assert job.weights == before
 
 
-@pytest.mark.parametrize("mode", ["hooks", "ghost"])
-def test_a_second_step_on_a_batch_is_refused(ledger: Ledger, mode: str) -> None:
+def test_a_second_step_on_a_batch_is_refused(ledger: Ledger) -> None:
     run = ledger.start_run("opacus")
-    job = Job(mode=mode)
+    job = Job(mode="ghost")
     batches = iter(job.attach(run))
     batch = next(batches)
     job.step(batch)
@@ -271,24 +272,17 @@ def test_a_loop_that_is_left_and_a_loader_that_is_looked_into(ledger: Ledger) ->
     assert (run.rounds, run.committed) == (14, 13)
 
 
-def test_gradients_of_several_batches_are_refused(ledger: Ledger) -> None:
-    run = ledger.start_run("opacus")
+@pytest.mark.parametrize("charged", [False, True], ids=["accountant", "ledger"])
+def test_gradients_of_several_batches_are_refused(ledger: Ledger, *, charged: bool) -> None:
     job = Job()
-    batches = iter(job.attach(run))
-    job.model.allow_grad_accumulation()
-    job.backward(next(batches))
-    job.backward(next(batches))
-    refused(job, job.optimizer.step, Unsupported, "gradients of 2 batches")
-    assert (run.rounds, run.committed) == (2, 0)
-
-
-def test_the_accountant_alone_refuses_them_too() -> None:
-    job = Job()
+    if charged:
+        job.attach(ledger.start_run("opacus"))
     batches = iter(job.loader)
     job.model.allow_grad_accumulation()
     job.backward(next(batches))
     job.backward(next(batches))
     refused(job, job.optimizer.step, Unsupported, "gradients of 2 batches")
+    assert len(job.engine.accountant) == 0
 
 
 def test_ghost_clipping_begins_anew_with_each_backward_pass(ledger: Ledger) -> None:
@@ -307,8 +301,7 @@ def test_ghost_clipping_begins_anew_with_each_backward_pass(ledger: Ledger) -> N
     assert (run.rounds, run.committed) == (2, 1)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("skipped", [0, 1, 4])
+@pytest.mark.parametrize(("workers", "skipped"), [(0, 0), (0, 4), (1, 1)])
 def test_a_part_of_a_batch_without_its_step_is_refused(
     ledger: Ledger, skipped: int, workers: int
 ) -> None:
@@ -437,23 +430,18 @@ def test_gradients_that_are_not_finite_are_not_released(ledger: Ledger, mode: st
     assert (job.loader.run.rounds, job.loader.run.committed) == (1, 0)
 
 
-def loaders() -> dict[str, tuple[Any, str]]:
+def test_a_loader_that_does_not_sample_by_poisson_is_refused(ledger: Ledger) -> None:
     data = TensorDataset(X, Y)
     weighted = WeightedRandomSampler([1.0] * len(data), len(data))
-    return {
-        "shuffled": (DataLoader(data, 4, shuffle=True), "does not sample by Poisson"),
-        "in order": (DataLoader(data, 4), "does not sample by Poisson"),
-        "weighted": (DataLoader(data, 4, sampler=weighted), "samples by weight"),
-        "unbatched": (DataLoader(data, None), "does not sample by Poisson"),
-    }
-
-
-@pytest.mark.parametrize("name", ["shuffled", "in order", "weighted", "unbatched"])
-def test_a_loader_that_does_not_sample_by_poisson_is_refused(ledger: Ledger, name: str) -> None:
-    loader, words = loaders()[name]
     run = ledger.start_run("opacus")
-    with pytest.raises(Unsupported, match=words):
-        plug_in.attach_ledger(loader, Job().optimizer, run)
+    for loader, words in (
+        (DataLoader(data, 4, shuffle=True), "does not sample by Poisson"),
+        (DataLoader(data, 4), "does not sample by Poisson"),
+        (DataLoader(data, 4, sampler=weighted), "samples by weight"),
+        (DataLoader(data, None), "does not sample by Poisson"),
+    ):
+        with pytest.raises(Unsupported, match=words):
+            plug_in.attach_ledger(loader, Job().optimizer, run)
     assert run.rounds == 0
 
 
@@ -467,16 +455,11 @@ ADAPTIVE = {
 }
 
 
-def test_the_accountant_alone_refuses_a_clip_norm_that_depends_on_the_data() -> None:
-    """What it counted was the noise of gradients and count together, at half the sensitivity."""
+def test_an_optimizer_whose_clip_norm_depends_on_the_data_is_refused(ledger: Ledger) -> None:
+    """Opacus counts the noise of gradients and count together, at half the sensitivity."""
     job = Job(**ADAPTIVE)
     refused(job, job.epoch, Unsupported, "by a count of the data")
-    assert len(job.engine.accountant) == 0
     assert job.engine.get_epsilon(DELTA) == 0.0
-
-
-def test_an_optimizer_whose_clip_norm_depends_on_the_data_is_refused(ledger: Ledger) -> None:
-    job = Job(**ADAPTIVE)
     run = ledger.start_run("opacus")
     with pytest.raises(Unsupported, match="by a count of the data"):
         job.attach(run)
@@ -488,7 +471,7 @@ def test_a_run_that_does_not_fit_the_loop_is_refused(ledger: Ledger) -> None:
     for plan in (
         10 * Round(2 * NOISE, Poisson(RATE), "zero-out"),
         10 * Round(NOISE, Poisson(RATE / 2), "zero-out"),
-        10 * Round(NOISE, Uniform(4, 40), "zero-out"),
+        10 * Round(20.0, Full(), "zero-out"),
     ):
         run = ledger.start_run("opacus", plan)
         with pytest.raises(InvalidParameter, match="no round that covers a step"):
@@ -616,9 +599,7 @@ from importlib import metadata
 found = metadata.version
 def version(name):
     if name == "opacus":
-        if {version!r} is None:
-            raise metadata.PackageNotFoundError
-        return {version!r}
+        raise metadata.PackageNotFoundError
     return found(name)
 metadata.version = version
 sys.modules["torch"] = None
@@ -630,21 +611,11 @@ except Unsupported as error:
 """
 
 
-@pytest.mark.parametrize(
-    ("version", "words"),
-    [
-        (None, "opacus is not installed; pip install 'dpacct[opacus]' brings it."),
-        ("1.5.4", "opacus 1.5.4 is too old, version 1.6 or later is needed;"),
-    ],
-)
-def test_without_opacus_and_torch_the_import_says_what_to_install(
-    version: str | None, words: str
-) -> None:
-    script = BARE.format(version=version)
-    done = subprocess.run(
-        [sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=60
-    )
-    assert words in done.stdout, done.stderr
+def test_without_opacus_and_torch_the_import_says_what_to_install() -> None:
+    words = [sys.executable, "-c", BARE]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
+    said = "opacus is not installed; pip install 'dpacct[opacus]' brings it."
+    assert said in done.stdout, done.stderr
 
 
 def test_a_rank_without_a_ledger_needs_others(ledger: Ledger) -> None:
@@ -654,8 +625,7 @@ def test_a_rank_without_a_ledger_needs_others(ledger: Ledger) -> None:
     job.attach(ledger.start_run("opacus"))
 
 
-@pytest.mark.parametrize("mode", ["hooks", "ghost"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("mode", "dtype"), [("hooks", torch.bfloat16), ("ghost", torch.float16)])
 def test_parameters_of_less_than_float32_are_refused(ledger: Any, mode: str, dtype: Any) -> None:
     """In bfloat16 one example more moves a sum of 256 of them by two clip norms."""
     loader = DataLoader(TensorDataset(X.to(dtype), Y), 4)

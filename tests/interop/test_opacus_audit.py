@@ -113,6 +113,7 @@ def test_a_sound_training_passes(options: dict[str, Any]) -> None:
     assert found.shown.epsilon < found.charged.upper
 
 
+@SLOW
 def test_canaries_reach_what_is_released() -> None:
     found = audited(**FINE)
     assert found.passed
@@ -181,11 +182,11 @@ FINE = {"noise": 0.5, "parts": 1}
 @pytest.mark.parametrize(
     ("spoil", "fault", "options"),
     [
-        (half_the_noise, "noise", {}),
-        (noise_taken_off_again, "noise", {}),
+        pytest.param(half_the_noise, "noise", {}, marks=SLOW),
+        pytest.param(noise_taken_off_again, "noise", {}, marks=SLOW),
         (noise_missing_in_a_layer, "noise", {}),
         # More than a dozen standard deviations above what is called a fault.
-        pytest.param(longer_clip, "contribution", FINE, marks=SLOW),
+        (longer_clip, "contribution", FINE),
     ],
 )
 def test_a_fault_is_seen(spoil: Any, fault: str, options: dict[str, Any]) -> None:
@@ -276,7 +277,7 @@ class Stopped(BaseException):
     """As if somebody pressed a key."""
 
 
-@pytest.mark.parametrize("where", ["step", "add_noise", None])
+@pytest.mark.parametrize("where", ["add_noise", None])
 def test_nothing_is_left_in_an_optimizer_of_the_user(where: str | None) -> None:
     """It trains on after an audit, however that ended."""
     kept: list[Any] = []

@@ -50,9 +50,9 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     ("peer", "expected"),
     [
         (DpAccountingRdp(), 8.00526),
-        (DpAccountingPld(), 7.31499),
+        pytest.param(DpAccountingPld(), 7.31499, marks=pytest.mark.slow),
         (OpacusRdp(), 7.99731),
-        (OpacusPrv(), 7.32539),
+        pytest.param(OpacusPrv(), 7.32539, marks=pytest.mark.slow),
     ],
     ids=name,
 )
@@ -60,15 +60,17 @@ def test_the_known_setting(peer: Peer, expected: float) -> None:
     assert peer.epsilon(KNOWN, DELTA) == pytest.approx(expected, abs=2e-5)
 
 
-@pytest.mark.parametrize("peer", PEERS, ids=name)
+@pytest.mark.parametrize("peer", [DpAccountingRdp(), OpacusRdp()], ids=name)
 def test_phases_that_are_split_cost_the_same(peer: Peer) -> None:
     a, b = Round(2.0, Poisson(0.05)), Round(3.0, Poisson(0.1))
     assert peer.epsilon(20 * a + 10 * b, DELTA) == peer.epsilon(5 * a + 10 * b + 15 * a, DELTA)
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=name)
-@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one", "zero-out"])
-@pytest.mark.parametrize("everybody", [Full(), Poisson(1.0)], ids=["full", "poisson"])
+@pytest.mark.parametrize(
+    ("adjacency", "everybody"),
+    [("add-remove", Full()), ("replace-one", Full()), ("zero-out", Poisson(1.0))],
+)
 def test_full_participation_is_a_gaussian(
     peer: Peer, adjacency: str, everybody: Full | Poisson
 ) -> None:
@@ -80,7 +82,7 @@ def test_full_participation_is_a_gaussian(
     assert gaussian_delta(mu, epsilon * 0.88) >= DELTA
 
 
-@pytest.mark.parametrize("peer", PEERS, ids=name)
+@pytest.mark.parametrize("peer", [DpAccountingRdp(), OpacusRdp()], ids=name)
 def test_zeroing_a_client_out_of_poisson_rounds_is_removing_it(peer: Peer) -> None:
     other = 300 * Round(1.36, Poisson(0.1), "zero-out")
     assert peer.epsilon(other, DELTA) == peer.epsilon(KNOWN, DELTA)
@@ -91,6 +93,7 @@ def test_replacing_a_client_of_a_fixed_cohort_moves_the_sum_by_twice_the_clip_no
     assert DpAccountingRdp().epsilon(schedule, 2000**-1.1) == pytest.approx(6.3801, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_replacing_costs_more_than_removing() -> None:
     replaced = 300 * Round(1.36, Poisson(0.1), "replace-one")
     assert DpAccountingPld().epsilon(replaced, DELTA) > DpAccountingPld().epsilon(KNOWN, DELTA)
@@ -132,6 +135,7 @@ def test_events_say_what_happened() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("peer", "expected"), [(DpAccountingRdp(), 1.36057), (OpacusRdp(), 1.35986)], ids=name
 )

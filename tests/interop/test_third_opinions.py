@@ -17,7 +17,7 @@ from tests.strategies import log_uniform
 
 epsilon_of = partial(dpacct.epsilon, accountant="rdp")
 calibrate = partial(dpacct.calibrate, accountant="rdp")
-FEWER = settings(max_examples=max(10, settings.default.max_examples // 4))
+FEWER = settings(max_examples=max(5, settings.default.max_examples // 8))
 deltas = log_uniform(1e-15, 0.3)
 
 
@@ -43,8 +43,7 @@ def test_dp_accounting_is_not_below_ours(
     assert ours <= theirs * (1 + 1e-7) + 1e-9
 
 
-@pytest.mark.parametrize("count", [1, 300])
-@pytest.mark.parametrize("noise", [0.7, 1.0, 4.0])
+@pytest.mark.parametrize(("noise", "count"), [(0.7, 1), (1.0, 300), (4.0, 300)])
 def test_dp_accounting_agrees_about_full_participation(noise: float, count: int) -> None:
     library = pytest.importorskip("dp_accounting")
     theirs = library.get_epsilon_gaussian(noise / math.sqrt(count), 1e-5, 1e-12)
@@ -54,23 +53,15 @@ def test_dp_accounting_agrees_about_full_participation(noise: float, count: int)
     assert found.lower <= truth <= found.upper
 
 
-@pytest.mark.parametrize(("noise", "rate", "count"), [(1.0, 0.1, 300), (2.0, 0.01, 1000)])
-def test_the_tight_answer_of_dp_accounting_lies_inside(
-    noise: float, rate: float, count: int
-) -> None:
-    library = pytest.importorskip("dp_accounting")
-    accountants = pytest.importorskip("dp_accounting.pld")
-    event = library.PoissonSampledDpEvent(rate, library.GaussianDpEvent(noise))
-    theirs = accountants.PLDAccountant(value_discretization_interval=1e-3)
-    tight = theirs.compose(event, count).get_epsilon(1e-5)
-    assert tight in epsilon_of(noise_multiplier=noise, rounds=count, sampling_rate=rate, delta=1e-5)
-
-
 @pytest.mark.parametrize(
     ("noise", "rate", "rounds", "delta"),
-    [(1.0, 0.1, 300, 1e-5), (2.0, 0.01, 1000, 1e-6), (0.8, 0.05, 3, 1e-3)],
+    [
+        pytest.param(1.0, 0.1, 300, 1e-5, marks=pytest.mark.slow),
+        pytest.param(2.0, 0.01, 1000, 1e-6, marks=pytest.mark.slow),
+        (0.8, 0.05, 3, 1e-3),
+    ],
 )
-def test_achieved_is_below_the_tight_answer_of_dp_accounting(
+def test_the_tight_answer_of_dp_accounting_lies_between_achieved_and_proven(
     noise: float, rate: float, rounds: int, delta: float
 ) -> None:
     library = pytest.importorskip("dp_accounting")
@@ -80,8 +71,10 @@ def test_achieved_is_below_the_tight_answer_of_dp_accounting(
     tight = accountant.compose(event, rounds).get_epsilon(delta)
     plan = rounds * Round(noise, Poisson(rate))
     assert achieved_epsilon(plan, delta) <= tight <= epsilon_of(plan, delta=delta).upper
+    assert tight in epsilon_of(plan, delta=delta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "rounds", "rate"), [(8.0, 300, 0.1), (1.0, 1000, 0.01)])
 def test_dp_accounting_does_not_find_less_noise(epsilon: float, rounds: int, rate: float) -> None:
     library = pytest.importorskip("dp_accounting")
