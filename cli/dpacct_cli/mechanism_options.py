@@ -122,9 +122,9 @@ class MechanismOptions(NamedTuple):
 
     def _shuffled_hint(self) -> str:
         """What holds for batches cut from a shuffled list, and what costs less."""
-        typed = None if self.epochs is None else number(self.epochs)
-        known = isinstance(typed, int | float) and 0 < typed < math.inf
-        epochs = str(math.ceil(float(typed))) if known else "E"
+        typed, epochs = None if self.epochs is None else number(self.epochs), "E"
+        if isinstance(typed, int | float) and 0 < typed < math.inf:
+            epochs = str(math.ceil(typed))
         return (
             "In shuffled batches an example takes part once an epoch, so E epochs cost at most E "
             f"rounds of full participation: --sampling full --rounds {epochs} --adjacency zero-out "

@@ -140,9 +140,9 @@ def target_epsilon(value: object) -> float:
 def several(name: str, values: object, noun: str) -> Iterable[object]:
     """What can be gone through one by one; what it holds is checked by the caller."""
     given = cast("Any", values)
-    if not isinstance(given, Iterable) or getattr(values, "shape", None) == ():
+    if not isinstance(values, Iterable) or getattr(given, "shape", None) == ():
         raise InvalidParameter(name, given, f"several {noun} are asked for, as a list")
-    return cast("Iterable[object]", values)
+    return cast("Iterable[object]", given)
 
 
 def order(value: object, name: str = "orders") -> float:

@@ -6,9 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from dpacct.claims import ClipFrom, Divisor, NoiseBy, Role, load_claims, parse_claims
+from dpacct.claims import (
+    ClipFrom,
+    Divisor,
+    NoiseBy,
+    Role,
+    Verdict,
+    judge,
+    load_claims,
+    parse_claims,
+    shipped_claims,
+)
 from dpacct.errors import InvalidParameter
-from dpacct.rounds import Poisson, Round, Uniform
+from dpacct.rounds import Full, Poisson, Round, Uniform
 
 GOOD = """\
 [source]
@@ -155,7 +165,7 @@ MIXED = [
     ("sensitivity = 5.0", "compared with the clip norm, which is missing"),
     ("noise_std = 2.0\nnoise_variance = 2.0\nclip_norm = 1", "Is one of them the other"),
     ('noise_std = 2.0\nclip_norm = 1.0\nnoise_on = "mean"', "Give num_clients"),
-    ('noise_std = 2.0\nclip_norm = 1.0\nnoise_on = "it"', "on the sum or on the mean"),
+    ('noise_std = 2.0\nclip_norm = 1.0\nnoise_on = "it"', "on the sum, on the mean or of each client"),
 ]  # fmt: skip
 
 
@@ -207,3 +217,30 @@ def test_who_is_set_to_zero_displaces_nobody() -> None:
     assert parse_claims(text.format(1.0), "a.toml").claims
     with pytest.raises(InvalidParameter, match="up to 1 x clip_norm"):
         parse_claims(text.format(2.0), "a.toml")
+
+
+def test_noise_of_each_client_adds_up_by_its_squares() -> None:
+    """Sixteen clients who each add a quarter of the clip norm: one round of noise 1."""
+    shared = GOOD.replace('sampling = "poisson"\nsampling_rate = 0.1', 'sampling = "full"')
+    shared = shared.replace("add-remove", "zero-out").replace("rounds = 100", "rounds = 3")
+    shared = shared.replace("epsilon = 2", "epsilon = 8.386").replace(
+        "noise_multiplier = 2.0",
+        'noise_std = 0.5\nclip_norm = 2.0\nnoise_on = "client"\nnum_clients = 16',
+    )
+    (claim,) = parse_claims(shared, "a.toml").claims
+    (reading,) = claim.readings
+    assert reading.schedule == 3 * Round(1.0, Full(), "zero-out")
+    assert reading.noise_by is NoiseBy.PARTICIPANTS
+    assert judge(claim).verdict is Verdict.PROVEN
+    (seen,) = parse_claims(shared.replace("zero-out", "add-remove"), "a.toml").claims
+    assert judge(seen).verdict is Verdict.NOT_PRIVATE
+    with pytest.raises(InvalidParameter, match="needs the number of clients"):
+        parse_claims(shared.replace("num_clients = 16", ""), "a.toml")
+
+
+@pytest.mark.parametrize("number", [0, 20])
+def test_a_quick_look_has_the_same_bracket(number: int) -> None:
+    claim = shipped_claims().claims[number]
+    quick, whole = judge(claim, quick=True), judge(claim)
+    assert [r.epsilon for r in quick.readings] == [r.epsilon for r in whole.readings]
+    assert [r.verdict for r in quick.readings] == [r.verdict for r in whole.readings]

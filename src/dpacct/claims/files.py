@@ -32,7 +32,7 @@ from dpacct.claims.claim import (
 )
 from dpacct.claims.lines import Path as KeyPath
 from dpacct.claims.lines import find_lines, line_of
-from dpacct.claims.noise import NOISE_KEYS, check_sensitivity, read_noise
+from dpacct.claims.noise import CLIENT, NOISE_KEYS, check_sensitivity, read_noise
 from dpacct.claims.tables import Reader, invalid
 from dpacct.errors import InvalidParameter
 from dpacct.rounds import MAX_CLIENTS, Adjacency, Full, Poisson, Round, Sampling, Uniform
@@ -179,13 +179,14 @@ class _Reader(Reader):
         relation = self.number(lambda: Adjacency.parse(given["adjacency"]), where)
         self.number(lambda: check_sensitivity(given, sampling, relation), where)
         noise = self.number(lambda: read_noise(given, sampling, clients), where)
+        who = NoiseBy.PARTICIPANTS if given.get("noise_on") == CLIENT else NoiseBy.SERVER
         return Reading(
             words=self.text(own, "words", path) if "words" in own else "as described",
             role=self.choice(own, "role", Role, Role.RUN, path),
             rounds=self.number(lambda: validate.rounds(given["rounds"]), where),
             round=Round(noise, sampling, relation),
             num_clients=clients,
-            noise_by=self.choice(given, "noise_by", NoiseBy, NoiseBy.SERVER, where),
+            noise_by=self.choice(given, "noise_by", NoiseBy, who, where),
             clip_from=self.choice(given, "clip_from", ClipFrom, ClipFrom.CONSTANT, where),
             divisor=self.choice(given, "divisor", Divisor, Divisor.PLANNED, where),
             unprotected=self.text(given, "unprotected", where) if "unprotected" in given else "",

@@ -65,6 +65,8 @@ def answer(
     delta: float,
     spent: Interval,
     accountant: str = DEFAULT_ACCOUNTANT,
+    *,
+    search_noise: bool = True,
 ) -> Answer:
     """Answer a claim about a schedule of which the bracket is known.
 
@@ -79,7 +81,8 @@ def answer(
     if verdict is Verdict.REFUTED:
         of_pairs = ACCOUNTANTS[QUICK].epsilon(schedule, delta).lower
         shown = witness(schedule, adaptive=of_pairs <= epsilon)
-    return Answer(verdict, shown, sufficient_noise(epsilon, schedule, delta, accountant))
+    noise = sufficient_noise(epsilon, schedule, delta, accountant) if search_noise else None
+    return Answer(verdict, shown, noise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +132,7 @@ def judge(claim: Claim, *, quick: bool = False) -> Judgment:
 
     Args:
         claim: from a file.
-        quick: only what decides, in milliseconds where fixed pairs do: brackets may be wide, and
-            nothing is said about the noise that would do.
+        quick: leave out the noise that would do. The bracket is the same.
     """
     if not isinstance(claim, Claim):
         raise InvalidParameter("claim", claim, "a claim comes from `load_claims`")
@@ -164,19 +166,10 @@ def judge_schedule(
     quick: bool = False,
 ) -> Judged:
     """Judge a stated epsilon, or none, of a schedule at a delta."""
-    spent = ACCOUNTANTS[QUICK].epsilon(schedule, delta)
-    pairs = spent.lower
-    undecided = stated is not None and compare(stated, spent) is Verdict.OPEN
-    if undecided or not quick:
-        spent = ACCOUNTANTS[DEFAULT_ACCOUNTANT].epsilon(schedule, delta)
+    spent = ACCOUNTANTS[DEFAULT_ACCOUNTANT].epsilon(schedule, delta)
     if stated is None:
         return Judged(reading, Verdict.UNSTATED, spent)
-    if quick:
-        verdict = compare(stated, spent)
-        refuted = verdict is Verdict.REFUTED
-        shown = witness(schedule, adaptive=pairs <= stated) if refuted else ""
-        return Judged(reading, verdict, spent, data_sets=shown)
-    found = answer(stated, schedule, delta, spent)
+    found = answer(stated, schedule, delta, spent, search_noise=not quick)
     noise = None if found.noise is None else found.noise.noise_multiplier
     return Judged(reading, found.verdict, spent, data_sets=found.data_sets, noise=noise)
 

@@ -1,7 +1,8 @@
 """The noise multiplier of a text, whatever units it uses, and the units that it mixes up.
 
 Here z is the standard deviation of the noise on the *sum* / clip norm C, whatever the adjacency.
-A text may give the deviation, or the variance, on the sum or on the mean over the planned cohort.
+A text may give the deviation, or the variance, on the sum, on the mean over the planned cohort, or
+of what each client of the cohort adds for itself.
 
 Rule 1: what is given twice must agree to the digits that are printed; where it does not, the slip
 that would explain it is named.
@@ -18,9 +19,10 @@ from dpacct.errors import InvalidParameter
 from dpacct.rounds import Adjacency, Sampling, Uniform
 
 NOISE_KEYS = ("noise_multiplier", "noise_std", "noise_variance", "noise_on", "clip_norm")
+CLIENT = "client"
 # Half a unit of the second digit that is printed.
 _PRINTED = 5e-3
-_ON = ("sum", "mean")
+_ON = ("sum", "mean", CLIENT)
 
 
 def read_noise(given: Mapping[str, Any], sampling: Sampling, num_clients: int | None) -> float:
@@ -47,12 +49,12 @@ def read_noise(given: Mapping[str, Any], sampling: Sampling, num_clients: int | 
     clip = validate.above_zero("clip_norm", given["clip_norm"], "a clip norm")
     on = given.get("noise_on", "sum")
     if on not in _ON:
-        raise InvalidParameter("noise_on", on, "noise is on the sum or on the mean")
+        raise InvalidParameter("noise_on", on, "noise is on the sum, on the mean or of each client")
     cohort = _planned_cohort(sampling, num_clients)
-    if on == "mean" and cohort is None:
-        rule = "noise on the mean needs the number of clients that it is a mean over"
+    if on != "sum" and cohort is None:
+        rule = "noise on the mean, or of each client, needs the number of clients"
         raise InvalidParameter("noise_on", on, rule, "Give num_clients.")
-    computed = deviation / clip * (cohort if on == "mean" and cohort else 1.0)
+    computed = deviation / clip * _times(on, cohort)
     if multiplier is None:
         return validate.noise_multiplier(computed)
     if not math.isclose(multiplier, computed, rel_tol=_PRINTED):
@@ -60,7 +62,9 @@ def read_noise(given: Mapping[str, Any], sampling: Sampling, num_clients: int | 
             multiplier, deviation, clip, cohort, on, from_variance="noise_std" not in given
         )
         rule = f"{_source(given)} / clip_norm is {computed:.6g}"
-        rule = f"{rule}, on the mean of {cohort:g} clients" if on == "mean" else rule
+        if on != "sum":
+            how = "on the mean of" if on == "mean" else "times the root of"
+            rule = f"{rule}, {how} {cohort:g} clients"
         raise InvalidParameter("noise_multiplier", multiplier, rule, slip)
     # Of two figures that differ in digits that are not printed, the one that protects less.
     return min(multiplier, validate.noise_multiplier(computed))
@@ -110,6 +114,13 @@ def _deviation(given: Mapping[str, Any]) -> float | None:
     return None
 
 
+def _times(on: str, cohort: float | None) -> float:
+    """The noise on the sum over that of the text: independent shares add up by their squares."""
+    if on == "sum" or cohort is None:
+        return 1.0
+    return cohort if on == "mean" else math.sqrt(cohort)
+
+
 def _source(given: Mapping[str, Any]) -> str:
     return "noise_std" if "noise_std" in given else "the root of noise_variance"
 
@@ -130,7 +141,7 @@ def _slip(
     from_variance: bool,
 ) -> str:
     """The mix-up of units that explains why two figures of one noise differ, or nothing."""
-    count = cohort if on == "mean" and cohort else 1.0
+    count = _times(on, cohort)
     plain = std / clip * count
     squared = "The variance was divided by clip_norm; its root belongs there."
     if from_variance:
@@ -144,7 +155,9 @@ def _slip(
     if not from_variance:
         root = "noise_std looks like a variance: name it noise_variance."
         explanations.append((math.sqrt(std) / clip * count, root))
-    if cohort is not None:
+    if cohort is not None and on != CLIENT:
+        shares = f'Does each client add noise of this size? noise_on = "{CLIENT}".'
+        explanations.append((std / clip * math.sqrt(cohort), shares))
         other = plain * cohort if on == "sum" else plain / cohort
         where = "mean" if on == "sum" else "sum"
         explanations.append((other, f'The noise seems to be on the {where}: noise_on = "{where}".'))
