@@ -53,19 +53,13 @@ def audited(canaries=120, confidence=0.95, **options):
 @pytest.mark.parametrize(
     "options",
     [
-        {},
         {"sampling": Poisson(0.4), "noise_multiplier": 1.0},
-        {"sampling": Full(), "adjacency": "replace-one"},
-        {"secure_noise": True, "rounds": 4},
-        {"clip_norm": None, "bound": fl.PerLayerClip((0.2, 0.2, 0.3, 0.1))},
-        {"clip_norm": None, "bound": fl.AdaptiveClip(0.5, indicator_noise=30.0)},
+        {"adjacency": "replace-one", "vectorize": False, "rounds": 3},
+        {"secure_noise": True, "clip_norm": None, "bound": fl.PerLayerClip((0.2, 0.2, 0.3, 0.1))},
         {"method": fl.AlphaNormEC(), "clip_norm": None},
-        {"method": fl.FedSMPRandK()},
         # Most directions have no coordinate in most rounds.
         {"method": fl.FedSMPRandK(0.05)},
-        {"method": fl.DPFedLS()},
         {"method": fl.Scaffold(), "server": fl.Adam()},
-        {"vectorize": False, "rounds": 3},
         pytest.param(
             {"noise": fl.NoiseShares(minimum=20), "adjacency": "replace-one", "rounds": 6},
             marks=pytest.mark.slow,
@@ -77,7 +71,7 @@ def audited(canaries=120, confidence=0.95, **options):
     ],
 )
 def test_what_is_right_passes(options):
-    found = audited(confidence=SURE, **options)
+    found = audited(confidence=SURE, **({"rounds": 6} | options))
     assert found.passed
     found.require()
     assert found.shown.epsilon < found.charged.upper
@@ -95,6 +89,7 @@ def test_a_count_of_clipped_clients_has_noise_of_its_own():
     # most of what is charged is the count's, and nobody looked at its noise.
     bound = fl.AdaptiveClip(0.5, indicator_noise=1.5)
     found = audited(200, clip_norm=None, bound=bound, noise_multiplier=2.0)
+    assert found.passed
     # Precisions add up; one client moves the count by half, as it is centered.
     updates = (2.0**-2 - (0.5 / 1.5) ** 2) ** -0.5
     seen = (15 * Round(updates)).scale_noise(found.shown.noise_factor)
@@ -141,15 +136,9 @@ def test_a_fault_is_seen(options, fault):
 
 @pytest.mark.parametrize("part", [0.0, 1e-9])
 def test_no_noise_at_all_is_a_fault_too(part):
-    found = audited(preflight=False, noise=Quieter(part=part))
+    found = audited(preflight=False, noise=Quieter(part=part), rounds=3)
     assert "noise" in found.shown.faults
     assert found.gaussian_epsilon > 1e6
-
-
-def test_too_much_noise_to_see_anything_shows_nothing():
-    found = audited(confidence=SURE, noise_multiplier=1e9, rounds=1)
-    assert found.passed
-    assert found.gaussian_epsilon < 1e-3
 
 
 def test_the_preflight_sees_them_before():
@@ -195,22 +184,18 @@ def test_directions_project_on_themselves():
 @pytest.mark.parametrize(
     ("options", "name"),
     [
-        ({"canaries": 5}, "canaries"),
+        ({"canaries": 5}, f"canaries is 5; .* at least {least_canaries(1e-6)}"),
         ({"canaries": 5000}, "canaries"),
         ({"canaries": 10**12}, "canaries"),
         ({"canaries": 40, "error": 0.0}, "error"),
         ({"canaries": 40, "confidence": 1.0}, "confidence"),
         ({"canaries": 40, "others": "loud"}, "others"),
+        ({"canaries": 40, "generator": 7}, "generator is 'int'; it is"),
     ],
 )
 def test_bad_audits_are_refused(options, name):
     with pytest.raises(InvalidParameter, match=name):
         audit_run(builder(), make_clients([5, 3]), **options)
-
-
-def test_too_few_canaries_says_how_many():
-    with pytest.raises(InvalidParameter, match=str(least_canaries(1e-6))):
-        audit_run(builder(), make_clients([5, 3]), canaries=5)
 
 
 def test_a_run_without_a_promise_is_refused():
@@ -284,11 +269,6 @@ def test_a_seed_does_not_choose_coins_and_a_generator_does():
     # 200 fair coins twice: one time in 2^200.
     assert not any(map(torch.equal, drawn[0], drawn[1]))
     assert all(map(torch.equal, drawn[2], drawn[3]))
-
-
-def test_a_generator_is_one_of_torch():
-    with pytest.raises(InvalidParameter, match="generator is 'int'; it is"):
-        audit_run(builder(), make_clients([5, 3]), canaries=40, generator=7)
 
 
 def test_several_processes_of_which_there_is_one(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dpacct import Budget, Full, Poisson, fl
+from dpacct import Full, Poisson, fl
 from dpacct.errors import InvalidParameter, Unsupported
 from tests.fl.auditing.test_runs import SURE, Quieter
 from tests.fl.problems import make_clients
@@ -45,7 +45,6 @@ def audited(played=play, canaries=100, **options):
 @pytest.mark.parametrize(
     "options",
     [
-        {},
         {"sampling": Poisson(0.5), "method": fl.FedSMPRandK()},
         pytest.param(
             {"clip_norm": None, "bound": fl.AdaptiveClip(0.5, indicator_noise=30.0)},
@@ -60,11 +59,6 @@ def test_a_sound_server_passes(options):
     assert (found.clients, found.rounds) == (3, 8)
     assert found.gaussian_epsilon < found.charged.upper
     assert found.shown.epsilon < found.charged.upper
-
-
-def test_canaries_reach_what_is_released():
-    # Missed only by what lies nine standard deviations away.
-    assert audited().shown.noise_factor < 4
 
 
 def test_a_fault_is_seen():
@@ -82,12 +76,6 @@ def test_a_round_that_is_left_is_charged_and_shows_nothing():
     found = audited(leaving)
     assert found.passed
     assert found.rounds == 4
-
-
-def test_a_budget_ends_an_audited_run():
-    found = audited(budget=Budget(9, 1e-5), delta=None)
-    assert found.passed
-    assert 0 < found.rounds < 8
 
 
 def nobody(server, _):
