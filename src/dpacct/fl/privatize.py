@@ -172,8 +172,7 @@ def privatize(
         Unsupported: integer tensors, or too few noise shares.
         BudgetExceeded: the round does not fit; nothing was drawn.
     """
-    _check_kinds(deltas, like)
-    template, layout = _template(deltas, like)
+    layout, empty = _layout_of(deltas, like)
     _check_count(len(deltas), plan)
     bound, charge = cast("Bound", plan.bound), plan.charge
     check_limits(bound, layout)
@@ -182,84 +181,85 @@ def privatize(
     if std is None:
         rule = "fewer noise shares than the plan's minimum arrived, so nothing may be released"
         raise InvalidParameter("deltas", len(deltas), rule)
-    total = plan.noise.zeros(layout.size, template.device)
-    run = _find_run(ledger)
-    ticket = run.reserve(charge.event(bound, plan.noise, {"clip_norm": bound.clip_norm}))
+    total = plan.noise.zeros(layout.size, empty.device)
+    ticket = _find_run(ledger).reserve(
+        charge.event(bound, plan.noise, {"clip_norm": bound.clip_norm})
+    )
     ticket.draw()
     step = max(1, _SLAB // layout.size)
     # Made once: what is freed row by row, an allocator may keep beside the result.
-    room = template.new_empty(step, layout.size)
+    room = empty.new_empty(step, layout.size)
     for start in range(0, len(deltas), step):
-        rows = _copied(deltas[start : start + step], layout, room)
+        part = deltas[start : start + step]
+        rows = room[: len(part)]
+        if isinstance(part, Tensor):
+            rows.copy_(part.detach())
+        else:
+            for row, tensors in zip(rows, part, strict=True):
+                for name, own in layout.unflatten(row).items():
+                    own.copy_(tensors[name].detach())
         rows, _, _ = contribute(rows, bound, layout, charge.contributions)
         add_rows(total, plan.noise.encode(rows, limits, std))
-        del rows
-    mean = room[0] if step == 1 else template.new_empty(layout.size)
-    del room
-    for left in range(0, layout.size, _SLAB):
-        part = total[left : left + _SLAB]
-        noisy = plan.noise.add(part, limits, std, OperatingSystem())
-        mean[left : left + _SLAB] = noisy.div_(charge.cohort_size)
+    mean = room[0] if step == 1 else empty.new_empty(layout.size)
+    for start in range(0, layout.size, _SLAB):
+        noisy = plan.noise.add(total[start : start + _SLAB], limits, std, OperatingSystem())
+        mean[start : start + _SLAB] = noisy.div_(charge.cohort_size)
     ticket.commit()
     return mean if isinstance(deltas, Tensor) else layout.unflatten(mean)
 
 
-def _check_kinds(deltas: object, like: object) -> None:
-    """Dense tensors on one device that holds numbers: what would fail on the way is charged."""
-    rule = "updates are dense tensors on one device: a tensor [m, d], or a list of tensors by name"
-    parts: list[object] = [deltas] if isinstance(deltas, Tensor) else []
-    if not isinstance(deltas, Tensor | Sequence):
-        raise InvalidParameter("deltas", type(deltas).__name__, rule)
-    listed = [] if isinstance(deltas, Tensor) else list(cast("Sequence[object]", deltas))
-    for update in listed if like is None else [*listed, like]:
-        if not isinstance(update, Mapping):
-            raise InvalidParameter("deltas", f"with a {type(update).__name__}", rule)
-        parts.extend(cast("Mapping[str, object]", update).values())
-    devices: set[str] = set()
-    for part in parts:
-        if not isinstance(part, Tensor):
-            raise InvalidParameter("deltas", f"with a {type(part).__name__}", rule)
-        if part.layout != torch.strided or part.is_quantized or part.is_meta:
-            found = f"{part.dtype}, {part.layout}, on {part.device}"
-            raise InvalidParameter("deltas", found, rule)
-        devices.add(str(part.device))
-    if like is None and len(devices) > 1:
-        raise InvalidParameter("deltas", f"on {', '.join(sorted(devices))}", rule)
+_DENSE = "updates are dense tensors on one device: a tensor [m, d], or a list of tensors by name"
 
 
-def _template(deltas: Tensor | Sequence[Tensors], like: Tensors | None) -> tuple[Tensor, Layout]:
-    """No rows of the type in which updates are bounded, and their layout."""
+def _layout_of(deltas: Tensor | Sequence[Tensors], like: Tensors | None) -> tuple[Layout, Tensor]:
+    """Return the layout of an update, and no rows of the type in which updates are bounded.
+
+    Everything is checked here, since an error after the reservation would cost a round.
+
+    Raises:
+        InvalidParameter: no dense tensors on one device, or shapes that do not fit.
+        Unsupported: integers.
+    """
     if isinstance(deltas, Tensor):
         if like is not None:
             raise InvalidParameter("like", "given", "a tensor of updates has a layout of its own")
-        if deltas.ndim != 2 or not deltas.shape[1]:
+        _check_dense([{"delta": deltas}])
+        if deltas.ndim != 2:
             rule = "updates are a tensor [m, d], one update a row"
             raise InvalidParameter("deltas", tuple(deltas.shape), rule)
-        size = deltas.shape[1]
-        layout = Layout(("delta",), (torch.Size([size]),), (size,))
-        check_tensors({"delta": deltas[:0].sum(dim=0)}, layout, "deltas")
-        return at_least_single(deltas[:0].detach()), layout
-    if not len(deltas) and like is None:
-        rule = "an empty list has no shape; say like=..., or give a tensor [0, d]"
-        raise InvalidParameter("deltas", 0, rule)
-    first = deltas[0] if like is None else like
-    layout = Layout.of(first)
-    for tensors in (first, *deltas):
+        updates: list[Tensors] = [{"delta": deltas.new_empty(deltas.shape[1])}]
+    else:
+        if not isinstance(cast("object", deltas), Sequence):
+            raise InvalidParameter("deltas", type(deltas).__name__, _DENSE)
+        updates = [*([] if like is None else [like]), *deltas]
+        if not updates:
+            rule = "an empty list has no shape; say like=..., or give a tensor [0, d]"
+            raise InvalidParameter("deltas", 0, rule)
+        devices = _check_dense(updates)
+        if like is None and len(devices) > 1:
+            raise InvalidParameter("deltas", f"on {', '.join(sorted(devices))}", _DENSE)
+    layout = Layout.of(updates[0])
+    for tensors in updates:
         check_tensors(tensors, layout, "deltas")
     if not layout.size:
         raise InvalidParameter("deltas", 0, "an update has at least one coordinate")
-    return at_least_single(layout.flatten(first).detach().new_empty(0, layout.size)), layout
+    return layout, at_least_single(layout.flatten(updates[0]).detach().new_empty(0, layout.size))
 
 
-def _copied(part: Tensor | Sequence[Tensors], layout: Layout, room: Tensor) -> Tensor:
-    """A few updates as a matrix of our own, in memory that is there."""
-    rows = room[: len(part)]
-    if isinstance(part, Tensor):
-        return rows.copy_(part.detach())
-    for row, tensors in zip(rows, part, strict=True):
-        for name, own in layout.unflatten(row).items():
-            own.copy_(tensors[name].detach())
-    return rows
+def _check_dense(updates: Sequence[object]) -> set[str]:
+    """Return the devices of updates, or raise if they are no dense tensors by name."""
+    devices: set[str] = set()
+    for update in updates:
+        if not isinstance(update, Mapping):
+            raise InvalidParameter("deltas", f"with a {type(update).__name__}", _DENSE)
+        for part in cast("Mapping[str, object]", update).values():
+            if not isinstance(part, Tensor):
+                raise InvalidParameter("deltas", f"with a {type(part).__name__}", _DENSE)
+            if part.layout != torch.strided or part.is_quantized or part.is_meta:
+                shown = f"{part.dtype}, {part.layout}, on {part.device}"
+                raise InvalidParameter("deltas", shown, _DENSE)
+            devices.add(str(part.device))
+    return devices
 
 
 def _check_count(count: int, plan: AggregationPlan) -> None:

@@ -213,40 +213,28 @@ def test_large_populations_are_drawn_in_blocks():
     assert cohort[-1] > 2_200_000
 
 
-def test_the_rate_is_never_above_what_is_charged():
-    class Just:
-        """One coin of 64 bits, the highest ones first; then bits that count for nothing."""
+class Coins:
+    """A source of these coins of 64 bits."""
 
-        private = False
+    private = False
 
-        def __init__(self, value):
-            self.parts = {2: value >> 48, 8: (value % 2**48) << 16 | 0xFFFF}
+    def __init__(self, *coins):
+        self.coins = coins
 
-        def take(self, count):
-            return self.parts[count].to_bytes(count, "little") if count else b""
+    def take(self, count):
+        assert count == 8 * len(self.coins)
+        return np.array(self.coins, dtype="<u8").tobytes()
 
+
+def test_a_client_joins_if_its_coin_is_below_a_threshold_that_is_never_above_the_rate():
     for rate in (0.3, 2.0**-20, 0.5, 3 * 2.0**-16 + 2.0**-50, 1 - 2.0**-53):
         threshold = math.floor(rate * 2**64)
-        for joins in (0, 1, threshold - 2**47, threshold - 2, threshold - 1):
-            assert draw_below(1, rate, Just(max(joins, 0))) == [0]
-        for stays in (threshold, threshold + 1, threshold + 2**50, 2**64 - 1):
-            assert draw_below(1, rate, Just(min(stays, 2**64 - 1))) == []
-    assert draw_below(1, 0.0, Just(0)) == []
-
-
-def test_coins_are_those_of_each_client():
-    class Coins:
-        """Of five clients; the first 16 bits of three are those of the threshold."""
-
-        private = False
-
-        def take(self, count):
-            if count == 10:
-                return np.array([1, 0, 1, 2, 1], dtype="<u2").tobytes()
-            assert count == 24
-            return (np.array([7, 9, 6], dtype="<u8") << 16).tobytes()
-
-    assert draw_below(5, (2**48 + 8) / 2**64, Coins()) == [0, 1, 4]
+        for joins in (0, 1, threshold - 2**40, threshold - 1):
+            assert draw_below(1, rate, Coins(joins)) == [0]
+        for stays in (threshold, threshold + 1, 2**64 - 1):
+            assert draw_below(1, rate, Coins(stays)) == []
+    assert draw_below(1, 0.0, Coins(0)) == []
+    assert draw_below(5, 2.0**-16, Coins(2**48 - 1, 0, 2**48, 2**63, 5)) == [0, 1, 4]
 
 
 def test_planned_cohorts():

@@ -18,8 +18,8 @@ from dpacct.errors import Unsupported
 from dpacct.fl.layout import Layout, trainable
 from dpacct.fl.local.batches import plan_batches
 from dpacct.fl.local.losses import LocalLoss
-from dpacct.fl.models.networks import ConvNet
 from dpacct.fl.models.lstm import CharacterLSTM
+from dpacct.fl.models.networks import ConvNet
 from dpacct.fl.trainers.dropout import OwnDropout
 from dpacct.fl.trainers.groups import GroupTrainer
 from dpacct.fl.trainers.sequential import Broadcast, SequentialTrainer, Task

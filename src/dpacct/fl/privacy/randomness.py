@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.fl.privacy import philox
 from dpacct.fl.public import PublicSize
@@ -34,15 +33,15 @@ class Randomness(Protocol):
 
     @property
     def private(self) -> bool:
-        """Whether nobody can predict it."""
+        """Return whether no attacker can predict it."""
         ...
 
     def take(self, count: int) -> bytes:
-        """The next ``count`` random bytes."""
+        """Return the next ``count`` random bytes."""
         ...
 
     def save(self) -> str | None:
-        """The state, from which `restore` continues; None where there is none to keep."""
+        """Return the state from which `restore` continues; None if there is none to keep."""
         ...
 
     def restore(self, state: str | None) -> None:
@@ -56,15 +55,15 @@ class OperatingSystem:
     private = True
 
     def take(self, count: int) -> bytes:
-        """Random bytes."""
+        """Return random bytes."""
         return os.urandom(count)
 
     def save(self) -> None:
-        """Nothing: noise and cohorts are drawn afresh after a resume, and never twice."""
+        """Return None: noise and cohorts are drawn afresh after a resume, and never twice."""
         return
 
     def restore(self, state: str | None) -> None:
-        """Nothing to do.
+        """Accept the absence of a state.
 
         Raises:
             InvalidParameter: the state belongs to a seeded run.
@@ -85,16 +84,17 @@ class Seeded:
 
     def __init__(self, seed: int) -> None:
         rule = "a seed is a whole number from 0 to 2^63 - 1"
-        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
+        if not whole or not 0 <= seed < 2**63:
             raise InvalidParameter("seed", seed, rule)
-        self._generator = np.random.Generator(np.random.PCG64(seed))
+        self._generator = np.random.Generator(np.random.PCG64(int(seed)))
 
     def take(self, count: int) -> bytes:
-        """The next bytes of the sequence."""
+        """Return the next bytes of the sequence."""
         return self._generator.bytes(count)
 
     def save(self) -> str:
-        """The generator's state as JSON."""
+        """Return the generator's state as JSON."""
         return json.dumps(self._generator.bit_generator.state)
 
     def restore(self, state: str | None) -> None:
@@ -126,7 +126,7 @@ class _Sampler(random.Random):
 
 
 def draw_cohort(sampling: Sampling, num_clients: int, source: Randomness) -> list[int]:
-    """The clients of one round, ascending; empty if the dice say so.
+    """Return the clients of one round, ascending; possibly none.
 
     Poisson: each client joins with probability floor(q 2^64) / 2^64, which is at most q.
     """
@@ -142,36 +142,27 @@ def draw_cohort(sampling: Sampling, num_clients: int, source: Randomness) -> lis
 
 
 def draw_below(num_clients: int, rate: float, source: Randomness) -> list[int]:
-    """Each of 0 .. num_clients - 1 by itself, with probability floor(rate 2^64) / 2^64.
+    """Return each of 0 .. num_clients - 1 independently, with probability floor(rate 2^64) / 2^64.
 
-    A client joins if its coin of 64 bits is below the threshold; where the first 16 of them tell,
-    the others are not drawn.
+    A client joins if its coin of 64 bits is below the threshold.
     """
     threshold = math.floor(rate * 2**64)
     if threshold >= 2**64:
         return list(range(num_clients))
-    first, rest = divmod(threshold, 2**48)
     found: list[int] = []
     for start in range(0, num_clients, _BLOCK):
-        count = min(_BLOCK, num_clients - start)
-        coins = np.frombuffer(source.take(2 * count), dtype="<u2")
-        near = np.flatnonzero(coins <= first)
-        joined = coins[near] < first
-        open_still = np.flatnonzero(~joined)
-        # 48 bits each, below 16 that count for nothing.
-        rests = np.frombuffer(source.take(8 * len(open_still)), dtype="<u8") >> 16
-        joined[open_still] = rests < rest
-        found.extend((start + near[joined]).tolist())
+        coins = np.frombuffer(source.take(8 * min(_BLOCK, num_clients - start)), dtype="<u8")
+        found.extend((start + np.flatnonzero(coins < np.uint64(threshold))).tolist())
     return found
 
 
 def torch_seed(source: Randomness) -> int:
-    """Eight bytes as a seed for what needs no secrecy (the order of examples, dropout)."""
+    """Return eight bytes as a seed for what needs no secrecy (order of examples, dropout)."""
     return int.from_bytes(source.take(8), "little") >> 1
 
 
 def normals(source: Randomness, size: int, device: torch.device) -> Tensor:
-    """Standard normal variates, float64 [size], on the device, from a fresh generator.
+    """Return standard normal variates, float64 [size], on the device, from a fresh generator.
 
     Philox with a key of 128 and a counter of 256 random bits, the same words everywhere: on the
     CPU by NumPy and the ziggurat, elsewhere by `dpacct.fl.privacy.philox`.
@@ -187,7 +178,7 @@ def normals(source: Randomness, size: int, device: torch.device) -> Tensor:
 
 
 def secret_generator(device: torch.device) -> torch.Generator:
-    """A generator of torch that nobody can repeat, whatever seeds a program sets.
+    """Return a generator of torch that cannot be repeated, whatever seeds a program sets.
 
     The CPU's keeps 32 bits of a seed, few enough to try them all: its whole state is replaced.
     That of other devices has a seed of 63 random bits.
@@ -204,16 +195,9 @@ def secret_generator(device: torch.device) -> torch.Generator:
 
 
 def randomness_for(seed: int | None) -> Randomness:
-    """The operating system's generator, or a seeded one.
+    """Return the operating system's generator, or a seeded one.
 
     Raises:
         InvalidParameter: the seed is out of range.
     """
-    return OperatingSystem() if seed is None else Seeded(plain_seed(seed))
-
-
-def plain_seed(seed: int) -> int:
-    """A seed as a plain whole number."""
-    if isinstance(seed, np.integer):
-        return int(validate.real("seed", seed, "a seed is a whole number"))
-    return seed
+    return OperatingSystem() if seed is None else Seeded(seed)
