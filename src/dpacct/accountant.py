@@ -11,8 +11,7 @@ from dpacct.renyi.accountant import RenyiAccountant
 from dpacct.renyi.closed_form import ClosedFormAccountant
 from dpacct.rounds import Adjacency, Round, Sampling, Schedule
 from dpacct.schedules.build import NOT_GIVEN, build_schedule
-from dpacct.tight.accountant import TightAccountant, with_gap
-from dpacct.tight.gdp import GaussianAccountant
+from dpacct.tight.accountant import GaussianAccountant, TightAccountant, with_gap
 
 
 class Accountant(Protocol):

@@ -15,7 +15,7 @@ from dpacct.budget import Interval
 from dpacct.errors import Unsupported
 from dpacct.pairs.gaussian import gaussian_delta, gaussian_epsilon, mills_ratio
 from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform
-from dpacct.tight.gdp import total_mu
+from dpacct.tight.accountant import total_mu
 from tests.oracles import conversions, gaussian
 from tests.strategies import log_uniform
 

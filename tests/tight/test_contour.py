@@ -14,12 +14,9 @@ from mpmath import mp, mpf
 from dpacct.errors import NotConverged
 from dpacct.pairs.dominating import Direction, SampledGaussianPair
 from dpacct.tight import contour
-from dpacct.tight.composition import Composition
-from dpacct.tight.contour import Contour
-from dpacct.tight.inverted_delta import inversion_delta
-from dpacct.tight.moment_bounds import chernoff_delta
-from dpacct.tight.saddle import log_chernoff_factor, log_delta_estimate, tilt_at_epsilon
-from dpacct.tight.truncation import TruncatedComposition
+from dpacct.tight.composition import Composition, TruncatedComposition
+from dpacct.tight.contour import Contour, log_chernoff_factor, log_delta_estimate, tilt_at_epsilon
+from dpacct.tight.engines import chernoff_delta, inversion_delta
 from tests.oracles import contour as oracle
 from tests.strategies import log_uniform
 

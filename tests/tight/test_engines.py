@@ -10,18 +10,16 @@ from hypothesis import strategies as st
 from mpmath import mpf
 
 from dpacct.budget import Interval
-from dpacct.errors import InvalidParameter, NotConverged
+from dpacct.errors import NotConverged
 from dpacct.pairs.dominating import Direction, DominatingPair, SampledGaussianPair, SymmetrizedPair
 from dpacct.pairs.gaussian import gaussian_delta, gaussian_epsilon
 from dpacct.pairs.one_round import one_round_delta
 from dpacct.tight import engines
 from dpacct.tight.composition import Composition
-from dpacct.tight.engines import ENGINES, find_engine
-from dpacct.tight.inversion import inversion_epsilon
+from dpacct.tight.engines import composed_delta, composed_epsilon
 from tests.oracles.contour import one_round
 from tests.strategies import log_uniform
 
-AUTO = ENGINES["auto"]
 REMOVE, ADD = Direction.REMOVE, Direction.ADD
 
 
@@ -37,13 +35,6 @@ def refuse(composition: Composition, at: float) -> Interval:
     raise NotConverged(f"{composition} is not asked for at {at}")
 
 
-def test_engines_have_names() -> None:
-    assert set(ENGINES) == {"auto", "contour", "grid"}
-    assert find_engine("contour").name == "contour"
-    with pytest.raises(InvalidParameter, match=r"auto.*contour.*grid"):
-        find_engine("guess")
-
-
 @settings(max_examples=40)
 @given(
     rate=log_uniform(1e-7, 1.0),
@@ -55,7 +46,7 @@ def test_one_round_is_its_closed_form(
     rate: float, noise: float, delta: float, direction: Direction
 ) -> None:
     composition = alone(rate, noise, direction)
-    found = AUTO.epsilon(composition, delta)
+    found = composed_epsilon(composition, delta)
     assert 0 <= found.lower <= found.upper < math.inf
     # By 40-digit arithmetic: the proven end is high enough, the other one too low.
     remove = direction is REMOVE
@@ -67,7 +58,7 @@ def test_one_round_is_its_closed_form(
         assert found.width <= 1e-6 * found.upper
     if rate < 1:
         closed = one_round_delta(0.7, SampledGaussianPair(rate, noise, direction))
-        spent = AUTO.delta(composition, 0.7)
+        spent = composed_delta(composition, 0.7)
         assert spent.lower == closed.lower
         # Below 1e-290 the closed form stops, and Chernoff's bound says more.
         assert spent.upper == closed.upper or 0.0 < spent.upper < closed.upper < 1e-280
@@ -77,21 +68,21 @@ def test_one_round_is_its_closed_form(
 @pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.2])
 def test_one_round_of_a_cohort_is_the_remove_pair(rate: float, delta: float) -> None:
     cohort = compose({SymmetrizedPair(rate, 1.3): 1}, ADD)
-    assert AUTO.epsilon(cohort, delta) == AUTO.epsilon(alone(rate, 1.3, REMOVE), delta)
-    assert AUTO.delta(cohort, 0.3) == AUTO.delta(alone(rate, 1.3, REMOVE), 0.3)
+    assert composed_epsilon(cohort, delta) == composed_epsilon(alone(rate, 1.3, REMOVE), delta)
+    assert composed_delta(cohort, 0.3) == composed_delta(alone(rate, 1.3, REMOVE), 0.3)
 
 
 @pytest.mark.parametrize("delta", [1e-100, 1e-20, 2e-13, 1e-5, 0.4])
 def test_gaussians_compose_to_one(delta: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("inversion_epsilon", "grid_epsilon", "inversion_delta", "grid_delta"):
+    for name in ("inversion_epsilon", "inversion_delta"):
         monkeypatch.setattr(engines, name, refuse)
     pairs = {SampledGaussianPair(1.0, z, REMOVE): n for z, n in ((30.0, 1000), (7.0, 3), (0.9, 1))}
     mu = math.sqrt(1000 / 900 + 3 / 49 + 1 / 0.81)
-    found, closed = AUTO.epsilon(compose(pairs), delta), gaussian_epsilon(delta, mu)
+    found, closed = composed_epsilon(compose(pairs), delta), gaussian_epsilon(delta, mu)
     assert found.lower <= closed.upper * (1 + 1e-12)
     assert closed.lower <= found.upper * (1 + 1e-12)
     assert found.upper == pytest.approx(closed.upper, rel=1e-9)
-    there, exact = AUTO.delta(compose(pairs), 2.0), gaussian_delta(2.0, mu)
+    there, exact = composed_delta(compose(pairs), 2.0), gaussian_delta(2.0, mu)
     assert there.lower <= exact.upper * (1 + 1e-12)
     assert exact.lower <= there.upper * (1 + 1e-12)
 
@@ -110,36 +101,7 @@ def test_what_moves_less_than_delta_costs_nothing(pairs: dict[DominatingPair, in
         remove = SampledGaussianPair(pair.sampling_rate, pair.noise_std, REMOVE)
         total += count * one_round_delta(0.0, remove).upper
     composition = compose(pairs)
-    assert AUTO.epsilon(composition, total * 1.001) == Interval(0.0, 0.0)
+    assert composed_epsilon(composition, total * 1.001) == Interval(0.0, 0.0)
     # The sum of the total variations is only a bound: somewhat below it delta(0) decides.
-    below = AUTO.epsilon(composition, total * 0.3 / sum(pairs.values()))
+    below = composed_epsilon(composition, total * 0.3 / sum(pairs.values()))
     assert below.upper > 0
-
-
-def test_a_narrow_contour_is_not_asked_about_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "grid_epsilon", refuse)
-    composition = compose({SampledGaussianPair(0.1, 1.3, REMOVE): 100})
-    assert AUTO.epsilon(composition, 1e-5) == inversion_epsilon(composition, 1e-5)
-
-
-@pytest.mark.parametrize("lost", ["contour", "grid"])
-def test_what_one_engine_cannot_do_the_other_does(
-    lost: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answer = Interval(1.0, 1.5)
-    monkeypatch.setattr(engines, "inversion_epsilon", lambda *_: answer)
-    monkeypatch.setattr(engines, "grid_epsilon", lambda *_: answer)
-    name = {"contour": "inversion_epsilon", "grid": "grid_epsilon"}[lost]
-    monkeypatch.setattr(engines, name, refuse)
-    composition = compose({SampledGaussianPair(0.1, 1.3, REMOVE): 100})
-    assert AUTO.epsilon(composition, 1e-5) == answer
-
-
-def test_two_wide_answers_are_intersected(monkeypatch: pytest.MonkeyPatch) -> None:
-    composition = compose({SampledGaussianPair(0.1, 1.3, REMOVE): 100})
-    monkeypatch.setattr(engines, "inversion_epsilon", lambda *_: Interval(1.0, 1.5))
-    monkeypatch.setattr(engines, "grid_epsilon", lambda *_: Interval(1.2, 1.7))
-    assert AUTO.epsilon(composition, 1e-5) == Interval(1.2, 1.5)
-    monkeypatch.setattr(engines, "grid_epsilon", lambda *_: Interval(1.6, 1.7))
-    with pytest.raises(NotConverged, match="contradict"):
-        AUTO.epsilon(composition, 1e-5)

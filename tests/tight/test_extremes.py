@@ -23,7 +23,6 @@ from dpacct import (
 from dpacct.calibration.goals import EpsilonGoal
 from dpacct.pairs.dominating import Direction, proven_pair
 from dpacct.pairs.panels import PanelBounds
-from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import Contour
 
@@ -82,17 +81,6 @@ def test_where_no_delta_is_left_the_attack_is_a_guess(costs: list[float]) -> Non
 def test_where_delta_is_nearly_one_the_attack_is_sure() -> None:
     curve = tradeoff(1_248_508 * Round(5.86, Poisson(0.9999996), "zero-out"), fpr=[1e-11, 0.5])
     assert all(t.lower > 1 - 1e-12 and t.upper == 1.0 for t in curve.tpr)
-
-
-@pytest.mark.parametrize(
-    ("round_", "at"),
-    [
-        (Round(2.942666390400405, Poisson(1 - 2.0**-53)), 62.01799472588796),
-        (Round(0.021267957792286126, Poisson(0.15), "zero-out"), 7260.8),
-    ],
-)
-def test_no_engine_rounds_a_delta_down_to_zero(round_: Round, at: float) -> None:
-    assert TightAccountant(engine="grid").delta(1 * round_, at).upper > 0.0
 
 
 def test_a_contour_that_overflows_is_refused_without_a_warning() -> None:

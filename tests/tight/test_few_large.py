@@ -13,13 +13,10 @@ from dpacct.budget import Interval
 from dpacct.calibration.goals import EpsilonGoal
 from dpacct.pairs.dominating import Direction, SampledGaussianPair
 from dpacct.rounds import Phase
-from dpacct.tight.composition import Composition
-from dpacct.tight.crossing import crossing
-from dpacct.tight.few_large import FewLarge, few_large_delta, few_large_epsilon
-from dpacct.tight.few_large_guess import about_epsilon
-from dpacct.tight.first_guess import merged
-from dpacct.tight.inversion import _refine_epsilon
-from dpacct.tight.truncation import TruncatedComposition
+from dpacct.tight.composition import Composition, TruncatedComposition, merged
+from dpacct.tight.contour import crossing
+from dpacct.tight.engines import _AtDelta, _refine
+from dpacct.tight.few_large import FewLarge, about_epsilon, few_large_delta, few_large_epsilon
 from tests.oracles import contour
 
 REMOVE, SLOW = Direction.REMOVE, pytest.mark.slow
@@ -129,7 +126,7 @@ def test_it_agrees_with_a_blurred_contour() -> None:
     composition, most = compose((0.000127, 0.288, 26)), 2e-10
     found = few_large_epsilon(composition, most)
     rest = TruncatedComposition.losing(composition, 1e-8 * most)
-    other = _refine_epsilon(rest, rest.lost, most, Interval(0.0, math.inf))
+    other = _refine(_AtDelta(most), rest, rest.lost, Interval(0.0, math.inf))
     assert max(found.lower, other.lower) <= min(found.upper, other.upper)
     assert found.width <= 1e-7 * found.upper
     assert found.width < other.width

@@ -18,9 +18,7 @@ from dpacct.pairs.gaussian import gaussian_delta, gaussian_epsilon
 from dpacct.pairs.one_round import one_round_delta
 from dpacct.rounds import Phase, Poisson, Round, Schedule
 from dpacct.tight.composition import Composition
-from dpacct.tight.inversion import inversion_epsilon
-from dpacct.tight.inverted_delta import inversion_delta
-from dpacct.tight.moment_bounds import chernoff_delta
+from dpacct.tight.engines import chernoff_delta, inversion_delta, inversion_epsilon
 from tests.oracles import contour
 from tests.oracles import gaussian as exact_gaussian
 from tests.strategies import log_uniform

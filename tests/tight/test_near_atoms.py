@@ -18,18 +18,11 @@ from dpacct import NotConverged, Poisson, Round, calibrate, delta, epsilon
 from dpacct.budget import Interval
 from dpacct.pairs.dominating import Direction, SampledGaussianPair
 from dpacct.tight import few_large
-from dpacct.tight.complement import Complement, lies_below
-from dpacct.tight.composition import Composition
-from dpacct.tight.contour import Contour
+from dpacct.tight.composition import Composition, TruncatedComposition
+from dpacct.tight.contour import Complement, Contour, lies_below, tilt_at_epsilon
+from dpacct.tight.engines import NEXT_TO_NOTHING, _AtEpsilon, _refine, far_delta, inversion_delta
 from dpacct.tight.few_large import FewLarge, HardlyAny, few_large_delta
-from dpacct.tight.hardly_ever import far_delta
-from dpacct.tight.inverted_delta import _refine_delta, inversion_delta
-from dpacct.tight.laws.joint import JointLaw
-from dpacct.tight.moment_bounds import NEXT_TO_NOTHING
-from dpacct.tight.saddle import tilt_at_epsilon
-from dpacct.tight.small import SmallComposition
-from dpacct.tight.split import sharpness
-from dpacct.tight.truncation import TruncatedComposition
+from dpacct.tight.split import JointLaw, SmallComposition, sharpness
 from tests.oracles import contour
 from tests.oracles.sampled_gaussian import log_moment
 
@@ -110,7 +103,7 @@ def test_it_agrees_with_a_blurred_contour() -> None:
     composition, at = compose(0.00111, 1.7, 488), 0.1327
     found = few_large_delta(composition, at)
     rest = TruncatedComposition.losing(composition, 1e-8 * found.upper)
-    other = _refine_delta(rest, rest.lost, at, Interval(0.0, 1.0))
+    other = _refine(_AtEpsilon(at), rest, rest.lost, Interval(0.0, 1.0))
     assert max(found.lower, other.lower) <= min(found.upper, other.upper)
     assert found.width <= 1e-3 * other.width
 
@@ -203,7 +196,7 @@ def test_small_losses_have_the_moment_of_an_integral() -> None:
     small = SmallComposition((cut,), 0.25, 2)
     found = small.log_moment(300.0)
     with mp.workdps(30):
-        rate, noise = mpf(cut.rate), mpf(cut.noise)
+        rate, noise = mpf(cut.pair.sampling_rate), mpf(cut.pair.noise_std)
 
         def density(u: mpf) -> mpf:
             loss = mp.log1p(rate * mp.expm1(u))

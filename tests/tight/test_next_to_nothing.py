@@ -14,14 +14,13 @@ from mpmath import mp, mpc, mpf
 from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import Array, Bounds
 from dpacct.pairs.dominating import Direction, SampledGaussianPair
-from dpacct.tight import complement, hardly_ever
-from dpacct.tight.complement import Complement
+from dpacct.tight import contour, engines
 from dpacct.tight.composition import Composition
+from dpacct.tight.contour import Complement
+from dpacct.tight.engines import NEXT_TO_NOTHING, far_delta
 from dpacct.tight.few_large import FewLarge
-from dpacct.tight.hardly_ever import far_delta
-from dpacct.tight.laws.joint import JointLaw
-from dpacct.tight.laws.split import SplitLosses
-from dpacct.tight.moment_bounds import NEXT_TO_NOTHING
+from dpacct.tight.large_losses import SplitLosses
+from dpacct.tight.split import JointLaw
 
 COMPOSITION = Composition.of(
     {SampledGaussianPair(0.05, 0.9, Direction.REMOVE): 60}, Direction.REMOVE
@@ -61,7 +60,7 @@ def test_left_of_zero_aliases_are_paid_for(
     fine = Complement(composition, at, -6.0).delta(at)
     widths: list[float] = []
     for room in (8.0, 4.0, 1.0):
-        monkeypatch.setattr(complement, "_ALIAS", room)
+        monkeypatch.setattr(contour, "_LEFT_ALIAS", room)
         coarse = Complement(composition, at, 0.0).delta(at)
         assert coarse.lower <= fine.upper
         assert coarse.upper >= fine.lower
@@ -76,7 +75,7 @@ def test_left_of_zero_what_is_cut_off_is_paid_for(
 ) -> None:
     at = 0.4
     fine = Complement(COMPOSITION, at, -6.0).delta(at)
-    monkeypatch.setattr(complement, "_TRUNCATIONS", (accuracy,))
+    monkeypatch.setattr(contour, "_TRUNCATIONS", (accuracy,))
     coarse = Complement(COMPOSITION, at, 0.0).delta(at)
     assert coarse.lower <= fine.upper
     assert coarse.upper >= fine.lower
@@ -87,7 +86,7 @@ def test_small_losses_within_the_step_count_for_their_decay() -> None:
     split = FewLarge(COMPOSITION, 0.4, -12.0)._split
     (kind,) = split.laws(4.0, 1.0)[0]._kinds
     (cut,) = split.cuts
-    edge = math.log1p(cut.rate * math.expm1(cut.first))
+    edge = math.log1p(cut.pair.sampling_rate * math.expm1(cut.first))
     within = kind.small.weight[kind.small.loss > edge].sum()
     assert within > 0.0
     assert kind.small_panels()[1] >= within
@@ -199,7 +198,7 @@ def test_far_out_what_is_cut_off_counts(lost: float, monkeypatch: pytest.MonkeyP
     """Against one round integrated in x: beyond what is left of its losses nothing else is."""
     rate, noise, at = 0.05, 0.9, 6.0
     one = Composition.of({SampledGaussianPair(rate, noise, Direction.REMOVE): 1}, Direction.REMOVE)
-    monkeypatch.setattr(hardly_ever, "_LOST", lost)
+    monkeypatch.setattr(engines, "_CUT_OFF", lost)
     found = far_delta(one, at)
     with mp.workdps(40):
         q, sigma = mpf(rate), mpf(noise)

@@ -8,7 +8,7 @@ import pytest
 
 from dpacct.pairs.dominating import Direction, DominatingPair, SampledGaussianPair
 from dpacct.tight.composition import Composition
-from dpacct.tight.others import Others
+from dpacct.tight.few_large import Others
 
 RATE, ROUNDS, FULL_NOISE = 0.3, 5, 2.0
 # With so little noise every loss under Q is that of who does not take part, but for 1e-22.

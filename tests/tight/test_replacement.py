@@ -24,13 +24,9 @@ from dpacct.pairs.one_round import one_round_delta
 from dpacct.renyi.odometer import Odometer
 from dpacct.rounds import Full, Poisson, Round, Uniform
 from dpacct.tight.composition import Composition
-from dpacct.tight.contour import Contour
-from dpacct.tight.few_large import few_large_delta
-from dpacct.tight.laws.decay import decay_table
-from dpacct.tight.laws.sampled import TiltedLosses
-from dpacct.tight.laws.tilted_nodes import ReplacementNodes
-from dpacct.tight.others import Others
-from dpacct.tight.saddle import log_delta_estimate, tilt_at_epsilon
+from dpacct.tight.contour import Contour, log_delta_estimate, tilt_at_epsilon
+from dpacct.tight.few_large import Others, few_large_delta
+from dpacct.tight.laws import ReplacementNodes, TiltedLosses, decay_table
 from tests.oracles import replacement
 from tests.strategies import log_uniform, sampling_rates
 

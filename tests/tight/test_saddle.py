@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dpacct.pairs.dominating import Direction, SampledGaussianPair, SymmetrizedPair
 from dpacct.pairs.gaussian import gaussian_delta
 from dpacct.tight.composition import Composition
-from dpacct.tight.saddle import (
+from dpacct.tight.contour import (
     epsilon_estimate,
     log_chernoff_factor,
     log_delta_estimate,

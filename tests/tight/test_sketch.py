@@ -11,10 +11,8 @@ import pytest
 from dpacct import Poisson, Round, Schedule
 from dpacct.pairs.dominating import Direction, proven_pair
 from dpacct.rounds import Phase
-from dpacct.tight.composition import Composition
-from dpacct.tight.contour import Contour
-from dpacct.tight.saddle import epsilon_estimate, tilt_at_delta
-from dpacct.tight.sketch import MANY, above, alike, cells
+from dpacct.tight.composition import MANY, Composition, above, alike, cells
+from dpacct.tight.contour import Contour, epsilon_estimate, tilt_at_delta
 
 KINDS = 800
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpacct.numerics.rounding import Bounds
-from dpacct.tight.summed import summed_log_moment
+from dpacct.tight.composition import summed_log_moment
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.0], ids=["both ends", "the lower one"])

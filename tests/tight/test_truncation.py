@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpacct.pairs.dominating import Direction, SampledGaussianPair, SymmetrizedPair
-from dpacct.tight.composition import Composition
-from dpacct.tight.laws.truncated import lost_mass
-from dpacct.tight.truncation import TruncatedComposition
+from dpacct.tight.composition import Composition, TruncatedComposition
+from dpacct.tight.laws import lost_mass
 from tests.strategies import log_uniform
 
 Rounds = list[tuple[float, float, int]]

@@ -13,7 +13,7 @@ from dpacct.accountant import Accountant
 from dpacct.budget import Interval
 from dpacct.rounds import Schedule
 from dpacct.tight.accountant import TightAccountant
-from dpacct.tight.first_guess import estimate_epsilon
+from dpacct.tight.engines import estimate_epsilon
 
 # A cost below this share of the target counts as this share.
 _FAR_BELOW = 0.1

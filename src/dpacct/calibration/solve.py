@@ -16,7 +16,7 @@ from dpacct.errors import NotConverged, Unsupported
 from dpacct.numerics.corrected import corrected_largest, corrected_root, largest
 from dpacct.numerics.search import bracket_root, settle
 from dpacct.rounds import Poisson, Sampling, Schedule
-from dpacct.tight.first_guess import merged
+from dpacct.tight.composition import merged
 
 # Of the logarithm of what is solved for.
 _TOLERANCE = 2e-7

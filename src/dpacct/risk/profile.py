@@ -31,10 +31,9 @@ from dpacct.pairs.one_round import one_round_delta
 from dpacct.rounds import Schedule
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import Composition
-from dpacct.tight.contour import Contour
-from dpacct.tight.engines import Solver
+from dpacct.tight.contour import Contour, log_delta_estimate, tilt_at_epsilon
+from dpacct.tight.engines import composed_delta
 from dpacct.tight.game.curve import curve_delta
-from dpacct.tight.saddle import log_delta_estimate, tilt_at_epsilon
 
 # Relative width at which a contour is worth keeping; at which it also answers elsewhere, and how
 # much wider than where it was made for.
@@ -59,7 +58,6 @@ class PrivacyProfile:
 
     def __init__(self, schedule: Schedule, accountant: Accountant) -> None:
         tight = isinstance(accountant, TightAccountant)
-        solve = (accountant if tight else TightAccountant()).pairs_engine.delta
 
         @cache
         def worse(epsilon: float) -> float:
@@ -67,7 +65,7 @@ class PrivacyProfile:
 
         self._worse = None if tight else worse
         self._schedule, self._plays = schedule, tight and accountant.plays(schedule)
-        self._proven = _Side(schedule, proven_pair, solve, worse)
+        self._proven = _Side(schedule, proven_pair, worse)
         #: Whether the pair that is proven to be the worst is also the one achieved.
         self.exact = tight and all(
             proven_pair(round_, direction) == achieved_pair(round_, direction)
@@ -76,7 +74,7 @@ class PrivacyProfile:
         )
         self._achieved = self._proven
         if not self.exact:
-            self._achieved = _Side(schedule, achieved_pair, solve, worse)
+            self._achieved = _Side(schedule, achieved_pair, worse)
 
     def proven(self, direction: Direction, epsilon: float) -> Interval:
         """An interval whose upper end bounds delta(eps) for all neighboring data sets.
@@ -102,7 +100,6 @@ class _Side:
     Args:
         schedule: what runs.
         pair_of: the choice.
-        solve: the engine.
         worse: an upper bound for both directions, where the engine does not reach.
     """
 
@@ -110,11 +107,10 @@ class _Side:
         self,
         schedule: Schedule,
         pair_of: PairOf,
-        solve: Solver,
         worse: Callable[[float], float],
     ) -> None:
         self._pairs = {d: pairs_of(schedule.distinct(), pair_of, d) for d in Direction}
-        self._solvers = {d: _Solvers(Composition.of(p, d), solve) for d, p in self._pairs.items()}
+        self._solvers = {d: _Solvers(Composition.of(p, d)) for d, p in self._pairs.items()}
         self._worse = worse
         self._seen: dict[tuple[Direction, float], Interval] = {}
         # Then both directions are the same: asked once, answered for both.
@@ -150,11 +146,10 @@ class _Solvers:
 
     Args:
         composition: what is composed.
-        engine: what answers where no contour is sharp.
     """
 
-    def __init__(self, composition: Composition, engine: Solver) -> None:
-        self._composition, self._engine = composition, engine
+    def __init__(self, composition: Composition) -> None:
+        self._composition = composition
         self._contours: dict[float, tuple[Contour, float]] = {}
         # A single round has a closed form, and Gaussians without sampling compose to one.
         self._makes_contours = composition.sampled_rounds > 1.0
@@ -180,7 +175,7 @@ class _Solvers:
                     return answer
             # Nearly an atom, at this epsilon and so at others.
             self._makes_contours = False
-        return self._engine(self._composition, epsilon)
+        return composed_delta(self._composition, epsilon)
 
     def _contour(self, epsilon: float) -> Contour:
         tilt, at = tilt_at_epsilon(self._composition, epsilon)

@@ -23,15 +23,28 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from dpacct.budget import Interval
-from dpacct.errors import InvalidParameter, NotConverged
+from dpacct.errors import InvalidParameter, NotConverged, Unsupported
+from dpacct.numerics.rounding import UNIT
 from dpacct.pairs.achieved import achieved_delta, achieved_epsilon, certain_delta
-from dpacct.pairs.dominating import Direction, PairOf, achieved_pair, proven_pair
+from dpacct.pairs.dominating import (
+    Direction,
+    PairOf,
+    SampledGaussianPair,
+    achieved_pair,
+    proven_pair,
+)
+from dpacct.pairs.gaussian import gaussian_delta, gaussian_epsilon
 from dpacct.renyi.accountant import RenyiAccountant
 from dpacct.rounds import Adjacency, Full, Phase, Poisson, Schedule
 from dpacct.tight.composition import Composition
-from dpacct.tight.engines import Engine, Solver, find_engine
+from dpacct.tight.engines import (
+    NEXT_TO_NOTHING,
+    Solver,
+    chernoff_delta,
+    composed_delta,
+    composed_epsilon,
+)
 from dpacct.tight.game.played import is_played
-from dpacct.tight.moment_bounds import NEXT_TO_NOTHING, chernoff_delta
 
 # Whether a bound, found for one direction, surely covers the other one, too.
 Covers = Callable[[Composition, float], bool]
@@ -47,7 +60,7 @@ _REMEMBERED = 4
 
 @dataclass(frozen=True, slots=True)
 class TightAccountant:
-    """Exact composition by one of `engines.ENGINES`.
+    """Exact composition of pairs, and the adaptive game where it applies.
 
     Args:
         engine: "auto" or "game": fixed pairs, and the game where it applies; "pairs": fixed pairs
@@ -67,11 +80,6 @@ class TightAccountant:
     def of_pairs(self) -> TightAccountant:
         """The same accountant without the game."""
         return replace(self, engine="pairs", gap=None) if self.engine in _PLAYING else self
-
-    @property
-    def pairs_engine(self) -> Engine:
-        """What composes the fixed pairs."""
-        return find_engine("auto" if self.engine in (*_PLAYING, "pairs") else self.engine)
 
     def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
         """See `Accountant`."""
@@ -184,15 +192,13 @@ class TightAccountant:
         return min(proven.upper, _FALLBACK.upper_epsilon(schedule, delta))
 
     def _epsilon(self, pair_of: PairOf, schedule: Schedule, delta: float) -> Interval:
-        return _pairs_epsilon(self.pairs_engine.epsilon, pair_of, schedule, delta)
+        return _pairs_epsilon(pair_of, schedule, delta)
 
     def _delta(self, pair_of: PairOf, schedule: Schedule, epsilon: float) -> Interval:
-        solve = self.pairs_engine.delta
-
         def covers(other: Composition, upper: float) -> bool:
             return chernoff_delta(other, epsilon) <= upper
 
-        return _worse_direction(pair_of, schedule, solve, epsilon, covers, _certainty)
+        return _worse_direction(pair_of, schedule, composed_delta, epsilon, covers, _certainty)
 
 
 @lru_cache(maxsize=32)
@@ -235,11 +241,11 @@ def _check_gap_has_a_game(accountant: TightAccountant, schedule: Schedule) -> No
 
 # A search asks for the proven side, and whoever tells its result for both.
 @lru_cache(maxsize=_REMEMBERED)
-def _pairs_epsilon(solve: Solver, pair_of: PairOf, schedule: Schedule, delta: float) -> Interval:
+def _pairs_epsilon(pair_of: PairOf, schedule: Schedule, delta: float) -> Interval:
     def covers(other: Composition, upper: float) -> bool:
         return other.largest_loss <= upper or chernoff_delta(other, upper) <= delta
 
-    return _worse_direction(pair_of, schedule, solve, delta, covers, _largest_loss)
+    return _worse_direction(pair_of, schedule, composed_epsilon, delta, covers, _largest_loss)
 
 
 def _worse_direction(
@@ -311,3 +317,52 @@ def _achieves_what_is_proven(schedule: Schedule) -> bool:
         for round_ in schedule.distinct()
         for direction in Direction
     )
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianAccountant:
+    """Exact composition of Gaussians: full participation only."""
+
+    name: str = "gdp"
+
+    def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
+        """See `Accountant`."""
+        return self.epsilon(schedule, delta).upper
+
+    def epsilon(self, schedule: Schedule, delta: float) -> Interval:
+        """See `Accountant`.
+
+        Raises:
+            Unsupported: some round is sampled.
+        """
+        mu = total_mu(schedule)
+        return Interval(
+            gaussian_epsilon(delta, mu.lower).lower, gaussian_epsilon(delta, mu.upper).upper
+        )
+
+    def delta(self, schedule: Schedule, epsilon: float) -> Interval:
+        """See `Accountant`."""
+        mu = total_mu(schedule)
+        return Interval(
+            gaussian_delta(epsilon, mu.lower).lower, gaussian_delta(epsilon, mu.upper).upper
+        )
+
+
+def total_mu(schedule: Schedule) -> Interval:
+    """mu of the Gaussian to which a schedule of full participation composes.
+
+    Raises:
+        Unsupported: some round is sampled.
+    Source: Dong, Roth, Su 2022 (arXiv:1905.02383), corollary 2.
+    """
+    total = 0.0
+    for round_, count in schedule.distinct().items():
+        pair = proven_pair(round_, Direction.REMOVE)
+        if not isinstance(pair, SampledGaussianPair) or pair.sampling_rate < 1.0:
+            raise Unsupported(
+                f"the accountant gdp is for full participation only, not for "
+                f"{round_.sampling!r}; the accountant rdp covers it"
+            )
+        total += count / pair.noise_std**2
+    mu, slack = math.sqrt(total), UNIT * (len(schedule.phases) + 8)
+    return Interval(mu * (1 - slack), mu * (1 + slack))

@@ -1,13 +1,19 @@
-"""What both tight engines compose: the pairs of one direction, with multiplicities."""
+"""What is composed: pairs of one direction with multiplicities, their moments and tilted laws.
+
+`Composition` has the pairs of a schedule, `TruncatedComposition` the same without the far ends of
+their losses. `alike` and `above` have few kinds of rounds in the place of thousands. Cumulants are
+what the search for a saddle point needs; of them nothing is proven.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpacct.numerics.rounding import UNIT, Array, Bounds, weighted_sum
 from dpacct.pairs.dominating import (
@@ -21,20 +27,190 @@ from dpacct.pairs.dominating import (
     pairs_of,
 )
 from dpacct.pairs.moments import log_moment
+from dpacct.pairs.panels import LossFunction
 from dpacct.pairs.replacement import replacement_log_moment
 from dpacct.pairs.symmetrized import symmetrized_log_moment
-from dpacct.rounds import MAX_PHASES, Schedule
-from dpacct.tight.laws.cumulants import (
-    ACCURACY,
-    MAX_NODES,
-    Cumulants,
-    nodes_cumulants,
-    symmetrized_cumulants,
+from dpacct.rounds import MAX_PHASES, Phase, Poisson, Round, Schedule
+from dpacct.tight.laws import (
+    ReplacementNodes,
+    SampledNodes,
+    SymmetrizedLosses,
+    TiltedLosses,
+    TiltedNodes,
+    TruncatedLosses,
+    end_for,
+    lost_mass,
 )
-from dpacct.tight.laws.sampled import TiltedLosses
-from dpacct.tight.laws.symmetrized import SymmetrizedLosses
-from dpacct.tight.laws.tilted_nodes import ReplacementNodes, SampledNodes, TiltedNodes
-from dpacct.tight.sketch import above, alike
+
+# Of more kinds of rounds than this those that are much alike are merged: so many rates, and so many
+# noises for each.
+MANY = 500
+_RATES, _NOISES = 24, 12
+_LARGEST_EXPONENT = 600.0
+
+
+def cells(rates: Array, noise: Array) -> list[NDArray[np.int64]]:
+    """Rounds that are much alike: their numbers, by cells."""
+    found: list[NDArray[np.int64]] = []
+    for same in np.array_split(np.argsort(rates, kind="stable"), _RATES):
+        order = same[np.argsort(noise[same], kind="stable")]
+        found += np.array_split(order, _NOISES)
+    return [cell for cell in found if cell.size]
+
+
+def alike(rates: Array, noise: Array, counts: Array) -> tuple[Array, Array, Array]:
+    """Rates, noise and counts of some hundred rounds that cost about the same, for searches."""
+    if len(rates) <= MANY:
+        return rates, noise, counts
+    rows: list[list[float]] = []
+    for cell in cells(rates, noise):
+        number = float(counts[cell].sum())
+        rate = float(counts[cell] @ rates[cell]) / number
+        # What each adds to the total where there are many: the variance of r under Q.
+        grown = (
+            np.expm1(np.minimum(noise[cell] ** -2, _LARGEST_EXPONENT)) * (rates[cell] / rate) ** 2
+        )
+        mean = float(counts[cell] @ grown) / number
+        rows.append([rate, math.log1p(mean) ** -0.5, number])
+    new_rates, new_noise, new_counts = np.array(rows).T
+    return new_rates, new_noise, new_counts
+
+
+def merged(schedule: Schedule) -> Schedule:
+    """About the same schedule: of many kinds of Poisson rounds some hundred are left."""
+    kinds = schedule.distinct()
+    drawn = [pair for pair in kinds.items() if isinstance(pair[0].sampling, Poisson)]
+    if len(drawn) <= MANY:
+        return schedule
+    rows = [(round_.sampling_rate, round_.noise_multiplier, float(n)) for round_, n in drawn]
+    phases = [Phase(*pair) for pair in kinds.items() if not isinstance(pair[0].sampling, Poisson)]
+    for rate, noise, count in zip(*alike(*np.array(rows).T), strict=True):
+        round_ = Round(float(noise), Poisson(float(rate)), schedule.adjacency)
+        phases.append(Phase(round_, int(count)))
+    return Schedule(phases)
+
+
+def above(rates: Array, noise: Array, counts: Array) -> tuple[Array, Array, Array]:
+    """The same of rounds that cost at least as much.
+
+    A round costs no less where its rate is higher or its noise lower.
+    """
+    if len(rates) <= MANY:
+        return rates, noise, counts
+    rows = [
+        [float(rates[cell].max()), float(noise[cell].min()), float(counts[cell].sum())]
+        for cell in cells(rates, noise)
+    ]
+    new_rates, new_noise, new_counts = np.array(rows).T
+    return new_rates, new_noise, new_counts
+
+
+# How often laws occur, and bounds of the log moment of each, shape ().
+Moments = Sequence[tuple[float, Bounds]]
+
+
+def summed_log_moment(
+    moments_at: Callable[[float], Moments], tilt: float | Array, precision: float, kinds: int
+) -> Bounds:
+    """Bounds of log M(c) for one tilt or several: shape () or (k,).
+
+    Args:
+        moments_at: the moments of all laws under one tilt.
+        precision: variance of the Gaussian loss.
+        kinds: at least the number of laws.
+    Error: two roundings a law and four more, each at most `UNIT` of the sum of absolute values of
+        either end; paid twice over, outward.
+    """
+    tilts = np.atleast_1d(np.asarray(tilt, dtype=np.float64))
+    lower = precision * tilts * (1 + tilts) / 2
+    upper, size = lower.copy(), np.abs(lower)
+    for k, c in enumerate(tilts.tolist()):
+        for count, moment in moments_at(c):
+            low, high = count * float(moment.lower), count * float(moment.upper)
+            lower[k], upper[k] = lower[k] + low, upper[k] + high
+            # Either end may be the larger one: moments of measures may be less than one.
+            size[k] += max(abs(low), abs(high))
+    slack = UNIT * (4 * kinds + 16) * size
+    shape = np.shape(tilt)
+    return Bounds((lower - slack).reshape(shape), (upper + slack).reshape(shape))
+
+
+# Accuracy e^-20 of the sums of nodes, and how many there may be: a search takes some dozens.
+ACCURACY, MAX_NODES = 20.0, 200_000
+# Of the midpoint rule, and how far it goes into the tails of a Gaussian.
+_NODES, _REACH = 1500, 8.0
+
+
+class Cumulants(NamedTuple):
+    """K(c) = log M(c), K'(c) and K''(c): mean and variance of the loss tilted by e^{c L}."""
+
+    log_moment: float
+    mean: float
+    variance: float
+
+
+class Tiltable(Protocol):
+    """What has cumulants at every tilt c > 0."""
+
+    def cumulants(self, tilt: float) -> Cumulants:
+        """To about 1e-8."""
+        ...
+
+
+def nodes_cumulants(nodes: TiltedNodes, noise: Array, counts: Array) -> Cumulants:
+    """The same for rounds of which there are ``counts``; noise std and counts of shape (m,).
+
+    The logarithm of the moment is that of the density N(0, sigma^2) e^exponent.
+    """
+    grid = nodes.grid
+    top = np.maximum.reduceat(nodes.exponent, grid.starts)
+    weights = np.exp(nodes.exponent - grid.spread(top))
+    total = grid.sum(weights)
+    log_moment = top + np.log(total) + np.log(grid.step / noise) - 0.5 * math.log(2 * math.pi)
+    first = grid.sum(weights * nodes.loss) / total
+    second = grid.sum(weights * nodes.loss**2) / total - first**2
+    return Cumulants(float(counts @ log_moment), float(counts @ first), float(counts @ second))
+
+
+def truncated_cumulants(pair: AchievedPair, tilt: float, end: float) -> Cumulants:
+    """The same for one sampled pair with u = (2x - 1) / (2 sigma^2) up to ``end``."""
+    law = LossFunction(pair)
+    start = law.start(tilt, _REACH)
+    u, scale = _midpoints(pair.noise_std, start, max(end, start / 2))
+    loss, base = law(u)
+    exponent = scale + law.log_density(u) + base + (1 + tilt) * loss
+    top = float(exponent.max())
+    weights = np.exp(exponent - top)
+    total = float(weights.sum())
+    mean = float(weights @ loss) / total
+    second = float(weights @ (loss * loss)) / total
+    return Cumulants(top + math.log(total), mean, second - mean**2)
+
+
+def symmetrized_cumulants(q: float, sigma: float, tilt: float, end: float = math.inf) -> Cumulants:
+    """The same for one pair of C_q, with losses up to that of u = ``end`` in size."""
+    u, scale = _midpoints(sigma, 0.0, min(end, (1 + tilt) / sigma**2 + _REACH / sigma))
+    loss = _log_ratio(q, u)
+    gaussian = scale - (sigma * u + 0.5 / sigma) ** 2 / 2
+    exponents = np.stack([gaussian + (1 + tilt) * loss, gaussian - tilt * loss])
+    atom = (1 - q) * (1 - math.erfc(1 / (sigma * math.sqrt(8))))
+    top = max(0.0, float(exponents.max()))
+    rising, falling = np.exp(exponents - top)
+    total = float((rising + falling).sum()) + atom * math.exp(-top)
+    mean = float((rising - falling) @ loss) / total
+    second = float((rising + falling) @ (loss * loss)) / total
+    return Cumulants(top + math.log(total), mean, second - mean**2)
+
+
+def _midpoints(sigma: float, start: float, end: float) -> tuple[Array, float]:
+    """Points u of the midpoint rule, and log of the weight of each against N(0, sigma^2) in x."""
+    width = (end - start) / _NODES
+    u: Array = start + width * (np.arange(float(_NODES)) + 0.5)
+    return u, math.log(sigma * width / math.sqrt(2 * math.pi))
+
+
+def _log_ratio(q: float, u: Array) -> Array:
+    return np.log1p(q * np.expm1(np.minimum(u, 700.0))) + np.maximum(u - 700.0, 0.0)
 
 
 class Rows(NamedTuple):
@@ -48,7 +224,7 @@ class Rows(NamedTuple):
 NO_ROWS = Rows(np.empty(0), np.empty(0), np.empty(0))
 # Rounds whose nodes are kept in the same arrays.
 _ROWS = 500
-_ACCURACY, _MAX_NODES = 44.0, 500_000
+_CLOSE, _MOST_NODES = 44.0, 500_000
 TiltedLaw = TiltedLosses | SymmetrizedLosses
 
 
@@ -219,8 +395,8 @@ class Composition:
         """The tilted losses of the sampled rounds, for frequencies up to the one given."""
         found: list[TiltedLaw] = []
         # A law of many rounds has to be known the better.
-        accuracy = _ACCURACY + math.log(max(self.sampled_rounds, 1.0))
-        parts = self._nodes(tilt, accuracy, frequency, _MAX_NODES, _ROWS)
+        accuracy = _CLOSE + math.log(max(self.sampled_rounds, 1.0))
+        parts = self._nodes(tilt, accuracy, frequency, _MOST_NODES, _ROWS)
         found += [TiltedLosses(nodes, noise, counts) for nodes, noise, counts in parts]
         for pair, count in self.symmetrized:
             setting = (pair.sampling_rate, pair.noise_std, float(count))
@@ -240,3 +416,104 @@ class Composition:
                     yield SampledNodes(rates, noise, self.direction, *setting), noise, counts
                 else:
                     yield ReplacementNodes(rates, noise, *setting), noise, counts
+
+
+_MAX_KINDS = 30
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TruncatedComposition:
+    """What `Composition` is, of the pairs up to ``ends``.
+
+    Attributes:
+        whole: the composition with its tails; rates of at most one half.
+        ends: the largest u = (2x - 1) / (2 sigma^2) that is kept of each kind of round.
+        lost: an upper bound of the probability that some round lies beyond.
+    """
+
+    whole: Composition
+    ends: tuple[float, ...]
+    lost: float
+
+    @classmethod
+    def applies(cls, whole: Composition) -> bool:
+        """Whether tails can be cut off: few kinds of sampled rounds with rates up to one half."""
+        rates = [pair.sampling_rate for pair, _ in _kinds(whole)]
+        return 0 < len(rates) <= _MAX_KINDS and max(rates) <= 0.5
+
+    @classmethod
+    def losing(cls, whole: Composition, mass: float) -> TruncatedComposition:
+        """The composition that loses about ``mass``."""
+        kinds = _kinds(whole)
+        # Of a pair of C_q both ends are lost, and the lower one carries less.
+        counts = [n * (2.0 if isinstance(pair, SymmetrizedPair) else 1.0) for pair, n in kinds]
+        each = mass / sum(counts)
+        settings = [(_rate_of_p(pair), pair.noise_std) for pair, _ in kinds]
+        ends = tuple(end_for(*setting, each) for setting in settings)
+        lost = sum(
+            count * lost_mass(*setting, end)
+            for count, setting, end in zip(counts, settings, ends, strict=True)
+        )
+        return cls(whole, ends, lost * (1 + UNIT * (4 * len(kinds) + 8)))
+
+    @property
+    def precision(self) -> float:
+        """See `Composition`."""
+        return self.whole.precision
+
+    @property
+    def kinds(self) -> int:
+        """See `Composition`."""
+        return self.whole.kinds
+
+    @property
+    def largest_loss(self) -> float:
+        """See `Composition`."""
+        return self.whole.largest_loss
+
+    def laws(self, tilt: float, frequency: float) -> list[TruncatedLosses | SymmetrizedLosses]:
+        """See `Composition`."""
+        found: list[TruncatedLosses | SymmetrizedLosses] = []
+        for (pair, count), end in zip(_kinds(self.whole), self.ends, strict=True):
+            setting = (count, tilt, frequency, end)
+            if isinstance(pair, SymmetrizedPair):
+                found.append(SymmetrizedLosses(pair.sampling_rate, pair.noise_std, *setting))
+            else:
+                found.append(TruncatedLosses(pair, *setting))
+        return found
+
+    def log_moment(self, tilt: float | Array) -> Bounds:
+        """See `Composition`."""
+
+        def moments(c: float) -> list[tuple[float, Bounds]]:
+            laws = zip(_kinds(self.whole), self.laws(c, 0.0), strict=True)
+            return [(count, law.log_moment) for (_, count), law in laws]
+
+        return summed_log_moment(moments, tilt, self.precision, self.kinds)
+
+    def log_moment_above(self, tilts: Array) -> Array:
+        """See `contour.Composed`."""
+        return self.log_moment(tilts).upper
+
+    def cumulants(self, tilt: float) -> Cumulants:
+        """See `Composition`."""
+        value = self.precision * tilt * (1 + tilt) / 2
+        mean, variance = self.precision * (0.5 + tilt), self.precision
+        for (pair, count), end in zip(_kinds(self.whole), self.ends, strict=True):
+            if isinstance(pair, SymmetrizedPair):
+                part = symmetrized_cumulants(pair.sampling_rate, pair.noise_std, tilt, end)
+            else:
+                part = truncated_cumulants(pair, tilt, end)
+            value += count * part.log_moment
+            mean, variance = mean + count * part.mean, variance + count * part.variance
+        return Cumulants(value, mean, max(variance, 1e-300))
+
+
+def _kinds(whole: Composition) -> list[tuple[AchievedPair | SymmetrizedPair, float]]:
+    return [*whole.sampled_pairs(), *((pair, float(n)) for pair, n in whole.symmetrized)]
+
+
+def _rate_of_p(pair: AchievedPair | SymmetrizedPair) -> float:
+    """In the add direction P is the law without the client."""
+    added = isinstance(pair, SampledGaussianPair) and pair.direction is Direction.ADD
+    return 0.0 if added else pair.sampling_rate

@@ -1,4 +1,4 @@
-"""The integrand of the inversion formula on one vertical line of the complex plane.
+"""delta(eps) by one integral along a vertical line of the complex plane.
 
     delta(eps) = (1 / 2 pi i) * integral over Re s = c of M(s) e^{-s eps} / (s (s + 1)) ds.
 
@@ -10,13 +10,17 @@ Where the loss is nearly an atom the integrand hardly decays. Then one more rele
 Gaussian of loss variance v so small that it does not matter: delta can only grow by it, and by at
 most v e^{v / 8} times the density of the loss at eps, which the same contour gives.
 
-Derivation and rounding: docs/derivations/inversion.md.
+In this order: the tilt c (the saddle point, nothing proven), `Contour`, its cheapest tilt,
+`Complement`, a contour left of zero for epsilons below most losses, and `crossing`, from delta(eps)
+to eps(delta).
+
+Derivation and rounding: docs/derivations/inversion.md, docs/derivations/few-large-losses.md.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -25,10 +29,86 @@ from numpy.typing import NDArray
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged
 from dpacct.numerics.fourier import MAX_FREQUENCIES
-from dpacct.numerics.rounding import UNIT, Array, Bounds, ComplexArray
-from dpacct.tight.laws.cumulants import Tiltable
-from dpacct.tight.laws.decay import decay_table
-from dpacct.tight.saddle import log_chernoff_factor
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray
+from dpacct.numerics.search import bracket_root
+from dpacct.tight.composition import Cumulants, Tiltable
+from dpacct.tight.laws import decay_table
+
+# Tolerance of log c, which stays within 14 of 0 or of where a Gaussian loss would have it.
+_TOLERANCE, _RANGE = 1e-3, 14.0
+_STEPS = 60
+
+
+def tilt_at_delta(composition: Tiltable, log_delta: float) -> tuple[float, Cumulants]:
+    """The tilt with the least Chernoff bound of epsilon: c (K + k)' = K + k - log delta."""
+
+    def excess(tilt: float, at: Cumulants) -> tuple[float, float]:
+        bend = at.variance + 1 / (tilt * (1 + tilt))
+        slope = at.mean - math.log1p(1 / tilt)
+        return tilt * slope - at.log_moment - log_chernoff_factor(
+            tilt
+        ) + log_delta, tilt * tilt * bend
+
+    return _solve(composition, excess)
+
+
+def tilt_at_epsilon(composition: Tiltable, epsilon: float) -> tuple[float, Cumulants]:
+    """The tilt with the least Chernoff bound of delta: (K + k)' = eps."""
+
+    def excess(tilt: float, at: Cumulants) -> tuple[float, float]:
+        bend = at.variance + 1 / (tilt * (1 + tilt))
+        return at.mean - math.log1p(1 / tilt) - epsilon, tilt * bend
+
+    return _solve(composition, excess)
+
+
+def log_delta_estimate(tilt: float, at: Cumulants, epsilon: float) -> float:
+    """log delta(eps) by the saddle-point approximation; may be positive."""
+    bend = at.variance + 1 / tilt**2 + 1 / (1 + tilt) ** 2
+    log_kernel = -math.log(tilt) - math.log1p(tilt) - 0.5 * math.log(2 * math.pi * bend)
+    return at.log_moment - tilt * epsilon + log_kernel
+
+
+def epsilon_estimate(tilt: float, at: Cumulants, log_delta: float) -> float:
+    """The epsilon at which the same approximation gives delta; may be negative."""
+    return (log_delta_estimate(tilt, at, 0.0) - log_delta) / tilt
+
+
+def log_chernoff_factor(tilt: float) -> float:
+    """log of c^c / (1 + c)^(1 + c): times M(c) e^{-c eps} it bounds delta(eps), any c > 0."""
+    return -tilt * math.log1p(1 / tilt) - math.log1p(tilt)
+
+
+def _solve(
+    composition: Tiltable, excess: Callable[[float, Cumulants], tuple[float, float]]
+) -> tuple[float, Cumulants]:
+    """Root in log c of an increasing function with its derivative: Newton, kept in a bracket."""
+    likely = _start(composition)
+    low, high = min(0.0, likely) - _RANGE, max(0.0, likely) + _RANGE
+    t = min(max(likely, low + 1), 3.0)
+    at = composition.cumulants(math.exp(t))
+    for _ in range(_STEPS):
+        value, slope = excess(math.exp(t), at)
+        low, high = (t, high) if value < 0 else (low, t)
+        step = -value / slope if slope > 0 else math.inf
+        step = math.copysign(min(abs(step), 2.0), -value)
+        new = t + step
+        if not low < new < high:
+            new = (low + high) / 2
+        if abs(new - t) < _TOLERANCE:
+            break
+        try:
+            at, t = composition.cumulants(math.exp(new)), new
+        except NotConverged:
+            # Too many nodes out there: the nearest tilt that can be had will do.
+            high = new
+    return math.exp(t), at
+
+
+def _start(composition: Tiltable) -> float:
+    """log of a tilt for about a thousandth of probability, as if the loss were Gaussian."""
+    return math.log(3.5) - 0.5 * math.log(composition.cumulants(0.5).variance)
+
 
 # Aliases and the truncated part of the contour are about e^-34 and e^-26 of the result.
 _ALIAS, _TRUNCATION = 34.0, 26.0
@@ -285,3 +365,238 @@ def alias_distance(
     """
     right = min((top - c * epsilon - log_delta + _ALIAS) / (c - tilt) for c, top in chernoff)
     return max((_ALIAS - log_delta) / tilt, right)
+
+
+# Shares of the saddle point's tilt that are tried for a blurred contour.
+_SHARES = (1.0, 0.85, 0.7, 0.55, 0.4)
+
+
+def cheapest_tilt(
+    composition: Composed,
+    tilt: float,
+    epsilon: float,
+    log_delta: float,
+    loosest: float = math.inf,
+) -> float:
+    """A tilt, at most the one given, at which a contour has the fewest nodes.
+
+    Next to a heavy tail the moments explode soon, and a smaller tilt has its aliases nearer; but
+    rounding counts relative to M(c) e^{-c eps}: smaller ones may have e^loosest times the least.
+    """
+
+    def loose(c: float) -> float:
+        return composition.cumulants(c).log_moment - c * epsilon
+
+    def nodes(factor: float) -> float:
+        c = factor * tilt
+        tops = [
+            (b, composition.cumulants(b).log_moment + log_chernoff_factor(b))
+            for b in (c * CHERNOFF_TILTS).tolist()
+        ]
+        # The blur's variance is a width divided by 1 + c.
+        return alias_distance(c, epsilon, log_delta, tops) * math.sqrt(1 + c)
+
+    shares: list[float] = list(_SHARES)
+    if math.isfinite(loosest):
+        most = loose(tilt) + loosest
+        shares = [share for share in _SHARES if share == 1.0 or loose(share * tilt) <= most]
+    return tilt * min(shares, key=nodes)
+
+
+# Aliases are about e^-32 of delta; of what is cut off the first that can be reached is taken.
+_LEFT_ALIAS, _TRUNCATIONS = 32.0, (26.0, 20.0, 16.0, 13.0)
+# The tilt is e^y / (1 + e^y) - 1, and found to this accuracy in y.
+_LEFT_TOLERANCE, _FARTHEST_TILT = 0.05, 30.0
+_LARGEST = 690.0
+
+
+class Complement:
+    """The integrand left of zero, ready for any epsilon near the one that it was made for.
+
+    Args:
+        composition: what is composed; its mass may be less than one.
+        epsilon, log_delta: about where delta will be asked for, and its logarithm there.
+        most: how many nodes there may be.
+    Raises:
+        NotConverged: the integrand decays too slowly, or next to everything is left.
+    """
+
+    blur = 0.0
+
+    def __init__(
+        self,
+        composition: Composed,
+        epsilon: float,
+        log_delta: float,
+        most: int = MAX_FREQUENCIES,
+    ) -> None:
+        # The order is 1 + c: where that is rounded, c has to be what it stands for.
+        self._tilt = c = (1 + _tilt_left_of_zero(composition, epsilon)) - 1
+        others = (np.array([0.0, c / 2, (c - 1) / 2, -1.0]) + 1) - 1
+        moments = composition.log_moment(np.append(others, c))
+        self._mass = (float(moments.lower[0]), float(moments.upper[0]))
+        self._log_moment = (float(moments.lower[-1]), float(moments.upper[-1]))
+        tops = zip(others.tolist(), moments.upper[:-1].tolist(), strict=True)
+        self._others = [(float(other), float(top)) for other, top in tops]
+        self._step = 2 * math.pi / self._distance(epsilon, log_delta)
+        variance = composition.cumulants(c).variance
+        laws = composition.laws(c, min(9.0 / math.sqrt(variance), most * self._step))
+        log_scale = self._log_moment[0] - c * epsilon
+        number = self._nodes(composition.precision, laws, log_delta - log_scale, most)
+        self._t: Array = self._step * np.arange(float(number))
+        laws = composition.laws(c, float(self._t[-1]))
+        s = np.asarray(c + 1j * self._t, dtype=np.complex128)
+        self._log_value, self._error = log_integrand(
+            laws, composition.precision, composition.kinds, s, self._step
+        )
+        self._kernel: ComplexArray = -1 / (s * (1 + s))
+        self._weights = np.full(number, self._step / math.pi)
+        self._weights[0] /= 2
+
+    def _distance(self, epsilon: float, log_delta: float) -> float:
+        """How far apart aliases have to be on either side."""
+        c = self._tilt
+        needed = [
+            (other > c, (top - other * epsilon - log_delta + _LEFT_ALIAS) / abs(other - c))
+            for other, top in self._others
+        ]
+        sides = [min(size for right, size in needed if right is side) for side in (True, False)]
+        # Where next to nothing is left any distance will do.
+        return max(*sides, 1.0)
+
+    def _nodes(self, precision: float, laws: Sequence[Law], log_least: float, most: int) -> int:
+        """The number of nodes; sets the truncation."""
+        first = 4 * self._step
+        table = decay_table(first, _TABLE_LENGTH)
+        decay = -precision / 2 * table**2
+        for law in laws:
+            decay = decay + law.log_decay(first, _TABLE_LENGTH)
+        number = np.ceil(table / self._step).astype(np.int64) + 1
+        terms = decay - np.log(table / table[0])
+        for accuracy in _TRUNCATIONS:
+            enough = np.flatnonzero((terms <= log_least - accuracy) & (number <= most))
+            if enough.size:
+                at = int(enough[0])
+                self._cut = 1.01 * math.exp(float(decay[at])) / (math.pi * float(table[at]))
+                return int(number[at])
+        raise NotConverged("the contour integrand decays too slowly")
+
+    def delta(self, epsilon: float) -> Interval:
+        """Lower and upper bound of delta at one epsilon >= 0."""
+        return self.delta_and_slope(epsilon)[0]
+
+    def delta_and_slope(self, epsilon: float) -> tuple[Interval, float]:
+        """The same, and about the derivative of log delta; of that nothing is proven."""
+        c = self._tilt
+        value: ComplexArray = np.exp(self._log_value - 1j * (self._t * epsilon))
+        sampled: ComplexArray = value * self._kernel
+        total = float(self._weights @ sampled.real)
+        rising = float((self._weights * self._t) @ sampled.imag) - c * total
+        off = terms_error(self._log_value, self._error, self._t * epsilon, self._weights)
+        with np.errstate(over="ignore", invalid="ignore"):
+            slack = float(np.abs(self._kernel) @ off) + self._cut
+        log_lower, log_upper = self._log_moment
+        exponent = log_upper - c * epsilon
+        if not (math.isfinite(total + slack) and exponent < _LARGEST):
+            raise NotConverged("the contour sum is not finite")
+        spread = 8 * UNIT * (abs(log_upper) + abs(c) * epsilon + 8)
+        scale = math.exp(exponent) * (1 + spread)
+        # Nothing is rounded up to what an exponential can still hold.
+        small = log_lower - c * epsilon
+        least = math.exp(small) * (1 - spread) if small > -_LARGEST else 0.0
+        most_left = max(slack, total + slack) * scale + 1e-300
+        least_left = max(0.0, total - slack) * least - self._aliases(epsilon)
+        mass = [math.exp(self._mass[0]) * (1 - 4 * UNIT), math.exp(self._mass[1]) * (1 + 4 * UNIT)]
+        lower = max(0.0, mass[0] - most_left - 2 * UNIT * mass[0])
+        upper = min(mass[1] - max(0.0, least_left) + 2 * UNIT * mass[1] + LEAST_DELTA, 1.0)
+        return Interval.bracket(lower, upper), -rising * scale / max(upper, 1e-300)
+
+    def _aliases(self, epsilon: float) -> float:
+        """Upper bound of the terms k != 0 of the sum, by J(e) <= M(c') e^{-c' e}."""
+        c, turn = self._tilt, 2 * math.pi / self._step
+        total = 0.0
+        for side in (True, False):
+            least = math.inf
+            for other, top in self._others:
+                if (other > c) is side:
+                    gap = abs(other - c) * turn
+                    exponent = top - other * epsilon - gap
+                    least = min(least, math.exp(min(exponent, 700.0)) / -math.expm1(-gap))
+            total += least
+        return total * (1 + 1e-6)
+
+
+def lies_below(composition: Composed, epsilon: float) -> bool:
+    """Whether most losses are larger, as far as a search can tell."""
+    return composition.cumulants(0.0).mean > epsilon
+
+
+def _tilt_left_of_zero(composition: Composed, epsilon: float) -> float:
+    """Where the integrand is least on (-1, 0); a search."""
+
+    def falling(y: float) -> float:
+        c = -1 / (1 + math.exp(y))
+        return epsilon - composition.cumulants(c).mean + 1 / c + 1 / (1 + c)
+
+    low, high = bracket_root(falling, 0.0, (-_FARTHEST_TILT, _FARTHEST_TILT), _LEFT_TOLERANCE)
+    return -1 / (1 + math.exp((low + high) / 2))
+
+
+_TINY = 1e-320
+_NEWTON_STEPS, _FARTHEST_EPSILON = 30, 1e9
+
+
+class Bounding(Protocol):
+    """Bounds of delta for every epsilon near the one that they were made for."""
+
+    @property
+    def blur(self) -> float:
+        """Zero where both bounds are as close as rounding allows."""
+        ...
+
+    def delta(self, epsilon: float) -> Interval:
+        """Lower and upper bound of delta at one epsilon >= 0."""
+        ...
+
+    def delta_and_slope(self, epsilon: float) -> tuple[Interval, float]:
+        """The same, and about the derivative of log delta; of that nothing is proven."""
+        ...
+
+
+def crossing(contour: Bounding, guess: float, log_upper: float, log_lower: float) -> Interval:
+    """Where the bounds of delta on a contour cross e^log_upper and e^log_lower; at least 0."""
+    # Both logarithms may be off by their functions' errors: each end has that much to spare.
+    spare = 4 * FUNCTION_ERROR * (1 - log_lower)
+
+    def above(epsilon: float) -> tuple[float, float]:
+        found, slope = contour.delta_and_slope(epsilon)
+        if not slope < 0.0:
+            raise NotConverged("delta does not fall on this contour")
+        return math.log(max(found.upper, _TINY)) - log_upper + spare, slope
+
+    def below(epsilon: float) -> float:
+        return math.log(max(contour.delta(epsilon).lower, _TINY)) - log_lower - spare
+
+    # Newton's iteration in epsilon; where it ends is proven by what follows.
+    tolerance = (1e-9 if contour.blur else 3e-11) * guess
+    center, move = guess, math.inf
+    excess, slope = above(center)
+    for _ in range(_NEWTON_STEPS):
+        move = max(-excess / slope, -0.75 * center)
+        if abs(move) <= tolerance:
+            break
+        center += min(move, 4 * center + 1.0)
+        excess, slope = above(center)
+    upper, step = center + max(0.0, -excess / slope) + tolerance, tolerance
+    # Written so that what is no number proves nothing.
+    while not above(upper)[0] <= 0:
+        upper, step = upper + step, 2 * step
+        if not upper < _FARTHEST_EPSILON:
+            raise NotConverged("delta does not fall to its target on this contour")
+    if upper <= 4 * tolerance and above(0.0)[0] <= 0:
+        return Interval(0.0, 0.0)
+    lower = min(center, upper) - 1.02 * max(0.0, below(center) / slope) - tolerance
+    step = max(tolerance, 0.1 * (center - lower))
+    while lower > 0 and not below(lower) >= 0:
+        lower, step = lower - step, 2 * step
+    return Interval(max(lower, 0.0), upper)

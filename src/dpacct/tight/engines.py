@@ -1,10 +1,18 @@
-"""delta(eps) and eps(delta) of one composition by whichever exact method suits it.
+"""delta(eps) and eps(delta) of one direction of a composition, between two proven bounds.
 
-* A single sampled round has a closed form, and Gaussians without sampling compose to one.
-* Everything else goes to the contour; where that is too coarse or fails, to the grid, and what
-  both prove is intersected.
+`composed_epsilon` and `composed_delta` are what the accountant asks. In this order:
 
-An engine can also be asked for by its name.
+* rounds that matter less than a share of delta are left out, and their total variation is added;
+* a single sampled round has a closed form, and Gaussians without sampling compose to one;
+* a contour through the saddle point (`contour`) is narrow nearly always;
+* with much noise the far tail of the losses is cut off first: its moments are those of losses that
+  never occur;
+* few rounds with a large loss are told apart from all others (`few_large`);
+* what is wide after all that is refined: contours that are blurred less and less are intersected.
+
+Where no contour reaches, Chernoff's and Pinsker's inequalities bound delta from above.
+
+Derivations: docs/derivations/inversion.md, docs/derivations/few-large-losses.md.
 """
 
 from __future__ import annotations
@@ -12,62 +20,80 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from dpacct.budget import Interval
-from dpacct.errors import InvalidParameter, NotConverged
+from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import UNIT
 from dpacct.numerics.search import bracket_root
-from dpacct.pairs.dominating import (
-    AchievedPair,
-    Direction,
-    SampledGaussianPair,
-    SymmetrizedPair,
-)
+from dpacct.pairs.dominating import AchievedPair, Direction, SampledGaussianPair, proven_pair
 from dpacct.pairs.gaussian import gaussian_delta, gaussian_epsilon
 from dpacct.pairs.one_round import one_round_delta
-from dpacct.tight.composition import Composition
-from dpacct.tight.inversion import inversion_epsilon
-from dpacct.tight.inverted_delta import inversion_delta
-from dpacct.tight.moment_bounds import NEXT_TO_NOTHING, chernoff_delta, pinsker_delta
+from dpacct.rounds import Schedule
+from dpacct.tight.composition import Composition, Cumulants, TruncatedComposition
+from dpacct.tight.contour import (
+    Complement,
+    Composed,
+    Contour,
+    cheapest_tilt,
+    crossing,
+    epsilon_estimate,
+    lies_below,
+    log_chernoff_factor,
+    log_delta_estimate,
+    tilt_at_delta,
+    tilt_at_epsilon,
+)
 
 Solver = Callable[[Composition, float], Interval]
 
-# Relative width at which the contour's answer is taken: below, the grid hardly ever does better.
-_NARROW = 1e-3
-_TOLERANCE = 1e-11
-# The share of delta that rounds have to matter for.
-_NEGLIGIBLE = 1e-13
-# Of so many kinds of rounds some bound delta from below.
-_SOME_KINDS = 50
+# The share of delta that rounds have to matter for. Of so many kinds some bound delta from below.
+_NEGLIGIBLE, _SOME_KINDS = 1e-13, 50
+# A bound of delta that is as good as zero.
+NEXT_TO_NOTHING = 1e-290
+# Where delta is wide by more than this, its total variation is asked, too.
+_WIDE_DELTA, _TOLERANCE = 1e-3, 1e-11
+# The relative width that sends for another contour. What a blur may add, and the first one does.
+_WIDE, _BLUR, _COARSE = 1e-6, 4e-7, 1e-3
+_ATTEMPTS, _FAILURES = 4, 8
+# A contour that leaves more of the width than this was the last; an epsilon that falls below this
+# share of its guess had a bad tilt.
+_WORTH, _FAR_OFF = 0.7, 0.7
+# What a tilt or a width is multiplied by where it was too much or too little.
+_LESS, _MORE = 0.7, 2.5
+# The share of delta that a truncation may lose: no more than is seen, and next to nothing.
+_LOST, _FAR = 1e-8, 1e-26
+# Nodes of a contour without a blur where most of the tail is gone.
+_MANY_NODES = 8000
+# With less noise than this the moments explode long before a probability of `_FAR`. Below this rate
+# a client hardly takes part.
+_LOUD, _RARE = 1.5, 1e-4
+# The least epsilon that is guessed, in units of 1 / c; the least delta that a logarithm is of.
+_LEAST_GUESS, _TINY, _TINIEST = 1e-4, 1e-320, 1e-250
+# Where nothing is known of it, what a delta is at least of which most losses are above epsilon; and
+# a width with which no blurred contour can compete there.
+_CERTAIN, _NEARLY = 0.01, 1e-5
+# A tilt times the standard deviation of the loss under it exceeds this only where a tail is heavy,
+# or the second one in units of what it is of a Gaussian loss.
+_HEAVY, _HEAVIER, _LEAST_EPSILON = 12.0, 1.7, 1e-12
+# Where the Renyi divergence is nearly that of Kullback and Leibler; 1 + c is exact.
+_PINSKER_TILT = 2.0**-10
+# Far out less than `NEXT_TO_NOTHING` is cut off. Tilts are in units of 1 / epsilon, the largest one
+# first: it is good where nothing is left at all. Exponents below the last number are nothing.
+_CUT_OFF, _FAR_TILTS, _NOTHING = 1e-297, np.geomspace(3e4, 40.0, 10), -690.0
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """A way to find delta(eps) and eps(delta) of one direction, both with proven bounds.
-
-    Both raise `NotConverged` where the method does not reach.
-    """
-
-    name: str
-    delta: Solver
-    epsilon: Solver
-
-
-def find_engine(name: str) -> Engine:
-    """The engine called ``name``: "auto", "contour" or "grid".
+def composed_delta(composition: Composition, epsilon: float) -> Interval:
+    """delta(eps) of one direction, eps >= 0.
 
     Raises:
-        InvalidParameter: there is none.
+        NotConverged: nothing bounds it but 1.
     """
-    if name not in ENGINES:
-        raise InvalidParameter("engine", name, f"an engine is one of {', '.join(ENGINES)}")
-    return ENGINES[name]
-
-
-def _auto_delta(composition: Composition, epsilon: float) -> Interval:
     # Any one round bounds delta from below.
-    least = max((one_round_delta(epsilon, p).lower for p in _some_pairs(composition)), default=0.0)
+    pairs = _pairs(composition) if composition.kinds <= _SOME_KINDS else []
+    least = max((one_round_delta(epsilon, pair).lower for pair, _ in pairs), default=0.0)
     rest, lost = composition.without_least(_NEGLIGIBLE * least)
     try:
         found = _delta_of_rest(rest, epsilon)
@@ -80,7 +106,7 @@ def _auto_delta(composition: Composition, epsilon: float) -> Interval:
             raise
         return Interval.bracket(least, upper)
     upper = min(1.0, (found.upper + lost) * (1 + 2 * UNIT)) if lost else found.upper
-    if upper > NEXT_TO_NOTHING and found.lower < _NARROW * upper:
+    if upper > NEXT_TO_NOTHING and found.lower < _WIDE_DELTA * upper:
         # Next to nothing a contour knows less than the total variation.
         with suppress(NotConverged):
             upper = min(upper, pinsker_delta(composition))
@@ -88,18 +114,26 @@ def _auto_delta(composition: Composition, epsilon: float) -> Interval:
 
 
 def _delta_of_rest(composition: Composition, epsilon: float) -> Interval:
-    alone = _alone(composition)
+    alone, low, high = _alone(composition), *_precision_bounds(composition)
+    if alone is None and composition.sampled_rounds:
+        return inversion_delta(composition, epsilon)
     if alone is not None:
-        return _tail_bounded(one_round_delta(epsilon, alone), composition, epsilon)
-    if _unsampled(composition):
-        low, high = _precision_bounds(composition)
+        found = one_round_delta(epsilon, alone)
+    else:
         lower = gaussian_delta(epsilon, math.sqrt(low)).lower
         found = Interval(lower, gaussian_delta(epsilon, math.sqrt(high)).upper)
-        return _tail_bounded(found, composition, epsilon)
-    return _either(inversion_delta, grid_delta, composition, epsilon)
+    if found.lower > 0.0 or found.upper == 0.0:
+        return found
+    # Closed forms stop at about 1e-290; below that the moments say more.
+    return Interval(0.0, min(found.upper, chernoff_delta(composition, epsilon)))
 
 
-def _auto_epsilon(composition: Composition, delta: float) -> Interval:
+def composed_epsilon(composition: Composition, delta: float) -> Interval:
+    """eps(delta) of one direction, at least 0.
+
+    Raises:
+        NotConverged: no contour reaches it.
+    """
     if _costs_nothing(composition, delta):
         return Interval(0.0, 0.0)
     rest, lost = composition.without_least(_NEGLIGIBLE * delta)
@@ -111,37 +145,13 @@ def _auto_epsilon(composition: Composition, delta: float) -> Interval:
 
 
 def _epsilon_of_rest(composition: Composition, delta: float) -> Interval:
-    alone = _alone(composition)
+    alone, low, high = _alone(composition), *_precision_bounds(composition)
     if alone is not None:
         return _alone_epsilon(alone, delta)
-    if _unsampled(composition):
-        low, high = _precision_bounds(composition)
-        lower = gaussian_epsilon(delta, math.sqrt(low)).lower
-        return Interval(lower, gaussian_epsilon(delta, math.sqrt(high)).upper)
-    return _either(inversion_epsilon, grid_epsilon, composition, delta)
-
-
-def _either(contour: Solver, grid: Solver, composition: Composition, at: float) -> Interval:
-    """The contour's answer; if that is wide or missing, what it and the grid's have in common."""
-    try:
-        first = contour(composition, at)
-    except NotConverged:
-        return grid(composition, at)
-    if first.width <= _NARROW * first.upper or first.upper <= NEXT_TO_NOTHING:
-        return first
-    try:
-        second = grid(composition, at)
-    except NotConverged:
-        return first
-    lower, upper = max(first.lower, second.lower), min(first.upper, second.upper)
-    return Interval.bracket(lower, upper)
-
-
-def _tail_bounded(found: Interval, composition: Composition, epsilon: float) -> Interval:
-    """Closed forms stop at about 1e-290; below that the moments say more."""
-    if found.lower > 0.0 or found.upper == 0.0:
-        return found
-    return Interval(0.0, min(found.upper, chernoff_delta(composition, epsilon)))
+    if composition.sampled_rounds:
+        return inversion_epsilon(composition, delta)
+    lower = gaussian_epsilon(delta, math.sqrt(low)).lower
+    return Interval(lower, gaussian_epsilon(delta, math.sqrt(high)).upper)
 
 
 def _alone(composition: Composition) -> AchievedPair | None:
@@ -151,24 +161,14 @@ def _alone(composition: Composition) -> AchievedPair | None:
     return _pairs(composition)[0][0]
 
 
-def _some_pairs(composition: Composition) -> list[AchievedPair]:
-    pairs = _pairs(composition) if composition.kinds <= _SOME_KINDS else []
-    return [pair for pair, _ in pairs]
-
-
 def _pairs(composition: Composition) -> list[tuple[AchievedPair, float]]:
     """The pairs of all sampled rounds, with multiplicities, as one alone is for eps >= 0."""
     # For eps >= 0 the profile of C_q is that of the remove pair.
-    symmetrized = [(_as_remove(pair), float(n)) for pair, n in composition.symmetrized]
+    symmetrized: list[tuple[AchievedPair, float]] = [
+        (SampledGaussianPair(pair.sampling_rate, pair.noise_std, Direction.REMOVE), float(n))
+        for pair, n in composition.symmetrized
+    ]
     return composition.sampled_pairs() + symmetrized
-
-
-def _as_remove(pair: SymmetrizedPair) -> SampledGaussianPair:
-    return SampledGaussianPair(pair.sampling_rate, pair.noise_std, Direction.REMOVE)
-
-
-def _unsampled(composition: Composition) -> bool:
-    return composition.sampled_rounds == 0.0
 
 
 def _precision_bounds(composition: Composition) -> tuple[float, float]:
@@ -188,7 +188,7 @@ def _costs_nothing(composition: Composition, delta: float) -> bool:
 
 
 def _alone_epsilon(pair: AchievedPair, delta: float) -> Interval:
-    """eps(delta) of one round: the root of a closed form, bracketed."""
+    """eps(delta) of one round: the roots of both bounds of its closed form."""
 
     def above(epsilon: float) -> float:
         return (one_round_delta(epsilon, pair).upper - delta) / delta
@@ -196,48 +196,377 @@ def _alone_epsilon(pair: AchievedPair, delta: float) -> Interval:
     def below(epsilon: float) -> float:
         return (one_round_delta(epsilon, pair).lower - delta) / delta
 
-    upper = _largest_root(above)
-    return Interval.bracket(_smallest_root(below), upper)
+    def root(function: Callable[[float], float]) -> tuple[float, float]:
+        if function(0.0) <= 0:
+            return 0.0, 0.0
+        ends = bracket_root(lambda t: function(math.exp(t)), -2.0, (-40.0, 30.0), _TOLERANCE)
+        return math.exp(ends[0]), math.exp(ends[1])
 
-
-def _log_search(function: Callable[[float], float]) -> tuple[float, float]:
-    low, high = bracket_root(lambda t: function(math.exp(t)), -2.0, (-40.0, 30.0), _TOLERANCE)
-    return math.exp(low), math.exp(high)
-
-
-def _largest_root(function: Callable[[float], float]) -> float:
-    if function(0.0) <= 0:
-        return 0.0
-    root = _log_search(function)[1]
-    return root if function(root) <= 0 else math.inf
-
-
-def _smallest_root(function: Callable[[float], float]) -> float:
-    if function(0.0) <= 0:
-        return 0.0
-    root = _log_search(function)[0]
-    return root if function(root) > 0 else 0.0
-
-
-def grid_delta(composition: Composition, epsilon: float) -> Interval:
-    """That of `grid.engine`, imported where a contour does not reach, which is seldom."""
-    from dpacct.tight.grid import engine  # noqa: PLC0415 - a cold start counts
-
-    return engine.grid_delta(composition, epsilon)
-
-
-def grid_epsilon(composition: Composition, delta: float) -> Interval:
-    """As `grid_delta`."""
-    from dpacct.tight.grid import engine  # noqa: PLC0415 - as above
-
-    return engine.grid_epsilon(composition, delta)
-
-
-ENGINES: dict[str, Engine] = {
-    engine.name: engine
-    for engine in (
-        Engine("auto", _auto_delta, _auto_epsilon),
-        Engine("contour", inversion_delta, inversion_epsilon),
-        Engine("grid", grid_delta, grid_epsilon),
+    lower, upper = root(below)[0], root(above)[1]
+    # The search may end at its edge without a root.
+    return Interval.bracket(
+        lower if below(lower) > 0 else 0.0, upper if above(upper) <= 0 else math.inf
     )
-}
+
+
+class _Place(NamedTuple):
+    """About where delta will be asked for, and its logarithm there."""
+
+    epsilon: float
+    log_delta: float
+
+
+class _Question(Protocol):
+    """What is asked of contours: `_AtDelta` or `_AtEpsilon`.
+
+    Attributes:
+        least_unit: widths of blurs are in units of epsilon, and at least this over the tilt.
+    """
+
+    @property
+    def least_unit(self) -> float:
+        """See above."""
+        ...
+
+    def saddle(self, composition: Composed) -> tuple[float, Cumulants, _Place]:
+        """The best tilt, the cumulants there, and about what the answer is; not proven."""
+        ...
+
+    def answer(self, contour: Contour, place: _Place, lost: float) -> Interval:
+        """What a contour proves; ``lost`` is a part of delta that it does not have."""
+        ...
+
+    def moved(self, place: _Place, best: Interval) -> _Place:
+        """The place, once an answer is known."""
+        ...
+
+
+class _AtDelta:
+    """At which epsilon delta has fallen to a target."""
+
+    least_unit = 0.0
+
+    def __init__(self, delta: float) -> None:
+        self._delta, self._log_delta = delta, math.log(delta)
+
+    def saddle(self, composition: Composed) -> tuple[float, Cumulants, _Place]:
+        """See `_Question`."""
+        tilt, at = tilt_at_delta(composition, self._log_delta)
+        guess = max(epsilon_estimate(tilt, at, self._log_delta), _LEAST_GUESS / tilt)
+        return tilt, at, _Place(guess, self._log_delta)
+
+    def answer(self, contour: Contour, place: _Place, lost: float) -> Interval:
+        """See `_Question`."""
+        if not lost < self._delta:
+            raise NotConverged("what is cut off of the losses is more than delta")
+        # Rounded down.
+        log_rest = math.log(self._delta - lost) - 4 * UNIT if lost else self._log_delta
+        return crossing(contour, place.epsilon, log_rest, self._log_delta)
+
+    def moved(self, place: _Place, best: Interval) -> _Place:
+        """See `_Question`."""
+        return place._replace(epsilon=best.upper)
+
+
+class _AtEpsilon:
+    """How large delta is at an epsilon."""
+
+    least_unit = 1.0
+
+    def __init__(self, epsilon: float) -> None:
+        self._epsilon = epsilon
+
+    def saddle(self, composition: Composed) -> tuple[float, Cumulants, _Place]:
+        """See `_Question`."""
+        tilt, at = tilt_at_epsilon(composition, self._epsilon)
+        log_delta = min(0.0, log_delta_estimate(tilt, at, self._epsilon))
+        return tilt, at, _Place(self._epsilon, log_delta)
+
+    def answer(self, contour: Contour, place: _Place, lost: float) -> Interval:
+        """See `_Question`."""
+        found = contour.delta(place.epsilon)
+        return Interval(found.lower, min(1.0, (found.upper + lost) * (1 + 4 * UNIT)))
+
+    def moved(self, place: _Place, best: Interval) -> _Place:
+        """See `_Question`."""
+        return place._replace(log_delta=math.log(max(best.upper, _TINY)))
+
+
+def inversion_epsilon(composition: Composition, delta: float) -> Interval:
+    """eps(delta) of sampled rounds by contours; relative width typically 1e-9 and less.
+
+    Raises:
+        NotConverged: the integrand of each contour decays too slowly.
+    """
+    question, best = _AtDelta(delta), Interval(0.0, composition.largest_loss)
+    if delta < NEXT_TO_NOTHING:
+        # What is cut off is no small part of it. Less delta costs no less.
+        lower = inversion_epsilon(composition, NEXT_TO_NOTHING).lower
+        best = Interval.bracket(lower, best.upper)
+
+    def without_far_tail() -> Interval:
+        return _plain(question, *_truncated(composition, _FAR * delta))
+
+    def few_large() -> Interval:
+        # Hardly any contour gets here, and none pays for the import before.
+        from dpacct.tight.few_large import few_large_epsilon  # noqa: PLC0415 - as said
+
+        return few_large_epsilon(composition, delta)
+
+    def as_it_is() -> Interval:
+        return _plain(question, composition, 0.0)
+
+    attempts = [as_it_is, few_large]
+    if TruncatedComposition.applies(composition) and _is_loud(composition):
+        # A client that is added and rarely drawn needs many nodes on the whole line, few on a part.
+        rare = float(composition.rates.max(initial=0.0)) < _RARE
+        attempts = [as_it_is, without_far_tail, few_large]
+        if composition.direction is Direction.ADD and rare:
+            attempts = [without_far_tail, as_it_is]
+    for attempt in attempts:
+        with suppress(NotConverged):
+            best = _intersection(best, attempt())
+            if best.width <= _WIDE * best.upper:
+                return best
+    rest, lost = _truncated(composition, _LOST * delta)
+    if not lost < _WIDE * delta:
+        # Of so small a delta nothing that is lost is hardly any.
+        rest, lost = composition, 0.0
+    best = _refine(question, rest, lost, best)
+    if math.isinf(best.upper):
+        raise NotConverged("no contour reaches epsilon")
+    return best
+
+
+def inversion_delta(composition: Composition, epsilon: float) -> Interval:
+    """delta(eps) of sampled rounds by contours; relative width typically 1e-9 and less.
+
+    Raises:
+        NotConverged: see `inversion_epsilon`.
+    """
+    if epsilon >= composition.largest_loss:
+        return Interval(0.0, 0.0)
+    question, best = _AtEpsilon(epsilon), Interval(0.0, 1.0)
+    for attempt in (_as_it_is, _without_far_tail, _few_large, _left_of_zero, _far_out):
+        with suppress(NotConverged):
+            best = _intersection(best, attempt(composition, epsilon, best))
+        if best.width <= _WIDE * best.upper or best.upper <= NEXT_TO_NOTHING:
+            return best
+    if best.lower > _CERTAIN and best.width <= _NEARLY * best.upper:
+        return best
+    # What may be lost depends on what is left: a first, coarse contour tells that.
+    for attempts in (1, _ATTEMPTS) if TruncatedComposition.applies(composition) else (_ATTEMPTS,):
+        aim = best.lower if best.lower > 0.0 else 1e-5 * best.upper
+        with suppress(NotConverged):
+            best = _refine(question, *_truncated(composition, _LOST * aim), best, attempts)
+        if best.upper >= 1.0:
+            raise NotConverged("no contour reaches delta")
+    return best
+
+
+def _as_it_is(composition: Composition, epsilon: float, _: Interval) -> Interval:
+    return _plain(_AtEpsilon(epsilon), composition, 0.0)
+
+
+def _without_far_tail(composition: Composition, epsilon: float, best: Interval) -> Interval:
+    """Where there is much noise the far tail explodes late: little is cut off."""
+    if not TruncatedComposition.applies(composition):
+        return best
+    upper = min(best.upper, chernoff_delta(composition, epsilon))
+    best = Interval.bracket(min(best.lower, upper), upper)
+    if _is_loud(composition):
+        rest = _truncated(composition, _FAR * max(upper, _TINIEST))
+        with suppress(NotConverged):
+            best = _intersection(best, _plain(_AtEpsilon(epsilon), *rest))
+    return best
+
+
+def _few_large(composition: Composition, epsilon: float, _: Interval) -> Interval:
+    # Hardly any contour gets here, and none pays for the import before.
+    from dpacct.tight.few_large import few_large_delta  # noqa: PLC0415 - as said
+
+    return few_large_delta(composition, epsilon)
+
+
+def _left_of_zero(composition: Composition, epsilon: float, best: Interval) -> Interval:
+    """Where most losses are above epsilon; the laws of other pairs are for tilts above zero."""
+    if composition.is_symmetric or not lies_below(composition.alike(), epsilon):
+        return best
+    log_delta = math.log(max(best.lower, _CERTAIN))
+    return Complement(composition, epsilon, log_delta).delta(epsilon)
+
+
+def _far_out(composition: Composition, epsilon: float, _: Interval) -> Interval:
+    return Interval(0.0, far_delta(composition, epsilon))
+
+
+def _plain(question: _Question, composition: Composed, lost: float) -> Interval:
+    """One contour at the saddle point, without a blur."""
+    few_kinds = composition.alike() if isinstance(composition, Composition) else composition
+    tilt, at, place = question.saddle(few_kinds)
+    most = _MANY_NODES if lost else None
+    contour = Contour(composition, tilt, *place, 0.0, at.variance, most)
+    return question.answer(contour, place, lost)
+
+
+def _refine(
+    question: _Question,
+    composition: Composed,
+    lost: float,
+    best: Interval,
+    attempts: int = _ATTEMPTS,
+) -> Interval:
+    """Ever less blurred contours, intersected."""
+    saddle, at, place = question.saddle(composition)
+    tilt = cheapest = cheapest_tilt(composition, saddle, *place)
+    # Coarse first: it says where the answer is.
+    width = _COARSE * max(place.epsilon, question.least_unit / tilt)
+    before, failed = math.inf, 0
+    while attempts > 0 and failed < _FAILURES:
+        try:
+            contour = Contour(composition, tilt, *place, width, at.variance)
+            found = question.answer(contour, place, lost)
+        except NotConverged:
+            failed += 1
+            # A smaller tilt, or a wider blur once one was found.
+            if math.isinf(before):
+                tilt *= _LESS
+            else:
+                width *= _MORE
+            continue
+        attempts -= 1
+        best = _intersection(best, found)
+        if best.width <= _WIDE * best.upper or (not contour.blur and tilt == saddle):
+            break
+        guess, place = place.epsilon, question.moved(place, best)
+        if place.epsilon < _FAR_OFF * guess:
+            tilt = cheapest = cheapest_tilt(composition, saddle, *place)
+        worth, before = best.width <= _WORTH * before, best.width
+        if contour.rounding_dominates:
+            # Nearer to the saddle point less is lost against M(c) e^{-c eps}.
+            tilt = min(saddle, tilt / _LESS)
+            continue
+        if contour.blur > 1.01 * width / (1 + tilt) or not worth:
+            if tilt <= cheapest:
+                # As fine as it can be.
+                break
+            tilt = cheapest
+        most = _BLUR * max(place.epsilon, question.least_unit / tilt)
+        width = min(width * 0.5 * _WIDE * best.upper / best.width, most)
+    return best
+
+
+def _truncated(composition: Composition, mass: float) -> tuple[Composed, float]:
+    """The composition without far tails of about this mass, if they can be cut off, and theirs."""
+    if not TruncatedComposition.applies(composition):
+        return composition, 0.0
+    rest = TruncatedComposition.losing(composition, mass)
+    return rest, rest.lost
+
+
+def _is_loud(composition: Composition) -> bool:
+    """Whether there is so much noise that moments explode far out only."""
+    noise = [pair.noise_std for pair, _ in composition.sampled_pairs()]
+    return min(noise, default=0.0) >= _LOUD
+
+
+def _intersection(first: Interval, second: Interval) -> Interval:
+    return Interval.bracket(max(first.lower, second.lower), min(first.upper, second.upper))
+
+
+def without_far_tail(composition: Composition, delta: float) -> Composed:
+    """The composition, where there is much noise without losses that are next to impossible."""
+    return _truncated(composition, _FAR * delta)[0] if _is_loud(composition) else composition
+
+
+def quick_epsilon(composition: Composition, delta: float, near: float) -> float:
+    """About eps(delta) next to a heavy tail; nothing is proven of it.
+
+    ``near``: about what it is; it is the more accurate the nearer this is.
+
+    Raises:
+        NotConverged: a search needs too many nodes.
+    """
+    from dpacct.tight.few_large import FewLarge, epsilon_near  # noqa: PLC0415 - as above
+
+    if FewLarge.applies(composition):
+        with suppress(NotConverged):
+            return epsilon_near(composition, math.log(delta), near)
+    rest = _truncated(composition, _LOST * delta)
+    found = _refine(_AtDelta(delta), *rest, Interval(0.0, math.inf), attempts=1)
+    if math.isinf(found.upper):
+        raise NotConverged("no contour reaches epsilon")
+    return (found.lower + found.upper) / 2
+
+
+def estimate_epsilon(schedule: Schedule, delta: float, near: float) -> float:
+    """epsilon(delta) in the remove direction, above 0: the saddle point, or a coarse contour.
+
+    ``near``: about what it is, where that is known; a target that is looked for.
+
+    Error: often 1e-4 relative, and some 1e-2 next to a heavy tail, where the saddle point says
+        nothing; NaN where the searches need too many nodes.
+    """
+    composition = Composition.of_schedule(schedule, proven_pair, Direction.REMOVE)
+    log_delta = math.log(delta)
+    try:
+        # Of much noise and tiny rates the moments are those of losses that never occur.
+        tilt, cumulants = tilt_at_delta(without_far_tail(composition, delta), log_delta)
+        usual = math.sqrt(-2 * log_delta)
+        if tilt * math.sqrt(cumulants.variance) > min(_HEAVY, _HEAVIER * usual):
+            return max(quick_epsilon(composition, delta, near), _LEAST_EPSILON)
+    except NotConverged:
+        return math.nan
+    return max(epsilon_estimate(tilt, cumulants, log_delta), _LEAST_EPSILON)
+
+
+def chernoff_delta(composition: Composition, epsilon: float) -> float:
+    """A quick upper bound of delta(eps) of one direction, at most 1; rarely 20 times too high."""
+    if epsilon >= composition.largest_loss:
+        return 0.0
+    tilt, _ = tilt_at_epsilon(composition.alike(), epsilon)
+    exponent = _chernoff_exponent(composition, tilt, epsilon)
+    # Never rounded down to zero.
+    return math.exp(min(max(exponent, -700.0), 0.0))
+
+
+def _chernoff_exponent(composition: Composed, tilt: float, epsilon: float) -> float:
+    """log of M(c) c^c / (1 + c)^(1 + c) e^{-c eps}, rounded up: delta(eps) is at most that."""
+    # The order is 1 + c: where that is rounded, c has to be what it stands for.
+    tilt = (1 + tilt) - 1
+    log_moment = float(composition.log_moment(tilt).upper)
+    exponent = log_moment + log_chernoff_factor(tilt) - tilt * epsilon
+    return exponent + 16 * UNIT * (abs(log_moment) + tilt * epsilon + 2 * tilt + 8)
+
+
+def pinsker_delta(composition: Composition) -> float:
+    """A quick upper bound of delta(0), at most 1: about 1.3 times it where that is small.
+
+    The total variation is at most (KL / 2)^(1/2), and KL at most the Renyi divergence of any order
+    above one.
+
+    Raises:
+        NotConverged: the moments do not converge.
+    """
+    log_moment = max(float(composition.log_moment(_PINSKER_TILT).upper), 0.0)
+    bound = math.sqrt(log_moment / (2 * _PINSKER_TILT)) * (1 + 8 * UNIT)
+    return min(max(bound, math.exp(-700.0)), 1.0)
+
+
+def far_delta(composition: Composition, epsilon: float) -> float:
+    """An upper bound of delta(eps), at most 1, where epsilon lies so far out that nothing is left.
+
+    What moments say there is far too much: they are those of losses that never occur. So the far
+    ends of the losses are cut off first, at a probability of next to nothing, and the rest is
+    bounded by Chernoff's inequality, whatever its tilt. Never rounded down to zero.
+    """
+    if not (epsilon > 0.0 and TruncatedComposition.applies(composition)):
+        return 1.0
+    rest = TruncatedComposition.losing(composition, _CUT_OFF)
+    least = 0.0
+    for tilt in (_FAR_TILTS / epsilon).tolist():
+        with suppress(NotConverged):
+            least = min(least, _chernoff_exponent(rest, tilt, epsilon))
+        if least < _NOTHING:
+            break
+    return min(1.0, math.exp(max(least, -700.0)) * (1 + 4 * UNIT) + rest.lost * (1 + 4 * UNIT))

@@ -2,7 +2,8 @@
 
 Three parts: outcomes in which some loss is so large that it alone is enough (their masses are
 counted), outcomes with at least one large loss and none of that kind (a contour of the measure nu
-of `split`), and outcomes with small losses alone (next to nothing, by Chernoff's bound).
+of `split`), and outcomes with small losses alone (next to nothing by Chernoff's bound, or a contour
+of their own).
 
 Derivation: docs/derivations/few-large-losses.md.
 """
@@ -11,28 +12,290 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from functools import cached_property
 
 import numpy as np
 
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged
 from dpacct.numerics.fourier import MAX_FREQUENCIES
-from dpacct.numerics.rounding import UNIT
-from dpacct.pairs.dominating import Direction
+from dpacct.numerics.rounding import UNIT, Array
+from dpacct.numerics.search import bracket_root
+from dpacct.pairs.dominating import Direction, ReplacementPair
+from dpacct.pairs.gaussian import gaussian_epsilon
+from dpacct.pairs.moments import log_moment
 from dpacct.pairs.panels import LossFunction
-from dpacct.tight.complement import Complement, lies_below
-from dpacct.tight.composition import Composition
-from dpacct.tight.contour import Contour
-from dpacct.tight.crossing import Bounding, crossing
-from dpacct.tight.few_large_guess import about_epsilon, about_log_delta, of_a_client
-from dpacct.tight.laws.cumulants import Cumulants
-from dpacct.tight.laws.faded import faded_delta, faded_mass
-from dpacct.tight.laws.split import Cut
-from dpacct.tight.others import Others
-from dpacct.tight.saddle import log_chernoff_factor, tilt_at_epsilon
-from dpacct.tight.small import SmallComposition
-from dpacct.tight.split import MARGIN, SplitComposition, sharpness, split_at
-from dpacct.tight.tilts import cheapest_tilt
+from dpacct.tight.composition import Composition, Cumulants
+from dpacct.tight.contour import (
+    Bounding,
+    Complement,
+    Contour,
+    cheapest_tilt,
+    crossing,
+    lies_below,
+    log_chernoff_factor,
+    log_delta_estimate,
+    tilt_at_epsilon,
+)
+from dpacct.tight.large_losses import Cut, faded_delta, faded_mass
+from dpacct.tight.laws import TruncatedLosses, lost_mass
+from dpacct.tight.split import (
+    MARGIN,
+    SmallComposition,
+    SplitComposition,
+    check_reach,
+    sharpness,
+    split_at,
+    split_cumulants,
+)
+
+# Further below zero than so many epsilons nothing is won.
+_MOST_EPSILONS = 3000.0
+# Below this share of epsilon the least possible sum will do, and no moment is needed.
+_LITTLE = 0.2
+# Nothing that matters lies further out in the exponent.
+_SURE = 28.0
+# What losses far below zero may make up for of what is faded out: e to this of delta. In units of
+# epsilon the farthest place is looked at; one loss may be so much of it, or several.
+_HARDLY_MADE_UP, _FARTHEST_ROOM, _WITHIN = -17.0, 300.0, 0.7
+
+
+class Others:
+    """The sum of all losses under Q, in the remove direction or of replaced clients.
+
+    Args:
+        composition: sampled pairs, and rounds of full participation.
+        epsilon, log_delta: about where delta will be asked for, and its logarithm there; these
+            influence the cost and the choice only.
+    """
+
+    def __init__(self, composition: Composition, epsilon: float, log_delta: float) -> None:
+        self._composition, self._epsilon = composition, epsilon
+        self._log_delta = log_delta
+        self._replaced = [
+            (LossFunction(pair), pair, count)
+            for pair, count in composition.sampled_pairs()
+            if isinstance(pair, ReplacementPair)
+        ]
+        self.floor = math.inf if self._replaced else composition_floor(composition)
+
+    def rest(self) -> float:
+        """How far below zero they hardly ever are; a choice, of which nothing is proven.
+
+        Raises:
+            NotConverged: that is so far that nothing is won.
+        """
+        if self._replaced:
+            return self._rest_of_replaced()
+        if self.floor <= _LITTLE * self._epsilon:
+            return self.floor
+        tilts, growth = self._growth
+        found = min(float(np.min((growth + _SURE) / tilts)), self.floor)
+        if not found <= _MOST_EPSILONS * self._epsilon:
+            raise NotConverged("all other rounds may make up for one large loss")
+        return found
+
+    def _rest_of_replaced(self) -> float:
+        """As above: under Q losses far below zero are as frequent as far above under P.
+
+        What is faded out has next to nothing of delta there, or hardly any that is made up for.
+        """
+        for room in (self._epsilon * np.geomspace(0.1, _FARTHEST_ROOM, 24)).tolist():
+            faded = math.log(self._mass_above(room + self._epsilon)) - room
+            allowed = math.exp(min(self._log_delta + _HARDLY_MADE_UP - faded, 0.0))
+            # One loss alone is looked at first, as that takes no integral.
+            if self._mean_above(room) <= allowed and self.share_below(room) <= allowed:
+                return room
+        raise NotConverged("a large loss below zero may make up for one above")
+
+    def _mass_above(self, loss: float) -> float:
+        """Upper bound of the sum of P(L > loss), which is that of Q(L < -loss)."""
+        return sum(
+            count * lost_mass(pair.sampling_rate, pair.noise_std, law.inverse(loss) - 1e-9)
+            for law, pair, count in self._replaced
+        )
+
+    def _mean_above(self, loss: float) -> float:
+        """Upper bound of the sum of E_P[min(1, L), L > loss], at most about twice that."""
+        mean, low = 0.0, 0.0
+        while low < 1.0:
+            high = min(1.0, 2 * loss)
+            mean += (high - low) * self._mass_above(loss)
+            low, loss = high, 2 * loss
+        return mean * (1 + 1e-9)
+
+    def share_below(self, room: float) -> float:
+        """Upper bound of E_Q[min(1, (-room - R)_+)], R the sum of all losses but one."""
+        if room >= self.floor:
+            return 0.0
+        if not room > 0.0:
+            return 1.0
+        if self._replaced:
+            return self._share_of_replaced(room)
+        tilts, growth = self._growth
+        return math.exp(min(float(np.min(growth - tilts * room)) + 1e-9, 0.0))
+
+    def _share_of_replaced(self, room: float) -> float:
+        """The same: some loss is below -T, or all are above and Chernoff's bound holds for them.
+
+        By the mirror image Q(L < -T) is P(L > T), and E_Q[e^{-bL}, L >= -T] is E_P[e^{bL}, L <= T].
+        """
+        some, within = self._composition, _WITHIN * room
+        # Of others beside a loss below -T nothing is known but their mean below zero.
+        usual = 1e-3 * room * some.sampled_rounds + self._mean_above(1e-3 * room)
+        usual += 0.5 * some.precision + 0.4 * math.sqrt(some.precision)
+        usual -= float(np.log1p(-some.rates) @ some.counts)
+        beyond = self._mass_above(within)
+        beyond = min(beyond, self._mean_above(within) + beyond * usual * (1 + 1e-9))
+        least = 0.0
+        for tilt in (np.geomspace(3.0, 1000.0, 8) / room).tolist():
+            # y_+ is at most e^{b y} / (b e).
+            exponent = some.precision * tilt * (1 + tilt) / 2 - tilt * room
+            exponent -= max(1 + math.log(tilt), 0.0)
+            try:
+                plain = log_moment(-tilt, some.rates, some.noise).upper
+                exponent += float(np.maximum(plain, 0.0) @ some.counts)
+                for law, pair, count in self._replaced:
+                    kept = TruncatedLosses(pair, 1.0, tilt, 0.0, law.inverse(within)).log_moment
+                    # Where a factor is below one it may be that of what is faded out.
+                    exponent += count * max(float(kept.upper), 0.0)
+            except NotConverged:
+                continue
+            least = min(least, exponent + 1e-9 * (1 + abs(exponent)))
+        return min(math.exp(least) + beyond, 1.0)
+
+    @cached_property
+    def _growth(self) -> tuple[Array, Array]:
+        """Tilts b, and log of E_Q e^{-b L}, rounded up; shape (k,)."""
+        some = self._composition
+        tilts = np.geomspace(4.0, 1000.0, 8) / self._epsilon
+        rates, noise = some.rates[:, None], some.noise[:, None]
+        try:
+            growth = some.counts @ log_moment(-tilts[None, :], rates, noise).upper
+        except NotConverged:
+            growth = np.full_like(tilts, math.inf)
+        growth = growth + some.precision * tilts * (1 + tilts) / 2
+        return tilts, growth * (1 + 1e-9)
+
+
+def composition_floor(composition: Composition) -> float:
+    """Minus the least loss that a composition of the remove direction can have, rounded up."""
+    if composition.precision:
+        return math.inf
+    return float(-np.log1p(-composition.rates) @ composition.counts) * (1 + 1e-9)
+
+
+# The share of epsilon where small losses end, and the least epsilon.
+_USUAL, _LEAST = 0.4, 1e-12
+# Where others are below zero by more than this share of epsilon, a loss has to be larger; and how
+# many of their standard deviations count.
+_MUCH, _SPREADS = 0.1, 1.0
+# The exponential of a larger epsilon overflows.
+_FARTHEST = 600.0
+# The longest step, in the logarithm of epsilon.
+_LONGEST_STEP = 2.0
+
+
+def about_epsilon(composition: Composition, log_delta: float, tolerance: float) -> float:
+    """About eps(delta), a little too large rather than too small; nothing is proven of it."""
+    most = math.exp(max(log_delta, -700.0))
+    alone = max(
+        _alone(pair.sampling_rate, pair.noise_std, most / n)
+        for pair, n in composition.sampled_pairs()
+    )
+    start = math.log(max(alone, _LEAST))
+
+    def excess(log_epsilon: float) -> float:
+        return about_log_delta(composition, math.exp(log_epsilon), log_delta)[0] - log_delta
+
+    found = bracket_root(excess, start + 0.02, (start - 2.0, start + 5.0), tolerance, 0.1)
+    return math.exp(found[1] + 0.5 * tolerance)
+
+
+def _alone(rate: float, noise: float, delta: float) -> float:
+    """eps of one round."""
+    if delta >= rate:
+        return 0.0
+    return math.log1p(
+        rate * math.expm1(min(gaussian_epsilon(delta / rate, 1 / noise).upper, 600.0))
+    )
+
+
+def epsilon_near(composition: Composition, log_delta: float, epsilon: float) -> float:
+    """About eps(delta) where it is next to an epsilon: one step of Newton's iteration.
+
+    Raises:
+        NotConverged: losses are too large for any split there.
+    """
+    check_reach(composition, MARGIN * epsilon, log_delta)
+    found, slope = about_log_delta(composition, epsilon, log_delta)
+    if not slope < 0.0:
+        return epsilon * math.exp(-_LONGEST_STEP)
+    step = (log_delta - found) / (slope * epsilon)
+    return epsilon * math.exp(min(max(step, -_LONGEST_STEP), _LONGEST_STEP))
+
+
+def about_log_delta(
+    composition: Composition, epsilon: float, log_delta: float
+) -> tuple[float, float]:
+    """log of what large losses, a few of them, and all small ones have, and its derivative.
+
+    Never NaN.
+    """
+    try:
+        center = min(_USUAL * epsilon, of_a_client(composition))
+        split = split_at(composition, center, MARGIN * epsilon, log_delta)
+        rest = _usual_rest(split)
+        if rest > _MUCH * epsilon:
+            split = split_at(composition, center, MARGIN * epsilon + rest, log_delta)
+        parts = [_of_some(split, epsilon), _of_some(SmallComposition.of(split), epsilon)]
+    except NotConverged:
+        return -math.inf, 0.0
+    try:
+        masses = [faded_mass(cut) for cut in split.cuts]
+    except NotConverged:
+        # What is enough by itself is not rare.
+        return 0.0, -parts[0][1]
+    faded, falling = 1e-300, 0.0
+    if epsilon < _FARTHEST:
+        counts = np.array([cut.count for cut in split.cuts])
+        found = faded_delta(epsilon, counts, masses)[1]
+        # Where what lies beyond the end is not enough, it is no part of delta.
+        if found > faded:
+            # Of what is faded out the derivative is minus e^eps times the mass under Q.
+            rows = zip(counts.tolist(), masses, strict=True)
+            falling = math.exp(epsilon) * sum(n * mass.most for n, mass in rows)
+            faded = found
+    several = sum(part for part, _ in parts)
+    falling += sum(part * saddle for part, saddle in parts)
+    return math.log(faded + several), -falling / (faded + several)
+
+
+def _of_some(some: SplitComposition | SmallComposition, epsilon: float) -> tuple[float, float]:
+    """What the saddle point says of their part of delta, and its tilt."""
+    saddle, at = tilt_at_epsilon(some, epsilon)
+    return math.exp(min(log_delta_estimate(saddle, at, epsilon), 0.0)), saddle
+
+
+def _usual_rest(split: SplitComposition) -> float:
+    """How far below zero small losses add up to as a rule."""
+    small = [(cut.count, split_cumulants(cut, 0.0)[0]) for cut in split.cuts]
+    mean = sum(count * part.mean for count, part in small)
+    spread = math.sqrt(sum(count * part.variance for count, part in small))
+    return max(0.0, _SPREADS * spread - mean)
+
+
+def of_a_client(composition: Composition) -> float:
+    """Half the usual loss of a round in which the client takes part; infinite where that is small.
+
+    Several of them may be what epsilon is made of, and each of them is large.
+    """
+    usual = max(
+        0.5 / pair.noise_std**2 + math.log(pair.sampling_rate)
+        for pair, _ in composition.sampled_pairs()
+    )
+    return 0.5 * usual if usual > 1.0 else math.inf
+
 
 _MAX_KINDS = 40
 # The share of delta that hardly counts.
@@ -43,7 +306,7 @@ _SHARES = (0.6, 0.42, 0.3, 0.2, 0.13, 0.08, 0.05, 0.03)
 _NARROW = 0.15
 _FEW_NODES, _MOST_NODES = 4000, MAX_FREQUENCIES // 2
 # The contour was made for another epsilon if it is this much too large or too small.
-_FAR_OFF, _ATTEMPTS = 0.03, 4
+_BADLY_GUESSED, _ATTEMPTS = 0.03, 4
 _WIDE = 1e-6
 # By what a cheaper tilt may raise the logarithm of Chernoff's bound, and how far above delta.
 _LOOSEST, _LOOSE_IN_ALL = 4.0, 12.5
@@ -51,8 +314,6 @@ _LOOSEST, _LOOSE_IN_ALL = 4.0, 12.5
 _TOO_FAR = 3.0
 # Where nothing is known of delta, so little of it is cut off, and what it may be below that.
 _LEAST_LOG_DELTAS, _SPARE, _MOST = (-100.0, -300.0, -600.0), 20.0, 680.0
-# The exponential of a larger epsilon overflows.
-_FARTHEST = 600.0
 # Accuracy of the estimate that a contour begins with.
 _NEAR = 0.02
 
@@ -252,6 +513,8 @@ def few_large_epsilon(composition: Composition, delta: float) -> Interval:
     Raises:
         NotConverged: see `FewLarge`.
     """
+    if not FewLarge.applies(composition):
+        raise NotConverged("losses of such rounds are not split")
     log_delta = math.log(delta)
     guess = about_epsilon(composition, log_delta, _NEAR)
     best = Interval(0.0, math.inf)
@@ -264,7 +527,7 @@ def few_large_epsilon(composition: Composition, delta: float) -> Interval:
             guess *= _TOO_FAR
             continue
         best = Interval.bracket(max(best.lower, found.lower), min(best.upper, found.upper))
-        near = abs(best.upper / guess - 1) < _FAR_OFF
+        near = abs(best.upper / guess - 1) < _BADLY_GUESSED
         if near or not best.upper > 0.0 or best.width <= _WIDE * best.upper:
             break
         guess = best.upper
@@ -277,6 +540,8 @@ def few_large_delta(composition: Composition, epsilon: float) -> Interval:
     """delta(eps) of one direction of a composition, eps > 0; see `few_large_epsilon`."""
     if not epsilon > 0.0:
         raise NotConverged("every loss above zero is large")
+    if not FewLarge.applies(composition):
+        raise NotConverged("losses of such rounds are not split")
     log_delta = -math.inf
     for least in _LEAST_LOG_DELTAS:
         log_delta = about_log_delta(composition, epsilon, least)[0]

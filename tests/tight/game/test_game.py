@@ -16,7 +16,12 @@ from dpacct.pairs.dominating import Direction, SymmetrizedPair, achieved_pair, p
 from dpacct.rounds import Full, Phase, Poisson, Round, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import Composition
-from dpacct.tight.engines import find_engine
+from dpacct.tight.engines import (
+    composed_delta,
+    composed_epsilon,
+    inversion_delta,
+    inversion_epsilon,
+)
 from dpacct.tight.game import gap, plan, stages
 from dpacct.tight.game.answers import lower_delta, lower_epsilon, upper_epsilon
 from dpacct.tight.game.curve import curve_delta
@@ -37,7 +42,6 @@ from tests.strategies import log_uniform
 from tests.tight.game.covers import small_cover
 
 SVHN = 2000**-1.1
-ENGINE = find_engine("contour")
 
 
 def symmetrized(schedule: Schedule) -> Composition:
@@ -89,8 +93,8 @@ def test_the_chain_of_bounds(cohort: int, noise: float, rounds: int, budget: flo
         found = game_delta(schedule, epsilon)
     except NotConverged:
         return
-    fixed = ENGINE.delta(symmetrized(schedule), epsilon)
-    plain = ENGINE.delta(remove(schedule), epsilon)
+    fixed = inversion_delta(symmetrized(schedule), epsilon)
+    plain = inversion_delta(remove(schedule), epsilon)
     assert plain.lower * (1 - 0.02) - 1e-16 <= found.lower <= found.upper
     assert found.lower <= fixed.upper
     assert found.upper <= fixed.upper * 1.05 + 1e-12
@@ -101,7 +105,7 @@ def test_the_chain_of_bounds(cohort: int, noise: float, rounds: int, budget: flo
 def test_one_round_has_the_profile_of_the_fixed_pair(rate: float, noise: float) -> None:
     schedule = 1 * Round(noise, Uniform(round(1000 * rate), 1000))
     for budget in (0.0, 3 * rate):
-        exact = find_engine("auto").delta(symmetrized(schedule), budget)
+        exact = composed_delta(symmetrized(schedule), budget)
         found = game_delta(schedule, budget)
         assert found.lower <= exact.upper
         assert exact.lower <= found.upper <= exact.upper * 1.01 + 1e-12
@@ -301,14 +305,14 @@ def test_rounds_of_everybody_stand_between() -> None:
     """A Gaussian round between the two strategies; alone it is known exactly."""
     gaussian = 3 * Round(20.0, Full(), "replace-one")
     found = game_epsilon(gaussian, 1e-3)
-    exact = find_engine("auto").epsilon(symmetrized(gaussian), 1e-3)
+    exact = composed_epsilon(symmetrized(gaussian), 1e-3)
     assert found.lower <= exact.upper
     assert exact.lower <= found.upper
     assert found.upper == pytest.approx(found.lower, rel=3e-3)
     mixed = 20 * Round(2.4, Uniform(5, 100)) + gaussian + 10 * Round(2.0, Uniform(10, 100))
     spent = game_epsilon(mixed, 1e-3)
     assert found.upper < spent.lower < spent.upper <= spent.lower * 1.012
-    fixed = find_engine("auto").epsilon(symmetrized(mixed), 1e-3)
+    fixed = composed_epsilon(symmetrized(mixed), 1e-3)
     assert spent.upper < fixed.upper
 
 
@@ -316,7 +320,7 @@ def test_rounds_of_everybody_stand_between() -> None:
 def test_poisson_rounds_have_one_pair(rate: float, noise: float, rounds: int) -> None:
     """The game's laws of such rounds enclose what the contour knows to nine digits."""
     schedule = rounds * Round(noise, Poisson(rate), "replace-one")
-    exact = ENGINE.epsilon(remove(schedule), 1e-4)
+    exact = inversion_epsilon(remove(schedule), 1e-4)
     found = game_epsilon(schedule, 1e-4)
     assert found.lower <= exact.lower <= exact.upper <= found.upper
     assert found.upper <= found.lower * 1.002
@@ -327,8 +331,8 @@ def test_poisson_rounds_stand_between() -> None:
     fixed_size = 20 * Round(2.4, Uniform(5, 100))
     found = game_epsilon(poisson + fixed_size, 1e-4)
     assert found.upper <= found.lower * 1.01
-    assert found.upper < ENGINE.epsilon(symmetrized(poisson + fixed_size), 1e-4).lower
-    assert found.lower > ENGINE.epsilon(remove(poisson), 1e-4).upper
+    assert found.upper < inversion_epsilon(symmetrized(poisson + fixed_size), 1e-4).lower
+    assert found.lower > inversion_epsilon(remove(poisson), 1e-4).upper
 
 
 @pytest.mark.slow

@@ -15,9 +15,7 @@ from dpacct.errors import NotConverged
 from dpacct.numerics import fourier as exponential_sums
 from dpacct.numerics.rounding import FUNCTION_ERROR, Array, ComplexArray
 from dpacct.pairs.dominating import Direction
-from dpacct.tight.laws.decay import decay_table
-from dpacct.tight.laws.sampled import TiltedLosses
-from dpacct.tight.laws.tilted_nodes import SampledNodes
+from dpacct.tight.laws import SampledNodes, TiltedLosses, decay_table
 from tests.oracles import contour
 from tests.strategies import log_uniform
 

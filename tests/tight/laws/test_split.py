@@ -16,10 +16,8 @@ from dpacct.pairs.dominating import (
     SampledGaussianPair,
 )
 from dpacct.pairs.panels import LossFunction
-from dpacct.tight.laws.decay import log_one_plus
-from dpacct.tight.laws.faded import faded_delta, faded_mass
-from dpacct.tight.laws.split import Cut, SplitLosses
-from dpacct.tight.laws.steps import Step, tails
+from dpacct.tight.large_losses import Cut, SplitLosses, Step, faded_delta, faded_mass, tails
+from dpacct.tight.laws import log_one_plus
 
 SLOW = pytest.mark.slow
 

@@ -9,10 +9,8 @@ from dpacct.errors import NotConverged
 from dpacct.pairs.dominating import Direction, SampledGaussianPair, SymmetrizedPair
 from dpacct.pairs.one_round import one_round_delta
 from dpacct.tight.composition import Composition
-from dpacct.tight.engines import ENGINES
-from dpacct.tight.inversion import inversion_epsilon
-from dpacct.tight.inverted_delta import inversion_delta
-from dpacct.tight.laws.symmetrized import SymmetrizedLosses
+from dpacct.tight.engines import composed_epsilon, inversion_delta, inversion_epsilon
+from dpacct.tight.laws import SymmetrizedLosses
 from tests.oracles.symmetrized_composition import delta_bounds
 
 
@@ -102,7 +100,7 @@ def test_a_single_round_is_the_remove_pair(rate: float, noise_std: float, delta:
     """For eps >= 0; the contour sees an atom, both signs of losses and a cut tail."""
     pair = SampledGaussianPair(rate, noise_std, Direction.REMOVE)
     one = composition(rate, noise_std, 1)
-    epsilon = ENGINES["auto"].epsilon(one, delta).upper
+    epsilon = composed_epsilon(one, delta).upper
     if epsilon == 0.0:
         # delta(0) is the total variation, and not above the delta asked for.
         epsilon = 1e-3

@@ -11,8 +11,7 @@ from mpmath import mp, mpc, mpf
 
 from dpacct.errors import NotConverged
 from dpacct.pairs.dominating import AchievedPair, Direction, ReplacementPair, SampledGaussianPair
-from dpacct.tight.laws.decay import decay_table
-from dpacct.tight.laws.truncated import TruncatedLosses, end_for, lost_mass
+from dpacct.tight.laws import TruncatedLosses, decay_table, end_for, lost_mass
 from tests.strategies import log_uniform
 
 REMOVE, ADD = Direction.REMOVE, Direction.ADD

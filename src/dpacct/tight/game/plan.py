@@ -13,6 +13,12 @@ from dpacct.errors import NotConverged
 from dpacct.pairs.dominating import Direction
 from dpacct.rounds import Adjacency, Phase, Schedule
 from dpacct.tight.composition import Composition
+from dpacct.tight.contour import (
+    epsilon_estimate,
+    log_delta_estimate,
+    tilt_at_delta,
+    tilt_at_epsilon,
+)
 from dpacct.tight.game.backward import Frame
 from dpacct.tight.game.rounds import (
     heavy_pair,
@@ -21,7 +27,6 @@ from dpacct.tight.game.rounds import (
     moment_on_grid,
     simple_pair,
 )
-from dpacct.tight.saddle import epsilon_estimate, log_delta_estimate, tilt_at_delta, tilt_at_epsilon
 
 # Share of epsilon that the grid may cost.
 _GRID_SHARE = 1e-3

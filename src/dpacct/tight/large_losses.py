@@ -1,11 +1,10 @@
-"""Tilted losses of one kind of round, split into small and large ones by a smooth step.
+"""One kind of round, its losses split into small, large and very large ones by smooth steps.
 
 Large losses start at the edge ``first`` and are weighed by a step there; losses far above any that
-matter are faded out by another one, and what is faded out is counted by itself (`huge`). Small and
-large ones together are the rest. All integrals run over u = (2x - 1) / (2 sigma^2), by panels.
-
-Where the usual loss is nearly an atom, its characteristic function does not decay. That of the
-large losses does: their density is analytic, so the path of integration is moved off the line.
+matter are faded out by another one, and what is faded out is counted by its mass. Where the usual
+loss is nearly an atom, its characteristic function does not decay. That of the large losses does:
+their density is analytic, so the path of integration is moved off the line. All integrals run over
+u = (2x - 1) / (2 sigma^2), by panels.
 
 Derivation: docs/derivations/few-large-losses.md.
 """
@@ -23,8 +22,63 @@ from dpacct.numerics.quadrature import ERROR_FACTOR, panel_nodes
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
 from dpacct.pairs.dominating import AchievedPair
 from dpacct.pairs.panels import LossFunction
-from dpacct.tight.laws.shifted import PanelMasses
-from dpacct.tight.laws.steps import Step
+from dpacct.tight.laws import PanelMasses, lost_mass
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Phi((loss - center) / width), both in units of the loss and above 0."""
+
+    center: float
+    width: float
+
+    def above(self, loss: Array) -> Array:
+        """The step itself: the share that counts as large."""
+        return self.shares(loss)[1]
+
+    def below(self, loss: Array) -> Array:
+        """One minus the step."""
+        return self.shares(loss)[0]
+
+    def shares(self, loss: Array) -> tuple[Array, Array]:
+        """One minus the step, and the step; both to their own relative accuracy."""
+        x = (loss - self.center) / self.width
+        least = tails(np.abs(x))
+        return np.where(x > 0, least, 1 - least), np.where(x > 0, 1 - least, least)
+
+    def relative_error(self, loss: Array, loss_error: Array, *, above: bool) -> Array:
+        """Of either share, given the absolute error of the loss; at most 1 is meaningful."""
+        at = (self.center - loss if above else loss - self.center) / self.width
+        moved = (loss_error + 4 * UNIT * (np.abs(loss) + self.center)) / self.width
+        # The tail of a Gaussian falls at x by less than the share max(x, 0) + 1 per unit.
+        rate = (np.maximum(at, 0.0) + 1) * (moved + 4 * UNIT * np.abs(at)) * 1.1
+        # The larger share is one minus the other, which is at most a half.
+        return rate + FUNCTION_ERROR + 2 * UNIT
+
+    def above_near(self, low: Array, high: Array, angle: Array) -> Array:
+        """Bound of |step| where the real part of the loss is in [low, high], the other <= angle."""
+        return self._near(
+            (self.center - high) / self.width, (low - self.center) / self.width, angle
+        )
+
+    def below_near(self, low: Array, high: Array, angle: Array) -> Array:
+        """The same of one minus the step."""
+        return self._near(
+            (low - self.center) / self.width, (self.center - high) / self.width, angle
+        )
+
+    def _near(self, largest: Array, other: Array, angle: Array) -> Array:
+        growth = np.exp(np.minimum((angle / self.width) ** 2 / 2, 700.0))
+        direct, indirect = tails(largest) * growth, 1 + tails(other) * growth
+        return np.minimum(direct, indirect) * (1 + 1e-9) + 1e-300
+
+
+def tails(x: Array) -> Array:
+    """1 - Phi(x), to the accuracy of `math.erfc`; below 1e-300 it may be 0."""
+    scaled = (x * math.sqrt(0.5)).ravel()
+    found = np.fromiter(map(math.erfc, scaled.tolist()), np.float64, scaled.size)
+    return 0.5 * found.reshape(np.shape(x))
+
 
 _ACCURACY, _MOST_SLACK = 46.0, 0.01
 # A panel covers at most this many widths of a step.
@@ -280,3 +334,88 @@ def _edges(
         last += len(part) if end <= cut.sure else 0
         at = end
     return np.concatenate(edges), many, last
+
+
+# Of more mass than this nothing is split off.
+_MOST_FADED = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class FadedMass:
+    """Of one round: mass under Q and what P has more, each between two bounds.
+
+    Attributes:
+        least, most: of the mass under Q.
+        least_more, most_more: of the mass under P less that under Q.
+    """
+
+    least: float
+    most: float
+    least_more: float
+    most_more: float
+
+
+def faded_mass(cut: Cut) -> FadedMass:
+    """The mass that is faded out of one round, and what lies beyond its end.
+
+    Raises:
+        NotConverged: it is no small part.
+    """
+    pair, q, sigma = LossFunction(cut.pair), cut.pair.sampling_rate, cut.pair.noise_std
+    beyond_p = lost_mass(q, sigma, cut.end)
+    # Where a client is replaced, Q has q N(-1).
+    beyond_q = lost_mass(q, sigma, cut.end, shift=-1.0 if pair.replaced else 0.0)
+    x = (sigma**2 * cut.end + 0.5 + pair.replaced) / sigma
+    spread = 4 * UNIT * (64 + 32 * x * x)
+    values = [beyond_q, beyond_p - beyond_q]
+    absolute = [beyond_q * spread + 1e-299, (beyond_p + beyond_q) * spread + 2e-299]
+    if cut.fading < cut.end:
+        edges = pair.edges(0.0, cut.fading, cut.end, _WAVE / (_WIDTHS * cut.faded.width))
+        u, weights = panel_nodes(edges)
+        loss, base = pair(u)
+        gaussian = weights * np.exp(pair.log_density(u) + base)
+        gaussian *= sigma / math.sqrt(2 * math.pi)
+        loss_error, base_error, weight_error = pair.errors(edges, u, weights)
+        relative = (
+            weight_error + base_error + cut.faded.relative_error(loss, loss_error, above=True)
+        )
+        relative += 1.1 * loss_error * (1 / loss + 1) + 64 * UNIT
+        share = gaussian * cut.faded.above(loss)
+        bounds = pair.bounds(edges)
+        near = cut.faded.above_near(bounds.log_smallest, bounds.log_largest, bounds.angle)
+        size = ERROR_FACTOR * bounds.half * near * sigma
+        for k, (terms, peak) in enumerate(
+            ((share, bounds.peak(0.0)), (share * np.expm1(loss), bounds.peak(1.0)))
+        ):
+            values[k] += float(terms.sum())
+            off = float((terms * relative).sum()) + float((size * (bounds.peak(0.0) + peak)).sum())
+            absolute[k] += 1.01 * off + UNIT * terms.size * float(terms.sum()) + 1e-290
+    (base, more), (off, more_off) = values, absolute
+    if base + more + off + more_off > _MOST_FADED:
+        raise NotConverged("large losses are not rare")
+    return FadedMass(max(base - off, 0.0), base + off, more - more_off, more + more_off)
+
+
+def faded_delta(epsilon: float, counts: Array, masses: list[FadedMass]) -> tuple[float, float]:
+    """Bounds of P(A) - e^eps Q(A) for so many rounds of each kind."""
+    lower = _excess(epsilon, counts, masses, most=False)
+    return lower, _excess(epsilon, counts, masses, most=True)
+
+
+def _excess(epsilon: float, counts: Array, masses: list[FadedMass], *, most: bool) -> float:
+    """P(A) - e^eps Q(A): it falls with the mass under Q, and rises with what P has more."""
+    base = np.array([mass.least if most else mass.most for mass in masses])
+    more = np.array([mass.most_more if most else mass.least_more for mass in masses])
+    above = base + more
+    growth = math.exp(epsilon)
+    first = float(counts @ (more - math.expm1(epsilon) * base))
+    # What is counted twice where several rounds are faded.
+    twice = _twice(counts, above) - growth * _twice(counts, base)
+    size = float(counts @ (np.abs(more) + base)) + growth * float(counts @ base)
+    slack = UNIT * (64 + 4 * len(masses)) * size
+    return first - twice + (slack if most else -slack)
+
+
+def _twice(counts: Array, mass: Array) -> float:
+    """The sum of all masses, less the probability that there is one."""
+    return float(counts @ mass) + math.expm1(float(counts @ np.log1p(-mass)))

@@ -1,1 +1,0 @@
-"""The certified grid engine."""

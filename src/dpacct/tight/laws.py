@@ -1,0 +1,748 @@
+"""Losses of one kind of round under an exponential tilt: characteristic functions and their decay.
+
+For a pair (P, Q) with loss L = log dP/dQ and a tilt c > 0 let P_c be P weighted by e^{cL}. Its
+characteristic function phi(t) = E_P[e^{(c + it) L}] / E_P[e^{cL}] is what a contour integral needs,
+with a bound of its error, and one of |phi(t')| for all t' >= t. Three laws have both:
+
+* `TiltedLosses`: sampled pairs on the whole line, several kinds in the same arrays,
+* `TruncatedLosses`: a sampled pair without the far end of its tail, by Gauss-Legendre panels,
+* `SymmetrizedLosses`: the pair of C_q, by panels of the half-line.
+
+Decay: |phi(t)| <= left + variation / t, where ``left`` is the mass left of some point and
+``variation`` that of the density right of it, and 1 - |phi(t)|^2 >= (1 - |phi(2 t)|^2) / 4. Where
+the density is analytic the path of integration is moved off the line: with
+u = (2x - 1) / (2 sigma^2) and r = 1 - q + q e^u the Gaussian grows by e^{sigma^2 theta^2 / 2} on
+u + i theta, |r| does not grow, and |r^{it}| = e^{-t arg r}.
+
+Derivation: docs/derivations/inversion.md.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from dpacct.errors import NotConverged
+from dpacct.numerics.fourier import Weighted, characteristic_shift, characteristic_shifts
+from dpacct.numerics.powers import Rows
+from dpacct.numerics.quadrature import ERROR_FACTOR, panel_nodes
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
+from dpacct.pairs.dominating import AchievedPair, Direction
+from dpacct.pairs.nodes import Nodes, log_ratio, mirrored_farthest, mirrored_ratio
+from dpacct.pairs.panels import LossFunction, PanelBounds, node_errors, panel_edges, suprema_beyond
+
+# Frequencies grow by the factor 2^(1/4), and are doubled_length this often.
+_PER_DOUBLING, _DOUBLINGS = 4, 30
+_BLOCK = 2_000_000
+
+
+def decay_table(first: float, number: int) -> Array:
+    """The frequencies at which decay is bounded: first 2^(k/4), shape (number,)."""
+    return first * np.exp2(np.arange(float(number)) / _PER_DOUBLING)
+
+
+def doubled_length(number: int) -> int:
+    """How many entries of `decay_table` bounds at the first ``number`` of them rest on."""
+    return number + _PER_DOUBLING * _DOUBLINGS
+
+
+def log_decay(
+    first: float, number: int, left: Array, log_variation: Array, known: Array | None = None
+) -> Array:
+    """Bounds of log |phi(t')| for every t' >= t, for several laws.
+
+    Args:
+        first, number: t runs through `decay_table`.
+        left, log_variation: |phi(t)| <= left + e^log_variation / t for each entry, shape (m, n).
+        known: other bounds of |phi(t')|, t' >= t; shape (m, doubled_length(number)).
+    Returns:
+        Array (m, number), at most 0.
+    """
+    length = doubled_length(number)
+    # 1e-9 pays for the rounding of t.
+    log_t = np.log(decay_table(first, length)) - 1e-9
+    found = np.empty((len(left), number))
+    block = max(1, _BLOCK // (left.shape[1] * length))
+    for start in range(0, len(left), block):
+        rows = slice(start, start + block)
+        wave = np.minimum(log_variation[rows, :, None] - log_t, 1.0)
+        bound = np.minimum(1.0, np.min(left[rows, :, None] + np.exp(wave), axis=1))
+        if known is not None:
+            bound = np.minimum(bound, known[rows])
+        deficit = 1 - bound**2
+        best = deficit[:, :number].copy()
+        for k in range(1, _DOUBLINGS + 1):
+            shift = _PER_DOUBLING * k
+            np.maximum(best, 0.25**k * deficit[:, shift : shift + number], out=best)
+        found[rows] = 0.5 * np.log1p(-np.minimum(best, 1 - 1e-15))
+        # One minus a square forgets what is tiny.
+        found[rows] = np.minimum(found[rows], np.log(bound[:, :number] + 1e-300))
+    return found
+
+
+def log_of_power(
+    shift: ComplexArray, error: Array, count: float | Array
+) -> tuple[ComplexArray, Array]:
+    """log of (1 + shift)^count and a bound of its error, given that of ``shift``; any shape.
+
+    The error is relative to the value returned. Where ``shift`` may be -1, that stands for
+    anything of at most its modulus: relative error 2.
+    """
+    x = np.asarray(shift.real, dtype=np.float64)
+    y = np.asarray(shift.imag, dtype=np.float64)
+    modulus = np.hypot(1 + x, y)
+    # numpy's complex log1p is accurate only next to 1 in absolute terms; this is relative to shift.
+    size = np.hypot(x, y)
+    near = size < 0.5
+    log_modulus = 0.5 * np.log1p(np.where(near, x * (2 + x) + y * y, 0.0))
+    log_modulus = np.where(near, log_modulus, np.log(np.maximum(modulus, 1e-300)))
+    angle = np.arctan2(y, 1 + x)
+    unsure = modulus <= 2 * error
+    log_modulus = np.where(unsure, np.log(modulus + error + 1e-300), log_modulus)
+    relative = (2 * error + 32 * UNIT * size) / np.maximum(modulus, 1e-300)
+    bound = np.where(unsure, math.log(3.0), count * relative)
+    log_value = count * log_modulus + 1j * (count * np.where(unsure, 0.0, angle))
+    return log_value, bound + 8 * UNIT * (np.abs(log_value) + 1)
+
+
+def log_one_plus(value: ComplexArray, error: Array) -> tuple[ComplexArray, Array]:
+    """log(1 + z) and a bound of its error, given that of z; infinite where z may be -1.
+
+    Accurate relative to z where z is small.
+    """
+    x, y = value.real, value.imag
+    modulus, size = np.hypot(1 + x, y), np.hypot(x, y)
+    near = size < 0.5
+    log_modulus = 0.5 * np.log1p(np.where(near, x * (2 + x) + y * y, 0.0))
+    log_modulus = np.where(near, log_modulus, np.log(np.maximum(modulus, 1e-300)))
+    sure = modulus > 2 * error
+    relative = (2 * error + 48 * UNIT * size) / np.maximum(modulus, 1e-300)
+    return log_modulus + 1j * np.arctan2(y, 1 + x), np.where(sure, relative, np.inf)
+
+
+# Angles, times sigma, and the largest one.
+_ANGLES, _LARGEST_ANGLE = (0.15, 0.3, 0.6, 1.2, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0), 1.5
+
+# Angles, in units of about the best one.
+_UNITS = (0.7, 1.0, 1.6)
+
+
+class PanelMasses(NamedTuple):
+    """A tilted law on panels in u, relative to its whole mass; all of it rounded up.
+
+    Attributes:
+        pair, tilt: of the round, and c > -1.
+        edges: of the panels, shape (m + 1,).
+        masses: of the panels, shape (m,).
+        tail: mass left of the first panel.
+        end: density in u at the last edge, where the law ends sharply.
+    """
+
+    pair: LossFunction
+    tilt: float
+    edges: Array
+    masses: Array
+    tail: float
+    end: float
+
+
+def shifted_bounds(times: Array, law: PanelMasses) -> Array:
+    """Bounds of |phi(t')| for every t' >= t >= 0; of the shape of ``times``, at most 1."""
+    pair, tilt, noise = law.pair, law.tilt, law.pair.noise
+    p, opposite = pair.probabilities(law.edges)
+    best = np.ones_like(times)
+    for unit in _ANGLES:
+        angle = min(unit / noise, _LARGEST_ANGLE)
+        growth = math.exp((noise * angle) ** 2 / 2)
+        # arg r grows with u: on each panel it is at least that of the left edge.
+        turn = np.arctan2(p[:-1] * math.sin(angle), 1 - p[:-1] + p[:-1] * math.cos(angle))
+        if pair.replaced:
+            # So does -arg r(-x) with -u, and r(-x)^-c may grow: |r(-x)| is at least its real part,
+            # and that at least 1 - q.
+            there = opposite[1:]
+            turn += np.arctan2(there * math.sin(angle), 1 - there + there * math.cos(angle))
+            swollen = _swelling(-tilt, opposite, angle)
+            before = 1.0
+            if tilt > 0:
+                with np.errstate(over="ignore", divide="ignore"):
+                    swollen = np.minimum(swollen, (1 - opposite) ** -tilt * (1 + 1e-9))
+                    versed = 2 * math.sin(angle / 2) ** 2
+                    before = (1 - opposite[0] * versed) ** -tilt * (1 + 1e-9)
+            swollen = np.concatenate([[before], swollen[:-1], swollen[-1:]])
+        else:
+            swollen = _swelling(-tilt if pair.added else 1 + tilt, p, angle)
+        if not np.isfinite(swollen).all():
+            # Further off the line it grows even more.
+            break
+        # What the last factors round is less than this.
+        swept = law.masses * swollen[1 : len(p)]
+        waves = np.exp(-np.multiply.outer(times, turn * (1 - 1e-9))) @ swept
+        rest = law.tail * swollen[0] + angle * law.end * swollen[-1]
+        best = np.minimum(best, growth * (1 + 1e-9) * (waves + rest))
+        if angle == _LARGEST_ANGLE:
+            break
+    return best
+
+
+def log_shifted(times: Array, order: float, noise: Array, share: Array) -> Array:
+    """Bounds of log |phi(t')| for every t' >= t >= 0, of several laws on the whole line.
+
+    Args:
+        times: t, shape (n,).
+        order: a, as for `PanelMasses`.
+        noise: of the rounds, shape (m,).
+        share: the mean of p = q e^u / r under each tilted law, rounded down; shape (m,).
+    Returns:
+        Array (m, n), at most 0.
+    """
+    variance, mean = noise[:, None] ** 2, share[:, None]
+    usual = times * mean / variance
+    usual = usual / (1 + times * usual)
+    best = np.zeros(usual.shape)
+    for unit in _UNITS:
+        angle = np.minimum(unit * usual, _LARGEST_ANGLE)
+        # arg r is at least p sin(angle), and |r|^a grows by at most e^(-2 a tan^2(angle / 2) p).
+        turn = times * np.sin(angle) + 2 * min(order, 0.0) * np.tan(angle / 2) ** 2 * (1 + 1e-9)
+        # e^{-turn p} lies below its chord over [0, 1].
+        gain = mean * -np.expm1(-np.maximum(turn, 0.0)) * (1 - 1e-9)
+        growth = variance * angle**2 * (0.5 + 1e-9)
+        best = np.minimum(best, growth + np.log1p(-gain))
+    return best
+
+
+def _swelling(order: float, p: Array, angle: float) -> Array:
+    """By how much |r^a| may grow off the line, left of each edge.
+
+    |r|^2 falls by the factor 1 - 4 p (1 - p) sin^2(angle / 2), which matters where a < 0.
+    """
+    if order >= 0:
+        return np.ones_like(p)
+    most = np.where(p < 0.5, 4 * p * (1 - p), 1.0)
+    log_growth = order / 2 * np.log1p(-most * math.sin(angle / 2) ** 2)
+    with np.errstate(over="ignore"):
+        return np.exp(log_growth * (1 + 1e-9))
+
+
+class TiltedNodes(Protocol):
+    """Several rows of nodes, laid end to end; arrays have one entry per node."""
+
+    grid: Nodes
+    loss: Array
+    loss_error: Array
+    exponent: Array
+
+    def exponent_error(self) -> Array:
+        """A bound of the absolute error of ``exponent``."""
+        ...
+
+    def log_slope(self) -> Array:
+        """log of |dL/dx|."""
+        ...
+
+    def bend(self) -> Array:
+        """What -(log h)'' is at most, in x, h the density of L; one entry per row."""
+        ...
+
+    def maxima(self) -> Array:
+        """How many maxima h has at most, right of any point; one entry per row."""
+        ...
+
+    def log_shifted(self, times: Array, mean_share: Array) -> Array:
+        """Bounds of log |phi(t')|, t' >= t, by a path off the line; shape (m, n), at most 0.
+
+        ``mean_share``: of the nodes' ``shares``, rounded down; one entry per row.
+        """
+        ...
+
+    def shares(self) -> Array:
+        """What `log_shifted` takes the mean of, in [0, 1]."""
+        ...
+
+
+class SampledNodes:
+    """See `TiltedNodes`: sampled Gaussian pairs of one direction.
+
+    Args:
+        rates, noise: of the rows, rates in (0, 1), shape (m,).
+        direction: remove or add.
+        tilt: c > 0.
+        accuracy: tails and discretization are about e^-accuracy.
+        frequency: the largest |t| at which e^{itL} will be integrated.
+        max_nodes: how many nodes there may be.
+    Raises:
+        NotConverged: more would be needed.
+    """
+
+    def __init__(
+        self,
+        rates: Array,
+        noise: Array,
+        direction: Direction,
+        tilt: float,
+        accuracy: float,
+        frequency: float,
+        max_nodes: int,
+    ) -> None:
+        remove = direction is Direction.REMOVE
+        self._order = order = 1 + tilt if remove else -tilt
+        self._rates, self._noise = rates, noise
+        a = np.full_like(rates, order)
+        accuracies = np.full_like(rates, accuracy)
+        farthest = np.maximum(a, 0.0)
+        self.grid = Nodes(a, rates, noise, accuracies, farthest, frequency, max_nodes)
+        self._quadratic, ratio, self.loss_error = log_ratio(self.grid, rates, noise)
+        self.loss = ratio if remove else -ratio
+        self.exponent = order * ratio - self._quadratic
+
+    def exponent_error(self) -> Array:
+        """See `TiltedNodes`."""
+        sizes = 5 * np.abs(self._order * self.loss) + 8 * self._quadratic
+        return abs(self._order) * self.loss_error + UNIT * sizes
+
+    def log_slope(self) -> Array:
+        """See `TiltedNodes`: p / sigma^2."""
+        log_p = _log_probability(self.grid, self._rates, self._noise, self.grid.x)
+        return log_p - self.grid.spread(2 * np.log(self._noise))
+
+    def bend(self) -> Array:
+        """See `TiltedNodes`."""
+        variance = self._noise**2
+        return (1 + (abs(self._order) + 1) / (4 * variance)) / variance
+
+    def maxima(self) -> Array:
+        """See `TiltedNodes`."""
+        return np.where(self._order + 1 <= 4 * self._noise**2, 1.0, 2.0)
+
+    def shares(self) -> Array:
+        """See `TiltedNodes`: p."""
+        return np.exp(_log_probability(self.grid, self._rates, self._noise, self.grid.x))
+
+    def log_shifted(self, times: Array, mean_share: Array) -> Array:
+        """See `TiltedNodes`."""
+        return log_shifted(times, self._order, self._noise, mean_share)
+
+
+class ReplacementNodes:
+    """See `TiltedNodes`: pairs of a replaced client; arguments as for `SampledNodes`."""
+
+    def __init__(
+        self,
+        rates: Array,
+        noise: Array,
+        tilt: float,
+        accuracy: float,
+        frequency: float,
+        max_nodes: int,
+    ) -> None:
+        self._rates, self._noise, self._tilt = rates, noise, tilt
+        a = np.full_like(rates, 1 + tilt)
+        # The density of L falls from here on, too: its logarithm adds a slope of at most 1.
+        farthest = mirrored_farthest(a, rates, noise) + 1
+        accuracies = np.full_like(rates, accuracy)
+        self.grid = Nodes(
+            a, rates, noise, accuracies, farthest, frequency, max_nodes, mirrored=1 - a
+        )
+        found = mirrored_ratio(self.grid, rates, noise)
+        self._quadratic, self.loss, self.loss_error, self._below, self._below_error = found
+        self.exponent = (1 + tilt) * self.loss + self._below - self._quadratic
+
+    def exponent_error(self) -> Array:
+        """See `TiltedNodes`."""
+        order = 1 + self._tilt
+        sizes = 5 * order * np.abs(self.loss) + 3 * np.abs(self._below) + 8 * self._quadratic
+        return order * self.loss_error + self._below_error + UNIT * sizes
+
+    def log_slope(self) -> Array:
+        """See `TiltedNodes`: (p(x) + p(-x)) / sigma^2."""
+        here, there = (
+            _log_probability(self.grid, self._rates, self._noise, x)
+            for x in (self.grid.x, -self.grid.x)
+        )
+        return np.logaddexp(here, there) - self.grid.spread(2 * np.log(self._noise))
+
+    def bend(self) -> Array:
+        """See `TiltedNodes`."""
+        variance = self._noise**2
+        return (1 + (self._tilt / 4 + 3.25) / variance) / variance
+
+    def maxima(self) -> Array:
+        """See `TiltedNodes`."""
+        return np.full_like(self._noise, 5.0)
+
+    def shares(self) -> Array:
+        """See `TiltedNodes`: none is known."""
+        return np.zeros_like(self.loss)
+
+    def log_shifted(self, times: Array, mean_share: Array) -> Array:
+        """See `TiltedNodes`: there is no such bound."""
+        return np.zeros((len(mean_share), len(times)))
+
+
+def _log_probability(grid: Nodes, rates: Array, noise: Array, x: Array) -> Array:
+    """log p(x), p = q e^u / r."""
+    log_odds = grid.spread(np.log(rates) - np.log1p(-rates))
+    return -np.logaddexp(0.0, -((x - 0.5) / grid.spread(noise**2) + log_odds))
+
+
+# Nodes of each row at which the decay is bounded, where there are many rows and where not.
+_FEW, _MANY = 10, 64
+# Off the line |p| grows at most by this, with what the sum of weights is off by; see `Nodes`.
+_STRIP = 4000.0
+
+
+class TiltedLosses:
+    """Tilted losses of several distinct rounds.
+
+    Args:
+        nodes: where they are integrated; made for the largest |t| that will be asked for.
+        noise: noise std in units of the shift, shape (m,).
+        counts: how often each round occurs, shape (m,).
+    """
+
+    def __init__(self, nodes: TiltedNodes, noise: Array, counts: Array) -> None:
+        self._nodes, self._counts, self._grid = nodes, counts, nodes.grid
+        grid = self._grid
+        drop = grid.spread(np.maximum.reduceat(nodes.exponent, grid.starts)) - nodes.exponent
+        weights = np.exp(-drop)
+        sums = [positive_sum(weights[start:stop]) for start, stop in self._slices()]
+        totals = np.array([total for total, _ in sums])
+        self._sum_error = [error for _, error in sums]
+        self._weights = weights / grid.spread(totals)
+        self._weight_error = nodes.exponent_error() + UNIT * (2 * drop + 32)
+        self._tails = 1.26 * noise / grid.step * grid.ends(weights) / totals
+
+    def _bounds_of_decay(self) -> tuple[Array, Array]:
+        """At some nodes of each row: the mass to the left, and log of the variation to the right.
+
+        Returns:
+            Two arrays of shape (m, n).
+        """
+        grid = self._grid
+        common = self._common()
+        log_density = np.log(np.maximum(self._weights, 1e-320)) - self._nodes.log_slope()
+        log_density += self._weight_error + grid.spread(common)
+        log_density -= grid.spread(np.log(grid.step))
+        # Between nodes the logarithm of a density rises above its larger end by at most step^2 / 8
+        # of its curvature.
+        rise = grid.step**2 / 8 * self._nodes.bend() + 1e-6
+        maxima = self._nodes.maxima()
+        # Every node gives a valid bound; some dozens are enough.
+        some = _MANY if len(grid.counts) <= 8 else _FEW
+        last = grid.counts[:, None] - 1
+        column = np.arange(int(last.max()) + 1)
+        index = grid.starts[:, None] + np.minimum(column, last)
+        density, weights = log_density[index], self._weights[index]
+        highest = np.maximum.accumulate(density[:, ::-1], axis=1)[:, ::-1]
+        # A rise that large makes the bound void: left is then above one.
+        growth = np.where(rise < 50.0, np.exp(np.minimum(rise, 50.0)), math.inf)
+        between = np.maximum(weights[:, :-1], weights[:, 1:]) + 1e-300
+        mass = np.cumsum(between, axis=1) * growth[:, None]
+        mass = np.concatenate([np.zeros((len(grid.counts), 1)), mass], axis=1)
+        chosen = (np.linspace(0.0, 1.0, some) * last).astype(np.int64)
+        left = np.take_along_axis(mass, chosen, axis=1) + 1e-12
+        left += (self._tails + 2 * common)[:, None]
+        log_variation = np.take_along_axis(highest, chosen, axis=1)
+        return left, log_variation + (rise + np.log(2 * maxima))[:, None]
+
+    def _slices(self) -> list[tuple[int, int]]:
+        starts = self._grid.starts
+        return [(int(s), int(s + n)) for s, n in zip(starts, self._grid.counts, strict=True)]
+
+    def log_decay(self, first: float, number: int) -> Array:
+        """Bounds of log of the product of all |phi(t')|^count, for every t' >= t.
+
+        Args:
+            first, number: t runs through `decay.decay_table`.
+        Returns:
+            Array (number,), at most 0.
+        """
+        left, log_variation = self._bounds_of_decay()
+        found = log_decay(first, number, left, log_variation)
+        times = decay_table(first, number) * (1 - 1e-9)
+        found = np.minimum(found, self._nodes.log_shifted(times, self._mean_share()))
+        return self._counts @ found
+
+    def _mean_share(self) -> Array:
+        """The mean of p under the law of each row, rounded down, at least 0."""
+        shares, grid = self._nodes.shares(), self._grid
+        mean = grid.sum(shares * self._weights * (1 - self._weight_error))
+        common = self._common() + 2.5 * self._tails + grid.summation_error
+        return np.maximum(mean * (1 - 1e-9) - common - _STRIP * grid.discretization, 0.0)
+
+    def log_characteristic(self, step: float, number: int) -> tuple[ComplexArray, Array]:
+        """log of the product of all phi(t)^count at t = k step, and a bound of its absolute error.
+
+        Args:
+            step: distance of the frequencies.
+            number: how many, from 0 on; the largest is at most the one of the constructor.
+        Returns:
+            Complex array (number,), any branch of the logarithm that makes its exponential right,
+            and an array (number,).
+        Raises:
+            NotConverged: too many frequencies.
+        """
+        quadrature = 2.5 * (self._grid.discretization + self._tails)
+        error = self._weight_error + self._grid.spread(self._common())
+        losses = self._nodes.loss
+        phases = self._nodes.loss_error + 8 * UNIT * np.abs(losses)
+        law = Rows(
+            losses, self._weights, error * self._weights, self._grid.starts, self._grid.counts
+        )
+        phase_error = self._grid.sum(phases * self._weights) * (1 + 1e-9)
+        log_value = np.zeros(number, dtype=np.complex128)
+        total_error = np.zeros(number)
+        frequencies = step * np.arange(float(number))
+        for rows, shift, rounding in characteristic_shifts(step, number, law):
+            size = rounding + frequencies * phase_error[rows, None] + quadrature[rows, None]
+            value, value_error = log_of_power(shift, size, self._counts[rows, None])
+            log_value += value.sum(axis=0)
+            total_error += value_error.sum(axis=0)
+        # Adding the rows up rounds once more for each.
+        adding = UNIT * len(self._counts) * np.abs(log_value)
+        return log_value, total_error * (1 + 1e-9) + adding
+
+    def _common(self) -> Array:
+        """Relative error of the sum by which each weight is divided: the mean of theirs."""
+        mean = self._grid.sum(self._weight_error * self._weights)
+        return mean * (1 + 1e-9) + np.array(self._sum_error) + 64 * UNIT
+
+
+_ACCURACY = 46.0
+# e^u must not overflow, and bounds to first order need errors that are small.
+_FARTHEST_END, _MOST_SLACK = 690.0, 0.01
+# Frequencies, from the first one on, at which the bounds of `shifted` are evaluated.
+_SHIFTED = 140
+
+
+def lost_mass(sampling_rate: float, noise_std: float, end: float, shift: float = 1.0) -> float:
+    """(1-q) N(0) + q N(shift) of all u > end, rounded up; the shift is 1, 0 or -1."""
+    x = noise_std**2 * end + 0.5
+    scale = noise_std * math.sqrt(2)
+    without, with_client = math.erfc(x / scale) / 2, math.erfc((x - shift) / scale) / 2
+    mass = (1 - sampling_rate) * without + sampling_rate * with_client
+    # erfc's relative error is that of its argument times 2 (argument^2 + 1).
+    return mass * (1 + UNIT * (64 + 32 * ((abs(x) + 1) / scale) ** 2)) + 1e-300
+
+
+def end_for(sampling_rate: float, noise_std: float, mass: float) -> float:
+    """About the u beyond which P has the given mass; what is lost is computed by `lost_mass`."""
+    low, high = 0.0, 40.0 / noise_std + 1 / noise_std**2
+    for _ in range(40):
+        middle = (low + high) / 2
+        if lost_mass(sampling_rate, noise_std, middle) > mass:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+class TruncatedLosses:
+    """Tilted losses of one kind of round, ``count`` times.
+
+    Args:
+        pair: with a rate of at most 1/2.
+        count: how often the round occurs.
+        tilt: c > 0.
+        frequency: the largest |t| that will be asked for.
+        end: the largest u that is kept.
+    Raises:
+        NotConverged: too many panels would be needed.
+    """
+
+    def __init__(
+        self, pair: AchievedPair, count: float, tilt: float, frequency: float, end: float
+    ) -> None:
+        law, sigma, order = LossFunction(pair), pair.noise_std, 1 + tilt
+        if end > _FARTHEST_END:
+            raise NotConverged("the losses of so little noise are too large")
+        self._count = count
+        reach = math.sqrt(2 * (_ACCURACY + math.log(count)))
+        start = law.start(tilt, reach)
+        edges = law.edges(tilt, start, end, frequency)
+        u, weights = panel_nodes(edges)
+        loss, base = law(u)
+        exponent = order * loss + base + law.log_density(u)
+        top = float(exponent.max())
+        mass = weights * np.exp(exponent - top)
+        total, sum_error = positive_sum(mass.ravel())
+        bounds = law.bounds(edges)
+        size = 1.02 * ERROR_FACTOR * bounds.half * bounds.peak(order, top) / total
+        log_scale = math.log(sigma / math.sqrt(2 * math.pi))
+        log_total = math.log(total) + top + log_scale
+        log_tail = law.log_mass_before(start, tilt, reach)
+        tail = math.exp(min(log_tail - log_total, 700.0))
+
+        loss_error, base_error, weight_error = law.errors(edges, u, weights)
+        relative = order * loss_error + base_error + weight_error
+        relative += UNIT * (5 * np.abs(order * loss) + 2 * np.abs(base) + 32)
+        relative += 2 * UNIT * (np.abs(exponent - top) + abs(top))
+        weight = mass.ravel() / total
+        self._weight, self._loss = weight, loss.ravel()
+        common = float(relative.ravel() @ weight) * 1.01 + sum_error + 64 * UNIT
+        slack = common + float(size.sum()) + tail
+        if not slack <= _MOST_SLACK:
+            raise NotConverged("the panels of the tail are too wide")
+        rounding = 2 * FUNCTION_ERROR * (abs(math.log(total)) + abs(top) + abs(log_scale))
+        self.log_moment = Bounds(
+            np.array(log_total - rounding - 1.01 * slack),
+            np.array(log_total + rounding + 1.01 * slack),
+        )
+        self._relative = relative.ravel() + slack
+        self._phase_error = float((loss_error.ravel() + 8 * UNIT * np.abs(self._loss)) @ weight)
+        # |e^{itl} - 1| <= min(1 + |r^{it}|, |t l| max(1, |r^{it}|)), |r^{it}| <= e^{|t arg r|}.
+        wave = np.exp(np.minimum(frequency * bounds.angle, 700.0))
+        swing = np.minimum(1 + wave, frequency * bounds.loss * wave)
+        self._quadrature = float(np.sum(size * swing)) + 2.1 * tail
+        each = weight.reshape(u.shape).sum(axis=1)
+        (loss_end,), (base_end,) = law(np.array([end]))
+        at_end = float(order * loss_end + base_end + law.log_density(np.array([end]))[0]) - top
+        self._panels = PanelMasses(
+            *(law, tilt, edges),
+            masses=each * (1 + 2 * slack) + 2 * size,
+            tail=2 * tail,
+            end=2 * math.exp(min(at_end, 700.0)) / total,
+        )
+
+    @property
+    def mean_and_variance(self) -> tuple[float, float]:
+        """Of the tilted loss; nothing is proven of them."""
+        mean = float(self._weight @ self._loss)
+        return mean, float(self._weight @ (self._loss - mean) ** 2)
+
+    def log_decay(self, first: float, number: int) -> Array:
+        """See `tilted.TiltedLosses.log_decay`."""
+        known = np.empty(doubled_length(number))
+        known[:_SHIFTED] = shifted_bounds(decay_table(first, len(known))[:_SHIFTED], self._panels)
+        known[_SHIFTED:] = known[min(_SHIFTED, len(known)) - 1]
+        nothing = np.ones((1, 1))
+        return self._count * log_decay(first, number, nothing, nothing, known[None, :])[0]
+
+    def log_characteristic(self, step: float, number: int) -> tuple[ComplexArray, Array]:
+        """See `tilted.TiltedLosses.log_characteristic`."""
+        law = Weighted(self._loss, self._weight, None, self._weight * self._relative)
+        shift, error = characteristic_shift(step, number, law)
+        frequencies = step * np.arange(float(number))
+        return log_of_power(
+            shift, error + frequencies * self._phase_error + self._quadrature, self._count
+        )
+
+
+_LEAST_SIGMA = 0.04
+
+
+class SymmetrizedLosses:
+    """Tilted losses of one kind of round, ``count`` times.
+
+    Args:
+        sampling_rate: q in (0, 1).
+        noise_std: sigma in units of the shift.
+        count: how often the round occurs.
+        tilt: c > 0.
+        frequency: the largest |t| that will be asked for.
+        end: the largest u that is kept; losses of both signs beyond are left out.
+    Raises:
+        NotConverged: too many panels would be needed, or sigma is below 0.04.
+    """
+
+    def __init__(
+        self,
+        sampling_rate: float,
+        noise_std: float,
+        count: float,
+        tilt: float,
+        frequency: float,
+        end: float = math.inf,
+    ) -> None:
+        q, sigma, a = sampling_rate, noise_std, 1 + tilt
+        if sigma <= _LEAST_SIGMA:
+            raise NotConverged("the loss of so little noise is nearly an atom")
+        self._count, self._setting = count, (q, sigma, a)
+        reach = sigma * math.sqrt(2 * (_ACCURACY + math.log(count)))
+        edges = panel_edges(a, q, sigma, min(end, (a + reach - 0.5) / sigma**2), frequency)
+        edges[-1] = min(edges[-1], end)
+        u, weights = panel_nodes(edges)
+        loss = _log_ratio(q, u)
+        log_scale = math.log(sigma / math.sqrt(2 * math.pi))
+        gaussian = log_scale - ((sigma * u + 0.5 / sigma) ** 2) / 2
+        top = max(0.0, float((gaussian + a * loss).max()))
+        rising = weights * np.exp(gaussian + a * loss - top)
+        falling = weights * np.exp(gaussian + (1 - a) * loss - top)
+        atom = (1 - q) * (1 - math.erfc(1 / (sigma * math.sqrt(8)))) * math.exp(-top)
+        sampled, sum_error = positive_sum((rising + falling).ravel())
+        total = sampled + atom
+        # log of the density in l, h = g r^a / p, at the nodes and at the panels' ends.
+        norm = math.log(total) + top + math.log(q)
+        self._edges, self._u, self._log_density = edges, u, gaussian + (a + 1) * loss - u - norm
+        edge_gaussian = log_scale - (sigma * edges + 0.5 / sigma) ** 2 / 2
+        self._edge_density = (a + 1) * _log_ratio(q, edges) - edges + edge_gaussian - norm
+        self._rising, self._falling = rising.ravel() / total, falling.ravel() / total
+        self._loss = loss.ravel()
+
+        loss_error, weight_error = node_errors(q, sigma, edges, u, weights, loss)
+        relative = a * loss_error + weight_error + UNIT * (5 * a * loss + 8 * abs(log_scale) + 96)
+        relative += 2 * UNIT * (np.abs(gaussian + a * loss) + top)
+        self._phase_error = loss_error.ravel() + 8 * UNIT * self._loss
+        bounds = PanelBounds(q, sigma**2, edges)
+        # The Gaussian factor's own scale belongs to the integrand.
+        size = bounds.peak(a, top - log_scale)
+        size += bounds.peak(0.0, top - log_scale) * bounds.power(1 - a)
+        size *= 1.02 * ERROR_FACTOR * bounds.half / total
+        self._tail = 0.0 if edges[-1] == end else _tail(q, sigma, a, float(u[-1, -1]), top) / total
+        both = self._rising + self._falling
+        common = float(relative.ravel() @ both) * 1.01 + sum_error + 64 * UNIT
+        self._slack = common + float(size.sum()) + self._tail
+        if not self._slack <= _MOST_SLACK:
+            raise NotConverged("the panels of the losses are too wide")
+        self._relative = relative.ravel() + self._slack
+        value = math.log(total) + top
+        rounding = FUNCTION_ERROR * (abs(math.log(total)) + top) + 1.01 * self._slack
+        self.log_moment = Bounds(np.array(value - rounding), np.array(value + rounding))
+        # |e^{itl} - 1| <= min(1 + |r^{it}|, |t l| max(1, |r^{it}|)), |r^{it}| <= e^{|t arg r|}.
+        wave = np.exp(np.minimum(frequency * bounds.angle, 700.0))
+        swing = np.minimum(1 + wave, frequency * bounds.loss * wave)
+        self._quadrature = float(np.sum(size * swing)) + 2 * self._tail
+
+    @property
+    def mean_and_variance(self) -> tuple[float, float]:
+        """Of the tilted loss; nothing is proven of them."""
+        mean = float((self._rising - self._falling) @ self._loss)
+        second = float((self._rising + self._falling) @ self._loss**2)
+        return mean, second - mean**2
+
+    def log_decay(self, first: float, number: int) -> Array:
+        """See `tilted.TiltedLosses.log_decay`."""
+        _, sigma, a = self._setting
+        # Density in l where l > 0: its supremum right of each panel's start, and the mass left.
+        points = np.concatenate([[0.0], self._u.ravel(), self._edges[-1:]])
+        rise = float(np.max(np.diff(points))) ** 2 / 8 * (sigma**2 + (a + 1) / 4) + 1e-3
+        highest = suprema_beyond(self._log_density, self._edge_density)
+        maxima = 1.0 if a + 1 <= 4 * sigma**2 else 2.0
+        log_variation = highest + rise + math.log(2 * maxima)
+        right = np.cumsum(self._rising.reshape(self._u.shape).sum(axis=1)[::-1])[::-1]
+        left = 1 - right + 2 * self._slack + 1e-11
+        some = slice(None, None, 1 + len(left) // 64)
+        parts = (left[None, some], log_variation[None, some])
+        return self._count * log_decay(first, number, *parts)[0]
+
+    def log_characteristic(self, step: float, number: int) -> tuple[ComplexArray, Array]:
+        """See `tilted.TiltedLosses.log_characteristic`."""
+        both = self._rising + self._falling
+        law = Weighted(self._loss, self._rising, self._falling, both * self._relative)
+        shift, error = characteristic_shift(step, number, law)
+        frequencies = step * np.arange(float(number))
+        error += frequencies * float(self._phase_error @ both) + self._quadrature
+        return log_of_power(shift, error, self._count)
+
+
+def _log_ratio(q: float, u: Array) -> Array:
+    """log r at u >= 0."""
+    return np.log1p(q * np.expm1(np.minimum(u, 700.0))) + np.maximum(u - 700.0, 0.0)
+
+
+def _tail(q: float, sigma: float, a: float, last: float, top: float) -> float:
+    """Twice the tail of phi r^a beyond u, as in `pairs.symmetrized`, for both terms; over e^top."""
+    log_last = float(np.logaddexp(np.log1p(-q), math.log(q) + last))
+    log_tail = a * log_last - (sigma * last + 0.5 / sigma) ** 2 / 2 - top
+    return 4 * 1.26 / math.sqrt(2 * math.pi) * math.exp(min(log_tail, 700.0))

@@ -1,1 +1,0 @@
-"""Laws of the privacy loss of one round, tilted."""
