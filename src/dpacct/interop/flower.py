@@ -5,10 +5,10 @@ from dpacct.interop.flower import TightAccountant
 strategy = DifferentialPrivacyServerSideFixedClipping(..., accountant=TightAccountant(config))
 ```
 
-Flower's own accountant counts a round "without amplification" as a release of which one client
-moves the sum by its clip norm. Where a cohort is smaller than the population, a client that joins
-takes the place of another, so that one client moves the sum by up to twice that: here it is charged
-for that. Importing this module imports Flower; `dpacct.fl.flower` is a strategy of our own.
+Flower's own accountant counts a round "without amplification" as a release in which one client
+moves the sum by its clip norm. If a cohort is smaller than the population, a client that joins
+displaces another one and moves the sum by up to twice that, which is charged here. Importing this
+module imports Flower; `dpacct.fl.flower` is a strategy of our own.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _BACKEND = "dpacct"
 
 
 class TightAccountant:
-    """Flower's accountant protocol, whose answers are proven upper bounds.
+    """Flower's accountant protocol, with proven upper bounds.
 
     Args:
         config: of Flower: population, sampling, neighbors, delta and limit.
-        run: of a ledger, which is charged too: on disk before a strategy hands out what it noised.
-            Its delta is the configuration's.
-        accountant: name of ours that gives the bound.
+        run: the run of a ledger, charged on disk before a strategy releases its noisy sum. Its
+            delta is the configuration's.
+        accountant: the name of our accountant that gives the bound.
 
     Raises:
         InvalidParameter: the run's ledger has another delta or adjacency.
@@ -66,17 +66,17 @@ class TightAccountant:
 
     @property
     def config(self) -> PrivacyConfig:
-        """As it was given."""
+        """The configuration."""
         return self._config
 
     @property
     def num_releases(self) -> int:
-        """How many rounds were composed."""
+        """The number of composed rounds."""
         return sum(count for _, count in self._events)
 
     @property
     def schedule(self) -> Schedule:
-        """What was composed, in its order."""
+        """The composed rounds, in their order."""
         return self._with()
 
     def compose(self, event: GaussianPrivacyEvent, count: int = 1) -> None:
@@ -84,7 +84,7 @@ class TightAccountant:
 
         Raises:
             InvalidParameter: the event is of another population, or the count is none.
-            BudgetExceeded: the ledger has no room; what was noised must not be handed out.
+            BudgetExceeded: the rounds do not fit; the noisy sum must not be released.
         """
         times = validate.count("count", count, "a number of rounds")
         round_ = self.round_of(event)
@@ -96,17 +96,17 @@ class TightAccountant:
         self._events.append((event, times))
 
     def get_epsilon(self, delta: float) -> float:
-        """Proven upper bound of epsilon at this delta; 0 before the first round."""
+        """Return a proven upper bound of epsilon at this delta; 0 before the first round."""
         at = validate.delta(delta)
         return self._judge.epsilon(self.schedule, at).upper if self._events else 0.0
 
     def get_delta(self, epsilon: float) -> float:
-        """Proven upper bound of delta at this epsilon."""
+        """Return a proven upper bound of delta at this epsilon."""
         at = validate.epsilon(epsilon)
         return self._judge.delta(self.schedule, at).upper if self._events else 0.0
 
     def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
-        """All of it, at this delta or the configuration's."""
+        """Return the total, at this delta or the configuration's."""
         at = self._config.target_delta if delta is None else delta
         return PrivacySpent(
             self.get_epsilon(at), at, self.num_releases, f"dpacct {self._judge.name}"
@@ -115,7 +115,7 @@ class TightAccountant:
     def would_exceed(
         self, event: GaussianPrivacyEvent, max_epsilon: float | None = None, count: int = 1
     ) -> bool:
-        """Whether more rounds would exceed a limit; nothing is counted.
+        """Return whether more rounds would exceed a limit. Nothing is counted.
 
         Raises:
             InvalidParameter: there is no limit.
@@ -130,7 +130,7 @@ class TightAccountant:
         return self._judge.epsilon(after, most.delta).upper > most.epsilon
 
     def round_of(self, event: GaussianPrivacyEvent) -> Round:
-        """The round as it is charged.
+        """Return the round as it is charged.
 
         Raises:
             InvalidParameter: it is of another population.
@@ -147,14 +147,14 @@ class TightAccountant:
             case SamplingMethod.WITHOUT_REPLACEMENT:
                 sampling = Uniform(size, config.population_size)
             case _:
-                # Whoever comes takes somebody's place, unless everybody comes.
+                # In a smaller cohort one client more displaces another one.
                 sampling = Full()
                 if size < config.population_size:
                     adjacency = Adjacency.REPLACE_ONE
         return Round(event.noise_multiplier, sampling, adjacency)
 
     def state_dict(self) -> dict[str, object]:
-        """What was composed, as JSON."""
+        """Return the composed rounds, as JSON."""
         config = self._config
         return {
             "schema_version": _SCHEMA,
@@ -169,27 +169,22 @@ class TightAccountant:
         }
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Take up what `state_dict` wrote. A ledger's run has an account of its own, as it was.
+        """Go on from what `state_dict` wrote. The run of a ledger keeps its own record.
 
         Raises:
-            InvalidParameter: it is of another configuration, or nothing that was written here.
+            InvalidParameter: it is of another configuration.
         """
         own = self.state_dict()
         if any(state.get(key) != own[key] for key in ("schema_version", "backend", "config")):
             rule = "it was written by this accountant, for the same configuration"
             raise InvalidParameter("state", state.get("config"), rule)
-        try:
-            found = [
-                (GaussianPrivacyEvent(noise, size, self._config.population_size), times)
-                for noise, size, times in cast("list[Any]", state["events"])
-            ]
-            counted = [(e, validate.count("events", n, "a number of rounds")) for e, n in found]
-            for event, _ in counted:
-                self.round_of(event)
-        except (KeyError, TypeError, ValueError) as error:
-            rule = f"it lists noise multiplier, sample size and number of rounds ({error})"
-            raise InvalidParameter("state", state.get("events"), rule) from None
-        self._events = counted
+        listed = cast("list[tuple[float, int, int]]", state["events"])
+        population = self._config.population_size
+        events = [(GaussianPrivacyEvent(z, size, population), n) for z, size, n in listed]
+        for event, times in events:
+            self.round_of(event)
+            validate.count("events", times, "a number of rounds")
+        self._events = events
 
     def _with(self, *more: tuple[GaussianPrivacyEvent, int]) -> Schedule:
         return Schedule([Phase(self.round_of(event), n) for event, n in (*self._events, *more)])

@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -40,7 +39,6 @@ UPDATE = "dpacct.update"
 HELLO, ROUND = "hello", "round"
 # The parts of an assignment that JSON carries as they are.
 _PLAIN = ("run", "number", "client", "counted", "contributions", "seed", "shares")
-_T = TypeVar("_T")
 
 
 def check_flower() -> str:
@@ -214,21 +212,17 @@ def unpack_answer(content: RecordDict) -> Answer:
     records = content.array_records
     try:
         row, memory = tensors_of(records[UPDATE])["row"], records.get(MEMORY)
-        answer = Answer(
-            run=_typed(sign["run"], str),
-            number=_typed(sign["round"], int),
-            client=_typed(sign["client"], int),
-            clip_norm=_number(sign["clip_norm"]),
-            row=row,
-            below=_typed(sign["below"], bool),
-            memory=None if memory is None else tensors_of(memory),
-        )
+        remembered = None if memory is None else tensors_of(memory)
+        said: list[Any] = [sign[n] for n in ("run", "round", "client", "clip_norm", "below")]
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidParameter("answer", "incomplete", f"it holds an update ({error})") from None
+    if list(map(type, said)) != [str, int, int, float, bool]:
+        raise InvalidParameter("answer", f"{said!r:.100}", "round, client and norm are of a type")
     if row.ndim != 1 or not row.is_floating_point():
         rule = "an update is one vector of floating-point numbers"
         raise InvalidParameter("answer", f"{row.dtype} {tuple(row.shape)}", rule)
-    return answer
+    run, number, client, clip_norm, below = said
+    return Answer(run, number, client, clip_norm, row, below, remembered)
 
 
 def arrays_of(tensors: Mapping[str, Tensor]) -> ArrayRecord:
@@ -274,50 +268,30 @@ def tensors_of(record: ArrayRecord) -> dict[str, Tensor]:
     return tensors
 
 
+_BOUNDS = {kind.__name__: kind for kind in (Clip, PerLayerClip, SmoothedNormalization)}
+
+
 def bound_to_json(bound: Bound) -> dict[str, Any]:
-    """Return a bound as clients get it: its kind and its numbers.
+    """Return a bound as clients get it: its kind and its numbers; of an adaptive one, the norm.
 
     Raises:
         Unsupported: it is not one of the package's own.
     """
-    # A subclass may bound by something else.
-    own = type(bound) in (Clip, AdaptiveClip, PerLayerClip, SmoothedNormalization)
-    match bound if own else None:
-        case Clip(clip_norm=norm) | AdaptiveClip(clip_norm=norm):
-            return {"kind": "clip", "values": [norm]}
-        case PerLayerClip(clip_norms=norms):
-            return {"kind": "per layer", "values": list(norms)}
-        case SmoothedNormalization(alpha=alpha):
-            return {"kind": "smoothed", "values": [alpha]}
-        case _:
-            raise Unsupported(
-                f"clients cannot be sent the bound {type(bound).__name__}; take Clip, "
-                "PerLayerClip, AdaptiveClip or SmoothedNormalization"
-            )
+    if type(bound) is AdaptiveClip:
+        bound = Clip(bound.clip_norm)
+    # By the exact type: a subclass may bound by something else.
+    if type(bound) not in _BOUNDS.values():
+        raise Unsupported(
+            f"clients cannot be sent the bound {type(bound).__name__}; take Clip, PerLayerClip, "
+            "AdaptiveClip or SmoothedNormalization"
+        )
+    return {"kind": type(bound).__name__, **asdict(cast("Any", bound))}
 
 
 def bound_from_json(found: dict[str, Any]) -> Bound:
-    """Read what `bound_to_json` wrote; of an adaptive norm, that of the round.
-
-    Raises:
-        KeyError, TypeError, ValueError: it is none.
-    """
-    kind, values = found["kind"], [_number(value) for value in found["values"]]
-    if kind == "per layer":
-        return PerLayerClip(tuple(values))
-    (value,) = values
-    return {"clip": Clip, "smoothed": SmoothedNormalization}[kind](value)
-
-
-def _typed(value: object, kind: type[_T]) -> _T:
-    if type(value) is not kind:
-        raise TypeError(f"{value!r:.60} is no {kind.__name__}")
-    return value
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r:.60} is no number")
-    if not abs(value) <= sys.float_info.max:
-        raise TypeError(f"{value!r:.60} is no finite number")
-    return float(value)
+    """Read what `bound_to_json` wrote."""
+    values = dict(found)
+    kind: Any = _BOUNDS[values.pop("kind")]
+    return kind(
+        **{n: tuple(cast("Any", v)) if isinstance(v, list) else v for n, v in values.items()}
+    )
