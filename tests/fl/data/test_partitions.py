@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from dpacct.errors import InvalidParameter
 from dpacct.fl.data.partitions import (
     Partition,
-    _draw_labels,
     dirichlet,
     divided,
     iid,
@@ -102,19 +101,6 @@ def test_label_ratios_have_the_moments_of_a_dirichlet(alpha: float, least: float
     assert (counts.mean(0) == each / classes).all()
 
 
-def test_while_labels_last_they_are_drawn_by_the_ratios() -> None:
-    ratios = np.array([[0.7, 0.0, 0.3], [0.1, 0.9, 0.0]])
-    stock = [np.arange(label * 100_000, (label + 1) * 100_000) for label in range(3)]
-    turns = np.tile([0, 1], 20_000)
-    drawn = np.array(list(_draw_labels(turns, ratios, stock, np.random.default_rng(3))))
-    assert len(set(drawn)) == len(drawn)
-    for client in (0, 1):
-        shares = np.bincount(drawn[turns == client] // 100_000, minlength=3) / 20_000
-        # Five standard deviations of a share of 20000 draws.
-        assert np.abs(shares - ratios[client]).max() < 5 * 0.5 / 20_000**0.5
-        assert (shares[ratios[client] == 0] == 0).all()
-
-
 def test_concentration_orders_the_partitions() -> None:
     labels = np.repeat(np.arange(10), 2000)
     most = [
@@ -124,13 +110,6 @@ def test_concentration_orders_the_partitions() -> None:
     assert most == sorted(most, reverse=True)
     assert most[0] > 0.9  # one label only, as far as each lasts
     assert most[-1] < 0.25  # close to a tenth of each
-
-
-def test_a_huge_concentration_is_nearly_iid() -> None:
-    labels = np.repeat(np.arange(10), 600)
-    counts = label_counts(labels, dirichlet(labels, 60, 1e6, seed=5))
-    # Multinomial counts: mean 10, standard deviation 3.
-    assert counts.std() == pytest.approx(3.0, rel=0.1)
 
 
 def test_unbalanced_labels_are_used_up() -> None:
@@ -206,14 +185,3 @@ def test_clients_are_held_out_whole_and_everybody_is_on_one_side(clients, share,
     assert len(own) == len(outside)
     for place, client in enumerate(outside):
         assert rows[own[place]].tolist() == partition[int(client)].tolist()
-
-
-def test_who_is_held_out_is_a_coin_of_its_own():
-    partition = iid(300, 100)
-    counts = np.zeros(100)
-    for seed in range(400):
-        counts[divided(partition, 0.3, seed=seed)[1]] += 1
-    assert abs(counts - 120).max() < 6 * (400 * 0.21) ** 0.5
-    for share in (0, 1, "a"):
-        with pytest.raises(InvalidParameter):
-            divided(partition, share)
