@@ -20,7 +20,7 @@ class Child:
                     os.setuid(user)
                 work(lambda words: os.write(write, f"{words}\n".encode()) and None)
                 code = 0
-            except BaseException:
+            except BaseException:  # noqa: BLE001 - whatever it is, the parent fails with it
                 os.write(write, traceback.format_exc().encode())
             finally:
                 os._exit(code)
@@ -28,7 +28,7 @@ class Child:
 
     def end(self) -> list[str]:
         """Wait for it, and return the lines that it said."""
-        with open(self._read, encoding="utf-8") as stream:
+        with os.fdopen(self._read, encoding="utf-8") as stream:
             lines = stream.read().splitlines()
         _, status = os.waitpid(self.pid, 0)
         assert os.waitstatus_to_exitcode(status) == 0, "\n".join(lines)

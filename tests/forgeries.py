@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpacct import Budget, Ledger, Poisson, Round, Uniform
+from dpacct import Budget, Ledger, Poisson, Round
 from dpacct.errors import DpacctError
 from dpacct.ledger import Event, Release
 from dpacct.ledger.disk.rows import APPLICATION_ID, SCHEMA, SCHEMA_VERSION
@@ -100,55 +100,8 @@ def _elsewhere(path: Path) -> None:
         ledger.charge("there", 9 * Round(9.0), over_budget=True)
 
 
-def _sampled(path: Path) -> None:
-    with Ledger.open(path, BUDGET) as ledger:
-        run = ledger.start_run("planned", 4 * ROUND, details={"lr": 0.1, "a": [1, {"b": 2}]})
-        other = ledger.start_run("chosen")
-        for _ in range(3):
-            run.reserve(ROUND).commit({"loss": 0.5})
-            other.reserve(Round(2.0, Poisson(0.05))).commit()
-        run.reserve(ROUND).abandon("nothing drawn")
-        run.reserve(Round(1.2, Poisson(0.1))).commit()
-        ledger.resume_run(2).reserve(ROUND)
-        run.finish()
-
-
-def _sampled_plan(path: Path) -> None:
-    releases = (Release("update", 1.3, 0.5), Release("quantile", 10.0))
-    event = Event(Round(1.3, Poisson(0.1)), releases, {"step": 1})
-    with Ledger.open(path, BUDGET) as ledger:
-        run = ledger.start_run("planned", 5 * event.charged + 5 * Round(3.0, Poisson(0.2)))
-        for _ in range(4):
-            run.reserve(event).commit()
-        run.finish()
-
-
-def _seeded(path: Path) -> None:
-    with Ledger.open(path, BUDGET, unit="patient") as ledger:
-        ledger.start_run("private", 3 * ROUND).reserve(ROUND).commit()
-        ledger.start_run("seeded", private=False).reserve(ROUND).commit()
-
-
-def _fixed_cohorts(path: Path) -> None:
-    round_ = Round(3.0, Uniform(10, 200))
-    with Ledger.open(path, BUDGET, adjacency="replace-one") as ledger:
-        ledger.start_run("first").reserve(round_).commit()
-        ledger.start_run("late", 3 * round_).reserve(round_).commit()
-
-
-def _whole_budget(path: Path) -> None:
-    round_ = Round(3.0, Poisson(0.1))
-    with Ledger.open(path, Budget(1, 1e-5)) as ledger:
-        most = ledger.remaining_as_plan(round_)
-        ledger.start_run("mistake", most * round_).finish()
-        run = ledger.start_run("all of it", most * round_)
-        run.reserve(round_).commit()
-        run.reserve(round_)
-
-
-# Ledgers to be forged; what is read of the first ones takes milliseconds.
+# Ledgers to be forged; reading one takes milliseconds.
 QUICK = (_everyone, _part_of_a_plan, _elsewhere)
-EXAMPLES = (*QUICK, _sampled, _sampled_plan, _seeded, _fixed_cohorts, _whole_budget)
 
 
 def read(path: Path) -> list[Row]:

@@ -260,7 +260,10 @@ def test_uniform_says_what_a_replaced_client_moves(dpacct: Any) -> None:
     assert "100 of 2000 clients without replacement, replace one client" in text
     assert "2.4000 x clip norm on the sum" in text
     assert "replacing a client moves the sum by up to 2 x clip norm" in text
-    assert "promise people the proven one" in dpacct(f"epsilon {UNIFORM} --delta 0.000234 --accountant rdp").text
+    assert (
+        "promise people the proven one"
+        in dpacct(f"epsilon {UNIFORM} --delta 0.000234 --accountant rdp").text
+    )
     assert "Renyi by Wang et al. 2019" in row(text, "for comparison")
     assert 6.37 < float(row(text, "for comparison").split()[2]) < 6.39
     assert "proven    2.64" in row(text, "epsilon")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +65,8 @@ def test_a_summary_and_a_report_are_those_of_their_head(busy: Ledger, path: Path
     assert summary["entries"] < report["entries"]
 
 
-@pytest.mark.parametrize("form", [Ledger.report_markdown, Ledger.report_html])
-def test_a_page_certifies_the_head_that_it_tells_of(
-    busy: Ledger, path: Path, form: Callable[[Ledger], str]
-) -> None:
-    page = form(busy)
+def test_a_page_certifies_the_head_that_it_tells_of(busy: Ledger, path: Path) -> None:
+    page = busy.report_markdown()
     with Ledger.open(path, read_only=True) as ledger:
         (entries,) = map(int, re.findall(r"recomputed from (\d+) entries", page))
         truth = as_of(ledger, entries)

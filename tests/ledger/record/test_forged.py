@@ -1,6 +1,6 @@
 """Forged and damaged ledgers: read as what they say, or refused in one line; never sound with less.
 
-`tests/forgeries.py` makes them. A sweep over 10,000 of them takes minutes and is not run here.
+`tests/forgeries.py` makes them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 import forgeries
-from dpacct import Ledger, LedgerError, Round
+from dpacct import Budget, Ledger, LedgerError, Poisson, Round
+from dpacct.ledger.record.plans import left_of
 from forgeries import QUICK, Row, forge, outcome, read, uses, write
 
 Change = Callable[[dict[str, Any]], object]
@@ -189,6 +190,22 @@ def test_every_stored_figure_is_recomputed_and_the_entry_named(
         named = int(problem.split("entry ")[1].split(":")[0])
         # What does not follow from a changed entry is the next one at the latest that used it.
         assert named >= number
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_what_is_set_aside_for_a_plan_is_enough_for_it(path: Path, share: float) -> None:
+    with Ledger.open(path, Budget(1, 1e-5)) as ledger:
+        round_ = Round(3.0, Poisson(0.1))
+        ledger.start_run("all of it", ledger.remaining_as_plan(round_) * round_)
+    rows = read(path)
+    state = rows[-1].content["state"]["ledger"]
+    assert 0 < state["plan_delta"] <= 1e-5
+    state["plan_delta"] *= share
+    state["delta"] = left_of(1e-5, state["plan_delta"])
+    write(path, rows)
+    with Ledger.open(path) as ledger:
+        (problem,) = ledger.verify().problems
+    assert "its plans do not fit into the budget as it says" in problem
 
 
 MALFORMED: list[tuple[str, Change]] = [

@@ -6,7 +6,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -53,9 +53,17 @@ def text_of(html: str) -> str:
     return " ".join(" ".join(checker.text).split())
 
 
-@pytest.fixture
-def eventful(path: Path) -> Path:
+class Told(NamedTuple):
+    report: dict[str, Any]
+    markdown: str
+    html: str
+    upper: float
+
+
+@pytest.fixture(scope="module")
+def eventful(tmp_path_factory: pytest.TempPathFactory) -> Told:
     """Two planned phases, a crash, an adaptive change, an abandoned round, a second run."""
+    path = tmp_path_factory.mktemp("eventful") / "a.ledger"
     plan = 30 * FIRST.charged + 20 * SECOND
     with Ledger.open(path, BUDGET, unit="patient") as ledger:
         run = ledger.start_run("training", plan, details={"model": "cnn", "clip_norm": 0.2})
@@ -70,20 +78,18 @@ def eventful(path: Path) -> Path:
         for _ in range(5):
             run.reserve(Round(0.9, Poisson(0.05))).commit()
         ledger.start_run("evaluation").reserve(Round(30.0)).commit()
-    return path
+        pages = ledger.report_markdown(), ledger.report_html()
+        return Told(ledger.report(), *pages, ledger.upper_epsilon())
 
 
-def test_the_report_says_what_a_reviewer_asks(eventful: Path) -> None:
-    with Ledger.open(eventful, read_only=True) as ledger:
-        report, markdown, html = ledger.report(), ledger.report_markdown(), ledger.report_html()
-        upper = ledger.upper_epsilon()
-        head = ledger.head
+def test_the_report_says_what_a_reviewer_asks(eventful: Told) -> None:
+    report, markdown, html, upper = eventful
     plain = re.sub(r"\\(.)", r"\1", markdown)
     for text in (plain, text_of(html)):
         for fact in (
             "one patient", "add-remove", "1e-05", "Poisson, rate 0.05", "Renyi odometer",
             "update: noise multiplier 1.5, sensitivity 0.2", "left its plan at round 42",
-            "run 1 resumes, 1 lost", "no client answered", "clip_norm: 0.2", head,
+            "run 1 resumes, 1 lost", "no client answered", "clip_norm: 0.2", report["head"],
             f"dpacct {__version__}",
             "sound", "budget is 8", "fixed in advance", "secret",
         ):  # fmt: skip
@@ -98,9 +104,8 @@ def test_the_report_says_what_a_reviewer_asks(eventful: Path) -> None:
     json.dumps(report, allow_nan=False)
 
 
-def test_epsilon_over_rounds_is_true_at_every_point(eventful: Path) -> None:
-    with Ledger.open(eventful, read_only=True) as ledger:
-        report = ledger.report()
+def test_epsilon_over_rounds_is_true_at_every_point_and_in_the_chart(eventful: Told) -> None:
+    report = eventful.report
     points = report["points"]
     assert [p["round"] for p in points] == sorted({p["round"] for p in points})
     assert points[-1]["round"] == 47
@@ -111,15 +116,10 @@ def test_epsilon_over_rounds_is_true_at_every_point(eventful: Path) -> None:
     kinds = [p["guarantee"] for p in points]
     assert kinds == sorted(kinds, reverse=True)
     assert set(kinds) == {"planned", "adaptive"}
-
-
-def test_the_chart_shows_the_points_and_the_budget(eventful: Path) -> None:
-    with Ledger.open(eventful, read_only=True) as ledger:
-        report, html = ledger.report(), ledger.report_html()
     [panel] = draw_epsilon(report).picture.panels
-    assert list(panel.curves[0].y[1:]) == [point["upper"] for point in report["points"]]
+    assert list(panel.curves[0].y[1:]) == uppers
     assert [level.words for level in panel.levels] == ["budget 8"]
-    assert html.count('src="data:image/svg+xml;base64,') == 2
+    assert eventful.html.count('src="data:image/svg+xml;base64,') == 2
 
 
 def test_words_of_others_stay_words(path: Path) -> None:
