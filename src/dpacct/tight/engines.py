@@ -304,28 +304,9 @@ def inversion_epsilon(composition: Composition, delta: float) -> Interval:
         lower = inversion_epsilon(composition, NEXT_TO_NOTHING).lower
         best = Interval.bracket(lower, best.upper)
 
-    def without_far_tail() -> Interval:
-        return _plain(question, *_truncated(composition, _FAR * delta))
-
-    def few_large() -> Interval:
-        # Hardly any contour gets here, and none pays for the import before.
-        from dpacct.tight.few_large import few_large_epsilon  # noqa: PLC0415 - as said
-
-        return few_large_epsilon(composition, delta)
-
-    def as_it_is() -> Interval:
-        return _plain(question, composition, 0.0)
-
-    attempts = [as_it_is, few_large]
-    if TruncatedComposition.applies(composition) and _is_loud(composition):
-        # A client that is added and rarely drawn needs many nodes on the whole line, few on a part.
-        rare = float(composition.rates.max(initial=0.0)) < _RARE
-        attempts = [as_it_is, without_far_tail, few_large]
-        if composition.direction is Direction.ADD and rare:
-            attempts = [without_far_tail, as_it_is]
-    for attempt in attempts:
+    for attempt in _attempts(composition):
         with suppress(NotConverged):
-            best = _intersection(best, attempt())
+            best = _intersection(best, attempt(question, composition, delta))
             if best.width <= _WIDE * best.upper:
                 return best
     rest, lost = _truncated(composition, _LOST * delta)
@@ -336,6 +317,31 @@ def inversion_epsilon(composition: Composition, delta: float) -> Interval:
     if math.isinf(best.upper):
         raise NotConverged("no contour reaches epsilon")
     return best
+
+
+def _attempts(
+    composition: Composition,
+) -> list[Callable[[_Question, Composition, float], Interval]]:
+    """What to try at a delta before a blur, the cheapest first."""
+
+    def as_it_is(question: _Question, some: Composition, _: float) -> Interval:
+        return _plain(question, some, 0.0)
+
+    def without_far_tail(question: _Question, some: Composition, delta: float) -> Interval:
+        return _plain(question, *_truncated(some, _FAR * delta))
+
+    def few_large(_: _Question, some: Composition, delta: float) -> Interval:
+        # Hardly any contour gets here, and none pays for the import before.
+        from dpacct.tight.few_large import few_large_epsilon  # noqa: PLC0415 - as said
+
+        return few_large_epsilon(some, delta)
+
+    if not (TruncatedComposition.applies(composition) and _is_loud(composition)):
+        return [as_it_is, few_large]
+    # A client that is added and rarely drawn needs many nodes on the whole line, few on a part.
+    if composition.direction is Direction.ADD and float(composition.rates.max(initial=0)) < _RARE:
+        return [without_far_tail, as_it_is]
+    return [as_it_is, without_far_tail, few_large]
 
 
 def inversion_delta(composition: Composition, epsilon: float) -> Interval:

@@ -17,12 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpacct.errors import NotConverged
-from dpacct.numerics.fourier import Weighted, characteristic_shift
 from dpacct.numerics.quadrature import ERROR_FACTOR, panel_nodes
-from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array
 from dpacct.pairs.dominating import AchievedPair
 from dpacct.pairs.panels import LossFunction
-from dpacct.tight.laws import PanelMasses, lost_mass
+from dpacct.tight.laws import PanelIntegrand, PanelLaw, PanelMasses, lost_mass, reach_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,6 @@ def tails(x: Array) -> Array:
     return 0.5 * found.reshape(np.shape(x))
 
 
-_ACCURACY, _MOST_SLACK = 46.0, 0.01
 # A panel covers at most this many widths of a step.
 _WIDTHS = 1.5
 # Phase per panel for which `panel_edges` is made.
@@ -115,54 +113,6 @@ class Cut:
     end: float
 
 
-class Part:
-    """Integrals of weight e^{(c + it) loss} over the small or the large losses.
-
-    Args:
-        loss, mass: at the nodes; the weights are all positive.
-        relative: error of each mass.
-        loss_error: error of each loss.
-        size: quadrature error of each panel, and the mass left of the first.
-        swing: by what these grow where e^{itl} - 1 is integrated.
-        log_scale: logarithm of the unit of the masses.
-    """
-
-    def __init__(
-        self,
-        loss: Array,
-        mass: Array,
-        relative: Array,
-        loss_error: Array,
-        size: Array,
-        swing: Array,
-        log_scale: float,
-    ) -> None:
-        total, sum_error = positive_sum(mass)
-        if not total > 0.0:
-            raise NotConverged("there are no losses between the steps")
-        self.loss, self.weight = loss, mass / total
-        self.size = size / total
-        common = float(relative @ self.weight) * 1.01 + sum_error + 64 * UNIT
-        self.slack = common + float(self.size.sum()) + 1e-290 / total
-        if not self.slack <= _MOST_SLACK:
-            raise NotConverged("the panels of the losses are too wide")
-        self.total = total
-        log_total = math.log(total) + log_scale
-        rounding = 2 * FUNCTION_ERROR * (abs(math.log(total)) + abs(log_scale))
-        off = rounding + 1.01 * self.slack
-        self.log_moment = Bounds(np.array(log_total - off), np.array(log_total + off))
-        self._relative = relative + self.slack
-        self._phase_error = float((loss_error + 8 * UNIT * np.abs(loss)) @ self.weight)
-        self._quadrature = float(self.size @ swing)
-
-    def shift(self, step: float, number: int) -> tuple[ComplexArray, Array]:
-        """phi(t) - 1 at t = k step, phi the mean of e^{itl}, and a bound of its error."""
-        law = Weighted(self.loss, self.weight, None, self.weight * self._relative)
-        shift, error = characteristic_shift(step, number, law)
-        frequencies = step * np.arange(float(number))
-        return shift, error + frequencies * self._phase_error + self._quadrature
-
-
 class SplitLosses:
     """One kind of round under a tilt: the small and the large part of its losses.
 
@@ -176,80 +126,44 @@ class SplitLosses:
 
     def __init__(self, cut: Cut, tilt: float, frequency: float) -> None:
         self._cut, self._tilt, self.count = cut, tilt, cut.count
-        pair, sigma, a = LossFunction(cut.pair), cut.pair.noise_std, 1 + tilt
-        self._pair = pair
-        reach = math.sqrt(2 * (_ACCURACY + math.log(cut.count)))
-        start = pair.start(tilt, reach)
-        edges, self._many, last = _edges(cut, pair, tilt, frequency, start)
-        u, weights = panel_nodes(edges)
-        loss, base = pair(u)
-        exponent = a * loss + base + pair.log_density(u)
-        top = float(exponent.max())
-        mass = weights * np.exp(exponent - top)
-        bounds = pair.bounds(edges)
-        size = 1.02 * ERROR_FACTOR * bounds.half * bounds.peak(a, top)
-        loss_error, base_error, weight_error = pair.errors(edges, u, weights)
-        relative = a * loss_error + base_error + weight_error
-        relative += UNIT * (5 * np.abs(a * loss) + 2 * np.abs(base) + 64)
-        relative += 2 * UNIT * (np.abs(exponent - top) + abs(top))
+        self._pair, reach = LossFunction(cut.pair), reach_for(cut.count)
+        start = self._pair.start(tilt, reach)
+        edges, many, last = _edges(cut, self._pair, tilt, frequency, start)
+        at = PanelIntegrand(self._pair, tilt, edges, frequency)
+        self._top, self._edges, self._many = at.top, edges, many
         # What is faded out, from the edge ``fading`` on.
-        near = (bounds.log_smallest, bounds.log_largest, bounds.angle)
-        fade = edges[:-1] >= cut.fading
-        mass[fade] *= cut.faded.below(loss[fade])
-        relative[fade] += cut.faded.relative_error(loss[fade], loss_error[fade], above=False)
-        size[fade] *= cut.faded.below_near(*(part[fade] for part in near))
-
-        # What overflows is no bound worth having, and 1 + wave is finite.
-        wave = np.exp(np.minimum(frequency * bounds.angle, 700.0))
-        with np.errstate(over="ignore"):
-            swing = np.minimum(1 + wave, frequency * bounds.loss * wave)
-        log_scale = top + math.log(sigma / math.sqrt(2 * math.pi))
-        self._top, self._edges = top, edges
-        tail = math.exp(min(pair.log_mass_before(start, tilt, reach) - log_scale, 700.0))
-        parts: list[Part] = []
-        many = self._many
+        near = (at.bounds.log_smallest, at.bounds.log_largest, at.bounds.angle)
+        fade, faded = edges[:-1] >= cut.fading, cut.faded
+        at.mass[fade] *= faded.below(at.loss[fade])
+        at.relative[fade] += faded.relative_error(at.loss[fade], at.loss_error[fade], above=False)
+        at.size[fade] *= faded.below_near(*(part[fade] for part in near))
+        tail = math.exp(min(self._pair.log_mass_before(start, tilt, reach) - at.log_scale, 700.0))
+        parts: list[PanelLaw] = []
         step = slice(many, last)
-        for above, shares in enumerate(cut.small.shares(loss[step])):
-            split_error = relative[step] + cut.small.relative_error(
-                loss[step], loss_error[step], above=bool(above)
+        for above, shares in enumerate(cut.small.shares(at.loss[step])):
+            # Small ones are all that is left of the step, large ones all that is right of it.
+            some = slice(many, None) if above else slice(0, last)
+            loss, moved, swings = at.loss[some], at.loss_error[some], at.swing[some]
+            mass, spread, size = (part[some].copy() for part in (at.mass, at.relative, at.size))
+            within = slice(0, last - many) if above else slice(many, last)
+            mass[within] *= shares
+            spread[within] += cut.small.relative_error(
+                loss[within], moved[within], above=bool(above)
             )
             close = cut.small.above_near if above else cut.small.below_near
-            split = (
-                loss[step],
-                mass[step] * shares,
-                split_error,
-                loss_error[step],
-                size[step] * close(*(part[step] for part in near)),
-                swing[step],
-            )
-            # Small ones are all that is left of the step, large ones all that is right of it.
-            rest = slice(last, None) if above else slice(0, many)
-            alone = [part[rest] for part in (loss, mass, relative, loss_error, size, swing)]
-            whole = [
-                np.concatenate([new, old] if above else [old, new])
-                for old, new in zip(alone, split, strict=True)
-            ]
+            size[within] *= close(*(part[step] for part in near))
             if not above:
-                whole[4], whole[5] = np.append(whole[4], tail), np.append(whole[5], 2.1)
-            at, weight, spread, moved = (part.ravel() for part in whole[:4])
-            parts.append(Part(at, weight, spread, moved, whole[4], whole[5], log_scale))
+                size, swings = np.append(size, tail), np.append(swings, 2.1)
+            parts.append(PanelLaw(loss, mass, spread, moved, size, swings, at.log_scale))
         self.small, self.large = parts
 
     def small_panels(self) -> tuple[PanelMasses, float]:
         """The small losses left of the step, all rounded up, and the mass of those in it."""
-        cut, small, many = self._cut, self.small, self._many
-        each = small.weight.reshape(len(small.size) - 1, -1).sum(axis=1)
-        masses = each * (1 + 2 * small.slack) + 2 * small.size[:-1]
-        (loss,), (base,) = self._pair(np.array([cut.first]))
-        exponent = float((1 + self._tilt) * loss + base) - self._top
-        exponent += float(self._pair.log_density(np.array([cut.first]))[0])
-        left = PanelMasses(
-            *(self._pair, self._tilt, self._edges[: many + 1]),
-            masses=masses[:many],
-            tail=2 * float(small.size[-1]),
-            end=2 * math.exp(min(exponent, 700.0)) / small.total,
-        )
-        return left, float(masses[many:].sum()) * (1 + 1e-9)
+        small, many = self.small, self._many
+        each = small.weight.reshape(len(small.size) - 1, -1).sum(axis=1)[many:]
+        within = float((each * (1 + 2 * small.slack) + 2 * small.size[many:-1]).sum())
+        edges = self._edges[: many + 1]
+        return small.masses(self._pair, self._tilt, edges, self._top), within * (1 + 1e-9)
 
     def large_decay(self, times: Array) -> Array:
         """Bounds of |phi(t')| of the large losses for every t' >= t."""

@@ -29,7 +29,7 @@ from dpacct.numerics.fourier import Weighted, characteristic_shift, characterist
 from dpacct.numerics.powers import Rows
 from dpacct.numerics.quadrature import ERROR_FACTOR, panel_nodes
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
-from dpacct.pairs.dominating import AchievedPair, Direction
+from dpacct.pairs.dominating import AchievedPair, Direction, SampledGaussianPair
 from dpacct.pairs.nodes import Nodes, log_ratio, mirrored_farthest, mirrored_ratio
 from dpacct.pairs.panels import LossFunction, PanelBounds, node_errors, panel_edges, suprema_beyond
 
@@ -509,11 +509,13 @@ class TiltedLosses:
         return mean * (1 + 1e-9) + np.array(self._sum_error) + 64 * UNIT
 
 
+# Tails of panels have about e^-46 of the mass, more where a law occurs often.
 _ACCURACY = 46.0
 # e^u must not overflow, and bounds to first order need errors that are small.
 _FARTHEST_END, _MOST_SLACK = 690.0, 0.01
-# Frequencies, from the first one on, at which the bounds of `shifted` are evaluated.
+# Frequencies, from the first one on, at which the bounds of `shifted_bounds` are evaluated.
 _SHIFTED = 140
+_LEAST_SIGMA = 0.04
 
 
 def lost_mass(sampling_rate: float, noise_std: float, end: float, shift: float = 1.0) -> float:
@@ -538,8 +540,134 @@ def end_for(sampling_rate: float, noise_std: float, mass: float) -> float:
     return high
 
 
+def reach_for(count: float) -> float:
+    """How many standard deviations of the Gaussian are integrated for so many rounds."""
+    return math.sqrt(2 * (_ACCURACY + math.log(count)))
+
+
+class PanelIntegrand:
+    """g e^{base + (1 + c) L} of one pair on panels, with all errors, in units of e^log_scale.
+
+    Attributes:
+        loss, mass, relative, loss_error: at the nodes, the relative error of the mass and the
+            absolute one of the loss; shape (m, n).
+        size: quadrature error of each panel, shape (m,).
+        swing: by what that grows where e^{itL} - 1 is integrated, t up to ``frequency``.
+        bounds: suprema over the ellipses of the panels.
+    """
+
+    def __init__(self, law: LossFunction, tilt: float, edges: Array, frequency: float) -> None:
+        order = 1 + tilt
+        u, weights = panel_nodes(edges)
+        self.loss, base = law(u)
+        exponent = order * self.loss + base + law.log_density(u)
+        self.top = float(exponent.max())
+        self.log_scale = self.top + math.log(law.noise / math.sqrt(2 * math.pi))
+        self.mass: Array = weights * np.exp(exponent - self.top)
+        self.loss_error, base_error, weight_error = law.errors(edges, u, weights)
+        self.relative: Array = order * self.loss_error + base_error + weight_error
+        self.relative += UNIT * (5 * np.abs(order * self.loss) + 2 * np.abs(base) + 64)
+        self.relative += 2 * UNIT * (np.abs(exponent - self.top) + abs(self.top))
+        self.bounds = law.bounds(edges)
+        self.size: Array = (
+            1.02 * ERROR_FACTOR * self.bounds.half * self.bounds.peak(order, self.top)
+        )
+        self.swing = swing(frequency, self.bounds.angle, self.bounds.loss)
+
+
+def swing(frequency: float, angle: Array, loss: Array) -> Array:
+    """Bounds of |e^z - 1|, z = itL, on ellipses: at most 1 + |e^z|, and |z| e^{|Re z|}."""
+    # What overflows is no bound worth having, and 1 + wave is finite.
+    wave = np.exp(np.minimum(frequency * angle, 700.0))
+    with np.errstate(over="ignore"):
+        return np.minimum(1 + wave, frequency * loss * wave)
+
+
+class PanelLaw:
+    """A tilted law on the nodes of panels: its moment and its characteristic function.
+
+    Args:
+        loss, mass: at the nodes, of one shape; the masses are all positive.
+        relative, loss_error: of each mass, and of each loss.
+        size: quadrature error of each panel, and the mass left of the first.
+        swing: by what these grow where e^{itL} - 1 is integrated.
+        log_scale: logarithm of the unit of the masses.
+        falling: masses at minus the losses, with the same errors.
+        atom: mass at 0.
+    Attributes:
+        log_moment: bounds of the logarithm of the whole mass, which is ``total`` in their unit.
+        weight, size: masses and errors relative to the whole mass.
+        slack: relative error of the whole mass.
+    """
+
+    def __init__(
+        self,
+        loss: Array,
+        mass: Array,
+        relative: Array,
+        loss_error: Array,
+        size: Array,
+        swing: Array,
+        log_scale: float,
+        falling: Array | None = None,
+        atom: float = 0.0,
+    ) -> None:
+        loss, mass, relative = loss.ravel(), mass.ravel(), relative.ravel()
+        both = mass if falling is None else mass + falling.ravel()
+        total, sum_error = positive_sum(both)
+        total += atom
+        if not total > 0.0:
+            raise NotConverged("there are no losses between the steps")
+        self.total, self.loss, self.weight, self.size = total, loss, mass / total, size / total
+        self.falling = None if falling is None else falling.ravel() / total
+        self._both = both / total
+        common = float(relative @ self._both) * 1.01 + sum_error + 64 * UNIT
+        self.slack = common + float(self.size.sum()) + 1e-290 / total
+        if not self.slack <= _MOST_SLACK:
+            raise NotConverged("the panels of the losses are too wide")
+        log_total = math.log(total) + log_scale
+        off = 2 * FUNCTION_ERROR * (abs(math.log(total)) + abs(log_scale)) + 1.01 * self.slack
+        self.log_moment = Bounds(np.array(log_total - off), np.array(log_total + off))
+        self._relative = relative + self.slack
+        self._phase_error = float((loss_error.ravel() + 8 * UNIT * np.abs(loss)) @ self._both)
+        self._quadrature = float(self.size @ swing)
+
+    def shift(self, step: float, number: int) -> tuple[ComplexArray, Array]:
+        """phi(t) - 1 at t = k step, phi the mean of e^{itL}, and a bound of its error."""
+        law = Weighted(self.loss, self.weight, self.falling, self._both * self._relative)
+        shift, error = characteristic_shift(step, number, law)
+        frequencies = step * np.arange(float(number))
+        return shift, error + frequencies * self._phase_error + self._quadrature
+
+    def masses(self, law: LossFunction, tilt: float, edges: Array, top: float) -> PanelMasses:
+        """The panels between ``edges``, the first ones of the law, all rounded up."""
+        each = self.weight.reshape(len(self.size) - 1, -1).sum(axis=1)
+        (loss,), (base,) = law(edges[-1:])
+        exponent = float((1 + tilt) * loss + base + law.log_density(edges[-1:])[0]) - top
+        return PanelMasses(
+            *(law, tilt, edges),
+            masses=(each * (1 + 2 * self.slack) + 2 * self.size[:-1])[: len(edges) - 1],
+            tail=2 * float(self.size[-1]),
+            end=2 * math.exp(min(exponent, 700.0)) / self.total,
+        )
+
+
+def log_decay_of_panels(first: float, number: int, panels: PanelMasses, rest: float) -> Array:
+    """Bounds of log |phi(t')|, t' >= t in `decay_table`; ``rest`` is mass of any phase."""
+    known = np.empty(doubled_length(number))
+    times = decay_table(first, len(known))[:_SHIFTED]
+    known[:_SHIFTED] = np.minimum(shifted_bounds(times, panels) + rest, 1.0)
+    known[_SHIFTED:] = known[min(_SHIFTED, len(known)) - 1]
+    nothing = np.ones((1, 1))
+    return log_decay(first, number, nothing, nothing, known[None, :])[0]
+
+
 class TruncatedLosses:
-    """Tilted losses of one kind of round, ``count`` times.
+    """Tilted losses of one kind of round without the far end of their tail, ``count`` times.
+
+    Where rates are tiny the largest losses carry less probability than any delta that is asked for,
+    and yet they dominate the moments. Without u > end the rest is a measure P' <= P, and
+    delta'(eps) <= delta(eps) <= delta'(eps) + P(u > end in some round).
 
     Args:
         pair: with a rate of at most 1/2.
@@ -554,86 +682,34 @@ class TruncatedLosses:
     def __init__(
         self, pair: AchievedPair, count: float, tilt: float, frequency: float, end: float
     ) -> None:
-        law, sigma, order = LossFunction(pair), pair.noise_std, 1 + tilt
         if end > _FARTHEST_END:
             raise NotConverged("the losses of so little noise are too large")
-        self._count = count
-        reach = math.sqrt(2 * (_ACCURACY + math.log(count)))
+        law, reach = LossFunction(pair), reach_for(count)
         start = law.start(tilt, reach)
         edges = law.edges(tilt, start, end, frequency)
-        u, weights = panel_nodes(edges)
-        loss, base = law(u)
-        exponent = order * loss + base + law.log_density(u)
-        top = float(exponent.max())
-        mass = weights * np.exp(exponent - top)
-        total, sum_error = positive_sum(mass.ravel())
-        bounds = law.bounds(edges)
-        size = 1.02 * ERROR_FACTOR * bounds.half * bounds.peak(order, top) / total
-        log_scale = math.log(sigma / math.sqrt(2 * math.pi))
-        log_total = math.log(total) + top + log_scale
-        log_tail = law.log_mass_before(start, tilt, reach)
-        tail = math.exp(min(log_tail - log_total, 700.0))
-
-        loss_error, base_error, weight_error = law.errors(edges, u, weights)
-        relative = order * loss_error + base_error + weight_error
-        relative += UNIT * (5 * np.abs(order * loss) + 2 * np.abs(base) + 32)
-        relative += 2 * UNIT * (np.abs(exponent - top) + abs(top))
-        weight = mass.ravel() / total
-        self._weight, self._loss = weight, loss.ravel()
-        common = float(relative.ravel() @ weight) * 1.01 + sum_error + 64 * UNIT
-        slack = common + float(size.sum()) + tail
-        if not slack <= _MOST_SLACK:
-            raise NotConverged("the panels of the tail are too wide")
-        rounding = 2 * FUNCTION_ERROR * (abs(math.log(total)) + abs(top) + abs(log_scale))
-        self.log_moment = Bounds(
-            np.array(log_total - rounding - 1.01 * slack),
-            np.array(log_total + rounding + 1.01 * slack),
-        )
-        self._relative = relative.ravel() + slack
-        self._phase_error = float((loss_error.ravel() + 8 * UNIT * np.abs(self._loss)) @ weight)
-        # |e^{itl} - 1| <= min(1 + |r^{it}|, |t l| max(1, |r^{it}|)), |r^{it}| <= e^{|t arg r|}.
-        wave = np.exp(np.minimum(frequency * bounds.angle, 700.0))
-        swing = np.minimum(1 + wave, frequency * bounds.loss * wave)
-        self._quadrature = float(np.sum(size * swing)) + 2.1 * tail
-        each = weight.reshape(u.shape).sum(axis=1)
-        (loss_end,), (base_end,) = law(np.array([end]))
-        at_end = float(order * loss_end + base_end + law.log_density(np.array([end]))[0]) - top
-        self._panels = PanelMasses(
-            *(law, tilt, edges),
-            masses=each * (1 + 2 * slack) + 2 * size,
-            tail=2 * tail,
-            end=2 * math.exp(min(at_end, 700.0)) / total,
-        )
-
-    @property
-    def mean_and_variance(self) -> tuple[float, float]:
-        """Of the tilted loss; nothing is proven of them."""
-        mean = float(self._weight @ self._loss)
-        return mean, float(self._weight @ (self._loss - mean) ** 2)
+        at = PanelIntegrand(law, tilt, edges, frequency)
+        tail = math.exp(min(law.log_mass_before(start, tilt, reach) - at.log_scale, 700.0))
+        size, swings = np.append(at.size, tail), np.append(at.swing, 2.1)
+        nodes = (at.loss, at.mass, at.relative, at.loss_error)
+        self._law = PanelLaw(*nodes, size, swings, at.log_scale)
+        self.log_moment, self._count = self._law.log_moment, count
+        self._panels = self._law.masses(law, tilt, edges, at.top)
 
     def log_decay(self, first: float, number: int) -> Array:
-        """See `tilted.TiltedLosses.log_decay`."""
-        known = np.empty(doubled_length(number))
-        known[:_SHIFTED] = shifted_bounds(decay_table(first, len(known))[:_SHIFTED], self._panels)
-        known[_SHIFTED:] = known[min(_SHIFTED, len(known)) - 1]
-        nothing = np.ones((1, 1))
-        return self._count * log_decay(first, number, nothing, nothing, known[None, :])[0]
+        """See `TiltedLosses.log_decay`."""
+        return self._count * log_decay_of_panels(first, number, self._panels, 0.0)
 
     def log_characteristic(self, step: float, number: int) -> tuple[ComplexArray, Array]:
-        """See `tilted.TiltedLosses.log_characteristic`."""
-        law = Weighted(self._loss, self._weight, None, self._weight * self._relative)
-        shift, error = characteristic_shift(step, number, law)
-        frequencies = step * np.arange(float(number))
-        return log_of_power(
-            shift, error + frequencies * self._phase_error + self._quadrature, self._count
-        )
-
-
-_LEAST_SIGMA = 0.04
+        """See `TiltedLosses.log_characteristic`."""
+        return log_of_power(*self._law.shift(step, number), self._count)
 
 
 class SymmetrizedLosses:
-    """Tilted losses of one kind of round, ``count`` times.
+    """Tilted losses of one kind of round with the pair of C_q, ``count`` times.
+
+    With u > 0, l = log r, a = 1 + c the tilted law has the density g r^a at the loss l, g r^(1-a)
+    at the loss -l, and an atom at 0 with the mass (1 - q) (1 - erfc(1 / (sigma sqrt 8))), all
+    divided by their sum.
 
     Args:
         sampling_rate: q in (0, 1).
@@ -644,6 +720,7 @@ class SymmetrizedLosses:
         end: the largest u that is kept; losses of both signs beyond are left out.
     Raises:
         NotConverged: too many panels would be needed, or sigma is below 0.04.
+    Derivation: docs/derivations/inversion.md, with the quadrature of uniform-sampling.md.
     """
 
     def __init__(
@@ -658,87 +735,53 @@ class SymmetrizedLosses:
         q, sigma, a = sampling_rate, noise_std, 1 + tilt
         if sigma <= _LEAST_SIGMA:
             raise NotConverged("the loss of so little noise is nearly an atom")
-        self._count, self._setting = count, (q, sigma, a)
-        reach = sigma * math.sqrt(2 * (_ACCURACY + math.log(count)))
-        edges = panel_edges(a, q, sigma, min(end, (a + reach - 0.5) / sigma**2), frequency)
-        edges[-1] = min(edges[-1], end)
+        self._count = count
+        last = min(end, (a + reach_for(count) * sigma - 0.5) / sigma**2)
+        edges = panel_edges(a, q, sigma, last, frequency)
         u, weights = panel_nodes(edges)
-        loss = _log_ratio(q, u)
-        log_scale = math.log(sigma / math.sqrt(2 * math.pi))
-        gaussian = log_scale - ((sigma * u + 0.5 / sigma) ** 2) / 2
+        ratio = LossFunction(SampledGaussianPair(q, sigma, Direction.REMOVE))
+        (loss, _), log_scale = ratio(u), math.log(sigma / math.sqrt(2 * math.pi))
+        gaussian = log_scale + ratio.log_density(u)
         top = max(0.0, float((gaussian + a * loss).max()))
         rising = weights * np.exp(gaussian + a * loss - top)
         falling = weights * np.exp(gaussian + (1 - a) * loss - top)
         atom = (1 - q) * (1 - math.erfc(1 / (sigma * math.sqrt(8)))) * math.exp(-top)
-        sampled, sum_error = positive_sum((rising + falling).ravel())
-        total = sampled + atom
-        # log of the density in l, h = g r^a / p, at the nodes and at the panels' ends.
-        norm = math.log(total) + top + math.log(q)
-        self._edges, self._u, self._log_density = edges, u, gaussian + (a + 1) * loss - u - norm
-        edge_gaussian = log_scale - (sigma * edges + 0.5 / sigma) ** 2 / 2
-        self._edge_density = (a + 1) * _log_ratio(q, edges) - edges + edge_gaussian - norm
-        self._rising, self._falling = rising.ravel() / total, falling.ravel() / total
-        self._loss = loss.ravel()
-
         loss_error, weight_error = node_errors(q, sigma, edges, u, weights, loss)
         relative = a * loss_error + weight_error + UNIT * (5 * a * loss + 8 * abs(log_scale) + 96)
         relative += 2 * UNIT * (np.abs(gaussian + a * loss) + top)
-        self._phase_error = loss_error.ravel() + 8 * UNIT * self._loss
         bounds = PanelBounds(q, sigma**2, edges)
         # The Gaussian factor's own scale belongs to the integrand.
         size = bounds.peak(a, top - log_scale)
         size += bounds.peak(0.0, top - log_scale) * bounds.power(1 - a)
-        size *= 1.02 * ERROR_FACTOR * bounds.half / total
-        self._tail = 0.0 if edges[-1] == end else _tail(q, sigma, a, float(u[-1, -1]), top) / total
-        both = self._rising + self._falling
-        common = float(relative.ravel() @ both) * 1.01 + sum_error + 64 * UNIT
-        self._slack = common + float(size.sum()) + self._tail
-        if not self._slack <= _MOST_SLACK:
-            raise NotConverged("the panels of the losses are too wide")
-        self._relative = relative.ravel() + self._slack
-        value = math.log(total) + top
-        rounding = FUNCTION_ERROR * (abs(math.log(total)) + top) + 1.01 * self._slack
-        self.log_moment = Bounds(np.array(value - rounding), np.array(value + rounding))
-        # |e^{itl} - 1| <= min(1 + |r^{it}|, |t l| max(1, |r^{it}|)), |r^{it}| <= e^{|t arg r|}.
-        wave = np.exp(np.minimum(frequency * bounds.angle, 700.0))
-        swing = np.minimum(1 + wave, frequency * bounds.loss * wave)
-        self._quadrature = float(np.sum(size * swing)) + 2 * self._tail
-
-    @property
-    def mean_and_variance(self) -> tuple[float, float]:
-        """Of the tilted loss; nothing is proven of them."""
-        mean = float((self._rising - self._falling) @ self._loss)
-        second = float((self._rising + self._falling) @ self._loss**2)
-        return mean, second - mean**2
+        size *= 1.02 * ERROR_FACTOR * bounds.half
+        tail = 0.0 if last == end else _tail(q, sigma, a, float(u[-1, -1]), top)
+        swings = swing(frequency, bounds.angle, bounds.loss)
+        self._law = law = PanelLaw(
+            *(loss, rising, relative, loss_error),
+            *(np.append(size, tail), np.append(swings, 2.0), top),
+            *(falling, atom),
+        )
+        self.log_moment = law.log_moment
+        # Density in l where l > 0, h = g r^a / p: its supremum right of each panel's start, and the
+        # mass left; between points it rises by at most a curvature.
+        norm = math.log(law.total) + top + math.log(q)
+        edge_density = (a + 1) * ratio(edges)[0] - edges + log_scale + ratio.log_density(edges)
+        highest = suprema_beyond(gaussian + (a + 1) * loss - u - norm, edge_density - norm)
+        points = np.concatenate([[0.0], u.ravel(), edges[-1:]])
+        rise = float(np.max(np.diff(points))) ** 2 / 8 * (sigma**2 + (a + 1) / 4) + 1e-3
+        maxima = 1.0 if a + 1 <= 4 * sigma**2 else 2.0
+        each = law.weight.reshape(u.shape).sum(axis=1)
+        left = 1 - np.cumsum(each[::-1])[::-1] + 2 * law.slack + 1e-11
+        some = slice(None, None, 1 + len(left) // 64)
+        self._decay = left[None, some], (highest + rise + math.log(2 * maxima))[None, some]
 
     def log_decay(self, first: float, number: int) -> Array:
-        """See `tilted.TiltedLosses.log_decay`."""
-        _, sigma, a = self._setting
-        # Density in l where l > 0: its supremum right of each panel's start, and the mass left.
-        points = np.concatenate([[0.0], self._u.ravel(), self._edges[-1:]])
-        rise = float(np.max(np.diff(points))) ** 2 / 8 * (sigma**2 + (a + 1) / 4) + 1e-3
-        highest = suprema_beyond(self._log_density, self._edge_density)
-        maxima = 1.0 if a + 1 <= 4 * sigma**2 else 2.0
-        log_variation = highest + rise + math.log(2 * maxima)
-        right = np.cumsum(self._rising.reshape(self._u.shape).sum(axis=1)[::-1])[::-1]
-        left = 1 - right + 2 * self._slack + 1e-11
-        some = slice(None, None, 1 + len(left) // 64)
-        parts = (left[None, some], log_variation[None, some])
-        return self._count * log_decay(first, number, *parts)[0]
+        """See `TiltedLosses.log_decay`."""
+        return self._count * log_decay(first, number, *self._decay)[0]
 
     def log_characteristic(self, step: float, number: int) -> tuple[ComplexArray, Array]:
-        """See `tilted.TiltedLosses.log_characteristic`."""
-        both = self._rising + self._falling
-        law = Weighted(self._loss, self._rising, self._falling, both * self._relative)
-        shift, error = characteristic_shift(step, number, law)
-        frequencies = step * np.arange(float(number))
-        error += frequencies * float(self._phase_error @ both) + self._quadrature
-        return log_of_power(shift, error, self._count)
-
-
-def _log_ratio(q: float, u: Array) -> Array:
-    """log r at u >= 0."""
-    return np.log1p(q * np.expm1(np.minimum(u, 700.0))) + np.maximum(u - 700.0, 0.0)
+        """See `TiltedLosses.log_characteristic`."""
+        return log_of_power(*self._law.shift(step, number), self._count)
 
 
 def _tail(q: float, sigma: float, a: float, last: float, top: float) -> float:

@@ -24,12 +24,10 @@ from dpacct.tight.composition import Composition, Cumulants, summed_log_moment
 from dpacct.tight.large_losses import Cut, SplitLosses, Step
 from dpacct.tight.laws import (
     decay_table,
-    doubled_length,
     end_for,
-    log_decay,
+    log_decay_of_panels,
     log_of_power,
     log_one_plus,
-    shifted_bounds,
 )
 
 # A relative error that is not worth a second attempt.
@@ -199,10 +197,6 @@ def _complex_expm1(z: ComplexArray) -> ComplexArray:
     return np.expm1(x) - 2 * grown * half * half + 1j * grown * np.sin(y)
 
 
-# Frequencies, from the first one on, at which the bounds of `shifted` are evaluated.
-_SHIFTED = 140
-
-
 class SmallLosses:
     """The small part of `SplitLosses`, for `contour.Contour`.
 
@@ -217,13 +211,7 @@ class SmallLosses:
 
     def log_decay(self, first: float, number: int) -> Array:
         """See `contour.Law`."""
-        panels, rest = self._kind.small_panels()
-        known = np.empty(doubled_length(number))
-        times = decay_table(first, len(known))[:_SHIFTED]
-        known[:_SHIFTED] = np.minimum(shifted_bounds(times, panels) + rest, 1.0)
-        known[_SHIFTED:] = known[min(_SHIFTED, len(known)) - 1]
-        nothing = np.ones((1, 1))
-        return self.count * log_decay(first, number, nothing, nothing, known[None, :])[0]
+        return self.count * log_decay_of_panels(first, number, *self._kind.small_panels())
 
     def log_characteristic(self, step: float, number: int) -> tuple[ComplexArray, Array]:
         """See `contour.Law`."""
