@@ -21,9 +21,9 @@ from dpacct.fl.privacy.noise import GaussianNoise, Noise, SecureGaussianNoise
 from dpacct.fl.privacy.randomness import Seeded
 from dpacct.rounds import Full, Round
 
-SIZE, STD, TRIALS = 2**14, 8.0, 200
+SIZE, STD, TRIALS = 2**14, 8.0, 100
 # Drawn exactly, noise takes longer.
-FEWER = 60
+FEWER = 30
 SHARE = 2.0**-7
 SMALL, SPACING = SHARE / 4, 2.0**-60
 LIMITS = [(0, SIZE, 1.0)]
