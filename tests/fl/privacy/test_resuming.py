@@ -63,7 +63,7 @@ def cost(rounds: int, noise_multiplier: float) -> float:
 # What version 0.2 wrote.
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["planned", "memories"])
 def test_a_run_of_0_2_goes_on_as_zero_out(tmp_path, monkeypatch, kind):
     # Its settings said add-remove, and the number of clients was public all the same.
     setting = Rounds.setting
@@ -310,33 +310,23 @@ CRAFTED: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A checkpoint after round 2 with an adaptive clip norm, and one of a method with memories."""
-    folder = tmp_path_factory.mktemp("saved")
-    return {
-        kind: play(folder / f"{kind}.pt", 2, **KINDS[kind])
-        for kind in ("adaptive_clip", "memories")
-    }
-
-
-@pytest.mark.parametrize("what", CRAFTED)
-def test_a_crafted_checkpoint_is_refused_in_one_line(saved, tmp_path, what):
-    kind = "memories" if "client_states" in what else "adaptive_clip"
-    for suffix in ("", ".ledger"):
-        shutil.copy(f"{saved[kind]}{suffix}", tmp_path / f"run.pt{suffix}")
-    path = tmp_path / "run.pt"
-    torch.save(CRAFTED[what](read_checkpoint(path, CPU)), path)
+@pytest.mark.parametrize("kind", ["adaptive_clip", "memories"])
+def test_a_crafted_checkpoint_is_refused_in_one_line(tmp_path, kind):
+    path = play(tmp_path / "run.pt", 2, **KINDS[kind])
+    content = read_checkpoint(path, CPU)
     model = linear(seed=4)
     before = flat(model)
     with planned(model, checkpoint=path, **KINDS[kind]) as run:
-        with pytest.raises(DpacctError) as refused:
-            run.resume()
-        assert run.round == 0
-        assert run.epsilon.upper == 0
-    assert "\n" not in str(refused.value)
-    assert len(str(refused.value)) < 2000
-    assert torch.equal(flat(model), before)
+        for what, change in CRAFTED.items():
+            if ("client_states" in what) is not (kind == "memories"):
+                continue
+            torch.save(change(content), path)
+            with pytest.raises(DpacctError) as refused:
+                run.resume()
+            assert "\n" not in str(refused.value), what
+            assert len(str(refused.value)) < 2000, what
+            assert (run.round, run.epsilon.upper) == (0, 0), what
+            assert torch.equal(flat(model), before), what
     with Ledger.open(f"{path}.ledger", read_only=True) as ledger:
         assert ledger.runs[0].rounds == 2
 
@@ -384,20 +374,21 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("what", FOREIGN)
-def test_a_foreign_file_is_refused_in_one_line(tmp_path, what):
+def test_a_foreign_file_is_refused_in_one_line(tmp_path):
     path = tmp_path / "run.pt"
-    path.write_bytes(FOREIGN[what])
-    with pytest.raises(InvalidParameter, match=r"checkpoint is '.*run\.pt'; it") as refused:
-        planned(checkpoint=path).resume()
-    assert "\n" not in str(refused.value)
+    with planned(checkpoint=path) as run:
+        for content in FOREIGN.values():
+            path.write_bytes(content)
+            with pytest.raises(InvalidParameter, match=r"checkpoint is '.*run\.pt'; it") as refused:
+                run.resume()
+            assert "\n" not in str(refused.value)
 
 
 def test_a_byte_that_was_changed_is_no_traceback(tmp_path):
     path = play(tmp_path / "run.pt", 1)
     whole = path.read_bytes()
     generator = np.random.default_rng(5)
-    for place in generator.integers(len(whole), size=60):
+    for place in generator.integers(len(whole), size=30):
         changed = bytearray(whole)
         changed[place] ^= int(generator.integers(1, 256))
         path.write_bytes(changed)
