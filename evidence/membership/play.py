@@ -24,7 +24,7 @@ from dpacct.accountant import find_accountant
 from dpacct.empirical.roc import Roc
 from dpacct.fl.attacks import Attacked, likelihood_attack, loss_attack
 from dpacct.fl.data import load_mnist
-from dpacct.fl.data.partitions import divided, iid
+from dpacct.fl.data.partitions import iid
 from dpacct.fl.tensors import seed_generators
 from dpacct.risk.area import Accusations, accusations
 from dpacct.risk.attacks import Attacks
@@ -73,9 +73,12 @@ def people(folder: str, run: int) -> tuple[list[fl.ClientData], list[fl.ClientDa
     images = data.train.inputs[torch.as_tensor(order)].float().div(255).reshape(-1, 784)
     targets = data.train.targets[torch.as_tensor(order)]
     deal = iid(len(order), CLIENTS, seed=run)
+    # Exactly so many members, which needs no protection here: the images are public.
+    mixed = np.random.default_rng(run).permutation(CLIENTS)
+    apart = CLIENTS - MEMBERS
     sides = [
-        [fl.ClientData(images[deal[int(one)]], targets[deal[int(one)]]) for one in some]
-        for some in divided(deal, 1 - MEMBERS / CLIENTS, seed=run)
+        [fl.ClientData(images[deal[int(one)]], targets[deal[int(one)]]) for one in np.sort(some)]
+        for some in (mixed[apart:], mixed[:apart])
     ]
     return sides[0], sides[1]
 

@@ -140,7 +140,7 @@ class CountsTwice(fl.GaussianNoise):
 
 
 def test_an_indicator_that_moves_the_count_too_far_is_caught(monkeypatch):
-    monkeypatch.setattr("dpacct.fl.auditing.indicator.GaussianNoise", CountsTwice)
+    monkeypatch.setattr("dpacct.fl.auditing.audit.GaussianNoise", CountsTwice)
     bound = fl.AdaptiveClip(0.5, indicator_noise=3.0)
     assert faults(bound=bound, noise=CountsTwice()) == {"indicator"}
 
