@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from dpacct import Budget, fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
 from dpacct.fl.data import Examples as Rows
-from dpacct.fl.trainers.sizes import Sizes
 from dpacct.ledger import Ledger
 from tests.fl.problems import cross_entropy, flat, half_square, linear, perceptron
 
@@ -53,7 +51,8 @@ def step(population: Any, **options: Any) -> Tensor:
     """What one round without noise adds to the model."""
     model = options.pop("model", None) or linear(FEATURES, CLASSES)
     before = flat(model)
-    settings = {"noise": Silent(), "preflight": False, "rounds": 1}
+    # With so little noise, sums are on the fine grid of float64.
+    settings = {"noise": Silent(), "preflight": False, "rounds": 1, "noise_multiplier": 1e-3}
     train(population, model, **(settings | options)).run()
     return flat(model) - before
 
@@ -70,11 +69,14 @@ def clipped_mean(model: nn.Module, rows: ClientData, norm: float) -> Tensor:
 
 
 @pytest.mark.parametrize("make", [linear, perceptron])
-def test_a_round_is_a_step_of_dp_sgd(make):
+@pytest.mark.parametrize("noise", [1.0, 1e-3], ids=["float32", "float64"])
+def test_a_round_is_a_step_of_dp_sgd(make, noise):
     rows = data()
     model = make(FEATURES, CLASSES)
     expected = clipped_mean(model, rows, 0.3)
-    found = step(fl.Examples(rows), model=model, clip_norm=0.3, server_lr=0.5)
+    found = step(
+        fl.Examples(rows), model=model, clip_norm=0.3, server_lr=0.5, noise_multiplier=noise
+    )
     torch.testing.assert_close(found.double(), 0.5 * expected, atol=1e-6, rtol=1e-4)
 
 
@@ -186,35 +188,23 @@ def test_modes_of_the_thread_hold_for_every_group(members: int):
     assert torch.equal(whole - rest, one)
 
 
-@pytest.mark.parametrize("broken", [None, 50], ids=["all fit", "one fails"])
-def test_pieces_are_the_rows_of_the_trainer_in_their_order(broken: int | None):
-    """What is summed a few rows at a time is what is trained: nobody twice, nobody left out."""
+@pytest.mark.parametrize("broken", [None, 40])
+def test_groups_are_the_rows_of_the_trainer_in_their_order(broken: int | None):
+    """What is summed group by group is what is trained: no example twice, none left out."""
     rows = data(70)
     run = train(fl.Examples(rows), perceptron(FEATURES, CLASSES), rounds=1, preflight=False)
     run.run()
     player: Any = run.player
     trainer, broadcast = player.choice.trainer, player.engine.broadcast(player.state)
-    lot = trainer.read(fl.Examples(rows), range(70), range(70), torch.device("cpu"))
+    batch = trainer.read(fl.Examples(rows), range(70), range(70), torch.device("cpu"))
     if broken is not None:
-        lot.failed[broken] = True
-    for sizes in (
-        Sizes.one(16),
-        Sizes.one(32),
-        Sizes.one(160),
-        Sizes(32, 64, 32),
-        Sizes(32, 96, 32),
-    ):
-        many = replace(trainer, together=player.chooser.trainer_of(sizes))
-        whole = many.train(lot, broadcast)
-        for few in (1, 9, 16, 1000):
-            pieces: list[Tensor] = []
-            for group in many.groups(lot, broadcast):
-                middle = len(group) // 3
-                for start, stop in ((0, middle), (middle, len(group))):
-                    pieces += group.pieces(start, stop, few)
-            assert max(map(len, pieces)) <= few
-            assert torch.equal(torch.cat(pieces).nan_to_num(7.0), whole.nan_to_num(7.0))
-    assert bool(whole.isnan().any()) == (broken is not None)
+        batch.failed[broken] = True
+    found = torch.cat([group.rows() for group in trainer.groups(batch, broadcast)])
+    tasks = [player.engine.task(row, player.state, 0) for row in range(70)]
+    whole = trainer.train(tasks, broadcast)
+    kept = [row for row in range(70) if row != broken]
+    assert torch.equal(found[kept], whole[kept])
+    assert bool(found.isnan().any()) == (broken is not None)
 
 
 class Mixed(nn.Module):
@@ -535,33 +525,6 @@ def test_updates_are_planted_whoever_says_so(way: str, monkeypatch: pytest.Monke
     assert not torch.equal(step(rows), expected)
 
 
-class Careful(nn.Module):
-    """Goes another way where a row of its table does not exist."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = linear(FEATURES, CLASSES)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        places = inputs[:, 0].abs().long()
-        try:
-            factors = torch.ones(9).index_select(0, places)
-        except (IndexError, RuntimeError):
-            factors = -torch.ones(len(places))
-        return self.layer(inputs * factors.unsqueeze(1))
-
-
-def test_what_a_model_catches_for_one_example_changes_no_other():
-    whole = data()
-    torch.manual_seed(0)
-    model = Careful()
-    expected = step(fl.Examples(whole), model=copy.deepcopy(model), clip_norm=0.1)
-    whole.inputs[7, 0] = 99.0
-    found = step(fl.Examples(whole), model=copy.deepcopy(model), clip_norm=0.1)
-    assert not torch.equal(found, expected)
-    assert float((found - expected).norm()) * COUNT <= 2 * 0.1 * (1 + 1e-5)
-
-
 class Multiplying(nn.Module):
     """A product, whose gradient has a formula for zeros, and one for the rest."""
 
@@ -597,6 +560,7 @@ def test_a_gradient_does_not_depend_on_its_place_in_a_group():
     player: Any = run.player
     trainer, broadcast = player.choice.trainer, player.engine.broadcast(player.state)
     lot = trainer.read(fl.Examples(rows), range(len(rows)), [0] * len(rows), torch.device("cpu"))
-    whole = trainer.together.train(lot, broadcast)
+    whole = torch.cat([group.rows() for group in trainer.groups(lot, broadcast)])
     for shift in (1, 7, 15):
-        assert torch.equal(trainer.together.train(lot[shift:], broadcast), whole[shift:])
+        moved = torch.cat([group.rows() for group in trainer.groups(lot[shift:], broadcast)])
+        torch.testing.assert_close(moved, whole[shift:], rtol=1e-5, atol=1e-7)

@@ -463,7 +463,7 @@ def test_a_buffer_that_changes_while_training_is_refused():
     model = Counting()
     with (
         federation(model, make_clients([6] * 3)) as run,
-        pytest.raises(Unsupported, match="buffer seen"),
+        pytest.raises(Unsupported, match="the frozen tensor seen"),
     ):
         run.run()
     assert not model.seen

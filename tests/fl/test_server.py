@@ -12,8 +12,8 @@ from dpacct.fl.layout import Layout, copies, trainable
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.privacy.markers import scatter
 from dpacct.fl.privacy.sums import contribute
-from dpacct.fl.trainers.sequential import SequentialTrainer
-from dpacct.fl.trainers.tasks import join
+from dpacct.fl.training.sequential import SequentialTrainer
+from dpacct.fl.training.tasks import join
 from dpacct.ledger import Ledger
 from tests.fl.problems import cross_entropy, federation, flat, linear, make_clients
 

@@ -237,7 +237,7 @@ class Server:
         engine, state = rehearsed(self._rounds.engine), self._rounds.state
         engine = replace(engine, source=Seeded(0))
         if self._preflight:
-            audit_before(engine, (), state, None).require()
+            audit_before(engine, state).require()
         found = engine.open(state)
         found.arrived = math.ceil(engine.plan.cohort_size)
         release = engine.release(state, found)

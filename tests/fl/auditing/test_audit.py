@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -13,7 +13,6 @@ from dpacct.fl.methods.protocol import Method
 from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.privacy.bounds import clip_rows
 from dpacct.fl.privacy.norms import row_norms
-from dpacct.fl.trainers.vectorized import VectorizedTrainer
 from dpacct.rounds import Poisson, Uniform
 from tests.fl.problems import cross_entropy, linear, make_clients
 
@@ -242,7 +241,7 @@ class Smuggler(Method):
 
 
 def test_a_raw_update_that_is_kept_aside_is_refused():
-    with pytest.raises(Unsupported, match=r"Smuggler\.aside"):
+    with pytest.raises(Unsupported, match="Smuggler's attribute aside"):
         fl.audit(Smuggler())
 
 
@@ -264,7 +263,7 @@ class InPlace(Method):
 
 
 def test_a_broadcast_state_that_is_written_to_is_refused():
-    with pytest.raises(Unsupported, match="InPlace writes to its server state 'last'"):
+    with pytest.raises(Unsupported, match="writes to the server state 'last'"):
         fl.audit(InPlace())
 
 
@@ -362,34 +361,9 @@ def test_limits_that_leave_out_coordinates_are_caught():
     assert "bound" in faults(bound=Partial(0.3))
 
 
-WHOLE = fl.SGD(lr=3.0, steps=3, batch_size=None)
-
-
-def test_padding_to_the_largest_client_of_a_chunk_is_caught(monkeypatch):
-    assert not faults(local=WHOLE, vectorize=True)
-    monkeypatch.setattr(
-        "dpacct.fl.trainers.groups.GroupTrainer.train",
-        lambda self, tasks, broadcast: self.trainer.train(tasks, broadcast),
-    )
-    monkeypatch.setattr("dpacct.fl.trainers.vectorized.padded_width", lambda examples, _: examples)
-    assert "alone" in faults(local=WHOLE, vectorize=True)
-
-
-def test_steps_that_depend_on_who_has_finished_are_caught(monkeypatch):
-    descend = VectorizedTrainer._descend
-
-    def hurried(self, params, tasks, broadcast):
-        most = max(task.plan.steps for task in tasks)
-        local = replace(broadcast.local, lr=broadcast.local.lr * (1 + most * 2.0**-23))
-        return descend(self, params, tasks, replace(broadcast, local=local))
-
-    monkeypatch.setattr(VectorizedTrainer, "_descend", hurried)
-    assert "alone" in faults(vectorize=True)
-
-
 def test_a_sum_that_rounds_is_caught(monkeypatch):
     def rounded(total, rows):
-        total.copy_(total.float() + rows.sum(dim=0))
+        total.copy_((total + rows.sum(dim=0)).bfloat16())
 
     monkeypatch.setattr("dpacct.fl.engine.engine.add_rows", rounded)
     assert "alone" in faults()

@@ -9,7 +9,6 @@ from torch import nn
 from dpacct import Full, Poisson, fl
 from dpacct.fl.auditing.canaries import Canaries, with_canaries
 from dpacct.fl.auditing.runs import audit_run
-from dpacct.fl.trainers.lots import plant_examples
 from tests.fl.auditing.test_runs import Longer, Quieter
 from tests.fl.problems import cross_entropy
 
@@ -87,14 +86,3 @@ def test_examples_stand_before_canaries(silent):
         else:
             assert bool(update.any()) == bool(canaries.coins[row - 7])
     assert all(others.planted(row) is None for row in range(7))
-
-
-def test_each_piece_gets_the_updates_of_its_own_rows():
-    canaries, others = Canaries(40), examples(3)
-    people = with_canaries(others, canaries, silent=False)
-    canaries.aim(600, 0.5, replaced=True)
-    rows = [2, 5, 0, 42, 3]
-    pieces = iter([torch.ones(2, 600), torch.ones(3, 600)])
-    found = torch.cat(list(plant_examples(pieces, rows, people)))
-    for row, update in zip(rows, found, strict=True):
-        assert torch.equal(update, torch.ones(600) if row < 3 else people.planted(row))

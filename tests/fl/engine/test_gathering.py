@@ -11,7 +11,7 @@ import torch
 from dpacct import fl
 from dpacct.fl.data import Examples, PartitionedClients, Scaling
 from dpacct.fl.data.partitions import Partition
-from dpacct.fl.trainers import tasks
+from dpacct.fl.training import tasks
 from tests.fl.problems import federation, flat, linear, make_clients
 
 BOUNDS = np.array([0, 9, 10, 22, 30, 36])

@@ -17,9 +17,10 @@ from dpacct.fl.layout import Layout, trainable
 from dpacct.fl.local.batches import chunks, plan_batches
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.trainers import agreement
-from dpacct.fl.trainers.sequential import Broadcast, SequentialTrainer, Task
-from dpacct.fl.trainers.vectorized import VectorizedTrainer
+from dpacct.fl.training.choose import TrainerChooser
+from dpacct.fl.training.sequential import SequentialTrainer
+from dpacct.fl.training.tasks import Broadcast, Task
+from dpacct.fl.training.vectorized import VectorizedTrainer
 from tests.fl.problems import (
     Point,
     convolutional,
@@ -238,14 +239,14 @@ def test_momentum_and_weight_decay_are_those_of_torch():
 
 
 @pytest.mark.parametrize(("cohort", "size"), [(25, 32), (50, 64), (100, 128)])
-def test_groups_that_were_asked_for_are_not_filled_up_with_nobody(cohort, size):
+def test_groups_take_the_least_work(cohort, size):
     """Of the sizes that hold most cohorts, the one with the least to compute."""
     run = federation(
         linear(), make_clients([4] * 500), vectorize=True, sampling=fl.Poisson(cohort / 500)
     )
     with run:
         next(iter(run))
-        assert run.player.choice.trainer.together.clients == size
+        assert run.player.choice.plan.group == size
 
 
 def test_unused_and_frozen_parameters_are_handled():
@@ -350,15 +351,16 @@ def test_a_loss_that_is_no_mean_over_examples_is_trained_one_by_one():
 
 
 def test_a_difference_that_is_gone_in_double_precision_was_rounding(monkeypatch):
-    agree = agreement._agree
+    agree = TrainerChooser._agree
 
-    def rounded(expected, found, broadcast, tolerance):
-        return expected.dtype == torch.float64 and agree(expected, found, broadcast, tolerance)
+    def rounded(self, tasks, broadcast):
+        wide = next(iter(broadcast.anchor.values())).dtype == torch.float64
+        return wide and agree(self, tasks, broadcast)
 
-    monkeypatch.setattr(agreement, "_agree", rounded)
+    monkeypatch.setattr(TrainerChooser, "_agree", rounded)
     with federation(perceptron(), make_clients([8, 3, 5]), vectorize=True) as run:
         run.run()
-        assert "side by side" in run.training_path
+        assert "clients at once" in run.training_path
 
 
 def test_two_quadratic_clients_worked_out_by_hand():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,10 +10,8 @@ import torch
 from dpacct import fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.engine.engine import Engine
-from dpacct.fl.methods.protocol import Method
 from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.public import PublicSize
-from dpacct.fl.trainers.vectorized import VectorizedTrainer
 from dpacct.rounds import Poisson, Uniform
 from tests.fl.auditing.test_audit import (
     CohortMedian,
@@ -157,44 +155,6 @@ def test_a_realized_denominator_is_caught(monkeypatch):
 def test_a_bound_that_mixes_clients_is_caught():
     with pytest.raises(fl.AuditFailed, match="beside another one"):
         begun(bound=CohortMedian(0.5))
-
-
-def test_training_that_shows_company_is_done_one_by_one(monkeypatch):
-    descend = VectorizedTrainer._descend
-
-    def hurried(self, params, tasks, broadcast):
-        most = sum(task.plan.steps > 0 for task in tasks)
-        local = replace(broadcast.local, lr=broadcast.local.lr * (1 + most * 2.0**-22))
-        return descend(self, params, tasks, replace(broadcast, local=local))
-
-    monkeypatch.setattr(VectorizedTrainer, "_descend", hurried)
-    monkeypatch.setattr("dpacct.fl.trainers.chooser.seconds", lambda heats, _: [1e-3] * len(heats))
-    run = begun(vectorize="auto", clients=make_clients([6] * 40))
-    assert "the last bits of a client's update" in run.training_path
-
-
-@dataclass(frozen=True)
-class Remembers(Method):
-    """Another update, in its last bits, for whoever is not the first of a chunk."""
-
-    shown: list[torch.Tensor] = field(default_factory=list)
-
-    def local_update(self, delta, client_state, context):
-        anchor = next(iter(context.anchor.values()))
-        later = bool(self.shown) and self.shown[0] is anchor
-        self.shown[:] = [anchor]
-        return delta * (1 + 1e-6 * later)
-
-
-def test_one_by_one_too_it_is_refused():
-    with pytest.raises(Unsupported, match=r"Remembers\.shown"):
-        begun(method=Remembers())
-
-
-@pytest.mark.usefixtures("unwatched")
-def test_one_by_one_too_it_is_caught():
-    with pytest.raises(fl.AuditFailed, match="alone: the last bits"):
-        begun(method=Remembers())
 
 
 def test_it_is_on_unless_it_is_switched_off():

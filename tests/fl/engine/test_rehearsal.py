@@ -17,7 +17,7 @@ from dpacct import fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.engine.precision import arithmetic
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.trainers.examples import Kind, usual_kind
+from dpacct.fl.training.synthetic import Kind, usual_kind
 from tests.fl.problems import cross_entropy, federation, flat, linear, make_clients, perceptron
 
 pytestmark = pytest.mark.usefixtures("uncounted")
@@ -219,7 +219,7 @@ class Counted:
 def test_nothing_of_the_clients_but_their_shapes_decides_before_the_first_round(
     vectorize, monkeypatch
 ):
-    monkeypatch.setattr("dpacct.fl.trainers.chooser.seconds", lambda heats, _: [1.0] * len(heats))
+    monkeypatch.setattr("dpacct.fl.training.choose._seconds", lambda *_: 1.0)
     chosen = []
     for scale in (1.0, torch.nan):
         clients = [fl.ClientData(scale * c.inputs, c.targets) for c in make_clients([9] * 20)]
@@ -228,7 +228,7 @@ def test_nothing_of_the_clients_but_their_shapes_decides_before_the_first_round(
             run.player.begin("name", 3, None)
             assert len(set(population.asked)) == len(population.asked) == 5
             choice = run.player.choice
-            chosen.append((choice.chunk, choice.reason, choice.trainer.room))
+            chosen.append(choice.plan)
     assert chosen[0] == chosen[1]
 
 

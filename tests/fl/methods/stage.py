@@ -19,8 +19,8 @@ from dpacct.fl.privacy.noise import Noise
 from dpacct.fl.privacy.randomness import Seeded
 from dpacct.fl.public import PublicSize
 from dpacct.fl.settings import choose_bound
-from dpacct.fl.trainers.sequential import SequentialTrainer
-from dpacct.fl.trainers.vectorized import VectorizedTrainer
+from dpacct.fl.training.sequential import SequentialTrainer
+from dpacct.fl.training.vectorized import VectorizedTrainer
 
 
 class Silent(fl.GaussianNoise):

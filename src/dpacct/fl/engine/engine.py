@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from dpacct.fl.clients import Population
-from dpacct.fl.engine.example_sums import sum_groups, sums_alone
 from dpacct.fl.engine.laps import LOCAL, PRIVACY, Laps
 from dpacct.fl.engine.memories import uploaded
 from dpacct.fl.engine.reading import read_clients
@@ -37,16 +36,23 @@ from dpacct.fl.methods.server_optimizers import ServerOptimizer, optimized, spli
 from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.privacy.bounds import INDICATOR_NORM, AdaptiveClip
 from dpacct.fl.privacy.markers import bounded, noised, scatter
-from dpacct.fl.privacy.noise import Noise, drawn_std
+from dpacct.fl.privacy.noise import Noise, drawn_std, sums_as_they_are
 from dpacct.fl.privacy.randomness import Randomness, draw_cohort, torch_seed
-from dpacct.fl.privacy.sums import add_clipped, add_rows, contribute, received
+from dpacct.fl.privacy.sums import (
+    add_clipped,
+    add_rows,
+    coarsest_grid,
+    contribute,
+    received,
+    scales_rows,
+)
 from dpacct.fl.surroundings import undisturbed
-from dpacct.fl.trainers.lot_trainer import LotTrainer
-from dpacct.fl.trainers.lots import Lot
-from dpacct.fl.trainers.tasks import Broadcast, Task, Trainer, join, plant
+from dpacct.fl.training.examples import ExampleBatch, ExampleTrainer, Gradients
+from dpacct.fl.training.tasks import Broadcast, Task, Trainer, join, plant
 from dpacct.fl.uploads import listed, sent
 
 INDICATOR_LIMITS = [(0, 1, INDICATOR_NORM)]
+_PLANTS_NOTHING = Examples.planted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,14 +126,15 @@ class Engine:
         members = set(draw.members)
         laps = Laps(self.device)
         for part in chunks(draw.workers, chunk):
-            tasks = self._tasks(part, state, draw.order, trainer)
-            if isinstance(tasks, Lot) and isinstance(trainer, LotTrainer) and found.raw is None:
-                groups = trainer.groups(tasks, broadcast)
-                sum_groups(self, state, found, groups, part, laps)
+            seeds = [client_seed(draw.order, client) for client in part]
+            if isinstance(trainer, ExampleTrainer) and isinstance(self.clients, Examples):
+                batch = trainer.read(self.clients, part, seeds, self.device)
+                self._collect_examples(state, found, trainer, part, batch, laps)
                 continue
+            tasks = self._tasks(part, state, seeds, trainer)
             rows = trainer.train(tasks, broadcast)
-            if not isinstance(trainer, LotTrainer):
-                plant(rows, tasks)
+            plant(rows, tasks)
+            self._plant_examples(rows, part)
             laps.end(LOCAL)
             ours = [place for place, client in enumerate(part) if client in members]
             if found.raw is not None:
@@ -143,6 +150,68 @@ class Engine:
                 laps.end(LOCAL)
         found.local_seconds, found.privacy_seconds = laps.seconds(LOCAL), laps.seconds(PRIVACY)
         return found
+
+    def _collect_examples(
+        self,
+        state: TrainingState,
+        found: Collected,
+        trainer: ExampleTrainer,
+        part: Sequence[int],
+        batch: ExampleBatch,
+        laps: Laps,
+    ) -> None:
+        """Train single examples in groups; each group is summed while a cache holds it."""
+        done = 0
+        for group in trainer.groups(batch, self.broadcast(state)):
+            laps.end(LOCAL)
+            self._add_group(state, found, group, part[done:], trainer.group)
+            done += len(group)
+            laps.end(PRIVACY)
+        laps.end(LOCAL)
+
+    def _add_group(
+        self,
+        state: TrainingState,
+        found: Collected,
+        group: Gradients,
+        numbers: Sequence[int],
+        size: int,
+    ) -> None:
+        """Mask, bound and add a group of at most ``size`` examples. Rule 1."""
+        bound = state.bound
+        simple = found.raw is None and scales_rows(bound) and sums_as_they_are(self.noise)
+        if simple and found.kept is None and not self._has_canaries():
+            coarsest = coarsest_grid(self.plan.update_std(bound), self.plan.cohort_size)
+            most = self.plan.contributions
+            norms, bad = add_clipped(
+                found.total,
+                group.parts,
+                bound,
+                most,
+                group=size,
+                coarsest=coarsest,
+                scale=group.scale,
+            )
+            self._count(state, found, norms, norms <= bound.clip_norm, bad)
+            return
+        rows = group.rows()
+        self._plant_examples(rows, numbers[: len(group)])
+        if found.raw is not None:
+            found.raw.append(rows if found.kept is None else rows[:, found.kept])
+        self.add(state, found, self.bound(state, found.kept, rows))
+
+    def _has_canaries(self) -> bool:
+        planted = getattr(self.clients, "planted", None)
+        return planted is not None and getattr(planted, "__func__", None) is not _PLANTS_NOTHING
+
+    def _plant_examples(self, rows: Tensor, numbers: Sequence[int]) -> None:
+        """Replace the updates [c, d] of canaries among single examples, see `Examples.planted`."""
+        if not isinstance(self.clients, Examples) or not self._has_canaries():
+            return
+        for row, number in zip(rows, numbers, strict=True):
+            update = self.clients.planted(number)
+            if update is not None:
+                row.copy_(update)
 
     def bound(self, state: TrainingState, kept: Tensor | None, rows: Tensor) -> Contributions:
         """Mask and bound raw updates [c, d], which may be changed in place. Rule 1."""
@@ -172,17 +241,6 @@ class Engine:
         std = self.plan.update_std(bound)
         add_rows(found.total, self.noise.encode(contributions.bounded.rows, limits, std))
         self._count(state, found, contributions.norms, contributions.below, contributions.bad)
-
-    def add_raw(self, state: TrainingState, found: Collected, rows: Tensor) -> None:
-        """Mask, bound and add raw updates [c, d], which may be changed. Rule 1."""
-        bound = state.bound
-        if not sums_alone(state, self.noise, found.total):
-            self.add(state, found, self.bound(state, found.kept, rows))
-            return
-        rows = rows if found.kept is None else rows.index_select(1, found.kept)
-        most = self.plan.contributions
-        norms, bad = add_clipped(found.total, [rows], bound, most, group=len(rows), coarsest=0.0)
-        self._count(state, found, norms, norms <= bound.clip_norm, bad)
 
     def _count(
         self, state: TrainingState, found: Collected, norms: Tensor, below: Tensor, bad: Tensor
@@ -280,12 +338,13 @@ class Engine:
         return join(lambda: self.clients[client], self.local, own, seed, self.device, trainer)
 
     def _tasks(
-        self, part: Sequence[int], state: TrainingState, order: int, trainer: Trainer
+        self,
+        part: Sequence[int],
+        state: TrainingState,
+        seeds: Sequence[int],
+        trainer: Trainer,
     ) -> Sequence[Task]:
-        """The tasks of a chunk; examples are read together."""
-        seeds = [client_seed(order, client) for client in part]
-        if isinstance(trainer, LotTrainer) and isinstance(self.clients, Examples):
-            return trainer.read(self.clients, part, seeds, self.device)
+        """Return the tasks of a chunk."""
         own = uploaded([self.memory(client, state) for client in part], self.device)
         return read_clients(self.clients, part, own, seeds, self.local, self.device, trainer)
 

@@ -37,7 +37,7 @@ from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
 from dpacct.fl.settings import LocalSettings
-from dpacct.fl.trainers.choice import Choice
+from dpacct.fl.training.choose import Choice
 
 Made = TypeVar("Made")
 
@@ -110,8 +110,8 @@ class Follower:
         if not isinstance(offer, Offer):
             _end(offer)
         with self._tried():
-            if offer.way is not None:
-                loop.follow(offer.way)
+            if offer.training is not None:
+                loop.follow(offer.training)
         start = ranks.hear()
         if not isinstance(start, Start):
             _end(start)

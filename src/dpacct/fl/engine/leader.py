@@ -30,8 +30,7 @@ from dpacct.fl.engine.ranks import (
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
-from dpacct.fl.trainers.choice import Choice
-from dpacct.fl.trainers.way import way_of
+from dpacct.fl.training.choose import Choice
 
 Made = TypeVar("Made")
 
@@ -81,7 +80,7 @@ class Leader:
             tried = None
         finally:
             ranks.collect(tried and Failed(words_of(sys.exception())))
-        ranks.tell(Offer(None if loop.choice is None else way_of(loop.choice)))
+        ranks.tell(Offer(None if loop.choice is None else loop.choice.plan))
         ranks.collect(None)
         planned = loop.rounds.begin(name, rounds, limit)
         ranks.tell(Start(planned, _public(loop.state), loop.budget))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,15 +22,13 @@ from dpacct.fl.engine.rehearsal import Rehearsal
 from dpacct.fl.engine.resumption import resume, save
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.states import Collected, Draw, TrainingState
-from dpacct.fl.guards.seals import Seal
 from dpacct.fl.layout import set_training_mode
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
 from dpacct.fl.surroundings import check_kept, kept_settings, undisturbed
 from dpacct.fl.tensors import forked_generators, seed_generators
-from dpacct.fl.trainers.choice import Choice, Chooser
-from dpacct.fl.trainers.way import taken, way_of
-from dpacct.fl.trainers.ways import KeptWay, Way, trains_alike
+from dpacct.fl.training.choose import Choice, TrainerChooser, TrainingPlan
+from dpacct.fl.training.isolation import Snapshot
 
 Made = TypeVar("Made")
 
@@ -48,19 +45,17 @@ class RoundLoop:
     def __init__(
         self,
         rounds: Rounds,
-        chooser: Chooser,
+        chooser: TrainerChooser,
         preflight: bool,  # noqa: FBT001 - built in one place
         example: ClientData | None,
     ) -> None:
         self.rounds = rounds
         self.choice: Choice | None = None
-        self._before: KeptWay | None = None
+        self._before: TrainingPlan | None = None
         self.chooser = chooser
         self._settings: dict[str, str] = {}
         self._preflight = preflight
         self._example = example
-        # Of the user's model, as of the last round.
-        self._released: Seal | None = None
 
     @property
     def engine(self) -> Engine:
@@ -104,34 +99,29 @@ class RoundLoop:
             self.choice = self._rehearse()
 
     @undisturbed()
-    def follow(self, way: Way) -> None:
+    def follow(self, plan: TrainingPlan) -> None:
         """Train as another process does.
 
         Raises:
-            Unsupported: that is not possible here, or gives other bits.
+            Unsupported: that is not possible here, or gives other updates.
         """
-        own = None if self.choice is None else way_of(self.choice)
-        if own is not None and not trains_alike(own, way):
-            kept = KeptWay(replace(way, kind=own.kind, labels=own.labels), self.engine.device.type)
-            with forked_generators(), self._settled(0):
-                here = way_of(self._rehearsal(None).again(kept))
-            # Whether steps are played shows in no update: it is as it was compared here.
-            way = replace(here, kind=way.kind, labels=way.labels, chunk=way.chunk)
-        self.choice = taken(way, self.chooser, self.engine.layout)
+        own = self.choice
+        if own is not None and own.plan.trains_like(plan):
+            self.choice = self.chooser.build(plan, own.kind, own.labels)
+            return
+        with forked_generators(), self._settled(0):
+            self.choice = self._rehearsal(None).retake(plan)
 
     def resume(self, path: Path, *, calibrated: bool) -> str | None:
         """Go on from a checkpoint, see `dpacct.fl.engine.resumption`."""
         self._check_population()
         found = resume(self.rounds, path, calibrated=calibrated)
-        self._before = found.way
+        self._before = found.training
         return found.note
 
     def save(self, path: Path) -> None:
         """Write a checkpoint of the last finished round."""
-        way = self._before
-        if self.choice is not None:
-            way = KeptWay(way_of(self.choice), self.engine.device.type)
-        save(self.rounds, path, way)
+        save(self.rounds, path, self._before if self.choice is None else self.choice.plan)
 
     def finish(self) -> None:
         """The plan is at its end."""
@@ -157,11 +147,10 @@ class RoundLoop:
             rehearsal = self._rehearsal(self._before)
             choice = rehearsal.run()
             if self._preflight:
-                strict = choice.trainer.together or choice.trainer.alone
-                preflight(engine, [strict], state, rehearsal.make).require()
+                preflight(engine, state).require()
         return choice
 
-    def _rehearsal(self, before: KeptWay | None) -> Rehearsal:
+    def _rehearsal(self, before: TrainingPlan | None) -> Rehearsal:
         return Rehearsal(self.engine, self.chooser, self.state, self._example, before)
 
     def _check_population(self) -> None:
@@ -192,7 +181,7 @@ class RoundLoop:
         choice = self.choice or self._rehearse()
         check_kept(self._settings)
         with forked_generators(), self._settled(draw.seed):
-            return self.engine.collect(self.state, draw, choice.trainer, choice.chunk)
+            return self.engine.collect(self.state, draw, choice.trainer, choice.plan.chunk)
 
     @contextmanager
     def _settled(self, seed: int) -> Generator[None]:
@@ -203,15 +192,14 @@ class RoundLoop:
         """
         model = self.rounds.model
         tensors = dict(model.named_parameters()) | dict(model.named_buffers())
-        released = Seal(tensors) if self._released is None else self._released.again(tensors)
-        self._released = released
+        released = Snapshot(tensors)
         seed_generators(seed, self.engine.device)
         try:
             with arithmetic(self.engine.local.precision):
                 set_training_mode(self.chooser.model)
                 yield
         finally:
-            name = released.broken()
+            name = released.changed()
             if name is not None:
                 released.restore()
         if name is not None:

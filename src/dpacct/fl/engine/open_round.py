@@ -26,7 +26,7 @@ from dpacct.fl.privacy.bounds import check_limits
 from dpacct.fl.privacy.noise import SharesElsewhere, drawn_std
 from dpacct.fl.report.reports import Report, Timing
 from dpacct.fl.surroundings import undisturbed
-from dpacct.fl.trainers.tasks import Broadcast
+from dpacct.fl.training.tasks import Broadcast
 from dpacct.ledger import Event, Ticket
 
 

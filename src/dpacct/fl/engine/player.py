@@ -16,7 +16,7 @@ from dpacct.fl.engine.ranks import Ranks
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
-from dpacct.fl.trainers.choice import Choice
+from dpacct.fl.training.choose import Choice
 
 Made = TypeVar("Made")
 

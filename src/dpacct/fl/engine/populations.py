@@ -15,9 +15,7 @@ from dpacct.fl.local.losses import LossFunction
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.surroundings import undisturbed
-from dpacct.fl.trainers.choice import Chooser
-from dpacct.fl.trainers.chooser import TrainerChooser
-from dpacct.fl.trainers.example_chooser import ExampleChooser
+from dpacct.fl.training.choose import TrainerChooser
 from dpacct.ledger.terms import CLIENT
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -90,7 +88,7 @@ def choose_chooser(
     layout: Layout,
     local: SGD,
     asked: Asked,
-) -> Chooser:
+) -> TrainerChooser:
     """Who chooses how this population is trained.
 
     Args:
@@ -100,7 +98,7 @@ def choose_chooser(
     """
     if isinstance(clients, Examples):
         refuse_for_examples(model, method)
-    chooser = TrainerChooser(
+    return TrainerChooser(
         model,
         loss,
         method,
@@ -109,7 +107,5 @@ def choose_chooser(
         vectorize=asked.vectorize,
         chunk=asked.chunk,
         memory_limit=asked.memory_limit,
+        examples=isinstance(clients, Examples),
     )
-    if not isinstance(clients, Examples):
-        return chooser
-    return ExampleChooser(chooser, method, layout, vectorize=asked.vectorize, chunk=asked.chunk)

@@ -8,7 +8,7 @@ or local steps. `dpacct.fl.audit` looks longer, at neighboring sets of clients.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,31 +31,22 @@ from dpacct.fl.privacy.findings import (
 from dpacct.fl.privacy.noise import drawn_std
 from dpacct.fl.privacy.randomness import Seeded
 from dpacct.fl.surroundings import undisturbed
-from dpacct.fl.trainers.company import shows_company
-from dpacct.fl.trainers.examples import Maker
-from dpacct.fl.trainers.tasks import Task, Trainer
 
 # Coordinates of a bound's updates in all, and at least so many updates.
 _COORDINATES, _LEAST = 1 << 21, 2
 # Coordinates of a release, of which so many are drawn.
 _SHORT, _DRAWS = 4096, 3
 _COUNTS = 256
-_STEPS = 2
-_BATCH = 32
 
 
 @undisturbed()
-def preflight(
-    engine: Engine, trainers: Sequence[Trainer], state: TrainingState, make: Maker | None
-) -> Audit:
-    """Check bound, training, noise, denominator and charge of a run.
+def preflight(engine: Engine, state: TrainingState) -> Audit:
+    """Check bound, noise, denominator and charge of a run.
 
     Args:
-        engine: of the run. trainers: that it may use. state: where it stands.
-        make: made-up clients of (number of examples, seed), whose shapes are public; None where
-            clients train elsewhere, and ``alone`` cannot be looked at.
+        engine: of the run. state: where it stands.
     Returns:
-        The findings: ``bound``, ``alone``, ``charge``, ``noise``, ``empty cohort``, ``fresh``,
+        The findings: ``bound``, ``charge``, ``noise``, ``empty cohort``, ``fresh``,
         ``denominator``; ``joint charge`` and ``indicator`` for an adaptive clip norm. None for a
         method that does what a paper prints, whose epsilon is infinite.
     Raises:
@@ -69,33 +60,11 @@ def preflight(
     return Audit(
         (
             check_bound(state.bound, engine.layout, engine.plan.contributions, like, tried),
-            *([] if make is None else [_alone(replayed, trainers, state, make)]),
             check_charge(engine.plan, state.bound, engine.noise),
             *check_joint_charge(engine.plan, state.bound, engine.noise),
             *_noise(_Releases(replayed, state)),
         )
     )
-
-
-def _alone(
-    engine: Engine, trainers: Sequence[Trainer], state: TrainingState, make: Maker
-) -> Finding:
-    """A client's update is the same bit by bit whoever else is trained."""
-    full = min(engine.local.batch_size or _BATCH, _BATCH)
-    people = [make(size, seed) for seed, size in enumerate((full + 2, 2, 0, full))]
-    tried = replace(engine, clients=people)
-    tasks = [_shortened(tried.task(client, state, 0)) for client in range(len(people))]
-    for trainer in trainers:
-        wrong = shows_company(trainer, tasks, engine.broadcast(state))
-        if wrong:
-            return Finding("alone", passed=False, detail=wrong)
-    detail = "an update is the same bit by bit whoever else is trained"
-    return Finding("alone", passed=True, detail=detail)
-
-
-def _shortened(task: Task) -> Task:
-    plan = replace(task.plan, indices=task.plan.indices[:_STEPS], counts=task.plan.counts[:_STEPS])
-    return replace(task, plan=plan)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,7 +28,7 @@ from dpacct.fl.engine.states import Collected, Draw, TrainingState
 from dpacct.fl.layout import State
 from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.report.reports import Report
-from dpacct.fl.trainers.ways import Way
+from dpacct.fl.training.choose import TrainingPlan
 
 Sent = TypeVar("Sent")
 
@@ -52,9 +52,9 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """How rank 0 would train clients, if it has to: every rank compares bits in that way."""
+    """How rank 0 trains clients, None if it need not: every rank compares that way here."""
 
-    way: Way | None
+    training: TrainingPlan | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from dpacct.fl.clients import Population
 from dpacct.fl.data.dataset import PartitionedClients
 from dpacct.fl.layout import State
 from dpacct.fl.local.sgd import SGD
-from dpacct.fl.trainers.failures import Trial
-from dpacct.fl.trainers.tasks import Task, Trainer, join, join_gathered
+from dpacct.fl.training.tasks import Task, Trainer, Trial, join, join_gathered
 
 
 def read_clients(

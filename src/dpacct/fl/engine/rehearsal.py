@@ -3,7 +3,7 @@
 Rule 1: an error of the model, the loss, the method or a setting surfaces here, as what it is, and
 costs nothing. Rule 2: what a client sends must not depend on who was there before it, nor the next
 state on anything but the release: both are compared between two made-up worlds. This also finds
-what `dpacct.fl.guards.watch` cannot follow. Rule 3: no example of a client is used.
+what `dpacct.fl.training.isolation` cannot see. Rule 3: no example of a client is used.
 """
 
 from __future__ import annotations
@@ -19,16 +19,13 @@ from dpacct.fl.clients import ClientData
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.states import Draw, TrainingState
 from dpacct.fl.local.batches import Batch
-from dpacct.fl.local.labels import Labels
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.privacy.randomness import Seeded
 from dpacct.fl.tensors import forked_generators, norm, same_numbers, seed_generators
-from dpacct.fl.trainers.again import taken_again
-from dpacct.fl.trainers.choice import Choice, Chooser
-from dpacct.fl.trainers.examples import Kind, Maker, made_up, usual_kind
-from dpacct.fl.trainers.isolation import Isolation
-from dpacct.fl.trainers.tasks import Broadcast, Trainer
-from dpacct.fl.trainers.ways import KeptWay
+from dpacct.fl.training.choose import Choice, TrainerChooser, TrainingPlan
+from dpacct.fl.training.isolation import Isolation
+from dpacct.fl.training.synthetic import Kind, Maker, synthetic_clients, usual_kind
+from dpacct.fl.training.tasks import Trainer
 
 # Examples of the two made-up clients: two batches and one, of which one is not full. None holds a
 # single example, which not every model takes.
@@ -61,16 +58,18 @@ class Rehearsal:
     def __init__(
         self,
         engine: Engine,
-        chooser: Chooser,
+        chooser: TrainerChooser,
         state: TrainingState,
         example: ClientData | None,
-        before: KeptWay | None = None,
+        before: TrainingPlan | None = None,
     ) -> None:
         self._engine, self._chooser, self._state = engine, chooser, state
         self._before = before
         with _Noted():
             self._kind = usual_kind(engine.clients) if example is None else Kind.of(example)
-            self.make, self._labels = made_up(self._kind, example, chooser.loss, state.params)
+            self.make, self._labels = synthetic_clients(
+                self._kind, example, chooser.loss, state.params
+            )
 
     def run(self) -> Choice:
         """Try a round, and choose how clients are trained.
@@ -86,39 +85,42 @@ class Rehearsal:
             worlds = _Worlds(engine, self._state, self.make)
             worlds.check_alone(chooser.alone)
             choice = self._choice()
-            if choice.trainer.together is None:
+            if not choice.plan.vectorized:
                 worlds.check_rounds(chooser.alone)
             else:
-                # Two clients, without those that fill up a group.
                 worlds.check_alone(chooser.vectorized)
                 worlds.check_rounds(chooser.vectorized)
         return choice
 
     def _choice(self) -> Choice:
-        """As before the run was resumed where that is possible, else anew."""
-        if self._before is None:
-            return self._chooser.choose(*self._asked())
-        try:
-            return self.again(self._before)
-        except Unsupported as refusal:
-            note = f"not as before the run was resumed ({self._before.way.reason}): {refusal}"
-            return replace(self._chooser.choose(*self._asked()), note=note)
-
-    def again(self, kept: KeptWay) -> Choice:
-        """As clients were trained before, or elsewhere, compared here.
-
-        Raises:
-            Unsupported: it is not possible here, or gives other bits.
-        """
-        return taken_again(kept, self._chooser, self._engine.layout, *self._asked())
-
-    def _asked(self) -> tuple[Maker, Kind, Labels | None, Broadcast, int]:
-        """What a chooser is asked with; the number is that of clients in a round."""
+        """Choose as before the run was resumed if that is possible, else anew."""
+        note = ""
+        if self._before is not None:
+            try:
+                return self.retake(self._before)
+            except Unsupported as refusal:
+                note = f"not as before the run was resumed ({self._before.reason}): {refusal}"
         engine = self._engine
         everyone = engine.method.everyone_computes
-        workers = engine.plan.public.size if everyone else engine.plan.cohort_size
-        broadcast = engine.broadcast(self._state)
-        return self.make, self._kind, self._labels, broadcast, max(1, round(workers))
+        workers = engine.num_clients if everyone else engine.plan.cohort_size
+        choice = self._chooser.choose(
+            self.make,
+            self._kind,
+            self._labels,
+            engine.broadcast(self._state),
+            max(1, round(workers)),
+            timed=engine.source.private,
+        )
+        return replace(choice, note=note)
+
+    def retake(self, plan: TrainingPlan) -> Choice:
+        """Choose as another process, or an earlier one, did.
+
+        Raises:
+            Unsupported: it is not possible here, or gives other updates.
+        """
+        broadcast = self._engine.broadcast(self._state)
+        return self._chooser.retake(plan, self.make, self._kind, self._labels, broadcast)
 
     def _try_model(self) -> None:
         """One gradient without the method: what is wrong there is the model's or the loss's."""
@@ -127,8 +129,8 @@ class Rehearsal:
         batch = Batch(data.inputs.to(engine.device), data.targets.to(engine.device), None)
         broadcast = engine.broadcast(self._state)
         # What a layer prepares when it is first called (a table of positions) is there after it.
-        loss.gradient(Isolation(broadcast, loss, None).shown.anchor, batch)
-        with Isolation(broadcast, loss, None) as shown:
+        loss.gradient(dict(broadcast.anchor), batch)
+        with Isolation(loss, None).around(broadcast) as shown:
             loss.gradient(shown.anchor, batch)
 
 

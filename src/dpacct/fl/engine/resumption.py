@@ -15,7 +15,7 @@ from dpacct.fl.engine.snapshots import Expected, noise_of, pack, saved_in, unpac
 from dpacct.fl.layout import copies
 from dpacct.fl.privacy.masks import reads_release
 from dpacct.fl.surroundings import undisturbed
-from dpacct.fl.trainers.ways import KeptWay
+from dpacct.fl.training.choose import TrainingPlan
 from dpacct.rounds import Round
 
 
@@ -23,20 +23,20 @@ class Resumed(NamedTuple):
     """What is not of the rounds of a run that goes on.
 
     Attributes:
-        note: what is worth one, or None. way: how clients were trained, None where nobody knows.
+        note: what is worth one, or None. training: how clients were trained, if known.
     """
 
     note: str | None
-    way: KeptWay | None
+    training: TrainingPlan | None
 
 
-def save(rounds: Rounds, path: Path, way: KeptWay | None = None) -> None:
-    """Write a checkpoint of the last finished round; ``way``: how clients are trained here."""
+def save(rounds: Rounds, path: Path, training: TrainingPlan | None = None) -> None:
+    """Write a checkpoint of the last finished round; ``training``: how clients are trained."""
     engine, state = rounds.engine, rounds.state
     if not reads_release(engine.method.mask):
         state = replace(state, released=None)
     saved = rounds.account.saved()
-    content = pack(state, rounds.setting(), saved, engine.source.save(), way)
+    content = pack(state, rounds.setting(), saved, engine.source.save(), training)
     write_checkpoint(path, content)
 
 
@@ -81,7 +81,7 @@ def resume(rounds: Rounds, path: Path, *, calibrated: bool) -> Resumed:
         rounds.plan = rounds.plan.as_registered(rounds.account.plan, calibrated=calibrated)
     rounds.advance()
     rounds.write_model()
-    return Resumed(None, found.way)
+    return Resumed(None, found.training)
 
 
 def _take_noise(rounds: Rounds, noise_multiplier: float | None) -> None:

@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from dpacct.errors import InvalidParameter
 from dpacct.fl.engine.memories import fetched
 from dpacct.fl.engine.states import TrainingState
-from dpacct.fl.engine.written_ways import plain_way, way_in
 from dpacct.fl.layout import Layout, State, trainable
 from dpacct.fl.privacy.account import Saved, relabeled
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound
-from dpacct.fl.trainers.ways import KeptWay
+from dpacct.fl.training.choose import TrainingPlan
 from dpacct.ledger import Position
 
 _NOISE = re.compile(r"(?<=noise_multiplier=)[^,)]+(?=, cohort_size=)")
@@ -55,12 +54,12 @@ class Snapshot:
     Attributes:
         state: of the training.
         randomness: of a seeded run's generator.
-        way: how clients were trained; None where nobody had chosen, or the version is an older one.
+        training: how clients were trained; None if that was not chosen, or by an older version.
     """
 
     state: TrainingState
     randomness: str | None
-    way: KeptWay | None
+    training: TrainingPlan | None
 
 
 def pack(
@@ -68,14 +67,14 @@ def pack(
     setting: str,
     saved: Saved | None,
     randomness: str | None,
-    way: KeptWay | None,
+    training: TrainingPlan | None,
 ) -> dict[str, Any]:
     """What a checkpoint keeps.
 
     Args:
         state: after a round. setting: what must not differ when the run goes on, as text.
         saved: where the run stands in its ledger. randomness: of a seeded run's generator.
-        way: how clients are trained; public.
+        training: how clients are trained; public.
     """
     return {
         "setting": setting,
@@ -91,7 +90,7 @@ def pack(
         "committed": 0 if saved is None else saved.committed,
         "ledger": None if saved is None else asdict(saved.position),
         "randomness": randomness,
-        "way": plain_way(way),
+        "training": None if training is None else training.plain(),
     }
 
 
@@ -150,7 +149,7 @@ def unpack(content: dict[str, Any], expected: Expected) -> Snapshot:
         reader.bound(expected.bound),
         None if released is None else released.to(device),
     )
-    return Snapshot(state, reader.randomness(), reader.way())
+    return Snapshot(state, reader.randomness(), reader.training())
 
 
 class _Reader:
@@ -210,11 +209,11 @@ class _Reader:
             self.refuse("its randomness is no text")
         return found
 
-    def way(self) -> KeptWay | None:
+    def training(self) -> TrainingPlan | None:
         try:
-            return way_in(self._content.get("way"))
+            return TrainingPlan.of(self._content.get("training"))
         except InvalidParameter as error:
-            self.refuse(f"its way to train clients is damaged ({error.value})")
+            self.refuse(f"its training plan is damaged ({error.value})")
 
     def memories(self, clients: int, memory: State | None) -> dict[int, State]:
         found = self._content.get("client_states")

@@ -21,17 +21,15 @@ from dpacct.fl.clients import ClientData
 from dpacct.fl.engine.precision import arithmetic
 from dpacct.fl.flower import wire
 from dpacct.fl.flower.wire import Assignment
-from dpacct.fl.guards.replica import separate
-from dpacct.fl.layout import Layout, State, check_tensors, copies, trainable
-from dpacct.fl.local.losses import LocalLoss, LossFunction
+from dpacct.fl.layout import Layout, State, check_tensors, copies, set_training_mode, trainable
+from dpacct.fl.local.losses import LocalLoss, LossFunction, separate
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.tensors import forked_generators
-from dpacct.fl.trainers.examples import made_up, usual_kind
-from dpacct.fl.trainers.failures import Trial
-from dpacct.fl.trainers.sequential import SequentialTrainer
-from dpacct.fl.trainers.tasks import Broadcast, join, plant
+from dpacct.fl.training.sequential import SequentialTrainer
+from dpacct.fl.training.synthetic import synthetic_clients, usual_kind
+from dpacct.fl.training.tasks import Broadcast, Trial, join, plant
 
 _CPU = torch.device("cpu")
 _LOG = logging.getLogger("flwr")
@@ -102,7 +100,7 @@ def engine_training(
         examples = data()
         task = join(lambda: examples, given.local, given.memory, given.seed, _CPU, trainer)
         with forked_generators(), arithmetic(precision):
-            copy.train()
+            set_training_mode(copy)
             row = trainer.train([task], told)
         # A canary of an audit; it is bounded like any other update.
         plant(row, [task])
@@ -156,7 +154,7 @@ def try_model(
         params = trainable(made)
         copy, objective = separate(made, loss)
         local = LocalLoss(copy, objective, tuple(params), SGD(lr=1.0).precision, functional=False)
-        made_up(usual_kind([data()]), None, local, copies(params))
+        synthetic_clients(usual_kind([data()]), None, local, copies(params))
     if trial.error is None:
         return ""
     _LOG.error("this client cannot train", exc_info=trial.error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, cast
 
@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from dpacct.errors import InvalidParameter
-from dpacct.fl.guards.replica import Replica
-from dpacct.fl.layout import Params
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl.layout import Params, modules_of
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.sgd import Precision
 
@@ -25,16 +24,16 @@ class Loss(Protocol):
     """What a method's `gradient` is given."""
 
     def __call__(self, params: Params, batch: Batch) -> Tensor:
-        """Mean loss of the batch at the parameters; a tensor without dimensions."""
+        """Return the mean loss of the batch at the parameters, a tensor without dimensions."""
         ...
 
     def gradient(self, params: Params, batch: Batch) -> Params:
-        """Gradient of the mean loss; zero for parameters that it does not use."""
+        """Return the gradient of the mean loss; zero for parameters that it does not use."""
         ...
 
 
 class LocalLoss:
-    """Loss of a module whose trained tensors are passed in, and whose buffers are constants.
+    """Loss of a module whose trained tensors are passed in; frozen tensors and buffers are fixed.
 
     Args:
         model: the module. loss: mean loss of (outputs, targets).
@@ -43,7 +42,7 @@ class LocalLoss:
 
     Attributes:
         model, function, functional: as they were given.
-        replica: what of the model must stay as it is while clients train.
+        constants: frozen parameters and buffers, in copies, by name.
     """
 
     def __init__(
@@ -59,10 +58,13 @@ class LocalLoss:
         self.function = loss
         self._precision: Precision = precision
         self.functional = functional
-        self.replica = Replica(model, loss, names)
+        fixed = {n: p for n, p in model.named_parameters() if n not in names}
+        fixed |= dict(model.named_buffers())
+        self.constants = {name: value.detach().clone() for name, value in fixed.items()}
+        self._places = _places(model)
 
     def batched(self) -> LocalLoss:
-        """The same objective, differentiated with `torch.func`."""
+        """Return the same objective, differentiated with `torch.func`."""
         twin = copy.copy(self)
         twin.functional = True
         return twin
@@ -76,37 +78,67 @@ class LocalLoss:
             return plain and loss.ignore_index < 0 and not loss.label_smoothing
         return loss is functional.cross_entropy
 
-    @property
-    def ignored_target(self) -> int:
-        """The class that a cross entropy leaves out."""
-        loss = self.function
-        return loss.ignore_index if isinstance(loss, nn.CrossEntropyLoss) else -100
-
     def outputs(self, params: Params, inputs: Tensor) -> Tensor:
-        """What the model says."""
+        """Return the outputs of the model."""
         with self._reduced_precision(inputs.device.type):
             return self._called(params, inputs)
 
     def __call__(self, params: Params, batch: Batch) -> Tensor:
-        """Mean loss of the batch."""
+        """Return the mean loss of the batch."""
         with self._reduced_precision(batch.inputs.device.type):
             outputs = self._called(params, batch.inputs)
             if batch.weights is None:
                 value = self.function(outputs, batch.targets)
             else:
-                each = vmap(self._one)(outputs, batch.targets)
-                value = torch.where(batch.weights > 0, each, 0.0).mul(batch.weights).sum()
+                value = self._weighted(outputs, batch.targets, batch.weights)
         if value.ndim != 0:
             rule = "a loss returns the mean over the batch, a tensor without dimensions"
             raise InvalidParameter("loss", tuple(value.shape), rule)
         return value
 
+    def _weighted(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Return the mean loss of the examples whose weight [b] is positive.
+
+        Weights are equal for these and zero for padding. A loss that is no mean over examples gives
+        another result than without padding, which the comparison of both trainers finds.
+        """
+        if self.takes_classes(targets):
+            return self.cross_entropies(outputs[None], targets[None], weights[None])[0]
+        losses = vmap(self._one)(outputs, targets)
+        return torch.where(weights > 0, losses, 0.0).mul(weights).sum()
+
+    def takes_classes(self, targets: Tensor) -> bool:
+        """Return whether the loss is the mean cross entropy of these class labels."""
+        return self.is_cross_entropy and not targets.is_floating_point()
+
+    def cross_entropies(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Return the mean cross entropies [c] of clients at once, which vmap would take to pieces.
+
+        The mean is over all targets of a client that are not ignored, as torch takes it.
+
+        Args:
+            outputs: [c, b, classes, ...]. targets: [c, b, ...]. weights: [c, b], zero for padding.
+        """
+        ignored = getattr(self.function, "ignore_index", -100)
+        flat = outputs.flatten(0, 1)
+        losses = functional.cross_entropy(
+            flat if flat.dtype == torch.float64 else flat.float(),
+            targets.flatten(0, 1),
+            reduction="none",
+            ignore_index=ignored,
+        ).view(targets.shape)
+        padding = (weights == 0).view(*weights.shape, *[1] * (targets.ndim - 2))
+        counted = ~padding & (targets != ignored)
+        sums = torch.where(counted, losses, 0.0).flatten(1).sum(dim=1)
+        return sums / counted.flatten(1).sum(dim=1).clamp(min=1)
+
     def _called(self, params: Params, inputs: Tensor) -> Any:
-        tensors = self.replica.placed(params)
+        known: Mapping[str, Tensor] = {**params, **self.constants}
+        tensors = {place: known[name] for place, name in self._places.items()}
         return functional_call(self.model, tensors, (inputs,), tie_weights=False)
 
     def gradient(self, params: Params, batch: Batch) -> Params:
-        """Gradient of the mean loss."""
+        """Return the gradient of the mean loss."""
         if self.functional:
             return cast("Params", grad(self.__call__)(params, batch))
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
@@ -123,3 +155,37 @@ class LocalLoss:
         if self._precision == "bfloat16":
             return torch.autocast(device, dtype=torch.bfloat16, cache_enabled=False)
         return nullcontext()
+
+
+def _places(model: nn.Module) -> dict[str, str]:
+    """Return, for each place of a parameter or buffer, the first name of the same tensor.
+
+    A layer that a model holds by several names is one layer, and tied weights are one tensor.
+    """
+    names: dict[Tensor, str] = {}
+    found: dict[str, str] = {}
+    for layer, own in modules_of(model):
+        for listed in (own.named_parameters, own.named_buffers):
+            for name, value in listed(layer, recurse=False, remove_duplicate=False):
+                found[name] = names.setdefault(value, name)
+    return found
+
+
+def separate(model: nn.Module, loss: Any) -> tuple[nn.Module, Any]:
+    """Return a copy of a model, and of a loss that is a module, for clients to train.
+
+    Raises:
+        Unsupported: the model cannot be copied.
+    """
+    try:
+        own = copy.deepcopy(model)
+        objective = copy.deepcopy(loss) if isinstance(loss, nn.Module) else loss
+    except (RuntimeError, TypeError, copy.Error) as error:
+        line = str(error).strip().partition("\n")[0]
+        raise Unsupported(
+            f"the model cannot be copied ({line[:200]}); clients train on a copy, so that nothing "
+            "that they write reaches the released one"
+        ) from error
+    for value in own.parameters():
+        value.grad = None
+    return own, objective

@@ -1,10 +1,13 @@
-"""Dropout side by side, from numbers that are each client's own.
+"""Functions of torch that would mix the clients of a vmapped model, made each client's own.
 
-Rule: what is dropped for a client follows from its seed, the step and the place in the model, never
-from who trains beside it. Random numbers that `torch.func.vmap` draws for a whole group depend on a
-client's place; of a group that one client more or less rearranges, all masks would be others, and
-the sum would move by more than one contribution. Only dropout is drawn here: side by side all other
-random operations are errors, and their models are trained one by one.
+Random numbers that vmap draws for a whole group depend on a client's place in it: one client more
+or less would change all dropout masks, and the sum would move by more than one contribution. Here
+dropout follows from the client's seed, the step and the place in the model. All other random
+operations are errors under vmap, and their models are trained one by one.
+
+An embedding with a table per client is looked up by torch in the tables of all clients, laid one
+behind the other: an index out of range would read another client's weights. Here its row is NaN, so
+the client that sent it contributes zero, as it does one by one.
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ _WORD = 1 << 64
 _BITS = 24
 
 
-class OwnDropout(TorchFunctionMode):
-    """While active, dropout draws from the stream of one client's step.
+class OwnFunctions(TorchFunctionMode):
+    """Inside, dropout and embeddings are those of one client's step.
 
     Args:
         seed: of the step, int64 []; may be batched by vmap.
@@ -42,7 +45,7 @@ class OwnDropout(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Replace dropout, pass on all other functions."""
+        """Replace dropout and embeddings, and call all other functions."""
         del types
         named = dict(kwargs or {})
         if func is functional.dropout:
@@ -50,6 +53,8 @@ class OwnDropout(TorchFunctionMode):
         if func is cast("Any", torch).dropout:
             values = dict(zip(("input", "p", "train"), args, strict=False)) | named
             return self._dropout(values["input"], values["p"], values["train"])
+        if func is functional.embedding:
+            return _embedding(*args, **named)
         return func(*args, **named)
 
     def _dropout(
@@ -69,26 +74,37 @@ class OwnDropout(TorchFunctionMode):
         return input.mul_(factor) if inplace else input * factor
 
 
+def _embedding(
+    input: Tensor,  # noqa: A002 - the name of the parameter that is replaced
+    weight: Tensor,
+    *args: Any,
+    **named: Any,
+) -> Tensor:
+    inside = (input >= 0) & (input < weight.shape[0])
+    found = functional.embedding(torch.where(inside, input, 0), weight, *args, **named)
+    return torch.where(inside.unsqueeze(-1), found, torch.nan)
+
+
 def seeds_of_steps(seeds: Tensor, steps: int) -> Tensor:
-    """Seeds of the first so many steps, int64 [steps, c], from those of the clients, int64 [c]."""
+    """Return seeds of the first so many steps, int64 [steps, c], from those of c clients."""
     # Whole numbers of 64 bits wrap around.
     numbers = torch.arange(1, steps + 1, device=seeds.device) * _signed(_GOLDEN)
     return _mixed(seeds + numbers.unsqueeze(1))
 
 
 def _mixed(values: Tensor) -> Tensor:
-    """The finalizer of SplitMix64: int64 to int64, one to one, wrapping around."""
+    """Apply the finalizer of SplitMix64: int64 to int64, one to one, wrapping around."""
     values = (values ^ _shifted(values, 30)) * _signed(0xBF58476D1CE4E5B9)
     values = (values ^ _shifted(values, 27)) * _signed(0x94D049BB133111EB)
     return values ^ _shifted(values, 31)
 
 
 def _shifted(values: Tensor, bits: int) -> Tensor:
-    """A shift to the right that fills up with zeros."""
+    """Shift to the right, filling up with zeros."""
     return (values >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def _signed(word: int) -> int:
-    """64 bits as a number with a sign."""
+    """Return 64 bits as a number with a sign."""
     word %= _WORD
     return word - _WORD if word >= _WORD // 2 else word

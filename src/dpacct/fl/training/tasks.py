@@ -1,7 +1,10 @@
-"""What a trainer is given, and what it gives back; and how a client's data get there.
+"""The interface between engine and trainers: a client's task, the round's broadcast, failures.
 
-Rule 1: what goes wrong with one client's data is that client's failure alone. Rule 2: its batches
-and its randomness follow from the round's seed and its number, not from who else came.
+Rule 1: an error with one client's data is that client's failure alone. Its update counts as one
+that is not finite, so as zero, and the round goes on: whether a client fails must not show outside.
+Errors of the program surface before the first charge, on synthetic clients
+(`dpacct.fl.engine.rehearsal`). Rule 2: a client's batches and random numbers follow from the
+round's seed and the client's number, not from the other clients of the cohort.
 """
 
 from __future__ import annotations
@@ -9,29 +12,60 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
+from dpacct.errors import Unsupported
 from dpacct.fl.clients import Canary, ClientData, checked
 from dpacct.fl.layout import Params, State, copies
 from dpacct.fl.local.batches import BatchPlan, plan_batches
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Context
-from dpacct.fl.trainers.failures import Trial
+
+
+class Trial:
+    """A block that may fail: ``with Trial() as trial: ...``, then see ``trial.error``.
+
+    `Unsupported` (a client reached further than itself), warnings that were made errors, and
+    interrupts pass through.
+
+    Attributes:
+        error: the exception that was raised inside, or None.
+    """
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        """Keep an exception of the client."""
+        del kind, trace
+        if not isinstance(error, Exception) or isinstance(error, Unsupported | Warning):
+            return False
+        self.error = error
+        return True
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Task:
-    """A client with what it needs for one round, on the device.
+    """A client with its data for one round, on the device.
 
     Attributes:
         data: its examples. plan: its batches. state: its memory, in storage of its own.
-        seed: of the global generators while it trains; None leaves them alone.
-        alone: it must not be trained beside others.
+        seed: of the random numbers while it trains; None leaves the global generators alone.
+        alone: it must not be trained in a group.
         failed: its data could not be read, and count as an update that is not finite.
-        planted: the update of a `Canary`, None of everybody else.
+        planted: the update of a `Canary`, None of all other clients.
     """
 
     data: ClientData
@@ -45,7 +79,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Broadcast:
-    """What all clients of a round are told."""
+    """The public values that all clients of a round receive."""
 
     round: int
     anchor: Params
@@ -53,17 +87,22 @@ class Broadcast:
     local: SGD
     clip_norm: float = math.inf
 
+    @property
+    def device(self) -> torch.device:
+        """Where clients train."""
+        return next(iter(self.anchor.values())).device
+
     def context(
         self, lr: float | Tensor, steps: int | Tensor, memory: State | None = None
     ) -> Context:
-        """The context of a client with this memory, that takes so many steps at this rate."""
+        """Return the context of a client with this memory that takes so many steps of rate lr."""
         # Dictionaries of its own: one client's entries are not the next one's.
         anchor, state = dict(self.anchor), dict(self.server_state)
         own = None if memory is None else dict(memory)
         return Context(self.round, anchor, state, self.local, lr, steps, self.clip_norm, own)
 
     def step_size(self, steps: int) -> float:
-        """Learning rate of each of a client's steps."""
+        """Return the learning rate of each of a client's steps."""
         rate = self.local.learning_rate(self.round)
         return rate / max(steps, 1) if self.local.total_lr else rate
 
@@ -72,7 +111,7 @@ class Trainer(Protocol):
     """Turns a chunk of clients into their updates."""
 
     def admit(self, data: ClientData) -> bool:
-        """Whether a client may be trained beside others, judged by its own data alone.
+        """Return whether a client may be trained in a group, judged by its own data alone.
 
         Raises:
             InvalidParameter: it cannot be trained at all.
@@ -80,29 +119,29 @@ class Trainer(Protocol):
         ...
 
     def train(self, tasks: Sequence[Task], broadcast: Broadcast) -> Tensor:
-        """Updates [c, d] as `Method.local_update` returns them, in the dtype of the parameters.
+        """Return updates [c, d] of `Method.local_update`, in the type of the parameters.
 
         Raises:
-            Unsupported: a client changed what another one, or the release, depends on.
+            Unsupported: a client changed something that another one, or the release, depends on.
         """
         ...
 
     def remember(
         self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast
     ) -> list[State] | None:
-        """New client states from the bounded rows [c, d]; None for clients without memory."""
+        """Return new client states from bounded rows [c, d]; None for clients without memory."""
         ...
-
-
-def plant(rows: Tensor, tasks: Sequence[Task]) -> None:
-    """Put the updates of canaries in the place of what they trained, [c, d]."""
-    for row, task in zip(rows, tasks, strict=True):
-        if task.planted is not None:
-            row.copy_(task.planted)
 
 
 NO_DATA = ClientData(torch.zeros(0), torch.zeros(0))
 NO_STEPS = BatchPlan(torch.zeros(0, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+
+
+def plant(rows: Tensor, tasks: Sequence[Task]) -> None:
+    """Replace the trained updates [c, d] of canaries by their planted ones."""
+    for row, task in zip(rows, tasks, strict=True):
+        if task.planted is not None:
+            row.copy_(task.planted)
 
 
 def join(
@@ -113,21 +152,20 @@ def join(
     device: torch.device,
     trainer: Trainer | None,
 ) -> Task:
-    """A client with its batches and its memory, on the device.
+    """Return a client with its batches and its memory, on the device.
 
     Args:
-        read: its data. local: training. memory: copied here.
-        seed: of its batches, and of the global generators while it trains.
-        trainer: judges its data; None takes everybody.
+        read: returns its data. local: training. memory: copied here.
+        seed: of its batches, and of its random numbers while it trains.
+        trainer: judges its data; None admits all clients.
     """
-    if memory is not None:
-        memory = {name: value.to(device) for name, value in copies(memory).items()}
+    own = None if memory is None else {n: v.to(device) for n, v in copies(memory).items()}
     with Trial():
         data = checked(read())
         moved = ClientData(data.inputs.to(device), data.targets.to(device))
         planted = data.update.to(device) if isinstance(data, Canary) else None
-        return _ready(data, moved, local, memory, seed, trainer, planted)
-    return Task(NO_DATA, NO_STEPS, memory, seed, failed=True)
+        return _task(data, moved, local, own, seed, trainer, planted)
+    return Task(NO_DATA, NO_STEPS, own, seed, failed=True)
 
 
 def join_gathered(
@@ -139,12 +177,12 @@ def join_gathered(
     device: torch.device,
     trainer: Trainer | None,
 ) -> list[Task]:
-    """As `join`, of clients whose examples lie behind each other in ``whole``; ``sizes`` of each.
+    """Return tasks as `join` does, of clients whose examples follow each other in ``whole``.
 
-    They get views of it: what trains sees copies of batches alone.
+    Clients get views of it, and are shown copies of batches alone.
     """
     moved = ClientData(whole.inputs.to(device), whole.targets.to(device))
-    # Labels are looked at on the host: a device is waited for once.
+    # Labels are judged on the host, so that a device is waited for once.
     targets = whole.targets.cpu()
     tasks: list[Task] = []
     start = 0
@@ -156,12 +194,12 @@ def join_gathered(
         with Trial():
             shown = ClientData(whole.inputs[part], targets[part])
             data = ClientData(moved.inputs[part], moved.targets[part])
-            task = _ready(shown, data, local, own, seed, trainer)
+            task = _task(shown, data, local, own, seed, trainer)
         tasks.append(task)
     return tasks
 
 
-def _ready(
+def _task(
     shown: ClientData,
     data: ClientData,
     local: SGD,
@@ -170,7 +208,7 @@ def _ready(
     trainer: Trainer | None,
     planted: Tensor | None = None,
 ) -> Task:
-    """A client whose data, ``shown`` where the trainer looks at them, are on the device."""
-    beside = trainer is None or trainer.admit(shown)
+    """Return a task; the trainer judges ``shown``, the same data on the host."""
+    grouped = trainer is None or trainer.admit(shown)
     plan = plan_batches(len(data), local, torch.Generator().manual_seed(seed))
-    return Task(data, plan, memory, seed, alone=not beside, planted=planted)
+    return Task(data, plan, memory, seed, alone=not grouped, planted=planted)

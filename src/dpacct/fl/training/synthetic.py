@@ -1,6 +1,6 @@
-"""What one example looks like: dtypes and shapes, which are public, and made-up clients of them.
+"""Synthetic clients: of the public dtypes and shapes of examples, with values of no client.
 
-Rule 1: dtypes and shapes are declared by a made-up client, or are those of most of the first few
+Rule 1: dtypes and shapes are declared by an example client, or are those of most of the first few
 clients: one client changes them no more than it changes a vote that is not close. Rule 2: nothing
 else of the clients is looked at before a round is charged.
 """
@@ -21,8 +21,7 @@ from dpacct.fl.local.batches import Batch, BatchPlan, plan_batches
 from dpacct.fl.local.labels import Labels
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.trainers.failures import Trial
-from dpacct.fl.trainers.tasks import Broadcast, Task
+from dpacct.fl.training.tasks import Broadcast, Task, Trial
 
 _VOTERS = 5
 _ASKED = 32
@@ -43,13 +42,20 @@ class Kind:
 
     @classmethod
     def of(cls, data: ClientData) -> Kind:
-        """The kind of a client's examples."""
+        """Return the kind of a client's examples."""
         x, y = data.inputs, data.targets
         return cls(x.dtype, tuple(x.shape[1:]), y.dtype, tuple(y.shape[1:]))
 
+    def zeros(self, count: int) -> ClientData:
+        """Return so many examples of zeros."""
+        return ClientData(
+            torch.zeros((count, *self.input_shape), dtype=self.input_dtype),
+            torch.zeros((count, *self.target_shape), dtype=self.target_dtype),
+        )
+
 
 def usual_kind(clients: Population) -> Kind:
-    """The kind of most of the first few clients that can be read; of several, the first one.
+    """Return the kind of most of the first few clients that can be read; of several, the first.
 
     Raises:
         InvalidParameter: what a population holds is no `ClientData`.
@@ -71,10 +77,10 @@ def usual_kind(clients: Population) -> Kind:
 Maker = Callable[[int, int], ClientData]
 
 
-def made_up(
+def synthetic_clients(
     kind: Kind, example: ClientData | None, loss: LocalLoss, params: Params
 ) -> tuple[Maker, Labels | None]:
-    """A function of (number of examples, seed) that makes clients, and what their labels may be.
+    """Return a function of (number of examples, seed) that makes clients, and their labels.
 
     Values are random where the model and the loss take them (reals in [0, 1), whole numbers below
     the smallest embedding, labels below the number of outputs), else zero.
@@ -87,7 +93,7 @@ def made_up(
     """
     if example is not None:
         if not len(example):
-            raise InvalidParameter("example", 0, "a made-up client has at least one example")
+            raise InvalidParameter("example", 0, "an example client has at least one example")
         make = _resampled(example)
         return make, _try(make, loss, params)
     sizes = [
@@ -102,13 +108,17 @@ def made_up(
         many = outputs.ndim == len(kind.target_shape) + 2
         make = _varied(kind, tokens, outputs.shape[1] if many else 1)
         return make, _try(make, loss, params)
-    make = _zeros(kind)
-    return make, _try(make, loss, params)
+
+    def make_zeros(count: int, seed: int) -> ClientData:
+        del seed
+        return kind.zeros(count)
+
+    return make_zeros, _try(make_zeros, loss, params)
 
 
-def made_up_task(data: ClientData, method: Method, broadcast: Broadcast) -> Task:
-    """A made-up client in a round, with a few steps of its local training."""
-    device = _device(broadcast.anchor)
+def synthetic_task(data: ClientData, method: Method, broadcast: Broadcast) -> Task:
+    """Return the task of a synthetic client, with a few steps of its local training."""
+    device = broadcast.device
     seed = len(data)
     plan = plan_batches(len(data), broadcast.local, torch.Generator().manual_seed(seed))
     # The one with the smallest batch among them: padding is what may go wrong.
@@ -123,7 +133,7 @@ def made_up_task(data: ClientData, method: Method, broadcast: Broadcast) -> Task
 
 
 def _try(make: Maker, loss: LocalLoss, params: Params) -> Labels | None:
-    """One forward pass, and the labels that its loss takes."""
+    """Run one forward pass, and return the labels that its loss takes."""
     data, device = make(_TRIED, 0), _device(params)
     inputs, targets = data.inputs.to(device), data.targets.to(device)
     outputs = loss.outputs(copies(params), inputs)
@@ -136,22 +146,13 @@ def _device(params: Params) -> torch.device:
 
 
 def _varied(kind: Kind, tokens: int, classes: int) -> Maker:
-    """Random values; whole numbers below the last two."""
+    """Return a maker of random values, with whole numbers below the last two."""
 
     def make(count: int, seed: int) -> ClientData:
         generator = torch.Generator().manual_seed(seed)
         inputs = _random((count, *kind.input_shape), kind.input_dtype, tokens, generator)
         targets = _random((count, *kind.target_shape), kind.target_dtype, classes, generator)
         return ClientData(inputs, targets)
-
-    return make
-
-
-def _zeros(kind: Kind) -> Maker:
-    def make(count: int, seed: int) -> ClientData:
-        del seed
-        inputs = torch.zeros((count, *kind.input_shape), dtype=kind.input_dtype)
-        return ClientData(inputs, torch.zeros((count, *kind.target_shape), dtype=kind.target_dtype))
 
     return make
 

@@ -1,0 +1,136 @@
+"""A DP-SGD step of the engine beside one written by hand: vmap(grad), norm, clip, sum, noise, step.
+
+``python -m benchmarks.plain_vmap``. Steps alternate in one process on one thread; shown are medians
+of processor time. By hand, nothing is sampled, charged or checked, and sums are not exact.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from benchmarks.examples import OpacusNet
+from benchmarks.measure import table
+from dpacct import fl
+
+EXAMPLES, STEPS, WARM = 4096, 12, 4
+BATCHES = (64, 256, 1024)
+
+
+class Sequence(nn.Module):
+    """Tokens to classes by an LSTM or a small transformer, whose outputs are averaged."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(100, 32)
+        self.kind = kind
+        if kind == "LSTM":
+            self.body: nn.Module = nn.LSTM(32, 32, batch_first=True)
+        else:
+            self.body = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Class scores [n, 10] of tokens [n, length]."""
+        found = self.body(self.embedding(tokens))
+        found = found[0] if isinstance(found, tuple) else found
+        return self.head(found.mean(dim=1))
+
+
+def networks() -> dict[str, tuple[nn.Module, fl.ClientData]]:
+    """Four networks, each with examples that it takes."""
+    images, labels = torch.randn(EXAMPLES, 1, 28, 28), torch.randint(10, (EXAMPLES,))
+    tokens = torch.randint(100, (EXAMPLES, 20))
+    mlp = nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
+    return {
+        "MLP": (mlp, fl.ClientData(images, labels)),
+        "CNN": (OpacusNet(), fl.ClientData(images, labels)),
+        "LSTM": (Sequence("LSTM"), fl.ClientData(tokens, labels)),
+        "transformer": (Sequence("transformer"), fl.ClientData(tokens, labels)),
+    }
+
+
+def by_hand(model: nn.Module, data: fl.ClientData, batch: int) -> Callable[[], None]:
+    """A step as it is written for a notebook."""
+    params = {name: value.detach().clone() for name, value in model.named_parameters()}
+
+    def loss(own: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        outputs = functional_call(model, own, (x[None],))
+        return functional.cross_entropy(outputs, y[None])
+
+    gradients = vmap(grad(loss), (None, 0, 0))
+
+    def step() -> None:
+        rows = (torch.rand(len(data)) < batch / len(data)).nonzero().flatten()
+        found = gradients(params, data.inputs[rows], data.targets[rows])
+        norms = torch.stack([g.flatten(1).norm(dim=1) for g in found.values()], 1).norm(dim=1)
+        factors = (1.0 / (norms + 1e-6)).clamp(max=1.0)
+        for name, value in params.items():
+            total = torch.tensordot(factors, found[name], dims=1)
+            value.sub_((total + torch.randn_like(total)) / batch, alpha=0.1)
+
+    return step
+
+
+def ours(model: nn.Module, data: fl.ClientData, batch: int) -> Iterator[object]:
+    """Rounds of the engine on single examples."""
+    run = fl.Federation(
+        model,
+        functional.cross_entropy,
+        fl.Examples(data),
+        clip_norm=1.0,
+        noise_multiplier=1.0,
+        sampling=fl.Poisson(batch / len(data)),
+        rounds=1_000_000,
+        server_lr=0.1,
+        preflight=False,
+    )
+    with run:
+        player = run.player
+        player.begin("benchmark", 1_000_000, None)
+        engine, state, choice = player.engine, player.state, player.choice
+        while True:
+            # Without the ledger: draw, train, bound, sum, noise and step alone.
+            found = engine.collect(state, engine.draw(), choice.trainer, choice.plan.chunk)
+            state = engine.apply(state, engine.release(state, found))
+            yield state
+
+
+def main() -> None:
+    """Print medians of steps that take turns, and the ratio."""
+    torch.set_num_threads(1)
+    rows: list[list[str]] = []
+    for name, (model, data) in networks().items():
+        for batch in BATCHES:
+            rounds = ours(model, data, batch)
+            calls = {"engine": lambda r=rounds: next(r), "hand": by_hand(model, data, batch)}
+            spent: dict[str, list[float]] = {way: [] for way in calls}
+            for _ in range(STEPS):
+                for way, call in calls.items():
+                    began = time.process_time()
+                    call()
+                    spent[way].append(time.process_time() - began)
+            engine, hand = (statistics.median(spent[way][WARM:]) for way in calls)
+            rows.append(
+                [
+                    name,
+                    str(batch),
+                    f"{1e3 * engine:.1f}",
+                    f"{1e3 * hand:.1f}",
+                    f"{engine / hand:.2f}",
+                ]
+            )
+            print(rows[-1], file=sys.stderr, flush=True)
+    header = ["network", "batch", "engine, ms", "by hand, ms", "ratio"]
+    print(table("A DP-SGD step without the ledger, processor time", header, rows))
+
+
+if __name__ == "__main__":
+    main()

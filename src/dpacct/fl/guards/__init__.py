@@ -1,1 +1,0 @@
-"""What must stay as it was, and how a write to it is seen."""

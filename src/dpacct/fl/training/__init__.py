@@ -1,0 +1,1 @@
+"""Local training: one client after the other, or many at once."""

@@ -1,0 +1,256 @@
+"""Gradients of single examples, many at once: vmap(grad) over examples that share parameters.
+
+Each example is a client of its own that takes one step from the released parameters. Groups have
+one constant size, filled up with zeros, so that what is computed for an example has the same form
+whoever else was drawn; dropout follows from the example's own seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from dpacct.fl.clients import ClientData
+from dpacct.fl.examples import Examples
+from dpacct.fl.layout import Layout, Params, State, type_of_updates
+from dpacct.fl.local.batches import Batch
+from dpacct.fl.local.labels import Labels
+from dpacct.fl.local.losses import LocalLoss
+from dpacct.fl.methods.protocol import Method, overrides
+from dpacct.fl.training.isolation import Isolation
+from dpacct.fl.training.own_functions import OwnFunctions, seeds_of_steps
+from dpacct.fl.training.synthetic import Kind
+from dpacct.fl.training.tasks import Broadcast, Task, Trial
+from dpacct.fl.uploads import listed
+
+# Bytes of a group's gradients. More of them fall out of the cache, and are given back to the system
+# and page-faulted again in each step.
+_ROWS_BYTES = 8 << 20
+_LEAST, _MOST = 8, 64
+
+
+def group_size(layout: Layout) -> int:
+    """Return how many examples are computed at once, a function of the model alone."""
+    fitting = _ROWS_BYTES // (4 * max(layout.size, 1))
+    return max(_LEAST, min(_MOST, fitting // _LEAST * _LEAST))
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ExampleBatch:
+    """The examples of one chunk, on the device.
+
+    Attributes:
+        data: inputs [n, ...] and targets [n, ...]. seeds: int64 [n], of their random numbers.
+        failed: bool [n] on the device: it could not be read, and counts as not finite.
+    """
+
+    data: ClientData
+    seeds: Tensor
+    failed: Tensor
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    def __getitem__(self, part: slice) -> ExampleBatch:
+        data = ClientData(self.data.inputs[part], self.data.targets[part])
+        return ExampleBatch(data, self.seeds[part], self.failed[part])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gradients:
+    """The updates of a group, before any bound: ``scale`` times the parts, side by side.
+
+    Attributes:
+        parts: tensors [n, ...]. scale: of all of them.
+    """
+
+    parts: list[Tensor]
+    scale: float
+
+    def __len__(self) -> int:
+        return len(self.parts[0])
+
+    def rows(self) -> Tensor:
+        """Return the updates [n, d]."""
+        return torch.cat([part.flatten(1) for part in self.parts], dim=1).mul_(self.scale)
+
+
+class ExampleTrainer:
+    """A `Trainer` of examples.
+
+    Args:
+        method, loss, layout: of the run; the loss differentiates with `torch.func`.
+        group: examples in a group, a public number.
+        kind, labels: of the examples; others count as not finite. None for any.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        loss: LocalLoss,
+        layout: Layout,
+        group: int,
+        kind: Kind | None = None,
+        labels: Labels | None = None,
+    ) -> None:
+        self.group = group
+        self.kind = kind
+        self.labels = labels
+        self._method = method
+        self._loss = loss
+        self._layout = layout
+        self._isolation = Isolation(loss, method)
+        changes = ("gradient", "after_step", "local_update")
+        self._plain = not any(overrides(method, name) for name in changes)
+
+    def admit(self, data: ClientData) -> bool:
+        """Admit all examples."""
+        del data
+        return True
+
+    def read(
+        self, examples: Examples, rows: Sequence[int], seeds: Sequence[int], device: torch.device
+    ) -> ExampleBatch:
+        """Return some examples, on the device. An error with one of them is its own failure."""
+        drawn = listed(seeds, device)
+        data: ClientData | None = None
+        with Trial():
+            data = examples.batch(rows)
+        if data is None or len(data) != len(rows) or self._kind_of(data) != self.kind:
+            return self._read_singly(examples, rows, drawn)
+        return self._checked(data, drawn, torch.zeros(len(rows), dtype=torch.bool))
+
+    def _read_singly(self, examples: Examples, rows: Sequence[int], seeds: Tensor) -> ExampleBatch:
+        found: list[ClientData | None] = []
+        for row in rows:
+            found.append(None)
+            with Trial():
+                data = examples.batch([row])
+                found[-1] = data if len(data) == 1 and self._kind_of(data) == self.kind else None
+        assert self.kind is not None  # noqa: S101 - a trainer that reads has a kind
+        nothing = self.kind.zeros(1)
+        kept = [nothing if data is None else data for data in found]
+        inputs, targets = torch.cat([d.inputs for d in kept]), torch.cat([d.targets for d in kept])
+        return self._checked(
+            ClientData(inputs, targets), seeds, torch.tensor([data is None for data in found])
+        )
+
+    def _kind_of(self, data: ClientData) -> Kind | None:
+        return None if self.kind is None else Kind.of(data)
+
+    def _checked(self, data: ClientData, seeds: Tensor, failed: Tensor) -> ExampleBatch:
+        if self.labels is not None and len(data):
+            # On a GPU, a label out of range would break off all that runs there.
+            wrong = ~self.labels.fit(data.targets)
+            failed = failed.to(wrong.device) | wrong
+            shape = (-1, *[1] * (data.targets.ndim - 1))
+            data = ClientData(data.inputs, data.targets.masked_fill(wrong.view(shape), 0))
+        moved = ClientData(data.inputs.to(seeds.device), data.targets.to(seeds.device))
+        return ExampleBatch(moved, seeds, failed.to(seeds.device))
+
+    def train(self, tasks: Sequence[Task], broadcast: Broadcast) -> Tensor:
+        """See `Trainer`: each task is the example of its first step."""
+        start = self._layout.flatten(broadcast.anchor)
+        rows = start.new_full((len(tasks), self._layout.size), torch.nan)
+        taken = [n for n, task in enumerate(tasks) if not task.failed and task.plan.steps]
+        for place, task in enumerate(tasks):
+            if not task.failed and not task.plan.steps:
+                rows[place] = 0.0
+        if taken:
+            examples = [(tasks[n].data, int(tasks[n].plan.indices[0, 0])) for n in taken]
+            data = ClientData(
+                torch.stack([own.inputs[row] for own, row in examples]),
+                torch.stack([own.targets[row] for own, row in examples]),
+            )
+            seeds = listed([tasks[n].seed or 0 for n in taken], start.device)
+            batch = ExampleBatch(data, seeds, torch.zeros_like(seeds, dtype=torch.bool))
+            with self._isolation.around(broadcast) as shown:
+                found = [self._compute(part, shown).rows() for part in self._cut(batch)]
+            rows[listed(taken, rows.device)] = torch.cat(found).to(rows.dtype)
+        return rows
+
+    def remember(
+        self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast
+    ) -> list[State] | None:
+        """Return None: examples have no memory."""
+        del tasks, rows, broadcast
+
+    def groups(self, batch: ExampleBatch, broadcast: Broadcast) -> Iterator[Gradients]:
+        """Yield the updates of examples, group by group; NaN for an example that fails."""
+        with self._isolation.around(broadcast) as shown:
+            for part in self._cut(batch):
+                yield from self._attempt(part, shown)
+
+    def _cut(self, batch: ExampleBatch) -> Iterator[ExampleBatch]:
+        for first in range(0, len(batch), self.group):
+            yield batch[first : first + self.group]
+
+    def _attempt(self, batch: ExampleBatch, shown: Broadcast) -> Iterator[Gradients]:
+        """Yield the updates of a group, split until it is clear whose data raise an error."""
+        found: Gradients | None = None
+        with Trial():
+            found = self._compute(batch, shown)
+        if found is not None:
+            if bool(batch.failed.any()):
+                found.parts[0][batch.failed] = torch.nan
+            yield found
+        elif len(batch) == 1:
+            start = self._layout.flatten(shown.anchor)
+            yield Gradients([torch.full_like(start, torch.nan).unsqueeze(0)], 1.0)
+        else:
+            half = len(batch) // 2
+            yield from self._attempt(batch[:half], shown)
+            yield from self._attempt(batch[half:], shown)
+
+    def _compute(self, batch: ExampleBatch, shown: Broadcast) -> Gradients:
+        """Return the updates of at most a group of examples, filled up to a group."""
+        inputs = _filled(batch.data.inputs, self.group)
+        targets = _filled(batch.data.targets, self.group)
+        seeds = _filled(seeds_of_steps(batch.seeds, 1)[0], self.group)
+        rate = shown.step_size(1)
+        if self._plain and not shown.local.weight_decay:
+            found = vmap(self._gradient, in_dims=(None, 0, 0, 0))(
+                shown.anchor, inputs, targets, seeds
+            )
+            parts = [found[name][: len(batch)].detach() for name in self._layout.names]
+            return Gradients(parts, -rate)
+
+        def one(x: Tensor, y: Tensor, seed: Tensor) -> Tensor:
+            with OwnFunctions(seed):
+                return self._update(x, y, shown)
+
+        rows = vmap(one)(inputs, targets, seeds)
+        # However a method computes, the updates of all examples have one type.
+        kind = type_of_updates(shown.anchor)
+        return Gradients([rows[: len(batch)].detach().to(kind)], 1.0)
+
+    def _gradient(self, params: Params, x: Tensor, y: Tensor, seed: Tensor) -> Params:
+        def loss(params: Params) -> Any:
+            with OwnFunctions(seed):
+                return self._loss(params, Batch(x.unsqueeze(0), y.unsqueeze(0), None))
+
+        return cast("Params", grad(loss)(params))
+
+    def _update(self, x: Tensor, y: Tensor, shown: Broadcast) -> Tensor:
+        """Return the update [d] that the method makes of one step."""
+        rate, decay = shown.step_size(1), shown.local.weight_decay
+        context = shown.context(rate, 1)
+        anchor = context.anchor
+        batch = Batch(x.unsqueeze(0), y.unsqueeze(0), None)
+        found = self._method.gradient(self._loss, anchor, batch, context)
+        moved = {n: anchor[n] - rate * (g + decay * anchor[n]) for n, g in found.items()}
+        moved = self._method.after_step(moved, context)
+        delta = self._layout.flatten(moved) - self._layout.flatten(anchor)
+        return self._method.local_update(delta, None, context)
+
+
+def _filled(values: Tensor, size: int) -> Tensor:
+    """Return values of some examples, then zeros."""
+    if len(values) == size:
+        return values
+    return torch.cat([values, values.new_zeros(size - len(values), *values.shape[1:])])

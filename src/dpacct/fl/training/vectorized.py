@@ -1,0 +1,356 @@
+"""Local training of many clients at once: vmap of one local step over stacked parameters [c, ...].
+
+The result is that of the sequential trainer up to the order of floating-point operations. Three
+rules keep a client's update independent of the other clients (rounding is discussed in
+docs/guide/assumptions.md):
+
+Rule 1: groups have one constant size. Missing clients are empty ones, whose rows are dropped.
+Rule 2: batches are padded to a width that is public or follows from the client's own number of
+examples; clients of one width share a group. Padding repeats the client's own examples with weight
+zero, and a client that has taken all its steps stands still exactly while others go on.
+Rule 3: the order of its examples and its random numbers follow from the client's own seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from dpacct.fl.clients import ClientData
+from dpacct.fl.layout import Layout, Params, State, modules_of
+from dpacct.fl.local.batches import Batch, BatchPlan, padded_width
+from dpacct.fl.local.losses import LocalLoss
+from dpacct.fl.local.sgd import SGD
+from dpacct.fl.methods.protocol import Method, overrides
+from dpacct.fl.tensors import truths
+from dpacct.fl.training.isolation import Isolation
+from dpacct.fl.training.own_functions import OwnFunctions, seeds_of_steps
+from dpacct.fl.training.tasks import NO_STEPS, Broadcast, Task
+from dpacct.fl.uploads import listed, sent
+
+GROUP = 32
+
+
+# Learning rates [c], numbers of steps [c] and memories [c, ...] of the clients of a group.
+_Known = tuple[Tensor, Tensor, State | None]
+
+
+class VectorizedTrainer:
+    """A `Trainer` of groups. Needs a model and a method that `torch.func` can batch.
+
+    Args:
+        method, loss, layout: of the run; the loss differentiates with `torch.func`.
+        group: clients in a group, a public number.
+    """
+
+    def __init__(self, method: Method, loss: LocalLoss, layout: Layout, group: int = GROUP) -> None:
+        self.group = group
+        self._method = method
+        self._loss = loss
+        self._layout = layout
+        self._isolation = Isolation(loss, method)
+        self._projects = overrides(method, "after_step")
+        self._transforms = overrides(method, "local_update")
+        self._steers = overrides(method, "gradient")
+        self._linear = {
+            f"{layer}.weight" if layer else "weight"
+            for layer, module in modules_of(loss.model)
+            if isinstance(module, nn.Linear)
+        }
+
+    def admit(self, data: ClientData) -> bool:
+        """Admit all clients, whose data must then be of one kind."""
+        del data
+        return True
+
+    def train(self, tasks: Sequence[Task], broadcast: Broadcast) -> Tensor:
+        """See `Trainer`."""
+        start = self._layout.flatten(broadcast.anchor)
+        rows = start.new_full((len(tasks), self._layout.size), torch.nan)
+        with self._isolation.around(broadcast) as shown:
+            for places, group in self._groups(tasks, shown.local):
+                found = self._train_group(group, shown)
+                rows[listed(places, rows.device)] = found[: len(places)].to(rows.dtype)
+        return rows
+
+    def remember(
+        self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast
+    ) -> list[State] | None:
+        """See `Trainer`."""
+        if tasks[0].state is None:
+            return None
+        states: list[State] = []
+        with self._isolation.around(broadcast) as shown:
+            for first in range(0, len(tasks), self.group):
+                group = self._filled(tasks[first : first + self.group])
+                own = rows[first : first + self.group]
+                padded = own.new_zeros(self.group, own.shape[1])
+                padded[: len(own)] = own
+                found = self._map_rows("client_state", group, padded, shown)
+                states += [
+                    {n: v[place].clone() for n, v in found.items()} for place in range(len(own))
+                ]
+        return states
+
+    def _groups(self, tasks: Sequence[Task], local: SGD) -> Iterator[tuple[list[int], list[Task]]]:
+        """Yield the places of clients of one width, and these clients, filled up. Rules 1, 2."""
+        widths: dict[int, list[int]] = {}
+        for place, task in enumerate(tasks):
+            if not task.failed:
+                used = len(task.data) if task.plan.steps else 0
+                widths.setdefault(padded_width(used, local), []).append(place)
+        for places in widths.values():
+            for first in range(0, len(places), self.group):
+                part = places[first : first + self.group]
+                yield part, self._filled([tasks[place] for place in part])
+
+    def _filled(self, tasks: Sequence[Task]) -> list[Task]:
+        """Return clients filled up with empty ones to the size of a group. Rule 1."""
+        like = tasks[0]
+        data = ClientData(like.data.inputs[:0], like.data.targets[:0])
+        state = like.state and {n: torch.zeros_like(v) for n, v in like.state.items()}
+        return [*tasks, *[Task(data, NO_STEPS, state)] * (self.group - len(tasks))]
+
+    def _train_group(self, tasks: Sequence[Task], shown: Broadcast) -> Tensor:
+        """Return the updates [c, d] of a group."""
+        params = {n: self._stack(n, v, len(tasks)) for n, v in shown.anchor.items()}
+        if any(task.plan.steps for task in tasks):
+            params = self._descend(params, tasks, shown)
+        rows = self._layout.flatten(params).sub_(self._layout.flatten(shown.anchor))
+        if self._transforms:
+            # An update that is the same for all clients comes as one row seen several times.
+            rows = self._map_rows("local_update", tasks, rows, shown).contiguous()
+        return rows.detach()
+
+    def _stack(self, name: str, value: Tensor, count: int) -> Tensor:
+        """Return so many copies of a parameter [c, ...]."""
+        if name not in self._linear:
+            return value.expand(count, *value.shape).clone()
+        # Transposed in memory, as the gradient of a product is: updates then read both in order.
+        return value.mT.expand(count, *value.mT.shape).clone().mT
+
+    def _map_rows(self, member: str, tasks: Sequence[Task], rows: Tensor, shown: Broadcast) -> Any:
+        """Apply `Method.local_update` or `Method.client_state` to each row by itself."""
+        change: Callable[..., Any] = getattr(self._method, member)
+        steps = [task.plan.steps for task in tasks]
+        rates = listed([shown.step_size(n) for n in steps], rows.device, rows.dtype)
+        counts = listed(steps, rows.device)
+        known = (rates, counts, _stacked([task.state for task in tasks]))
+
+        def one(row: Tensor, lr: Tensor, count: Tensor, state: State | None) -> Any:
+            first = (row, state) if member == "local_update" else (state, row)
+            return change(*first, shown.context(lr, count, state))
+
+        return vmap(one, in_dims=(0, *_dims(known)))(rows, *known)
+
+    def _gradients(
+        self, params: Params, inputs: Tensor, targets: Tensor, weights: Tensor, seeds: Tensor
+    ) -> Params:
+        """Return the gradients of all clients by one backward pass of the sum of their losses.
+
+        No loss depends on another client's parameters, so the gradient of the sum is each one's
+        own. This saves half the time that `torch.func.grad` takes for a small model.
+
+        Args:
+            params: [c, ...]. inputs, targets: [c, b, ...]. weights: [c, b]. seeds: int64 [c].
+        """
+        leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+
+        def outputs(own: Params, x: Tensor, seed: Tensor) -> Tensor:
+            with OwnFunctions(seed):
+                return self._loss.outputs(own, x)
+
+        def loss(own: Params, x: Tensor, y: Tensor, weight: Tensor, seed: Tensor) -> Tensor:
+            with OwnFunctions(seed):
+                return self._loss(own, Batch(x, y, weight))
+
+        if self._loss.takes_classes(targets):
+            found = vmap(outputs)(leaves, inputs, seeds)
+            losses = self._loss.cross_entropies(found, targets, weights)
+        else:
+            losses = vmap(loss)(leaves, inputs, targets, weights, seeds)
+        if not losses.requires_grad:
+            return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+        grads = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
+        return dict(zip(leaves, grads, strict=True))
+
+    def _descend(self, params: Params, tasks: Sequence[Task], shown: Broadcast) -> Params:
+        """Return the stacked parameters after the local steps of all clients."""
+        local = shown.local
+        like = next(iter(params.values()))
+        steps = [task.plan.steps for task in tasks]
+        rates = listed([shown.step_size(n) for n in steps], like.device, like.dtype)
+        counts = listed(steps, like.device)
+        known = (rates, counts, _stacked([task.state for task in tasks]))
+        group = _GroupData.of(tasks, local, like)
+        seeds = listed([task.seed or 0 for task in tasks], like.device)
+        streams = seeds_of_steps(seeds, len(group.rows))
+        rate = shown.step_size(0)
+        simple = not (self._steers or self._projects or local.momentum or local.total_lr)
+        momenta: Params = {}
+        for seed, (rows, weights, active) in zip(streams, group.steps(), strict=True):
+            x, y = _taken(group.inputs, rows), _taken(group.targets, rows)
+            if self._steers:
+                found = self._directions(params, (x, y, weights, seed), known, shown)
+            else:
+                found = self._gradients(params, x, y, weights, seed)
+            if simple and active is None:
+                # Gradients are fresh tensors: parameters may be changed in place.
+                for name, value in params.items():
+                    value.mul_(1 - rate * local.weight_decay).sub_(found[name], alpha=rate)
+                continue
+            found = momenta = _with_momentum(found, params, momenta, local)
+            if local.total_lr:
+                moved = {n: v - found[n] * _like(rates, v) for n, v in params.items()}
+            else:
+                moved = {n: v.sub(found[n], alpha=rate) for n, v in params.items()}
+            if self._projects:
+                moved = self._projections(moved, known, shown)
+            if active is not None:
+                # Rule 2. The old value itself: zero times a gradient that overflowed is no number.
+                moved = {n: torch.where(_like(active, v), v, params[n]) for n, v in moved.items()}
+            params = moved
+        if 0 in steps:
+            idle = counts == 0
+            params = {
+                name: torch.where(_like(idle, value), shown.anchor[name], value)
+                for name, value in params.items()
+            }
+        return params
+
+    def _directions(
+        self, params: Params, batch: tuple[Tensor, ...], known: _Known, shown: Broadcast
+    ) -> Params:
+        """Return the directions of `Method.gradient`, each client's by itself.
+
+        Args:
+            params: [c, ...]. batch: inputs, targets, weights and seeds of a step, each [c, ...].
+            known: rates, numbers of steps and memories of the clients.
+        """
+
+        def one(own: Params, x: Tensor, y: Tensor, weights: Tensor, seed: Tensor, *of: Any) -> Any:
+            with OwnFunctions(seed):
+                batch = Batch(x, y, weights)
+                return self._method.gradient(self._loss, own, batch, shown.context(*of))
+
+        return vmap(one, in_dims=(0, 0, 0, 0, 0, *_dims(known)))(params, *batch, *known)
+
+    def _projections(self, params: Params, known: _Known, shown: Broadcast) -> Params:
+        """Return the iterates after `Method.after_step`, each client's by itself."""
+
+        def one(own: Params, *of: Any) -> Params:
+            return self._method.after_step(own, shown.context(*of))
+
+        return vmap(one, in_dims=(0, *_dims(known)))(params, *known)
+
+
+class _GroupData(NamedTuple):
+    """The data of the clients of a group behind each other, and which rows a step takes.
+
+    Attributes:
+        inputs: [n, ...]. targets: [n, ...].
+        rows: int64 [steps, c, width]. weights: [steps, c, width] as in `Batch`.
+        active: bool [steps, c], whether a client still trains. all_active: for each step.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    rows: Tensor
+    weights: Tensor
+    active: Tensor
+    all_active: list[bool]
+
+    @classmethod
+    def of(cls, tasks: Sequence[Task], local: SGD, like: Tensor) -> _GroupData:
+        """Gather the data of clients, at least one of which takes a step. Rule 2."""
+        working = [task for task in tasks if task.plan.steps]
+        first = working[0].data
+        nothing = ClientData(
+            *(part.new_zeros(1, *part.shape[1:]) for part in (first.inputs, first.targets))
+        )
+        parts = [_drawn(task) if task.plan.steps else (nothing, task.plan) for task in tasks]
+        starts = list(accumulate((len(data) for data, _ in parts), initial=0))
+        steps = max(plan.steps for _, plan in parts)
+        width = padded_width(len(working[0].data), local)
+        width = max(width, *(plan.indices.shape[1] for _, plan in parts))
+        rows = torch.zeros(steps, len(parts), width, dtype=torch.int64)
+        counts = torch.zeros(steps, len(parts), dtype=torch.int64)
+        for place, ((_, plan), start) in enumerate(zip(parts, starts, strict=False)):
+            rows[:, place] = start
+            used = plan.indices.shape[1]
+            if plan.steps:
+                inside = torch.arange(used) < plan.counts.unsqueeze(1)
+                # Padding is the client's own first example: with weight zero, the data of another
+                # client would still reach it if they are infinite.
+                own = torch.where(inside, plan.indices, plan.indices[:, :1]) + start
+                rows[: plan.steps, place] = own[:, :1]
+                rows[: plan.steps, place, :used] = own
+                counts[: plan.steps, place] = plan.counts
+        weights = (torch.arange(width) < counts.unsqueeze(-1)) / counts.clamp(min=1).unsqueeze(-1)
+        active = counts > 0
+        # Empty clients may move: they are put back to where they began.
+        idle = torch.tensor([not plan.steps for _, plan in parts])
+        return cls(
+            torch.cat([data.inputs for data, _ in parts]),
+            torch.cat([data.targets for data, _ in parts]),
+            sent(rows, like.device),
+            sent(weights.to(like.dtype), like.device),
+            sent(active, like.device),
+            truths((active | idle).all(dim=1)),
+        )
+
+    def steps(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """Yield rows, weights and the clients that still train of each step; None for all."""
+        columns = zip(self.rows, self.weights, self.active, self.all_active, strict=True)
+        for rows, weights, active, everybody in columns:
+            yield rows, weights, None if everybody else active
+
+
+def _taken(values: Tensor, rows: Tensor) -> Tensor:
+    """Return values [c, b, ...] of rows [c, b], which is faster than an index of two dimensions."""
+    return values.index_select(0, rows.flatten()).view(*rows.shape, *values.shape[1:])
+
+
+def _drawn(task: Task) -> tuple[ClientData, BatchPlan]:
+    """Return the examples that a client's plan uses, and the plan for these."""
+    data, plan = task.data, task.plan
+    if plan.indices.numel() >= len(data):
+        return data, plan
+    rows = sent(plan.indices.flatten(), data.inputs.device)
+    places = torch.arange(len(rows)).view_as(plan.indices)
+    part = ClientData(data.inputs.index_select(0, rows), data.targets.index_select(0, rows))
+    return part, BatchPlan(places, plan.counts)
+
+
+def _stacked(states: Sequence[State | None]) -> State | None:
+    """Return the memories of clients with a leading dimension c, or None."""
+    if states[0] is None:
+        return None
+    return {n: torch.stack([cast("State", s)[n] for s in states]) for n in states[0]}
+
+
+def _dims(known: _Known) -> tuple[int, int, int | None]:
+    return (0, 0, None if known[2] is None else 0)
+
+
+def _with_momentum(found: Params, params: Params, momenta: Params, local: SGD) -> Params:
+    """Return gradients with weight decay and momentum, as `torch.optim.SGD` adds them.
+
+    Args:
+        found: gradients. params: before the step. momenta: of the step before, or nothing.
+    """
+    if local.weight_decay:
+        found = {n: g.add(params[n], alpha=local.weight_decay) for n, g in found.items()}
+    if local.momentum and momenta:
+        found = {n: g.add(momenta[n], alpha=local.momentum) for n, g in found.items()}
+    return found
+
+
+def _like(values: Tensor, other: Tensor) -> Tensor:
+    """Return [c] with as many trailing dimensions of one as ``other`` [c, ...] has."""
+    return values.reshape(-1, *([1] * (other.ndim - 1)))
