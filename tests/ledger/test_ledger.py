@@ -293,6 +293,15 @@ def test_rounds_of_a_plan_may_be_skipped_but_not_repeated(ledger: Ledger) -> Non
     assert ledger.verify().sound
 
 
+def test_a_slot_for_which_others_were_skipped_does_not_come_back(ledger: Ledger) -> None:
+    late = Round(1.3, Poisson(0.2))
+    run = ledger.start_run("two phases", 3 * ROUND + 2 * late)
+    run.reserve(late).abandon("nothing drawn")
+    assert (run.held, run.rounds, run.on_plan) == (1, 0, True)
+    run.reserve(late).commit()
+    assert (run.held, ledger.verify().sound) == (0, True)
+
+
 def test_an_abandoned_slot_of_a_plan_is_used_again(ledger: Ledger) -> None:
     run = ledger.start_run("planned", 2 * ROUND + 1 * Round(1.3, Poisson(0.2)))
     run.reserve(ROUND).commit()

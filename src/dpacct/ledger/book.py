@@ -1,4 +1,4 @@
-"""What is written to a ledger: the life of its runs and rounds, each step one transaction.
+"""Writing to a ledger: the life of its runs and rounds, each step one transaction.
 
 Rule 1: a round is reserved before data is touched, committed before its noisy value leaves.
 Rule 2: a reserved round counts as spent until it is abandoned, whatever becomes of the process.
@@ -106,7 +106,7 @@ class Transaction(Snapshot):
         return state
 
     def open_run(self, run: int) -> RunState:
-        """As `of_run`, of a run that takes more rounds."""
+        """Return `of_run` of a run that is not finished."""
         state = self.of_run(run)
         if state.finished:
             raise LedgerError(f"{self.path}: run {run} is finished; start another one.")

@@ -127,7 +127,7 @@ class Ledger:
 
     @property
     def rounds(self) -> int:
-        """How many rounds of all runs are charged."""
+        """The number of charged rounds of all runs."""
         return self._book.now().state.rounds
 
     @property
@@ -142,7 +142,7 @@ class Ledger:
 
     @property
     def position(self) -> Position:
-        """How far the ledger has come; `require` compares it later, in this file or a copy."""
+        """The present end of the ledger; `require` compares it later, in this file or a copy."""
         return self._book.now().position()
 
     def require(self, position: Position, holder: str) -> None:
@@ -157,7 +157,7 @@ class Ledger:
 
     @property
     def guarantee(self) -> Guarantee:
-        """What kind of claim `epsilon` is."""
+        """The kind of claim that `epsilon` is."""
         return self._book.now().guarantee()
 
     def start_run(
@@ -234,17 +234,17 @@ class Ledger:
         return self._book.now().upper()
 
     def epsilon_any_stop(self) -> float:
-        """As `upper_epsilon`, whatever decided how many rounds ran: whole plans count whole."""
+        """Return `upper_epsilon` with whole plans: true whatever decided how many rounds ran."""
         return self._book.now().any_stop()
 
     def remaining(self, round_: Round | Event) -> int:
-        """How many more such rounds fit beside what is held for plans, chosen as one goes."""
+        """Return the number of such rounds that fit, chosen as you go; plans keep their room."""
         return self._book.now().rounds_left(round_)
 
     def remaining_as_plan(
         self, round_: Round | Event, accountant: str = PAIRS, most: int = MAX_ROUNDS
     ) -> int:
-        """How many such rounds a plan (see `start_run`) may have now."""
+        """Return the number of such rounds that a plan (see `start_run`) may have now."""
         return self._book.now().rounds_left_as_plan(round_, accountant, most)
 
     def verify(self, head: str | None = None) -> Verification:
@@ -277,7 +277,7 @@ class Ledger:
         return verified_report(self._book.now(), self._book.store).to_html()
 
     def plot(self, *, dark: bool = False) -> Drawn:
-        """What was spent, over the rounds and by run, as a picture; refused where no round ran."""
+        """Return a picture of the spent epsilon, by round and by run; refused if no round ran."""
         return drawn("draw_ledger", self.report(), dark=dark)
 
     def export(self) -> Iterator[dict[str, Any]]:

@@ -93,7 +93,7 @@ Source = View | Rows
 
 
 class Known:
-    """What was read of a ledger and never changes, shared by all its snapshots.
+    """Facts of a ledger that never change, shared by all its snapshots.
 
     Attributes:
         opening: the first entry.
@@ -289,7 +289,7 @@ class Snapshot:
         return self.adaptive(state.spent, self.state.delta)
 
     def run_any_stop(self, run: int) -> float:
-        """As `run_upper`, but whatever decided how many rounds ran (Rule 2)."""
+        """Return `run_upper` with the whole plan (Rule 2)."""
         if not self.run_state(run).on_plan:
             return self.run_upper(run)
         return proven_epsilon(self.charged(run), self.budget.delta, math.inf)
@@ -320,7 +320,7 @@ class Snapshot:
         return epsilon_so_far(whole, self._all_so_far(), self.budget.delta)
 
     def any_stop(self) -> float:
-        """As `upper`, but whatever decided how many rounds ran: the figure to promise (Rule 2)."""
+        """Return `upper` with whole plans: the figure to promise (Rule 2)."""
         if self.guarantee() is not Guarantee.PLANNED:
             return self.upper()
         return proven_epsilon(self.whole_plan(), self.budget.delta, math.inf)

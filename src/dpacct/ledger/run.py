@@ -140,27 +140,27 @@ class Run:
 
     @property
     def rounds(self) -> int:
-        """How many rounds are charged: reserved and not abandoned, committed or not."""
+        """The number of charged rounds: reserved and not abandoned, committed or not."""
         return self.totals().rounds
 
     @property
     def committed(self) -> int:
-        """How many rounds were released."""
+        """The number of released rounds."""
         return self.totals().committed
 
     @property
     def on_plan(self) -> bool:
-        """Whether it has a plan and has kept to it."""
+        """True for a run that has a plan and has kept to it."""
         return self.totals().on_plan
 
     @property
     def finished(self) -> bool:
-        """Whether it takes no more rounds."""
+        """True for a run that takes no more rounds."""
         return self.totals().finished
 
     @property
     def held(self) -> int:
-        """For how many rounds of its plan room is held."""
+        """The number of rounds of its plan for which room is held."""
         state = self.totals()
         if self.plan is None or not state.on_plan or state.finished:
             return 0
@@ -196,7 +196,7 @@ class Run:
         """Return the ticket of a round that another process reserved and left.
 
         Nothing of such a round was released: `Ticket.commit` comes before that. So it is drawn
-        anew, and counts once. If the other process is alive after all, whoever commits first may
+        anew, and counts once. If the other process is alive after all, the first to commit may
         release the round, and the other one may not.
 
         Args:

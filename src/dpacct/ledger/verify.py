@@ -2,9 +2,9 @@
 
 Rule 1: a number is recomputed from the entries alone, by the functions that wrote it.
 Rule 2: every number that is shown or used is checked; what cannot be is listed as unverified.
-Rule 3: whoever can write to the file can drop its newest entries, or write another file. Only a
-head hash that was kept elsewhere shows that, or the witness beside the file as far back as it goes;
-if there is none, this is remarked.
+Rule 3: a person who can write to the file can drop its newest entries, or write another file. Only
+a head hash that was kept elsewhere shows that, or the witness beside the file as far back as it
+goes. If there is none, this is remarked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dpacct.ledger.record.entries import (
 from dpacct.ledger.record.state import Replay
 
 MAX_PROBLEMS = 20
-# Only whoever wrote it can know.
+# Only the author of an entry can know this.
 UNVERIFIED = (
     "the budget, the orders and their weights, and the unit of the first entry",
     "names, details, reasons and sensitivities, as they were typed in",
@@ -63,7 +63,7 @@ class Verification:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if nothing is wrong."""
         return not self.problems
 
 

@@ -208,6 +208,21 @@ def test_what_is_set_aside_for_a_plan_is_enough_for_it(path: Path, share: float)
     assert "its plans do not fit into the budget as it says" in problem
 
 
+@pytest.mark.parametrize("change", [{"noise_multiplier": 8.0}, {"adjacency": "zero-out"}])
+def test_a_round_that_its_place_in_the_plan_does_not_cover_is_found(
+    path: Path, change: dict[str, Any]
+) -> None:
+    """It is charged as the planned one, which costs less."""
+    with Ledger.open(path, Budget(8, 1e-5)) as ledger:
+        ledger.start_run("planned", 3 * Round(9.0)).reserve(Round(9.0)).commit()
+    rows = read(path)
+    rows[2].content["data"]["charged"] |= change
+    write(path, rows)
+    with Ledger.open(path) as ledger:
+        (problem,) = ledger.verify().problems
+    assert "no round of the plan covers it" in problem or "its adjacency is another" in problem
+
+
 MALFORMED: list[tuple[str, Change]] = [
     (kind, change)
     for kind in ("ledger", "run", "reserve", "commit", "abandon", "resume", "finish")

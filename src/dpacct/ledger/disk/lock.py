@@ -4,10 +4,10 @@ SQLite's own locks belong to a process and a file: they are gone as soon as anyt
 opens and closes the file, be it to copy it. A lock of ours (flock) belongs to one open descriptor,
 so that nothing else in the process can drop it.
 
-Rule 1: whoever reads holds the shared lock, whoever changes anything the exclusive one.
+Rule 1: a reader holds the shared lock, a writer the exclusive one.
 Rule 2: waiting can be interrupted and ends after `BUSY_SECONDS`.
-Rule 3: whoever waits is next: before the lock, everyone takes a gate, and keeps it while waiting.
-Without it, a writer that comes back at once would keep everyone else out.
+Rule 3: a process that waits is next: before the lock each one takes a gate, and keeps it while
+waiting. Without it, a writer that comes back at once would keep all others out.
 Rule 4: no process forks while a ledger is touched. What a child inherits is neither used nor ever
 closed: closing it would undo what its parent is about to write.
 """
@@ -92,7 +92,7 @@ class Lock:
 
     @property
     def owned(self) -> bool:
-        """Whether this is the process and the thread that opened it."""
+        """True in the process and the thread that opened it."""
         return self._owner == (os.getpid(), threading.get_ident())
 
     def check_owner(self) -> None:
@@ -161,7 +161,7 @@ class Lock:
         self.descriptor = self._gate = -1
 
     def forget(self) -> None:
-        """In a child: give up what was inherited, without a trace in the parent (Rule 4)."""
+        """Give up, in a child, what was inherited, without a trace in the parent (Rule 4)."""
         for connection in self._kept:
             # One reference more than there are: it is never finalized, not even at exit.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))

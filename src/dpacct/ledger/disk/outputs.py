@@ -56,7 +56,7 @@ def protected(path: Path) -> str:
     if head.startswith(_JOURNALS):
         return "it is the journal of a database, which may be a ledger"
     if real.exists() and not os.access(real, os.R_OK):
-        return "it cannot be read, so that nobody knows whether it is a ledger"
+        return "it cannot be read, so it may be a ledger"
     return ""
 
 
@@ -75,7 +75,7 @@ def write_file(
         write: puts the content into a stream.
         name: of the path, for messages.
         replace: whether a file that is there may be replaced.
-        owner_only: nobody but the owner may read or write the file (mode 0600).
+        owner_only: only the owner may read or write the file (mode 0600).
     Raises:
         InvalidParameter: something is there that may not be replaced.
         OSError: it cannot be written; a file that was there is untouched.
@@ -149,7 +149,7 @@ def _led_to(path: Path, name: str) -> Path:
 
 
 def _give_name(temporary: Path, real: Path) -> None:
-    """Give a file its final name, if nobody has taken it meanwhile."""
+    """Give a file its final name, if that is still free."""
     try:
         # A link fails where the name exists already.
         os.link(temporary, real)

@@ -1,4 +1,4 @@
-"""Where a ledger may be: one regular file, under one name, on a disk of this machine.
+"""The place of a ledger: one regular file, under one name, on a disk of this machine.
 
 Rule 1: symbolic links are followed once; journal and witness stand beside the real file.
 Rule 2: a file with a second name is refused: a journal beside one name is not found by the other.

@@ -2,8 +2,8 @@
 
 Rule 1: what is read is checked: the types of a row, and, of an entry that says how much was spent,
 its hash. `Rows.entries` alone reads as it stands, for `verify`.
-Rule 2: while a transaction lasts, nobody else changes what it reads. So the latest entry is read
-and checked once in it.
+Rule 2: no other process changes what a transaction reads. So the latest entry is read and checked
+once in it.
 Rule 3: whatever SQLite or the system refuses becomes a `LedgerError` of one sentence.
 """
 

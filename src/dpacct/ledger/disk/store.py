@@ -158,7 +158,7 @@ class Store:
         """Write without flushing from here on: the file will be deleted with its process.
 
         What undoes a write is kept in memory, too: making and deleting a file for it takes longer
-        than the write, and nobody goes on with such a ledger when its process was killed.
+        than the write, and such a ledger is not used again if its process was killed.
         """
         with translated(self.path):
             self.connection.execute("PRAGMA synchronous=OFF")
@@ -166,7 +166,7 @@ class Store:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """To the file, or to the copy that stands for it."""
+        """A connection to the file, or to the copy that stands for it."""
         if self._connection is None:
             raise LedgerError(f"{self.path}: the ledger was closed.")
         return self._connection
@@ -192,7 +192,7 @@ class Store:
     def _commit(self) -> None:
         self._check_still_there()
         patiently(self.connection, "COMMIT")
-        # What went into a file that somebody moved meanwhile is not on record.
+        # An entry in a file that was moved meanwhile is not on record.
         self._check_still_there()
 
     def _undo(self) -> None:
@@ -203,7 +203,7 @@ class Store:
             if self._connection is not None and self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
         except sqlite3.Error:
-            # The journal stays, and whoever comes next puts it right.
+            # The journal stays, and the next call puts it right.
             pass
         finally:
             self._lock.release()
@@ -249,7 +249,7 @@ class Store:
         return True
 
     def _choose(self, *, left: bool) -> None:
-        """For a reader: the file itself, or a copy into which its journal is played."""
+        """Connect a reader to the file, or to a copy into which its journal is played."""
         files = _files_of(self.place) if left else None
         if self._connection is not None:
             if files == self._copied:
@@ -285,7 +285,7 @@ class Store:
     def _left_over(self) -> bool:
         """Return whether the journal beside the file undoes a write that was cut short."""
         journal = self.place.journal
-        # SQLite would open a pipe, and wait for somebody to write into it.
+        # SQLite would open a pipe, and wait for a writer.
         if os.path.lexists(journal) and not journal.is_file():
             raise LedgerError(
                 f"{self.path}: {journal.name}, which stands beside it, is no file. Move it away."
@@ -355,8 +355,8 @@ class Store:
 class View:
     """The file as it was when an entry was its latest.
 
-    Entries are never changed, so that all that is read from it belongs together, whoever writes
-    meanwhile and however long the reading takes, and no lock is held for it.
+    Entries are never changed, so that all that is read from it belongs together, however long
+    the reading takes and whatever is written meanwhile. No lock is held for it.
     """
 
     def __init__(self, store: Store, head: Entry) -> None:

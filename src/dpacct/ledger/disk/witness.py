@@ -31,7 +31,7 @@ _PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(o
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What the file holds.
+    """The content of a witness.
 
     Attributes:
         position: how far the ledger had come.

@@ -44,7 +44,7 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a ledger stands when it says no.
+    """The state of a ledger that refuses something.
 
     Attributes:
         path, budget: of the ledger.
@@ -59,7 +59,7 @@ class Standing:
 
     @property
     def reading(self) -> str:
-        """What the ledger reads, in words."""
+        """The reading of the ledger, in words."""
         return (
             f"the ledger reads epsilon {above(self.upper)} of {self.budget.epsilon:.7g} at delta "
             f"{chosen(self.budget.delta)} now"

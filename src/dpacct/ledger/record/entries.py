@@ -433,7 +433,7 @@ class RunState:
 
     @property
     def on_plan(self) -> bool:
-        """Whether it has a plan and kept to it."""
+        """True for a run that has a plan and kept to it."""
         return self.planned and not self.left
 
     def within(self, ledger: LedgerState) -> bool:

@@ -1,4 +1,4 @@
-"""What is charged: one round with all that it releases, and its form as JSON.
+"""Events: one round with all that it releases, as it is charged, and its form as JSON.
 
 Rule 1: an event is charged as one Gaussian release, the joint one of all its releases. All of them
 are named, the main sum included: what is not named would not be charged.

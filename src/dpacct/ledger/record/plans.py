@@ -54,7 +54,7 @@ class Charged(NamedTuple):
 
     @property
     def keeps_order(self) -> bool:
-        """Whether its charge depends on the order of its rounds (Rule 3)."""
+        """True if its charge depends on the order of its rounds (Rule 3)."""
         return self.accountant == TIGHT and len(self.schedule.phases) > 1
 
 
@@ -195,7 +195,7 @@ def schedule_cost(mixture: Mixture, schedule: Schedule) -> Totals:
 
 
 class PlanRoom(NamedTuple):
-    """How the budget's delta is divided before the first round.
+    """The division of the budget's delta before the first round.
 
     Attributes:
         fits: the plans meet the budget.

@@ -1,7 +1,6 @@
 """The rules of the totals: what each kind of entry does to them, and the replay that verifies it.
 
-Pure arithmetic on whole numbers. Whoever writes an entry and whoever verifies one call the same
-functions.
+Pure arithmetic on whole numbers. Writing an entry and verifying one call the same functions.
 
 Rule 1: `spent` holds every round that was reserved and not abandoned.
 Rule 2: `held` is the cost of planned rounds still to come. A round within its plan moves its cost
@@ -56,7 +55,7 @@ Room = PlanRoom | LedgerState
 
 
 class Charge(NamedTuple):
-    """What one round does to the totals.
+    """The effect of one round on the totals.
 
     Attributes:
         cost: of the round.

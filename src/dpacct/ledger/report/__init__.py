@@ -1,1 +1,1 @@
-"""What people and programs are shown of a ledger."""
+"""Facts and reports of a ledger, for programs and people."""

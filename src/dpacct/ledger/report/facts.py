@@ -62,7 +62,7 @@ class Claim:
 
     @property
     def partial(self) -> bool:
-        """Whether it makes a difference why no more rounds ran."""
+        """True if it makes a difference why no more rounds ran."""
         return self.guarantee is Guarantee.PLANNED and 0 < self.used < self.planned
 
     @property
