@@ -305,12 +305,12 @@ def test_a_ledger_does_not_cross_a_fork(path: Path) -> None:
 
 def test_writers_at_once_never_exceed_the_budget_together(path: Path) -> None:
     round_ = Round(4.0, Poisson(0.2))
-    with Ledger.open(path, Budget(1, 1e-5)) as ledger:
+    with Ledger.open(path, Budget(0.8, 1e-5)) as ledger:
         fitting = ledger.remaining(round_)
     begin, go = os.pipe()
 
     def use(say: Callable[[object], None]) -> None:
-        with Ledger.open(path, Budget(1, 1e-5)) as ledger:
+        with Ledger.open(path) as ledger:
             run = ledger.start_run("writer")
             os.read(begin, 1)
             with pytest.raises(BudgetExceeded):  # noqa: PT012 - until it is
@@ -320,11 +320,11 @@ def test_writers_at_once_never_exceed_the_budget_together(path: Path) -> None:
 
     writers = [Child(use) for _ in range(3)]
     os.write(go, b"...")
-    assert sum(len(writer.end()) for writer in writers) == fitting > 10
+    assert sum(len(writer.end()) for writer in writers) == fitting > 6
     with Ledger.open(path) as ledger:
         assert ledger.rounds == fitting
         assert ledger.verify().sound
-        assert ledger.upper_epsilon() <= 1
+        assert ledger.upper_epsilon() <= 0.8
 
 
 def test_processes_that_make_the_same_file_get_the_same_ledger(path: Path) -> None:

@@ -470,7 +470,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(actions=ACTIONS, epsilon=st.sampled_from([0.5, 2.0, 8.0]))
 def test_whatever_is_done_the_totals_stay_true_and_within_the_budget(
     tmp_path_factory: pytest.TempPathFactory,

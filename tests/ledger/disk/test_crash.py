@@ -182,7 +182,7 @@ def test_a_journal_that_was_not_completed_undoes_nothing(cut: Cut) -> None:
 def test_a_journal_that_was_damaged_hides_no_round(cut: Cut) -> None:
     states = list(cut.states())
     refused = 0
-    for _ in range(60):
+    for _ in range(40):
         place = DRAWS.choice((DRAWS.randrange(28), DRAWS.randrange(len(cut.journal))))
         journal = flipped(cut.journal, place)
         if DRAWS.random() < 0.3:
@@ -197,7 +197,7 @@ def test_a_journal_that_was_damaged_hides_no_round(cut: Cut) -> None:
         if again is None:
             refused += 1
             assert contents(cut.path.parent) == before
-    assert refused > 3
+    assert refused > 2
 
 
 def test_a_journal_that_was_deleted_hides_no_round(cut: Cut) -> None:
@@ -234,8 +234,8 @@ def test_a_flipped_bit_anywhere_hides_no_round(path: Path) -> None:
         then = facts(ledger)
     good = path.read_bytes()
     # The bytes that hold the trees of SQLite together stand at the beginning of each page.
-    places = [DRAWS.randrange(len(good)) for _ in range(60)]
-    places += [PAGE * DRAWS.randrange(len(good) // PAGE) + DRAWS.randrange(40) for _ in range(60)]
+    places = [DRAWS.randrange(len(good)) for _ in range(30)]
+    places += [PAGE * DRAWS.randrange(len(good) // PAGE) + DRAWS.randrange(40) for _ in range(30)]
     for place in places:
         path.write_bytes(flipped(good, place))
         assert not fewer(read(path, read_only=True), then), place
