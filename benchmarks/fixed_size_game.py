@@ -4,7 +4,7 @@ Usage: python -m benchmarks.fixed_size_game [FOLDER]
 
 Prints a table beside the fixed pair of C_q and the Renyi bound of Wang et al. 2019 (one client
 replaced). With a FOLDER it also draws (extra `plot`) the width over the number of cells and over
-time: cells are split where they add most, beginning with one. Times are those of the processor, so
+time: cells are chosen for the setting, beginning with one. Times are those of the processor, so
 that other programs do not count; laws are computed anew for each answer.
 """
 
@@ -22,10 +22,8 @@ from dpacct.renyi.conversion import best_epsilon
 from dpacct.renyi.curve import RenyiCurve
 from dpacct.rounds import Adjacency, Round, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
-from dpacct.tight.game.answers import lower_epsilon, upper_epsilon
-from dpacct.tight.game.cover import Cell, Cover, split
-from dpacct.tight.game.game import forget
-from dpacct.tight.game.gap import refined
+from dpacct.tight.game.bounds import forget, lower_epsilon, upper_epsilon
+from dpacct.tight.game.choose import guided_cover
 from dpacct.tight.game.plan import plan_at_delta
 
 WANG = "Wang et al. 2019"
@@ -116,21 +114,16 @@ class Played:
 def splits(setting: Setting) -> list[Played]:
     """Passes with more and more cells; seconds of laws and pass, without the search for cells."""
     schedule, delta = setting.schedule, setting.delta
-    plan, coarse = (plan_at_delta(schedule, delta, share) for share in (1e-3, 4e-3))
+    plan = plan_at_delta(schedule, delta)
     lower = lower_epsilon(schedule, plan, delta)
-    cover: Cover = (Cell.whole(),)
     found: list[Played] = []
-    while len(cover) <= _MOST_CELLS:
+    for most in (1, 3, 5, 9, 15, 25, 40, _MOST_CELLS):
+        cover = guided_cover(schedule, plan, 0.0, most)[0]
         forget()
         start = time.process_time()
         upper = upper_epsilon(schedule, plan, cover, delta)
         seconds = time.process_time() - start
         found.append(Played(len(cover), upper / lower - 1, seconds))
-        one = len(cover) == 1
-        finer = split(cover, cover) if one else refined(schedule, coarse, cover, upper)
-        if finer == cover:
-            break
-        cover = finer
     return found
 
 

@@ -15,7 +15,7 @@ from dpacct import Budget, Ledger, Poisson, Round
 SLOW = [
     "pydantic", "argparse", "scipy.stats", "scipy.optimize", "torch",
     "dp_accounting", "opacus", "matplotlib", "importlib.metadata", "tomllib", "tempfile",
-    "dpacct.tight.game.game", "dpacct.tight.few_large",
+    "dpacct.tight.game.bounds", "dpacct.tight.few_large",
     "dpacct.risk.attacks", "dpacct.report", "dpacct.ledger.report.compose", "dpacct.pictures",
 ]  # fmt: skip
 CALIBRATE = ["calibrate", "--eps", "8", "--rounds", "300", "--q", "0.1"]

@@ -14,7 +14,7 @@ from dpacct.errors import NotConverged
 from dpacct.pairs.gaussian import gaussian_epsilon
 from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
-from dpacct.tight.game import game
+from dpacct.tight.game import bounds
 from dpacct.validate import MIN_PROBABILITY
 from tests.strategies import log_uniform, schedules
 
@@ -222,9 +222,9 @@ def test_what_is_said_of_a_game_is_what_was_played(monkeypatch: pytest.MonkeyPat
         raise NotConverged("epsilon lies beyond the losses that were looked at")
 
     schedule = 7 * Round(2.4, Uniform(100, 2000))
-    monkeypatch.setattr(game, "game_epsilon", fails)
+    monkeypatch.setattr(bounds, "game_epsilon", fails)
     said = TIGHT.game_or_why(schedule, 3.1e-4)
     assert said == "one fixed pair a round: epsilon lies beyond the losses that were looked at"
     assert TIGHT.epsilon(schedule, 3.1e-4) == TIGHT.of_pairs.epsilon(schedule, 3.1e-4)
-    monkeypatch.setattr(game, "game_epsilon", lambda *_: Interval(0.0, 99.0))
+    monkeypatch.setattr(bounds, "game_epsilon", lambda *_: Interval(0.0, 99.0))
     assert TIGHT.game_or_why(schedule, 3.2e-4) == "one fixed pair a round: a game proves no less"

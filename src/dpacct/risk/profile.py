@@ -33,7 +33,7 @@ from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import Contour, log_delta_estimate, tilt_at_epsilon
 from dpacct.tight.engines import composed_delta
-from dpacct.tight.game.curve import curve_delta
+from dpacct.tight.game.bounds import curve_delta
 
 # Relative width at which a contour is worth keeping; at which it also answers elsewhere, and how
 # much wider than where it was made for.

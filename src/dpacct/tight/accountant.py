@@ -44,7 +44,7 @@ from dpacct.tight.engines import (
     composed_delta,
     composed_epsilon,
 )
-from dpacct.tight.game.played import is_played
+from dpacct.tight.game import is_played
 
 # Whether a bound, found for one direction, surely covers the other one, too.
 Covers = Callable[[Composition, float], bool]
@@ -87,7 +87,7 @@ class TightAccountant:
             return self.epsilon(schedule, delta).upper
         upper = self._upper_epsilon(self._epsilon(proven_pair, schedule, delta), schedule, delta)
         if upper > 0.0 and self.plays(schedule):
-            from dpacct.tight.game.game import game_upper_epsilon  # noqa: PLC0415 - see Rule 3
+            from dpacct.tight.game.bounds import game_upper_epsilon  # noqa: PLC0415 - see Rule 3
 
             with suppress(NotConverged):
                 upper = min(upper, game_upper_epsilon(schedule, delta))
@@ -101,7 +101,7 @@ class TightAccountant:
         """
         if not self.plays(plan):
             return math.inf
-        from dpacct.tight.game.game import (  # noqa: PLC0415 - see Rule 3
+        from dpacct.tight.game.bounds import (  # noqa: PLC0415 - see Rule 3
             game_upper_epsilon,
             prefix_upper_epsilons,
         )
@@ -177,7 +177,7 @@ class TightAccountant:
             if zero is not None:
                 lower = max(lower, self._delta(achieved_pair, zero, epsilon).lower)
         if self.plays(schedule):
-            from dpacct.tight.game.game import game_delta  # noqa: PLC0415 - see Rule 3
+            from dpacct.tight.game.bounds import game_delta  # noqa: PLC0415 - see Rule 3
 
             with suppress(NotConverged):
                 played = game_delta(schedule, epsilon)
@@ -204,7 +204,7 @@ class TightAccountant:
 @lru_cache(maxsize=32)
 def _played(schedule: Schedule, delta: float, gap: float | None) -> Interval | str:
     """What the game says of epsilon, or why it says nothing."""
-    from dpacct.tight.game.game import game_epsilon  # noqa: PLC0415 - see Rule 3
+    from dpacct.tight.game.bounds import game_epsilon  # noqa: PLC0415 - see Rule 3
 
     try:
         return game_epsilon(schedule, delta, gap)
@@ -218,7 +218,7 @@ def with_gap(accountant: object, gap: float) -> TightAccountant:
     Raises:
         InvalidParameter: it plays none, or the gap is out of range.
     """
-    from dpacct.tight.game.refine import check_gap  # noqa: PLC0415 - see Rule 3
+    from dpacct.tight.game.bounds import check_gap  # noqa: PLC0415 - see Rule 3
 
     check_gap(gap)
     if not isinstance(accountant, TightAccountant) or accountant.engine not in _PLAYING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from dpacct.tight.game.cover import Cell, Cover
+from dpacct.tight.game.theorem import Cell, Cover
 
 
 def small_cover() -> Cover:

@@ -22,21 +22,23 @@ from dpacct.tight.engines import (
     inversion_delta,
     inversion_epsilon,
 )
-from dpacct.tight.game import gap, plan, stages
-from dpacct.tight.game.answers import lower_delta, lower_epsilon, upper_epsilon
-from dpacct.tight.game.curve import curve_delta
-from dpacct.tight.game.game import (
+from dpacct.tight.game import bounds, plan
+from dpacct.tight.game.bounds import (
+    curve_delta,
     game_delta,
     game_epsilon,
+    lower_delta,
+    lower_epsilon,
+    narrow_epsilon,
     prefix_upper_epsilons,
     two_strategies_delta,
+    upper_epsilon,
 )
-from dpacct.tight.game.kinds import MOST_KINDS, fewer_kinds
 from dpacct.tight.game.laws import Kernel
-from dpacct.tight.game.plan import plan_at_delta, plan_at_epsilon
+from dpacct.tight.game.plan import fewer_kinds, plan_at_delta, plan_at_epsilon, window_above
 from dpacct.tight.game.rounds import moment_law
 from dpacct.tight.game.strategies import add_pair
-from dpacct.tight.game.triangles import Triangle, not_too_flat, profile
+from dpacct.tight.game.theorem import Triangle, not_too_flat, profile
 from tests.oracles.fixed_size_game import fixed_size_last, line_then, one_pair_last, two_rounds
 from tests.strategies import log_uniform
 from tests.tight.game.covers import small_cover
@@ -174,10 +176,10 @@ def test_epsilon_and_delta_agree() -> None:
 def test_windows_cost_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = 60 * Round(3.0, Uniform(20, 100))
     usual = plan_at_delta(schedule, 1e-5)
-    assert 0 < stages.window_above(schedule, usual, small_cover()) < usual.upper.size
+    assert 0 < window_above(schedule, usual, small_cover()) < usual.upper.size
     kept = upper_epsilon(schedule, usual, small_cover(), 1e-5), lower_epsilon(schedule, usual, 1e-5)
-    monkeypatch.setattr(stages, "_DEVIATIONS", 0.0)
-    assert stages.window_above(schedule, usual, small_cover()) == 0
+    monkeypatch.setattr(plan, "_DEVIATIONS", 0.0)
+    assert window_above(schedule, usual, small_cover()) == 0
     full = upper_epsilon(schedule, usual, small_cover(), 1e-5), lower_epsilon(schedule, usual, 1e-5)
     assert full[0] * (1 - 1e-12) <= kept[0] <= full[0] * (1 + 1e-4)
     assert full[1] * (1 - 1e-4) <= kept[1] <= full[1] * (1 + 1e-12)
@@ -203,7 +205,7 @@ def test_windows_do_not_lose_large_steps(
         return lower_epsilon(schedule, usual, delta), upper
 
     kept = ends()
-    monkeypatch.setattr(stages, "_DEVIATIONS", 0.0)
+    monkeypatch.setattr(plan, "_DEVIATIONS", 0.0)
     full = ends()
     assert kept[0] >= full[0] * (1 - 1e-5)
     assert kept[1] <= full[1] * (1 + 1e-5)
@@ -249,23 +251,16 @@ def test_a_narrower_gap_on_request() -> None:
 def test_a_gap_out_of_reach_ends_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither in a wait nor in a loop: the bracket so far, and a way out."""
     words = r"the gap 0\.00.* is not reached .*: epsilon lies in \[.*\]; ask for a wider gap"
-    monkeypatch.setattr(gap, "MOST_REFINED", 3e7)
+    monkeypatch.setattr(bounds, "MOST_REFINED", 3e7)
     with pytest.raises(NotConverged, match=words):
         game_epsilon(20 * Round(2.4, Uniform(20, 100)), 1e-3, gap=0.001)
-    monkeypatch.setattr(gap, "MOST_REFINED", 1e5)
+    monkeypatch.setattr(bounds, "MOST_REFINED", 1e5)
     with pytest.raises(NotConverged, match=r"is not reached .* ask for a wider gap"):
         game_epsilon(20 * Round(2.4, Uniform(20, 100)), 1e-3, gap=0.001)
 
 
-def test_a_gap_that_no_cell_leaves_is_no_endless_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gap, "_SHARE", 0.1)
-    monkeypatch.setattr(gap, "_PART_OF_GAP", 100.0)
-    with pytest.raises(NotConverged, match=r"no cell adds anything.*epsilon lies in"):
-        gap.narrow_epsilon(30 * Round(2.0, Poisson(0.1), "replace-one"), 1e-4, 0.001)
-
-
 def test_a_gap_out_of_reach_gives_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gap, "MOST_REFINED", 1e5)
+    monkeypatch.setattr(bounds, "MOST_REFINED", 1e5)
     schedule = 20 * Round(2.4, Uniform(20, 100))
     usual = game_epsilon(schedule, 1e-3)
     words = re.escape(f"[{usual.lower:.8g}, {usual.upper:.8g}]")
@@ -280,7 +275,7 @@ def test_one_strategy_alone_is_played_where_switching_would_take_long(
 ) -> None:
     schedule = 20 * Round(2.4, Uniform(20, 100))
     switching = game_epsilon(schedule, 1e-3)
-    monkeypatch.setattr(stages, "_CHEAP", 0.0)
+    monkeypatch.setattr(plan, "_CHEAP", 0.0)
     alone = game_epsilon(schedule, 1e-3)
     assert 0.99 * switching.lower < alone.lower < switching.lower
     assert alone.lower <= alone.upper <= alone.lower * 1.02
@@ -349,16 +344,29 @@ def test_a_pass_answers_for_every_prefix_and_every_epsilon() -> None:
         assert alone.lower <= curve_delta(30 * round_, epsilon) <= alone.upper * 1.02
 
 
-def test_many_kinds_of_rounds_are_bounded_by_fewer() -> None:
+def test_many_kinds_of_rounds_are_bounded_by_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "_MOST_KINDS", 60)
+    monkeypatch.setattr(plan, "_FEW_KINDS", 60)
     rounds = [1 * Round(2 + 0.01 * k, Uniform(5 + k % 2, 100)) for k in range(80)]
     schedule = Schedule([phase for one in rounds for phase in one.phases])
-    fewer = fewer_kinds(schedule)
+    fewer = fewer_kinds.__wrapped__(schedule)
     assert fewer.rounds == 80
-    assert len(fewer.distinct()) <= MOST_KINDS
+    assert len(fewer.distinct()) <= 60
     for (first, _), (second, _) in zip(schedule, _unrolled(fewer), strict=True):
         assert first.sampling_rate <= second.sampling_rate
         assert 0.95 * first.noise_multiplier < second.noise_multiplier <= first.noise_multiplier
-    assert fewer_kinds(fewer_kinds(rounds[0])) == rounds[0]
+    assert fewer_kinds(rounds[0]) == rounds[0]
+
+
+def test_laws_that_take_too_much_memory_are_refused_in_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plan, "_MOST_KEPT", 1e3)
+    words = "of 3 rounds would need more memory than is taken at a time$"
+    with pytest.raises(NotConverged, match=words):
+        game_delta(3 * Round(1.5, Uniform(50, 1000)), 1.0)
+    with pytest.raises(NotConverged, match="need more memory than is taken at a time"):
+        narrow_epsilon(3 * Round(1.5, Uniform(50, 1000)), 1e-5, 1e-3)
 
 
 def _unrolled(schedule: Schedule) -> list[Phase]:

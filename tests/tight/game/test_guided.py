@@ -5,14 +5,12 @@ from __future__ import annotations
 import pytest
 
 from dpacct.rounds import Adjacency, Phase, Round, Schedule, Uniform
-from dpacct.tight.game import guided
-from dpacct.tight.game.affordable import MOST_EFFORT, affordable
-from dpacct.tight.game.answers import lower_epsilon, upper_epsilon
-from dpacct.tight.game.cover import Cell, are_held, covers, default_cover, in_whole_numbers
-from dpacct.tight.game.guided import guided_cover
-from dpacct.tight.game.plan import plan_at_delta, plan_at_epsilon
-from dpacct.tight.game.stages import effort_above
-from dpacct.tight.game.thinned import Thinned
+from dpacct.tight.game import choose
+from dpacct.tight.game.bounds import lower_epsilon, upper_epsilon
+from dpacct.tight.game.choose import MOST_EFFORT, affordable, guided_cover
+from dpacct.tight.game.plan import effort_above, plan_at_delta, plan_at_epsilon
+from dpacct.tight.game.positions import Thinned
+from dpacct.tight.game.theorem import Cell, are_held, covers, default_cover, in_whole_numbers
 from tests.tight.game.covers import small_cover
 
 SETTINGS = [(5, 0.8, 1e-9), (100, 1.4, 1e-5), (30, 5.0, 1e-3), (400, 0.9, 1e-4)]
@@ -89,7 +87,7 @@ def test_zero_out_and_the_kinds_that_matter(monkeypatch: pytest.MonkeyPatch) -> 
         asked.extend(round_ for round_, _ in kinds)
         return default_cover(), 0.0
 
-    monkeypatch.setattr(guided, "_cover", noted)
+    monkeypatch.setattr(choose, "_cover", noted)
     few, many = Round(2.0, Uniform(10, 100)), Round(2.2, Uniform(10, 100))
     schedule = Schedule((Phase(few, 3), Phase(many, 300)))
     plan = plan_at_delta(schedule, 1e-5, 4e-3)

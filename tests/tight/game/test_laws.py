@@ -6,7 +6,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dpacct.tight.game.cover import Cell
 from dpacct.tight.game.kernels import (
     cell_kernel,
     gaussian_above,
@@ -17,7 +16,7 @@ from dpacct.tight.game.kernels import (
 )
 from dpacct.tight.game.laws import Kernel, dominated_side, grid_points
 from dpacct.tight.game.strategies import add_pair, gaussian_pair, remove_pair
-from dpacct.tight.game.triangles import Triangle, profile
+from dpacct.tight.game.theorem import Cell, Triangle, profile
 
 SETTINGS = [(0.05, 2.4, 2.0**-7), (0.3, 0.8, 2.0**-5), (0.01, 6.0, 2.0**-10), (0.5, 1.0, 0.5)]
 

@@ -8,14 +8,13 @@ import pytest
 
 from dpacct.errors import NotConverged
 from dpacct.rounds import Round, Uniform
-from dpacct.tight.game import gap, mixtures
-from dpacct.tight.game.answers import lower_epsilon, upper_epsilon
-from dpacct.tight.game.cover import Cell, default_cover
+from dpacct.tight.game import bounds, positions
+from dpacct.tight.game.bounds import lower_epsilon, upper_epsilon
 from dpacct.tight.game.kernels import reach_of
 from dpacct.tight.game.laws import Kernel
-from dpacct.tight.game.mixtures import Mixing, below_a_mixture, mixing_laws
 from dpacct.tight.game.plan import plan_at_delta
-from dpacct.tight.game.triangles import Triangle, profile
+from dpacct.tight.game.positions import Mixing, below_a_mixture, mixing_laws
+from dpacct.tight.game.theorem import Triangle, default_cover, profile
 from tests.tight.game.test_laws import mirrored, own_profile
 
 RATE, NOISE, STEP = 0.2, 8.0, 2.0**-8
@@ -48,11 +47,11 @@ def check_above_all_triangles(laws: Sequence[Kernel], seed: int) -> None:
 def test_every_triangle_is_worth_less_than_the_best_law() -> None:
     reach = reach_of(RATE, NOISE, STEP, 1e-12)
     laws = mixing_laws(RATE, NOISE, STEP, reach[0], 1e-12, MIXING)
-    assert len(laws) == mixtures.LAWS
+    assert len(laws) == positions.LAWS
     check_above_all_triangles(laws, 7)
 
 
-@pytest.mark.parametrize("law", range(mixtures.LAWS))
+@pytest.mark.parametrize("law", range(positions.LAWS))
 def test_each_law_may_stand_above(law: int) -> None:
     reach = reach_of(RATE, NOISE, STEP, 1e-12)
     found = mixing_laws(RATE, NOISE, STEP, reach[0], 1e-12, MIXING)[law]
@@ -81,8 +80,8 @@ def test_what_is_below_by_less_than_roundings_or_where_rows_meet_is_not_proven()
 
 def test_laws_that_leave_triangles_out_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any noise given away there is no room for cells of a size."""
-    monkeypatch.setattr(mixtures, "_MOST_CELLS", 300)
-    monkeypatch.setattr(mixtures, "_MORE_CELLS", 300)
+    monkeypatch.setattr(positions, "_MOST_CELLS", 300)
+    monkeypatch.setattr(positions, "_MORE_CELLS", 300)
     with pytest.raises(NotConverged, match="do not bound all positions"):
         mixing_laws(RATE, NOISE, STEP, 400, 1e-12, Mixing(1e-7, 1.2))
 
@@ -98,19 +97,6 @@ def test_mixtures_agree_with_cells() -> None:
     assert by_mixtures <= lower * 1.015
 
 
-def test_a_gap_asked_for_is_reached_by_few_laws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where these are quicker; cells are not looked at."""
-
-    def no_cells(*_: object) -> None:
-        pytest.fail("cells were split")
-
-    monkeypatch.setattr(gap, "effort_above", lambda *of: 2.0 - isinstance(of[2], Mixing))
-    monkeypatch.setattr(gap, "refined", no_cells)
-    monkeypatch.setattr(gap, "default_cover", lambda: (Cell.whole(),))
-    found = gap.narrow_epsilon(40 * Round(8.0, Uniform(200, 1000)), 1e-4, 0.012)
-    assert found.lower <= found.upper <= 1.012 * found.lower
-
-
 @pytest.mark.slow
 def test_mixtures_leave_a_narrow_gap_over_thousands_of_rounds() -> None:
     """With as much noise given away as the first try for a gap of 0.003 does.
@@ -119,6 +105,6 @@ def test_mixtures_leave_a_narrow_gap_over_thousands_of_rounds() -> None:
     """
     schedule, delta, width = 3000 * Round(4.0, Uniform(50, 1000)), 1e-5, 0.003
     plan = plan_at_delta(schedule, delta)
-    mixing = Mixing(gap._SLACKS[0] * width, plan.upper.tilt)
+    mixing = Mixing(bounds._SLACKS[0] * width, plan.upper.tilt)
     upper = upper_epsilon(schedule, plan, mixing, delta)
     assert upper <= lower_epsilon(schedule, plan, delta) * (1 + 1.1 * width)

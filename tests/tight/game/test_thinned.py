@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from dpacct.rounds import Round, Uniform
-from dpacct.tight.game import thinned
-from dpacct.tight.game.answers import upper_epsilon
-from dpacct.tight.game.cover import Cell, Cover, covers
+from dpacct.tight.game import positions
+from dpacct.tight.game.bounds import upper_epsilon
 from dpacct.tight.game.kernels import reach_of
 from dpacct.tight.game.laws import Kernel
 from dpacct.tight.game.plan import plan_at_delta
+from dpacct.tight.game.positions import Thinned, thinned_laws
 from dpacct.tight.game.rounds import laws_above
-from dpacct.tight.game.thinned import Thinned, thinned_laws
+from dpacct.tight.game.theorem import Cell, Cover, covers
 from tests.tight.game.covers import rare_cover, small_cover
 from tests.tight.game.test_laws import own_profile
 from tests.tight.game.test_mixtures import NOISE, RATE, STEP, check_above_all_triangles
@@ -46,7 +46,7 @@ def test_a_cell_that_was_left_out_in_vain_gets_its_law(monkeypatch: pytest.Monke
 
     found = thinned_laws(RATE, NOISE, STEP, REACH, NEGLIGIBLE, small_cover())
     thinned_laws.cache_clear()
-    monkeypatch.setattr(thinned, "_chosen", two_corners)
+    monkeypatch.setattr(positions, "_kept_cells", two_corners)
     guessed = thinned_laws(RATE, NOISE, STEP, REACH, NEGLIGIBLE, small_cover())
     thinned_laws.cache_clear()
     assert len(guessed) > 2

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpacct.errors import NotConverged
-from dpacct.tight.game.cover import default_cover
-from dpacct.tight.game.triangles import Triangle, profile
+from dpacct.tight.game.theorem import Triangle, default_cover, profile
 from tests.oracles.fixed_size_game import cohorts, one_round, triangle_profile, triangles
 from tests.strategies import log_uniform
 

@@ -11,19 +11,18 @@ from dpacct.rounds import Full, Poisson, Round, Uniform
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import inversion_epsilon
-from dpacct.tight.game.backward import Frame, repeated_below
-from dpacct.tight.game.curve import curve_delta
-from dpacct.tight.game.game import game_delta, game_epsilon, prefix_upper_epsilons
-from dpacct.tight.game.kernels import reach_of
-from dpacct.tight.game.zero_out import (
+from dpacct.tight.game.bounds import curve_delta, game_delta, game_epsilon, prefix_upper_epsilons
+from dpacct.tight.game.kernels import (
     TurnGuide,
     absence_profile,
     contribution_profile,
     guided_turns,
     opposed_back_line,
+    reach_of,
     zero_out_above,
     zero_out_below,
 )
+from dpacct.tight.game.play import Frame, repeated_below
 from tests.oracles.fixed_size_game import cohorts, one_round, zero_out_two_rounds
 from tests.tight.game.test_laws import own_profile
 

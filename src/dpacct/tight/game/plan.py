@@ -1,4 +1,4 @@
-"""Where the game is looked at: the tilt, the step and the losses. Nothing here is proven.
+"""Where the game is looked at (tilt, step and losses), its stages there, and what they cost.
 
 What is chosen here decides how close the bounds are and what they cost, never whether they hold.
 """
@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
 
 from dpacct.errors import NotConverged
 from dpacct.pairs.dominating import Direction
-from dpacct.rounds import Adjacency, Phase, Schedule
+from dpacct.rounds import Adjacency, Phase, Round, Schedule
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import (
     epsilon_estimate,
@@ -19,12 +23,20 @@ from dpacct.tight.contour import (
     tilt_at_delta,
     tilt_at_epsilon,
 )
-from dpacct.tight.game.backward import Frame
+from dpacct.tight.game import is_game
+from dpacct.tight.game.kernels import TurnGuide
+from dpacct.tight.game.laws import Kernel
+from dpacct.tight.game.play import Frame, Stage, length_of, prepare, reach_of_laws, repeated_below
+from dpacct.tight.game.positions import LAWS, USUAL_SHARE, Mixing, Thinned
 from dpacct.tight.game.rounds import (
+    Positions,
     heavy_pair,
+    laws_above,
+    laws_below,
     least_frame,
     moment_law,
     moment_on_grid,
+    rate_bounds,
     simple_pair,
 )
 
@@ -264,3 +276,226 @@ def _rounded(step: float) -> float:
     """The step with few bits, so that its multiples are exact."""
     mantissa, exponent = math.frexp(step)
     return math.ldexp(math.floor(mantissa * 2**_BITS), exponent - _BITS)
+
+
+Stages = list[tuple[Stage, int]]
+
+# What the laws of one kind of round cost; the cells of a larger cover are thinner.
+_A_COVER, _A_CELL = 2.4e3, 1e5
+# Ranges of the angle where a contribution becomes zero, about, and what their laws cost.
+_RANGES, _OF_RANGES = 6, 2e6
+# The same for mixtures, and of how much noise that is true.
+_A_MIXTURE, _USUAL_SLACK = 2e8, 4e-3
+# Where laws are few the transform of the values counts, too.
+_ALONE = 6
+# Two laws, each worth a few of those next to each other in memory.
+_STRATEGIES = 8
+# Windows hold so many deviations of the sum of losses, where one round that crosses this share of a
+# window by itself is so rare, tilted, in all rounds together.
+_DEVIATIONS, _JUMP, _RARE_JUMP = 4.4, 1 / 4, 1e-4
+# Losses times laws times rounds for two strategies, and for three where a contribution becomes
+# zero: one alone reaches nearly as much over many rounds.
+_CHEAP, _CHEAP_ZERO_OUT = 1e9, 2e8
+# The laws of two strategies for one kind of round.
+_TWO_LAWS = 4e5
+# Laws are made for so many kinds of rounds, and for fewer where rounds are many.
+_FEW_KINDS, _MOST_KINDS = 64, 256
+# Laws times losses that are kept at a time: less than a gigabyte.
+_MOST_KEPT = 4e7
+
+
+def stages_above(
+    schedule: Schedule, plan: GamePlan, frame: Frame, positions: Positions, window: int = 0
+) -> Stages:
+    """The phases with laws above them, by cells or by mixtures."""
+    played = fewer_kinds(schedule)
+    ready: dict[Round, Stage] = {}
+    for round_ in played.distinct():
+        laws = laws_above(round_, positions, frame.step, plan.negligible, plan.direction)
+        ready[round_] = prepare(laws, frame, upper=True, window=window)
+    return [(ready[round_], count) for round_, count in played.phases]
+
+
+@lru_cache(maxsize=64)
+def fewer_kinds(schedule: Schedule) -> Schedule:
+    """A schedule that costs at least as much, with fewer kinds of rounds; itself if there are few.
+
+    Less noise costs more (data processing), and so does a larger rate: the rounds of a group all
+    have the least noise and the largest rate in it. Laws cost more than rounds do. The order of the
+    rounds stays what it is.
+    """
+    counts = schedule.distinct()
+    kinds = [round_ for round_ in counts if is_game(round_)]
+    most = min(_MOST_KINDS, max(_FEW_KINDS, _MOST_KINDS * 1000 // schedule.rounds))
+    if len(kinds) <= most:
+        return schedule
+    groups = [kinds]
+    while len(groups) < most:
+        widest = max(groups, key=lambda group: _width(group) * sum(counts[r] for r in group))
+        groups.remove(widest)
+        # Both sides of the middle of the wider axis; a group of equals is cut anywhere.
+        axis = max(_axes(widest), key=lambda axis: max(axis) - min(axis))
+        middle = 0.5 * (min(axis) + max(axis))
+        less = [one for one, place in zip(widest, axis, strict=True) if place <= middle]
+        more = [one for one, place in zip(widest, axis, strict=True) if place > middle]
+        groups += [less, more] if more else [less[:1], less[1:]]
+    worst: dict[Round, Round] = {}
+    for group in groups:
+        noise = min(round_.noise_multiplier for round_ in group)
+        often = max(group, key=lambda round_: rate_bounds(round_)[1])
+        worst |= dict.fromkeys(group, Round(noise, often.sampling, often.adjacency))
+    return Schedule(Phase(worst.get(round_, round_), count) for round_, count in schedule)
+
+
+def _axes(group: list[Round]) -> tuple[list[float], list[float]]:
+    noises = [math.log(round_.noise_multiplier) for round_ in group]
+    return noises, [math.log(rate_bounds(round_)[1]) for round_ in group]
+
+
+def _width(group: list[Round]) -> float:
+    return max(max(axis) - min(axis) for axis in _axes(group))
+
+
+def are_bounded(schedule: Schedule, plan: GamePlan, positions: Positions) -> bool:
+    """Whether there are such laws: any cells have some, mixtures may not be found."""
+    if not isinstance(positions, Mixing):
+        return True
+    with suppress(NotConverged):
+        for round_ in fewer_kinds(schedule).distinct():
+            laws_above(round_, positions, plan.upper.step, plan.negligible, plan.direction)
+        return True
+    return False
+
+
+def window_above(schedule: Schedule, plan: GamePlan, positions: Positions) -> int:
+    """How many losses are worth keeping at a time in the upper frame; 0 for all."""
+    return _window(
+        plan,
+        plan.upper,
+        schedule.rounds,
+        lambda step: _laws_of_one(schedule, plan, positions, step),
+    )
+
+
+def _laws_of_one(
+    schedule: Schedule, plan: GamePlan, positions: Positions, step: float
+) -> list[Kernel]:
+    round_ = schedule.phases[0].round
+    return laws_above(round_, positions, step, plan.negligible, plan.direction)
+
+
+def _window_below(schedule: Schedule, plan: GamePlan) -> int:
+    """The same for the lower frame."""
+    round_ = schedule.phases[0].round
+    return _window(
+        plan,
+        plan.lower,
+        schedule.rounds,
+        lambda step: laws_below(round_, step, plan.negligible, plan.direction),
+    )
+
+
+def _window(
+    plan: GamePlan, frame: Frame, rounds: int, laws_with: Callable[[float], list[Kernel]]
+) -> int:
+    """The most losses for which transforms are shorter, if those hold what matters.
+
+    On its way from minus epsilon to about zero the loss stays, tilted, within half that many; but
+    not where one round may take it most of the way.
+    """
+    # Where the tilt is small the loss ends far from zero.
+    spread = math.hypot(plan.deviation, min(plan.deviation, 1 / frame.tilt))
+    least = math.ceil(_DEVIATIONS * spread / frame.step)
+    if not 0 < least < frame.size:
+        return 0
+    laws = laws_with(frame.step)
+    reach, usual = reach_of_laws(laws), plan.epsilon / (rounds * frame.step)
+    found, length = 0, length_of(frame.size, reach)
+    while True:
+        length //= 2
+        most = max(length - 1 - reach, (length - 1) // 2)
+        if most < least or rounds * _jumps(laws, frame, usual, _JUMP * most) > _RARE_JUMP:
+            return found
+        found = min(most, frame.size)
+
+
+def _jumps(laws: list[Kernel], frame: Frame, usual: float, far: float) -> float:
+    """How likely one round's loss, tilted, is further than this from the usual one, in steps."""
+    most = 0.0
+    for law in laws:
+        places = law.first + np.arange(len(law.masses))
+        tilted = law.masses * np.exp(frame.tilt * frame.step * places)
+        most = max(most, float(tilted[np.abs(places - usual) > far].sum() / tilted.sum()))
+    return most
+
+
+def stages_below(
+    schedule: Schedule, plan: GamePlan, frame: Frame, *, windowed: bool = True
+) -> tuple[Stages, int]:
+    """The phases with laws below them, and the window they are for: 0 for all losses.
+
+    By all strategies where that is worth its time, so that an adversary may switch, and by the best
+    one alone otherwise.
+    """
+    most = _CHEAP_ZERO_OUT if schedule.adjacency is Adjacency.ZERO_OUT else _CHEAP
+    if effort_below(schedule, frame) > most:
+        return _stages_of_one_strategy(schedule, plan, frame), 0
+    window = _window_below(schedule, plan) if windowed else 0
+    ready: dict[Round, Stage] = {}
+    for round_ in schedule.distinct():
+        laws = laws_below(round_, frame.step, plan.negligible, plan.direction)
+        ready[round_] = prepare(laws, frame, upper=False, window=window)
+    return [(ready[round_], count) for round_, count in schedule.phases], window
+
+
+def _stages_of_one_strategy(schedule: Schedule, plan: GamePlan, frame: Frame) -> Stages:
+    """The phases with one strategy alone, the same in all rounds of a kind; many are one law."""
+    found: Stages = []
+    for round_, count in schedule.phases:
+        laws = laws_below(round_, frame.step, plan.negligible, plan.direction)
+        law = max(laws, key=lambda law: moment_on_grid(law, frame.tilt, frame.step))
+        together = min(count, max(1, math.isqrt(count)))
+        parts = [(repeated_below(law, together, frame), count // together), (law, count % together)]
+        found += [(prepare([part], frame, upper=False), times) for part, times in parts if times]
+    return found
+
+
+def effort_above(schedule: Schedule, frame: Frame, positions: Positions) -> float:
+    """Losses times laws times rounds, and what the laws cost, in the same unit.
+
+    Infinite where the laws of all kinds of rounds would take too much memory.
+    """
+    played = fewer_kinds(schedule)
+    if schedule.adjacency is Adjacency.ZERO_OUT or isinstance(positions, TurnGuide):
+        laws, each = _RANGES, _OF_RANGES
+    elif isinstance(positions, Mixing):
+        laws, each = LAWS + _ALONE, _A_MIXTURE * max(1.0, _USUAL_SLACK / positions.slack)
+    elif isinstance(positions, Thinned):
+        cells = len(positions.cover)
+        laws, each = USUAL_SHARE * cells, _A_COVER * cells**2 + _A_CELL * cells
+    else:
+        laws = len(positions)
+        each = _A_COVER * laws**2 + _A_CELL * laws
+    kinds = sum(map(is_game, played.distinct()))
+    if kinds * laws * frame.size > _MOST_KEPT:
+        return math.inf
+    found = each * kinds
+    return found + float(frame.size) * sum(
+        count * (laws if is_game(round_) else 1) for round_, count in played.distinct().items()
+    )
+
+
+def needed(effort: float, most: float) -> str:
+    """What is too much, in words."""
+    if effort == math.inf:
+        return "more memory than is taken at a time"
+    return f"{effort:.2g} steps, more than {most:.2g}"
+
+
+def effort_below(schedule: Schedule, frame: Frame) -> float:
+    """The same for two strategies."""
+    kinds = len(schedule.distinct())
+    if 2 * kinds * frame.size > _MOST_KEPT:
+        return math.inf
+    laws = _TWO_LAWS * kinds
+    return laws + float(_STRATEGIES * schedule.rounds * frame.size)

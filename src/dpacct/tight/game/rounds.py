@@ -13,38 +13,29 @@ import math
 import numpy as np
 
 from dpacct.errors import Unsupported
-from dpacct.pairs.dominating import (
-    AchievedPair,
-    Direction,
-    SampledGaussianPair,
-    achieved_pair,
-)
+from dpacct.pairs.dominating import AchievedPair, Direction, SampledGaussianPair, achieved_pair
 from dpacct.rounds import Adjacency, Round, Schedule, Uniform
-from dpacct.tight.game.cover import Cover
-from dpacct.tight.game.gaussian_profile import LARGEST_SHIFT
+from dpacct.tight.game import has_one_pair, is_game, takes_everybody
 from dpacct.tight.game.kernels import (
+    EQUAL_TURNS,
+    TurnGuide,
     cell_kernel,
     far_loss,
     gaussian_above,
     gaussian_below,
     gaussian_reach,
+    guided_turns,
     poisson_above,
     poisson_below,
     reach_of,
     sampled_above,
     strategy_kernels,
-)
-from dpacct.tight.game.laws import Kernel
-from dpacct.tight.game.mixtures import Mixing, mixing_laws
-from dpacct.tight.game.played import has_one_pair, is_game, takes_everybody
-from dpacct.tight.game.thinned import Thinned, thinned_laws
-from dpacct.tight.game.zero_out import (
-    EQUAL_TURNS,
-    TurnGuide,
-    guided_turns,
     zero_out_above,
     zero_out_below,
 )
+from dpacct.tight.game.laws import Kernel
+from dpacct.tight.game.positions import Mixing, Thinned, mixing_laws, thinned_laws
+from dpacct.tight.game.theorem import LARGEST_SHIFT, Cover
 
 # How all positions in a round are bounded: one law for each of some cells, fewer for the same
 # cells, or mixtures of few.
@@ -141,17 +132,6 @@ def laws_below(
     if is_game(round_):
         return list(strategy_kernels(rate, noise, step, reach))
     return [poisson_below(rate, noise, step, reach)]
-
-
-def plain_laws(
-    round_: Round, step: float, negligible: float, direction: Direction = Direction.REMOVE
-) -> list[Kernel]:
-    """Laws above the plain strategies: beside laws above cells, both are off by the grid alike."""
-    if not is_game(round_) or round_.adjacency is not Adjacency.REPLACE_ONE:
-        return laws_below(round_, step, negligible, direction)
-    noise, rate = round_.noise_multiplier, rate_bounds(round_)[1]
-    reach = reach_of(rate, noise, step, negligible)
-    return [sampled_above(rate, noise, step, reach, way) for way in Direction]
 
 
 def simple_pair(round_: Round, direction: Direction) -> AchievedPair:

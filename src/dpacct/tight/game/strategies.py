@@ -1,4 +1,4 @@
-"""The two one-dimensional pairs of a round of fixed-size sampling, and what each surely costs.
+"""The one-dimensional pairs of a round of fixed-size sampling, and what each surely costs.
 
 *remove*: crowd and replacement at -C, the client at +C; *add*: the same in the other order. Both
 have closed forms. With mu = 2/z and gamma = e^loss,
@@ -18,15 +18,8 @@ import math
 import numpy as np
 
 from dpacct.numerics.rounding import UNIT, Array, Bounds
-from dpacct.tight.game.gaussian_profile import bounds, gaussian_profile, normal
-from dpacct.tight.game.laws import (
-    Kernel,
-    Points,
-    Side,
-    dominated_kernel,
-    dominated_side,
-    line_ends,
-)
+from dpacct.tight.game.laws import Kernel, Points, Side, dominated_kernel, dominated_side, line_ends
+from dpacct.tight.game.theorem import bounds, gaussian_profile, normal
 
 
 def two_strategies(

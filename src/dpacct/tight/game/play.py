@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -27,8 +26,6 @@ from dpacct.tight.game.laws import Kernel
 
 # Assumption C of docs/derivations/rounding.md, for the three transforms of a sum.
 _PER_LEVEL, _ONCE = 24, 24
-# Shares, of at most four parts, and their sum; in units of roundoff.
-_MEANS = 16
 _BLOCK = 8
 _LARGEST_EXPONENT = 500.0
 
@@ -134,22 +131,7 @@ def prepare(kernels: list[Kernel], frame: Frame, *, upper: bool, window: int = 0
     return Stage(spectra, length, norm * (1 + 1e-9), beyond, gained, below, relative)
 
 
-class Weighed(NamedTuple):
-    """A kind of round with its share in the mean that bounds another kind."""
-
-    stage: Stage
-    share: float
-
-
-Mean = tuple[Weighed, ...]
-
-
-def alone(stage: Stage) -> Mean:
-    """A round as it is."""
-    return (Weighed(stage, 1.0),)
-
-
-def play_upper(stages: list[tuple[Mean, int]], frame: Frame, window: int = 0) -> Array:
+def play_upper(stages: list[tuple[Stage, int]], frame: Frame, window: int = 0) -> Array:
     """Upper bounds of w_T at the losses of the frame; ``stages`` in the order of the rounds.
 
     With a window, at so many of its first losses: that of the rounds before holds later ones.
@@ -157,7 +139,7 @@ def play_upper(stages: list[tuple[Mean, int]], frame: Frame, window: int = 0) ->
     return deque(rounds_above(stages, frame, window), maxlen=1)[0]
 
 
-def rounds_above(stages: list[tuple[Mean, int]], frame: Frame, window: int = 0) -> Iterator[Array]:
+def rounds_above(stages: list[tuple[Stage, int]], frame: Frame, window: int = 0) -> Iterator[Array]:
     """The same before any round and after each, the last round of the schedule first."""
     losses, weights = frame.losses(), frame.weights()
     slack = 8 * UNIT * (float(np.max(np.abs(losses))) + 2 * abs(frame.offset))
@@ -166,9 +148,11 @@ def rounds_above(stages: list[tuple[Mean, int]], frame: Frame, window: int = 0) 
     before = next(held)
     values = (np.minimum(start, 1.0) * weights)[before]
     yield np.minimum(start, 1.0)[before]
-    for mean, count in reversed(stages):
+    for stage, count in reversed(stages):
         for _ in range(count):
-            values = _one_more(mean, values, weights[before])
+            sums, error = _sums(stage, values)
+            reached = sums + (error + stage.gained * weights[before] + stage.beyond * values[-1])
+            values = np.minimum(reached, weights[before]) * (1 + stage.relative)
             here = next(held)
             values = _moved_down(values, before.start - here.start, frame, weights[here])
             before = here
@@ -191,17 +175,6 @@ def _moved_down(values: Array, places: int, frame: Frame, weights: Array) -> Arr
     exponents = frame.tilt * frame.step * np.arange(places, 0, -1)
     under = values[0] * np.exp(exponents) * (1 + UNIT * (4 * float(exponents[0]) + 32))
     return np.minimum(np.append(under, values)[: len(values)], weights)
-
-
-def _one_more(mean: Mean, values: Array, weights: Array) -> Array:
-    """Upper bounds with one more round to come; the parts of a mean are each played."""
-    found = np.zeros(len(values))
-    for stage, share in mean:
-        sums, error = _sums(stage, values)
-        reached = sums + (error + stage.gained * weights + stage.beyond * values[-1])
-        reached = np.minimum(reached, weights) * (1 + stage.relative)
-        found += share * reached
-    return found if len(mean) == 1 else found * (1 + _MEANS * UNIT)
 
 
 def play_lower(stages: list[tuple[Stage, int]], frame: Frame, window: int = 0) -> Array:

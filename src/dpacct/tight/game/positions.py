@@ -1,9 +1,10 @@
-"""A few laws, such that every triangle lies below a mixture of two of them.
+"""Fewer laws than cells: what lies below a mixture of two laws gains no more than the better.
 
-The game's value is linear in the law of a round, so that a triangle below a mixture of laws gains
-no more than the best of these. The laws are those of triangles on the longest side, with a little
-less noise. Where that shows least in the answer it is more, so that few laws and large cells do:
-over many rounds the two strategies of one dimension are worth more than all others by a margin.
+The game's value is linear in the law of a round. So a cell of a cover needs no law of its own where
+it lies below a mixture of two that are kept (`thinned_laws`), and few laws bound every triangle
+(`mixing_laws`): those of triangles on the longest side, with a little less noise. Where that shows
+least in the answer it is more, so that large cells do: over many rounds the two strategies of one
+dimension are worth more than all others by a margin.
 
 Which laws are taken is a guess; that their mixtures cover all triangles is proven, cell by cell.
 Proof: docs/derivations/fixed-size-game.md.
@@ -18,9 +19,7 @@ import numpy as np
 
 from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import UNIT, Array
-from dpacct.tight.game.cover import Cell
-from dpacct.tight.game.gaussian_profile import LARGEST_SHIFT
-from dpacct.tight.game.kernels import grid_losses, points_to, side_values
+from dpacct.tight.game.kernels import grid_losses, known_values, points_to, side_values
 from dpacct.tight.game.laws import (
     Kernel,
     Points,
@@ -29,7 +28,7 @@ from dpacct.tight.game.laws import (
     dominating_side,
     profile_below,
 )
-from dpacct.tight.game.triangles import Triangle
+from dpacct.tight.game.theorem import LARGEST_SHIFT, Cell, Cover, Triangle
 
 LAWS = 9
 # A law's noise is at most this share smaller.
@@ -93,7 +92,7 @@ def mixing_laws(
     grid = Grid(rate, noise, step, points_to(reach), negligible)
     sides = [
         (_law_side(grid, Triangle(b, 0.0), less), _law_side(grid, Triangle(1 - b, 0.0), less))
-        for b, less in _chosen(grid, mixing)
+        for b, less in _mixing_positions(grid, mixing)
     ]
     rows = np.array(
         [
@@ -185,7 +184,7 @@ def _shares(values: Array, rows: Array, first: Points, second: Points) -> tuple[
     return least, most
 
 
-def _chosen(grid: Grid, mixing: Mixing) -> list[tuple[float, float]]:
+def _mixing_positions(grid: Grid, mixing: Mixing) -> list[tuple[float, float]]:
     """Positions on the longest side, as the missing share at b, and noise; not proven."""
     least = 2.0 / LARGEST_SHIFT
 
@@ -217,3 +216,72 @@ def _growth(grid: Grid, rising: Array, falling: Array, tilt: float) -> Array:
         weighed = np.exp(order * losses) * rising + np.exp(-(order + 1) * losses) * falling
         found.append(order * (order + 1) * float(np.trapezoid(weighed, losses)))
     return np.array(found)
+
+
+# About this share of a cover's laws is kept, for what it costs.
+USUAL_SHARE = 0.6
+# When laws are chosen, a cell has to lie below by more than roundings.
+_MARGIN = 1 + 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Thinned:
+    """A cover's cells, by fewer laws."""
+
+    cover: Cover
+
+
+@lru_cache(maxsize=128)
+def thinned_laws(
+    rate: float, noise: float, step: float, reach: int, negligible: float, cover: Cover
+) -> dict[int, Kernel]:
+    """Laws such that each cell of the cover is below one, or below a mixture of two.
+
+    Args:
+        rate, noise: q in (0, 1), at least the true one, and z.
+        step: of the grid, with few bits.
+        reach: points that losses of either sign reach at least.
+        negligible: probability that may be lost to infinite losses.
+        cover: at least three cells.
+    Returns:
+        The laws, by the places of their cells in the cover.
+    """
+    grid = Grid(rate, noise, step, points_to(reach), negligible)
+
+    def values(b: float, w: float) -> Array:
+        return known_values(rate, noise, Triangle(b, w), step, reach, negligible)
+
+    halves = [
+        (values(float(cell.b), float(cell.w)), values(float(cell.a), float(cell.w)))
+        for cell in cover
+    ]
+    every = np.array([np.concatenate(pair) for pair in halves])
+    kept = _kept_cells(cover, every, np.maximum(every, FLOOR * negligible))
+    laws = {k: _law(grid, halves[k]) for k in kept}
+    rows = np.array([_row(law, step) for law in laws.values()])
+    for k in set(range(len(cover))) - laws.keys():
+        if not below_a_mixture(every[k], rows):
+            laws[k] = _law(grid, halves[k])
+    return {k: dominating_kernel(rising, falling, step) for k, (rising, falling) in laws.items()}
+
+
+def _kept_cells(cover: Cover, values: Array, rows: Array) -> list[int]:
+    """Cells that seem to need a law, if those have about these ``rows``; not proven."""
+    left = list(range(len(values)))
+    for k in sorted(left, key=lambda k: (cover[k].size, k)):
+        others = [j for j in left if j != k]
+        if len(others) > 1 and below_a_mixture(values[k] * _MARGIN, rows[others]):
+            left = others
+    return left
+
+
+def _law(grid: Grid, halves: tuple[Array, Array]) -> tuple[Side, Side]:
+    rising, falling = (
+        dominating_side(grid.points, grid.step, np.maximum(half, FLOOR * grid.negligible))
+        for half in halves
+    )
+    return rising, falling
+
+
+def _row(law: tuple[Side, Side], step: float) -> Array:
+    return np.concatenate([profile_below(side, step) for side in law])

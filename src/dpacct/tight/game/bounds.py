@@ -1,0 +1,478 @@
+"""Epsilon and delta of schedules with rounds of fixed size, one client replaced or set to zero.
+
+The adversary chooses positions anew in each round, knowing the past. Upper: the best of a finite
+number of cells of positions, each bounded by one law. Lower: the better of a few strategies in each
+round, which explicit data sets follow. Both are played backward on a grid of losses. Each pass has
+the whole curve eps -> delta; it is tuned to one delta and sharp for all smaller epsilons too,
+because what its grid adds to the spread of the loss is the same share there.
+
+Statement, proofs and error bounds: docs/derivations/fixed-size-game.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from dpacct.budget import Interval
+from dpacct.errors import InvalidParameter, NotConverged
+from dpacct.numerics.rounding import UNIT, Array
+from dpacct.pairs.dominating import Direction
+from dpacct.rounds import Adjacency, Round, Schedule
+from dpacct.tight.game.choose import affordable, guided_cover, turn_guide
+from dpacct.tight.game.kernels import (
+    cell_kernel,
+    cell_side,
+    known_values,
+    sampled_above,
+    strategy_kernels,
+)
+from dpacct.tight.game.plan import (
+    GamePlan,
+    effort_above,
+    effort_below,
+    moved,
+    needed,
+    plan_at_delta,
+    plan_at_epsilon,
+    stages_above,
+    stages_below,
+    window_above,
+)
+from dpacct.tight.game.play import Frame, play_lower, play_upper, rounds_above
+from dpacct.tight.game.positions import Mixing, Thinned, mixing_laws, thinned_laws
+from dpacct.tight.game.rounds import Positions, check_schedule, directions
+from dpacct.tight.game.theorem import default_cover
+
+# By so much a loss is put on the safe side of an epsilon.
+_NUDGE = 2.0**-45
+_BELOW = 1e-6
+# A step of at most this share of epsilon is not worth a second pass.
+_LITTLE = 3e-4
+
+
+def play_above(schedule: Schedule, plan: GamePlan, positions: Positions, frame: Frame) -> Array:
+    """Proven delta at the losses of a frame."""
+    return play_upper(stages_above(schedule, plan, frame, positions), frame)
+
+
+def upper_epsilon(schedule: Schedule, plan: GamePlan, positions: Positions, delta: float) -> float:
+    """Proven eps(delta)."""
+    frame, window = plan.upper, window_above(schedule, plan, positions)
+    deltas = play_upper(stages_above(schedule, plan, frame, positions, window), frame, window)
+    if window and not deltas[0] <= delta < deltas[-1]:
+        deltas = play_above(schedule, plan, positions, frame)
+    return crossing(deltas, replace(frame, size=len(deltas)), delta)
+
+
+def crossing(deltas: Array, frame: Frame, delta: float) -> float:
+    """The least epsilon at which upper bounds of w at the losses of a frame surely meet delta.
+
+    Raises:
+        NotConverged: none of the losses does.
+    """
+    losses = frame.losses()
+    fits = np.flatnonzero((deltas <= delta) & (losses <= 0.0))
+    if not fits.size:
+        raise NotConverged("epsilon lies beyond the losses that were looked at")
+    i = int(fits[-1])
+    if losses[i] == 0.0:
+        return 0.0
+    # delta(eps) is convex in e^eps: a chord to the next loss, where epsilon is smaller.
+    less, more = float(deltas[i]), float(deltas[i + 1])
+    share = max(0.0, (delta - less) / (more - less) * (1 - 8 * UNIT))
+    epsilon = -float(losses[i]) + math.log1p(math.expm1(-frame.step) * share)
+    return max(0.0, epsilon) * (1 + 16 * UNIT) + 16 * UNIT
+
+
+def lower_epsilon(schedule: Schedule, plan: GamePlan, delta: float) -> float:
+    """Achieved eps(delta)."""
+    frame = plan.lower
+    stages, window = stages_below(schedule, plan, frame)
+    deltas = play_lower(stages, frame, window)
+    if window and deltas.max() <= delta:
+        stages, window = stages_below(schedule, plan, frame, windowed=False)
+        deltas = play_lower(stages, frame)
+    losses = frame.losses()[: len(deltas)]
+    exceeds = np.flatnonzero((deltas > delta) & (losses <= 0.0))
+    if not exceeds.size:
+        return 0.0
+    i = int(exceeds[0])
+    first = -float(losses[i])
+    if i == 0 or deltas[i - 1] <= 0.0:
+        return first * (1 - 8 * UNIT)
+    # Where a line through the logarithms meets delta: a little less is tried as a loss itself.
+    fall = math.log(float(deltas[i] / deltas[i - 1]))
+    ahead = math.log(float(deltas[i]) / delta) / fall
+    guess = first + frame.step * ahead * (1 - _BELOW)
+    if frame.step <= _LITTLE * first:
+        return first * (1 - 8 * UNIT)
+    shifted = moved(frame, -guess)
+    place = math.floor(-guess / frame.step) - frame.first
+    if play_lower(stages, shifted, window)[place] > delta:
+        return guess * (1 - _NUDGE)
+    return first * (1 - 8 * UNIT)
+
+
+def upper_delta(schedule: Schedule, plan: GamePlan, positions: Positions, epsilon: float) -> float:
+    """Proven delta(eps)."""
+    loss = -epsilon * (1 - _NUDGE)
+    frame, window = moved(plan.upper, loss), window_above(schedule, plan, positions)
+    place = math.floor(loss / frame.step) - frame.first
+    window = window if place < window else 0
+    deltas = play_upper(stages_above(schedule, plan, frame, positions, window), frame, window)
+    return float(deltas[place])
+
+
+def lower_delta(schedule: Schedule, plan: GamePlan, epsilon: float) -> float:
+    """Achieved delta(eps)."""
+    loss = -epsilon * (1 + _NUDGE)
+    frame = moved(plan.lower, loss)
+    place = math.floor(loss / frame.step) - frame.first
+    stages, window = stages_below(schedule, plan, frame)
+    if window and place >= window:
+        stages, window = stages_below(schedule, plan, frame, windowed=False)
+    deltas = play_lower(stages, frame, window)
+    return float(deltas[place])
+
+
+SMALLEST_GAP, LARGEST_GAP = 1e-3, 0.5
+# Losses times laws times rounds of all passes together: about a minute.
+MOST_REFINED = 6e9
+# The grid's part of a gap, and the parts that positions may gain more than the best one does.
+_GRID, _GRID_PART, _GAP_PARTS = 1e-3, 1 / 8, (1 / 8, 1 / 24, 1 / 72)
+# Parts of the gap that mixtures may give away as noise.
+_SLACKS = (0.2, 0.1)
+_MOST_GAP_CELLS = 400
+
+
+def check_gap(gap: float | None) -> None:
+    """Refuse a relative width that is out of range.
+
+    Raises:
+        InvalidParameter: it is.
+    """
+    if gap is not None and not SMALLEST_GAP <= gap <= LARGEST_GAP:
+        rule = f"a relative gap lies in [{SMALLEST_GAP:g}, {LARGEST_GAP:g}]"
+        hint = "What is left below is that of the two strategies, which no cover closes."
+        raise InvalidParameter("gap", gap, rule, hint if gap < SMALLEST_GAP else "")
+
+
+@dataclass(slots=True)
+class _Narrowed:
+    """What is known so far, and what it took."""
+
+    gap: float
+    lower: float
+    upper: float
+    spent: float = 0.0
+
+    @property
+    def reached(self) -> bool:
+        return self.upper <= self.lower * (1 + self.gap)
+
+    def spend(self, effort: float) -> None:
+        """Count what the next pass takes."""
+        if self.spent + effort > MOST_REFINED:
+            raise NotConverged(f"it would need {needed(self.spent + effort, MOST_REFINED)}")
+        self.spent += effort
+
+
+def narrow_epsilon(
+    schedule: Schedule,
+    delta: float,
+    gap: float,
+    direction: Direction = Direction.REMOVE,
+    known: Interval | None = None,
+) -> Interval:
+    """Achieved and proven eps(delta), at most the relative ``gap`` apart.
+
+    Args:
+        schedule, delta, gap: see `game_epsilon`. direction: of the game.
+        known: what another way has found, which is not given up.
+    Raises:
+        NotConverged: that is not reached; says between which values epsilon lies.
+    """
+    found = _Narrowed(gap, 0.0, math.inf)
+    if known is not None:
+        found.lower, found.upper = known.lower, known.upper
+    try:
+        if not found.reached:
+            _narrow(schedule, delta, found, direction)
+    except NotConverged as reason:
+        ends = f"epsilon lies in [{found.lower:.8g}, {found.upper:.8g}]"
+        if found.upper == math.inf:
+            ends = f"epsilon is at least {found.lower:.8g}"
+        raise NotConverged(
+            f"the gap {gap:g} is not reached ({reason}): {ends}; ask for a wider gap"
+        ) from reason
+    return Interval.bracket(found.lower, found.upper)
+
+
+def _narrow(schedule: Schedule, delta: float, found: _Narrowed, direction: Direction) -> None:
+    share = min(_GRID, found.gap * _GRID_PART)
+    plan = plan_at_delta(schedule, delta, share, direction=direction)
+    found.spend(effort_below(schedule, plan.lower))
+    found.lower = max(found.lower, lower_epsilon(schedule, plan, delta))
+    zero_out = schedule.adjacency is Adjacency.ZERO_OUT
+    # Few laws with as little noise given away as the gap needs, where cells would take longer.
+    cells = effort_above(schedule, plan.upper, Thinned(default_cover()))
+    for part in () if zero_out else _SLACKS:
+        mixing = Mixing(part * found.gap, plan.upper.tilt)
+        effort = effort_above(schedule, plan.upper, mixing)
+        if found.reached or effort > cells or found.spent + effort > MOST_REFINED:
+            break
+        with suppress(NotConverged):
+            _one_pass(schedule, delta, plan, mixing, found)
+    before: Positions | None = None
+    for part in _GAP_PARTS:
+        if found.reached:
+            return
+        positions: Positions = turn_guide(plan, part * found.gap)
+        if not zero_out:
+            cover = guided_cover(schedule, plan, part * found.gap, _MOST_GAP_CELLS)[0]
+            positions = Thinned(cover)
+        if positions == before:
+            break
+        before = positions
+        _one_pass(schedule, delta, plan, positions, found)
+    if not found.reached:
+        raise NotConverged("more cells hardly help")
+
+
+def _one_pass(
+    schedule: Schedule, delta: float, plan: GamePlan, positions: Positions, found: _Narrowed
+) -> None:
+    found.spend(effort_above(schedule, plan.upper, positions))
+    found.upper = min(found.upper, upper_epsilon(schedule, plan, positions, delta))
+
+
+# Answers that are kept.
+_REMEMBERED = 32
+
+
+def game_epsilon(schedule: Schedule, delta: float, gap: float | None = None) -> Interval:
+    """Achieved and proven eps(delta).
+
+    Args:
+        schedule: of rounds in which one client is replaced or sends zero; see
+            `rounds.check_schedule`.
+        delta: in (0, 1), at least about 1e-17.
+        gap: the relative width wanted; by default a cover that serves most settings is taken,
+            which leaves about one percent or less, and a few where there are thousands of rounds.
+    Raises:
+        NotConverged: the game would take too long, or the width is not reached.
+        Unsupported: a round is of another kind. InvalidParameter: ``gap`` out of range.
+    """
+    check_gap(gap)
+    check_schedule(schedule)
+    if not schedule.rounds:
+        return Interval(0.0, 0.0)
+    if gap is None:
+        return _usual_epsilon(schedule, delta)
+    found: list[Interval] = []
+    for direction in directions(schedule):
+        known = None
+        with suppress(NotConverged):
+            known = _in_direction(schedule, delta, direction)
+        found.append(narrow_epsilon(schedule, delta, gap, direction, known))
+    return _worse(found)
+
+
+def _usual_epsilon(schedule: Schedule, delta: float) -> Interval:
+    """The larger of both directions, each by the best positions that are affordable.
+
+    Raises:
+        NotConverged: none are.
+    """
+    uppers = {way: _upper_end(schedule, delta, way)[0] for way in directions(schedule)}
+    worse = max(uppers, key=lambda way: uppers[way])
+    found = _in_direction(schedule, delta, worse)
+    # The other direction cannot achieve more than is proven of it.
+    others = [
+        _in_direction(schedule, delta, way)
+        for way in uppers
+        if uppers[way] > found.lower and way is not worse
+    ]
+    return _worse([found, *others])
+
+
+def _in_direction(schedule: Schedule, delta: float, direction: Direction) -> Interval:
+    upper, share = _upper_end(schedule, delta, direction)
+    plan = plan_at_delta(schedule, delta, share, direction=direction)
+    return Interval.bracket(lower_epsilon(schedule, plan, delta), upper)
+
+
+# A search asks for the proven side, and whoever tells its result for both.
+@lru_cache(maxsize=_REMEMBERED)
+def _upper_end(schedule: Schedule, delta: float, direction: Direction) -> tuple[float, float]:
+    """Proven epsilon, and the share of it that the grid may have cost.
+
+    Raises:
+        NotConverged: no positions are affordable.
+    """
+    plan, positions = affordable(schedule, _at_delta(schedule, delta, direction))
+    return upper_epsilon(schedule, plan, positions, delta), plan.share
+
+
+def game_upper_epsilon(schedule: Schedule, delta: float) -> float:
+    """The proven end of `game_epsilon`."""
+    if not schedule.rounds:
+        return 0.0
+    return max(_upper_end(schedule, delta, way)[0] for way in _checked_directions(schedule))
+
+
+@lru_cache(maxsize=32)
+def prefix_upper_epsilons(round_: Round, rounds: int, delta: float) -> Array:
+    """Proven eps(delta) of the first n of so many equal rounds, n = 0 to ``rounds``, by one pass.
+
+    It is tuned to all of them, so that for a few a fixed pair may say more.
+
+    Returns:
+        shape (rounds + 1,), not decreasing.
+    Raises:
+        As `game_epsilon`.
+    """
+    schedule = rounds * round_
+    found = np.zeros(rounds + 1)
+    for direction in _checked_directions(schedule):
+        plan, positions = affordable(schedule, _at_delta(schedule, delta, direction))
+        stages = stages_above(schedule, plan, plan.upper, positions)
+        each = [crossing(w, plan.upper, delta) for w in rounds_above(stages, plan.upper)]
+        found = np.maximum(found, each)
+    # All rounds cost at least what a part of them does.
+    return np.minimum.accumulate(found[::-1])[::-1]
+
+
+def deltas_at(
+    schedule: Schedule,
+    delta: float,
+    direction: Direction = Direction.REMOVE,
+    *,
+    whole: bool = False,
+) -> tuple[Frame, Array]:
+    """Proven delta at every loss of a frame tuned to one delta: eps is minus the loss.
+
+    Args:
+        schedule, delta: as for `game_epsilon`.
+        direction: one of `rounds.directions`; the largest of their values counts.
+        whole: whether smaller epsilons are looked at too, which need more of the losses.
+    Raises:
+        As `game_epsilon`.
+    """
+    check_schedule(schedule)
+    plan, positions = affordable(schedule, _at_delta(schedule, delta, direction))
+    frame = plan.upper
+    if whole:
+        frame = replace(frame, size=max(frame.size, 2 * abs(frame.first)))
+    return frame, play_above(schedule, plan, positions, frame)
+
+
+def game_delta(schedule: Schedule, epsilon: float) -> Interval:
+    """Achieved and proven delta(eps), eps >= 0; see `game_epsilon`."""
+    check_schedule(schedule)
+    if not schedule.rounds:
+        return Interval(0.0, 0.0)
+    found: list[Interval] = []
+    for direction in directions(schedule):
+        plan, positions = affordable(
+            schedule,
+            lambda share, way=direction: plan_at_epsilon(schedule, epsilon, share, direction=way),
+        )
+        lower = lower_delta(schedule, plan, epsilon)
+        found.append(Interval.bracket(lower, upper_delta(schedule, plan, positions, epsilon)))
+    return _worse(found)
+
+
+def _worse(found: list[Interval]) -> Interval:
+    return Interval(max(one.lower for one in found), max(one.upper for one in found))
+
+
+def _checked_directions(schedule: Schedule) -> tuple[Direction, ...]:
+    check_schedule(schedule)
+    return directions(schedule)
+
+
+def _at_delta(
+    schedule: Schedule, delta: float, direction: Direction
+) -> Callable[[float], GamePlan]:
+    return lambda share: plan_at_delta(schedule, delta, share, both=False, direction=direction)
+
+
+def two_strategies_delta(schedule: Schedule, epsilon: float) -> float:
+    """What the better of two strategies in each round surely reaches, at eps >= 0."""
+    check_schedule(schedule)
+    return lower_delta(schedule, plan_at_epsilon(schedule, epsilon), epsilon)
+
+
+def forget() -> None:
+    """Compute laws and answers anew from here on; for measurements of time."""
+    for kept in (
+        _upper_end,
+        cell_kernel,
+        cell_side,
+        known_values,
+        mixing_laws,
+        sampled_above,
+        strategy_kernels,
+        thinned_laws,
+    ):
+        kept.cache_clear()
+
+
+# The deltas that passes are tuned to, and how much further each serves.
+_TUNED, _FURTHER = (1e-5, 1e-11), 1.1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pass:
+    frame: Frame
+    deltas: Array
+    reach: float
+
+    def at(self, epsilon: float) -> float:
+        frame = self.frame
+        place = -epsilon / frame.step - frame.first
+        i = math.floor(place)
+        if not 0 <= i < frame.size - 1:
+            return math.inf
+        losses = frame.losses()[i : i + 2]
+        share = math.expm1(epsilon + float(losses[0])) / math.expm1(-frame.step)
+        slack = 64 * UNIT * (1 + epsilon + abs(frame.first) * frame.step) / frame.step
+        share = min(1.0, max(0.0, share) + slack)
+        less, more = float(self.deltas[i]), float(self.deltas[i + 1])
+        return min(1.0, (less + share * max(0.0, more - less)) * (1 + 8 * UNIT))
+
+
+@lru_cache(maxsize=8)
+def _pass(schedule: Schedule, tuned: float, direction: Direction) -> _Pass | None:
+    try:
+        frame, deltas = deltas_at(schedule, tuned, direction, whole=True)
+    except NotConverged:
+        return None
+    kept = np.minimum.accumulate(deltas[::-1])[::-1]
+    reached = np.flatnonzero((kept > tuned) & (frame.losses() <= 0.0))
+    reach = -float(frame.losses()[reached[0]]) if reached.size else 0.0
+    return _Pass(frame, kept, reach)
+
+
+def curve_delta(schedule: Schedule, epsilon: float) -> float:
+    """Proven delta(eps), eps >= 0; infinite where no pass is worth its time."""
+    return max(_at(schedule, epsilon, direction) for direction in directions(schedule))
+
+
+def _at(schedule: Schedule, epsilon: float, direction: Direction) -> float:
+    best = math.inf
+    for tuned in _TUNED:
+        found = _pass(schedule, tuned, direction)
+        if found is None:
+            break
+        best = min(best, found.at(epsilon))
+        if epsilon <= _FURTHER * found.reach:
+            break
+    return best
