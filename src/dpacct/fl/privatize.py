@@ -95,18 +95,18 @@ class AggregationPlan:
 
     @property
     def public(self) -> PublicSize:
-        """The public number of clients, from which the divisor is made."""
+        """Return the public number of clients, from which the divisor is made."""
         return PublicSize.choose(self.public_size, self.sampling, self.num_clients)
 
     @property
     def charge(self) -> NoisePlan:
-        """The plan as the engine knows it."""
+        """Return the plan as the engine has it."""
         relation = Adjacency(cast("str", self.adjacency))
         return NoisePlan(self.sampling, relation, self.noise_multiplier, self.public)
 
     @property
     def round(self) -> Round:
-        """What one `privatize` is charged: ``ledger.start_run(name, plan=300 * plan.round)``.
+        """Return what one `privatize` is charged: ``ledger.start_run(name, plan=300 * plan.round)``.
 
         A run that registers its rounds so is charged for them exactly; without a plan, each round
         is charged by the adaptive bound, which is dearer.
@@ -115,7 +115,7 @@ class AggregationPlan:
         return self.charge.event(bound, self.noise, {"clip_norm": bound.clip_norm}).charged
 
     def draw_cohort(self) -> list[int]:
-        """The clients of one round, ascending, drawn as the plan says from secret randomness.
+        """Return the clients of one round, ascending, drawn as the plan says from secret randomness.
 
         Call it once for each `privatize`, take everybody it names, and tell nobody whom: sampling
         amplifies privacy only while cohorts are secret, and not chosen among several. It may be

@@ -151,7 +151,7 @@ def check_plan_goes_on(plan: Schedule | None, state: RunState) -> None:
 
 
 def spent_on(plan: Charged, charged: int, released: int, delta: float) -> Spent:
-    """Epsilon of the first rounds of a plan.
+    """Return the epsilon of the first rounds of a plan.
 
     The lower end leaves out as many rounds of each kind as were charged and not released: which
     of them a crash has lost is not asked.
@@ -265,18 +265,18 @@ class Account:
 
     @property
     def path(self) -> Path | None:
-        """Of the ledger, None where it is a passing one."""
+        """Return the file of the ledger, None for a temporary one."""
         if self._given is None:
             return None
         return Path(self._given.path if isinstance(self._given, Ledger) else self._given)
 
     @property
     def delta(self) -> float:
-        """The delta at which epsilon is read."""
+        """Return the delta at which epsilon is read."""
         return self.budget.delta
 
     def saved(self) -> Saved | None:
-        """Where the run stands in its ledger; None before it is started.
+        """Return where the run stands in its ledger; None before it is started.
 
         Raises:
             LedgerError: the ledger was closed before the account was.
@@ -287,7 +287,7 @@ class Account:
         return Saved(run.id, run.rounds, run.committed, self._ledger.position)
 
     def epsilon(self) -> Spent:
-        """Epsilon of what the run has released; infinite where it is not private.
+        """Return the epsilon of what the run has released; infinite if it is not private.
 
         Raises:
             LedgerError: the ledger was closed before the account was, and nobody read it then.
@@ -311,9 +311,9 @@ class Account:
         return cache(partial(spent_on, plan, state.rounds, state.committed, self.delta))
 
     def affordable(self, event: Event, rounds: int, budget: Budget | None) -> int:
-        """How many of the planned rounds fit: into the ledger, and into the run's own budget.
+        """Return how many of the planned rounds fit into the ledger and into the run's own budget.
 
-        All of them where there is no budget beside the noise.
+        All of them if there is no budget beside the noise.
         """
         if budget is None:
             return rounds
@@ -361,7 +361,7 @@ class Account:
         self.begun = True
 
     def find(self, saved: Saved, holder: str) -> None:
-        """Open the ledger of a checkpoint, without a word to it yet.
+        """Open the ledger of a checkpoint, and write nothing to it yet.
 
         Args:
             saved: what the checkpoint knows of the ledger. holder: the checkpoint, in words.
@@ -413,33 +413,33 @@ class Account:
         return self._ticket
 
     def take_over(self, event: Event) -> Ticket | None:
-        """The round that the run ended in before, if it is this one; see `Run.take_over`."""
+        """Return the ticket of the round in which the run ended, if it is this one."""
         self._check_open()
         self._ticket = None if self._run is None else self._run.take_over(event)
         return self._ticket
 
     @property
     def plan(self) -> Schedule | None:
-        """The plan that the run was registered with; None before that."""
+        """Return the plan that the run was registered with; None before that."""
         return None if self._run is None else self._run.plan
 
     @property
     def position(self) -> int:
-        """How many rounds of the plan are used: released, or lost with a process that died."""
+        """Return how many rounds of the plan are used: released, or lost with a process."""
         return 0 if self._run is None else self._totals(self._run).cursor
 
     def finish(self) -> None:
-        """The run takes no more rounds."""
+        """End the run: it takes no more rounds."""
         if self._run is not None and not self._run.finished:
             self._run.finish()
 
     def close(self) -> None:
-        """Close a ledger that was opened here; a passing one is deleted. Spent stays spent."""
+        """Close a ledger that was opened here, and delete a temporary one."""
         if self._closed:
             return
         self._closed = True
         self._ticket = None
-        # The ledger may have been closed by whoever opened it.
+        # The caller may have closed a ledger of its own.
         with suppress(LedgerError):
             if self._run is not None:
                 self._last = self.saved()
@@ -453,7 +453,7 @@ class Account:
             self._folder = None
 
     def _totals(self, run: Run) -> RunState:
-        """Of the run: behind its latest round, where that is committed, else as of now."""
+        """Return the totals after the latest committed round of this account, or as of now."""
         return (self._ticket and self._ticket.totals) or run.totals()
 
     def _check_open(self) -> None:
@@ -461,7 +461,7 @@ class Account:
             raise LedgerError("the run is closed; another one may go on from its checkpoint")
 
     def _open(self, event: Event | None) -> Ledger:
-        """The ledger; one that is there where ``event``, for which it would be made, is None."""
+        """Return the ledger, made for an event if there is none; it must exist if ``event`` is None."""
         self._check_open()
         if self._ledger is not None:
             return self._ledger

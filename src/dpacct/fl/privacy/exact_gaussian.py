@@ -9,7 +9,6 @@ docs/derivations/federated.md.
 from __future__ import annotations
 
 import decimal
-import math
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
@@ -31,7 +30,7 @@ MAX_SIGMA = 2.0**40
 
 
 def rounded_gaussian(size: int, sigma: Fraction, source: Randomness) -> NDArray[np.int64]:
-    """Independent draws of round(sigma X), X standard normal, int64 [size].
+    """Return independent draws of round(sigma X), X standard normal, int64 [size].
 
     Args:
         size: how many.
@@ -64,41 +63,31 @@ def _block(size: int, sigma: Fraction, source: Randomness) -> NDArray[np.int64]:
 
 
 def decide(leading: int, sigma: Fraction, source: Randomness) -> int:
-    """The integer k >= 0 to which sigma Q^-1(p) rounds, Q the upper tail of the standard normal.
+    """Return the integer k >= 0 to which sigma Q^-1(p) rounds.
+
+    Q is the upper tail of the standard normal; k is the smallest with Q((k + 1/2) / sigma) < p.
 
     Args:
         leading: the first 64 bits of p < 1/2, as a whole number below 2^63; further ones are drawn.
         sigma: above 0. source: of further bits.
     """
     tail = _LazyUniform(leading, source)
-    # k is the smallest integer with Q((k + 1/2) / sigma) < p.
-    low, high = -1, 1 << 20
-    while not tail.exceeds_tail(_boundary(high, sigma)):
-        low, high = high, 2 * high
-    guess = float(sigma) * float(-ndtri(max(leading, 1) * 2.0**-64))
-    reach = 1
-    while math.isfinite(guess):
-        # A narrow bracket around the guess, widened until it holds.
-        below, above = max(low, int(guess) - reach), min(high, int(guess) + reach)
-        if below > low and tail.exceeds_tail(_boundary(below, sigma)):
-            high, reach = below, 4 * reach
-            continue
-        if above < high and not tail.exceeds_tail(_boundary(above, sigma)):
-            low, reach = above, 4 * reach
-            continue
-        low, high = max(low, below), min(high, above)
-        break
+
+    def enough(k: int) -> bool:
+        return k >= 0 and tail.exceeds_tail((k + Fraction(1, 2)) / sigma)
+
+    guess = int(float(sigma) * float(-ndtri(max(leading, 1) * 2.0**-64)))
+    # A bracket around the guess, widened until it holds.
+    high, step = guess, 1
+    while not enough(high):
+        high, step = high + step, 2 * step
+    low, step = min(high, guess) - 1, 1
+    while enough(low):
+        high, low, step = low, low - step, 2 * step
     while high - low > 1:
         middle = (low + high) // 2
-        if tail.exceeds_tail(_boundary(middle, sigma)):
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if enough(middle) else (middle, high)
     return high
-
-
-def _boundary(k: int, sigma: Fraction) -> Fraction:
-    return (k + Fraction(1, 2)) / sigma
 
 
 class _LazyUniform:
@@ -110,7 +99,7 @@ class _LazyUniform:
         self._source = source
 
     def exceeds_tail(self, x: Fraction) -> bool:
-        """Whether p > Q(x) for x > 0; an event of probability zero decides ties."""
+        """Return whether p > Q(x) for x > 0; ties have probability zero."""
         while True:
             digits = 30 + self._bits // 3
             value, error = upper_tail(x, digits)
@@ -126,7 +115,7 @@ class _LazyUniform:
 
 
 def upper_tail(x: Fraction, digits: int) -> tuple[Decimal, Decimal]:
-    """Q(x) = 1/2 - phi(x) (x + x^3/3 + x^5/(3 5) + ...) for 0 <= x, with a bound of its error.
+    """Return Q(x) = 1/2 - phi(x) (x + x^3/3 + x^5/(3 5) + ...), with a bound of its error.
 
     Args:
         x: at least 0. digits: number of digits behind the point that count.
@@ -152,7 +141,7 @@ def upper_tail(x: Fraction, digits: int) -> tuple[Decimal, Decimal]:
 
 @cache
 def _pi(digits: int) -> Decimal:
-    """Pi by Machin's formula in whole numbers, all ``digits`` of them right."""
+    """Return pi by Machin's formula in whole numbers, right in all ``digits``."""
     unit = 10 ** (digits + 10)
 
     def arctan_inverse(n: int) -> int:

@@ -22,7 +22,7 @@ class Mask(Protocol):
     """A public choice of coordinates, one for the whole cohort."""
 
     def select(self, layout: Layout, round_number: int, released: Tensor | None) -> Tensor | None:
-        """The kept coordinates, int64 [k] ascending on the CPU; None for all.
+        """Return the kept coordinates, int64 [k] ascending on the CPU; None for all.
 
         Args:
             layout: of the full vector.
@@ -37,7 +37,7 @@ class Dense:
     """All coordinates."""
 
     def select(self, layout: Layout, round_number: int, released: Tensor | None) -> Tensor | None:
-        """None: all of them."""
+        """Return None: all coordinates."""
         del layout, round_number, released
         return None
 
@@ -58,7 +58,7 @@ class RandomK:
         object.__setattr__(self, "fraction", fraction_kept(self.fraction))
 
     def select(self, layout: Layout, round_number: int, released: Tensor | None) -> Tensor | None:
-        """Coordinates drawn from (seed, round) alone."""
+        """Return coordinates drawn from (seed, round) alone."""
         del released
         if self.fraction == 1:
             return None
@@ -90,7 +90,7 @@ class PublicTopK:
             object.__setattr__(self, "refresh", count)
 
     def select(self, layout: Layout, round_number: int, released: Tensor | None) -> Tensor | None:
-        """Coordinates read from the last release."""
+        """Return coordinates read from the last release."""
         whole = bool(self.refresh) and (round_number - 1) % self.refresh == 0
         if self.fraction == 1 or released is None or whole:
             return None
@@ -103,7 +103,7 @@ class PublicTopK:
 
 
 def reads_release(mask: Mask) -> bool:
-    """Whether a mask may read what was released before; a checkpoint keeps that for it.
+    """Return whether a mask may read what was released before; a checkpoint keeps that for it.
 
     Of the masks here it is known; one of another kind, a subclass included, may do anything.
     """
@@ -111,12 +111,12 @@ def reads_release(mask: Mask) -> bool:
 
 
 def kept(size: int, fraction: float) -> int:
-    """How many of a tensor's coordinates a share of them is: rounded up, so never none."""
+    """Return the number of coordinates that a share of a tensor is, rounded up."""
     return math.ceil(fraction * size - 1e-9)
 
 
 def fraction_kept(value: object) -> float:
-    """A share in (0, 1].
+    """Return a share in (0, 1].
 
     Raises:
         InvalidParameter: out of range.

@@ -28,7 +28,7 @@ _SLAB = 1 << 21
 def words(
     key: Sequence[int], counter: Sequence[int], blocks: int, device: torch.device, first: int = 0
 ) -> Tensor:
-    """The words of some blocks, int64 [blocks, 4] on the device.
+    """Return the words of some blocks, int64 [blocks, 4] on the device.
 
     Args:
         key: two words. counter: four, the lowest ones first; the block behind it is number 0.
@@ -60,7 +60,7 @@ def words(
 
 
 def normals(key: Sequence[int], counter: Sequence[int], size: int, device: torch.device) -> Tensor:
-    """Standard normal variates, float64 [size], by Box and Muller.
+    """Return standard normal variates, float64 [size], by Box and Muller.
 
     A radius has 64 bits and an angle 53. What is larger than 9.49 is missing, 3e-21 of the law;
     the rest is Gaussian up to rounding of doubles.
@@ -80,13 +80,13 @@ def normals(key: Sequence[int], counter: Sequence[int], size: int, device: torch
 
 
 def _unit(word: Tensor) -> Tensor:
-    """(word + 1/2) / 2^64, float64 in (0, 1]."""
+    """Return (word + 1/2) / 2^64, float64 in (0, 1]."""
     high, low = _shifted(word, 32).double(), (word & _HALF).double()
     return (low + 0.5).mul_(2.0**-64).add_(high, alpha=2.0**-32)
 
 
 def _product(word: Tensor, factor: int) -> tuple[Tensor, Tensor]:
-    """The higher and the lower word of a product; no sum on the way is above 2^64."""
+    """Return the higher and the lower word of a product; no intermediate sum exceeds 2^64."""
     top, bottom = factor >> 32, factor & _HALF
     high, low = _shifted(word, 32), word & _HALF
     middle = high * bottom + _shifted(low * bottom, 32)
@@ -95,7 +95,7 @@ def _product(word: Tensor, factor: int) -> tuple[Tensor, Tensor]:
 
 
 def _shifted(word: Tensor, places: int) -> Tensor:
-    """To the right, with zeros from the left."""
+    """Shift to the right, with zeros from the left."""
     return (word >> places) & ((1 << (64 - places)) - 1)
 
 
