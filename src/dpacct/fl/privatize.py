@@ -106,7 +106,7 @@ class AggregationPlan:
 
     @property
     def round(self) -> Round:
-        """Return what one `privatize` is charged: ``ledger.start_run(name, plan=300 * plan.round)``.
+        """Return the charge of one round: ``ledger.start_run(name, plan=300 * plan.round)``.
 
         A run that registers its rounds so is charged for them exactly; without a plan, each round
         is charged by the adaptive bound, which is dearer.
@@ -115,11 +115,11 @@ class AggregationPlan:
         return self.charge.event(bound, self.noise, {"clip_norm": bound.clip_norm}).charged
 
     def draw_cohort(self) -> list[int]:
-        """Return the clients of one round, ascending, drawn as the plan says from secret randomness.
+        """Return the clients of one round, ascending, drawn from secret randomness.
 
-        Call it once for each `privatize`, take everybody it names, and tell nobody whom: sampling
-        amplifies privacy only while cohorts are secret, and not chosen among several. It may be
-        empty, and such a round releases noise like any other.
+        Call it once for each `privatize`, take all clients it returns, and keep them secret:
+        sampling amplifies privacy only while cohorts are secret, and not chosen among several.
+        It may be empty, and such a round releases noise like any other.
 
         Raises:
             InvalidParameter: the plan was made without ``num_clients``.

@@ -15,13 +15,12 @@ A client with a memory is charged by fixed pairs (`dpacct.fl.engine.setup.plan_a
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from dpacct.budget import Budget, Interval, Spent
@@ -254,7 +253,7 @@ class Account:
         self._private = private
         # Only `tight` stands for a promise; a run calibrated by anything else is charged by pairs.
         self.accountant = TIGHT if accountant == TIGHT else PAIRS
-        self._folder: str | None = None
+        self._folder: TemporaryDirectory[str] | None = None
         self._ledger: Ledger | None = None
         self._run: Run | None = None
         self._ticket: Ticket | None = None
@@ -449,7 +448,7 @@ class Account:
         self._ledger = None
         self._run = None
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.cleanup()
             self._folder = None
 
     def _totals(self, run: Run) -> RunState:
@@ -461,7 +460,7 @@ class Account:
             raise LedgerError("the run is closed; another one may go on from its checkpoint")
 
     def _open(self, event: Event | None) -> Ledger:
-        """Return the ledger, made for an event if there is none; it must exist if ``event`` is None."""
+        """Return the ledger; without an event for which it would be made, it must exist."""
         self._check_open()
         if self._ledger is not None:
             return self._ledger
@@ -470,8 +469,8 @@ class Account:
             ledger = given
         else:
             if given is None:
-                self._folder = tempfile.mkdtemp(prefix="dpacct-")
-                given = Path(self._folder) / "passing.ledger"
+                self._folder = TemporaryDirectory(prefix="dpacct-", ignore_cleanup_errors=True)
+                given = Path(self._folder.name) / "passing.ledger"
             ledger = Ledger.open(
                 given,
                 None if event is None or Path(given).exists() else self.budget,
