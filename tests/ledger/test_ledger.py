@@ -319,6 +319,7 @@ def test_an_abandoned_slot_that_others_followed_is_lost(ledger: Ledger) -> None:
     second.commit()
     run.reserve(ROUND).commit()
     assert run.on_plan
+    assert not any(run.totals().held)
     run.reserve(ROUND).commit()
     assert not run.on_plan
     assert ledger.verify().sound

@@ -133,7 +133,8 @@ class Ledger:
     @property
     def runs(self) -> tuple[Run, ...]:
         """All runs, in the order in which they were started."""
-        return tuple(Run(self._book, n + 1) for n in range(self._book.now().state.runs))
+        now = self._book.now()
+        return tuple(Run(self._book, n, now.start(n)) for n in range(1, now.state.runs + 1))
 
     @property
     def head(self) -> str:

@@ -13,7 +13,7 @@ from dpacct.budget import Spent
 from dpacct.errors import LedgerError
 from dpacct.ledger.book import Book, Reservation
 from dpacct.ledger.readings import Guarantee
-from dpacct.ledger.record.entries import RunState
+from dpacct.ledger.record.entries import RunState, Start
 from dpacct.ledger.record.events import Event, checked_details
 from dpacct.rounds import Round, Schedule
 
@@ -119,9 +119,9 @@ class Run:
             makes a difference.
     """
 
-    def __init__(self, book: Book, number: int) -> None:
+    def __init__(self, book: Book, number: int, start: Start | None = None) -> None:
         self._book = book
-        start = book.now().start(number)
+        start = start or book.now().start(number)
         self.id = number
         self.name = start.name
         self.plan: Schedule | None = start.plan

@@ -24,7 +24,7 @@ import pytest
 
 from children import Child
 from dpacct import Budget, Ledger, LedgerError, Poisson, Round
-from dpacct.ledger.disk import lock
+from dpacct.ledger.disk import lock, store
 from dpacct.ledger.disk.rows import Rows
 
 BUDGET = Budget(50, 1e-5)
@@ -200,23 +200,33 @@ def test_a_file_that_is_no_longer_under_its_name_is_not_written(
         assert ticket.state == "drawn"
 
 
+@pytest.mark.parametrize("before", [True, False])
 def test_a_move_in_the_middle_of_a_write_is_not_a_release(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, before: bool
 ) -> None:
+    execute = store.patiently
+
+    def move_at_the_commit(connection: sqlite3.Connection, statement: str) -> None:
+        if statement != "COMMIT":
+            execute(connection, statement)
+        elif before:
+            raise AssertionError("the file was moved and is written")
+        else:
+            execute(connection, statement)
+            moved(path)
+
     with Ledger.open(path, BUDGET) as ledger:
         ticket = ledger.start_run("x").reserve(ROUND)
-        store = ledger._book.store
-        commit = store._commit
-
-        def too_late() -> None:
-            moved(path)
-            commit()
-
-        monkeypatch.setattr(store, "_commit", too_late)
+        commit = ledger._book.store._commit
+        monkeypatch.setattr(store, "patiently", move_at_the_commit)
+        if before:
+            monkeypatch.setattr(ledger._book.store, "_commit", lambda: (moved(path), commit()))
         with pytest.raises(LedgerError, match="was moved, replaced or deleted"):
             ticket.commit()
+    monkeypatch.undo()
     path.with_name("elsewhere.ledger").rename(path)
-    assert committed(path) == 0
+    # Written or not, it was not released, and is spent.
+    assert committed(path) == (not before)
     with Ledger.open(path) as ledger:
         assert ledger.rounds == 1
 

@@ -357,6 +357,20 @@ def test_what_is_written_into_a_forged_ledger_is_refused_or_sound(
         ledger.resume_run(2).reserve(Round(9.0))
 
 
+@pytest.mark.parametrize("key", ["spent", "held", "rounds"])
+def test_runs_that_do_not_add_up_are_refused_at_once(
+    path: Path, originals: list[list[Row]], key: str
+) -> None:
+    """A damaged index would find an older entry of a run, with less in it."""
+    changed = [Row(json.loads(json.dumps(row.content)), row.closes) for row in originals[0]]
+    totals = changed[-1].content["state"]["ledger"]
+    totals[key] = totals[key] + 1 if key == "rounds" else [n + 1 for n in totals[key]]
+    write(path, changed)
+    for read_only in (True, False):
+        with pytest.raises(LedgerError, match="the runs do not add up"):
+            Ledger.open(path, read_only=read_only)
+
+
 def test_no_forgery_makes_numbers_overflow(path: Path, originals: list[list[Row]]) -> None:
     """Totals at the end of what is read, and orders at both ends."""
     for orders in ([1 + 2e-6] * 11, [1e7] * 11):

@@ -25,7 +25,7 @@ from dpacct.renyi.odometer import Mixture, Totals, add, count_fitting
 from dpacct.rounds import Full, Poisson, Round, Sampling, Uniform
 
 _NAMED = 3
-_NOISE_TOLERANCE = 1e-3
+_LOG_TOLERANCE = 1e-3
 _MIN_RATE = 1e-9
 
 
@@ -249,47 +249,47 @@ def refuse_round(
 
 
 def _more_noise(round_: Round, fits: Callable[[Round], bool]) -> Round | None:
+    """Return the round with the least noise that fits: six digits, rounded up."""
     most = validate.NOISE_MULTIPLIER_RANGE[1]
 
     def at(log_noise: float) -> Round:
         noise = min(math.exp(log_noise), most)
-        # Six digits, rounded up, so that the number that is read and typed fits as well.
         digits = 5 - math.floor(math.log10(noise))
         noise = math.ceil(noise * 10.0**digits) / 10.0**digits
         noise = min(max(noise, round_.noise_multiplier), most)
         return Round(float(f"{noise:.6g}"), round_.sampling, round_.adjacency)
 
-    low, high = math.log(round_.noise_multiplier), math.log(most)
-    if not fits(at(high)):
-        return None
-    while high - low > _NOISE_TOLERANCE:
-        middle = (low + high) / 2
-        low, high = (low, middle) if fits(at(middle)) else (middle, high)
-    return at(high)
+    return _nearest(at, fits, math.log(round_.noise_multiplier), math.log(most))
 
 
 def _lower_rate(round_: Round, fits: Callable[[Round], bool]) -> Round | None:
+    """Return the round with the highest rate that fits: four digits, rounded down."""
+
     def at(sampling: Sampling) -> Round:
         return Round(round_.noise_multiplier, sampling, round_.adjacency)
+
+    def poisson(log_rate: float) -> Round:
+        exponent = math.floor(log_rate / math.log(10)) - 3
+        kept = math.floor(math.exp(log_rate) / 10.0**exponent)
+        return at(Poisson(float(f"{kept}e{exponent}")))
 
     match round_.sampling:
         case Full():
             return None
         case Poisson(rate):
-
-            def poisson(log_rate: float) -> Round:
-                # Four digits, rounded down.
-                exponent = math.floor(log_rate / math.log(10)) - 3
-                kept = math.floor(math.exp(log_rate) / 10.0**exponent)
-                return at(Poisson(float(f"{kept}e{exponent}")))
-
-            low, high = math.log(min(_MIN_RATE, rate / 2)), math.log(rate)
-            if not fits(poisson(low)):
-                return None
-            while high - low > _NOISE_TOLERANCE:
-                middle = (low + high) / 2
-                low, high = (middle, high) if fits(poisson(middle)) else (low, middle)
-            return poisson(low)
+            return _nearest(poisson, fits, math.log(rate), math.log(min(_MIN_RATE, rate / 2)))
         case Uniform(cohort, clients):
             few = largest_between(lambda size: fits(at(Uniform(size, clients))), 0, cohort)
             return at(Uniform(few, clients)) if few else None
+
+
+def _nearest(
+    at: Callable[[float], Round], fits: Callable[[Round], bool], near: float, far: float
+) -> Round | None:
+    """Return the round nearest to one that does not fit; None if not even the farthest fits."""
+    if not fits(at(far)):
+        return None
+    while abs(far - near) > _LOG_TOLERANCE:
+        middle = (near + far) / 2
+        near, far = (near, middle) if fits(at(middle)) else (middle, far)
+    return at(far)

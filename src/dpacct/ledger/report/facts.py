@@ -182,16 +182,8 @@ def report_of(now: Snapshot) -> dict[str, Any]:
         "entries": history.entries,
         "software": history.software,
         "rounds_as_if_planned": as_if_planned(history, now.budget.delta),
-        "points": [
-            {
-                "round": p.round,
-                "upper": finite(p.upper),
-                "lower": p.lower,
-                "guarantee": "planned" if p.planned else "adaptive",
-            }
-            for p in history.points
-        ],
-        "marks": [{"round": mark.round, "words": mark.words} for mark in history.marks],
+        "points": history.points,
+        "marks": history.marks,
         "runs": [
             run | _history(history.runs.get(run["run"], RunHistory())) for run in found["runs"]
         ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 from dpacct.errors import LedgerError
 from dpacct.ledger.readings import Guarantee, Snapshot
@@ -90,35 +91,23 @@ class RunHistory:
                 break
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """Epsilon after so many rounds; ``lower`` is None where it was not computed."""
-
-    round: int
-    upper: float
-    lower: float | None
-    planned: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """An event that is marked in the picture."""
-
-    round: int
-    words: str
-
-
 @dataclass(slots=True)
 class History:
-    """All of a ledger."""
+    """All of a ledger.
+
+    Attributes:
+        points: epsilon after so many rounds, as JSON; ``lower`` is null where it was not computed.
+        marks: the events that are marked in the picture, as JSON.
+        released: each different round with the number of times it was released.
+    """
 
     created: str = ""
     software: str = ""
     latest: str = ""
     entries: int = 0
     runs: dict[int, RunHistory] = field(default_factory=dict[int, RunHistory])
-    points: list[Point] = field(default_factory=list[Point])
-    marks: list[Mark] = field(default_factory=list[Mark])
+    points: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    marks: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     released: Counter[Round] = field(default_factory=Counter[Round])
 
 
@@ -183,16 +172,25 @@ class _Reader:
         planned = self.now.guarantee() is Guarantee.PLANNED
         spent = self.now.interval()
         self._forget(self.charged)
-        lower = spent.lower if self._few() else None
-        self.history.points.append(Point(self.charged, spent.upper, lower, planned))
+        self._point(spent.upper, spent.lower if self._few() else None, planned=planned)
 
     def _mark(self, words: str) -> None:
-        self.history.marks.append(Mark(self.charged, words))
+        self.history.marks.append({"round": self.charged, "words": words})
+
+    def _point(self, upper: float, lower: float | None, *, planned: bool) -> None:
+        self.history.points.append(
+            {
+                "round": self.charged,
+                "upper": upper if math.isfinite(upper) else None,
+                "lower": lower,
+                "guarantee": str(Guarantee.PLANNED if planned else Guarantee.ADAPTIVE),
+            }
+        )
 
     def _forget(self, rounds: int) -> None:
         """Drop points of so many rounds, or more: some of those were given back."""
         points = self.history.points
-        while points and points[-1].round >= rounds:
+        while points and points[-1]["round"] >= rounds:
             points.pop()
 
     def _reserve(self, entry: Entry, said: Reserve, run: RunHistory, ledger: LedgerState) -> None:
@@ -202,10 +200,10 @@ class _Reader:
             self._mark(f"run {entry.run} leaves its plan")
         run.add(said)
         points = self.history.points
-        turned = bool(points) and points[-1].planned and ledger.loose
+        turned = points and points[-1]["guarantee"] == Guarantee.PLANNED and ledger.loose
         if turned or self.charged in self.due:
             self._forget(self.charged)
-            points.append(self._point(ledger))
+            self._read(ledger)
 
     def _settle(self, entry: Entry, said: Settle, run: RunHistory) -> None:
         found = self.open.pop(said.round, None)
@@ -219,26 +217,24 @@ class _Reader:
             self._forget(self.charged + 1)
             run.take_back(found[0], said)
 
-    def _point(self, ledger: LedgerState) -> Point:
-        # The round of this entry is reserved, not released, so the counts differ by one.
+    def _read(self, ledger: LedgerState) -> None:
+        """Add a point; the round of this entry is reserved, not released: it counts above alone."""
+        lower = None
+        if self._few() and self.history.released:
+            schedule = Schedule(Phase(r, n) for r, n in self.history.released.items())
+            lower = achieved_epsilon(schedule, self.now.budget.delta)
         if ledger.loose or ledger.exposed:
             spent = self.now.adaptive(ledger.spent, ledger.delta)
-            upper = math.inf if ledger.exposed else spent
-            return Point(self.charged, upper, self._lower(), planned=False)
+            self._point(math.inf if ledger.exposed else spent, lower, planned=False)
+            return
         so_far = join(plan.first(self.cursors.get(n, 0)) for n, plan in self.plans.items())
-        upper = epsilon_so_far(together(self.initial.values()), so_far, self.now.budget.delta)
-        return Point(self.charged, upper, self._lower(), planned=True)
+        whole = together(self.initial.values())
+        self._point(epsilon_so_far(whole, so_far, self.now.budget.delta), lower, planned=True)
 
     def _few(self) -> bool:
         """Return whether there are few enough kinds of rounds for an achieved side here."""
         few = len(self.history.released) <= _MANY_KINDS
         return few or self.charged in _due(self.total, _FEW_POINTS)
-
-    def _lower(self) -> float | None:
-        if not self._few() or not self.history.released:
-            return None
-        schedule = Schedule(Phase(r, n) for r, n in self.history.released.items())
-        return achieved_epsilon(schedule, self.now.budget.delta)
 
 
 def _due(total: int, points: int) -> set[int]:
