@@ -1,0 +1,213 @@
+"""Coarse cases in which each term of the proof decides: without it a bound is on the wrong side.
+
+Thresholds are set so high that what is left out or cut off is seen. The truth is the answer with
+the usual thresholds, which is known to 1e-8 and compared with oracles elsewhere.
+"""
+
+# pyright: reportPrivateUsage=false
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from dpacct.pairs.dominating import (
+    Direction,
+    DominatingPair,
+    ReplacementPair,
+    SampledGaussianPair,
+    SymmetrizedPair,
+)
+from dpacct.pairs.panels import LossFunction
+from dpacct.tight import engines
+from dpacct.tight.composition import Composition, TruncatedComposition
+from dpacct.tight.contour import Contour, tilt_at_epsilon
+from dpacct.tight.engines import _AtDelta, _AtEpsilon, _plain, composed_delta, composed_epsilon
+from dpacct.tight.few_large import FewLarge
+from dpacct.tight.large_losses import FadedMass, faded_delta
+
+REMOVE, ADD = Direction.REMOVE, Direction.ADD
+MOST = 1e-5
+# Some of the rounds matter hardly, but not so little: a few per cent of delta.
+LEAST: dict[DominatingPair, int] = {
+    SampledGaussianPair(0.1, 1.3, REMOVE): 100,
+    SampledGaussianPair(2e-6, 1.0, REMOVE): 3,
+}
+PLANS: list[dict[DominatingPair, int]] = [
+    {SampledGaussianPair(0.1, 2.0, REMOVE): 100},
+    {SampledGaussianPair(0.1, 2.0, ADD): 100},
+    {ReplacementPair(0.1, 2.0): 100},
+    {SymmetrizedPair(0.1, 2.0): 100},
+]
+
+
+def compose(pairs: dict[DominatingPair, int]) -> Composition:
+    directions = {p.direction for p in pairs if isinstance(p, SampledGaussianPair)}
+    return Composition.of(pairs, next(iter(directions), REMOVE))
+
+
+def test_rounds_that_are_left_out_are_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    composition = compose(LEAST)
+    truth = composed_epsilon(composition, MOST)
+    monkeypatch.setattr(engines, "_NEGLIGIBLE", 0.3)
+    _, lost = composition.without_least(0.3 * MOST)
+    assert 0.1 * MOST < lost < 0.3 * MOST
+    coarse = composed_epsilon(composition, MOST)
+    assert coarse.lower <= truth.upper
+    assert coarse.upper >= truth.lower
+    # Paid for as an equal part of the target.
+    kept = compose({SampledGaussianPair(0.1, 1.3, REMOVE): 100})
+    assert coarse.upper >= composed_epsilon(kept, MOST - lost).lower
+
+
+def test_rounds_that_are_left_out_are_added_to_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs: dict[DominatingPair, int] = {
+        SampledGaussianPair(0.1, 1.3, REMOVE): 4,
+        SampledGaussianPair(1e-3, 3.0, REMOVE): 20,
+    }
+    truth = composed_delta(compose(pairs), 0.01)
+    monkeypatch.setattr(engines, "_NEGLIGIBLE", 0.3)
+    found = composed_delta(compose(pairs), 0.01)
+    assert found.width > 1e-3 * found.upper
+    assert found.lower <= truth.upper
+    assert found.upper >= truth.lower
+
+
+@pytest.mark.parametrize("pairs", PLANS)
+def test_tails_that_are_cut_off_are_paid_for(pairs: dict[DominatingPair, int]) -> None:
+    composition = compose(pairs)
+    truth = composed_epsilon(composition, MOST)
+    rest = TruncatedComposition.losing(composition, 0.3 * MOST)
+    assert 0.1 * MOST < rest.lost < 0.31 * MOST
+    at_delta = _plain(_AtDelta(MOST), rest, rest.lost)
+    assert at_delta.lower <= truth.upper
+    assert at_delta.upper >= truth.lower
+    at_epsilon = _plain(_AtEpsilon(truth.upper), rest, rest.lost)
+    assert at_epsilon.lower <= MOST * (1 + 1e-6)
+    assert at_epsilon.upper >= MOST * (1 - 1e-6)
+    if composition.direction is ADD:
+        # There the far tail is that of losses below zero.
+        return
+    # Without what is lost neither would hold.
+    assert _plain(_AtDelta(MOST), rest, 0.0).upper < truth.lower
+    assert _plain(_AtEpsilon(truth.upper), rest, 0.0).upper < MOST * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("factor", [0.7, 1.0, 1.5])
+@pytest.mark.parametrize("pairs", PLANS)
+def test_aliases_are_subtracted(
+    pairs: dict[DominatingPair, int], factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With few nodes the sum is far above delta: by those of larger epsilons for a large tilt."""
+    composition = compose(pairs)
+    epsilon = composed_epsilon(composition, MOST).upper
+    monkeypatch.setattr("dpacct.tight.contour._ALIAS", 1.0)
+    tilt, _ = tilt_at_epsilon(composition, epsilon)
+    line = Contour(composition, factor * tilt, epsilon, math.log(MOST), 0.0)
+    found = line.delta(epsilon)
+    assert found.lower <= MOST <= found.upper
+    # Each term, as the trapezoid sum has it, is inside what is subtracted.
+    apart = 2 * math.pi / line._step
+    shares = [
+        math.exp(k * line._tilt * apart) * composed_delta(composition, epsilon + k * apart).lower
+        for k in (1, 2)
+    ]
+    assert sum(shares) <= line._aliases(epsilon)
+    assert sum(shares) > (1e-4 * MOST if factor >= 1.0 else 0.0)
+    assert found.upper >= MOST + sum(shares)
+
+
+@pytest.mark.parametrize("pairs", PLANS)
+def test_the_cut_off_line_is_added(
+    pairs: dict[DominatingPair, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    composition = compose(pairs)
+    epsilon = composed_epsilon(composition, MOST).upper
+    monkeypatch.setattr("dpacct.tight.contour._TRUNCATION", 1.0)
+    tilt, _ = tilt_at_epsilon(composition, epsilon)
+    for factor in (0.6, 1.0):
+        line = Contour(composition, factor * tilt, epsilon, math.log(MOST), 0.0)
+        found = line.delta(epsilon)
+        assert found.lower <= MOST * (1 + 1e-7)
+        assert found.upper >= MOST * (1 - 1e-7)
+        assert found.width > 1e-4 * MOST
+        line._horizon, line._cut = -1.0, 0.0
+        bare = line.delta(epsilon)
+        assert bare.lower > MOST or bare.upper < MOST
+
+
+@pytest.mark.parametrize("replaced", [0, 1])
+def test_what_is_faded_out_and_not_enough_is_added(
+    replaced: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fading begins at epsilon itself, though others lie far below zero now and then."""
+    pair: DominatingPair = SampledGaussianPair(0.02, 0.5, REMOVE)
+    if replaced:
+        pair = ReplacementPair(0.02, 0.5)
+    composition = Composition.of({pair: 20}, REMOVE)
+    epsilon = 3.0
+    truth = composed_delta(composition, epsilon)
+    monkeypatch.setattr("dpacct.tight.few_large.Others.rest", lambda _: 0.0)
+    monkeypatch.setattr("dpacct.tight.split._FADED", 1.05)
+    bounds = FewLarge(composition, epsilon, math.log(truth.upper))
+    found = bounds.delta(epsilon)
+    assert found.lower <= truth.upper
+    assert found.upper >= truth.lower
+    assert bounds._not_enough(epsilon) > 0.0
+    lower, upper = bounds._faded_part(epsilon)
+    assert upper - lower >= bounds._not_enough(epsilon) * (1 - 1e-9)
+
+
+def test_masses_of_several_faded_rounds_are_counted_once() -> None:
+    """Against the plain sum, which counts an outcome with two faded rounds twice."""
+    mass = FadedMass(1e-3, 1e-3, 0.05, 0.05)
+    lower, upper = faded_delta(0.5, np.array([10.0]), [mass])
+    exact = 1 - (1 - 0.051) ** 10 - math.exp(0.5) * (1 - (1 - 1e-3) ** 10)
+    assert lower <= exact <= upper
+    assert upper - lower < 1e-12
+
+
+@pytest.mark.parametrize("noise", [0.4, 1.0, 3.0])
+@pytest.mark.parametrize("rate", [2e-5, 0.01, 0.4])
+@pytest.mark.parametrize("kind", ["remove", "replace"])
+def test_paths_off_the_line_turn_and_grow_as_their_bounds_say(
+    kind: str, rate: float, noise: float
+) -> None:
+    """Where the imaginary part of a large loss is given, against the inverse in complex numbers."""
+    pair = ReplacementPair(rate, noise) if kind == "replace" else None
+    law = LossFunction(pair or SampledGaussianPair(rate, noise, REMOVE))
+    steepness = (1 - rate) / rate * math.exp(1 / (2 * noise**2))
+
+    def inverse(loss: np.ndarray) -> np.ndarray:
+        if kind == "remove":
+            return np.log((np.expm1(loss) + rate) / rate)
+        half = loss / 2
+        return half + np.arcsinh(steepness * np.sinh(half)) - 1 / (2 * noise**2)
+
+    losses = np.geomspace(0.05, 1e5, 60) * rate
+    losses = losses[losses < 30.0]
+    edges = np.array([law.inverse(loss) for loss in losses.tolist()])
+    assert np.abs(inverse(losses) - edges).max() < 1e-6
+    for angle in (1e-6, 1e-4, 0.01, 0.3, 1.0, 2.5):
+        turn, grown = law.turn(edges, angle)
+        for share in (0.3, 0.7, 1.0):
+            at = losses + 1j * share * angle
+            u = inverse(at)
+            assert np.all(u.imag <= turn * (1 + 1e-6))
+            assert np.all(u.real >= inverse(losses) - 1e-6)
+            step = 1e-4 * losses
+            slope = np.abs(inverse(at + step) - inverse(at - step))
+            before = inverse(losses + step) - inverse(losses - step)
+            assert np.all(slope <= before * grown * (1 + 1e-5))
+
+
+def test_both_ends_of_a_pair_of_c_q_are_lost() -> None:
+    plan = compose({SymmetrizedPair(0.1, 8.0): 10})
+    rest = TruncatedComposition.losing(plan, 1e-3)
+    (end,) = rest.ends
+    x = 64.0 * end + 0.5
+    tails = [0.5 * math.erfc((x - shift) / (8.0 * math.sqrt(2))) for shift in (0.0, 1.0)]
+    above, below = 0.9 * tails[0] + 0.1 * tails[1], tails[0]
+    assert rest.lost >= 10 * (above + below)
+    assert rest.lost <= 10 * (above + below) * 1.1
