@@ -18,8 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from dpacct.renyi.conversion import best_epsilon
-from dpacct.renyi.curve import RenyiCurve
+from dpacct.renyi.curve import RenyiCurve, best_epsilon
 from dpacct.rounds import Adjacency, Round, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.game.bounds import forget, lower_epsilon, upper_epsilon

@@ -17,9 +17,7 @@ from dpacct import claims, schedules
 from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter
-from dpacct.renyi.accountant import RenyiAccountant
-from dpacct.renyi.conversion import improved_epsilon
-from dpacct.renyi.curve import rdp
+from dpacct.renyi.curve import RenyiAccountant, improved_epsilon, rdp
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule, Uniform
 from dpacct.schedules.build import NOT_GIVEN, build_schedule, find_sampling
 from tests.oracles import conversions, sampled_gaussian

@@ -13,9 +13,7 @@ from dpacct.accountant import DEFAULT_ACCOUNTANT
 from dpacct.budget import Interval
 from dpacct.errors import Unsupported
 from dpacct.pairs.dominating import Direction, achieved_pair, proven_pair
-from dpacct.renyi.accountant import RenyiAccountant
-from dpacct.renyi.conversion import best_epsilon
-from dpacct.renyi.curve import RenyiCurve
+from dpacct.renyi.curve import RenyiAccountant, RenyiCurve, best_epsilon
 from dpacct.rounds import Adjacency, Poisson, Round, Schedule, Uniform
 from dpacct_cli import mechanism
 from dpacct_cli.render import Row, up

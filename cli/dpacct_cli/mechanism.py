@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from dpacct.accountant import find_accountant
 from dpacct.budget import Spent
-from dpacct.renyi.accountant import RenyiAccountant
+from dpacct.renyi.curve import RenyiAccountant
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
 from dpacct_cli.mechanism_options import ReadDelta

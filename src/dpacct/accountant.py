@@ -7,8 +7,8 @@ from typing import Protocol
 from dpacct import validate
 from dpacct.budget import Interval, Spent
 from dpacct.errors import InvalidParameter
-from dpacct.renyi.accountant import RenyiAccountant
 from dpacct.renyi.closed_form import ClosedFormAccountant
+from dpacct.renyi.curve import RenyiAccountant
 from dpacct.rounds import Adjacency, Round, Sampling, Schedule
 from dpacct.schedules.build import NOT_GIVEN, build_schedule
 from dpacct.tight.accountant import GaussianAccountant, TightAccountant, with_gap

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpacct
-from dpacct.numerics.corrected import corrected_largest, corrected_root, largest
+from dpacct.numerics.search import corrected_largest, corrected_root, largest
 from dpacct.rounds import Uniform
 
 

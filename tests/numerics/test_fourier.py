@@ -15,11 +15,12 @@ from dpacct.numerics import fourier as exponential_sums
 from dpacct.numerics.fourier import (
     FFT_ERROR,
     MAX_FREQUENCIES,
+    Rows,
     Weighted,
     characteristic_shift,
     characteristic_shifts,
+    shifts_by_powers,
 )
-from dpacct.numerics.powers import Rows, shifts_by_powers
 from dpacct.numerics.rounding import FUNCTION_ULPS, UNIT, Array, ComplexArray
 from tests.strategies import log_uniform
 

@@ -22,10 +22,8 @@ from dpacct.pairs.dominating import (
     achieved_pair,
     proven_pair,
 )
-from dpacct.pairs.moments import log_moment
+from dpacct.pairs.moments import log_moment, replacement_log_moment, symmetrized_log_moment
 from dpacct.pairs.one_round import one_round_delta
-from dpacct.pairs.replacement import replacement_log_moment
-from dpacct.pairs.symmetrized import symmetrized_log_moment
 from dpacct.renyi.curve import rdp
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Uniform
 from tests.strategies import log_uniform, noise_multipliers, orders, samplings, uniform_schemes

@@ -13,7 +13,7 @@ import dpacct
 from dpacct.accountant import ACCOUNTANTS
 from dpacct.budget import Interval
 from dpacct.errors import Unsupported
-from dpacct.pairs.gaussian import gaussian_delta, gaussian_epsilon, mills_ratio
+from dpacct.pairs.one_round import gaussian_delta, gaussian_epsilon, mills_ratio
 from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform
 from dpacct.tight.accountant import total_mu
 from tests.oracles import conversions, gaussian

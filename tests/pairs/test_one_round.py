@@ -11,8 +11,7 @@ from mpmath import mp, mpf
 
 from dpacct.budget import Interval
 from dpacct.pairs.dominating import Direction, SampledGaussianPair
-from dpacct.pairs.gaussian import gaussian_delta
-from dpacct.pairs.one_round import one_round_delta
+from dpacct.pairs.one_round import gaussian_delta, one_round_delta
 from tests.oracles import sampled_gaussian
 from tests.strategies import log_uniform, noise_multipliers, sampling_rates
 

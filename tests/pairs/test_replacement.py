@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf
 
-from dpacct.pairs.moments import log_moment
-from dpacct.pairs.replacement import replacement_log_moment
-from dpacct.pairs.symmetrized import symmetrized_log_moment
+from dpacct.pairs.moments import log_moment, replacement_log_moment, symmetrized_log_moment
 from tests.oracles import replacement
 from tests.strategies import log_uniform, orders, sampling_rates
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mpmath import mp, mpf
 
 from dpacct.numerics.quadrature import NODES, RULE_ERROR, panel_nodes
-from dpacct.pairs.symmetrized import symmetrized_log_moment
+from dpacct.pairs.moments import symmetrized_log_moment
 from dpacct.renyi.curve import rdp
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Uniform
 from tests.oracles import sampled_gaussian, uniform

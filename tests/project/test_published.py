@@ -10,9 +10,7 @@ import pytest
 import dpacct
 from dpacct.budget import Interval
 from dpacct.claims import Claim, Role, Verdict, judge, shipped_claims
-from dpacct.renyi.conversion import classic_epsilon, improved_epsilon
-from dpacct.renyi.curve import RenyiCurve
-from dpacct.renyi.wang import wang_log_moment
+from dpacct.renyi.curve import RenyiCurve, classic_epsilon, improved_epsilon, wang_log_moment
 from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform
 from evidence.pages import EVIDENCE, markdown, tables_of
 from evidence.published.table import rows, sources, tables

@@ -13,8 +13,7 @@ from mpmath import mpf
 import dpacct
 from dpacct.accountant import ACCOUNTANTS
 from dpacct.errors import Unsupported
-from dpacct.pairs.moments import log_moment
-from dpacct.pairs.symmetrized import symmetrized_log_moment
+from dpacct.pairs.moments import log_moment, symmetrized_log_moment
 from dpacct.renyi.closed_form import (
     BUN,
     LEMMA_3,

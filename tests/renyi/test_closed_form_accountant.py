@@ -12,7 +12,7 @@ import dpacct
 from dpacct.accountant import ACCOUNTANTS
 from dpacct.errors import Unsupported
 from dpacct.renyi.closed_form import closed_form_renyi
-from dpacct.renyi.conversion import improved_delta, improved_epsilon
+from dpacct.renyi.curve import improved_delta, improved_epsilon
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Uniform
 from tests.strategies import log_uniform
 

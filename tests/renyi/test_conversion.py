@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mpmath import mp, mpf
 
 from dpacct.pairs.moments import log_moment
-from dpacct.renyi.conversion import (
+from dpacct.renyi.curve import (
     best_delta,
     best_epsilon,
     classic_epsilon,

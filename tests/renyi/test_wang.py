@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mpmath import mp, mpf
 
 from dpacct import Round, Uniform, rdp
-from dpacct.renyi.wang import MAX_WANG_ORDER, _log_binomials, wang_log_moment
+from dpacct.renyi.curve import MAX_WANG_ORDER, _log_binomials, wang_log_moment
 from tests.oracles import uniform
 from tests.strategies import noise_multipliers, orders, sampling_rates
 

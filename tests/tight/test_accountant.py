@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dpacct.accountant import find_accountant
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged
-from dpacct.pairs.gaussian import gaussian_epsilon
+from dpacct.pairs.one_round import gaussian_epsilon
 from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.game import bounds

@@ -12,8 +12,7 @@ from mpmath import mpf
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged
 from dpacct.pairs.dominating import Direction, DominatingPair, SampledGaussianPair, SymmetrizedPair
-from dpacct.pairs.gaussian import gaussian_delta, gaussian_epsilon
-from dpacct.pairs.one_round import one_round_delta
+from dpacct.pairs.one_round import gaussian_delta, gaussian_epsilon, one_round_delta
 from dpacct.tight import engines
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import composed_delta, composed_epsilon

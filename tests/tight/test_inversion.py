@@ -14,8 +14,7 @@ from dpacct.accountant import find_accountant
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged
 from dpacct.pairs.dominating import Direction, SampledGaussianPair
-from dpacct.pairs.gaussian import gaussian_delta, gaussian_epsilon
-from dpacct.pairs.one_round import one_round_delta
+from dpacct.pairs.one_round import gaussian_delta, gaussian_epsilon, one_round_delta
 from dpacct.rounds import Phase, Poisson, Round, Schedule
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import chernoff_delta, inversion_delta, inversion_epsilon

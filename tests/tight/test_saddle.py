@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpacct.pairs.dominating import Direction, SampledGaussianPair, SymmetrizedPair
-from dpacct.pairs.gaussian import gaussian_delta
+from dpacct.pairs.one_round import gaussian_delta
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import (
     epsilon_estimate,

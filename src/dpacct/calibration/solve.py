@@ -13,8 +13,7 @@ from functools import cache
 from dpacct import validate
 from dpacct.calibration.goals import Goal, excess
 from dpacct.errors import NotConverged, Unsupported
-from dpacct.numerics.corrected import corrected_largest, corrected_root, largest
-from dpacct.numerics.search import bracket_root, settle
+from dpacct.numerics.search import bracket_root, corrected_largest, corrected_root, largest, settle
 from dpacct.rounds import Poisson, Sampling, Schedule
 from dpacct.tight.composition import merged
 

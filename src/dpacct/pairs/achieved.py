@@ -32,9 +32,8 @@ from dpacct.pairs.dominating import (
     achieved_pair,
     pairs_of,
 )
-from dpacct.pairs.moments import log_moment
+from dpacct.pairs.moments import log_moment, replacement_log_moment
 from dpacct.pairs.one_round import one_round_delta
-from dpacct.pairs.replacement import replacement_log_moment
 from dpacct.rounds import Schedule
 
 _TOLERANCE = 1e-10

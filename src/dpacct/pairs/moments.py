@@ -1,19 +1,31 @@
-"""The moment I(a) = E[r(x)^a] of the likelihood ratio of a sampled Gaussian, for any real a.
+"""Moments of the likelihood ratio of each kind of pair, E_Q[(P/Q)^a], with proven bounds.
 
-x ~ N(0, sigma^2) and r(x) = 1 - q + q e^{(2x-1)/(2 sigma^2)}. The integral is `trapezoid`; at the
-edges of the parameter range, where it would need too many nodes, simple inequalities are as
-tight as double precision. The derivations are in docs/derivations/moments.md.
+* `log_moment`: sampled Gaussians, I(a) = E[r(x)^a], x ~ N(0, sigma^2), any real a,
+* `replacement_log_moment`: a client replaced by its opposite, the integral of
+  phi r(x)^a r(-x)^(1-a),
+* `symmetrized_log_moment`: the pair of C_q(Gaussian), with l = log r
+
+      I_C(a) - 1 = integral over x > 1/2 of phi (1 - e^{-(a-1) l}) (e^{a l} - 1).
+
+The first two integrals are `trapezoid`; at the edges of the parameter range, where they would need
+too many nodes, simple inequalities are as tight as double precision. Derivations:
+docs/derivations/moments.md, replacement.md, uniform-sampling.md.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
+from dpacct.budget import Interval
+from dpacct.numerics.quadrature import ERROR_FACTOR, panel_nodes
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds
+from dpacct.pairs.panels import PanelBounds, node_errors, panel_edges
 from dpacct.pairs.trapezoid import trapezoid_log_moment
 
 # Of orders below 0 the integral needs about 15 (-a)^(1/2) / sigma nodes.
-_MANY_NODES = 2e4
+_MOST_NODES = 2e4
 # And between 0 and 1 about 40 / sigma^2.
 _LITTLE_NOISE = 0.02
 
@@ -45,7 +57,7 @@ def log_moment(order: object, sampling_rate: object, noise_std: object) -> Bound
     upper[unknown] = np.nan
     for route, smallest, largest in (
         (_dominated, 1.0, np.inf),
-        (_separated, 1.0, 2.0),
+        (_far_apart, 1.0, 2.0),
         (_absent, -np.inf, 0.0),
         (_subadditive, 0.0, 1.0),
         (_swapped, -np.inf, 0.0),
@@ -86,7 +98,7 @@ def _dominated(a: Array, q: Array, sigma: Array) -> Bounds:
     )
 
 
-def _separated(a: Array, q: Array, sigma: Array) -> Bounds:
+def _far_apart(a: Array, q: Array, sigma: Array) -> Bounds:
     """1 < a <= 2 and sigma so small that N(0) and N(1) hardly overlap; NaN elsewhere.
 
     With A = 1 - q, B = q e^u: A^a + B^a <= (A + B)^a <= A^a + B^a + a 2^(a-1) (A B)^(a/2), hence
@@ -148,7 +160,193 @@ def _swapped(a: Array, q: Array, sigma: Array) -> Bounds:
     Source: Mironov, Talwar, Zhang 2019 (arXiv:1908.10530), theorem 5.
     """
     upper = np.full_like(a, np.nan)
-    rows = np.flatnonzero(np.sqrt(-a) > _MANY_NODES * sigma)
+    rows = np.flatnonzero(np.sqrt(-a) > _MOST_NODES * sigma)
     if rows.size:
         upper[rows] = log_moment(1 - a[rows], q[rows], sigma[rows]).upper
     return Bounds(np.zeros_like(a), upper)
+
+
+# With less noise, and from this many nodes on, about 2 a^(3/2) / sigma^2, the product is taken.
+_SMALL_SIGMA, _MANY_NODES = 0.03, 2e5
+
+
+def replacement_log_moment(order: object, sampling_rate: object, noise_std: object) -> Bounds:
+    """Logarithm of the moment I(a) of a round in which a client may be replaced.
+
+    Args:
+        order: a > 0; shapes of the three arguments broadcast to (n,) or ().
+        sampling_rate: q in (0, 1].
+        noise_std: sigma > 0, in units of the largest contribution.
+    Returns:
+        Lower and upper bounds, natural logarithm, of the broadcast shape.
+    Error:
+        Contained in the bounds, which are typically 1e-13 apart (relative), also for log I(a)
+        as small as 1e-300. For 0 < a < 1 the relative width grows as 1 / (1 - a), and is that of
+        simple inequalities where sigma is below 0.03.
+    Source: docs/derivations/replacement.md.
+    """
+    a, q, sigma = np.broadcast_arrays(
+        *(np.asarray(value, dtype=np.float64) for value in (order, sampling_rate, noise_std))
+    )
+    shape = a.shape
+    a, q, sigma = (np.atleast_1d(value).ravel() for value in (a, q, sigma))
+    lower, upper = _opposites(a, sigma)
+    small = sigma < _SMALL_SIGMA
+    for rows, route in (
+        (small & (a < 1), _separated),
+        ((a > 1) & (small | (a**1.5 > _MANY_NODES * sigma**2)), _product),
+        (~small & ((a < 1) | (a**1.5 <= _MANY_NODES * sigma**2)), _integral),
+    ):
+        some = np.flatnonzero(rows & (q < 1) & (a != 1))
+        if some.size:
+            found = route(a[some], q[some], sigma[some])
+            lower[some] = found.lower
+            # A mixture diverges no more than the worst of what it mixes.
+            upper[some] = np.where(
+                a[some] > 1, np.fmin(found.upper, upper[some]), np.fmin(found.upper, 0.0)
+            )
+    # What is not a number bounds nothing.
+    lower = np.where(np.isnan(lower), -np.inf, lower)
+    lower = np.where(a > 1, np.maximum(lower, 0.0), lower)
+    return Bounds(lower.reshape(shape), upper.reshape(shape))
+
+
+def _opposites(a: Array, sigma: Array) -> Bounds:
+    """q = 1: N(1) against N(-1), log I(a) = 2 a (a - 1) / sigma^2."""
+    value = 2 * a * (a - 1) / sigma**2
+    slack = 8 * UNIT * np.abs(value)
+    return Bounds(value - slack, value + slack)
+
+
+def _integral(a: Array, q: Array, sigma: Array) -> Bounds:
+    return trapezoid_log_moment(a, q, sigma, mirrored=True)
+
+
+def _product(a: Array, q: Array, sigma: Array) -> Bounds:
+    """a > 1, and N(-1) hardly reaches to where the moment is.
+
+    With y = q / (1-q) e^{u(-x)}, r(-x)^(1-a) = (1-q)^(1-a) (1 + y)^(1-a) lies between (1-q)^(1-a)
+    and that less min((a-1) y, ((a-1) y)^(1/2)) times it. The mean of y^s r^a is bounded by
+    Minkowski's inequality under phi y^s, a Gaussian around -s.
+    """
+    b, log_rest, log_odds = a - 1, np.log1p(-q), np.log(q) - np.log1p(-q)
+    whole = log_moment(a, q, sigma)
+    missing = np.full_like(a, np.inf)
+    for share in (0.5, 1.0):
+        grown = log_odds + (a - 1 - 2 * share) / (2 * sigma**2)
+        mean = share * (log_odds + np.log(b)) - share * (1 - share) / (2 * sigma**2)
+        mean += a * (log_rest + np.logaddexp(0.0, grown))
+        size = share * (np.abs(log_odds) + np.abs(np.log(b))) + 1 / sigma**2
+        size += a * (np.abs(log_rest) + np.abs(log_odds) + a / sigma**2)
+        missing = np.minimum(missing, mean + 8 * FUNCTION_ERROR * size - whole.lower)
+    shift = -b * log_rest
+    slack = FUNCTION_ERROR * (shift + whole.upper)
+    lost = np.log1p(-np.exp(np.minimum(missing, -1e-9)))
+    return Bounds(whole.lower + shift - slack + 2 * lost, whole.upper + shift + slack)
+
+
+def _separated(a: Array, q: Array, sigma: Array) -> Bounds:
+    """0 < a < 1: P and Q share (1-q) N(0), and (x + y)^a <= x^a + y^a for all else."""
+    log_q, log_rest = np.log(q), np.log1p(-q)
+    near = -a * (1 - a) / (2 * sigma**2)
+    terms = [
+        a * log_rest + (1 - a) * log_q + near,
+        a * log_q + (1 - a) * log_rest + near,
+        log_q + 4 * near,
+    ]
+    upper = np.logaddexp.reduce(np.stack([log_rest, *terms]))
+    slack = 16 * FUNCTION_ERROR * (np.abs(log_rest) + np.abs(upper)) + 2.0**-1000
+    return Bounds(log_rest - slack, upper + slack)
+
+
+_ACCURACY = 42.0
+_LEAST_SIGMA = 0.05
+# Above this log I, the half-line moment differs from the whole-line one by less than e^-38.
+_ALL_IN_TAIL = 40.0
+
+
+def symmetrized_log_moment(order: float, sampling_rate: float, noise_std: float) -> Bounds:
+    """log E_Q[(P/Q)^a] for the pair of C_q(N(1, sigma^2) against N(0, sigma^2)).
+
+    Args:
+        order: a > 1.
+        sampling_rate: q in (0, 1].
+        noise_std: sigma > 0 in units of the shift (z / 2 where a client is replaced).
+    Returns:
+        Lower and upper bounds (0-dimensional arrays).
+    Error:
+        Inside the bounds: quadrature, truncation and rounding; typically 1e-13 relative.
+    Source: Dong, Roth, Su 2022 (arXiv:1905.02383), theorem 9, for the pair.
+    """
+    whole = log_moment(order, sampling_rate, noise_std)
+    if sampling_rate == 1.0:
+        return whole
+    if whole.lower > _ALL_IN_TAIL:
+        # Parts of mass at most one are exchanged: |I_C - I| <= 1.
+        spread = 2 * np.exp(-whole.lower) + 4 * UNIT * whole.upper
+        return Bounds(whole.lower - spread, whole.upper + spread)
+    if noise_std <= _LEAST_SIGMA:
+        excess = _separated_excess(order, sampling_rate, noise_std, whole)
+    else:
+        excess = _half_line_excess(order, sampling_rate, noise_std)
+    return Bounds(
+        np.log1p(excess.lower) * (1 - FUNCTION_ERROR),
+        np.log1p(excess.upper) * (1 + FUNCTION_ERROR),
+    )
+
+
+def _separated_excess(a: float, q: float, sigma: float, whole: Bounds) -> Interval:
+    """I_C(a) - 1 where N(0) hardly reaches beyond 1/2.
+
+    Up to (a + 2) e^{-1/(8 sigma^2)} it is I(a) - (1-q)^a - q: left of 1/2 only r = 1 - q counts.
+    """
+    miss = -(1 - q) * math.expm1((a - 1) * math.log1p(-q))
+    spill = (a + 2) * math.exp(-1 / (8 * sigma * sigma))
+    lower, upper = math.expm1(float(whole.lower)), math.expm1(float(whole.upper))
+    slack = 32 * UNIT * (abs(upper) + miss) + spill
+    return Interval(max(0.0, lower + miss - slack), upper + miss + slack)
+
+
+def _half_line_excess(a: float, q: float, sigma: float) -> Interval:
+    """I_C(a) - 1 by panels in u = (2x - 1) / (2 sigma^2) > 0.
+
+    The integrand is (sigma / sqrt(2 pi)) e^{-(sigma u + 1/(2 sigma))^2 / 2} times
+    (1 - e^{-(a-1) l})(e^{a l} - 1), l = log r.
+    """
+    b = a - 1
+    variance = sigma * sigma
+    log_size = math.log(a * b / 2) + 2 * math.log(q) + math.log(math.expm1(min(1 / variance, 1.0)))
+    accuracy = _ACCURACY + max(0.0, -log_size)
+    end = (max(a, 1.0) + sigma * math.sqrt(2 * accuracy) - 0.5) / variance
+    edges = panel_edges(a, q, sigma, end)
+    u, weights = panel_nodes(edges)
+
+    shift = q * np.expm1(np.minimum(u, 700.0))
+    loss = np.where(u > 700.0, u + np.log(q + (1 - q) * np.exp(-u)), np.log1p(shift))
+    log_weight = -((sigma * u + 0.5 / sigma) ** 2) / 2
+    terms = weights * (-np.expm1(-b * loss) * (np.exp(a * loss + log_weight) - np.exp(log_weight)))
+    small = a * loss < 1.0
+    terms[small] = (
+        (weights * np.exp(log_weight))[small]
+        * -np.expm1(-b * loss[small])
+        * np.expm1(a * loss[small])
+    )
+    loss_error, weight_error = node_errors(q, sigma, edges, u, weights, loss)
+    relative = (2 / loss + a) * loss_error + weight_error + UNIT * (3 * a * loss + 160)
+    magnitude = float(np.sum(terms))
+    rounding = float(np.sum(terms * relative)) * 1.01 + 2 * UNIT * (terms.size + 16) * magnitude
+    bounds = PanelBounds(q, variance, edges)
+    # |1 - e^{-c}| <= |c| max(1, e^{-Re c}): both factors are small where the loss is.
+    shrink = np.minimum(1.0, b * bounds.loss) * np.minimum(1.0, a * bounds.loss)
+    size = (1 + bounds.power(-b)) * (bounds.peak(a) + bounds.peak(0.0))
+    quadrature = 1.01 * ERROR_FACTOR * float(np.sum(bounds.half * shrink * size))
+    # Beyond the last panel phi r^a bounds the integrand, and X >= a: half a Gaussian tail.
+    last = float(u[-1, -1])
+    log_last = math.log(q) + last + math.log1p((1 - q) / q * math.exp(-last))
+    tail = 1.26 / sigma * math.exp(a * log_last - (sigma * last + 0.5 / sigma) ** 2 / 2)
+    scale = sigma / math.sqrt(2 * math.pi)
+    slack = rounding + quadrature + tail
+    spread = 64 * UNIT
+    lower = max(0.0, (magnitude - slack) * scale * (1 - spread))
+    upper = (magnitude + slack) * scale * (1 + spread) + 2.0**-900
+    return Interval(lower, upper)

@@ -13,8 +13,7 @@ from dpacct.display import chosen, up
 from dpacct.errors import InvalidParameter
 from dpacct.pairs.dominating import Direction
 from dpacct.pictures.picture import Bar, Curve, Level, Mark, Panel, Picture
-from dpacct.renyi.accountant import RenyiAccountant
-from dpacct.renyi.curve import rdp
+from dpacct.renyi.curve import RenyiAccountant, rdp
 from dpacct.report.risks import chosen_of_thousand, of_thousand
 from dpacct.risk.attacks import Attacks
 from dpacct.risk.profile import PrivacyProfile

@@ -23,7 +23,7 @@ from dpacct.errors import Unsupported
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT
 from dpacct.pairs.achieved import achieved_delta, achieved_epsilon
 from dpacct.pairs.dominating import Direction, ReplacementPair, SymmetrizedPair, proven_pair
-from dpacct.renyi.conversion import best_delta, best_epsilon, improved_delta, improved_epsilon
+from dpacct.renyi.curve import best_delta, best_epsilon, improved_delta, improved_epsilon
 from dpacct.rounds import Round, Schedule
 
 # (order, q, nu) -> the conditions that fail, in words.

@@ -1,22 +1,36 @@
-"""Renyi curves: the divergence of a whole schedule as a function of the order.
+"""Renyi curves of whole schedules, their conversion to (epsilon, delta), and the accountant `rdp`.
 
 For order alpha and b = alpha - 1, one sampled Gaussian round has
-    remove:  R(alpha) = log I(alpha) / b,        add:  R(alpha) = log I(-b) / b,
-a round of fixed-size sampling that of `pairs.symmetrized`, and one of Poisson sampling in which a
-client is replaced that of `pairs.replacement`. Rounds add up, here and nowhere else; each direction
-is summed for itself and the larger sum is the curve.
+    remove:  R(alpha) = log I(alpha) / b,        add:  R(alpha) = log I(-b) / b;
+the other pairs have their moments in `pairs.moments`. Rounds add up, here and nowhere else; each
+direction is summed for itself and the larger sum is the curve. For fixed-size sampling the bound of
+Wang et al. is reported beside that of the pair of C_q.
+
+Both conversions hold for every order alpha > 1, every delta in (0, 1) and every mechanism:
+
+    classic   eps = R + log(1/delta) / b                                 (Mironov 2017, prop. 3)
+    improved  eps = R + log(b / alpha) - (log delta + log alpha) / b     (Balle et al. 2020, thm 21;
+                                                       Canonne, Kamath, Steinke 2020, prop. 12)
+
+The improved one is never larger. A negative result proves epsilon = 0. Since b R is convex in
+alpha, so is b eps, hence eps is unimodal in alpha and log delta(eps) is convex: a local minimum is
+the minimum, and any order gives a proven value. docs/derivations/conversion.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dpacct import validate
+from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter
-from dpacct.numerics.rounding import UNIT, Array, Bounds, weighted_sum
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, above, weighted_sum
+from dpacct.numerics.search import minimize_unimodal
+from dpacct.pairs.achieved import achieved_delta, achieved_epsilon
 from dpacct.pairs.dominating import (
     Direction,
     DominatingPair,
@@ -27,12 +41,58 @@ from dpacct.pairs.dominating import (
     pairs_of,
     proven_pair,
 )
-from dpacct.pairs.moments import log_moment
-from dpacct.pairs.replacement import replacement_log_moment
-from dpacct.pairs.symmetrized import symmetrized_log_moment
-from dpacct.renyi.wang import wang_log_moment
+from dpacct.pairs.moments import log_moment, replacement_log_moment, symmetrized_log_moment
 from dpacct.rounds import Adjacency, Round, Sampling, Schedule
 from dpacct.schedules.build import NOT_GIVEN, build_schedule
+
+MAX_WANG_ORDER = 1024
+
+
+def wang_log_moment(order: float, sampling_rate: float, noise_std: float) -> float:
+    """Upper bound of log E_Q[(P/Q)^a] by Wang et al., at any real order a > 1.
+
+    At integers a <= 1024: 1 + q^2 C(a,2) min(4 (e^{e2} - 1), 2 e^{e2})
+    + sum_{j>=3} 2 q^j C(a,j) e^{(j-1) e_j} with e_j = j / (2 sigma^2), the Gaussian's own order-j
+    divergence. Between integers log E is convex in a, so it is interpolated linearly; it is 0 at 1.
+
+    Returns:
+        The bound, rounded up; infinity for a > 1024.
+    Source: Wang, Balle, Kasiviswanathan 2019 (arXiv:1808.00087), theorem 9 and corollary 10.
+    """
+    below = math.floor(order)
+    if below + 1 > MAX_WANG_ORDER:
+        return math.inf
+    at_below = _wang_integer(below, sampling_rate, noise_std) if below >= 2 else 0.0
+    if order == below:
+        return at_below
+    above = _wang_integer(below + 1, sampling_rate, noise_std)
+    share = order - below
+    return ((1 - share) * at_below + share * above) * (1 + 8 * UNIT)
+
+
+def _wang_integer(a: int, q: float, sigma: float) -> float:
+    j = np.arange(2.0, a + 1)
+    growth = j * (j - 1) / (2 * sigma**2)
+    log_factor = np.full_like(j, math.log(2.0)) + growth
+    second = 1 / sigma**2
+    log_factor[0] = min(math.log(4.0) + second + math.log(-math.expm1(-second)), log_factor[0])
+    log_choose = _log_binomials(a)[2:]
+    exponent = j * math.log(q) + log_choose + log_factor
+    error = 2 * FUNCTION_ERROR * (-j * math.log(q) + log_choose + growth + 4)
+    top = float(np.max(exponent + error))
+    total = float(np.sum(np.exp(exponent + error - top))) * (1 + 2 * UNIT * (a + 16))
+    value = float(np.logaddexp(0.0, top + math.log(total) + 4 * UNIT * abs(top)))
+    return value * (1 + 2 * FUNCTION_ERROR)
+
+
+def _log_binomials(order: int) -> np.ndarray:
+    """log C(a, k) for k = 0..a, each within 4 ulp: the integers are exact before the logarithm."""
+    values = np.empty(order + 1)
+    coefficient = 1
+    for k in range(order + 1):
+        values[k] = math.log(coefficient)
+        coefficient = coefficient * (order - k) // (k + 1)
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,3 +263,143 @@ def rdp(
         RenyiValue(order, curve.lower(order), curve.upper(order), curve.routes(order))
         for order in checked
     )
+
+
+Conversion = Callable[[float, float, float], float]
+
+# b in [e^-34, e^16] = [2e-15, 9e6]: below, 1 + b loses its digits; above, only where epsilon is
+# next to nothing.
+_LOG_RANGE = (-34.0, 16.0)
+_LOG_TOLERANCE = 2e-6
+
+
+@dataclass(frozen=True, slots=True)
+class AtOrder:
+    """A value (epsilon or delta) and the Renyi order at which it was found."""
+
+    value: float
+    order: float
+
+
+def classic_epsilon(order: float, renyi: float, delta: float) -> float:
+    """eps = R + log(1/delta) / (alpha - 1), rounded up, at least 0. Mironov 2017, prop. 3."""
+    cost = -math.log(delta) / (order - 1)
+    return _not_negative(above(renyi + cost, renyi, cost))
+
+
+def improved_epsilon(order: float, renyi: float, delta: float) -> float:
+    """eps = R + log((alpha-1)/alpha) - (log delta + log alpha)/(alpha-1), rounded up, at least 0.
+
+    Source: Balle et al. 2020 (arXiv:1905.09982), theorem 21; Canonne, Kamath, Steinke 2020
+        (arXiv:2004.00010), proposition 12.
+    """
+    b = order - 1
+    log_b, log_order, log_delta = math.log(b), math.log(order), math.log(delta)
+    value = renyi + (log_b - log_order) - (log_delta + log_order) / b
+    return _not_negative(above(value, renyi, log_b, log_order, log_delta / b, log_order / b))
+
+
+def _not_negative(value: float) -> float:
+    """At least 0; what is not a number bounds nothing."""
+    return math.inf if math.isnan(value) else max(0.0, value)
+
+
+def improved_delta(order: float, renyi: float, epsilon: float) -> float:
+    """delta = e^{(alpha-1)(R - eps)} / (alpha-1) (1 - 1/alpha)^alpha, rounded up, at most 1.
+
+    Source: Canonne, Kamath, Steinke 2020 (arXiv:2004.00010), proposition 12.
+    """
+    log_delta = _log_delta(order, renyi, epsilon)
+    if math.isnan(log_delta):
+        return 1.0
+    if log_delta < -690.0:
+        return 1e-299
+    return min(1.0, math.exp(min(log_delta, 0.0)) * (1 + 2 * FUNCTION_ERROR))
+
+
+def _log_delta(order: float, renyi: float, epsilon: float) -> float:
+    b = order - 1
+    parts = (b * renyi, -b * epsilon, b * math.log(b), -order * math.log(order))
+    return above(sum(parts), *parts)
+
+
+def best_epsilon(
+    renyi: Callable[[float], float],
+    delta: float,
+    start: float,
+    conversion: Conversion = improved_epsilon,
+) -> AtOrder:
+    """The smallest epsilon over all orders.
+
+    Args:
+        renyi: upper bound of the Renyi divergence as a function of the order.
+        delta: in (0, 1).
+        start: an order near the best one; only the time depends on it.
+        conversion: which formula.
+    Error:
+        Proven from above whatever the search does. It ends within 2e-6 in log(alpha - 1), where
+        epsilon is flat: about 1e-9 above the minimum over orders.
+    """
+    order = _best_order(lambda order: conversion(order, renyi(order), delta), start)
+    return AtOrder(conversion(order, renyi(order), delta), order)
+
+
+def best_delta(renyi: Callable[[float], float], epsilon: float, start: float) -> AtOrder:
+    """The smallest delta over all orders, by the improved conversion; as `best_epsilon`."""
+    order = _best_order(lambda order: _log_delta(order, renyi(order), epsilon), start)
+    return AtOrder(improved_delta(order, renyi(order), epsilon), order)
+
+
+def _best_order(function: Callable[[float], float], start: float) -> float:
+    log_best = minimize_unimodal(
+        lambda t: function(1 + math.exp(t)), math.log(start - 1), _LOG_RANGE, _LOG_TOLERANCE
+    )
+    return 1 + math.exp(log_best)
+
+
+@dataclass(frozen=True, slots=True)
+class RenyiAccountant:
+    """Numeric Renyi moments at continuous orders, improved conversion."""
+
+    name: str = "rdp"
+
+    def best_order(self, schedule: Schedule, delta: float) -> float:
+        """The Renyi order that gives the smallest epsilon."""
+        return self._best(RenyiCurve(schedule), delta).order
+
+    def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
+        """See `Accountant`."""
+        if not schedule.rounds:
+            return 0.0
+        curve = RenyiCurve(schedule)
+        order = self._best(curve, delta).order
+        return improved_epsilon(order, curve.upper(order), delta)
+
+    def epsilon(self, schedule: Schedule, delta: float) -> Interval:
+        """See `Accountant`."""
+        upper = self.upper_epsilon(schedule, delta)
+        return Interval.bracket(achieved_epsilon(schedule, delta), upper)
+
+    def delta(self, schedule: Schedule, epsilon: float) -> Interval:
+        """See `Accountant`."""
+        upper = self.upper_delta(schedule, epsilon)
+        return Interval.bracket(achieved_delta(schedule, epsilon), upper)
+
+    def upper_delta(self, schedule: Schedule, epsilon: float) -> float:
+        """Proven upper bound of delta at a valid epsilon."""
+        if not schedule.rounds:
+            return 0.0
+        curve = RenyiCurve(schedule)
+        start = _gaussian_order(curve.search(2.0) / 2, 1 + epsilon)
+        order = best_delta(curve.search, epsilon, start).order
+        return improved_delta(order, curve.upper(order), epsilon)
+
+    @staticmethod
+    def _best(curve: RenyiCurve, delta: float) -> AtOrder:
+        start = _gaussian_order(curve.search(2.0) / 2, -math.log(delta))
+        return best_epsilon(curve.search, delta, start)
+
+
+def _gaussian_order(rho: float, cost: float) -> float:
+    """The order at which rho-zCDP trades best against ``cost``: where a search begins."""
+    return 1 + math.sqrt(cost / max(rho, 1e-12))

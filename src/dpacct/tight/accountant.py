@@ -33,8 +33,8 @@ from dpacct.pairs.dominating import (
     achieved_pair,
     proven_pair,
 )
-from dpacct.pairs.gaussian import gaussian_delta, gaussian_epsilon
-from dpacct.renyi.accountant import RenyiAccountant
+from dpacct.pairs.one_round import gaussian_delta, gaussian_epsilon
+from dpacct.renyi.curve import RenyiAccountant
 from dpacct.rounds import Adjacency, Full, Phase, Poisson, Schedule
 from dpacct.tight.composition import Composition
 from dpacct.tight.engines import (

@@ -26,10 +26,8 @@ from dpacct.pairs.dominating import (
     SymmetrizedPair,
     pairs_of,
 )
-from dpacct.pairs.moments import log_moment
+from dpacct.pairs.moments import log_moment, replacement_log_moment, symmetrized_log_moment
 from dpacct.pairs.panels import LossFunction
-from dpacct.pairs.replacement import replacement_log_moment
-from dpacct.pairs.symmetrized import symmetrized_log_moment
 from dpacct.rounds import MAX_PHASES, Phase, Poisson, Round, Schedule
 from dpacct.tight.laws import (
     ReplacementNodes,

@@ -29,8 +29,7 @@ from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import UNIT
 from dpacct.numerics.search import bracket_root
 from dpacct.pairs.dominating import AchievedPair, Direction, SampledGaussianPair, proven_pair
-from dpacct.pairs.gaussian import gaussian_delta, gaussian_epsilon
-from dpacct.pairs.one_round import one_round_delta
+from dpacct.pairs.one_round import gaussian_delta, gaussian_epsilon, one_round_delta
 from dpacct.rounds import Schedule
 from dpacct.tight.composition import Composition, Cumulants, TruncatedComposition
 from dpacct.tight.contour import (

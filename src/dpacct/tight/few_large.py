@@ -22,8 +22,8 @@ from dpacct.numerics.fourier import MAX_FREQUENCIES
 from dpacct.numerics.rounding import UNIT, Array
 from dpacct.numerics.search import bracket_root
 from dpacct.pairs.dominating import Direction, ReplacementPair
-from dpacct.pairs.gaussian import gaussian_epsilon
 from dpacct.pairs.moments import log_moment
+from dpacct.pairs.one_round import gaussian_epsilon
 from dpacct.pairs.panels import LossFunction
 from dpacct.tight.composition import Composition, Cumulants
 from dpacct.tight.contour import (

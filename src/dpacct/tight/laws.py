@@ -25,13 +25,12 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from dpacct.errors import NotConverged
-from dpacct.numerics.fourier import Weighted, characteristic_shift, characteristic_shifts
-from dpacct.numerics.powers import Rows
+from dpacct.numerics.fourier import Rows, Weighted, characteristic_shift, characteristic_shifts
 from dpacct.numerics.quadrature import ERROR_FACTOR, panel_nodes
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, ComplexArray, positive_sum
 from dpacct.pairs.dominating import AchievedPair, Direction, SampledGaussianPair
-from dpacct.pairs.nodes import Nodes, log_ratio, mirrored_farthest, mirrored_ratio
 from dpacct.pairs.panels import LossFunction, PanelBounds, node_errors, panel_edges, suprema_beyond
+from dpacct.pairs.trapezoid import Nodes, log_ratio, mirrored_farthest, mirrored_ratio
 
 # Frequencies grow by the factor 2^(1/4), and are doubled_length this often.
 _PER_DOUBLING, _DOUBLINGS = 4, 30
