@@ -14,11 +14,9 @@ from torch import nn
 from dpacct.budget import Budget, Spent
 from dpacct.errors import BudgetExceeded
 from dpacct.fl.clients import Population
-from dpacct.fl.engine.follower import follower_settings
 from dpacct.fl.engine.loop import RoundLoop
-from dpacct.fl.engine.player import Player, led
 from dpacct.fl.engine.populations import Asked, choose_chooser
-from dpacct.fl.engine.ranks import Ranks
+from dpacct.fl.engine.ranks import Ranks, follower_settings, loop_of
 from dpacct.fl.engine.setup import has_memories, prepare
 from dpacct.fl.local.losses import LossFunction
 from dpacct.fl.privacy.bounds import Bound
@@ -96,8 +94,9 @@ class Federation:
         method, layout, local = engine.method, engine.layout, engine.local
         asked = Asked(settings.vectorize, settings.chunk_size, settings.memory_limit)
         chooser = choose_chooser(clients, model, loss, method, layout, local, asked)
-        loop = RoundLoop(run.rounds, chooser, settings.preflight and not follows, settings.example)
-        self.player: Player = loop if ranks is None else led(loop, ranks)
+        self.player: RoundLoop = loop_of(
+            ranks, run.rounds, chooser, preflight=settings.preflight, example=settings.example
+        )
         self._callbacks = () if follows else tuple(settings.callbacks)
         self.stopped_because, self.resumed_with = None, None
         self._close = weakref.finalize(self, run.rounds.account.close)

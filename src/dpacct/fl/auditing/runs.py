@@ -31,7 +31,7 @@ from dpacct.fl.auditing.verdict import (
 )
 from dpacct.fl.clients import Population
 from dpacct.fl.engine.engine import Engine
-from dpacct.fl.engine.player import Player
+from dpacct.fl.engine.loop import RoundLoop
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.examples import Examples
 from dpacct.fl.federation import Federation
@@ -268,7 +268,7 @@ def audit_loop(
 # What a run of the engine releases, for `audit_run`, `audit_server` and `audit_round`.
 
 
-def watched(run: Federation, people: Population) -> Player:
+def watched(run: Federation, people: Population) -> RoundLoop:
     """Return the player of a run on these people, whose promise can be tested.
 
     Raises:

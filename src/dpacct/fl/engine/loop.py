@@ -39,7 +39,11 @@ class RoundLoop:
     Args:
         rounds: of the run. chooser: of the way to train.
         preflight: whether the run is audited before it begins.
-        example: a made-up client, see `dpacct.fl.engine.rehearsal`.
+        example: a synthetic client, see `dpacct.fl.engine.rehearsal`.
+
+    Attributes:
+        choice: how clients are trained, once that is chosen.
+        trained_before: how they were trained before the run was resumed, or on rank 0.
     """
 
     def __init__(
@@ -51,7 +55,7 @@ class RoundLoop:
     ) -> None:
         self.rounds = rounds
         self.choice: Choice | None = None
-        self._before: TrainingPlan | None = None
+        self.trained_before: TrainingPlan | None = None
         self.chooser = chooser
         self._settings: dict[str, str] = {}
         self._preflight = preflight
@@ -68,8 +72,8 @@ class RoundLoop:
         return self.rounds.account
 
     @property
-    def budget(self) -> Budget:
-        """Of a new ledger."""
+    def budget(self) -> Budget | None:
+        """The budget of a new ledger; None on another rank until rank 0 has begun."""
         return self.account.budget
 
     @property
@@ -98,30 +102,16 @@ class RoundLoop:
         if self.choice is None and self.state.round < rounds:  # Rule 1.
             self.choice = self._rehearse()
 
-    @undisturbed()
-    def follow(self, plan: TrainingPlan) -> None:
-        """Train as another process does.
-
-        Raises:
-            Unsupported: that is not possible here, or gives other updates.
-        """
-        own = self.choice
-        if own is not None and own.plan.trains_like(plan):
-            self.choice = self.chooser.build(plan, own.kind, own.labels)
-            return
-        with forked_generators(), self._settled(0):
-            self.choice = self._rehearsal(None).retake(plan)
-
     def resume(self, path: Path, *, calibrated: bool) -> str | None:
         """Go on from a checkpoint, see `dpacct.fl.engine.resumption`."""
         self._check_population()
         found = resume(self.rounds, path, calibrated=calibrated)
-        self._before = found.training
+        self.trained_before = found.training
         return found.note
 
     def save(self, path: Path) -> None:
         """Write a checkpoint of the last finished round."""
-        save(self.rounds, path, self._before if self.choice is None else self.choice.plan)
+        save(self.rounds, path, self.trained_before if self.choice is None else self.choice.plan)
 
     def finish(self) -> None:
         """The plan is at its end."""
@@ -144,14 +134,12 @@ class RoundLoop:
         engine, state = self.engine, self.state
         self._settings = kept_settings()
         with forked_generators(), self._settled(0):
-            rehearsal = self._rehearsal(self._before)
-            choice = rehearsal.run()
+            choice = Rehearsal(
+                engine, self.chooser, state, self._example, self.trained_before
+            ).run()
             if self._preflight:
                 preflight(engine, state).require()
         return choice
-
-    def _rehearsal(self, before: TrainingPlan | None) -> Rehearsal:
-        return Rehearsal(self.engine, self.chooser, self.state, self._example, before)
 
     def _check_population(self) -> None:
         check_population(self.engine.clients, self.engine.num_clients)
