@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.errors import InvalidParameter
-from dpacct.fl.engine.snapshots import saved_in
+from dpacct.fl.engine.checkpoint import saved_in
 from dpacct.fl.privacy.account import check_run
 from dpacct.fl.privacy.randomness import SEEDED
 from dpacct.ledger import Ledger, Run

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from dpacct import validate
 from dpacct.calibration.calibrate import calibrate
 from dpacct.fl.clients import ClientData
-from dpacct.fl.engine.snapshots import noise_of
+from dpacct.fl.engine.checkpoint import noise_of
 from dpacct.fl.federation import Federation
 from dpacct.fl.models import Model, build_model, cross_entropy
 from dpacct.ledger.record.plans import Plan

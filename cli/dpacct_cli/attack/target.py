@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dpacct.errors import InvalidParameter
-from dpacct.fl.engine.checkpoint import read_checkpoint
-from dpacct.fl.engine.snapshots import load_parameters
+from dpacct.fl.engine.checkpoint import load_parameters, read_checkpoint
 from dpacct.fl.layout import trainable
 from dpacct_cli.errors import conflict
 from dpacct_cli.train.files import SETTINGS, RunFiles

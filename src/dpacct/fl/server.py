@@ -19,12 +19,12 @@ from dpacct import validate
 from dpacct.budget import Spent
 from dpacct.errors import BudgetExceeded, Unsupported
 from dpacct.fl.clients import ClientData
+from dpacct.fl.engine.checkpoint import resume, save
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.open_round import OpenRound
 from dpacct.fl.engine.preflight import preflight as audit_before
 from dpacct.fl.engine.rehearsal import check_kind
 from dpacct.fl.engine.reproduction import reproduces
-from dpacct.fl.engine.resumption import resume, save
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.setup import prepare
 from dpacct.fl.engine.shares import check_shares, elsewhere, rehearsed
@@ -216,7 +216,7 @@ class Server:
         The round that was open when the process ended is opened anew, in the place that the ledger
         has for it: nothing of it was released, so that it counts once.
         """
-        found = resume(self._rounds, self._target(path), calibrated=self._prepared.calibrated).note
+        found, _ = resume(self._rounds, self._target(path), calibrated=self._prepared.calibrated)
         self._rounds.take_over()
         self.resumed_with = found
         self.noise_multiplier = self._rounds.engine.plan.noise_multiplier

@@ -42,7 +42,7 @@ def gathered(monkeypatch):
         count[0] += 1
         return whole(*given)
 
-    monkeypatch.setattr("dpacct.fl.engine.reading.join_gathered", counted)
+    monkeypatch.setattr("dpacct.fl.engine.engine.join_gathered", counted)
     return count
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from dpacct.fl.clients import Population
+from dpacct.fl.data.dataset import PartitionedClients
 from dpacct.fl.engine.laps import LOCAL, PRIVACY, Laps
-from dpacct.fl.engine.memories import uploaded
-from dpacct.fl.engine.reading import read_clients
 from dpacct.fl.engine.reproduction import check_noise, published_sum, reproduces
 from dpacct.fl.engine.states import (
     Collected,
@@ -48,7 +48,7 @@ from dpacct.fl.privacy.sums import (
 )
 from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.training.examples import ExampleBatch, ExampleTrainer, Gradients
-from dpacct.fl.training.tasks import Broadcast, Task, Trainer, join, plant
+from dpacct.fl.training.tasks import Broadcast, Task, Trainer, Trial, join, join_gathered, plant
 from dpacct.fl.uploads import listed, sent
 
 INDICATOR_LIMITS = [(0, 1, INDICATOR_NORM)]
@@ -345,8 +345,25 @@ class Engine:
         trainer: Trainer,
     ) -> Sequence[Task]:
         """Return the tasks of a chunk."""
-        own = uploaded([self.memory(client, state) for client in part], self.device)
-        return read_clients(self.clients, part, own, seeds, self.local, self.device, trainer)
+        own = [self.memory(client, state) for client in part]
+        if isinstance(self.clients, PartitionedClients):
+            # Rows of one table are read at once. If that fails, clients are read one by one: an
+            # error in one client's data is that client's failure alone.
+            with Trial():
+                gathered = self.clients.together(part)
+                if gathered is not None:
+                    return join_gathered(*gathered, self.local, own, seeds, self.device, trainer)
+        return [
+            join(
+                partial(self.clients.__getitem__, client),
+                self.local,
+                memory,
+                seed,
+                self.device,
+                trainer,
+            )
+            for client, memory, seed in zip(part, own, seeds, strict=True)
+        ]
 
     def memory(self, client: int, state: TrainingState) -> State | None:
         """What a client remembers; None where the method's clients remember nothing."""

@@ -14,12 +14,12 @@ from typing import TypeVar
 from dpacct.budget import Budget
 from dpacct.errors import Unsupported
 from dpacct.fl.clients import ClientData, check_population
+from dpacct.fl.engine.checkpoint import resume, save
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.open_round import OpenRound
 from dpacct.fl.engine.precision import arithmetic
 from dpacct.fl.engine.preflight import preflight
 from dpacct.fl.engine.rehearsal import Rehearsal
-from dpacct.fl.engine.resumption import resume, save
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.states import Collected, Draw, TrainingState
 from dpacct.fl.layout import set_training_mode
@@ -103,11 +103,10 @@ class RoundLoop:
             self.choice = self._rehearse()
 
     def resume(self, path: Path, *, calibrated: bool) -> str | None:
-        """Go on from a checkpoint, see `dpacct.fl.engine.resumption`."""
+        """Go on from a checkpoint, see `dpacct.fl.engine.checkpoint`."""
         self._check_population()
-        found = resume(self.rounds, path, calibrated=calibrated)
-        self.trained_before = found.training
-        return found.note
+        note, self.trained_before = resume(self.rounds, path, calibrated=calibrated)
+        return note
 
     def save(self, path: Path) -> None:
         """Write a checkpoint of the last finished round."""

@@ -18,7 +18,6 @@ from torch import Tensor
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.engine.diagnosis import diagnose
 from dpacct.fl.engine.engine import Engine
-from dpacct.fl.engine.memories import Home
 from dpacct.fl.engine.states import Collected, Contributions, Draw, Released, TrainingState
 from dpacct.fl.layout import State, copies
 from dpacct.fl.privacy.account import Account
@@ -36,12 +35,15 @@ class RunInProgress(Protocol):
     engine: Engine
     account: Account
     state: TrainingState
-    home: Home
     planned: int
     not_private_because: str | None
 
     def still(self, event: Event) -> bool:
         """Whether the next round would be charged as this event."""
+        ...
+
+    def keep(self, memories: dict[int, State]) -> dict[int, State]:
+        """Return clients' memories as they are kept between rounds."""
         ...
 
     def advance(self) -> None:
@@ -242,7 +244,7 @@ class OpenRound:
         if release is not None:
             if not self._committed:  # Rule 3.
                 self._ticket.commit()
-            state.client_states.update(rounds.home.kept(found.memories))
+            state.client_states.update(rounds.keep(found.memories))
             rounds.state = engine.apply(state, release)
             rounds.write_model()
             self.released = release

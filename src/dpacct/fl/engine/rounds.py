@@ -6,6 +6,7 @@ Rule 3: the model is the one that was charged for. What happens in a round: `ope
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from typing import Any
@@ -17,15 +18,22 @@ from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter
 from dpacct.fl.data.dataset import PartitionedClients
 from dpacct.fl.engine.engine import Engine
-from dpacct.fl.engine.memories import Home
 from dpacct.fl.engine.open_round import OpenRound
 from dpacct.fl.engine.plan import RunPlan
-from dpacct.fl.engine.states import TrainingState
+from dpacct.fl.engine.states import TrainingState, on_host
+from dpacct.fl.layout import State
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.surroundings import undisturbed
 from dpacct.ledger import Event, Ticket
 from dpacct.ledger.record.plans import Plan
-from dpacct.rounds import Schedule
+from dpacct.rounds import Round, Schedule
+
+
+def bytes_for_client_states(device: torch.device) -> int:
+    """Return how much memory clients' states may take on a device."""
+    if device.type == "cuda":
+        return int(0.4 * torch.cuda.mem_get_info(device)[0])
+    return 0 if device.type == "cpu" else 1 << 30
 
 
 class Rounds:
@@ -39,7 +47,6 @@ class Rounds:
 
     Attributes:
         planned: number of rounds, once the run has begun. first_bound: that it began with.
-        home: of what clients remember.
     """
 
     def __init__(
@@ -56,7 +63,7 @@ class Rounds:
         self.account = account
         self.state = state
         self.model = model
-        self.home = Home(engine.device, engine.num_clients)
+        self._on_device: bool | None = None
         self.planned = 0
         self._left: Ticket | None = None
         self.first_bound = state.bound
@@ -161,6 +168,33 @@ class Rounds:
             + ("" if self.plan.clip_norms is None else f", clip_norms={self.plan.clip_norms!r}")
             + ("" if engine.server is None else f", server={engine.server!r}")
         )
+
+    def keep(self, memories: dict[int, State]) -> dict[int, State]:
+        """Return clients' memories as they are kept between rounds.
+
+        They stay on the device if those of all clients fit there, else they go to the CPU. That
+        follows from public numbers, and no bit of a release depends on it.
+        """
+        device = self.engine.device
+        if self._on_device is None and memories:
+            largest = max(sum(v.nbytes for v in own.values()) for own in memories.values())
+            room = bytes_for_client_states(device)
+            self._on_device = self.engine.num_clients * largest <= room
+        if self._on_device or device.type == "cpu":
+            return memories
+        return {client: on_host(own) for client, own in memories.items()}
+
+    def take_noise(self, noise_multiplier: float) -> None:
+        """Use the noise of a checkpoint if it differs by less than a calibration promises.
+
+        Another version may have found the noise for the same budget in other last digits.
+        """
+        own = self.engine.plan.noise_multiplier
+        if self.plan.constant and math.isclose(noise_multiplier, own, rel_tol=1e-5):
+            [(round_, count)] = self.plan.schedule
+            found = count * Round(noise_multiplier, round_.sampling, round_.adjacency)
+            self.plan = replace(self.plan, schedule=found)
+            self.engine = replace(self.engine, plan=self.plan.at(0))
 
     def write_model(self) -> None:
         """Copy the released parameters into the model."""

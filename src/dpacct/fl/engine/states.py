@@ -6,7 +6,7 @@ traceback, has the name of its class alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from secrets import token_bytes
 
@@ -25,6 +25,11 @@ _GOLDEN = 0x9E3779B97F4A7C15
 def client_seed(order: int, client: int) -> int:
     """Seed of a client's batches, from that of the round's."""
     return (order + client * _GOLDEN) % 2**63
+
+
+def on_host(tensors: Mapping[str, Tensor]) -> State:
+    """Return the tensors on the CPU."""
+    return {name: value.detach().cpu() for name, value in tensors.items()}
 
 
 @dataclass(slots=True, eq=False, repr=False)
