@@ -32,7 +32,7 @@ from benchmarks.device_jobs import JOBS, Job, images
 from benchmarks.measure import table
 from dpacct.fl.data import Examples
 from dpacct.fl.devices import choose_device
-from dpacct.fl.engine.precision import arithmetic
+from dpacct.fl.surroundings import arithmetic
 
 # Rounds that are not timed: the first one chooses how to train.
 WARM = 1

@@ -15,9 +15,8 @@ from dpacct.budget import Budget, Spent
 from dpacct.errors import BudgetExceeded
 from dpacct.fl.clients import Population
 from dpacct.fl.engine.loop import RoundLoop
-from dpacct.fl.engine.populations import Asked, choose_chooser
 from dpacct.fl.engine.ranks import Ranks, follower_settings, loop_of
-from dpacct.fl.engine.setup import has_memories, prepare
+from dpacct.fl.engine.setup import Asked, choose_chooser, has_memories, prepare
 from dpacct.fl.local.losses import LossFunction
 from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.report.reports import Report

@@ -20,14 +20,12 @@ from dpacct.budget import Spent
 from dpacct.errors import BudgetExceeded, Unsupported
 from dpacct.fl.clients import ClientData
 from dpacct.fl.engine.checkpoint import resume, save
-from dpacct.fl.engine.engine import Engine
+from dpacct.fl.engine.engine import Engine, reproduces
 from dpacct.fl.engine.open_round import OpenRound
-from dpacct.fl.engine.preflight import preflight as audit_before
 from dpacct.fl.engine.rehearsal import check_kind
-from dpacct.fl.engine.reproduction import reproduces
+from dpacct.fl.engine.rehearsal import preflight as audit_before
 from dpacct.fl.engine.rounds import Rounds
-from dpacct.fl.engine.setup import prepare
-from dpacct.fl.engine.shares import check_shares, elsewhere, rehearsed
+from dpacct.fl.engine.setup import check_shares, elsewhere, prepare, rehearsed
 from dpacct.fl.engine.states import TrainingState
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.privacy.bounds import Bound

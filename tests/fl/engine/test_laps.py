@@ -7,8 +7,8 @@ import itertools
 import pytest
 import torch
 
-from dpacct.fl.engine import laps
-from dpacct.fl.engine.laps import Laps
+from dpacct.fl.engine import engine as laps
+from dpacct.fl.engine.engine import Laps
 
 
 def test_laps_of_a_part_are_added_up(monkeypatch):

@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpacct import fl
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.engine.precision import arithmetic
 from dpacct.fl.methods.protocol import Method
+from dpacct.fl.surroundings import arithmetic
 from dpacct.fl.training.synthetic import Kind, usual_kind
 from tests.fl.problems import cross_entropy, federation, flat, linear, make_clients, perceptron
 

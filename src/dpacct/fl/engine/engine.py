@@ -7,17 +7,18 @@ sees `Noised` and public state alone.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from dpacct.errors import Unsupported
 from dpacct.fl.clients import Population
 from dpacct.fl.data.dataset import PartitionedClients
-from dpacct.fl.engine.laps import LOCAL, PRIVACY, Laps
-from dpacct.fl.engine.reproduction import check_noise, published_sum, reproduces
 from dpacct.fl.engine.states import (
     Collected,
     Contributions,
@@ -32,12 +33,14 @@ from dpacct.fl.local.batches import chunks
 from dpacct.fl.local.rates import RoundValues
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method, moves_plainly, overrides
+from dpacct.fl.methods.published import PublishedRound
 from dpacct.fl.methods.server_optimizers import ServerOptimizer, optimized, split
 from dpacct.fl.privacy.account import NoisePlan
-from dpacct.fl.privacy.bounds import INDICATOR_NORM, AdaptiveClip
+from dpacct.fl.privacy.bounds import INDICATOR_NORM, AdaptiveClip, Bound
 from dpacct.fl.privacy.markers import bounded, noised, scatter
-from dpacct.fl.privacy.noise import Noise, drawn_std, sums_as_they_are
-from dpacct.fl.privacy.randomness import Randomness, draw_cohort, torch_seed
+from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std, sums_as_they_are
+from dpacct.fl.privacy.norms import MARGIN, row_norms
+from dpacct.fl.privacy.randomness import Randomness, draw_cohort, normals, torch_seed
 from dpacct.fl.privacy.sums import (
     add_clipped,
     add_rows,
@@ -371,3 +374,80 @@ class Engine:
         if own is None and overrides(self.method, "init_client"):
             own = self.method.init_client(copies(state.params))
         return own
+
+
+def reproduces(method: Method) -> bool:
+    """Whether the method replaces the engine's sum by what a paper prints."""
+    return method.not_private_because is not None and overrides(method, "published")
+
+
+def check_noise(method: Method, noise: Noise) -> None:
+    """A printed procedure has noise of its own.
+
+    Raises:
+        Unsupported: another noise was asked for.
+    """
+    if reproduces(method) and type(noise) is not GaussianNoise:
+        raise Unsupported(
+            f"{noise.name} noise: {method.name} with paper_mode adds noise as its paper prints it"
+        )
+
+
+def published_sum(
+    method: Method, rows: Tensor, layout: Layout, bound: Bound, plan: NoisePlan, source: Randomness
+) -> Tensor:
+    """The sum [k] that a method's paper prints, from raw masked rows [m, k]."""
+
+    def inside(values: Tensor) -> Tensor:
+        return bound.apply(values.clone(), row_norms(values), layout, MARGIN)
+
+    def draw(count: int, size: int) -> Tensor:
+        return normals(source, count * size, rows.device).reshape(count, size)
+
+    multiplier, planned = plan.noise_multiplier, plan.cohort_size
+    cohort = PublishedRound(
+        finite(rows), layout, multiplier, bound.clip_norm, planned, inside, draw
+    )
+    return method.published(cohort)
+
+
+def finite(rows: Tensor) -> Tensor:
+    """Rows [m, k] with those that hold NaN or infinity set to zero."""
+    good = torch.isfinite(rows).all(dim=1, keepdim=True)
+    return torch.where(good, rows, 0.0)
+
+
+# The parts of a round whose seconds are told.
+LOCAL, PRIVACY = "local", "privacy"
+_cuda: Any = torch.cuda
+
+
+class Laps:
+    """A clock that runs from when it is made; what passes between marks belongs to a part."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._marks = [self._mark()]
+        self._parts: list[str] = []
+
+    def end(self, part: str) -> None:
+        """What has passed since the last mark was this part's."""
+        self._marks.append(self._mark())
+        self._parts.append(part)
+
+    def seconds(self, part: str) -> float:
+        """Of all its laps together."""
+        if self._device.type == "cuda":
+            self._marks[-1].synchronize()
+        pairs = zip(self._parts, self._marks, self._marks[1:], strict=False)
+        return sum(self._between(start, end) for name, start, end in pairs if name == part)
+
+    def _mark(self) -> Any:
+        if self._device.type != "cuda":
+            return time.perf_counter()
+        mark = _cuda.Event(enable_timing=True)
+        mark.record(_cuda.current_stream(self._device))
+        return mark
+
+    def _between(self, start: Any, end: Any) -> float:
+        return end - start if self._device.type != "cuda" else start.elapsed_time(end) / 1e3

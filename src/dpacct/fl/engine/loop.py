@@ -17,15 +17,13 @@ from dpacct.fl.clients import ClientData, check_population
 from dpacct.fl.engine.checkpoint import resume, save
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.open_round import OpenRound
-from dpacct.fl.engine.precision import arithmetic
-from dpacct.fl.engine.preflight import preflight
-from dpacct.fl.engine.rehearsal import Rehearsal
+from dpacct.fl.engine.rehearsal import Rehearsal, preflight
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.states import Collected, Draw, TrainingState
 from dpacct.fl.layout import set_training_mode
 from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
-from dpacct.fl.surroundings import check_kept, kept_settings, undisturbed
+from dpacct.fl.surroundings import arithmetic, check_kept, kept_settings, undisturbed
 from dpacct.fl.tensors import forked_generators, seed_generators
 from dpacct.fl.training.choose import Choice, TrainerChooser, TrainingPlan
 from dpacct.fl.training.isolation import Snapshot

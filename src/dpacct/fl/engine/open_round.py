@@ -7,6 +7,7 @@ Rule 3: committed before anything is released, and before clients' memories chan
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,15 +17,15 @@ import torch
 from torch import Tensor
 
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.engine.diagnosis import diagnose
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.states import Collected, Contributions, Draw, Released, TrainingState
 from dpacct.fl.layout import State, copies
 from dpacct.fl.privacy.account import Account
-from dpacct.fl.privacy.bounds import check_limits
-from dpacct.fl.privacy.noise import SharesElsewhere, drawn_std
-from dpacct.fl.report.reports import Report, Timing
+from dpacct.fl.privacy.bounds import Bound, SmoothedNormalization, check_limits
+from dpacct.fl.privacy.noise import SharesElsewhere, drawn_std, grid_exponent
+from dpacct.fl.report.reports import Diagnostics, Report, Timing
 from dpacct.fl.surroundings import undisturbed
+from dpacct.fl.tensors import norm, numbers
 from dpacct.fl.training.tasks import Broadcast
 from dpacct.ledger import Event, Ticket
 
@@ -303,3 +304,42 @@ def _check_shape(name: str, values: Tensor, *shape: int) -> None:
     if tuple(values.shape) != shape:
         rule = f"one row of {shape[1]} numbers a client" if len(shape) > 1 else "one a client"
         raise InvalidParameter(name, f"of shape {tuple(values.shape)}", rule)
+
+
+_ROUNDING = 1e-5
+
+
+def diagnose(
+    found: Collected, bound: Bound, std: float, limits: list[tuple[int, int, float]]
+) -> Diagnostics:
+    """Statistics of the raw updates of one round.
+
+    Args:
+        found: what was summed. bound: of the round. std: of the noise on the sum.
+        limits: of one row, which fix the grid of whole-number sums.
+    """
+    total = found.total
+    norms = torch.cat([total.new_zeros(0, dtype=torch.float64), *found.norms])
+    dropped = torch.stack([total.new_zeros((), dtype=torch.int64), *found.dropped])
+    few = [norm(total.double()), dropped.sum().double()]
+    if len(norms):
+        # What a method has projected onto the ball lies on its edge, up to rounding.
+        over = norms > bound.clip_norm * (1 + _ROUNDING)
+        few += [over.double().mean(), norms.mean(), norms.median(), norms.max()]
+    # A device is waited for once.
+    length, count, *about = numbers(torch.stack(few))
+    scale = 1.0 if total.is_floating_point() else 2.0 ** grid_exponent(limits)
+    signal, noise = length * scale, std * math.sqrt(max(len(total), 1))
+    if not about:
+        return Diagnostics(found.arrived, math.nan, math.nan, math.nan, math.nan, int(count), 0.0)
+    clipped, mean, median, most = about
+    return Diagnostics(
+        cohort_size=found.arrived,
+        clipped_fraction=0.0 if isinstance(bound, SmoothedNormalization) else clipped,
+        norm_mean=mean,
+        norm_median=median,
+        norm_max=most,
+        dropped_updates=int(count),
+        # A round that releases nothing has no noise to compare with.
+        signal_to_noise=signal / noise if noise else math.nan,
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from torch import nn
 
@@ -14,15 +15,26 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import Population, check_population
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.plan import RunPlan
-from dpacct.fl.engine.populations import local_training, unit_of
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.states import TrainingState
-from dpacct.fl.layout import Layout, Params, copies, trainable
+from dpacct.fl.examples import Examples
+from dpacct.fl.layout import (
+    Layout,
+    Params,
+    copies,
+    is_frozen,
+    keeps_statistics,
+    modules_of,
+    trainable,
+)
+from dpacct.fl.local.losses import LossFunction
 from dpacct.fl.local.rates import RoundValues, values_over
+from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.dp_fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.privacy.account import Account, NoisePlan
-from dpacct.fl.privacy.bounds import check_limits, clip_norm
+from dpacct.fl.privacy.bounds import AdaptiveClip, check_limits, clip_norm
+from dpacct.fl.privacy.noise import NoiseShares, SharesElsewhere, share_sigma
 from dpacct.fl.privacy.randomness import SEEDED, randomness_for
 from dpacct.fl.public import PublicSize
 from dpacct.fl.settings import (
@@ -33,8 +45,9 @@ from dpacct.fl.settings import (
     server_rate,
 )
 from dpacct.fl.surroundings import undisturbed
+from dpacct.fl.training.choose import TrainerChooser
 from dpacct.ledger.record.plans import PAIRS, TIGHT, Plan
-from dpacct.ledger.terms import Terms, known_terms
+from dpacct.ledger.terms import CLIENT, Terms, known_terms
 from dpacct.rounds import Adjacency, Round, Sampling, Schedule, Uniform
 
 
@@ -251,3 +264,143 @@ def _check_memories(method: Method, sampling: Sampling) -> None:
             f"{sampling.sampling_rate:g}), or let all clients update their memory in every round "
             "(everyone_computes = True)"
         )
+
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+class Asked(NamedTuple):
+    """How a run was asked to train, as the arguments of `TrainerChooser` are called."""
+
+    vectorize: bool | str
+    chunk: int | None
+    memory_limit: int | None
+
+
+def unit_of(clients: Population) -> str:
+    """The unit that a run on this population protects, in words."""
+    return clients.unit if isinstance(clients, Examples) else CLIENT
+
+
+def local_training(clients: Population, method: Method, local: SGD | None) -> SGD:
+    """The local training of a run: as asked and as the method needs it; one step for an example.
+
+    Raises:
+        InvalidParameter: more than one step for an example, or momentum, which has no second step;
+            or what the method refuses.
+    """
+    if not isinstance(clients, Examples):
+        return method.prepare(SGD() if local is None else local)
+    one = method.prepare(SGD(lr=1.0, steps=1, batch_size=1) if local is None else local)
+    if one.count_steps(1) != 1:
+        rule = "an example takes one step in a round"
+        hint = "Leave it out, or take fl.SGD(lr=1.0, steps=1)."
+        raise InvalidParameter("local", f"{one.count_steps(1)} steps", rule, hint)
+    if one.momentum:
+        rule = "an example takes one step in a round, in which momentum does nothing"
+        hint = "For momentum from round to round give server=fl.Momentum(0.9)."
+        raise InvalidParameter("momentum", one.momentum, rule, hint)
+    return replace(one, steps=1, epochs=None, batch_size=1)
+
+
+def refuse_for_examples(model: nn.Module, method: Method) -> None:
+    """What makes no sense where single examples are protected.
+
+    Raises:
+        Unsupported: a layer that mixes the examples of a batch, or a method with memories.
+    """
+    for name, module in modules_of(model):
+        # Without running statistics a norm takes the batch's own, in eval mode too.
+        fixed = keeps_statistics(module) and is_frozen(module)
+        if isinstance(module, _BATCH_NORMS) and not fixed:
+            raise Unsupported(
+                f"{name or 'the model'} ({type(module).__name__}) mixes the examples of a batch: "
+                "the gradient of one depends on the others, and no bound on one example's gradient "
+                "covers that. Use group or layer norm, or freeze this norm before the run: "
+                "norm.eval().requires_grad_(False)"
+            )
+    members = ("init_client", "client_state")
+    if method.everyone_computes or any(overrides(method, member) for member in members):
+        raise Unsupported(
+            f"{method.name or type(method).__name__} gives each client a memory, and examples have "
+            "none. Train clients, or take a method without memories"
+        )
+
+
+@undisturbed()
+def choose_chooser(
+    clients: Population,
+    model: nn.Module,
+    loss: LossFunction,
+    method: Method,
+    layout: Layout,
+    local: SGD,
+    asked: Asked,
+) -> TrainerChooser:
+    """Who chooses how this population is trained.
+
+    Args:
+        clients, model, loss, method, layout, local: of the run. asked: how it should train.
+    Raises:
+        Unsupported: as `TrainerChooser`, and `refuse_for_examples`.
+    """
+    if isinstance(clients, Examples):
+        refuse_for_examples(model, method)
+    return TrainerChooser(
+        model,
+        loss,
+        method,
+        layout,
+        local,
+        vectorize=asked.vectorize,
+        chunk=asked.chunk,
+        memory_limit=asked.memory_limit,
+        examples=isinstance(clients, Examples),
+    )
+
+
+def elsewhere(noise: NoiseShares) -> SharesElsewhere:
+    """Shares that real clients add.
+
+    Raises:
+        InvalidParameter: drop-outs are to be simulated.
+    """
+    if noise.dropout_rate:
+        rule = "it simulates who drops out; of clients elsewhere that is seen"
+        raise InvalidParameter("dropout_rate", noise.dropout_rate, rule, "Leave it out.")
+    return SharesElsewhere(noise.minimum)
+
+
+def check_shares(engine: Engine, state: TrainingState) -> None:
+    """A run with shares from elsewhere hides all that is a client's own; others pass.
+
+    Raises:
+        Unsupported: something of a client would be seen, or a share cannot be drawn.
+    """
+    noise, method, bound = engine.noise, engine.method, state.bound
+    if not isinstance(noise, SharesElsewhere):
+        return
+    name = method.name or type(method).__name__
+    # Rule 1.
+    if method.everyone_computes or overrides(method, "init_client"):
+        raise Unsupported(
+            f"{name} with noise shares: the server keeps its clients' memories, which no noise "
+            "covers. Take a method without memories"
+        )
+    if isinstance(bound, AdaptiveClip):
+        raise Unsupported(
+            "an adaptive clip norm with noise shares: who was clipped is counted in a second sum, "
+            "which is not hidden. Take a fixed clip_norm"
+        )
+    # Rule 2.
+    limits = bound.limits(engine.layout)
+    if engine.layout.size:
+        share_sigma(limits, engine.plan.update_std(bound), noise.minimum)
+
+
+def rehearsed(engine: Engine) -> Engine:
+    """An engine in which made-up clients add the shares."""
+    noise = engine.noise
+    if not isinstance(noise, SharesElsewhere):
+        return engine
+    return replace(engine, noise=replace(noise, rehearsed=True))

@@ -18,14 +18,13 @@ from torch import Tensor, nn
 
 from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import ClientData
-from dpacct.fl.engine.precision import arithmetic
 from dpacct.fl.flower import wire
 from dpacct.fl.flower.wire import Assignment
 from dpacct.fl.layout import Layout, State, check_tensors, copies, set_training_mode, trainable
 from dpacct.fl.local.losses import LocalLoss, LossFunction, separate
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.surroundings import undisturbed
+from dpacct.fl.surroundings import arithmetic, undisturbed
 from dpacct.fl.tensors import forked_generators
 from dpacct.fl.training.sequential import SequentialTrainer
 from dpacct.fl.training.synthetic import synthetic_clients, usual_kind

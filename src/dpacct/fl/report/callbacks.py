@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from dpacct.budget import Spent
-from dpacct.errors import InvalidParameter
+from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.report.reports import Report
 
 
@@ -105,3 +106,32 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
     return value
+
+
+class TensorBoardWriter(Callback):
+    """Writes each number of a report to an event file in a folder.
+
+    Raises:
+        Unsupported: the package ``tensorboard`` is not installed.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        try:
+            module: Any = import_module("torch.utils.tensorboard")
+        except ImportError:
+            raise Unsupported(
+                "TensorBoardWriter needs the package tensorboard: pip install tensorboard"
+            ) from None
+        self._writer: Any = module.SummaryWriter(str(folder))
+
+    def report(self, run: RunView, report: Report) -> None:
+        """Write one point of each curve."""
+        del run
+        for key, value in report.to_dict().items():
+            if isinstance(value, float) and math.isfinite(value):
+                self._writer.add_scalar(key.replace("_", "/", 1), value, report.round)
+
+    def finish(self, run: RunView) -> None:
+        """Flush."""
+        del run
+        self._writer.flush()
