@@ -130,7 +130,7 @@ def test_shares_that_are_collected_apart_are_the_whole(noise, method):
     _, model = one_place(**options)
     with federation(linear(), CLIENTS, **(SETTINGS | options)) as run:
         player = run.player
-        player.begin("shares", run.rounds, None)
+        player.begin()
         for _ in range(run.rounds):
             opened = player.rounds.open()
             shares = [opened.draw.share(part, 3) for part in range(3)]

@@ -225,7 +225,7 @@ def test_nothing_of_the_clients_but_their_shapes_decides_before_the_first_round(
         clients = [fl.ClientData(scale * c.inputs, c.targets) for c in make_clients([9] * 20)]
         population = Counted(clients)
         with federation(perceptron(), population, vectorize=vectorize) as run:
-            run.player.begin("name", 3, None)
+            run.player.begin()
             assert len(set(population.asked)) == len(population.asked) == 5
             choice = run.player.choice
             chosen.append(choice.plan)
@@ -235,7 +235,7 @@ def test_nothing_of_the_clients_but_their_shapes_decides_before_the_first_round(
 def test_a_declared_example_leaves_the_clients_unread():
     population = Counted(make_clients([9] * 20))
     with federation(perceptron(), population, example=make_clients([3], seed=8)[0]) as run:
-        run.player.begin("name", 3, None)
+        run.player.begin()
         assert population.asked == []
 
 

@@ -145,7 +145,7 @@ def _repeated(player: RoundLoop, canary: Canaries, runs: int) -> tuple[Array, Ar
     engine, state = player.engine, player.state
     replaced = engine.plan.adjacency is Adjacency.REPLACE_ONE
     canary.aim(engine.layout.size, state.bound.clip_norm, replaced=replaced)
-    player.prepare(1)
+    player.prepare()
     aimed, event = contributions(engine, state, canary)
 
     def shown(*, inside: bool) -> float:

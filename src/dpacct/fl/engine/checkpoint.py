@@ -120,15 +120,11 @@ def read_checkpoint(path: Path, device: torch.device | str) -> dict[str, Any]:
 
 
 @undisturbed()
-def resume(
-    rounds: Rounds, path: Path, *, calibrated: bool
-) -> tuple[str | None, TrainingPlan | None]:
+def resume(rounds: Rounds, path: Path) -> tuple[str | None, TrainingPlan | None]:
     """Go on from a checkpoint.
 
     Args:
         rounds: of a run of the same setting. path: of the file.
-        calibrated: the noise was found for a budget, and the checkpoint's is taken if another
-            version found it in other last digits.
     Returns:
         A note for the user or None, and how clients were trained, None if that was not chosen.
     Raises:
@@ -141,7 +137,7 @@ def resume(
     if saved is not None:
         rounds.account.find(saved, holder)
     found = noise_of(content)
-    if calibrated and found is not None:
+    if rounds.calibrated and found is not None:
         rounds.take_noise(found)
     setting = rounds.setting()
     state, randomness = reader.state(rounds, setting), reader.text("randomness")
@@ -152,7 +148,7 @@ def resume(
         note = rounds.account.resume(rounds.event(), saved, setting, holder)
     rounds.state = state
     if rounds.account.plan is not None and not rounds.plan.constant:
-        rounds.plan = rounds.plan.as_registered(rounds.account.plan, calibrated=calibrated)
+        rounds.plan = rounds.plan.as_registered(rounds.account.plan, calibrated=rounds.calibrated)
     rounds.advance()
     rounds.write_model()
     return note, training

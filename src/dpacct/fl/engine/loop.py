@@ -79,31 +79,27 @@ class RoundLoop:
         """Where it stands."""
         return self.rounds.state
 
-    def begin(self, name: str, rounds: int, limit: Budget | None) -> int:
-        """Try all of it on made-up clients, then register the run in the ledger with its plan.
+    def begin(self) -> None:
+        """Try all of it on synthetic clients, then register the run in the ledger with its plan.
 
-        Args:
-            name: of the run. rounds: planned. limit: the budget that noise was given beside.
-        Returns:
-            The rounds that the budget has room for, at most those planned.
         Raises:
-            BudgetExceeded: not one fits, or not the plan.
+            BudgetExceeded: not one round fits, or not the plan.
             Anything that `dpacct.fl.engine.rehearsal.Rehearsal` raises.
         """
-        self.prepare(rounds)
-        return self.rounds.begin(name, rounds, limit)
+        self.prepare()
+        self.rounds.begin()
 
     @undisturbed()
-    def prepare(self, rounds: int) -> None:
-        """The first half of `begin`: nothing is registered yet."""
+    def prepare(self) -> None:
+        """Try all of it; nothing is registered yet. Rule 1."""
         self._check_population()
-        if self.choice is None and self.state.round < rounds:  # Rule 1.
+        if self.choice is None and self.state.round < self.rounds.planned:
             self.choice = self._rehearse()
 
-    def resume(self, path: Path, *, calibrated: bool) -> str | None:
-        """Go on from a checkpoint, see `dpacct.fl.engine.checkpoint`."""
+    def resume(self, path: Path) -> str | None:
+        """Go on from a checkpoint, and return a note about it; see `engine.checkpoint`."""
         self._check_population()
-        note, self.trained_before = resume(self.rounds, path, calibrated=calibrated)
+        note, self.trained_before = resume(self.rounds, path)
         return note
 
     def save(self, path: Path) -> None:

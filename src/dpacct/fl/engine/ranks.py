@@ -194,19 +194,19 @@ class Leader(RoundLoop):
         super().__init__(*loop)
         self._ranks = ranks
 
-    def begin(self, name: str, rounds: int, limit: Budget | None) -> int:
+    def begin(self) -> None:
         """Try the run here and on every rank, then register it; see `RoundLoop.begin`.
 
         Raises:
             Unsupported: a rank has another setting, or cannot train; nothing is charged.
         """
-        self.prepare(rounds)
+        self.prepare()
         training = None if self.choice is None else self.choice.plan
         self._ranks.tell(Begin.of(self.rounds, training))
         self._ranks.collect(None)
-        planned = self.rounds.begin(name, rounds, limit)
-        self._ranks.tell(Start(planned, _public(self.state), self.account.budget))
-        return planned
+        self.rounds.begin()
+        start = Start(self.rounds.planned, _public(self.state), self.account.budget)
+        self._ranks.tell(start)
 
     def play(self) -> Report:
         """Play one round, each rank with its share of the cohort; see `RoundLoop.play`.
@@ -280,27 +280,26 @@ class Follower(RoundLoop):
         """The budget of rank 0, None until it has begun."""
         return self._budget
 
-    def begin(self, name: str, rounds: int, limit: Budget | None) -> int:
+    def begin(self) -> None:
         """Wait for the run of rank 0, and try it; see `RoundLoop.begin`.
 
         Raises:
             InvalidParameter: rank 0 has another setting.
             Unsupported: rank 0 has stopped, or its training is not possible here.
         """
-        del name, limit
         message: Begin = self._ranks.hear(Begin)
         tried: Failed | None = Failed("")
         try:
-            self._try(message, rounds)
+            self._try(message)
             tried = None
         finally:
             self._ranks.collect(tried and Failed(_words_of(sys.exception())))
         start: Start = self._ranks.hear(Start)
         self._take(start.state)
         self._budget = start.budget
-        return start.rounds
+        self.rounds.planned = start.rounds
 
-    def _try(self, message: Begin, rounds: int) -> None:
+    def _try(self, message: Begin) -> None:
         self.rounds.plan = message.plan
         self.rounds.engine = replace(self.engine, plan=message.plan.at(0))
         ours = Begin.of(self.rounds, message.training)
@@ -308,7 +307,7 @@ class Follower(RoundLoop):
             rule = f"rank 0 trains {message.setting} with {message.versions}"
             raise InvalidParameter("distributed", f"{ours.setting}, {ours.versions}", rule)
         self.trained_before = message.training
-        self.prepare(rounds)
+        self.prepare()
         choice, training = self.choice, message.training
         if choice is not None and training is not None and not choice.plan.trains_like(training):
             raise Unsupported(f"clients cannot be trained as on rank 0: {choice.note}")
@@ -365,7 +364,7 @@ class Follower(RoundLoop):
     def save(self, path: Path) -> None:
         """Leave checkpoints to rank 0."""
 
-    def resume(self, path: Path, *, calibrated: bool) -> str | None:
+    def resume(self, path: Path) -> str | None:
         """Leave checkpoints to rank 0, which sends the state when the run begins."""
 
     def finish(self) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpacct.budget import Budget
+from dpacct.accountant import spend
+from dpacct.budget import Budget, Spent
 from dpacct.errors import InvalidParameter
 from dpacct.fl.data.dataset import PartitionedClients
 from dpacct.fl.engine.engine import Engine
@@ -41,12 +42,15 @@ class Rounds:
 
     Args:
         engine: its parts, with noise and sampling of the next round. plan: of all rounds.
-        account: its ledger. state: where it stands.
-        model: receives each round's parameters.
-        not_private_because: for reports; None where the run is private.
+        account: its ledger. state: where it stands. model: receives each round's parameters.
+        name: of the run in the ledger. accountant: that charges the plan.
+        limit: the budget that noise was given with, or None.
+        calibrated: whether the noise was found for the budget.
+        not_private_because: for reports; None if the run is private.
 
     Attributes:
-        planned: number of rounds, once the run has begun. first_bound: that it began with.
+        planned: number of rounds; fewer than asked for if the budget allows no more.
+        first_bound: of the first round.
     """
 
     def __init__(
@@ -56,6 +60,11 @@ class Rounds:
         account: Account,
         state: TrainingState,
         model: nn.Module,
+        *,
+        name: str,
+        accountant: str,
+        limit: Budget | None,
+        calibrated: bool,
         not_private_because: str | None,
     ) -> None:
         self.engine = engine
@@ -63,33 +72,37 @@ class Rounds:
         self.account = account
         self.state = state
         self.model = model
-        self._on_device: bool | None = None
-        self.planned = 0
-        self._left: Ticket | None = None
-        self.first_bound = state.bound
+        self.name = name
+        self.accountant = accountant
+        self.limit = limit
+        self.calibrated = calibrated
         self.not_private_because = not_private_because
+        self.planned = plan.schedule.rounds
+        self.first_bound = state.bound
+        self._left: Ticket | None = None
+        self._on_device: bool | None = None
 
-    def begin(self, name: str, rounds: int, limit: Budget | None) -> int:
+    def begin(self) -> None:
         """Register the run in the ledger with its plan, unless it goes on.
 
-        Args:
-            name: of the run. rounds: planned. limit: the budget that noise was given beside.
-        Returns:
-            The rounds that the budget has room for, at most those planned.
         Raises:
-            BudgetExceeded: not one fits, or not the plan.
+            BudgetExceeded: not one round fits, or not the plan.
         """
-        if not self.account.begun and self.state.round < rounds:
-            event = self.event()
-            rounds = self.account.affordable(event, rounds, limit)
-            details: dict[str, Any] = {"setting": self.setting()}
-            if isinstance(self.engine.clients, PartitionedClients):
-                # Whether epsilon is about the owners of the data or about simulated clients.
-                details["simulated_clients"] = self.engine.clients.simulated
-            plan = Plan(self.charged()).first(rounds)
-            self.account.start(name, event, plan, details)
-        self.planned = rounds
-        return rounds
+        if self.account.begun or self.state.round >= self.planned:
+            return
+        event = self.event()
+        self.planned = self.account.affordable(event, self.planned, self.limit)
+        details: dict[str, Any] = {"setting": self.setting()}
+        if isinstance(self.engine.clients, PartitionedClients):
+            # Whether epsilon is about the owners of the data or about simulated clients.
+            details["simulated_clients"] = self.engine.clients.simulated
+        plan = Plan(self.charged()).first(self.planned)
+        self.account.start(self.name, event, plan, details)
+
+    def planned_epsilon(self) -> Spent:
+        """Return what the whole plan costs if cohorts and noise are secret."""
+        plan = Plan(self.charged()).first(self.planned)
+        return spend(plan, self.account.delta, self.accountant)
 
     def charged(self) -> Schedule:
         """Return all rounds of the plan as the ledger charges them."""

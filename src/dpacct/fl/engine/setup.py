@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 from torch import nn
 
 from dpacct import validate
-from dpacct.accountant import epsilon, spend
-from dpacct.budget import DEFAULT_DELTA, Budget, Spent
+from dpacct.accountant import epsilon
+from dpacct.budget import DEFAULT_DELTA, Budget
 from dpacct.calibration.calibrate import calibrate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import Population, check_population
@@ -38,6 +37,7 @@ from dpacct.fl.privacy.noise import NoiseShares, SharesElsewhere, share_sigma
 from dpacct.fl.privacy.randomness import SEEDED, randomness_for
 from dpacct.fl.public import PublicSize
 from dpacct.fl.settings import (
+    LocalSettings,
     Settings,
     choose_bound,
     choose_noise_source,
@@ -46,37 +46,13 @@ from dpacct.fl.settings import (
 )
 from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.training.choose import TrainerChooser
-from dpacct.ledger.record.plans import PAIRS, TIGHT, Plan
+from dpacct.ledger.record.plans import PAIRS, TIGHT
 from dpacct.ledger.terms import CLIENT, Terms, known_terms
 from dpacct.rounds import Adjacency, Round, Sampling, Schedule, Uniform
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
-    """A run that is about to begin.
-
-    Attributes:
-        rounds: its rounds. planned: how many.
-        budget: of a new ledger. limit: the budget that noise was given with, or None.
-        calibrated: whether the noise was found for the budget.
-        accountant: that charges the plan. name: of the run in the ledger.
-    """
-
-    rounds: Rounds
-    planned: int
-    budget: Budget
-    limit: Budget | None
-    calibrated: bool
-    accountant: str
-    name: str
-
-    def planned_epsilon(self, rounds: int, account: Account) -> Spent:
-        """Return what the first rounds of the plan cost if cohorts and noise are secret."""
-        return spend(Plan(self.rounds.charged()).first(rounds), account.delta, self.accountant)
-
-
 @undisturbed()
-def prepare(settings: Settings, model: nn.Module, clients: Population) -> Prepared:
+def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds:
     """Check the settings, choose the noise, and put the parts of a run together.
 
     Args:
@@ -143,18 +119,21 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Prepar
     )
     state = TrainingState(0, params, copies(method.init(copies(params))), {}, bound, None)
     given = settings.noise_multiplier is not None
-    prepared = Prepared(
-        Rounds(engine, plan, account, state, model, reason),
-        count,
-        kept,
-        budget if given else None,
-        budget is not None and not given,
-        accountant,
-        settings.name or method.name or type(method).__name__,
+    rounds = Rounds(
+        engine,
+        plan,
+        account,
+        state,
+        model,
+        name=settings.name or method.name or type(method).__name__,
+        accountant=accountant,
+        limit=budget if given else None,
+        calibrated=budget is not None and not given,
+        not_private_because=reason,
     )
     # A bound or noise that cannot be charged for in some round is refused here.
-    prepared.rounds.charged()
-    return prepared
+    rounds.charged()
+    return rounds
 
 
 def _choose_delta(
@@ -269,14 +248,6 @@ def _check_memories(method: Method, sampling: Sampling) -> None:
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
-class Asked(NamedTuple):
-    """How a run was asked to train, as the arguments of `TrainerChooser` are called."""
-
-    vectorize: bool | str
-    chunk: int | None
-    memory_limit: int | None
-
-
 def unit_of(clients: Population) -> str:
     """The unit that a run on this population protects, in words."""
     return clients.unit if isinstance(clients, Examples) else CLIENT
@@ -303,7 +274,7 @@ def local_training(clients: Population, method: Method, local: SGD | None) -> SG
     return replace(one, steps=1, epochs=None, batch_size=1)
 
 
-def refuse_for_examples(model: nn.Module, method: Method) -> None:
+def _refuse_for_examples(model: nn.Module, method: Method) -> None:
     """What makes no sense where single examples are protected.
 
     Raises:
@@ -329,33 +300,26 @@ def refuse_for_examples(model: nn.Module, method: Method) -> None:
 
 @undisturbed()
 def choose_chooser(
-    clients: Population,
-    model: nn.Module,
-    loss: LossFunction,
-    method: Method,
-    layout: Layout,
-    local: SGD,
-    asked: Asked,
+    engine: Engine, model: nn.Module, loss: LossFunction, settings: LocalSettings
 ) -> TrainerChooser:
-    """Who chooses how this population is trained.
+    """Return the object that chooses how this population is trained.
 
-    Args:
-        clients, model, loss, method, layout, local: of the run. asked: how it should train.
     Raises:
-        Unsupported: as `TrainerChooser`, and `refuse_for_examples`.
+        Unsupported: as `TrainerChooser`, or a model or method that has no meaning for examples.
     """
-    if isinstance(clients, Examples):
-        refuse_for_examples(model, method)
+    examples = isinstance(engine.clients, Examples)
+    if examples:
+        _refuse_for_examples(model, engine.method)
     return TrainerChooser(
         model,
         loss,
-        method,
-        layout,
-        local,
-        vectorize=asked.vectorize,
-        chunk=asked.chunk,
-        memory_limit=asked.memory_limit,
-        examples=isinstance(clients, Examples),
+        engine.method,
+        engine.layout,
+        engine.local,
+        vectorize=settings.vectorize,
+        chunk=settings.chunk_size,
+        memory_limit=settings.memory_limit,
+        examples=examples,
     )
 
 
@@ -371,13 +335,14 @@ def elsewhere(noise: NoiseShares) -> SharesElsewhere:
     return SharesElsewhere(noise.minimum)
 
 
-def check_shares(engine: Engine, state: TrainingState) -> None:
+def check_shares(rounds: Rounds) -> None:
     """A run with shares from elsewhere hides all that is a client's own; others pass.
 
     Raises:
         Unsupported: something of a client would be seen, or a share cannot be drawn.
     """
-    noise, method, bound = engine.noise, engine.method, state.bound
+    engine, bound = rounds.engine, rounds.state.bound
+    noise, method = engine.noise, engine.method
     if not isinstance(noise, SharesElsewhere):
         return
     name = method.name or type(method).__name__

@@ -21,14 +21,30 @@ class RunView(Protocol):
     """What a callback knows of a `Federation`, whose attributes these are."""
 
     model: nn.Module
-    rounds: int
-    noise_multiplier: float
-    not_private_because: str | None
-    stopped_because: str | None
+
+    @property
+    def stopped_because(self) -> str | None:
+        """Why the run ended early, None if it did not."""
+        ...
 
     @property
     def round(self) -> int:
         """Rounds done."""
+        ...
+
+    @property
+    def rounds(self) -> int:
+        """Rounds planned."""
+        ...
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The noise multiplier of the next round."""
+        ...
+
+    @property
+    def not_private_because(self) -> str | None:
+        """Why epsilon is infinite, None if it is not."""
         ...
 
     @property
