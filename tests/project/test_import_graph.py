@@ -49,11 +49,11 @@ ROOMS = {
     "dpacct.fl": [
         {"reproducible"},
         {"tensors", "uploads", "surroundings", "clients", "devices", "examples", "public"},
-        {"layout", "guards"},
+        {"layout"},
         {"local", "privacy", "report", "data"},
         {"postprocess", "models"},
         {"methods"},
-        {"trainers", "settings"},
+        {"training", "settings"},
         {"engine"},
         {"federation", "server", "privatize", "auditing"},
         {"flower", "attacks"},

@@ -91,8 +91,7 @@ def proven(target: Target, *, strangers: bool) -> Proven:
         return _without(f"its ledger {path} is not there")
     with Ledger.open(path, read_only=True) as ledger:
         holder = f"the checkpoint {target.path}"
-        if saved.position is not None:
-            ledger.require(saved.position, holder)
+        ledger.require(saved.position, holder)
         check_run(ledger, saved, str(target.content.get("setting")), holder)
         run = ledger.runs[saved.run - 1]
         if not run.private:

@@ -195,7 +195,7 @@ def _run(settings: Settings, files: RunFiles, style: Style, *, resume: bool) -> 
     with open_run(job, files, settings, resume=resume) as run:
         if run.has_private_checkpoint:
             notes.append(train_page.private_checkpoint(files.checkpoint))
-        _say(style, *notes, run.resumed_with)
+        _say(style, *notes)
         try:
             outcome = train(run, job, files, style, looks or max(1, run.rounds // 10))
         except BudgetExceeded as refusal:

@@ -43,13 +43,11 @@ class PrivateRun:
     Attributes:
         model: with the latest parameters.
         stopped_because: why the run ended early, None if it did not.
-        resumed_with: a note about the checkpoint that the run goes on from, or None.
     """
 
     def __init__(self, model: nn.Module, rounds: Rounds, settings: Settings) -> None:
         self.model = model
         self.stopped_because: str | None = None
-        self.resumed_with: str | None = None
         self._rounds = rounds
         self._checkpoint = settings.checkpoint_path
         self._checkpoint_every = settings.checkpoint_every
@@ -155,7 +153,7 @@ class PrivateRun:
                 whose ledger was not kept.
             LedgerError: the ledger is not that of the checkpoint, or has lost rounds.
         """
-        self.resumed_with = self._resume(checkpoint_file(path, self._checkpoint))
+        self._resume(checkpoint_file(path, self._checkpoint))
         return self
 
     def close(self) -> None:
@@ -171,7 +169,7 @@ class PrivateRun:
     def _save(self, path: Path) -> None:
         raise NotImplementedError
 
-    def _resume(self, path: Path) -> str | None:
+    def _resume(self, path: Path) -> None:
         raise NotImplementedError
 
     def _save_if_due(self, *, at_the_end: bool = False) -> None:
@@ -290,5 +288,5 @@ class Federation(PrivateRun):
     def _save(self, path: Path) -> None:
         self.player.save(path)
 
-    def _resume(self, path: Path) -> str | None:
-        return self.player.resume(path)
+    def _resume(self, path: Path) -> None:
+        self.player.resume(path)

