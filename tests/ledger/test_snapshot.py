@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from dpacct import Budget, Ledger, Round
-from dpacct.ledger.disk.store import View
 from dpacct.ledger.readings import Known, Snapshot
 from dpacct.ledger.report.facts import report_of, summarize
 
@@ -46,8 +45,8 @@ def busy(
 
 def then(ledger: Ledger, number: int) -> Snapshot:
     """The ledger when an entry was its latest."""
-    store = ledger._book.store
-    return Snapshot(View(store, store.now().entry(number)), Known(ledger._book.known.opening))
+    book = ledger._book
+    return Snapshot.of(book.store, book.now().entry(number), Known(book.known.opening))
 
 
 def as_of(ledger: Ledger, number: int) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class Transaction(Snapshot):
     """A ledger while it is written to: as of the latest entry, which may be one of this block."""
 
     def __init__(self, rows: Rows, known: Known) -> None:
-        super().__init__(rows, known)
+        super().__init__(rows.path, lambda action: action(rows), rows.head(), known)
         self._rows = rows
 
     def append(
@@ -152,9 +152,9 @@ class Book:
     def __init__(self, store: Store, *, read_only: bool) -> None:
         self.store = store
         self.path = store.path
-        first = store.now().entry(1)
+        store.head()
         try:
-            self.known = Known(read_opening(first))
+            self.known = Known(read_opening(store.read(lambda rows: rows.entry(1))))
         except LedgerError as error:
             raise LedgerError(f"{self.path}: entry 1: {error}.") from None
         self.budget, self.unit = self.known.opening.budget, self.known.opening.unit
@@ -168,7 +168,7 @@ class Book:
 
     def now(self) -> Snapshot:
         """Return the ledger as of its latest entry."""
-        return Snapshot(self.store.now(), self.known)
+        return Snapshot.of(self.store, self.store.head(), self.known)
 
     def _write(self, action: Callable[[Transaction], T]) -> T:
         """Return what ``action`` returns; what it appends is on disk then."""
@@ -192,7 +192,7 @@ class Book:
         now = self.now()
         if now.state.adjacency != Adjacency.ADD_REMOVE:
             return False
-        for entry, _ in now.source.entries():
+        for entry, _ in now.entries():
             said = now.said(entry)
             plan = said.plan if isinstance(said, Start) and said.plan else Schedule()
             rounds = [said.charged] if isinstance(said, Reserve) else plan.distinct()
@@ -324,14 +324,14 @@ class Book:
         is not known, so that it cannot be abandoned.
         """
         now = self.now()
-        last: Entry | None = None
-        for entry, _ in now.source.entries():
+        number = 0
+        for entry, _ in now.entries():
             if entry.kind == "reserve" and entry.run == run:
-                last = entry
-        if last is None or now.source.is_closed(last.number):
+                number = entry.number
+        if not number or now.read(lambda rows: rows.is_closed(number)):
             return None
         # Read again, for its hash.
-        last = now.source.entry(last.number)
+        last = now.entry(number)
         said = now.said(last)
         if not isinstance(said, Reserve) or said.left:
             return None
@@ -415,7 +415,7 @@ def _commit(opened: Transaction, reservation: Reservation, details: dict[str, An
     state = _unsettled(opened, reservation)
     if charge.slot is not None and opened.charged(run).keeps_order:
         later: set[int | None] = set()
-        for entry, closes in opened.source.entries(number):
+        for entry, closes in opened.entries(number):
             if entry.kind == "reserve" and entry.run == run:
                 later.add(entry.number)
             elif entry.kind == "commit" and closes in later:
@@ -432,7 +432,7 @@ def _commit(opened: Transaction, reservation: Reservation, details: dict[str, An
 
 def _unsettled(opened: Transaction, reservation: Reservation) -> RunState:
     """Return the totals of the run of a round that is neither committed nor abandoned (Rule 6)."""
-    if opened.source.is_closed(reservation.number):
+    if opened.read(lambda rows: rows.is_closed(reservation.number)):
         raise LedgerError(
             f"{opened.path}: round {reservation.number} was committed or abandoned before."
         )

@@ -284,7 +284,7 @@ class Ledger:
     def export(self) -> Iterator[dict[str, Any]]:
         """Every entry as it stands in the file, with its hash."""
         now = self._book.now()
-        for entry, _ in now.source.entries():
+        for entry, _ in now.entries():
             yield now.named(_content, entry) | {"hash": entry.hash.hex()}
 
     def __repr__(self) -> str:

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from enum import StrEnum
-from typing import TypeVar
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 from dpacct.budget import Interval, Spent
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.disk.rows import Rows
-from dpacct.ledger.disk.store import View
+from dpacct.ledger.disk.store import Store
 from dpacct.ledger.record.admission import Holder, Standing
 from dpacct.ledger.record.entries import (
     PAIRS,
@@ -88,8 +90,12 @@ _WORDS = {
 }
 
 
-# Entries as of one of them: of a file at rest, or inside a transaction.
-Source = View | Rows
+class Reading(Protocol):
+    """A function that reads rows in one transaction; see `Store.read`."""
+
+    def __call__(self, action: Callable[[Rows], T], /) -> T:
+        """Return what the action returns."""
+        ...
 
 
 class Known:
@@ -116,17 +122,23 @@ class Known:
 class Snapshot:
     """A ledger as of one entry (Rule 1). The cost of a reading does not grow with its rounds.
 
+    Entries are never changed, so that all that is read belongs together, however long the reading
+    takes and whatever is written meanwhile, and no lock is held for it.
+
     Attributes:
-        head: the entry. path, budget, mixture, unit: of the ledger.
+        path, budget, mixture, unit: of the ledger.
+        read: calls a function with the rows up to the entry, and returns what that returns.
+        head: the entry.
+        state: the totals of all runs.
     """
 
-    def __init__(self, source: Source, known: Known) -> None:
-        self.source = source
+    def __init__(self, path: Path, read: Reading, head: Entry, known: Known) -> None:
+        self.path = path
+        self.read = read
+        self.head = head
         self.known = known
-        self.path = source.path
         opening = known.opening
         self.budget, self.mixture, self.unit = opening.budget, opening.mixture, opening.unit
-        self.head = source.head()
         self._states: dict[int, tuple[LedgerState, RunState]] = {}
         if known.latest is not None and known.latest[0] == self.head:
             # An entry is what its text says: one that is on disk as it was written is not parsed.
@@ -137,6 +149,21 @@ class Snapshot:
             self._states[self.head.run] = self.state, run
 
     # Entries
+
+    @classmethod
+    def of(cls, store: Store, head: Entry, known: Known) -> Snapshot:
+        """Return a file as it was when an entry was its latest."""
+        return cls(store.path, partial(store.read, limit=head.number), head, known)
+
+    def entry(self, number: int) -> Entry:
+        """Return one entry, its hash checked."""
+        return self.read(lambda rows: rows.entry(number))
+
+    def entries(self, after: int = 0) -> Iterator[tuple[Entry, int | None]]:
+        """Yield all entries behind a number, unchecked, each with what it settles."""
+        while chunk := self.read(lambda rows: rows.chunk(after)):  # noqa: B023 - used at once
+            yield from chunk
+            after = chunk[-1][0].number
 
     def named(self, reader: Callable[[Entry], T], entry: Entry) -> T:
         """Return what a reader of entries gives; if it refuses, name the file and the entry."""
@@ -187,7 +214,8 @@ class Snapshot:
 
     def _latest_of(self, run: int) -> tuple[LedgerState, RunState]:
         if run not in self._states or type(run) is not int:
-            entry = self.source.latest_of_run(run) if _is_number(run) else None
+            found = _is_number(run)
+            entry = self.read(lambda rows: rows.latest_of_run(run)) if found else None
             ledger, state = (None, None) if entry is None else self.totals(entry)
             if ledger is None or state is None:
                 raise self._no_run(run)
@@ -197,7 +225,8 @@ class Snapshot:
     def _started(self, run: int) -> tuple[Start, Plan | None]:
         starts = self.known.starts
         if run not in starts or type(run) is not int:
-            entry = self.source.first_of_run(run) if _is_number(run) else None
+            found = _is_number(run)
+            entry = self.read(lambda rows: rows.first_of_run(run)) if found else None
             start = None if entry is None else self.said(entry)
             if not isinstance(start, Start):
                 raise self._no_run(run)
@@ -251,7 +280,7 @@ class Snapshot:
     def position(self) -> Position:
         """Return how far the ledger has come."""
         released = sum(self.run_state(n).committed for n in range(1, self.state.runs + 1))
-        identity = self.source.entry(1).hash.hex()
+        identity = self.entry(1).hash.hex()
         return Position(identity, self.head.number, self.head.hash.hex(), released)
 
     def released(self) -> dict[int, Counter[Round]]:
@@ -260,7 +289,7 @@ class Snapshot:
         if known.seen > self.head.number:
             known = Known(known.opening)
             known.relabelled = self.known.relabelled
-        for entry, closes in self.source.entries(known.seen):
+        for entry, closes in self.entries(known.seen):
             if entry.kind == "reserve":
                 said = self.said(entry)
                 if isinstance(said, Reserve):

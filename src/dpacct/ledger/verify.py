@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from dpacct.display import line
 from dpacct.errors import DpacctError, InvalidParameter, LedgerError
+from dpacct.ledger.disk.rows import Rows
 from dpacct.ledger.disk.store import Store
 from dpacct.ledger.disk.witness import Witness
 from dpacct.ledger.readings import Snapshot
@@ -81,11 +82,11 @@ def verify(now: Snapshot, store: Store, head: str | None = None) -> Verification
     """
     if head is not None and not isinstance(head, str):
         raise InvalidParameter("head", head, "a head is a hash in hex, as Ledger.head gives it")
-    problems, remarks = now.source.problems(), list[str]()
+    problems, remarks = now.read(Rows.problems), list[str]()
     replay, latest, count, clock, place = Replay(now.known.opening), GENESIS, 0, "", 1
     wanted, found = "" if head is None else head.strip().lower(), False
     try:
-        for entry, closes in now.source.entries():
+        for entry, closes in now.entries():
             place = count + 1
             if entry.number != place:
                 raise LedgerError(f"it is missing; the next is entry {entry.number}")

@@ -364,7 +364,7 @@ def test_a_long_reading_keeps_nobody_from_writing(
     spend(path, 3)
     with Ledger.open(path) as ledger, Ledger.open(path, read_only=True) as reader:
         run = ledger.resume_run(1)
-        entries = reader._book.now().source.entries()
+        entries = reader._book.now().entries()
         next(entries)
         run.reserve(ROUND).commit()
         assert [entry.number for entry, _ in entries] == list(range(2, 10))

@@ -24,17 +24,17 @@ def test_a_snapshot_sees_nothing_later(ledger: Ledger, monkeypatch: pytest.Monke
     ticket = run.reserve(ROUND)
     then = ledger._book.now()
     seen = []
-    for entry, _ in then.source.entries():
+    for entry, _ in then.entries():
         seen.append(entry.number)
         ledger.start_run("more")
     assert seen == [1, 2, 3, 4, 5]
     ticket.commit()
     assert (then.state.runs, then.run_state(1).committed, then.head.number) == (1, 1, 5)
-    assert not then.source.is_closed(ticket.number)
-    assert ledger._book.now().source.is_closed(ticket.number)
-    assert then.source.first_of_run(2) is None
+    assert not then.read(lambda rows: rows.is_closed(ticket.number))
+    assert ledger._book.now().read(lambda rows: rows.is_closed(ticket.number))
+    assert then.read(lambda rows: rows.first_of_run(2)) is None
     with pytest.raises(LedgerError, match="entry 6 is missing"):
-        then.source.entry(6)
+        then.entry(6)
     with pytest.raises(LedgerError, match="there is no run 2"):
         then.run_state(2)
 
@@ -47,7 +47,7 @@ def test_what_a_write_has_read_ends_with_it(ledger: Ledger) -> None:
 
     def fails(opened: Transaction) -> None:
         opened.append("resume", run.id, {}, (opened.state, opened.open_run(run.id)))
-        assert opened.source.head().kind == "resume"
+        assert opened.head.kind == "resume"
         # Whoever is called meanwhile finds the ledger in use.
         with pytest.raises(LedgerError, match="in use by a call that this one interrupted"):
             _ = ledger.head

@@ -1,7 +1,7 @@
 """Entries as rows of an SQLite table, which are added and never changed.
 
 Rule 1: what is read is checked: the types of a row, and, of an entry that says how much was spent,
-its hash. `Rows.entries` alone reads as it stands, for `verify`.
+its hash. `Rows.chunk` alone reads as it stands, for `verify`.
 Rule 2: no other process changes what a transaction reads. So the latest entry is read and checked
 once in it.
 Rule 3: whatever SQLite or the system refuses becomes a `LedgerError` of one sentence.
@@ -10,7 +10,6 @@ Rule 3: whatever SQLite or the system refuses becomes a `LedgerError` of one sen
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -129,12 +128,6 @@ class Rows:
         )
         rows = self._connection.execute(query, (after, self._limit)).fetchall()
         return [(_entry(self.path, columns), closes) for *columns, closes in rows]
-
-    def entries(self, after: int = 0) -> Iterator[tuple[Entry, int | None]]:
-        """Yield all entries behind a number, as `chunk` returns them."""
-        while found := self.chunk(after):
-            yield from found
-            after = found[-1][0].number
 
     def trained(self) -> bool:
         """Return whether training by version 0.2 registered a run or charged a round."""

@@ -20,7 +20,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -146,9 +146,9 @@ class Store:
             )
         return self._alone(transaction)
 
-    def now(self) -> View:
-        """Return the file as it is now."""
-        return View(self, self.read(self._checked_head))
+    def head(self) -> Entry:
+        """Return the latest entry, unless it is older than one that was seen before (Rule 4)."""
+        return self.read(self._checked_head)
 
     def witness(self) -> Witness | None:
         """Return what the witness beside the file says; None if there is none."""
@@ -350,54 +350,6 @@ class Store:
             f"{self.path}: a write was cut short, and what is left does not undo it: "
             f"{problems[0]}. Restore a copy, and treat what is missing as spent."
         )
-
-
-class View:
-    """The file as it was when an entry was its latest.
-
-    Entries are never changed, so that all that is read from it belongs together, however long
-    the reading takes and whatever is written meanwhile. No lock is held for it.
-    """
-
-    def __init__(self, store: Store, head: Entry) -> None:
-        self.path = store.path
-        self._store = store
-        self._head = head
-
-    def head(self) -> Entry:
-        """Return the latest entry."""
-        return self._head
-
-    def entry(self, number: int) -> Entry:
-        """Return one entry, its hash checked."""
-        return self._read(lambda rows: rows.entry(number))
-
-    def latest_of_run(self, run: int) -> Entry | None:
-        """Return the latest entry of a run, its hash checked; None if there is no such run."""
-        return self._read(lambda rows: rows.latest_of_run(run))
-
-    def first_of_run(self, run: int) -> Entry | None:
-        """Return the entry that registered a run, its hash checked."""
-        return self._read(lambda rows: rows.first_of_run(run))
-
-    def is_closed(self, number: int) -> bool:
-        """Return whether a reservation was committed or abandoned."""
-        return self._read(lambda rows: rows.is_closed(number))
-
-    def entries(self, after: int = 0) -> Iterator[tuple[Entry, int | None]]:
-        """Yield all entries behind a number, unchecked, each with what it settles."""
-        while after < self._head.number:
-            start = after
-            chunk = self._read(lambda rows: rows.chunk(start))  # noqa: B023 - used at once
-            yield from chunk
-            after = chunk[-1][0].number if chunk else self._head.number
-
-    def problems(self) -> list[str]:
-        """Return what SQLite itself finds wrong with the file, and with its schema."""
-        return self._read(Rows.problems)
-
-    def _read(self, action: Callable[[Rows], Answer]) -> Answer:
-        return self._store.read(action, self._head.number)
 
 
 def make_file(place: Place, first: Entry) -> bool:

@@ -114,7 +114,7 @@ class History:
 def read_history(now: Snapshot) -> History:
     """Return the history of a ledger, in one pass over its entries."""
     reader = _Reader(now)
-    for entry, _ in now.source.entries():
+    for entry, _ in now.entries():
         reader.step(entry)
     reader.finish()
     return reader.history
