@@ -6,7 +6,6 @@ Whether a run is finished its ledger says; which ledger that is, its settings.
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,23 +38,9 @@ class Begun:
             with Ledger.open(self.files.ledger, read_only=True) as ledger:
                 name = self.files.run_name(self.settings.method)
                 runs = [run for run in ledger.runs if run.name == name]
-                if not runs:
-                    # Version 0.1 named runs by their method; its checkpoints know their number.
-                    number = self._number()
-                    runs = [run for run in ledger.runs if run.id == number]
                 return bool(runs) and runs[-1].finished
         except LedgerError:
             return False
-
-    def _number(self) -> int | None:
-        from dpacct.fl.devices import choose_device
-        from dpacct.fl.engine.checkpoint import read_checkpoint
-
-        try:
-            found = read_checkpoint(self.files.checkpoint, choose_device("cpu")).get("run")
-        except InvalidParameter:
-            return None
-        return found if isinstance(found, int) else None
 
 
 def begun_in(folder: Path) -> list[Begun]:
@@ -72,14 +57,8 @@ def begun_in(folder: Path) -> list[Begun]:
 
 
 def ledger_of(file: Path, settings: Settings) -> Path:
-    """The ledger of a run, by the file of its settings."""
-    if settings.ledger is not None:
-        return file.with_name(settings.ledger)
-    # Version 0.1 named both alike; runs that shared a ledger had numbers.
-    stem = _stem(file)
-    base = re.sub(r"-\d+$", "", stem)
-    names = [stem + SUFFIX, stem, base + SUFFIX, base]
-    return next((p for p in map(file.with_name, names) if p.is_file()), file.with_name(names[0]))
+    """Return the ledger of a run, by the file of its settings."""
+    return file.with_name(settings.ledger or f"{_stem(file)}{SUFFIX}")
 
 
 def go_on(ledger: str | None, run: str | None, method: str | None, data: str | None) -> Begun:

@@ -97,8 +97,8 @@ class Settings:
         chosen: keys that the user named, in a file or on the command line.
         method_options: for the method.
         data_options: for the reader of the data. server_options: for the server's optimizer.
-        ledger: name of the file beside these settings that the run is charged to; None in
-            settings of version 0.1.
+        ledger: name of the file beside these settings that the run is charged to; None before
+            the run has begun.
     """
 
     method: str

@@ -317,6 +317,3 @@ def test_damaged_settings_of_others_do_not_stand_in_the_way(
         ran = dpacct(f"train --resume --run {stem}")
         assert ran.code == 2
         assert "the settings of the run stand beside its ledger" in ran.err
-
-
-# What version 0.1 left behind.
