@@ -232,7 +232,8 @@ FAULTS = {
     "twice": (lambda reply: [reply, reply], 6, 0),
     "another round": (lambda reply: [changed(reply, round=9)], 5, 0),
     "another process": (lambda reply: [changed(reply, run="f00d")], 5, 0),
-    "as another client": (lambda reply: [changed(reply, client=1)], 5, 0),
+    # Whose own answer comes later.
+    "as another client": (lambda reply: [changed(reply, client=5)], 5, 0),
     "as nobody": (lambda reply: [changed(reply, client=99)], 5, 0),
     "another norm": (lambda reply: [changed(reply, clip_norm=9.0)], 5, 0),
     "another version": (lambda reply: [changed(reply, protocol=9)], 5, 0),
