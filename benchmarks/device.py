@@ -31,8 +31,8 @@ from benchmarks import pfl_research
 from benchmarks.device_jobs import JOBS, Job, images
 from benchmarks.measure import table
 from dpacct.fl.data import Examples
-from dpacct.fl.devices import choose_device
 from dpacct.fl.surroundings import arithmetic
+from dpacct.fl.tensors import choose_device
 
 # Rounds that are not timed: the first one chooses how to train.
 WARM = 1

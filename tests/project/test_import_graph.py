@@ -47,8 +47,7 @@ ROOMS = {
         {"terms"},
     ],
     "dpacct.fl": [
-        {"reproducible"},
-        {"tensors", "uploads", "surroundings", "clients", "devices", "examples", "public"},
+        {"tensors", "surroundings", "clients", "examples", "public"},
         {"layout"},
         {"local", "privacy", "report", "data"},
         {"postprocess", "models"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from dpacct.errors import InvalidParameter
 
 _torch: Any = torch
 # Bytes of the largest block of which glibc learns, less what it puts around a block.
@@ -104,3 +106,52 @@ def one_thread(device: torch.device) -> Generator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+# Bytes of what is sent without waiting, at most: pinned memory is dear.
+_MOST = 1 << 20
+
+
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """The values on a device."""
+    waits = device.type != "cuda" or values.device.type != "cpu"
+    if waits or values.nbytes > _MOST or values.is_pinned():
+        return values.to(device)
+    return values.pin_memory().to(device, non_blocking=True)
+
+
+def listed(
+    values: Sequence[float], device: torch.device, dtype: torch.dtype = torch.int64
+) -> Tensor:
+    """A list [n] as a tensor on a device.
+
+    An index should be one, too: as a list it would be copied in each operation that takes it.
+    """
+    return sent(torch.tensor(values, dtype=dtype), device)
+
+
+Device = torch.device
+
+
+def choose_device(name: str = "auto") -> Device:
+    """The device called ``name``.
+
+    Args:
+        name: ``cpu``, ``cuda``, ``cuda:K``, or ``auto``: the first GPU if there is one.
+
+    Raises:
+        InvalidParameter: no such device, or PyTorch does not see it.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    rule = "a device is cpu, cuda or cuda:K"
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError):
+        raise InvalidParameter("device", name, rule) from None
+    if device.type not in ("cpu", "cuda"):
+        raise InvalidParameter("device", name, rule)
+    seen = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= seen:
+        raise InvalidParameter("device", name, f"PyTorch sees {seen} CUDA devices here")
+    return device

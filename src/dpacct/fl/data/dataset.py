@@ -24,7 +24,7 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import ClientData
 from dpacct.fl.data.partitions import Indices, Partition
-from dpacct.fl.uploads import sent
+from dpacct.fl.tensors import sent
 
 Protection = Literal["public", "unprotected"]
 

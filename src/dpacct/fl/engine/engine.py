@@ -50,9 +50,9 @@ from dpacct.fl.privacy.sums import (
     scales_rows,
 )
 from dpacct.fl.surroundings import undisturbed
+from dpacct.fl.tensors import listed, sent
 from dpacct.fl.training.examples import ExampleBatch, ExampleTrainer, Gradients
 from dpacct.fl.training.tasks import Broadcast, Task, Trainer, Trial, join, join_gathered, plant
-from dpacct.fl.uploads import listed, sent
 
 INDICATOR_LIMITS = [(0, 1, INDICATOR_NORM)]
 _PLANTS_NOTHING = Examples.planted

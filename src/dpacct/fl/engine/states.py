@@ -16,7 +16,7 @@ from torch import Tensor
 from dpacct.fl.layout import Params, State
 from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.privacy.markers import Bounded, Noised
-from dpacct.fl.uploads import listed
+from dpacct.fl.tensors import listed
 
 # Spreads the seeds of a round's clients.
 _GOLDEN = 0x9E3779B97F4A7C15

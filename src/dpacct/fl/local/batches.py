@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from dpacct.fl.local.sgd import SGD
-from dpacct.fl.tensors import integers, truths
-from dpacct.fl.uploads import listed
+from dpacct.fl.tensors import integers, listed, truths
 
 # Narrower batches cost no less: what takes time there is not the arithmetic.
 _NARROW = 16

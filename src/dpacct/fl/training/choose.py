@@ -28,13 +28,12 @@ from dpacct.fl.local.labels import Labels
 from dpacct.fl.local.losses import LocalLoss, LossFunction, separate
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.tensors import norm
+from dpacct.fl.tensors import listed, norm
 from dpacct.fl.training.examples import ExampleTrainer, group_size
 from dpacct.fl.training.sequential import SequentialTrainer
 from dpacct.fl.training.synthetic import Kind, Maker, synthetic_task
 from dpacct.fl.training.tasks import Broadcast, Task, Trainer, Trial
 from dpacct.fl.training.vectorized import VectorizedTrainer
-from dpacct.fl.uploads import listed
 
 _GIB = 1 << 30
 _GROUPS = (16, 32, 64, 128)

@@ -22,11 +22,11 @@ from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.labels import Labels
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Method, overrides
+from dpacct.fl.tensors import listed
 from dpacct.fl.training.isolation import Isolation
 from dpacct.fl.training.own_functions import OwnFunctions, seeds_of_steps
 from dpacct.fl.training.synthetic import Kind
 from dpacct.fl.training.tasks import Broadcast, Task, Trial
-from dpacct.fl.uploads import listed
 
 # Bytes of a group's gradients. More of them fall out of the cache, and are given back to the system
 # and page-faulted again in each step.

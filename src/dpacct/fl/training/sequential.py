@@ -12,10 +12,9 @@ from dpacct.fl.layout import Layout, Params, State
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.methods.protocol import Context, Method, overrides
-from dpacct.fl.tensors import integers, seed_generators
+from dpacct.fl.tensors import integers, seed_generators, sent
 from dpacct.fl.training.isolation import Isolation
 from dpacct.fl.training.tasks import Broadcast, Task, Trial
-from dpacct.fl.uploads import sent
 
 
 class SequentialTrainer:

@@ -27,11 +27,10 @@ from dpacct.fl.local.batches import Batch, BatchPlan, padded_width
 from dpacct.fl.local.losses import LocalLoss
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method, overrides
-from dpacct.fl.tensors import truths
+from dpacct.fl.tensors import listed, sent, truths
 from dpacct.fl.training.isolation import Isolation
 from dpacct.fl.training.own_functions import OwnFunctions, seeds_of_steps
 from dpacct.fl.training.tasks import NO_STEPS, Broadcast, Task
-from dpacct.fl.uploads import listed, sent
 
 GROUP = 32
 

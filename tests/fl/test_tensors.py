@@ -1,0 +1,140 @@
+"""Tensors on their way to a device, devices by name, and the seconds of a round's parts."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+import dpacct.fl  # noqa: F401 - asks for kernels that repeat themselves
+from dpacct.errors import InvalidParameter
+from dpacct.fl.engine import engine as laps
+from dpacct.fl.engine.engine import Laps
+from dpacct.fl.tensors import choose_device, listed, sent
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+class Told:
+    """A tensor that says how it is sent."""
+
+    def __init__(self, device=CPU, nbytes=8, *, pinned=False):
+        self.device, self.nbytes, self.pinned = device, nbytes, pinned
+        self.how = ""
+
+    def is_pinned(self):
+        return self.pinned
+
+    def pin_memory(self):
+        self.how += "by a copy that is pinned, "
+        return self
+
+    def to(self, device, *, non_blocking=False):
+        assert device in {CPU, GPU}
+        return self.how + ("at once" if non_blocking else "and waited for")
+
+
+@pytest.mark.parametrize(
+    ("values", "device", "how"),
+    [
+        (Told(), GPU, "by a copy that is pinned, at once"),
+        # Somebody else may write to it before it has arrived.
+        (Told(pinned=True), GPU, "and waited for"),
+        (Told(nbytes=1 << 21), GPU, "and waited for"),
+        (Told(GPU), GPU, "and waited for"),
+        (Told(GPU), CPU, "and waited for"),
+        (Told(), CPU, "and waited for"),
+    ],
+)
+def test_nobody_else_holds_what_is_not_waited_for(values, device, how):
+    assert sent(values, device) == how
+
+
+def test_lists_keep_their_values_and_an_empty_one_its_type():
+    assert listed([2**63 - 1, 0], CPU).tolist() == [2**63 - 1, 0]
+    assert listed([], CPU).dtype == torch.int64
+    assert listed([0.1], CPU, torch.float64).tolist() == [0.1]
+
+
+def test_names_are_those_of_pytorch() -> None:
+    assert choose_device("cpu") == torch.device("cpu")
+    assert choose_device().type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.parametrize("name", ["tpu", "meta", "cuda:x", "", "cuda:-1", "cuda:4096"])
+def test_what_is_not_there_is_refused(name: str) -> None:
+    with pytest.raises(InvalidParameter, match=f"device is '{name}'"):
+        choose_device(name)
+
+
+def test_the_first_missing_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(InvalidParameter, match="2 CUDA devices"):
+        choose_device("cuda:2")
+
+
+@pytest.mark.parametrize(("many", "rows", "depth", "columns"), [(16, 31, 9, 5), (3, 31, 65, 5)])
+def test_a_product_does_not_depend_on_its_place_among_others(many, rows, depth, columns):
+    # On AMD's processors, other places give other bits unless the library is asked.
+    generator = torch.Generator().manual_seed(3)
+    left = torch.randn(many, rows, depth, generator=generator)
+    right = torch.randn(many, depth, columns, generator=generator)
+    together = left @ right
+    for place in range(many):
+        alone = left[place : place + 1].clone() @ right[place : place + 1].clone()
+        assert torch.equal(together[place], alone[0])
+
+
+def test_laps_of_a_part_are_added_up(monkeypatch):
+    times = iter([10.0, 11.0, 13.0, 16.0, 20.0])
+    monkeypatch.setattr(laps.time, "perf_counter", lambda: next(times))
+    clock = Laps(torch.device("cpu"))
+    for part in ("local", "privacy", "local", "other"):
+        clock.end(part)
+    assert [clock.seconds(part) for part in ("local", "privacy", "nobody")] == [4.0, 2.0, 0.0]
+
+
+class Gpu:
+    """A GPU on which each mark comes a millisecond after the one before."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self._clock = itertools.count()
+
+    def Event(self, *, enable_timing):  # noqa: N802 - torch's name
+        assert enable_timing
+        return Event(self)
+
+    def current_stream(self, device):
+        assert device == torch.device("cuda")
+        return self._clock
+
+
+class Event:
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu, self.done = gpu, False
+
+    def record(self, stream):
+        self._gpu.said.append("mark")
+        self.time = next(stream)
+
+    def synchronize(self):
+        self._gpu.said.append("wait")
+        self.done = True
+
+    def elapsed_time(self, other):
+        assert "wait" in self._gpu.said
+        return float(other.time - self.time)
+
+
+def test_a_gpu_marks_the_time_and_is_waited_for_once(monkeypatch):
+    gpu = Gpu()
+    monkeypatch.setattr(laps, "_cuda", gpu)
+    clock = Laps(torch.device("cuda"))
+    for part in ("local", "privacy") * 3:
+        clock.end(part)
+    assert gpu.said == ["mark"] * 7
+    assert clock.seconds("local") == pytest.approx(3e-3)
+    assert gpu.said == ["mark"] * 7 + ["wait"]
