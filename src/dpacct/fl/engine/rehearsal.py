@@ -118,7 +118,7 @@ class Rehearsal:
                 note = f"not as before the run was resumed ({self._before.reason}): {refusal}"
         engine = self._engine
         everyone = engine.method.everyone_computes
-        workers = engine.num_clients if everyone else engine.plan.cohort_size
+        workers = engine.plan.public.size if everyone else engine.plan.cohort_size
         choice = self._chooser.choose(
             self.make,
             self._kind,

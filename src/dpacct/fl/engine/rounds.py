@@ -185,8 +185,8 @@ class Rounds:
     def keep(self, memories: dict[int, State]) -> dict[int, State]:
         """Return clients' memories as they are kept between rounds.
 
-        They stay on the device if those of all clients fit there, else they go to the CPU. That
-        follows from public numbers, and no bit of a release depends on it.
+        They stay on the device if those of all clients fit there, else they go to the CPU. No
+        bit of a release depends on it.
         """
         device = self.engine.device
         if self._on_device is None and memories:
