@@ -5,12 +5,16 @@ PYTHON := $(VENV)/bin/python
 FLOWER_VENV ?= .venv-flower
 FLOWER := $(FLOWER_VENV)/bin/python
 
-.PHONY: test thorough explore flower lint bench gpu docs reference site
+.PHONY: test slow thorough explore flower lint bench gpu docs reference site
 
 test: | $(PYTHON)
 	$(PYTHON) -m pytest -n auto
 
-# What is slow, what everyday runs take a sample of, and the properties again, on three times as many examples.
+# Slow tests, in full.
+slow: | $(PYTHON)
+	DPACCT_TESTS=thorough $(PYTHON) -m pytest -n auto -m slow --ignore=tests/project/test_docs_examples.py
+
+# Slow tests, all parameters of sampled tests, and properties on three times as many examples.
 thorough: flower | $(PYTHON)
 	DPACCT_TESTS=thorough $(PYTHON) -m pytest -n auto -m "hypothesis or slow or sampled" \
 		--ignore=tests/project/test_docs_examples.py
@@ -52,7 +56,7 @@ site: | $(PYTHON)
 
 $(PYTHON):
 	python3 -m venv $(VENV)
-	$(PYTHON) -m pip install -q -c constraints.txt -e '.[dev,interop,fl,plot]'
+	$(PYTHON) -m pip install -q -c constraints.txt -e '.[dev,interop,fl,plot,report]'
 
 $(FLOWER):
 	python3 -m venv $(FLOWER_VENV)
