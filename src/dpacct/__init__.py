@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dpacct.accountant import delta, epsilon
     from dpacct.budget import Budget, Interval, Spent
-    from dpacct.calibration.answer import Calibration
-    from dpacct.calibration.calibrate import calibrate
+    from dpacct.calibration.calibrate import Calibration, calibrate
     from dpacct.errors import (
         BudgetExceeded,
         DpacctError,
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "accountant": ("delta", "epsilon"),
     "budget": ("Budget", "Interval", "Spent"),
-    "calibration.answer": ("Calibration",),
-    "calibration.calibrate": ("calibrate",),
+    "calibration.calibrate": ("Calibration", "calibrate"),
     "errors": (
         "BudgetExceeded",
         "DpacctError",

@@ -14,9 +14,7 @@ import dpacct
 from dpacct import risk
 from dpacct.accountant import find_accountant
 from dpacct.budget import Interval
-from dpacct.calibration.goals import EpsilonGoal
-from dpacct.calibration.risk_goals import AdvantageGoal, TruePositiveGoal
-from dpacct.calibration.which_goal import find_goal
+from dpacct.calibration.goals import AdvantageGoal, EpsilonGoal, TruePositiveGoal, find_goal
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct.risk.tradeoff import tradeoff
 from dpacct.rounds import Poisson, Round, Schedule, Uniform

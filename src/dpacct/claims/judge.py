@@ -15,8 +15,7 @@ from enum import StrEnum
 from dpacct import validate
 from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from dpacct.budget import Interval
-from dpacct.calibration.answer import Calibration
-from dpacct.calibration.calibrate import calibrate
+from dpacct.calibration.calibrate import Calibration, calibrate
 from dpacct.claims.claim import Claim, Reading, Role
 from dpacct.claims.leaks import Leak, find_leak
 from dpacct.claims.witness import witness
