@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
     from dpacct.ledger import Ledger
     from dpacct.renyi.curve import rdp
-    from dpacct.risk.tradeoff import tradeoff
+    from dpacct.risk.measures import tradeoff
     from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
 
 # Where each public name is written. It is imported when it is asked for: who wants one of them,
@@ -39,7 +39,7 @@ _HOMES = {
     ),
     "ledger": ("Ledger",),
     "renyi.curve": ("rdp",),
-    "risk.tradeoff": ("tradeoff",),
+    "risk.measures": ("tradeoff",),
     "rounds": ("Adjacency", "Full", "Poisson", "Round", "Schedule", "Uniform"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

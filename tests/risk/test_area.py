@@ -14,8 +14,8 @@ from scipy.special import ndtr, ndtri
 from dpacct import risk, tradeoff
 from dpacct.accountant import find_accountant
 from dpacct.budget import Interval
-from dpacct.risk.area import Accusations, accusations
 from dpacct.risk.attacks import Attacks
+from dpacct.risk.measures import Accusations, accusations
 from dpacct.rounds import Full, Poisson, Round, Schedule
 
 

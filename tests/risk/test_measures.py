@@ -16,7 +16,7 @@ from dpacct.accountant import find_accountant
 from dpacct.budget import Interval
 from dpacct.calibration.goals import AdvantageGoal, EpsilonGoal, TruePositiveGoal, find_goal
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
-from dpacct.risk.tradeoff import tradeoff
+from dpacct.risk.measures import tradeoff
 from dpacct.rounds import Poisson, Round, Schedule, Uniform
 from tests.oracles import neyman_pearson, sampled_gaussian
 from tests.oracles.gaussian import delta as gaussian_delta

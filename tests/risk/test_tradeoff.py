@@ -17,7 +17,7 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.numerics.convexity import least_convex_value
 from dpacct.pairs.dominating import Direction
 from dpacct.risk.attacks import Attack, Attacks, gaussian_epsilon_at, gaussian_mu, normal_quantile
-from dpacct.risk.tradeoff import default_rates, tradeoff
+from dpacct.risk.measures import default_rates, tradeoff
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
 from tests.oracles import contour, neyman_pearson
 from tests.strategies import log_uniform

@@ -15,9 +15,8 @@ from dpacct.fl.engine.checkpoint import saved_in
 from dpacct.fl.privacy.account import check_run
 from dpacct.fl.privacy.randomness import SEEDED
 from dpacct.ledger import Ledger, Run
-from dpacct.risk.area import Accusations, accusations
 from dpacct.risk.attacks import Attacks
-from dpacct.risk.guarantee import AnyMechanism
+from dpacct.risk.measures import Accusations, AnyMechanism, accusations
 from dpacct.rounds import Adjacency, Phase, Round, Schedule
 from dpacct_cli.attack.target import Target, named
 from dpacct_cli.render import plain, up

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from dpacct import calibrate
 from dpacct.budget import Interval
-from dpacct.risk.guarantee import AnyMechanism
-from dpacct.risk.measures import precision
+from dpacct.risk.measures import AnyMechanism, precision
 from dpacct.rounds import Schedule
 from dpacct_cli.mechanism_options import MechanismOptions, ReadDelta
 from dpacct_cli.render import Grid, Page, Row, plain, shown_delta, up

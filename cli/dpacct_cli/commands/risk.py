@@ -9,8 +9,7 @@ from dpacct import validate
 from dpacct.accountant import find_accountant
 from dpacct.budget import Interval
 from dpacct.risk.attacks import Attacks
-from dpacct.risk.measures import guess, precision, prior_belief
-from dpacct.risk.tradeoff import RISK_ACCOUNTANT
+from dpacct.risk.measures import RISK_ACCOUNTANT, guess, precision, prior_belief
 from dpacct.rounds import Adjacency, Schedule
 from dpacct_cli import mechanism, options
 from dpacct_cli.commands.promise import Promise

@@ -9,7 +9,7 @@ import numpy as np
 from dpacct.accountant import find_accountant
 from dpacct.numerics.rounding import Array
 from dpacct.pairs.dominating import Direction
-from dpacct.risk.profile import PrivacyProfile
+from dpacct.risk.attacks import PrivacyProfile
 from dpacct.rounds import Schedule
 
 # Where a promise is written down: from 0 to the epsilon at this delta.

@@ -15,8 +15,7 @@ from dpacct.pairs.dominating import Direction
 from dpacct.pictures.picture import Bar, Curve, Level, Mark, Panel, Picture
 from dpacct.renyi.curve import RenyiAccountant, rdp
 from dpacct.report.risks import chosen_of_thousand, of_thousand
-from dpacct.risk.attacks import Attacks
-from dpacct.risk.profile import PrivacyProfile
+from dpacct.risk.attacks import Attacks, PrivacyProfile
 from dpacct.rounds import Full, Phase, Poisson, Round, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
 

@@ -21,7 +21,7 @@ from dpacct.report.risks import (
     risks_of_promise,
 )
 from dpacct.report.words import Question, question
-from dpacct.risk.guarantee import AnyMechanism
+from dpacct.risk.measures import AnyMechanism
 from dpacct.rounds import Adjacency
 
 # A guarantee under which a guess is right more often than this is weak.

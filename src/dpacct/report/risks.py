@@ -15,8 +15,7 @@ from dpacct.accountant import ACCOUNTANTS
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged, Unsupported
 from dpacct.risk.attacks import Attacks
-from dpacct.risk.guarantee import AnyMechanism
-from dpacct.risk.measures import guess, precision
+from dpacct.risk.measures import AnyMechanism, guess, precision
 from dpacct.rounds import Schedule
 
 FPRS = (0.001, 0.01, 0.1)

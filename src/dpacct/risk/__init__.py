@@ -1,11 +1,11 @@
 """What an attacker can find out at a budget."""
 
-from dpacct.risk.area import largest_auc
-from dpacct.risk.guarantee import AnyMechanism
 from dpacct.risk.measures import (
+    AnyMechanism,
     advantage,
     best_guess,
     guess,
+    largest_auc,
     posterior,
     precision,
     prior_belief,

@@ -1,17 +1,28 @@
-"""What an attacker can do: advantage, true positive rate, belief, best guess.
+"""What an attacker can find out: the trade-off curve, advantage, posterior, best guess and AUC.
 
-The attacker knows everything but which of two neighboring data sets was used (was this client
-there? which of these two clients was it?), sees every release, and has unlimited computation.
-Every bound holds for all neighboring data sets and for all attacks, so also for weaker attackers.
-It is a statement about the draw of cohorts and noise: over many trainings, not about one model.
+FPR is the probability of accusing wrongly, TPR that of accusing rightly; f(FPR) = 1 - max TPR is
+the trade-off function of f-DP. How it is bounded is in `attacks`. `AnyMechanism` bounds the same
+from a guarantee alone: all attacks on an (eps, delta)-DP mechanism satisfy, in both directions,
 
-Source: Dong, Roth, Su 2022 (arXiv:1905.02383); Kulynych et al. 2024 (arXiv:2407.02191) for
-calibration to risk; docs/derivations/tradeoff.md.
+    TPR <= e^eps FPR + delta,        TPR <= 1 - e^-eps (1 - FPR - delta),
+
+and randomized response that gives everything away with probability delta reaches both.
+
+*Area.* Every bound TPR <= e^eps FPR + b is a line above the curve of every attack on [0, 1]. So the
+least of some of them bounds the TPR at each FPR, and whatever line is taken in whatever part of
+[0, 1], the area below them is at least that of the curve: which lines, and where they change, is a
+matter of sharpness alone. Accusing of absence instead of presence mirrors the curve and leaves its
+area.
+
+Source: Dong, Roth, Su 2022 (arXiv:1905.02383), propositions 2.4 and 2.12;
+docs/derivations/tradeoff.md.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Unpack
 
 from dpacct import validate
@@ -19,10 +30,141 @@ from dpacct.accountant import find_accountant
 from dpacct.budget import Interval
 from dpacct.numerics.rounding import above, below
 from dpacct.pairs.dominating import Direction
-from dpacct.risk.attacks import Attacks
-from dpacct.risk.tradeoff import RISK_ACCOUNTANT
-from dpacct.rounds import Round, Schedule
-from dpacct.schedules.build import Setting, build_schedule
+from dpacct.risk.attacks import LEAST_EPSILON, Attacks, gaussian_mu
+from dpacct.rounds import Adjacency, Round, Sampling, Schedule
+from dpacct.schedules.build import NOT_GIVEN, Setting, build_schedule
+from dpacct.tight.accountant import TightAccountant
+
+
+@dataclass(frozen=True, slots=True)
+class AnyMechanism:
+    """Whatever is (epsilon, delta)-DP under a symmetric adjacency, and nothing more is known of it.
+
+    Every value is exact up to rounding, which goes up: a mechanism reaches it, and none exceeds it.
+
+    Raises:
+        InvalidParameter: epsilon below 0, or delta outside (0, 1).
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", validate.epsilon(self.epsilon))
+        object.__setattr__(self, "delta", validate.delta(self.delta))
+
+    def advantage(self) -> float:
+        """The largest TPR - FPR: (e^eps - 1 + 2 delta) / (e^eps + 1)."""
+        # tanh(eps / 2) + 2 delta / (e^eps + 1), in which nothing overflows.
+        small = math.exp(-self.epsilon)
+        found = math.tanh(self.epsilon / 2) + 2 * self.delta * small / (1 + small)
+        return min(1.0, above(found, 1.0, found))
+
+    def tpr(self, fpr: float) -> float:
+        """The largest TPR of all attacks with this FPR in [0, 1].
+
+        Raises:
+            InvalidParameter: it is outside.
+        """
+        rate = validate.probability("fpr", fpr)
+        # Where e^eps is beyond all bounds, so is the first bound, but for an FPR of 0.
+        grown = rate * math.exp(self.epsilon) if self.epsilon < 700.0 else math.inf if rate else 0.0
+        first = grown + self.delta
+        second = 1 - math.exp(-self.epsilon) * (1 - rate - self.delta)
+        return min(1.0, above(first, first), above(second, 1.0, second))
+
+    def auc(self) -> float:
+        """The largest AUC: 1 - (1 - delta)^2 / (1 + e^eps), the area below the largest TPRs."""
+        small = math.exp(-self.epsilon)
+        rest = (1 - self.delta) ** 2 * small / (1 + small)
+        return min(1.0, above(1 - rest, 1.0, rest))
+
+    def guess(self, prior: float) -> float:
+        """The largest probability of guessing right which of two data sets was used.
+
+        Args:
+            prior: the attacker's belief beforehand in one of them, in (0, 1).
+        Raises:
+            InvalidParameter: it is outside.
+        """
+        belief = validate.positive_probability("prior", prior, "a prior", below_one=True)
+        rare = min(belief, 1 - belief)
+        # The corners of the region of attacks: never accusing but where all is given away, and
+        # erring as often either way.
+        found = max(1 - rare + rare * self.delta, (1 + self.advantage()) / 2)
+        return min(1.0, above(found, 1.0))
+
+
+RISK_ACCOUNTANT = TightAccountant().name
+
+
+@dataclass(frozen=True, slots=True)
+class TradeoffCurve:
+    """The best TPR at each FPR.
+
+    Attributes:
+        fpr: false positive rates, increasing.
+        tpr: achieved and proven true positive rate at each of them.
+        adjacency: which two data sets the attacker tells apart.
+    """
+
+    fpr: tuple[float, ...]
+    tpr: tuple[Interval, ...]
+    adjacency: Adjacency
+
+    @property
+    def fnr(self) -> tuple[Interval, ...]:
+        """f(FPR): the least false negative rate; here ``lower`` is proven, ``upper`` achieved."""
+        return tuple(Interval(1 - tpr.upper, 1 - tpr.lower) for tpr in self.tpr)
+
+
+def tradeoff(
+    schedule: Schedule | Round | None = None,
+    *,
+    fpr: Iterable[float] | None = None,
+    noise_multiplier: float | None = None,
+    rounds: int | None = None,
+    sampling_rate: float = NOT_GIVEN,
+    sampling: Sampling | None = None,
+    adjacency: Adjacency | str | None = None,
+    accountant: str = RISK_ACCOUNTANT,
+) -> TradeoffCurve:
+    """The trade-off function of a schedule.
+
+    Args:
+        schedule: a schedule, or else its parts as in `build_schedule`.
+        fpr: false positive rates in [0, 1]; default 0, 1 and 39 between 1e-5 and 1 - 1e-5.
+        accountant: which theory proves the upper side.
+    Returns:
+        The curve at the rates in increasing order. An attacker may accuse either data set; at
+        each rate the more successful one is reported.
+    Error:
+        Inside the intervals; relative width about 1e-7 where `tight` composes exactly.
+    Raises:
+        InvalidParameter: an argument out of range. Unsupported: the accountant knows no bound.
+    """
+    plan = build_schedule(
+        schedule,
+        noise_multiplier=noise_multiplier,
+        rounds=rounds,
+        sampling_rate=sampling_rate,
+        sampling=sampling,
+        adjacency=adjacency,
+    )
+    rates = default_rates()
+    if fpr is not None:
+        given = validate.several("fpr", fpr, "false positive rates")
+        rates = [validate.probability("fpr", rate) for rate in given]
+    attacks = Attacks(plan, find_accountant(accountant))
+    ordered = tuple(sorted(set(rates)))
+    return TradeoffCurve(ordered, tuple(attacks.tpr(a) for a in ordered), plan.adjacency)
+
+
+def default_rates() -> list[float]:
+    """0, 1, and rates between whose log-odds are evenly spaced."""
+    top = math.log(1e5)
+    inner = [1 / (1 + math.exp(top * (1 - k / 19.5))) for k in range(40)]
+    return [0.0, *inner, 1.0]
 
 
 def advantage(
@@ -135,3 +277,89 @@ def guess(attacks: Attacks, prior: float) -> Interval:
     lower = 1 - rare + rare * max(profile.achieved(d, far).lower for d in Direction)
     upper = 1 - rare + rare * max(profile.proven(d, near).upper for d in Direction)
     return Interval.bracket(max(1 - rare, below(lower, 1.0)), min(1.0, above(upper, 1.0)))
+
+
+# Lines touch the curve of a Gaussian with the same advantage at so many thresholds, this far out.
+_LINES, _REACH = 32, 4.0
+
+
+def largest_auc(
+    schedule: Schedule | Round | None = None,
+    *,
+    accountant: str = RISK_ACCOUNTANT,
+    **parts: Unpack[Setting],
+) -> float:
+    """A proven bound of the AUC of every attack: P(score of a member > score of another).
+
+    Args:
+        schedule: a schedule, or else its parts as in `build_schedule`.
+        accountant: which theory proves it.
+    Returns:
+        At least 1/2. For everybody in every round the distance of Phi(mu / sqrt 2) to one half,
+        raised by at most a factor 1.003.
+    Raises:
+        InvalidParameter: an argument out of range. Unsupported: the accountant knows no bound.
+    """
+    return accusations(Attacks(build_schedule(schedule, **parts), find_accountant(accountant))).auc
+
+
+@dataclass(frozen=True, slots=True)
+class Accusations:
+    """Bounds of all attacks that accuse members of having been there.
+
+    Attributes:
+        lines: slope and value at FPR 0 of each, slopes falling; the last one is constant 1.
+        advantage: bound of TPR - FPR.
+    """
+
+    lines: tuple[tuple[float, float], ...]
+    advantage: float
+
+    @property
+    def auc(self) -> float:
+        """Bound of the AUC."""
+        return _below_lines(self.lines)
+
+    def tpr(self, fpr: float) -> float:
+        """Bound of the TPR at an FPR in [0, 1]; `Attacks.upper_tpr` is sharper by a few percent.
+
+        Raises:
+            InvalidParameter: it is outside.
+        """
+        rate = validate.probability("fpr", fpr)
+        found = ((slope * rate + value, value) for slope, value in self.lines)
+        least = min(above(line, line, value) for line, value in found)
+        most = above(rate + self.advantage, rate, self.advantage)
+        return min(1.0, max(rate, min(least, most)))
+
+
+def accusations(attacks: Attacks) -> Accusations:
+    """Bounds of all attacks on a schedule; each line costs one delta(eps)."""
+    advantage = attacks.upper_advantage()
+    mu = gaussian_mu(advantage)
+    accusation = attacks.proven(Direction.REMOVE)
+    span = mu + 2 * _REACH
+    lines: list[tuple[float, float]] = []
+    for place in range(_LINES + 1):
+        threshold = mu + _REACH - span * place / _LINES
+        epsilon = max(mu * threshold - mu * mu / 2, LEAST_EPSILON)
+        lines.append((math.exp(epsilon), accusation.bound(0.0, epsilon).upper))
+    return Accusations((*lines, (0.0, 1.0)), advantage)
+
+
+def _below_lines(lines: tuple[tuple[float, float], ...]) -> float:
+    """The area below lines (slope, value at 0) in the order of falling slopes, on [0, 1]."""
+    total, terms, start = 0.0, 0.0, 0.0
+    for number, (slope, value) in enumerate(lines):
+        end = 1.0
+        if number + 1 < len(lines):
+            following, higher = lines[number + 1]
+            # Of two lines of one slope the second serves.
+            meet = (higher - value) / (slope - following) if slope > following else start
+            end = min(1.0, max(start, meet))
+        width = end - start
+        part = width * (value + slope * (start + end) / 2)
+        total += part
+        terms += abs(part)
+        start = end
+    return min(1.0, max(0.5, above(total, terms, *(1.0,) * 4)))
