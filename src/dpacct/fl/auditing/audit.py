@@ -14,8 +14,7 @@ from typing import Literal
 import numpy as np
 from torch import Tensor, nn
 
-from dpacct.fl.auditing.bench import Bench, collect
-from dpacct.fl.auditing.problem import default_problem
+from dpacct.fl.auditing.bench import Bench, collect, default_problem
 from dpacct.fl.clients import ClientData
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.dp_fedavg import DPFedAvg

@@ -1,17 +1,16 @@
-"""The checks of `audit`: an engine whose randomness can be replayed, and what it must not do."""
+"""The checks of `audit`, on an engine whose randomness can be replayed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dpacct.errors import Unsupported
-from dpacct.fl.auditing.problem import Problem
+from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.states import Collected, Released, TrainingState
@@ -36,15 +35,79 @@ from dpacct.fl.training.choose import TrainerChooser
 from dpacct.fl.training.tasks import Trainer
 from dpacct.rounds import Adjacency
 
+_FEATURES = 24
+_CLASSES = 8
 _CHUNK = 3
 # Share of a contribution that rounding may change in other groups.
 _ROUNDING = 1e-4
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """A model, its loss, and a population to run an audit on."""
+
+    model: nn.Module
+    loss: Callable[[Tensor, Tensor], Tensor]
+    clients: Sequence[ClientData]
+
+    def extremes(self, client: ClientData) -> list[ClientData]:
+        """Return replacements of a client that push the model elsewhere."""
+        return [
+            ClientData(client.inputs[:0], client.targets[:0]),
+            ClientData(_scaled(client.inputs, -10), client.targets),
+            ClientData(_scaled(client.inputs, 100), client.targets.flip(0)),
+            *([self.clients[0], self.clients[-1]]),
+        ]
+
+    def strangers(self) -> list[ClientData]:
+        """Return a population of as many clients that has nothing in common with this one."""
+        clients = list(self.clients)
+        return [
+            ClientData(_scaled(data.inputs, -3), data.targets) for data in clients[1:] + clients[:1]
+        ]
+
+
+def default_problem(
+    model: nn.Module | None,
+    loss: Callable[[Tensor, Tensor], Tensor] | None,
+    clients: Sequence[ClientData] | None,
+) -> Problem:
+    """Return the problem that was given, or a classifier on synthetic clients of different sizes.
+
+    Raises:
+        InvalidParameter: only part of it was given, or there are fewer than three clients.
+    """
+    given = [part is not None for part in (model, loss, clients)]
+    if model is not None and loss is not None and clients is not None:
+        if len(clients) < 3:
+            raise InvalidParameter("clients", len(clients), "an audit needs at least three")
+        return Problem(model, loss, clients)
+    if any(given):
+        rule = "an audit is given all of model, loss and clients, or none of them"
+        raise InvalidParameter("model", type(model).__name__, rule)
+    generator = torch.Generator().manual_seed(7)
+    network = nn.Sequential(nn.Linear(_FEATURES, 48), nn.Tanh(), nn.Linear(48, _CLASSES))
+    with torch.no_grad():
+        for value in network.parameters():
+            value.copy_(0.2 * torch.randn(value.shape, generator=generator))
+    people = [
+        ClientData(
+            torch.randn(size, _FEATURES, generator=generator),
+            torch.randint(_CLASSES, (size,), generator=generator),
+        )
+        for size in (8, 5, 12, 1, 7)
+    ]
+    return Problem(network, nn.functional.cross_entropy, people)
+
+
+def _scaled(values: Tensor, factor: float) -> Tensor:
+    return values * factor if values.is_floating_point() else values.flip(0)
+
+
 def collect(
     engine: Engine, state: TrainingState, cohort: Sequence[int], trainer: Trainer
 ) -> Collected:
-    """The sums of a round to which just these clients come."""
+    """Return the sums of a round with just these clients."""
     with forked_generators():
         return engine.collect(state, engine.draw_for(cohort), trainer, _CHUNK)
 
@@ -93,7 +156,7 @@ class Bench:
                 self.trainers["in groups"] = chooser.vectorized
 
     def state(self) -> TrainingState:
-        """A fresh state; nothing in it is shared with another one."""
+        """Return a fresh state; nothing in it is shared with another one."""
         params = {name: value.clone() for name, value in self.params.items()}
         server = {n: v.clone() for n, v in self.method.init(dict(params)).items()}
         return TrainingState(0, params, server, {}, self.bound, None)
@@ -104,7 +167,7 @@ class Bench:
         clients: Sequence[ClientData] | None = None,
         trainer: Trainer | None = None,
     ) -> Tensor:
-        """Noiseless sum of the bounded updates of a cohort, float64 [k]."""
+        """Return the noiseless sum of the bounded updates of a cohort, float64 [k]."""
         plain = replace(self.engine, noise=GaussianNoise(), clients=clients or self.problem.clients)
         self.replay()
         return collect(plain, self.state(), cohort, trainer or self.trainer).total
@@ -134,7 +197,7 @@ class Bench:
         return Finding("alone", passed=True, detail=detail)
 
     def check_sensitivity(self) -> Finding:
-        """How far the sum moves between neighbors."""
+        """Check how far the sum moves between neighbors."""
         claimed = self.bound.sensitivity(self.plan.adjacency)
         worst = 0.0
         for trainer in self.trainers.values():
@@ -151,7 +214,7 @@ class Bench:
         )
 
     def neighbors(self, client: int) -> list[tuple[list[ClientData], list[int]]]:
-        """Neighboring populations with their cohorts."""
+        """Return neighboring populations with their cohorts."""
         clients = list(self.problem.clients)
         if self.plan.adjacency is not Adjacency.REPLACE_ONE:
             return [(clients, [other for other in self.everybody if other != client])]
@@ -161,7 +224,7 @@ class Bench:
         ]
 
     def check_noise(self, draws: int) -> list[Finding]:
-        """Spread, law and freshness of the noise, with everybody and with nobody."""
+        """Check spread, law and freshness of the noise, with all clients and with none."""
         findings: list[Finding] = []
         whole = self.residuals(self.everybody, draws)
         least = getattr(self.noise, "minimum", 0)
@@ -182,7 +245,7 @@ class Bench:
         return findings
 
     def residuals(self, cohort: Sequence[int], draws: int) -> np.ndarray:
-        """Release minus exact sum, float64 [draws, k]; NaN where nothing was released."""
+        """Return release minus exact sum, float64 [draws, k]; NaN if nothing was released."""
         exact = self.exact(cohort)
         rows: list[np.ndarray] = []
         fresh = Seeded(21)
@@ -202,7 +265,7 @@ class Bench:
         return np.stack(rows)
 
     def check_release(self) -> Finding:
-        """With the release given, what follows must not depend on the clients."""
+        """Check that, given the release, the new state does not depend on the clients."""
         self.replay()
         state = self.state()
         found = collect(self.engine, state, self.everybody, self.trainer)
@@ -225,7 +288,7 @@ class Bench:
     def after(
         self, release: Released, clients: Sequence[ClientData], cohort: Sequence[int]
     ) -> TrainingState:
-        """The state after a round on these clients whose release was forced to be this one."""
+        """Return the state after a round on these clients with this release forced on it."""
         self.replay()
         engine = replace(self.engine, clients=clients)
         state = self.state()
@@ -233,7 +296,7 @@ class Bench:
         return engine.apply(state, release)
 
     def check_memory(self) -> Finding:
-        """A client's memory must not depend on who else took part."""
+        """Check that a client's memory does not depend on the other clients."""
         detail = "clients keep none"
         for trainer in self.trainers.values():
             one, two = (self.memories(trainer, n) for n in (len(self.everybody), 1))
@@ -245,7 +308,7 @@ class Bench:
         return Finding("memory", passed=True, detail=detail)
 
     def memories(self, trainer: Trainer, first: int) -> dict[int, dict[str, Tensor]]:
-        """What clients keep of a round of the first so many."""
+        """Return the memories of the first clients after a round."""
         self.replay()
         return collect(self.engine, self.state(), self.everybody[:first], trainer).memories
 

@@ -30,7 +30,7 @@ class LSTMLayer(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Hidden states [n, length, num_units] of inputs [n, length, num_inputs]."""
-        if not _can_be_fused(inputs):
+        if not _can_be_fused(inputs, self.bias):
             return self._unfused(inputs)
         start = inputs.new_zeros(1, len(inputs), self.from_state.shape[1])
         parameters = [self.from_inputs, self.from_state, self.bias, torch.zeros_like(self.bias)]
@@ -103,10 +103,12 @@ class CharacterLSTM(nn.Module):
         return self.head(values).transpose(1, 2)
 
 
-def _can_be_fused(inputs: Tensor) -> bool:
-    """Whether PyTorch's layer takes these inputs and computes what the plain operations do."""
-    # PyTorch's own switch between the two ways of autograd.Function.apply. It has no public name;
-    # were it renamed, this would raise an error, and not quietly go the wrong way.
-    transformed = torch._C._are_functorch_transforms_active()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+def _can_be_fused(inputs: Tensor, parameter: Tensor) -> bool:
+    """Return whether PyTorch's layer takes these inputs and computes the plain operations."""
+    try:
+        # Tensors inside a transform of torch.func have no memory of their own.
+        _ = inputs.data_ptr(), parameter.data_ptr()
+    except RuntimeError:
+        return False
     # cuDNN would use TF32, and with autocast the states as well would be of reduced precision.
-    return inputs.is_cpu and not transformed and not torch.is_autocast_enabled("cpu")
+    return inputs.is_cpu and not torch.is_autocast_enabled("cpu")

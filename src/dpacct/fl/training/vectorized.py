@@ -290,7 +290,9 @@ class _GroupData(NamedTuple):
                 rows[: plan.steps, place] = own[:, :1]
                 rows[: plan.steps, place, :used] = own
                 counts[: plan.steps, place] = plan.counts
-        weights = (torch.arange(width) < counts.unsqueeze(-1)) / counts.clamp(min=1).unsqueeze(-1)
+        # In double precision until the model's is known: float32 thirds are off by 1e-8.
+        inside = (torch.arange(width) < counts.unsqueeze(-1)).double()
+        weights = inside / counts.clamp(min=1).unsqueeze(-1)
         active = counts > 0
         # Empty clients may move: they are put back to where they began.
         idle = torch.tensor([not plan.steps for _, plan in parts])
