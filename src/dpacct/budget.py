@@ -64,8 +64,11 @@ class Interval:
             NotConverged: the lower one lies above the upper one by more than rounding, so that
                 one of them is wrong.
         """
-        lower, upper = validate.bound("lower", lower), validate.bound("upper", upper)
-        if lower > upper * (1 + 1e-9) + 1e-300:
+        unknown = any(isinstance(v, float) and math.isnan(v) for v in (lower, upper))
+        if not unknown:
+            lower, upper = validate.bound("lower", lower), validate.bound("upper", upper)
+        # What is not a number bounds nothing.
+        if unknown or lower > upper * (1 + 1e-9) + 1e-300:
             raise NotConverged(
                 f"bounds contradict each other: achieved {lower!r}, proven {upper!r}"
             )
