@@ -26,7 +26,7 @@ from dpacct.rounds import Full, Poisson, Round, Uniform
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import Contour, log_delta_estimate, tilt_at_epsilon
 from dpacct.tight.few_large import Others, few_large_delta
-from dpacct.tight.laws import ReplacementNodes, TiltedLosses, decay_table
+from dpacct.tight.laws import TiltedLosses, TiltedNodes, decay_table
 from tests.oracles import replacement
 from tests.strategies import log_uniform, sampling_rates
 
@@ -67,7 +67,7 @@ def test_one_round_has_bounds_everywhere(epsilon: float, q: float, s: float) -> 
 
 def losses(rate: float, noise: float, count: int, tilt: float, frequency: float) -> TiltedLosses:
     rates, noises, counts = np.array([rate]), np.array([noise]), np.array([float(count)])
-    nodes = ReplacementNodes(rates, noises, tilt, 44.0 + math.log(count), frequency, 1_000_000)
+    nodes = TiltedNodes(rates, noises, None, tilt, 44.0 + math.log(count), frequency, 1_000_000)
     return TiltedLosses(nodes, noises, counts)
 
 

@@ -30,8 +30,6 @@ from dpacct.pairs.moments import log_moment, replacement_log_moment, symmetrized
 from dpacct.pairs.panels import LossFunction
 from dpacct.rounds import MAX_PHASES, Phase, Poisson, Round, Schedule
 from dpacct.tight.laws import (
-    ReplacementNodes,
-    SampledNodes,
     SymmetrizedLosses,
     TiltedLosses,
     TiltedNodes,
@@ -406,14 +404,11 @@ class Composition:
     ) -> Iterator[tuple[TiltedNodes, Array, Array]]:
         """Nodes of the rounds, with their noise and their counts, in blocks of so many kinds."""
         plain = Rows(self.rates, self.noise, self.counts)
-        for rows in (plain, self.replaced):
+        setting = (tilt, accuracy, frequency, most)
+        for rows, direction in ((plain, self.direction), (self.replaced, None)):
             for start in range(0, len(rows.rates), block):
                 rates, noise, counts = (part[start : start + block] for part in rows)
-                setting = (tilt, accuracy, frequency, most)
-                if rows is plain:
-                    yield SampledNodes(rates, noise, self.direction, *setting), noise, counts
-                else:
-                    yield ReplacementNodes(rates, noise, *setting), noise, counts
+                yield TiltedNodes(rates, noise, direction, *setting), noise, counts
 
 
 _MAX_KINDS = 30

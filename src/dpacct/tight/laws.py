@@ -20,7 +20,7 @@ Derivation: docs/derivations/inversion.md.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -224,48 +224,18 @@ def _swelling(order: float, p: Array, angle: float) -> Array:
         return np.exp(log_growth * (1 + 1e-9))
 
 
-class TiltedNodes(Protocol):
-    """Several rows of nodes, laid end to end; arrays have one entry per node."""
+class TiltedNodes:
+    """Nodes in x of several kinds of rounds under a tilt, laid end to end, one entry per node.
 
-    grid: Nodes
-    loss: Array
-    loss_error: Array
-    exponent: Array
+    P weighted by e^{cL} has a density that is e^exponent up to a constant:
 
-    def exponent_error(self) -> Array:
-        """A bound of the absolute error of ``exponent``."""
-        ...
-
-    def log_slope(self) -> Array:
-        """log of |dL/dx|."""
-        ...
-
-    def bend(self) -> Array:
-        """What -(log h)'' is at most, in x, h the density of L; one entry per row."""
-        ...
-
-    def maxima(self) -> Array:
-        """How many maxima h has at most, right of any point; one entry per row."""
-        ...
-
-    def log_shifted(self, times: Array, mean_share: Array) -> Array:
-        """Bounds of log |phi(t')|, t' >= t, by a path off the line; shape (m, n), at most 0.
-
-        ``mean_share``: of the nodes' ``shares``, rounded down; one entry per row.
-        """
-        ...
-
-    def shares(self) -> Array:
-        """What `log_shifted` takes the mean of, in [0, 1]."""
-        ...
-
-
-class SampledNodes:
-    """See `TiltedNodes`: sampled Gaussian pairs of one direction.
+    * remove: L = log r(x), exponent (1 + c) log r(x) - x^2 / (2 sigma^2),
+    * add: L = -log r(x), exponent -c log r(x) - x^2 / (2 sigma^2),
+    * replacement: L = log r(x) - log r(-x), exponent c L + log r(x) - x^2 / (2 sigma^2).
 
     Args:
         rates, noise: of the rows, rates in (0, 1), shape (m,).
-        direction: remove or add.
+        direction: remove or add; None where a client is replaced.
         tilt: c > 0.
         accuracy: tails and discretization are about e^-accuracy.
         frequency: the largest |t| at which e^{itL} will be integrated.
@@ -278,105 +248,68 @@ class SampledNodes:
         self,
         rates: Array,
         noise: Array,
-        direction: Direction,
+        direction: Direction | None,
         tilt: float,
         accuracy: float,
         frequency: float,
         max_nodes: int,
     ) -> None:
-        remove = direction is Direction.REMOVE
-        self._order = order = 1 + tilt if remove else -tilt
-        self._rates, self._noise = rates, noise
-        a = np.full_like(rates, order)
+        self._rates, self._noise, self._replaced = rates, noise, direction is None
+        self._order = order = -tilt if direction is Direction.ADD else 1 + tilt
+        a, setting = np.full_like(rates, order), (frequency, max_nodes)
         accuracies = np.full_like(rates, accuracy)
-        farthest = np.maximum(a, 0.0)
-        self.grid = Nodes(a, rates, noise, accuracies, farthest, frequency, max_nodes)
-        self._quadratic, ratio, self.loss_error = log_ratio(self.grid, rates, noise)
-        self.loss = ratio if remove else -ratio
-        self.exponent = order * ratio - self._quadratic
+        if direction is None:
+            # The density of L falls from here on, too: its logarithm adds a slope of at most 1.
+            farthest = mirrored_farthest(a, rates, noise) + 1
+            self.grid = Nodes(a, rates, noise, accuracies, farthest, *setting, mirrored=1 - a)
+            found = mirrored_ratio(self.grid, rates, noise)
+            self._quadratic, ratio, self.loss_error, self._base, self._base_error = found
+        else:
+            farthest = np.maximum(a, 0.0)
+            self.grid = Nodes(a, rates, noise, accuracies, farthest, *setting)
+            self._quadratic, ratio, self.loss_error = log_ratio(self.grid, rates, noise)
+            self._base = self._base_error = np.zeros_like(ratio)
+        self.loss: Array = -ratio if direction is Direction.ADD else ratio
+        self.exponent: Array = order * ratio + self._base - self._quadratic
 
     def exponent_error(self) -> Array:
-        """See `TiltedNodes`."""
-        sizes = 5 * np.abs(self._order * self.loss) + 8 * self._quadratic
-        return abs(self._order) * self.loss_error + UNIT * sizes
+        """Return a bound of the absolute error of ``exponent``."""
+        sizes = 5 * np.abs(self._order * self.loss) + 3 * np.abs(self._base) + 8 * self._quadratic
+        return abs(self._order) * self.loss_error + self._base_error + UNIT * sizes
 
     def log_slope(self) -> Array:
-        """See `TiltedNodes`: p / sigma^2."""
+        """Return log of |dL/dx|: that of p(x) / sigma^2, or of (p(x) + p(-x)) / sigma^2."""
         log_p = _log_probability(self.grid, self._rates, self._noise, self.grid.x)
+        if self._replaced:
+            there = _log_probability(self.grid, self._rates, self._noise, -self.grid.x)
+            log_p = np.logaddexp(log_p, there)
         return log_p - self.grid.spread(2 * np.log(self._noise))
 
     def bend(self) -> Array:
-        """See `TiltedNodes`."""
-        variance = self._noise**2
-        return (1 + (abs(self._order) + 1) / (4 * variance)) / variance
+        """Return a bound of -(log h)'' in x, h the density of L; one entry per row."""
+        most = (abs(self._order) + 1) / 4
+        if self._replaced:
+            most = (self._order - 1) / 4 + 3.25
+        return (1 + most / self._noise**2) / self._noise**2
 
     def maxima(self) -> Array:
-        """See `TiltedNodes`."""
-        return np.where(self._order + 1 <= 4 * self._noise**2, 1.0, 2.0)
+        """Return how many maxima h has at most, right of any point; one entry per row."""
+        usual = np.where(self._order + 1 <= 4 * self._noise**2, 1.0, 2.0)
+        return np.full_like(usual, 5.0) if self._replaced else usual
 
     def shares(self) -> Array:
-        """See `TiltedNodes`: p."""
+        """Return p, of which `log_shifted` takes the mean."""
         return np.exp(_log_probability(self.grid, self._rates, self._noise, self.grid.x))
 
     def log_shifted(self, times: Array, mean_share: Array) -> Array:
-        """See `TiltedNodes`."""
+        """Return bounds of log |phi(t')|, t' >= t, by a path off the line; shape (m, n), at most 0.
+
+        There is no such bound where a client is replaced. ``mean_share``: of the nodes' ``shares``,
+        rounded down; one entry per row.
+        """
+        if self._replaced:
+            return np.zeros((len(mean_share), len(times)))
         return log_shifted(times, self._order, self._noise, mean_share)
-
-
-class ReplacementNodes:
-    """See `TiltedNodes`: pairs of a replaced client; arguments as for `SampledNodes`."""
-
-    def __init__(
-        self,
-        rates: Array,
-        noise: Array,
-        tilt: float,
-        accuracy: float,
-        frequency: float,
-        max_nodes: int,
-    ) -> None:
-        self._rates, self._noise, self._tilt = rates, noise, tilt
-        a = np.full_like(rates, 1 + tilt)
-        # The density of L falls from here on, too: its logarithm adds a slope of at most 1.
-        farthest = mirrored_farthest(a, rates, noise) + 1
-        accuracies = np.full_like(rates, accuracy)
-        self.grid = Nodes(
-            a, rates, noise, accuracies, farthest, frequency, max_nodes, mirrored=1 - a
-        )
-        found = mirrored_ratio(self.grid, rates, noise)
-        self._quadratic, self.loss, self.loss_error, self._below, self._below_error = found
-        self.exponent = (1 + tilt) * self.loss + self._below - self._quadratic
-
-    def exponent_error(self) -> Array:
-        """See `TiltedNodes`."""
-        order = 1 + self._tilt
-        sizes = 5 * order * np.abs(self.loss) + 3 * np.abs(self._below) + 8 * self._quadratic
-        return order * self.loss_error + self._below_error + UNIT * sizes
-
-    def log_slope(self) -> Array:
-        """See `TiltedNodes`: (p(x) + p(-x)) / sigma^2."""
-        here, there = (
-            _log_probability(self.grid, self._rates, self._noise, x)
-            for x in (self.grid.x, -self.grid.x)
-        )
-        return np.logaddexp(here, there) - self.grid.spread(2 * np.log(self._noise))
-
-    def bend(self) -> Array:
-        """See `TiltedNodes`."""
-        variance = self._noise**2
-        return (1 + (self._tilt / 4 + 3.25) / variance) / variance
-
-    def maxima(self) -> Array:
-        """See `TiltedNodes`."""
-        return np.full_like(self._noise, 5.0)
-
-    def shares(self) -> Array:
-        """See `TiltedNodes`: none is known."""
-        return np.zeros_like(self.loss)
-
-    def log_shifted(self, times: Array, mean_share: Array) -> Array:
-        """See `TiltedNodes`: there is no such bound."""
-        return np.zeros((len(mean_share), len(times)))
 
 
 def _log_probability(grid: Nodes, rates: Array, noise: Array, x: Array) -> Array:

@@ -15,7 +15,7 @@ from dpacct.errors import NotConverged
 from dpacct.numerics import fourier as exponential_sums
 from dpacct.numerics.rounding import FUNCTION_ERROR, Array, ComplexArray
 from dpacct.pairs.dominating import Direction
-from dpacct.tight.laws import SampledNodes, TiltedLosses, decay_table
+from dpacct.tight.laws import TiltedLosses, TiltedNodes, decay_table
 from tests.oracles import contour
 from tests.strategies import log_uniform
 
@@ -40,7 +40,7 @@ def losses(
         np.array(column, dtype=np.float64) for column in zip(*rounds, strict=True)
     )
     accuracy = 44.0 + math.log(float(counts.sum()))
-    nodes = SampledNodes(rates, noise, direction, tilt, accuracy, frequency, 1_000_000)
+    nodes = TiltedNodes(rates, noise, direction, tilt, accuracy, frequency, 1_000_000)
     return TiltedLosses(nodes, noise, counts)
 
 
@@ -120,7 +120,7 @@ def test_a_path_off_the_line_bounds_the_characteristic_function(
     rate: float, noise: float, tilt: float, direction: Direction
 ) -> None:
     rounds, remove = [(rate, noise, 1)], direction is Direction.REMOVE
-    nodes = SampledNodes(np.array([rate]), np.array([noise]), direction, tilt, 44.0, 0.0, 1_000_000)
+    nodes = TiltedNodes(np.array([rate]), np.array([noise]), direction, tilt, 44.0, 0.0, 1_000_000)
     law = TiltedLosses(nodes, np.array([noise]), np.ones(1))
     share = law._mean_share()
     with mp.workdps(30):
