@@ -93,6 +93,7 @@ def test_the_ways_are_named():
     assert run.training_path.endswith("examples at once")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "method",
     [fl.DPFedSAM(rho=0.1), fl.DPFedLS(), fl.FedSMPRandK(), fl.DPFedPGN()],
@@ -122,6 +123,7 @@ def summed(rows: ClientData, chunk: int) -> Tensor:
     return sums[-1]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("left_out", [0, 33, 69])
 def test_the_sum_moves_by_exactly_one_contribution(left_out):
     # Bit by bit: the others change their places when one of them is missing.
@@ -175,6 +177,7 @@ def test_rows_in_memory_are_read_by_one_thread():
     assert torch.equal(found.inputs, data().inputs[[3, 1]])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("members", [40, 330])
 def test_modes_of_the_thread_hold_for_every_group(members: int):
     """As many examples as may be: which groups there are must not decide how they are computed."""
@@ -235,6 +238,7 @@ class WiderSteps(fl.DPFedAvg):
         return {name: value.double() / 3 for name, value in found.items()}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("method", [fl.DPFedAvg(), Wider(), WiderSteps()], ids=repr)
 @pytest.mark.parametrize("make", [lambda: perceptron(FEATURES, CLASSES), Mixed], ids=["", "mixed"])
 def test_how_one_example_fails_changes_no_bit_of_others(make: Any, method: Any):

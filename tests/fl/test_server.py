@@ -83,6 +83,7 @@ METHODS = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("there", [True, False], ids=["bounded there", "bounded here"])
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_it_ends_with_the_bits_of_a_federation(method, there):
@@ -121,6 +122,7 @@ def test_an_adaptive_norm_and_every_noise_go_along(noise):
     assert torch.equal(flat(run.model), model)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("noise", [fl.GaussianNoise(), fl.SecureGaussianNoise()])
 @pytest.mark.parametrize("method", [fl.DPFedAvg(), fl.FedAlphaNormEC()], ids=["avg", "ec"])
 def test_shares_that_are_collected_apart_are_the_whole(noise, method):

@@ -85,7 +85,7 @@ def trained(vectorize, single, rounds: list[Around], at_first: Around = nullcont
     return flat(model)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 @pytest.mark.parametrize("name", SAME)
 @PATHS
@@ -137,6 +137,7 @@ def test_a_model_may_use_them_itself():
     assert not report.diagnostics.dropped_updates
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SAME)
 def test_a_server_releases_the_same(name: str):
     found: list[Tensor] = []
@@ -156,6 +157,7 @@ def test_a_server_releases_the_same(name: str):
     assert torch.equal(*found)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 @pytest.mark.parametrize("name", SAME)
 def test_an_audit_sees_the_same(name: str):

@@ -94,6 +94,7 @@ LOCALS = [
 ]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("local", LOCALS)
 @pytest.mark.parametrize("sizes", [[8, 8, 8], [1, 9, 4, 13, 2], [5], [4, 0, 7]])
 def test_side_by_side_equals_one_by_one(local, sizes):
@@ -103,7 +104,7 @@ def test_side_by_side_equals_one_by_one(local, sizes):
         assert bool(row.any()) == (size > 0)
 
 
-@settings(max_examples=25)
+@settings(max_examples=6)
 @given(
     st.lists(st.integers(0, 12), min_size=1, max_size=5),
     st.integers(1, 6),
@@ -116,6 +117,7 @@ def test_side_by_side_equals_one_by_one_for_any_sizes(sizes, batch, epochs, coun
     assert torch.allclose(alone, together, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("local", LOCALS)
 def test_a_method_that_uses_every_stage_is_batched_right(local):
     clients = make_clients([3, 8, 5])
@@ -159,6 +161,7 @@ class Sum(nn.Module):
         return (self.x + self.y) * inputs[:, :3]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("what", ["", "the parameters", "other parameters", "the anchor", "one"])
 def test_directions_that_share_memory_are_batched_right(what):
     method = Given(what) if what else None
@@ -238,6 +241,7 @@ def test_momentum_and_weight_decay_are_those_of_torch():
     assert torch.allclose(together[0], expected, atol=1e-6)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("cohort", "size"), [(25, 32), (50, 64), (100, 128)])
 def test_groups_take_the_least_work(cohort, size):
     """Of the sizes that hold most cohorts, the one with the least to compute."""
@@ -427,6 +431,7 @@ def test_without_noise_and_clipping_it_is_plain_federated_averaging(vectorize):
     assert torch.allclose(flat(model), flat(reference), atol=1e-5)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("vectorize", [False, True])
 @pytest.mark.parametrize("single", [False, True], ids=["clients", "examples"])
 def test_a_caller_without_gradients_changes_nothing(vectorize, single):

@@ -40,6 +40,7 @@ def begun(model=None, **options):
         return run
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", sorted(fl.METHODS))
 @pytest.mark.parametrize("vectorize", [False, True])
 def test_every_method_passes(name, vectorize):
