@@ -204,6 +204,32 @@ def test_who_takes_part(
     assert data["adjacency"] == adjacency
 
 
+@pytest.mark.parametrize("words", ["--cohort 4", "--examples --batch 5 --epochs 0.6"])
+def test_neighbors_of_a_declared_size_print_and_store_the_same(
+    dpacct: Any, words: str, folder: Path
+) -> None:
+    found = []
+    for size in (20, 19):
+        words_of = (
+            f"--data digits --public-size 25 --noise 3 {words} --json --ledger n{size}.ledger"
+        )
+        one = f"--clients {size} --rounds 2" if "examples" not in words else ""
+        (folder / "run.toml").write_text(f"[data_options]\nnum_train = {5 * size}\n")
+        data = dpacct(f"train dp-fedavg --config run.toml {one}", shared).json
+        for key in ("test_accuracy", "seconds", "ledger", "model_file", "report", "checkpoint"):
+            del data[key]
+        rows = [
+            {key: value for key, value in row.items() if key in RELEASED - {"test_accuracy"}}
+            for row in map(json.loads, Path(f"n{size}.report.jsonl").read_text().splitlines())
+        ]
+        settings = torch.load(f"n{size}.checkpoint", weights_only=True)["setting"]
+        with Ledger.open(f"n{size}.ledger", read_only=True) as ledger:
+            [run] = ledger.runs
+            found.append((data, rows, settings, run.plan, run.details, ledger.adjacency))
+    assert found[0] == found[1]
+    assert found[0][0]["adjacency"] == "add-remove"
+
+
 def test_a_file_says_what_to_do(dpacct: Any, folder: Path) -> None:
     text = 'clients = 20\nrounds = 2\nnoise = 3\npartition = "dirichlet:0.5"\n'
     (folder / "run.toml").write_text(f"{text}[data_options]\nnum_train = 100\n", encoding="utf-8")
