@@ -62,6 +62,7 @@ class CheckedSampler(_samplers.UniformWithReplacementSampler):
 
     Attributes:
         inner: the sampler of Opacus.
+        ended: why a ledger has no more batches; None while there are.
     """
 
     def __init__(self, inner: Any, steps: Steps) -> None:
@@ -72,6 +73,7 @@ class CheckedSampler(_samplers.UniformWithReplacementSampler):
             steps=len(inner),
         )
         self.inner, self._steps = inner, steps
+        self.ended: str | None = None
 
     def __iter__(self) -> Iterator[list[int]]:
         return _Batches(self._steps, self.draws())
@@ -110,9 +112,6 @@ class LedgerSampler(CheckedSampler):
         run: the run that is charged; None on every rank but 0. private: whether that run is.
         together: whether several processes train one model.
         event: the charge of one batch. batches: their number in a pass.
-
-    Attributes:
-        ended: why there are no more batches; None while there are.
     """
 
     def __init__(
@@ -128,7 +127,6 @@ class LedgerSampler(CheckedSampler):
     ) -> None:
         super().__init__(inner, steps)
         self.steps, self.sample_rate = batches, event.round.sampling_rate
-        self.ended: str | None = None
         self._run, self._event, self._private, self._together = run, event, private, together
 
     def draws(self) -> Iterator[tuple[Charge, list[int]]]:
@@ -178,15 +176,23 @@ class LedgerSampler(CheckedSampler):
         return joined.tolist()
 
 
-class CheckedLoader(DataLoader[Any]):
-    """A loader of Opacus whose batches come from a `CheckedSampler`.
+class LedgerLoader(DataLoader[Any]):
+    """A loader of Opacus with a `CheckedSampler`, as `attach_ledger` returns it.
 
     Attributes:
         sample_rate: at which each example is in a batch.
         stated_batch_size: of the loader that `make_private` was given; None if it had none.
+        run: the run that is charged; None without a ledger, and on ranks that keep none.
+        round: the charge of each batch; None without a ledger.
     """
 
-    def __init__(self, loader: Any, sampler: CheckedSampler) -> None:
+    def __init__(
+        self,
+        loader: Any,
+        sampler: CheckedSampler,
+        run: Run | None = None,
+        round_: Round | None = None,
+    ) -> None:
         super().__init__(  # pyright: ignore[reportUnknownMemberType]
             dataset=loader.dataset,
             batch_sampler=sampler,
@@ -200,27 +206,14 @@ class CheckedLoader(DataLoader[Any]):
             prefetch_factor=loader.prefetch_factor,
             persistent_workers=loader.persistent_workers,
         )
-        self.sample_rate = sampler.sample_rate
+        self.sample_rate, self.run, self.round = sampler.sample_rate, run, round_
         self.stated_batch_size: int | None = getattr(loader, "stated_batch_size", None)
-
-
-class LedgerLoader(CheckedLoader):
-    """The loader that `attach_ledger` returns.
-
-    Attributes:
-        run: the run that is charged; None on ranks that keep no ledger.
-        round: the charge of each batch.
-    """
-
-    def __init__(self, loader: Any, sampler: LedgerSampler, run: Run | None, event: Event) -> None:
-        super().__init__(loader, sampler)
-        self.run, self.round = run, event.round
-        self._ledger_sampler = sampler
+        self._checked = sampler
 
     @property
     def ended(self) -> str | None:
         """Why there are no more batches; None while there are."""
-        return self._ledger_sampler.ended
+        return self._checked.ended
 
 
 def check_steps(loader: Any, optimizer: Any) -> Any:
@@ -237,7 +230,7 @@ def check_steps(loader: Any, optimizer: Any) -> Any:
         return loader
     lead = loader.num_workers * (loader.prefetch_factor or 0)
     steps = Steps(optimizer, lead, seeded_batches=sampler.generator is not None)
-    return CheckedLoader(loader, CheckedSampler(sampler, steps))
+    return LedgerLoader(loader, CheckedSampler(sampler, steps))
 
 
 def attach_ledger(
@@ -324,7 +317,7 @@ def attach_ledger(
     charged = LedgerSampler(sampler, steps, run, event, batches, private=private, together=together)
     if isinstance(loader.dataset, Audited):
         loader.dataset.attach(optimizer, steps, run, event)
-    return LedgerLoader(loader, charged, run, event)
+    return LedgerLoader(loader, charged, run, round_)
 
 
 def _ranks(*, together: bool) -> tuple[int, int]:
@@ -358,7 +351,7 @@ def _fresh_generator(optimizer: Any) -> torch.Generator:
 
 
 def refuse_adaptive(optimizer: Any) -> None:
-    """Refuse an optimizer whose clip norm follows a count of the data.
+    """Reject an optimizer whose clip norm follows a count of the data.
 
     Raises:
         Unsupported: it is one.
@@ -374,6 +367,7 @@ def refuse_adaptive(optimizer: Any) -> None:
 
 
 def _check_optimizer(optimizer: Any) -> None:
+    """Check that the optimizer adds noise by steps that are known, and is not attached."""
     kind = type(optimizer).__name__
     refuse_adaptive(optimizer)
     if not isinstance(optimizer, _optimizers.DPOptimizer):
@@ -389,6 +383,7 @@ def _check_optimizer(optimizer: Any) -> None:
 
 
 def _check_loader(loader: Any, *, together: bool) -> Any:
+    """Return Opacus' own sampler of a loader, if it samples by Poisson."""
     sampler = getattr(loader, "batch_sampler", None)
     kind = type(sampler).__name__
     if isinstance(sampler, LedgerSampler):
@@ -402,12 +397,8 @@ def _check_loader(loader: Any, *, together: bool) -> Any:
             "the loader samples by weight: an example of more weight is in more batches than the "
             "rate says."
         )
-    known = (
-        _samplers.DistributedUniformWithReplacementSampler
-        if together
-        else _samplers.UniformWithReplacementSampler
-    )
-    if type(sampler) is not known:
+    word = "Distributed" if together else ""
+    if type(sampler) is not getattr(_samplers, f"{word}UniformWithReplacementSampler"):
         raise Unsupported(
             f"the loader does not sample by Poisson as its optimizer needs it ({kind}): no "
             "amplification is proven. make_private(poisson_sampling=True) returns both."
@@ -418,24 +409,23 @@ def _check_loader(loader: Any, *, together: bool) -> Any:
 
 
 def _check_plan(plan: Schedule | None, round_: Round) -> None:
-    if plan is None:
-        return
-    planned = [r for r in plan.distinct() if isinstance(r.sampling, Poisson)]
-    if not any(
-        r.adjacency is round_.adjacency
-        and r.noise_multiplier <= round_.noise_multiplier
-        and r.sampling_rate >= round_.sampling_rate
-        for r in planned
+    """Check that some round of the plan covers a step."""
+    if plan is not None and not any(
+        isinstance(planned.sampling, Poisson)
+        and planned.adjacency is round_.adjacency
+        and planned.noise_multiplier <= round_.noise_multiplier
+        and planned.sampling_rate >= round_.sampling_rate
+        for planned in plan.distinct()
     ):
         rule = f"the plan of the run has no round that covers a step, which is {round_!r}"
         raise InvalidParameter("plan", plan, rule)
 
 
 def _check_secrecy(optimizer: Any, sampler: Any) -> None:
-    given = (optimizer.generator, sampler.generator)
+    """Check that noise and batches cannot be repeated. Rule 5."""
     if optimizer.secure_mode:
         return
-    if any(generator is not None for generator in given):
+    if optimizer.generator is not None or sampler.generator is not None:
         rule = "anyone who knows the state of a given generator can compute what it draws"
         hint = "Give none, or start the run with private=False."
         raise InvalidParameter("generator", "given", rule, hint)
