@@ -146,12 +146,15 @@ def remaining(
     Example:
       dpacct ledger remaining census.ledger --noise 1.3 --q 0.1
     """
+    from dpacct.ledger.record.events import in_adjacency
+
     style = options.read_style(as_json, quiet)
     typed = MechanismOptions(noise, "1", q, None, sampling, cohort, clients, adjacency)
     with opened(file) as ledger:
         round_ = Round(
             typed.read_noise(), typed.read_sampling(), typed.relation or ledger.adjacency
         )
+        round_ = in_adjacency(round_, ledger.adjacency or "")
         chosen, planned = ledger.remaining(round_), ledger.remaining_as_plan(round_)
         summary = ledger.summary()
     reading = ledger_pages.reading(summary)

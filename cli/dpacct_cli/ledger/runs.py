@@ -76,6 +76,8 @@ def charge(
     Example:
       dpacct ledger charge census.ledger --noise 1.3 --rounds 20 --q 0.1 --name notebook
     """
+    from dpacct.ledger.record.events import schedule_in_adjacency
+
     style = options.read_style(as_json, quiet)
     typed = MechanismOptions(
         noise, rounds, q, schedule, sampling, cohort, clients, adjacency, epochs
@@ -88,6 +90,7 @@ def charge(
             way = "If they have happened, --over-budget records them."
             raise BudgetExceeded(f"{refusal} {way}") from None
         summary = ledger.summary()
+        plan = schedule_in_adjacency(plan, summary["adjacency"])
         data = {"schema": 1, "run": run.id, "charged": plan.rounds, **mechanism.keys(plan)}
     data |= {key: summary[key] for key in ("epsilon", "delta", "budget", "guarantee", "path")}
     reading, promise = ledger_pages.reading(summary), summary["epsilon_any_stop"]

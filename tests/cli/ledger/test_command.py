@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,30 @@ def test_remaining(dpacct: Any, file: str) -> None:
     assert "registered as a plan" in fresh
     uniform = "ledger remaining fresh.ledger --noise 4 --sampling uniform --cohort 10 --clients 999"
     assert dpacct(uniform, "--json").json["remaining"] > 1
+
+
+def test_a_ledger_of_version_0_2_says_once_that_it_is_zero_out(dpacct: Any, tmp_path: Path) -> None:
+    fixtures = Path(__file__).parents[2] / "fixtures" / "v0_2"
+    for old in fixtures.glob("trained.ledger*"):
+        shutil.copy(old, tmp_path)
+    file = tmp_path / "trained.ledger"
+    for words in (f"ledger show {file}", f"ledger charge {file} --noise 9 --rounds 2 --q 0.1"):
+        ran = dpacct(words)
+        assert ran.err.startswith("note: dpacct 0.2 charged training to")
+        assert "zero-out" in ran.text or "zero out one client" in ran.text
+    shown = dpacct(f"ledger show {file}")
+    assert not shown.err
+    assert "version 0.2 called its rounds add-remove" in shown.text
+    data = dpacct(f"ledger show {file}", "--json").json
+    assert (data["schema"], data["relabelled"], data["adjacency"]) == (1, True, "zero-out")
+    # What is printed is what was charged.
+    words = f"ledger charge {file} --noise 9 --rounds 2 --q 0.1 --adjacency add-remove"
+    assert dpacct(words, "--json").json["adjacency"] == "zero-out"
+    words = f"ledger remaining {file} --noise 9 --q 0.1 --adjacency add-remove"
+    assert "zero out one client" in dpacct(words).text
+    for command in ("show", "verify", "export", "remaining --noise 9 --q 0.1", "finish --run 1"):
+        name, _, rest = command.partition(" ")
+        assert dpacct(f"ledger {name} {file} {rest}", "--json").json["schema"] == 1
 
 
 @pytest.mark.usefixtures("file")
