@@ -82,8 +82,6 @@ import os
 from dataclasses import dataclass
 from dpacct import fl
 
-NORMS = []
-
 @dataclass(frozen=True)
 class ToTheMedian:
     clip_norm: float = 1.0
@@ -102,23 +100,24 @@ class Median(fl.Method):
     bound = ToTheMedian()
 
 class Kept(fl.Method):
+    def __init__(self):
+        self.norms = []
+
     def local_update(self, delta, client_state, context):
-        NORMS.append(float(delta.norm()))
+        self.norms.append(float(delta.norm()))
         return delta
 
-class Memory(fl.Method):
+class Memory(Kept):
     def init_client(self, params):
         return {"seen": 0 * params["linear.bias"]}
 
     def client_state(self, client_state, bounded, context):
-        NORMS.append(client_state["seen"])
+        self.norms.append(client_state["seen"])
         return client_state
 
-class Later(fl.Method):
+class Later(Kept):
     def local_update(self, delta, client_state, context):
-        if context.round > 2:
-            NORMS.append(float(delta.norm()))
-        return delta
+        return super().local_update(delta, client_state, context) if context.round > 2 else delta
 
 class Hidden(fl.Method):
     def local_update(self, delta, client_state, context):
@@ -138,10 +137,10 @@ class Printed(fl.Method):
     ("name", "message", "charged"),
     [
         ("Median", "an update comes out of it otherwise beside another one", False),
-        ("Kept", "(the global name 'NORMS') changes while a client trains", False),
-        ("Memory", "(the global name 'NORMS') changes while a client trains", False),
+        ("Kept", "attribute norms", False),
+        ("Memory", "attribute norms", False),
         ("Hidden", "keeps something of their data beside it", False),
-        ("Later", "(the global name 'NORMS') changes while a client trains", True),
+        ("Later", "attribute norms", True),
     ],
 )
 def test_a_method_that_leaks_is_refused(dpacct, modules, monkeypatch, name, message, charged):
