@@ -210,9 +210,7 @@ def test_neighbors_of_a_declared_size_print_and_store_the_same(
 ) -> None:
     found = []
     for size in (20, 19):
-        words_of = (
-            f"--data digits --public-size 25 --noise 3 {words} --json --ledger n{size}.ledger"
-        )
+        shared = f"--public-size 25 --noise 3 {words} --json --ledger n{size}.ledger"
         one = f"--clients {size} --rounds 2" if "examples" not in words else ""
         (folder / "run.toml").write_text(f"[data_options]\nnum_train = {5 * size}\n")
         data = dpacct(f"train dp-fedavg --config run.toml {one}", shared).json
