@@ -183,7 +183,7 @@ class Bench:
         return check_bound(self.bound, self.layout, self.plan.contributions, like)
 
     def check_alone(self) -> Finding:
-        """A client's contribution is the same up to rounding, whoever else is in the cohort."""
+        """Check that a contribution is the same up to rounding beside other clients."""
         for way, trainer in self.trainers.items():
             whole = self.exact(self.everybody, trainer=trainer)
             for client in self.everybody:

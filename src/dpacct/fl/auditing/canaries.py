@@ -134,7 +134,7 @@ class Canaries:
 
     @property
     def directions(self) -> Directions:
-        """Of canaries, and behind them those without a canary.
+        """Directions of canaries, and behind them those without a canary.
 
         Raises:
             Unsupported: `aim` was not called yet.

@@ -1,4 +1,4 @@
-"""`audit_round`: one round, run many times with and without one client, and what tells them apart.
+"""`audit_round`: run one round many times with and without one client, and tell them apart.
 
 Nothing is assumed of the round but that its repetitions are independent: the bound of epsilon is
 that of Clopper and Pearson.
@@ -36,13 +36,13 @@ _FAULT = "one client is recognized more often than the charged budget of a round
 
 @dataclass(frozen=True, slots=True)
 class RoundAudit:
-    """What many repetitions of a round showed.
+    """The result of many repetitions of a round.
 
     Attributes:
         charged: the epsilon that one round is charged, at its delta.
         epsilon: a round exceeds it, whatever it is.
         gaussian_epsilon: likewise, if its noise is Gaussian and its sampling as charged.
-        tpr, fpr: how often the client is recognized where it is, and where it is not.
+        tpr, fpr: how often the client is recognized if it takes part, and if it does not.
         runs: repetitions in which the client was there; as many without, or with its opposite.
         error: probability that a round which does as it is charged for fails.
         confidence: of both epsilons and both limits, each.
@@ -62,7 +62,7 @@ class RoundAudit:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """What contradicts what was charged, in a sentence."""
+        """The fault that was found, in a sentence."""
         return () if self.passed else (_FAULT,)
 
     def require(self) -> None:
@@ -89,7 +89,7 @@ def audit_round(
 
     Args:
         build: makes the run for a population; as for `dpacct.fl.auditing.runs.audit_run`.
-        clients: who else is there: few will do, and are quicker.
+        clients: the others; few will do, and are quicker.
         runs: repetitions with the client, which sends the largest contribution there is; and as
             many without it (under replace-one: with its opposite). Half of them choose the test.
         others, error, confidence, generator: as for `audit_run`.
@@ -137,7 +137,7 @@ def audit_round(
 
 
 def _repeated(player: RoundLoop, canary: Canaries, runs: int) -> tuple[Array, Array, Event]:
-    """What rounds with and without the client show of it, in clip norms; and their charge.
+    """Return what rounds with and without the client show of it, in clip norms, and their charge.
 
     Raises:
         Unsupported: nothing was released, or no numbers.
@@ -163,7 +163,7 @@ def _repeated(player: RoundLoop, canary: Canaries, runs: int) -> tuple[Array, Ar
 
 
 def least_runs(error: float) -> int:
-    """How many runs it takes to refute that a client is not recognized at all.
+    """Return how many runs it takes to refute that a client is not recognized at all.
 
     Args:
         error: probability that chance alone does as well.

@@ -41,7 +41,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class RunAudit:
-    """What canaries showed of one run.
+    """The result of an audit of one run by canaries.
 
     Attributes:
         charged: the epsilon that the rounds which ran are charged, at their delta.
@@ -66,7 +66,7 @@ class RunAudit:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """What contradicts it, each in a sentence."""
+        """The faults that were found, each in a sentence."""
         return tuple(_NAMES[name] for name in self.shown.faults)
 
     def require(self) -> None:

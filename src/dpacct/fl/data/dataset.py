@@ -57,7 +57,7 @@ class Scaling:
         return cls(torch.tensor(1.0 / largest), torch.tensor(0.0))
 
     def __call__(self, values: Tensor) -> Tensor:
-        """The scaled values; shape (n, ...) in and out."""
+        """Return the scaled values; shape (n, ...) in and out."""
         shape = (-1,) + (1,) * (values.ndim - 2) if self.factor.ndim else ()
         factor = self.factor.to(values.device).reshape(shape)
         return values.to(torch.float32) * factor + self.shift.to(values.device).reshape(shape)
@@ -69,7 +69,7 @@ class Examples:
 
     Args:
         inputs: shape (n, ...), n at least 1.
-        targets: int64, shape (n,), or (n, length) where every position has a target.
+        targets: int64, shape (n,), or (n, length) if every position has a target.
         scaling: what turns raw inputs into the model's; None leaves them as they are.
 
     Raises:
@@ -93,16 +93,16 @@ class Examples:
         return len(self.targets)
 
     def batch(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
-        """Model inputs and targets of some rows."""
+        """Return model inputs and targets of some rows."""
         inputs = self.inputs[rows]
         return (inputs if self.scaling is None else self.scaling(inputs)), self.targets[rows]
 
     def select(self, rows: Tensor) -> Examples:
-        """Those rows alone, still raw."""
+        """Return those rows alone, still raw."""
         return replace(self, inputs=self.inputs[rows], targets=self.targets[rows])
 
     def to(self, device: torch.device | str) -> Examples:
-        """The same examples on another device."""
+        """Return the same examples on another device."""
         return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
 
 
@@ -155,7 +155,7 @@ class Dataset:
         return tuple(self.train.inputs.shape[1:])
 
     def labels(self) -> Indices:
-        """One label for each training example; shape (n,).
+        """Return one label for each training example; shape (n,).
 
         Raises:
             InvalidParameter: examples have one target per position.
@@ -221,7 +221,7 @@ class PartitionedClients(Sequence[ClientData]):
         return (self[client] for client in range(len(self)))
 
     def together(self, clients: Sequence[int]) -> tuple[ClientData, list[int]] | None:
-        """The examples of several clients, one client behind the other, gathered at once.
+        """Gather the examples of several clients at once, one client behind the other.
 
         Returns:
             With them how many each client has. None where what one client gets might show the
@@ -245,5 +245,5 @@ class PartitionedClients(Sequence[ClientData]):
 
     @property
     def sizes(self) -> Indices:
-        """How many examples each client has; shape (clients,)."""
+        """Number of examples of each client; shape (clients,)."""
         return np.asarray(self._partition.sizes)

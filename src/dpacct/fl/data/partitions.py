@@ -142,7 +142,7 @@ class Partition:
 
     @property
     def sizes(self) -> Indices:
-        """How many examples each client has; shape (clients,)."""
+        """Number of examples of each client; shape (clients,)."""
         return np.diff(self.bounds)
 
 
@@ -255,7 +255,7 @@ def of_clients(partition: Partition, clients: Indices) -> tuple[Indices, Partiti
 def _draw_labels(
     turns: Indices, ratios: NDArray[np.float64], stock: list[Indices], random: np.random.Generator
 ) -> Iterator[int]:
-    """The example that each turn receives."""
+    """Yield the example that each turn receives."""
     left = np.array([len(examples) for examples in stock])
     draws = random.random(len(turns))
     edges = _edges(ratios, left)
@@ -270,7 +270,7 @@ def _draw_labels(
 
 
 def _edges(ratios: NDArray[np.float64], left: Indices) -> NDArray[np.float64]:
-    """Cumulated ratios of the labels that are left; other clients take any of them."""
+    """Return cumulated ratios of the labels that are left; other clients take any of them."""
     open_labels = left > 0
     kept = np.where(open_labels, ratios, 0.0)
     without = kept.sum(axis=1) < 1e-12

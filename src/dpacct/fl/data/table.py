@@ -100,7 +100,7 @@ class TableSchema:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """What a file holds, one entry for each row; `load_table` makes a data set of it.
+    """The content of a file, one entry for each row; `load_table` makes a data set of it.
 
     Attributes:
         inputs: shape (n, ...). labels: as they are written.

@@ -1,4 +1,4 @@
-"""Class labels: which whole numbers they may be."""
+"""The range of class labels that a loss accepts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Labels:
 
     @classmethod
     def of(cls, loss: LocalLoss, outputs: Tensor, targets: Tensor) -> Labels | None:
-        """The labels of torch's losses of classes; None for other losses, or probabilities."""
+        """Return the labels of torch's losses of classes; None for others, or probabilities."""
         function = loss.function
         classes = isinstance(function, nn.CrossEntropyLoss | nn.NLLLoss)
         plain = function is functional.cross_entropy or function is functional.nll_loss
@@ -58,6 +58,6 @@ class Labels:
         return self.padded
 
     def fit(self, targets: Tensor) -> Tensor:
-        """Whether all labels of each example are in range, bool [n]."""
+        """Return whether all labels of each example are in range, bool [n]."""
         inside = (targets >= 0) & (targets < self.count) | (targets == self.ignored)
         return inside.flatten(1).all(dim=1) if inside.ndim > 1 else inside

@@ -21,7 +21,7 @@ LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 
 class Loss(Protocol):
-    """What a method's `gradient` is given."""
+    """The loss that a method's `gradient` takes."""
 
     def __call__(self, params: Params, batch: Batch) -> Tensor:
         """Return the mean loss of the batch at the parameters, a tensor without dimensions."""

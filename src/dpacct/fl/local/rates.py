@@ -18,10 +18,10 @@ from dpacct.errors import InvalidParameter
 
 
 class Scheduler(Protocol):
-    """What is used of a learning-rate scheduler of torch."""
+    """The part of a learning-rate scheduler of torch that is used."""
 
     def get_last_lr(self) -> list[float]:
-        """The rate of each group of parameters; the first one counts."""
+        """Return the rate of each group of parameters; the first one counts."""
         ...
 
     def step(self) -> None:

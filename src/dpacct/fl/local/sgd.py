@@ -98,7 +98,7 @@ class SGD:
         return rate * self.lr_decay ** (round_number - 1)
 
     def count_steps(self, examples: int) -> int:
-        """How many local steps a client with so many examples takes."""
+        """Return how many local steps a client with so many examples takes."""
         if examples == 0:
             return 0
         if self.steps is not None:

@@ -1,4 +1,4 @@
-"""What a method may do, and when. Everything that privacy depends on is the engine's.
+"""The interface of federated methods. Everything that privacy depends on is the engine's.
 
 The engine runs, in each round::
 
@@ -33,7 +33,7 @@ from dpacct.fl.privacy.masks import Dense, Mask
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:
-    """What a client knows: the round's broadcast, and its own settings.
+    """The round's broadcast to a client, and its own settings.
 
     Attributes:
         round: 1, 2, ...
@@ -76,7 +76,7 @@ class Method(Protocol):
     not_private_because: str | None = None
 
     def prepare(self, local: SGD) -> SGD:
-        """The local training that the method needs, from the one that was asked for.
+        """Return the local training that the method needs, from the one that was asked for.
 
         Raises:
             InvalidParameter: they contradict each other.
@@ -84,32 +84,32 @@ class Method(Protocol):
         return local
 
     def init(self, params: Params) -> State:
-        """Public server state before the first round, independent of any data."""
+        """Return public server state before the first round, independent of any data."""
         del params
         return {}
 
     def init_client(self, params: Params) -> State | None:
-        """A client's private state when first needed; None for clients without memory."""
+        """Return a client's private state when first needed; None for clients without memory."""
         del params
         return None
 
     def gradient(self, loss: Loss, params: Params, batch: Batch, context: Context) -> Params:
-        """Direction of one local step (the step is ``params - lr * direction``)."""
+        """Return the direction of one local step (``params - lr * direction``)."""
         del context
         return loss.gradient(params, batch)
 
     def after_step(self, params: Params, context: Context) -> Params:
-        """Change of the local iterate after each step, e.g. a projection around the anchor."""
+        """Change the local iterate after each step, e.g. by a projection around the anchor."""
         del context
         return params
 
     def local_update(self, delta: Tensor, client_state: State | None, context: Context) -> Tensor:
-        """What the client sends: from its displacement [d] (new minus old) and its memory."""
+        """Return the client's update, from its displacement [d] (new minus old) and its memory."""
         del client_state, context
         return delta
 
     def client_state(self, client_state: State, bounded: Tensor, context: Context) -> State:
-        """The client's memory after the round.
+        """Return the client's memory after the round.
 
         It depends on data and broadcasts alone, never on the noise or on who else took part.
 
@@ -122,30 +122,30 @@ class Method(Protocol):
         return client_state
 
     def published(self, cohort: PublishedRound) -> Tensor:
-        """Noisy sum [k] as a paper prints it, in place of the engine's bound, sum and noise.
+        """Return the noisy sum [k] as a paper prints it, instead of bound, sum and noise.
 
         Only a method with ``not_private_because`` gets here.
         """
         return cohort.bound(cohort.rows).sum(dim=0)
 
     def post(self, noised: Noised, server_state: State) -> Noised:
-        """Post-processing of the release: `Noised.map` and `Noised.map_tensors`."""
+        """Post-process the release, by `Noised.map` or `Noised.map_tensors`."""
         del server_state
         return noised
 
     def server(self, params: Params, noised: Noised, server_state: State) -> tuple[Params, State]:
-        """New parameters and server state; by default params + server_lr * mean."""
+        """Return new parameters and server state; by default params + server_lr * mean."""
         mean = noised.tensors
         moved = {name: value + noised.server_lr * mean[name] for name, value in params.items()}
         return moved, server_state
 
 
 def overrides(method: Method, member: str) -> bool:
-    """Whether a method has its own version of a member."""
+    """Return whether a method has its own version of a member."""
     return getattr(type(method), member, None) is not getattr(Method, member)
 
 
 def moves_plainly(method: Method) -> bool:
-    """Whether what follows the noise is `Method`'s own, whatever was put into the object."""
+    """Return whether post-processing and server step are those of `Method`."""
     own = (method.post, method.server)
     return [getattr(member, "__func__", None) for member in own] == [Method.post, Method.server]

@@ -1,4 +1,4 @@
-"""What printed procedures share, where no finite epsilon covers what is printed."""
+"""Parts of procedures as papers print them, which no finite epsilon covers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpacct.fl.privacy.norms import row_norms
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PublishedRound:
-    """All that a printed procedure may look at: more than a private one may.
+    """The data of a round that a printed procedure sees, more than a private one may.
 
     Attributes:
         rows: raw masked updates [m, k] of those who came, m = 0 included.
@@ -35,13 +35,13 @@ class PublishedRound:
 
 
 def participants_noise(cohort: PublishedRound, std: float) -> Tensor:
-    """Bounded rows [m, k] to each of which its client added N(0, std^2) on every coordinate."""
+    """Return bounded rows [m, k], to each of which its client added N(0, std^2) per coordinate."""
     rows = cohort.bound(cohort.rows).double()
     return rows + std * cohort.normals(*rows.shape)
 
 
 def median_clipped_sum(cohort: PublishedRound) -> Tensor:
-    """Sum of updates clipped to the cohort's median norm C, with noise of std z C.
+    """Return the sum of updates clipped to the cohort's median norm C, with noise of std z C.
 
     Both depend on private norms without protection. An empty cohort releases zero.
     """

@@ -1,4 +1,4 @@
-"""What becomes of a method's server step: momentum or Adam on the way of the model.
+"""Server optimizers: momentum or Adam on the displacements that a method asks for.
 
 Rule 1: an optimizer sees the model before and after the method's own step, and its own state: all
 of it follows from releases, so it costs nothing. Rule 2: its state is public, part of the server's
@@ -25,7 +25,7 @@ class ServerOptimizer(Protocol):
     """Turns the displacement that a method asks for into the one that is made."""
 
     def step(self, moves: Params, state: State) -> tuple[Params, State]:
-        """The displacement of the model, and the next state.
+        """Return the displacement of the model, and the next state.
 
         Args:
             moves: what the method adds to each tensor of the model in this round.
@@ -108,7 +108,7 @@ class Adam:
 
 
 def split(server_state: State) -> tuple[State, State]:
-    """A server's state as that of the method, and that of the optimizer."""
+    """Split a server's state into that of the method and that of the optimizer."""
     ours = {n.removeprefix(_PREFIX): v for n, v in server_state.items() if n.startswith(_PREFIX)}
     return {n: v for n, v in server_state.items() if not n.startswith(_PREFIX)}, ours
 
@@ -116,7 +116,7 @@ def split(server_state: State) -> tuple[State, State]:
 def optimized(
     optimizer: ServerOptimizer | None, before: Params, after: Params, method: State, own: State
 ) -> tuple[Params, State]:
-    """The new parameters, and both states together.
+    """Return the new parameters, and both states together.
 
     Args:
         optimizer: None leaves the method's step as it is.
