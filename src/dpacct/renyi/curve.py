@@ -340,19 +340,25 @@ def best_epsilon(
         Proven from above whatever the search does. It ends within 2e-6 in log(alpha - 1), where
         epsilon is flat: about 1e-9 above the minimum over orders.
     """
-    order = _best_order(lambda order: conversion(order, renyi(order), delta), start)
+    order = best_order(lambda order: conversion(order, renyi(order), delta), start)
     return AtOrder(conversion(order, renyi(order), delta), order)
 
 
 def best_delta(renyi: Callable[[float], float], epsilon: float, start: float) -> AtOrder:
     """The smallest delta over all orders, by the improved conversion; as `best_epsilon`."""
-    order = _best_order(lambda order: _log_delta(order, renyi(order), epsilon), start)
+    order = best_order(lambda order: _log_delta(order, renyi(order), epsilon), start)
     return AtOrder(improved_delta(order, renyi(order), epsilon), order)
 
 
-def _best_order(function: Callable[[float], float], start: float) -> float:
+def best_order(
+    function: Callable[[float], float],
+    start: float,
+    log_range: tuple[float, float] = _LOG_RANGE,
+    tolerance: float = _LOG_TOLERANCE,
+) -> float:
+    """The order at which a unimodal function is least, searched in log(alpha - 1) from a start."""
     log_best = minimize_unimodal(
-        lambda t: function(1 + math.exp(t)), math.log(start - 1), _LOG_RANGE, _LOG_TOLERANCE
+        lambda t: function(1 + math.exp(t)), math.log(start - 1), log_range, tolerance
     )
     return 1 + math.exp(log_best)
 

@@ -24,8 +24,8 @@ from typing import NamedTuple
 from dpacct import validate
 from dpacct.budget import Budget
 from dpacct.numerics.rounding import FUNCTION_ERROR
-from dpacct.numerics.search import bracket_root, largest_count, minimize_unimodal
-from dpacct.renyi.curve import RenyiCurve
+from dpacct.numerics.search import bracket_root, largest_count
+from dpacct.renyi.curve import RenyiCurve, best_order
 from dpacct.rounds import Round, Schedule
 from dpacct.schedules.build import as_schedule
 
@@ -209,13 +209,16 @@ def _best_gap(
 ) -> float:
     """The distance from 1 of the order at which a curve fits into the budget most often."""
 
-    def share(t: float) -> float:
-        b = math.exp(t)
-        room = budget.epsilon - t + math.log1p(b) + (math.log(budget.delta) + math.log1p(b)) / b
-        return renyi(1 + b) / room if room > 0 else math.inf
+    def share(order: float) -> float:
+        # The divergence at which the improved conversion gives the budget's epsilon.
+        b, log_order = order - 1, math.log(order)
+        allowed = (
+            budget.epsilon - math.log(b) + log_order + (math.log(budget.delta) + log_order) / b
+        )
+        return renyi(order) / allowed if allowed > 0 else math.inf
 
-    begin = min(starts, key=share)
-    return math.exp(minimize_unimodal(share, begin, _LOG_RANGE, 1e-3))
+    begin = min((1 + math.exp(start) for start in starts), key=share)
+    return best_order(share, begin, _LOG_RANGE, 1e-3) - 1
 
 
 class Odometer:

@@ -72,6 +72,7 @@ class Others:
     def __init__(self, composition: Composition, epsilon: float, log_delta: float) -> None:
         self._composition, self._epsilon = composition, epsilon
         self._log_delta = log_delta
+        self._shares: dict[float, float] = {}
         self._replaced = [
             (LossFunction(pair), pair, count)
             for pair, count in composition.sampled_pairs()
@@ -131,7 +132,11 @@ class Others:
         if not room > 0.0:
             return 1.0
         if self._replaced:
-            return self._share_of_replaced(room)
+            # It falls with the room: that of one that is a little less serves many.
+            less = math.exp2(math.floor(16 * math.log2(room)) / 16)
+            if less not in self._shares:
+                self._shares[less] = self._share_of_replaced(less)
+            return self._shares[less]
         tilts, growth = self._growth
         return math.exp(min(float(np.min(growth - tilts * room)) + 1e-9, 0.0))
 
@@ -161,7 +166,11 @@ class Others:
                     exponent += count * max(float(kept.upper), 0.0)
             except NotConverged:
                 continue
-            least = min(least, exponent + 1e-9 * (1 + abs(exponent)))
+            exponent += 1e-9 * (1 + abs(exponent))
+            if exponent > least < 0.0:
+                # Convex in the tilt.
+                break
+            least = min(least, exponent)
         return min(math.exp(least) + beyond, 1.0)
 
     @cached_property
