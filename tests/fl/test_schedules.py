@@ -14,7 +14,7 @@ from torch.nn.functional import mse_loss
 
 import dpacct
 from dpacct import Budget, Full, Ledger, Poisson, Round, Uniform, fl
-from dpacct.errors import BudgetExceeded, InvalidParameter
+from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
 from dpacct.rounds import Schedule
 
 DELTA = 1e-5
@@ -256,6 +256,34 @@ def test_a_server_plays_a_schedule_and_takes_over_its_open_round(tmp_path: Path)
         # The third round was reserved and not released: it is played in its own place.
         assert seen == [1.5, 3.0, 3.0]
         assert run.epsilon.upper == dpacct.epsilon(PLAN, delta=DELTA).upper
+
+
+def test_a_report_leaves_rounds_that_released_nothing_out_of_its_lower_end() -> None:
+    kind = Round(2.0, Poisson(0.5), ZERO_OUT)
+    with server(4 * kind) as run:
+        rounds = iter(run)
+        next(rounds)  # It stays spent, and releases nothing.
+        reports = [next(rounds).release() for _ in range(2)]
+        # Read once more has run: two rounds are charged, and one is released.
+        assert reports[0].epsilon.lower == dpacct.epsilon(1 * kind, delta=DELTA).lower
+        assert reports[0].epsilon.upper == dpacct.epsilon(2 * kind, delta=DELTA).upper
+
+
+def test_noise_shares_of_clients_elsewhere_take_equal_rounds_alone() -> None:
+    plan = 2 * Round(2.0, Uniform(4, 8)) + Round(3.0, Uniform(4, 8))
+    with pytest.raises(Unsupported, match="agree on one noise"):
+        server(plan, noise=fl.NoiseShares(2))
+    with pytest.raises(Unsupported, match="agree on one noise"):
+        fl.Server(
+            nn.Linear(3, 4), 8, rounds=2, noise_multiplier=2.0, sampling=Uniform(4, 8),
+            noise=fl.NoiseShares(2), clip_norm=lambda number: 1.0 / number,
+        )  # fmt: skip
+
+
+def test_clients_elsewhere_get_the_learning_rate_of_their_round() -> None:
+    local = fl.SGD(lr=lambda number: 1.0 / number, lr_decay=0.5, steps=1)
+    assert local.over(3).of_round(2) == fl.SGD(lr=0.25, steps=1)
+    assert fl.SGD(lr=0.1, lr_decay=0.5).of_round(2) == fl.SGD(lr=0.1, lr_decay=0.5)
 
 
 def test_cohorts_of_fixed_size_may_change_by_round() -> None:

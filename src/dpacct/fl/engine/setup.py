@@ -324,7 +324,7 @@ def choose_chooser(
 
 
 def elsewhere(noise: NoiseShares) -> SharesElsewhere:
-    """Shares that real clients add.
+    """Return noise whose shares real clients add.
 
     Raises:
         InvalidParameter: drop-outs are to be simulated.
@@ -336,7 +336,7 @@ def elsewhere(noise: NoiseShares) -> SharesElsewhere:
 
 
 def check_shares(rounds: Rounds) -> None:
-    """A run with shares from elsewhere hides all that is a client's own; others pass.
+    """Check that a run with noise shares from elsewhere hides all that is a client's own.
 
     Raises:
         Unsupported: something of a client would be seen, or a share cannot be drawn.
@@ -346,7 +346,6 @@ def check_shares(rounds: Rounds) -> None:
     if not isinstance(noise, SharesElsewhere):
         return
     name = method.name or type(method).__name__
-    # Rule 1.
     if method.everyone_computes or overrides(method, "init_client"):
         raise Unsupported(
             f"{name} with noise shares: the server keeps its clients' memories, which no noise "
@@ -357,14 +356,19 @@ def check_shares(rounds: Rounds) -> None:
             "an adaptive clip norm with noise shares: who was clipped is counted in a second sum, "
             "which is not hidden. Take a fixed clip_norm"
         )
-    # Rule 2.
+    if not rounds.plan.constant or rounds.plan.clip_norms is not None:
+        raise Unsupported(
+            "noise shares of clients elsewhere with a schedule: clients agree on one noise for the "
+            "whole run. Take equal rounds and one clip norm, or noise added by the server"
+        )
+    # What clients are to draw is tried before anything is charged.
     limits = bound.limits(engine.layout)
     if engine.layout.size:
         share_sigma(limits, engine.plan.update_std(bound), noise.minimum)
 
 
 def rehearsed(engine: Engine) -> Engine:
-    """An engine in which made-up clients add the shares."""
+    """Return an engine in which synthetic clients add the shares."""
     noise = engine.noise
     if not isinstance(noise, SharesElsewhere):
         return engine

@@ -235,7 +235,7 @@ class PrivateStrategy(Strategy):
                 params=told.anchor,
                 server_state=told.server_state,
                 memory=opened.memory(client),
-                local=told.local,
+                local=told.local.of_round(opened.number),
                 bound=bound,
                 counted=isinstance(bound, AdaptiveClip),
                 kept=kept,

@@ -92,6 +92,12 @@ class SGD:
             return self
         return replace(self, lr=values_over("lr", self.lr, rounds, _rate))
 
+    def of_round(self, round_number: int) -> SGD:
+        """Return the training of one round, as plain numbers, for clients elsewhere."""
+        if not changes(self.lr):
+            return self
+        return replace(self, lr=self.learning_rate(round_number), lr_decay=1.0)
+
     def learning_rate(self, round_number: int) -> float:
         """Return the learning rate of round 1, 2, ..."""
         rate = _rate(self.lr(round_number)) if callable(self.lr) else cast("float", self.lr)
