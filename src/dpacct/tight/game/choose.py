@@ -22,7 +22,14 @@ from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import Array
 from dpacct.rounds import Adjacency, Round, Schedule
 from dpacct.tight.game import is_game
-from dpacct.tight.game.kernels import TurnGuide, grid_losses, known_values, points_to, reach_of
+from dpacct.tight.game.kernels import (
+    MANY_TURNS,
+    TurnGuide,
+    grid_losses,
+    known_values,
+    points_to,
+    reach_of,
+)
 from dpacct.tight.game.plan import GamePlan, are_bounded, effort_above, needed
 from dpacct.tight.game.positions import Mixing, Thinned
 from dpacct.tight.game.rounds import Positions, rate_bounds
@@ -215,8 +222,8 @@ _USUAL, _FINE, _PLENTY, _FEWEST, _MOST_CELLS = 5e-4, 2e-4, 250, 12, 200
 _KNOWN = ((_DEFAULT_SHARE, _LONG), (_MIDDLE_SHARE, MOST_EFFORT))
 # The same for ranges of an angle, of which few are needed.
 _RANGES = (
-    (_DEFAULT_SHARE, 5e-4, _QUICK),
-    (_MIDDLE_SHARE, 1e-3, _MEDIUM),
+    (_DEFAULT_SHARE, 2e-4, 2 * _QUICK),
+    (_MIDDLE_SHARE, 5e-4, _MEDIUM),
     (_COARSE_SHARE, 2e-3, MOST_EFFORT),
 )
 # An epsilon of so few deviations depends on how much the last rounds gain, if rounds are some.
@@ -270,6 +277,11 @@ def _angles(
     Raises:
         NotConverged: none are affordable.
     """
+    plan = plan_with(_DEFAULT_SHARE)
+    # One guide serves one kind of round.
+    most = _QUICK if len(schedule.distinct()) == 1 else _LONG
+    if effort_above(schedule, plan.upper, MANY_TURNS) <= most:
+        return plan, MANY_TURNS
     effort = math.inf
     for share, tolerance, most in _RANGES:
         plan = plan_with(share)

@@ -280,7 +280,7 @@ class TurnGuide:
     tolerances: tuple[float, ...]
 
 
-EQUAL_TURNS = Turns.equal(16)
+MANY_TURNS = Turns.equal(42)
 
 
 def zero_out_above(
@@ -290,7 +290,7 @@ def zero_out_above(
     reach: int,
     negligible: float,
     direction: Direction,
-    turns: Turns = EQUAL_TURNS,
+    turns: Turns = MANY_TURNS,
 ) -> tuple[Kernel, ...]:
     """Laws, one for each range of the angle, that dominate what it may be.
 

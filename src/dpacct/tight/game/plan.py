@@ -24,7 +24,7 @@ from dpacct.tight.contour import (
     tilt_at_epsilon,
 )
 from dpacct.tight.game import is_game
-from dpacct.tight.game.kernels import TurnGuide
+from dpacct.tight.game.kernels import TurnGuide, Turns
 from dpacct.tight.game.laws import Kernel
 from dpacct.tight.game.play import Frame, Stage, length_of, prepare, reach_of_laws, repeated_below
 from dpacct.tight.game.positions import LAWS, USUAL_SHARE, Mixing, Thinned
@@ -283,7 +283,7 @@ Stages = list[tuple[Stage, int]]
 # What the laws of one kind of round cost; the cells of a larger cover are thinner.
 _A_COVER, _A_CELL = 2.4e3, 1e5
 # Ranges of the angle where a contribution becomes zero, about, and what their laws cost.
-_RANGES, _OF_RANGES = 6, 2e6
+_RANGES, _OF_RANGES, _A_RANGE = 8, 3e6, 5e5
 # The same for mixtures, and of how much noise that is true.
 _A_MIXTURE, _USUAL_SLACK = 2e8, 4e-3
 # Where laws are few the transform of the values counts, too.
@@ -466,8 +466,10 @@ def effort_above(schedule: Schedule, frame: Frame, positions: Positions) -> floa
     Infinite where the laws of all kinds of rounds would take too much memory.
     """
     played = fewer_kinds(schedule)
-    if schedule.adjacency is Adjacency.ZERO_OUT or isinstance(positions, TurnGuide):
-        laws, each = _RANGES, _OF_RANGES
+    if schedule.adjacency is Adjacency.ZERO_OUT or isinstance(positions, TurnGuide | Turns):
+        ranges = isinstance(positions, Turns)
+        laws = len(positions) if ranges else _RANGES
+        each = _A_RANGE * laws if ranges else _OF_RANGES
     elif isinstance(positions, Mixing):
         laws, each = LAWS + _ALONE, _A_MIXTURE * max(1.0, _USUAL_SLACK / positions.slack)
     elif isinstance(positions, Thinned):

@@ -17,8 +17,9 @@ from dpacct.pairs.dominating import AchievedPair, Direction, SampledGaussianPair
 from dpacct.rounds import Adjacency, Round, Schedule, Uniform
 from dpacct.tight.game import has_one_pair, is_game, takes_everybody
 from dpacct.tight.game.kernels import (
-    EQUAL_TURNS,
+    MANY_TURNS,
     TurnGuide,
+    Turns,
     cell_kernel,
     far_loss,
     gaussian_above,
@@ -39,8 +40,8 @@ from dpacct.tight.game.theorem import LARGEST_SHIFT, Cover
 
 # How all positions in a round are bounded: one law for each of some cells, fewer for the same
 # cells, or mixtures of few.
-# Where a contribution becomes zero there is one angle, whose ranges are chosen by a guide.
-Positions = Cover | Thinned | Mixing | TurnGuide
+# Where a contribution becomes zero there is one angle: its ranges, or a guide to choose them.
+Positions = Cover | Thinned | Mixing | TurnGuide | Turns
 
 
 def check_schedule(schedule: Schedule) -> None:
@@ -90,12 +91,13 @@ def laws_above(
         if not is_game(round_):
             return [sampled_above(rate, 2 * noise, step, reach, direction)]
         place = (rate, noise, step, reach[0], negligible, direction)
-        guided = isinstance(positions, TurnGuide)
-        turns = guided_turns(*place, positions) if guided else EQUAL_TURNS
+        turns = positions if isinstance(positions, Turns) else MANY_TURNS
+        if isinstance(positions, TurnGuide):
+            turns = guided_turns(*place, positions)
         return list(zero_out_above(*place, turns))
     if not is_game(round_):
         return [poisson_above(rate, noise, step, reach)]
-    if isinstance(positions, TurnGuide):
+    if isinstance(positions, TurnGuide | Turns):
         raise TypeError("angles say nothing about a replaced client")
     if isinstance(positions, Mixing):
         return list(mixing_laws(rate, noise, step, reach[0], negligible, positions))
