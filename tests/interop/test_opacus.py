@@ -115,14 +115,6 @@ def test_the_engine_calibrates_with_the_tight_accountant() -> None:
     assert exact == pytest.approx(ours.noise_multiplier, abs=1e-6)
 
 
-@pytest.mark.slow
-def test_what_its_own_accountants_say_there() -> None:
-    found = {name: private(3, opacus.PrivacyEngine(accountant=name)) for name in ("rdp", "gdp")}
-    assert found == pytest.approx({"rdp": 0.93140, "gdp": 0.74219}, abs=1e-5)
-    achieved = dpacct.epsilon(160 * Round(found["gdp"], Poisson(1 / 40)), delta=DELTA).lower
-    assert achieved == pytest.approx(4.48, abs=0.01)
-
-
 def test_the_accountant_says_what_the_library_says() -> None:
     accountant = plug_in.TightAccountant()
     assert accountant.get_epsilon(DELTA) == len(accountant) == 0
@@ -283,22 +275,6 @@ def test_gradients_of_several_batches_are_refused(ledger: Ledger, *, charged: bo
     job.backward(next(batches))
     refused(job, job.optimizer.step, Unsupported, "gradients of 2 batches")
     assert len(job.engine.accountant) == 0
-
-
-def test_ghost_clipping_begins_anew_with_each_backward_pass(ledger: Ledger) -> None:
-    """So that no gradients add up, and a batch that had no step is in no other's."""
-    run = ledger.start_run("opacus")
-    job = Job(mode="ghost")
-    batches = iter(job.attach(run))
-    job.backward(next(batches))
-    batch = next(batches)
-    job.backward(batch)
-    alone = [parameter.grad.clone() for parameter in job.module.parameters()]
-    job.backward(batch)
-    for parameter, gradient in zip(job.module.parameters(), alone, strict=True):
-        assert torch.equal(parameter.grad, gradient)
-    job.optimizer.step()
-    assert (run.rounds, run.committed) == (2, 1)
 
 
 @pytest.mark.parametrize(("workers", "skipped"), [(0, 0), (0, 4), (1, 1)])
@@ -504,20 +480,6 @@ def test_seeds_of_the_program_do_not_reach_batches_and_noise(ledger: Ledger) -> 
         found.append((indices, job.weights))
     assert found[0][0] != found[1][0]
     assert found[0][1] != found[1][1]
-
-
-def test_the_generator_of_a_step_is_standard_normal_and_secret() -> None:
-    from dpacct.fl.privacy.randomness import TWISTER
-    from dpacct.interop.opacus.loader import _fresh_generator as fresh_generator
-
-    job = Job()
-    drawn = [torch.randn(4096, generator=fresh_generator(job.optimizer)) for _ in range(2)]
-    assert abs(drawn[0].mean()) < 0.1
-    assert 0.9 < drawn[0].std() < 1.1
-    assert not torch.isin(drawn[0], drawn[1]).all()
-    states = [fresh_generator(job.optimizer).get_state() for _ in range(2)]
-    words = [state[TWISTER].view(torch.int64) for state in states]
-    assert (words[0] != words[1]).sum() > 600
 
 
 KILLED = """

@@ -9,7 +9,6 @@ pytest.importorskip("flwr", reason="flwr is not installed beside the other test 
 
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.supercore.task_identity import TaskIdentity
 
 import dpacct
 from dpacct import fl
@@ -112,28 +111,6 @@ def test_canaries_reach_what_is_released():
 def test_less_noise_of_the_server_is_seen():
     found = audited(noise=Quieter(), preflight=False, noise_multiplier=2.0)
     assert found.shown.faults == ("noise",)
-
-
-def test_no_clip_on_clients_moves_nothing(monkeypatch):
-    """The server shortens what it sees."""
-
-    def unclipped(rows, bound, layout, contributions):
-        del bound, layout, contributions
-        return rows, rows.norm(dim=1), torch.zeros(len(rows), dtype=torch.bool)
-
-    monkeypatch.setattr("dpacct.fl.flower.clients.contribute", unclipped)
-    assert audited().passed
-
-
-def test_a_process_that_is_somebody_stays_who_it_is():
-    """Messages of a run that goes on behind an audit name its own run."""
-    before = TaskIdentity._run_id, TaskIdentity._node_id, TaskIdentity._task_id
-    try:
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 4711, 12, 13
-        assert audited(canaries=30, rounds=1).rounds == 1
-        assert (TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id) == (4711, 12, 13)
-    finally:
-        TaskIdentity._run_id, TaskIdentity._node_id, TaskIdentity._task_id = before
 
 
 def test_what_an_app_does_wrong_is_seen_by_its_author():

@@ -13,8 +13,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.clientapp import ClientApp
 
 import dpacct
-from dpacct import fl, packages
-from dpacct.errors import InvalidParameter, LedgerError, Unsupported
+from dpacct import fl
+from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.flower import PrivateStrategy, client_app, private_mod, wire
 from dpacct.fl.flower.roster import Expected, Roster
 from dpacct.ledger import Ledger
@@ -186,26 +186,6 @@ def test_reserved_before_messages_leave_and_committed_before_the_model_moves(tmp
     with server(ledger=path, sampling=fl.Full(), rounds=2) as run:
         play(run, grid(look), on_round=lambda report: seen.append((report.round, rounds_of(path))))
     assert seen == [(1, (1, 0))] * 6 + [(1, (1, 1))] + [(2, (2, 1))] * 6 + [(2, (2, 2))]
-
-
-def test_an_empty_cohort_asks_nobody_and_releases_noise():
-    network = grid()
-    with server(sampling=fl.Poisson(1e-9), rounds=2) as run:
-        before = flat(run.model)
-        play(run, network)
-        assert run.round == 2
-    assert network.sent == []
-    assert bool((flat(run.model) != before).all())
-
-
-def test_the_run_ends_with_its_budget(tmp_path):
-    budget = dpacct.Budget(3, 1e-5)
-    with server(
-        ledger=tmp_path / "a", budget=budget, noise_multiplier=4.0, sampling=fl.Full(), rounds=50
-    ) as run:
-        play(run, FakeGrid([app() for _ in CLIENTS]), min_clients=1)
-        assert 0 < run.round < 50
-        assert run.epsilon.upper <= 3
 
 
 # Faults of a client: what arrives, and how many contributions the sum then holds.
@@ -571,37 +551,3 @@ def test_an_answer_to_the_process_that_was_killed_does_not_count(tmp_path):
     with server(**options).resume() as later:
         play(later, network, on_round=reports.append)
     assert reports[0].diagnostics.cohort_size == 0
-
-
-def test_nothing_is_charged_to_a_ledger_of_another_run(tmp_path):
-    options = {"rounds": 3, "sampling": fl.Full()}
-    with server(checkpoint=tmp_path / "one.pt", **options) as run:
-        play(run, grid())
-    with server(ledger=tmp_path / "other.ledger", **options) as run:
-        play(run, grid())
-    with (
-        server(checkpoint=tmp_path / "one.pt", ledger=tmp_path / "other.ledger", **options) as run,
-        pytest.raises(LedgerError, match="another ledger"),
-    ):
-        run.resume()
-    assert rounds_of(tmp_path / "other.ledger") == (3, 3)
-
-
-# What is installed.
-
-
-@pytest.mark.parametrize(
-    ("found", "said"),
-    [("1.40.2", r"flwr 1\.40\.2 is too old, version 1\.41"), (None, "not installed")],
-)
-def test_a_flower_that_is_too_old_is_named(monkeypatch, found, said):
-    def version(name):
-        if found is None:
-            raise packages.metadata.PackageNotFoundError(name)
-        return found
-
-    monkeypatch.setattr(packages.metadata, "version", version)
-    with pytest.raises(Unsupported, match=said):
-        PrivateStrategy(server())
-    with pytest.raises(Unsupported, match=said):
-        app()

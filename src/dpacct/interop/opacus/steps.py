@@ -162,9 +162,14 @@ class Steps:
         if self._batches:
             self._batches[-1].parts.append(do_skip)
 
+    @property
+    def _split(self) -> bool:
+        """Whether `BatchMemoryManager` splits the batches of this pass."""
+        return bool(self._batches and self._batches[-1].parts)
+
     def _current(self) -> int:
         """The index of the batch that was delivered last; -1 before the first one."""
-        if not any(batch.parts for batch in self._batches[self._stepped :]):
+        if not self._split:
             return min(self._requests - self._lead, len(self._batches)) - 1
         # Opacus' queue holds the parts that were drawn and not yet stepped: the delivered one, and
         # those that workers drew ahead of it until the loader's end.
@@ -175,8 +180,7 @@ class Steps:
     def _checked_pre_step(self, *words: Any, **named: Any) -> Any:
         index = self._current()
         parts = self._batches[index].parts if 0 <= index < len(self._batches) else []
-        split = any(batch.parts for batch in self._batches)
-        if self._broken or (split and index < 0):
+        if self._broken or (self._split and index < 0):
             self._broken = True
             raise LedgerError(_PARTS)
         if not self._stepped <= index < len(self._batches):
