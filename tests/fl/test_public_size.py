@@ -204,6 +204,11 @@ def test_a_public_size_is_a_whole_number(size):
         fl.AggregationPlan(1.0, 1.0, Full(), public_size=size)
 
 
+def test_more_clients_than_a_sum_can_hold_are_refused_whatever_is_declared():
+    with pytest.raises(InvalidParameter, match="population"):
+        fl.AggregationPlan(1.0, 1.0, Full(), public_size=10, num_clients=2**33 + 1)
+
+
 @pytest.mark.parametrize("size", [1, 10**12])
 def test_a_public_size_far_from_the_truth_costs_accuracy_alone(tmp_path, size):
     plan = fl.AggregationPlan(1.0, 1.0, Full(), public_size=size)

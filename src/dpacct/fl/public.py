@@ -19,9 +19,9 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.rounds import MAX_CLIENTS, Adjacency, Full, Poisson, Sampling, Uniform
 
-# The most contributions that one exact sum can hold where their true number is a secret. No
-# process gets near, and the grid of a sum stays finer than 2^-20 of the clip norm.
-SECRET_CAPACITY = 2**30
+# The contributions that an exact sum has room for if their true number is a secret: more than
+# there are people. The grid of the sum is finer than 2^-18 of the clip norm.
+SECRET_CAPACITY = 2**33
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class PublicSize:
         """Return the declared number, or the true one.
 
         Raises:
-            InvalidParameter: M is out of range, is given with a fixed-size scheme, or the true
-                number is needed and missing, or differs from that of a fixed-size scheme.
+            InvalidParameter: M is out of range or given with a fixed-size scheme; or the true
+                number is missing, too large, or not that of a fixed-size scheme.
         """
         if isinstance(sampling, Uniform):
             if public_size is not None:
@@ -55,6 +55,8 @@ class PublicSize:
                 raise InvalidParameter("num_clients", sampling.num_clients, rule)
             return cls(sampling.num_clients, stated=False)
         if public_size is not None:
+            if num_clients is not None:
+                validate.count("num_clients", num_clients, "the population", SECRET_CAPACITY)
             noun = "the public number of clients"
             return cls(validate.count("public_size", public_size, noun, MAX_CLIENTS), stated=True)
         return cls(validate.count("num_clients", num_clients, "the population"), stated=False)
