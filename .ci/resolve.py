@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PYTHONS = ("3.11", "3.13")
+PYTHONS = ("3.11", "3.12", "3.13")
 EXTRAS = "opacus,flower,dp-accounting,jax"
 TORCH = "2.13.0"
 TORCH_REQUIRES = (

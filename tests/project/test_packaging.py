@@ -75,10 +75,10 @@ def test_the_wheel_is_typed_and_licensed(wheel: zipfile.ZipFile) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
-def test_installing_brings_three_packages(metadata: Message) -> None:
+def test_installing_brings_four_packages(metadata: Message) -> None:
     needed = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
     plain = {requirement.name for requirement in needed if requirement.marker is None}
-    assert plain == {"numpy", "scipy", "rich"}
+    assert plain == {"numpy", "scipy", "rich", "typer"}
     assert set(metadata.get_all("Provides-Extra", [])) == set(EXTRAS)
     extras = {"fl", "data", "plot", "report", "interop", "dev", "site", "release", *PLUG_INS}
     assert set(EXTRAS) == extras
