@@ -26,9 +26,8 @@ from dpacct.fl.attacks import Attacked, likelihood_attack, loss_attack
 from dpacct.fl.data import load_mnist
 from dpacct.fl.data.partitions import iid
 from dpacct.fl.tensors import seed_generators
-from dpacct.risk.measures import Accusations
-from dpacct.risk.measures import accusations
 from dpacct.risk.attacks import Attacks
+from dpacct.risk.measures import Accusations, accusations
 from dpacct.rounds import Round, Schedule
 from evidence.pages import add_into, home, markdown, put_tables
 from evidence.records import Record, Records, Setting

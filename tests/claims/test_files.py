@@ -165,7 +165,7 @@ MIXED = [
     ("sensitivity = 5.0", "compared with the clip norm, which is missing"),
     ("noise_std = 2.0\nnoise_variance = 2.0\nclip_norm = 1", "Is one of them the other"),
     ('noise_std = 2.0\nclip_norm = 1.0\nnoise_on = "mean"', "Give num_clients"),
-    ('noise_std = 2.0\nclip_norm = 1.0\nnoise_on = "it"', "on the sum, on the mean or of each client"),
+    ('noise_std = 2.0\nclip_norm = 1.0\nnoise_on = "it"', "on the mean or of each client"),
 ]  # fmt: skip
 
 

@@ -7,9 +7,8 @@ import pytest
 import dpacct
 from dpacct.budget import Interval
 from dpacct.claims import Verdict, judge, parse_claims, shipped_claims
-from dpacct.claims.judge import answer, compare
+from dpacct.claims.judge import answer, compare, witness
 from dpacct.claims.report import on_claim
-from dpacct.claims.witness import witness
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Schedule, Uniform
 from tests.claims.test_files import GOOD
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from scipy.stats import binom, norm
 
-from dpacct.empirical.guessing import Guesses, least_epsilon, refutes, smallest_tail
+from dpacct.empirical.audits import Guesses, least_epsilon, refutes, smallest_tail
 from dpacct.errors import InvalidParameter
 
 LINES = st.lists(

@@ -9,8 +9,7 @@ import pytest
 from scipy.stats import norm
 
 from dpacct import Adjacency, Full, Poisson, Round, epsilon
-from dpacct.empirical.many_runs import Separated, separate
-from dpacct.empirical.promises import Promise
+from dpacct.empirical.audits import Promise, Separated, separate
 from dpacct.errors import InvalidParameter
 
 DELTA = 1e-5

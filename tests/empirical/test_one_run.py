@@ -12,8 +12,7 @@ from scipy.stats import chi2, ttest_ind
 from scipy.stats import t as student
 
 from dpacct import Adjacency, Full, Poisson, Round, Uniform
-from dpacct.empirical.one_run import Seen, best_number, guess, judge, log_ratios
-from dpacct.empirical.promises import Promise
+from dpacct.empirical.audits import Promise, Seen, best_number, guess, judge, log_ratios
 
 
 def simulated(
@@ -220,7 +219,7 @@ def test_a_small_part_without_its_noise_is_seen(scale, faults):
 
 def test_parts_of_sound_runs_are_seldom_called_quieter():
     """As often as the error says, by a known seed."""
-    from dpacct.empirical.one_run import _quieter_part
+    from dpacct.empirical.audits import _quieter_part
 
     rng = np.random.default_rng(3)
     seen = simulated(rng, *ROUNDS[0])

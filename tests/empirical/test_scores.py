@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from dpacct.empirical.roc import auc, null_deviation, roc
-from dpacct.empirical.scores import by_client, by_example, likelihood_ratio
+from dpacct.empirical.roc import auc, by_client, by_example, likelihood_ratio, null_deviation, roc
 from dpacct.errors import InvalidParameter
 
 

@@ -83,7 +83,7 @@ def _judge(claims: "Sequence[Claim]", *, quick: bool) -> "list[Judgment]":
 
 
 def _show(judged: "list[Judgment]", style: options.Style, *, whole: bool) -> None:
-    from dpacct.claims.facts import facts_of
+    from dpacct.claims.judge import facts_of
     from dpacct_cli.claims import pages
 
     data: dict[str, object] = {"claims": [facts_of(one) for one in judged]}

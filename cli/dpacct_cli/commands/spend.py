@@ -116,7 +116,7 @@ def _achieved_rows(plan: Schedule, spent: Spent, accountant: str) -> list[Row]:
     engine = find_accountant(accountant)
     if not isinstance(engine, TightAccountant) or not engine.plays(plan):
         return []
-    from dpacct.claims.witness import witness
+    from dpacct.claims.judge import witness
 
     plain_pair = engine.of_pairs.epsilon(plan, spent.delta).lower
     return wrapped("achieved so", witness(plan, adaptive=plain_pair < spent.lower))

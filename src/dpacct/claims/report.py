@@ -12,8 +12,7 @@ from typing import Any
 
 from dpacct.accountant import DEFAULT_ACCOUNTANT
 from dpacct.claims.claim import Claim, Divisor, Role
-from dpacct.claims.facts import facts_of
-from dpacct.claims.judge import Judged, Judgment, Verdict, judge
+from dpacct.claims.judge import Judged, Judgment, Verdict, facts_of, judge
 from dpacct.display import chosen, down, line, up
 from dpacct.report.document import Block, Heading, Paragraph, Report, Table
 from dpacct.report.front import Promise, front_page, nothing_promised, risk_to_json

@@ -27,8 +27,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from dpacct import validate
-from dpacct.empirical.roc import SMALL_RATES, Roc, roc
-from dpacct.empirical.scores import by_client, by_example, likelihood_ratio
+from dpacct.empirical.roc import SMALL_RATES, Roc, by_client, by_example, likelihood_ratio, roc
 from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import ClientData
 from dpacct.fl.local.losses import LossFunction

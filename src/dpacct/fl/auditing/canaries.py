@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpacct.empirical.one_run import Seen
+from dpacct.empirical.audits import Seen
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import Canary, ClientData, Population, checked
 from dpacct.fl.examples import Examples

@@ -16,9 +16,8 @@ import torch
 from dpacct import validate
 from dpacct.accountant import find_accountant
 from dpacct.budget import Spent
+from dpacct.empirical.audits import Promise, separate
 from dpacct.empirical.confidence import Estimate
-from dpacct.empirical.many_runs import separate
-from dpacct.empirical.promises import Promise
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.auditing.canaries import Canaries, projections, with_canaries
 from dpacct.fl.auditing.runs import contributions, refuse_ledger, watched

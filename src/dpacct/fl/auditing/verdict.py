@@ -19,8 +19,7 @@ import torch
 from dpacct import validate
 from dpacct.accountant import find_accountant
 from dpacct.budget import Budget, Spent
-from dpacct.empirical.one_run import Shown, best_number, judge
-from dpacct.empirical.promises import Promise
+from dpacct.empirical.audits import Promise, Shown, best_number, judge
 from dpacct.errors import InvalidParameter
 from dpacct.fl.auditing.canaries import Canaries, Watch, updates_noise
 from dpacct.fl.privacy.findings import AuditFailed
