@@ -294,7 +294,7 @@ class Engine:
                 self.layout,
                 std=std / plan.cohort_size,
                 kept=kept,
-                round_number=number,
+                round=number,
                 lr=self.local.learning_rate(number),
                 steps=self.local.steps,
                 server_lr=self.server_lr(number) if callable(self.server_lr) else self.server_lr,

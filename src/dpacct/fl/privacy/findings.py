@@ -134,14 +134,14 @@ def check_bound(
             add_clipped(total, [raw], bound, contributions, group=1, coarsest=math.inf)
         inside, *_ = contribute(raw, bound, layout, contributions)
         worst = max(worst, *numbers(row_norms(torch.stack([inside[0].double(), total]))))
-    if _minds_others(bound, layout, like):
+    if _depends_on_others(bound, layout, like):
         detail = "an update comes out of it otherwise beside another one: it looks at both"
         return Finding("bound", passed=False, detail=detail)
     detail = f"contributions have norm up to {worst:.6g}, and {claimed:.6g} is claimed"
     return Finding("bound", worst <= claimed, detail)
 
 
-def _minds_others(bound: Bound, layout: Layout, like: Tensor) -> bool:
+def _depends_on_others(bound: Bound, layout: Layout, like: Tensor) -> bool:
     """Return whether a bound treats an update differently beside or after another one."""
     level = torch.ones(layout.size, dtype=like.dtype, device=like.device)
     level *= bound.clip_norm / layout.size**0.5

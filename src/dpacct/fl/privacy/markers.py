@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
@@ -66,11 +67,11 @@ class Noised:
 
     @property
     def tensors(self) -> Params:
-        """The vector in the shapes of the model's tensors (views)."""
+        """Return the vector in the shapes of the model's tensors (views)."""
         return self.layout.unflatten(self.vector)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Noised:
-        """Post-processing of the whole vector [d] -> [d].
+        """Return the aggregate with its whole vector changed, [d] -> [d].
 
         Raises:
             InvalidParameter: the result has another shape.
@@ -82,36 +83,27 @@ class Noised:
         return replace(self, vector=vector)
 
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Noised:
-        """Post-processing of each tensor by itself, given and returned in its own shape."""
+        """Return the aggregate with each tensor changed, given and returned in its own shape."""
         parts = {name: change(tensor) for name, tensor in self.tensors.items()}
         return self.map(lambda _: self.layout.flatten(parts))
 
 
 def bounded(rows: Tensor) -> Bounded:
-    """For the engine alone: rows that went through its bound."""
+    """Return rows that went through a bound; for the engine alone."""
     return Bounded(rows, _ENGINE)
 
 
-def noised(
-    vector: Tensor,
-    layout: Layout,
-    *,
-    std: float,
-    kept: Tensor | None,
-    round_number: int,
-    lr: float,
-    steps: int | None,
-    server_lr: float,
-    cohort_size: float,
-    sampling_rate: float,
-) -> Noised:
-    """For the engine alone: an aggregate that was charged and noised."""
-    planned = (cohort_size, sampling_rate)
-    return Noised(vector, layout, std, kept, round_number, lr, steps, server_lr, *planned, _ENGINE)
+def noised(vector: Tensor, layout: Layout, **facts: Any) -> Noised:
+    """Return an aggregate that was charged and noised; for the engine alone.
+
+    Args:
+        vector, layout, facts: the attributes of `Noised`.
+    """
+    return Noised(vector, layout, **facts, key=_ENGINE)
 
 
 def scatter(values: Tensor, kept: Tensor | None, size: int) -> Tensor:
-    """[..., size] with ``values`` [..., k] at the coordinates ``kept``, zero elsewhere."""
+    """Return [..., size] with ``values`` [..., k] at the coordinates ``kept``, zero elsewhere."""
     if kept is None:
         return values
     return values.new_zeros(*values.shape[:-1], size).index_copy_(-1, kept, values)
