@@ -220,8 +220,7 @@ class Federation(PrivateRun):
         model = place(model, settings.device)
         ranks = Ranks() if settings.distributed else None
         follows = ranks is not None and ranks.rank > 0
-        settings = follower_settings(settings) if follows else settings
-        rounds = prepare(settings, model, clients)
+        rounds = prepare(follower_settings(settings) if follows else settings, model, clients)
         super().__init__(model, rounds, settings)
         chooser = choose_chooser(rounds.engine, model, loss, settings)
         self.player: RoundLoop = loop_of(

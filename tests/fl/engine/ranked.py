@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import distributed
 
-from dpacct import Budget, Ledger, fl
+from dpacct import Budget, Ledger, Round, fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.privacy.randomness import OperatingSystem
 from tests.fl.problems import federation, linear, make_clients, perceptron
@@ -35,6 +35,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "adaptive": {"bound": fl.AdaptiveClip(1.0, indicator_noise=2.0), "clip_norm": None},
     "half the memory": {"sampling": fl.Uniform(3, 8), "local": fl.SGD(lr=0.1, steps=3)},
     "shares": {"sampling": fl.Uniform(5, 8), "noise": fl.NoiseShares(2, dropout_rate=0.2)},
+    "schedule": {
+        "schedule": 2 * Round(2.0, fl.Poisson(0.5), "zero-out") + Round(3.0, fl.Full(), "zero-out"),
+        "rounds": None,
+        "noise_multiplier": None,
+        "sampling": None,
+        "clip_norm": lambda number: 1.0 / number,
+    },
     "controls": {"method": fl.Scaffold(), "server": fl.Adam(lr=0.05)},
 }
 
