@@ -168,34 +168,34 @@ def nodes_cumulants(nodes: TiltedNodes, noise: Array, counts: Array) -> Cumulant
     return Cumulants(float(counts @ log_moment), float(counts @ first), float(counts @ second))
 
 
+def weighted_cumulants(exponent: Array, loss: Array) -> Cumulants:
+    """Return the same for weights e^exponent at the losses; if all are 0, of no loss."""
+    top = float(exponent.max())
+    if not math.isfinite(top):
+        return Cumulants(-math.inf, 0.0, 1.0)
+    weights = np.exp(exponent - top)
+    total = float(weights.sum())
+    mean = float(weights @ loss) / total
+    return Cumulants(top + math.log(total), mean, float(weights @ (loss - mean) ** 2) / total)
+
+
 def truncated_cumulants(pair: AchievedPair, tilt: float, end: float) -> Cumulants:
-    """The same for one sampled pair with u = (2x - 1) / (2 sigma^2) up to ``end``."""
+    """Return the same for one sampled pair with u = (2x - 1) / (2 sigma^2) up to ``end``."""
     law = LossFunction(pair)
     start = law.start(tilt, _REACH)
     u, scale = _midpoints(pair.noise_std, start, max(end, start / 2))
     loss, base = law(u)
-    exponent = scale + law.log_density(u) + base + (1 + tilt) * loss
-    top = float(exponent.max())
-    weights = np.exp(exponent - top)
-    total = float(weights.sum())
-    mean = float(weights @ loss) / total
-    second = float(weights @ (loss * loss)) / total
-    return Cumulants(top + math.log(total), mean, second - mean**2)
+    return weighted_cumulants(scale + law.log_density(u) + base + (1 + tilt) * loss, loss)
 
 
 def symmetrized_cumulants(q: float, sigma: float, tilt: float, end: float = math.inf) -> Cumulants:
-    """The same for one pair of C_q, with losses up to that of u = ``end`` in size."""
+    """Return the same for one pair of C_q, with losses up to that of u = ``end`` in size."""
+    law = LossFunction(SampledGaussianPair(q, sigma, Direction.REMOVE))
     u, scale = _midpoints(sigma, 0.0, min(end, (1 + tilt) / sigma**2 + _REACH / sigma))
-    loss = _log_ratio(q, u)
-    gaussian = scale - (sigma * u + 0.5 / sigma) ** 2 / 2
-    exponents = np.stack([gaussian + (1 + tilt) * loss, gaussian - tilt * loss])
-    atom = (1 - q) * (1 - math.erfc(1 / (sigma * math.sqrt(8))))
-    top = max(0.0, float(exponents.max()))
-    rising, falling = np.exp(exponents - top)
-    total = float((rising + falling).sum()) + atom * math.exp(-top)
-    mean = float((rising - falling) @ loss) / total
-    second = float((rising + falling) @ (loss * loss)) / total
-    return Cumulants(top + math.log(total), mean, second - mean**2)
+    loss, gaussian = law(u)[0], scale + law.log_density(u)
+    atom = math.log1p(-q) + math.log1p(-math.erfc(1 / (sigma * math.sqrt(8))))
+    exponent = np.concatenate([gaussian + (1 + tilt) * loss, gaussian - tilt * loss, [atom]])
+    return weighted_cumulants(exponent, np.concatenate([loss, -loss, [0.0]]))
 
 
 def _midpoints(sigma: float, start: float, end: float) -> tuple[Array, float]:
@@ -203,10 +203,6 @@ def _midpoints(sigma: float, start: float, end: float) -> tuple[Array, float]:
     width = (end - start) / _NODES
     u: Array = start + width * (np.arange(float(_NODES)) + 0.5)
     return u, math.log(sigma * width / math.sqrt(2 * math.pi))
-
-
-def _log_ratio(q: float, u: Array) -> Array:
-    return np.log1p(q * np.expm1(np.minimum(u, 700.0))) + np.maximum(u - 700.0, 0.0)
 
 
 class Rows(NamedTuple):

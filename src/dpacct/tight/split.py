@@ -20,7 +20,12 @@ import numpy as np
 from dpacct.errors import NotConverged
 from dpacct.numerics.rounding import UNIT, Array, Bounds, ComplexArray
 from dpacct.pairs.panels import LossFunction
-from dpacct.tight.composition import Composition, Cumulants, summed_log_moment
+from dpacct.tight.composition import (
+    Composition,
+    Cumulants,
+    summed_log_moment,
+    weighted_cumulants,
+)
 from dpacct.tight.large_losses import Cut, SplitLosses, Step
 from dpacct.tight.laws import (
     decay_table,
@@ -350,21 +355,9 @@ def _lost_each(composition: Composition, log_delta: float, share: float) -> floa
 
 def split_cumulants(cut: Cut, tilt: float) -> tuple[Cumulants, Cumulants]:
     """Of the small and of the large losses of one round; nothing is proven of them."""
-    loss, *log_masses = _points(cut)
-    found: list[Cumulants] = []
-    for log_mass in log_masses:
-        exponent = log_mass + (1 + tilt) * loss
-        top = float(exponent.max())
-        if not math.isfinite(top):
-            # None of the points is one of these.
-            found.append(Cumulants(-math.inf, 0.0, 1.0))
-            continue
-        weight = np.exp(exponent - top)
-        total = float(weight.sum())
-        mean = float(weight @ loss) / total
-        variance = float(weight @ (loss - mean) ** 2) / total
-        found.append(Cumulants(math.log(total) + top, mean, variance))
-    return found[0], found[1]
+    loss, small, large = _points(cut)
+    tilted = (1 + tilt) * loss
+    return weighted_cumulants(small + tilted, loss), weighted_cumulants(large + tilted, loss)
 
 
 @lru_cache(maxsize=512)
