@@ -207,7 +207,7 @@ def test_delta_and_epsilon_agree(rate: float, noise: float, rounds: int, epsilon
         assert TIGHT.epsilon(schedule, found.lower).upper >= epsilon * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("delta", [1e-299, 1e-304])
+@pytest.mark.parametrize("delta", [1e-299, pytest.param(1e-304, marks=pytest.mark.slow)])
 def test_a_delta_below_what_a_truncation_can_lose_still_has_an_answer(delta: float) -> None:
     spent = TightAccountant().epsilon(10 * Round(1.0, Poisson(1e-4)), delta)
     # Less delta costs more.

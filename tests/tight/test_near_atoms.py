@@ -77,7 +77,7 @@ def test_two_rounds_hold_the_truth(rate: float, noise: float, at: float, sigmas:
         assert found.width <= 1e-7 * found.upper
 
 
-@pytest.mark.parametrize("share", [0.6, pytest.param(0.3, marks=SLOW)])
+@pytest.mark.parametrize("share", [pytest.param(share, marks=SLOW) for share in (0.6, 0.3)])
 def test_small_losses_with_a_contour_hold_the_truth(
     share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,7 +115,10 @@ def test_decay_bounds_the_characteristic_function(
 
 
 @pytest.mark.parametrize("direction", Direction)
-@pytest.mark.parametrize(("rate", "noise", "tilt"), [CASES[0], CASES[2], (0.02, 4.0, 3.0)])
+@pytest.mark.parametrize(
+    ("rate", "noise", "tilt"),
+    [CASES[0], pytest.param(*CASES[2], marks=pytest.mark.slow), (0.02, 4.0, 3.0)],
+)
 def test_a_path_off_the_line_bounds_the_characteristic_function(
     rate: float, noise: float, tilt: float, direction: Direction
 ) -> None:

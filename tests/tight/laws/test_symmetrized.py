@@ -4,7 +4,7 @@ import pytest
 from mpmath import mp, mpc, mpf
 
 import dpacct
-from dpacct import Poisson, Round, Uniform
+from dpacct import Round, Uniform
 from dpacct.errors import NotConverged
 from dpacct.pairs.dominating import Direction, SampledGaussianPair, SymmetrizedPair
 from dpacct.pairs.one_round import one_round_delta
@@ -65,15 +65,6 @@ def test_it_is_the_accountant_of_pairs() -> None:
     assert found.upper < renyi.upper
 
 
-def test_rounds_of_several_kinds_cost_more_than_either() -> None:
-    first, second = 100 * Round(3.0, Uniform(1, 20)), 50 * Round(4.0, Poisson(0.1), "replace-one")
-    whole = dpacct.epsilon(first + second, delta=1e-5, accountant="tight")
-    for part in (first, second):
-        assert dpacct.epsilon(part, delta=1e-5, accountant="tight").lower < whole.upper
-    renyi = dpacct.epsilon(first + second, delta=1e-5, accountant="rdp")
-    assert whole.upper < renyi.upper
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("epsilon", "rate", "noise_std", "rounds"),
@@ -92,7 +83,7 @@ def test_losses_that_are_nearly_atoms(
     assert upper < 1.05 * lower
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rate", [1e-6, 1e-3, 0.5])
 @pytest.mark.parametrize("noise_std", [0.3, 20.0])
 @pytest.mark.parametrize("delta", [1e-3, 1e-9])
