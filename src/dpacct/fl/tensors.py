@@ -15,8 +15,6 @@ from torch import Tensor
 from dpacct.errors import InvalidParameter
 
 _torch: Any = torch
-# Bytes of the largest block of which glibc learns, less what it puts around a block.
-_LARGEST_LEARNT = (1 << 25) - (1 << 16)
 
 
 def norm(values: Tensor, dim: int | None = None, dtype: torch.dtype | None = None) -> Tensor:
@@ -49,11 +47,6 @@ def truths(values: Tensor) -> list[bool]:
     return cast("list[bool]", cast("Any", values).tolist())
 
 
-def unfold_first(values: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """The first dimension n as ``sizes``, whose product is n."""
-    return values.reshape(*sizes, *values.shape[1:])
-
-
 @contextmanager
 def forked_generators() -> Generator[None]:
     """Give the global generators of torch, numpy and Python back as they were."""
@@ -82,16 +75,6 @@ def seed_generators(seed: int, device: torch.device) -> None:
         _torch.cuda.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - the global one, for models that draw from it
-
-
-def keep_freed_memory(device: torch.device) -> None:
-    """Have the C library keep what is freed on a CPU for the next who asks, up to 64 MiB.
-
-    Otherwise glibc gives blocks of a few MiB back to the system at once, which then fills each
-    page with zeros anew. It learns from the largest block that is freed, up to 32 MiB.
-    """
-    if device.type == "cpu":
-        torch.empty(_LARGEST_LEARNT, dtype=torch.uint8)
 
 
 @contextmanager

@@ -167,7 +167,7 @@ class Engine:
         done = 0
         for group in trainer.groups(batch, self.broadcast(state)):
             laps.end(LOCAL)
-            self._add_group(state, found, group, part[done:], trainer.group)
+            self._add_group(state, found, group, part[done:])
             done += len(group)
             laps.end(PRIVACY)
         laps.end(LOCAL)
@@ -178,9 +178,8 @@ class Engine:
         found: Collected,
         group: Gradients,
         numbers: Sequence[int],
-        size: int,
     ) -> None:
-        """Mask, bound and add a group of at most ``size`` examples. Rule 1."""
+        """Mask, bound and add a group of examples. Rule 1."""
         bound = state.bound
         simple = found.raw is None and scales_rows(bound) and sums_as_they_are(self.noise)
         if simple and found.kept is None and not self._has_canaries():
@@ -191,7 +190,6 @@ class Engine:
                 group.parts,
                 bound,
                 most,
-                group=size,
                 coarsest=coarsest,
                 scale=group.scale,
             )

@@ -29,7 +29,7 @@ from dpacct.fl.local.losses import LocalLoss, LossFunction, separate
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.tensors import listed, norm
-from dpacct.fl.training.examples import ExampleTrainer, group_size
+from dpacct.fl.training.examples import STEP, ExampleTrainer, largest_group
 from dpacct.fl.training.sequential import SequentialTrainer
 from dpacct.fl.training.synthetic import Kind, Maker, synthetic_task
 from dpacct.fl.training.tasks import Broadcast, Task, Trainer, Trial
@@ -395,7 +395,8 @@ class TrainerChooser:
         """Return the plan of groups that take the least work and fit into memory."""
         device = broadcast.device.type
         if self._examples:
-            group = group_size(self._layout)
+            sizes = range(STEP, largest_group(self._layout) + 1, STEP)
+            group = min(sizes, key=lambda size: _expected_work(cohort, size))
             chunk = max(group, (self._chunk or fitting) // group * group)
             return TrainingPlan(True, group, 1, chunk, device, f"{group} examples at once")  # noqa: FBT003
         sizes = [size for size in _GROUPS if size <= fitting] or [max(fitting, 2)]

@@ -30,14 +30,14 @@ from dpacct.fl.training.tasks import Broadcast, Task, Trial
 
 # Bytes of a group's gradients. More of them fall out of the cache, and are given back to the system
 # and page-faulted again in each step.
-_ROWS_BYTES = 8 << 20
-_LEAST, _MOST = 8, 64
+_ROWS_BYTES = 16 << 20
+STEP, _MOST = 8, 256
 
 
-def group_size(layout: Layout) -> int:
-    """Return how many examples are computed at once, a function of the model alone."""
+def largest_group(layout: Layout) -> int:
+    """Return how many examples may be computed at once, a multiple of `STEP`."""
     fitting = _ROWS_BYTES // (4 * max(layout.size, 1))
-    return max(_LEAST, min(_MOST, fitting // _LEAST * _LEAST))
+    return max(STEP, min(_MOST, fitting // STEP * STEP))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
