@@ -318,8 +318,8 @@ def test_writers_at_once_never_exceed_the_budget_together(path: Path) -> None:
                     run.reserve(round_).commit()
                     say("done")
 
-    writers = [Child(use) for _ in range(3)]
-    os.write(go, b"...")
+    writers = [Child(use) for _ in range(2)]
+    os.write(go, b"..")
     assert sum(len(writer.end()) for writer in writers) == fitting > 6
     with Ledger.open(path) as ledger:
         assert ledger.rounds == fitting

@@ -78,7 +78,7 @@ def test_epsilon_and_its_kind_are_those_of_one_entry(busy: Ledger, path: Path) -
     spent, own, upper = busy.epsilon(), run.epsilon(), busy.upper_epsilon()
     assert spent.upper <= upper
     with Ledger.open(path, read_only=True) as ledger:
-        known = [as_of(ledger, n)["epsilon"] for n in range(7, ledger.position.entry + 1)]
+        known = [summarize(then(ledger, n))["epsilon"] for n in range(7, ledger.position.entry + 1)]
     for told in (spent, own):
         assert {"lower": told.lower, "upper": told.upper} in known
 

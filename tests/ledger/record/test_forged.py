@@ -71,7 +71,7 @@ def test_no_forgery_gives_a_traceback_and_none_that_is_sound_spends_less(
         with Ledger.open(path, read_only=True) as ledger:
             truth.append(ledger.summary())
     refused = 0
-    for _ in range(5):
+    for _ in range(3):
         which = dice.randrange(len(originals))
         write(path, forge(originals[which], dice))
         data, said = path.read_bytes(), {}
@@ -87,7 +87,7 @@ def test_no_forgery_gives_a_traceback_and_none_that_is_sound_spends_less(
         if found is not None and found.sound:
             assert not spends_less(said["summary"], truth[which])
     # The forgeries are no harmless ones.
-    assert refused > 20
+    assert refused > 10
 
 
 # One forgery at a time: (the kind of entry that is changed, the change, what is said of it).
