@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
@@ -69,6 +69,13 @@ def real(name: str, value: object, rule: str) -> float:
     return number
 
 
+def _checked(name: str, value: object, rule: str, fits: Callable[[float], bool]) -> float:
+    number = real(name, value, rule)
+    if not fits(number):
+        raise InvalidParameter(name, value, rule)
+    return number
+
+
 def count(name: str, value: object, noun: str, maximum: int = MAX_ROUNDS) -> int:
     """A whole number of at least one."""
     rule = f"{noun} is a whole number from 1 to {maximum:.0e}"
@@ -86,18 +93,13 @@ def count(name: str, value: object, noun: str, maximum: int = MAX_ROUNDS) -> int
 
 
 def rounds(value: object) -> int:
-    """The number of rounds."""
+    """Return the number of rounds."""
     return count("rounds", value, "the number of rounds")
 
 
 def noise_multiplier(value: object, name: str = "noise_multiplier") -> float:
-    """The noise multiplier z."""
-    low, high = NOISE_MULTIPLIER_RANGE
-    rule = f"a noise multiplier lies in [{low:g}, {high:g}]"
-    number = real(name, value, rule)
-    if not low <= number <= high:
-        raise InvalidParameter(name, value, rule)
-    return number
+    """Return the noise multiplier z."""
+    return within(name, value, "a noise multiplier", NOISE_MULTIPLIER_RANGE)
 
 
 def sampling_rate(value: object, name: str = "sampling_rate") -> float:
@@ -115,25 +117,17 @@ def sampling_rate(value: object, name: str = "sampling_rate") -> float:
 
 
 def delta(value: object) -> float:
-    """The delta of (epsilon, delta)-DP."""
-    rule = "delta lies in (0, 1)"
-    number = real("delta", value, rule)
-    if not 0.0 < number < 1.0:
-        raise InvalidParameter("delta", value, rule)
-    return number
+    """Return the delta of (epsilon, delta)-DP."""
+    return _checked("delta", value, "delta lies in (0, 1)", lambda number: 0.0 < number < 1.0)
 
 
 def epsilon(value: object) -> float:
-    """The epsilon at which a delta is asked for: any finite number of at least zero."""
-    rule = "epsilon is a finite number of at least 0"
-    number = real("epsilon", value, rule)
-    if number < 0.0:
-        raise InvalidParameter("epsilon", value, rule)
-    return number
+    """Return the epsilon at which a delta is asked for."""
+    return at_least_zero("epsilon", value, "epsilon")
 
 
 def target_epsilon(value: object) -> float:
-    """The epsilon of a budget: finite and above zero."""
+    """Return the epsilon of a budget: finite and above zero."""
     return above_zero("epsilon", value, "a target epsilon")
 
 
@@ -146,21 +140,14 @@ def several(name: str, values: object, noun: str) -> Iterable[object]:
 
 
 def order(value: object, name: str = "orders") -> float:
-    """A Renyi order above one."""
+    """Return a Renyi order above one."""
     rule = f"a Renyi order lies in (1, {MAX_ORDER:g}]"
-    number = real(name, value, rule)
-    if not 1.0 < number <= MAX_ORDER:
-        raise InvalidParameter(name, value, rule)
-    return number
+    return _checked(name, value, rule, lambda number: 1.0 < number <= MAX_ORDER)
 
 
 def probability(name: str, value: object, noun: str = "a rate of errors") -> float:
-    """A probability, 0 and 1 included."""
-    rule = f"{noun} lies in [0, 1]"
-    number = real(name, value, rule)
-    if not 0.0 <= number <= 1.0:
-        raise InvalidParameter(name, value, rule)
-    return number
+    """Return a number in [0, 1]."""
+    return _checked(name, value, f"{noun} lies in [0, 1]", lambda number: 0.0 <= number <= 1.0)
 
 
 def positive_probability(
@@ -177,29 +164,15 @@ def positive_probability(
 
 
 def at_least_zero(name: str, value: object, noun: str) -> float:
-    """A finite number of at least 0.
-
-    Raises:
-        InvalidParameter: it is not.
-    """
+    """Return a finite number of at least 0."""
     rule = f"{noun} is a finite number of at least 0"
-    number = real(name, value, rule)
-    if number < 0:
-        raise InvalidParameter(name, value, rule)
-    return number
+    return _checked(name, value, rule, lambda number: number >= 0.0)
 
 
 def above_zero(name: str, value: object, noun: str) -> float:
-    """A finite number above 0.
-
-    Raises:
-        InvalidParameter: it is not.
-    """
+    """Return a finite number above 0."""
     rule = f"{noun} is a finite number above 0"
-    number = real(name, value, rule)
-    if number <= 0:
-        raise InvalidParameter(name, value, rule)
-    return number
+    return _checked(name, value, rule, lambda number: number > 0.0)
 
 
 def bound(name: str, value: object) -> float:
@@ -218,42 +191,18 @@ def file_path(name: str, value: object) -> Path:
     return Path(given)
 
 
-def unit_interval(name: str, value: object, noun: str) -> float:
-    """A number in [0, 1].
-
-    Raises:
-        InvalidParameter: it is not.
-    """
-    rule = f"{noun} lies in [0, 1]"
-    number = real(name, value, rule)
-    if not 0 <= number <= 1:
-        raise InvalidParameter(name, value, rule)
-    return number
-
-
 def flag(name: str, value: object) -> bool:
-    """True or False.
-
-    Raises:
-        InvalidParameter: something else.
-    """
+    """Return a truth value."""
     if not isinstance(value, bool):
         raise InvalidParameter(name, value, "it is true or false")
     return value
 
 
 def within(name: str, value: object, noun: str, ends: tuple[float, float]) -> float:
-    """A number between two ends, which are in range.
-
-    Raises:
-        InvalidParameter: it is not.
-    """
+    """Return a number between two ends, which are in range."""
     low, high = ends
     rule = f"{noun} lies in [{low:g}, {high:g}]"
-    number = real(name, value, rule)
-    if not low <= number <= high:
-        raise InvalidParameter(name, value, rule)
-    return number
+    return _checked(name, value, rule, lambda number: low <= number <= high)
 
 
 def line(name: str, value: object, noun: str) -> str:

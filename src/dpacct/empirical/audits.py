@@ -1,6 +1,6 @@
 """Audits by canaries: what guesses about them refute, in one run or in many.
 
-How often an attacker may guess right which of two contributions each of many clients sent.
+**Guesses.** How often may an attacker guess right which of two contributions each client sent?
 
 Each of m canaries holds one of two contributions, by a fair coin of its own. An attacker sees what
 one run releases, guesses r of the coins, and is right W times. Whatever the other coins show, the
@@ -15,7 +15,7 @@ Source: the game is that of Steinke, Nasr, Jagielski 2023 (arXiv:2305.08846), th
 of Mahloujifar, Melis, Chaudhuri 2024 (arXiv:2410.22235); proofs, also of the rounding:
 docs/derivations/auditing.md.
 
-What the releases of one run show about canaries, each of which a coin put in or left out.
+**One run.** What its releases show about canaries, each of which a coin put in or left out.
 
 What is seen are the noisy sums, projected on the direction of each canary and divided by the clip
 norm: x = shift + noise where the canary took part, noise alone where it did not, and for some
@@ -25,7 +25,7 @@ Three tests, of which each may err: guesses against the whole promise (sound for
 spread of the noise and the size of a contribution (sound for Gaussian noise, and what others send
 can only hide a fault there). Source: docs/derivations/auditing.md.
 
-What many runs on two neighboring data sets show: a lower bound of epsilon that assumes nothing.
+**Many runs** on two neighboring data sets: a lower bound of epsilon that assumes nothing.
 
 A number is read off each run. On half of the runs the set of numbers is chosen that separates the
 two data sets best; on the other half its probability under each is bounded by Clopper and Pearson.

@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from mpmath import mp, mpf
 
 from dpacct.tight.game.kernels import (
     cell_kernel,
@@ -14,7 +15,7 @@ from dpacct.tight.game.kernels import (
     reach_of,
     strategy_kernels,
 )
-from dpacct.tight.game.laws import Kernel, dominated_side, grid_points
+from dpacct.tight.game.laws import Kernel, dominated_side, dominating_side, grid_points
 from dpacct.tight.game.strategies import add_pair, gaussian_pair, remove_pair
 from dpacct.tight.game.theorem import Cell, Triangle, profile
 
@@ -108,3 +109,24 @@ def test_masses_that_underflow_are_no_warning() -> None:
     with np.errstate(divide="raise", invalid="raise"):
         side = dominated_side(points, 0.5, left * least, right * least)
     assert float(side.masses.sum()) < 1e-300
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_masses_as_stored_bound_the_values_in_exact_arithmetic(seed: int) -> None:
+    """Without the factor that repairs roundings some of the points lie below, by an ulp or so."""
+    generator, step = np.random.default_rng(seed), 2.0**-6
+    points = grid_points(120, 32)
+    # A profile with a corner at each point.
+    weights = generator.exponential(size=len(points))
+    falls = 1 - np.exp(step * np.minimum(points[:, None] - points, 0.0))
+    values = falls @ weights + weights[-1]
+    side = dominating_side(points, step, values)
+    with mp.workdps(40):
+        ratios = [mp.exp(mpf(step) * int(point)) for point in points]
+        for here, value in zip(range(len(points)), values, strict=True):
+            exact = mpf(side.infinite) + sum(
+                mpf(mass) * (1 - ratios[here] / ratios[j])
+                for j, mass in enumerate(side.masses, start=1)
+                if j > here
+            )
+            assert exact >= mpf(float(value))

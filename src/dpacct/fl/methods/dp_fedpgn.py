@@ -22,7 +22,7 @@ from dpacct.fl.methods.protocol import Context, Method
 from dpacct.fl.methods.published import PublishedRound, median_clipped_sum
 from dpacct.fl.postprocess.laplacian import check_strength, smooth
 from dpacct.fl.privacy.markers import Noised
-from dpacct.validate import at_least_zero, flag, unit_interval
+from dpacct.validate import at_least_zero, flag, probability
 
 MEDIAN_CLIPPING = (
     "updates are clipped to the median norm of the cohort (paper_mode), which is private, is not "
@@ -73,7 +73,7 @@ class DPFedPGN(Method):
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "rho", at_least_zero("rho", self.rho, "the radius of the perturbation"))
-        put(self, "beta", unit_interval("beta", self.beta, "the share of the client's gradient"))
+        put(self, "beta", probability("beta", self.beta, "the share of the client's gradient"))
         if flag("paper_mode", self.paper_mode):
             put(self, "not_private_because", MEDIAN_CLIPPING)
 

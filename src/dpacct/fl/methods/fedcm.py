@@ -11,7 +11,7 @@ from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.parameters import plain_steps, steps_taken, zeros
 from dpacct.fl.methods.protocol import Context, Method
 from dpacct.fl.privacy.markers import Noised
-from dpacct.validate import unit_interval
+from dpacct.validate import probability
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class FedCM(Method):
     name = "fedcm"
 
     def __post_init__(self) -> None:
-        alpha = unit_interval("alpha", self.alpha, "the share of the client's gradient")
+        alpha = probability("alpha", self.alpha, "the share of the client's gradient")
         object.__setattr__(self, "alpha", alpha)
 
     def prepare(self, local: SGD) -> SGD:
