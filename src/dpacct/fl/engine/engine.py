@@ -60,7 +60,10 @@ _PLANTS_NOTHING = Examples.planted
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Engine:
-    """The parts of a run that stay the same from round to round."""
+    """The parts of a run; noise and sampling are those of its next round.
+
+    `RunPlan` replaces ``plan`` from round to round; all else stays as it is.
+    """
 
     clients: Population
     method: Method
@@ -79,25 +82,25 @@ class Engine:
         check_noise(self.method, self.noise)
 
     def broadcast(self, state: TrainingState) -> Broadcast:
-        """What the clients of the next round are told; all of it is public."""
+        """Return the public values that clients of the next round receive."""
         params, norm = dict(state.params), state.bound.clip_norm
         server, _ = split(state.server_state)
         return Broadcast(state.round + 1, params, server, self.local, norm)
 
     def draw(self) -> Draw:
-        """Who takes part in a round, from the run's randomness."""
+        """Draw the cohort of a round from the run's randomness."""
         cohort = draw_cohort(self.plan.sampling, self.num_clients, self.source)
         return self.draw_for(self.noise.arrivals(cohort, self.source))
 
     def draw_for(self, members: Sequence[int]) -> Draw:
-        """The rest of a draw, where it is known whose contributions arrive."""
+        """Return a draw whose arriving contributions are known."""
         workers = range(self.num_clients) if self.method.everyone_computes else members
         seed = torch_seed(self.source)
         return Draw(members, workers, seed, torch_seed(self.source))
 
     @undisturbed()
     def open(self, state: TrainingState) -> Collected:
-        """Empty sums of the next round, over the coordinates of its mask."""
+        """Return empty sums of the next round, over the coordinates of its mask."""
         released = None if state.released is None else state.released.clone()
         kept = self.method.mask.select(self.layout, state.round + 1, released)
         kept = None if kept is None else sent(kept, self.device)
@@ -110,7 +113,7 @@ class Engine:
         )
 
     def kept_layout(self, kept: Tensor | None) -> Layout:
-        """Of a mask's coordinates."""
+        """Return the layout of a mask's coordinates."""
         return self.layout if kept is None else self.layout.restrict(kept)
 
     def collect(self, state: TrainingState, draw: Draw, trainer: Trainer, chunk: int) -> Collected:
@@ -119,8 +122,8 @@ class Engine:
         Training draws from the global generators: `forked_generators` is around this.
 
         Args:
-            state: the run so far, unchanged. draw: who takes part; a share of it gives its part
-                of the sums.
+            state: the run so far, unchanged. draw: the cohort; a share of a draw gives its part of
+                the sums.
             trainer: runs local training. chunk: clients held in memory at a time.
         """
         found = self.open(state)
@@ -224,7 +227,7 @@ class Engine:
     def check(
         self, state: TrainingState, kept: Tensor | None, rows: Tensor, below: Tensor
     ) -> Contributions:
-        """Updates [c, k] that were masked and bounded elsewhere, held to the same limits. Rule 1.
+        """Hold updates [c, k] that were masked and bounded elsewhere to the same limits. Rule 1.
 
         Args:
             state: the run so far. kept: the mask's coordinates.
@@ -246,7 +249,7 @@ class Engine:
     def _count(
         self, state: TrainingState, found: Collected, norms: Tensor, below: Tensor, bad: Tensor
     ) -> None:
-        """What is summed of contributions beside their rows; see `Contributions`."""
+        """Count contributions and sum their indicators; see `Contributions`."""
         if found.indicators is not None:
             signs = torch.where(below, INDICATOR_NORM, -INDICATOR_NORM)
             signs = signs.to(norms.dtype)
@@ -304,7 +307,7 @@ class Engine:
 
     @undisturbed()
     def apply(self, state: TrainingState, release: Released) -> TrainingState:
-        """The next state, from the release and public state; code of a method has copies alone."""
+        """Return the next state, from the release and public state; methods get copies of both."""
         # Rule 3.
         public, kept = split(state.server_state)
         if plainly := moves_plainly(self.method):
@@ -329,11 +332,11 @@ class Engine:
     def task(
         self, client: int, state: TrainingState, order: int, trainer: Trainer | None = None
     ) -> Task:
-        """A client with its batches and its memory, on the device.
+        """Return a client with its batches and its memory, on the device.
 
         Args:
             client: its number. state: the run so far. trainer: judges its data.
-            order: seed of the round's batches. Those of a client do not depend on who else came.
+            order: seed of the round's batches; those of a client do not depend on other clients.
         """
         own, seed = self.memory(client, state), client_seed(order, client)
         return join(lambda: self.clients[client], self.local, own, seed, self.device, trainer)
@@ -367,7 +370,7 @@ class Engine:
         ]
 
     def memory(self, client: int, state: TrainingState) -> State | None:
-        """What a client remembers; None where the method's clients remember nothing."""
+        """Return a client's memory; None for methods whose clients have none."""
         own = state.client_states.get(client)
         if own is None and overrides(self.method, "init_client"):
             own = self.method.init_client(copies(state.params))
@@ -375,12 +378,12 @@ class Engine:
 
 
 def reproduces(method: Method) -> bool:
-    """Whether the method replaces the engine's sum by what a paper prints."""
+    """Return whether the method replaces the engine's sum by the procedure of its paper."""
     return method.not_private_because is not None and overrides(method, "published")
 
 
 def check_noise(method: Method, noise: Noise) -> None:
-    """A printed procedure has noise of its own.
+    """Refuse other noise for a method with a printed procedure, which has its own.
 
     Raises:
         Unsupported: another noise was asked for.
@@ -394,7 +397,10 @@ def check_noise(method: Method, noise: Noise) -> None:
 def published_sum(
     method: Method, rows: Tensor, layout: Layout, bound: Bound, plan: NoisePlan, source: Randomness
 ) -> Tensor:
-    """The sum [k] that a method's paper prints, from raw masked rows [m, k]."""
+    """Return the sum [k] as a method's paper computes it, from raw masked rows [m, k].
+
+    Only a method with ``not_private_because`` gets here: its epsilon is infinite.
+    """
 
     def inside(values: Tensor) -> Tensor:
         return bound.apply(values.clone(), row_norms(values), layout, MARGIN)
@@ -410,18 +416,18 @@ def published_sum(
 
 
 def finite(rows: Tensor) -> Tensor:
-    """Rows [m, k] with those that hold NaN or infinity set to zero."""
+    """Return rows [m, k] with those that hold NaN or infinity set to zero."""
     good = torch.isfinite(rows).all(dim=1, keepdim=True)
     return torch.where(good, rows, 0.0)
 
 
-# The parts of a round whose seconds are told.
+# The parts of a round whose seconds are reported.
 LOCAL, PRIVACY = "local", "privacy"
 _cuda: Any = torch.cuda
 
 
 class Laps:
-    """A clock that runs from when it is made; what passes between marks belongs to a part."""
+    """A clock for the parts of a round. A GPU marks times by itself, and is waited for once."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -429,12 +435,12 @@ class Laps:
         self._parts: list[str] = []
 
     def end(self, part: str) -> None:
-        """What has passed since the last mark was this part's."""
+        """Count the time since the last mark for this part."""
         self._marks.append(self._mark())
         self._parts.append(part)
 
     def seconds(self, part: str) -> float:
-        """Of all its laps together."""
+        """Return the seconds of all laps of a part."""
         if self._device.type == "cuda":
             self._marks[-1].synchronize()
         pairs = zip(self._parts, self._marks, self._marks[1:], strict=False)

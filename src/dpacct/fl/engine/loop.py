@@ -1,7 +1,7 @@
-"""Plays the rounds of a run whose clients train here: rehearsal, local training, release.
+"""The rounds of a run whose clients train in this process: rehearsal, local training, release.
 
-Rule 1: all of it was tried on made-up clients before the first charge. Rule 2: the population is
-the one that was charged for. `dpacct.fl.engine.rounds` has the order of a round.
+Rule 1: everything is tried on synthetic clients before the first charge. Rule 2: the population is
+the one that was charged. `dpacct.fl.engine.rounds` has the order of a round.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class RoundLoop:
 
     @property
     def engine(self) -> Engine:
-        """The fixed parts of the run."""
+        """The parts of the run, with noise and sampling of the next round."""
         return self.rounds.engine
 
     @property
     def account(self) -> Account:
-        """Its ledger."""
+        """The run in its ledger."""
         return self.rounds.account
 
     @property
@@ -76,7 +76,7 @@ class RoundLoop:
 
     @property
     def state(self) -> TrainingState:
-        """Where it stands."""
+        """Where the run stands."""
         return self.rounds.state
 
     def begin(self) -> None:
@@ -106,19 +106,19 @@ class RoundLoop:
         save(self.rounds, path, self.trained_before if self.choice is None else self.choice.plan)
 
     def finish(self) -> None:
-        """The plan is at its end."""
+        """Finish the run in the ledger."""
         self.account.finish()
 
     def agree(self, make: Callable[[], Made]) -> Made:
-        """Nobody else has to hear of it."""
+        """Make something; other ranks would receive it."""
         return make()
 
     def to_the_end(self) -> AbstractContextManager[None]:
-        """Around the rounds of a run: nobody else has to hear how they end."""
+        """Return a context around the rounds of a run; other ranks would receive its end."""
         return nullcontext()
 
     def _rehearse(self) -> Choice:
-        """Try everything on made-up clients, choose how clients are trained, and audit the run.
+        """Try everything on synthetic clients, choose how clients are trained, and audit the run.
 
         Raises:
             AuditFailed: `preflight` found something. Anything that the rehearsal raises.
@@ -137,7 +137,7 @@ class RoundLoop:
         check_population(self.engine.clients, self.engine.num_clients)
 
     def play(self) -> Report:
-        """One round.
+        """Play one round.
 
         Raises:
             BudgetExceeded: it does not fit; nothing was drawn.
@@ -157,7 +157,7 @@ class RoundLoop:
 
     @undisturbed()
     def collect(self, draw: Draw) -> Collected:
-        """Train the workers of a draw, or of a share of it, and sum what they send."""
+        """Train the workers of a draw, or of a share of it, and sum their contributions."""
         choice = self.choice or self._rehearse()
         check_kept(self._settings)
         with forked_generators(), self._settled(draw.seed):
@@ -165,10 +165,10 @@ class RoundLoop:
 
     @contextmanager
     def _settled(self, seed: int) -> Generator[None]:
-        """Inside, clients may train: in training mode, in the precision and the seed of a round.
+        """Prepare model, precision and seed for the training of clients inside.
 
         Raises:
-            Unsupported: something inside wrote to the user's model, which is as it was again.
+            Unsupported: code inside wrote to the user's model, which is restored.
         """
         model = self.rounds.model
         tensors = dict(model.named_parameters()) | dict(model.named_buffers())

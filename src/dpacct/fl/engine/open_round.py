@@ -1,7 +1,7 @@
 """One round: reserved and drawn, then filled with contributions, then released once.
 
-Rule 1: a contribution is for the draw that it was bounded for, of a client that is in it, and
-counts once, however it comes. Rule 2: model, bound and noise are those that were charged for.
+Rule 1: a contribution belongs to the draw that it was bounded for and to a client of that draw, and
+counts once. Rule 2: model, bound and noise are those that were charged.
 Rule 3: committed before anything is released, and before clients' memories change.
 """
 
@@ -31,7 +31,7 @@ from dpacct.ledger import Event, Ticket
 
 
 class RunInProgress(Protocol):
-    """What a round needs of its run: `dpacct.fl.engine.rounds.Rounds`."""
+    """What a round uses of `dpacct.fl.engine.rounds.Rounds`."""
 
     engine: Engine
     account: Account
@@ -40,7 +40,7 @@ class RunInProgress(Protocol):
     not_private_because: str | None
 
     def still(self, event: Event) -> bool:
-        """Whether the next round would be charged as this event."""
+        """Return whether the next round would be charged as this event."""
         ...
 
     def keep(self, memories: dict[int, State]) -> dict[int, State]:
@@ -59,14 +59,14 @@ class RunInProgress(Protocol):
 class OpenRound:
     """One round: reserved and drawn, then filled with contributions, then released once.
 
-    The cohort is secret: whoever learns it, beside the server and its members, learns what sampling
-    is charged for. A round that is never released stays spent.
+    The cohort is secret, as amplification by sampling needs. A round that is never released stays
+    spent.
 
     Attributes:
         number: 1, 2, ...
-        draw: who takes part. broadcast: what all clients are told; public.
-        settled: whether it is over; nothing is added any more.
-        released: what left, None before that and where nothing may; public.
+        draw: the cohort; secret. broadcast: the values that all clients receive; public.
+        settled: whether the round is over; nothing is added any more.
+        released: the noised mean, None before the release or if nothing may leave; public.
     """
 
     def __init__(
@@ -94,16 +94,16 @@ class OpenRound:
 
     @property
     def cohort(self) -> Sequence[int]:
-        """Whose contributions are summed, ascending. Secret."""
+        """The clients whose contributions are summed, ascending. Secret."""
         return self.draw.members
 
     @property
     def workers(self) -> Sequence[int]:
-        """Who trains: the cohort, or everybody where the method asks for it."""
+        """The clients that train: the cohort, or all clients if the method asks for it."""
         return self.draw.workers
 
     def memory(self, client: int) -> State | None:
-        """A copy of what a client remembers; None where clients remember nothing."""
+        """Return a copy of a client's memory; None for clients without memory."""
         own = self._engine.memory(client, self._state)
         return None if own is None else copies(own)
 
@@ -119,7 +119,7 @@ class OpenRound:
         return replace(found, token=self.draw.token)
 
     def check(self, rows: Tensor, below: Tensor) -> Contributions:
-        """Updates [c, k] that clients have masked and bounded, held to the same limits.
+        """Hold updates [c, k] that clients have masked and bounded to the same limits.
 
         Args:
             rows: over the coordinates of the mask.
@@ -135,7 +135,7 @@ class OpenRound:
         return replace(found, token=self.draw.token)
 
     def add(self, clients: Sequence[int], contributions: Contributions) -> None:
-        """Add contributions, one of each client; those of workers outside the cohort count nothing.
+        """Add contributions, one for each client; workers outside the cohort contribute nothing.
 
         Raises:
             InvalidParameter: a client that is not in the round, or came before, or contributions
@@ -155,7 +155,7 @@ class OpenRound:
         self._engine.add(self._state, self.found, contributions.take(ours))
 
     def commit(self) -> None:
-        """Commit the round ahead of its release: where the noise is in the sum when it arrives.
+        """Commit the round ahead of its release, for sums that arrive with their noise.
 
         Raises:
             Unsupported: the bound or the noise has changed since the round was reserved.
@@ -168,7 +168,7 @@ class OpenRound:
         self._committed = True
 
     def add_sum(self, clients: Sequence[int], total: Tensor) -> None:
-        """Add what clients with noise of their own have sent, summed where nobody saw the parts.
+        """Add the sum of updates and noise shares of clients, formed by a secure aggregator.
 
         Args:
             clients: whose updates and shares it holds, all of them, each once.
@@ -196,7 +196,7 @@ class OpenRound:
         self.found.total.add_(total.to(self._engine.device))
 
     def remember(self, client: int, memory: State) -> None:
-        """A client's memory after the round; it is kept once the round is committed.
+        """Take a client's memory after the round; it is kept once the round is committed.
 
         Raises:
             InvalidParameter: it is not in the round, or its clients have other memories.
@@ -214,7 +214,7 @@ class OpenRound:
         self.found.memories[client] = copies(memory)
 
     def merge(self, part: Collected) -> None:
-        """Add what was collected elsewhere from a `Draw.share` of the round.
+        """Add what another process collected from a `Draw.share` of the round.
 
         Raises:
             InvalidParameter: it belongs to another round, or holds a client that came before.
@@ -228,7 +228,7 @@ class OpenRound:
 
     @undisturbed()
     def release(self) -> Report:
-        """Add the noise, commit, and move the model; whoever came, nobody included.
+        """Add the noise, commit, and move the model, for any number of contributions.
 
         Raises:
             Unsupported: the bound or the noise has changed since the round was reserved.
@@ -271,7 +271,7 @@ class OpenRound:
         )
 
     def _check_unchanged(self) -> None:
-        """Bound and noise are those that were charged for. Rule 2."""
+        """Check that bound and noise are those that were charged. Rule 2."""
         rounds, engine, state = self._rounds, self._engine, self._state
         check_limits(state.bound, engine.kept_layout(self.found.kept))
         changed = rounds.engine is not engine or rounds.state is not state
@@ -288,7 +288,7 @@ class OpenRound:
             raise InvalidParameter(name, "of another round", rule)
 
     def _came_with(self, clients: Sequence[int]) -> set[int]:
-        """Who has come, with these clients. Rule 1."""
+        """Return all contributors, with these clients. Rule 1."""
         workers, seen = set(self.draw.workers), set(self._came)
         for client in clients:
             if client not in workers or client in seen:
@@ -300,7 +300,7 @@ class OpenRound:
 
 
 def _check_shape(name: str, values: Tensor, *shape: int) -> None:
-    """Refuse what would be broadcast."""
+    """Refuse a shape that torch would broadcast."""
     if tuple(values.shape) != shape:
         rule = f"one row of {shape[1]} numbers a client" if len(shape) > 1 else "one a client"
         raise InvalidParameter(name, f"of shape {tuple(values.shape)}", rule)
@@ -312,10 +312,10 @@ _ROUNDING = 1e-5
 def diagnose(
     found: Collected, bound: Bound, std: float, limits: list[tuple[int, int, float]]
 ) -> Diagnostics:
-    """Statistics of the raw updates of one round.
+    """Return statistics of the raw updates of one round, which are not private.
 
     Args:
-        found: what was summed. bound: of the round. std: of the noise on the sum.
+        found: the sums. bound: of the round. std: of the noise on the sum.
         limits: of one row, which fix the grid of whole-number sums.
     """
     total = found.total

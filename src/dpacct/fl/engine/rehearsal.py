@@ -1,9 +1,11 @@
-"""Everything that a run will do, tried on made-up clients before anything is charged.
+"""One round on synthetic clients and a short audit, before anything is charged.
 
-Rule 1: an error of the model, the loss, the method or a setting surfaces here, as what it is, and
-costs nothing. Rule 2: what a client sends must not depend on who was there before it, nor the next
-state on anything but the release: both are compared between two made-up worlds. This also finds
-what `dpacct.fl.training.isolation` cannot see. Rule 3: no example of a client is used.
+Rule 1: an error of the model, the loss, the method or a setting is raised here, and costs nothing.
+Rule 2: a client's update must not depend on the clients before it, nor the next state on anything
+but the release: both are compared between populations that differ in the other clients. This also
+finds what `dpacct.fl.training.isolation` cannot see. Rule 3: no example of a client is used.
+Rule 4: the audit draws from a fixed seed, so it raises no false alarms, and its cost does not grow
+with cohort, rounds or local steps. `dpacct.fl.audit` looks longer, at neighboring populations.
 """
 
 from __future__ import annotations
@@ -43,26 +45,26 @@ from dpacct.fl.training.isolation import Isolation
 from dpacct.fl.training.synthetic import Kind, Maker, synthetic_clients, usual_kind
 from dpacct.fl.training.tasks import Trainer
 
-# Examples of the two made-up clients: two batches and one, of which one is not full. None holds a
+# Examples of the two synthetic clients: two batches and one, of which one is not full. None holds a
 # single example, which not every model takes.
 _SIZES = (5, 3)
 _BATCH = 3
 # Where a machine does not repeat its own sums, as much of the norm may differ.
 _NOISE = 1e-3
 _NOTE = (
-    "This was raised while the settings were tried on made-up clients; nothing is charged. Where "
-    "made-up values are the reason, give Federation(example=...) a made-up client that will do."
+    "This was raised while the settings were tried on synthetic clients; nothing is charged. Where "
+    "synthetic values are the reason, give Federation(example=...) a synthetic client that will do."
 )
 
 
 class Rehearsal:
-    """Every part of a round on made-up clients.
+    """Every part of a round on synthetic clients.
 
     Args:
         engine: of the run. chooser: of its trainers. state: where it stands; unchanged.
-        example: a made-up client whose examples are used; None for random values in the dtypes and
-            shapes of most clients.
-        before: how clients were trained before the run was resumed, None where nobody knows.
+        example: a synthetic client whose examples are used; None for random values in the dtypes
+            and shapes of most clients.
+        before: how clients were trained before the run was resumed, None if unknown.
 
     Attributes:
         make: makes clients of (number of examples, seed).
@@ -139,7 +141,7 @@ class Rehearsal:
         return self._chooser.retake(plan, self.make, self._kind, self._labels, broadcast)
 
     def _try_model(self) -> None:
-        """One gradient without the method: what is wrong there is the model's or the loss's."""
+        """Compute a gradient without the method, so that its errors are those of model or loss."""
         engine, loss = self._engine, self._chooser.loss
         data = self.make(_BATCH, 0)
         batch = Batch(data.inputs.to(engine.device), data.targets.to(engine.device), None)
@@ -151,7 +153,7 @@ class Rehearsal:
 
 
 class _Worlds:
-    """Populations of two clients: two of which the second one is the same, and strangers."""
+    """Three populations of two synthetic clients; the first two share their second client."""
 
     def __init__(self, engine: Engine, state: TrainingState, make: Maker) -> None:
         first, second = (make(size, seed) for seed, size in enumerate(_SIZES, start=1))
@@ -164,7 +166,7 @@ class _Worlds:
         ]
 
     def check_alone(self, trainer: Trainer) -> None:
-        """Refuse what sends something else for one client because another one is different.
+        """Refuse training in which one client's update depends on another client.
 
         Raises:
             Unsupported: it does, or does not send the same twice.
@@ -224,7 +226,7 @@ class _Worlds:
 
 
 def _short(local: SGD) -> SGD:
-    """The same training in few and small steps."""
+    """Return the same training in few and small steps."""
     size = local.batch_size and min(local.batch_size, _BATCH)
     if local.steps is None:
         return replace(local, epochs=1, batch_size=size)
@@ -245,7 +247,7 @@ def _check_same(state: TrainingState, other: TrainingState) -> None:
 
 
 def check_kind(after: TrainingState, before: TrainingState) -> None:
-    """The parameters after a round are parameters of the same model.
+    """Check that the parameters after a round fit the model.
 
     Raises:
         InvalidParameter: they are not.
@@ -264,7 +266,7 @@ def _near(ours: Tensor, theirs: Tensor) -> bool:
 
 
 class _Noted:
-    """Says in a note to an error where it was raised."""
+    """Adds a note to an error: it was raised on synthetic clients."""
 
     def __enter__(self) -> None:
         return
@@ -322,12 +324,12 @@ class _Releases:
     state: TrainingState
 
     def std(self, arrived: int) -> float | None:
-        """That is charged, for so many contributions; None where nothing may be released."""
+        """Return the charged std for so many contributions; None if nothing may be released."""
         plan = self.engine.plan
         return drawn_std(self.engine.noise, plan.update_std(self.state.bound), arrived)
 
     def draw(self, arrived: int, size: int, count: int) -> Iterator[tuple[Draws, float]]:
-        """Noise on the sum and on the count of the indicators (zero without an adaptive norm)."""
+        """Draw noise on the sum, and on the sum of the indicators (zero without any)."""
         engine, device = replace(self.engine, source=Seeded(21)), self.engine.device
         for _ in range(count):
             noise = engine.noise
@@ -341,7 +343,7 @@ class _Releases:
 
 
 def _noise(releases: _Releases) -> Iterator[Finding]:
-    """Spread, law and freshness of the noise, whoever comes, over the planned number."""
+    """Check spread, law and freshness of the noise, and the divisor."""
     planned = math.ceil(releases.engine.plan.cohort_size)
     scaled: list[Draws] = []
     for name, arrived in (("noise", planned), ("empty cohort", 0)):

@@ -1,7 +1,7 @@
-"""The values of a round: what chance decided, what was summed, what is released, what follows.
+"""The values of a round: the draw, the contributions and sums, the release, and the state.
 
-Rule: what is private or secret is not printed: a log, or a tool that shows the variables of a
-traceback, has the name of its class alone.
+Rule: private and secret values have no ``repr``: a log, or a traceback with variables, shows the
+name of the class alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 def client_seed(order: int, client: int) -> int:
-    """Seed of a client's batches, from that of the round's."""
+    """Return the seed of a client's batches, from that of the round's."""
     return (order + client * _GOLDEN) % 2**63
 
 
@@ -34,7 +34,7 @@ def on_host(tensors: Mapping[str, Tensor]) -> State:
 
 @dataclass(slots=True, eq=False, repr=False)
 class TrainingState:
-    """All that changes from round to round.
+    """The values that change from round to round.
 
     Attributes:
         round: rounds done.
@@ -54,13 +54,13 @@ class TrainingState:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Draw:
-    """What chance decided about a round. Who is a member stays secret.
+    """The random choices of a round. Membership stays secret.
 
     Attributes:
-        members: whose contributions are summed, ascending.
-        workers: who trains: the members, or everybody where the method says so.
+        members: clients whose contributions are summed, ascending.
+        workers: clients that train: the members, or all clients if the method says so.
         seed: of the global generators around training. order: of the batches of the clients.
-        token: of this draw and its shares alone; what is collected for another one has another.
+        token: identifies this draw and its shares.
     """
 
     members: Sequence[int]
@@ -70,11 +70,11 @@ class Draw:
     token: bytes = field(default_factory=lambda: token_bytes(16))
 
     def seed_of(self, client: int) -> int:
-        """Seed of a client's batches. It does not depend on who else came."""
+        """Return the seed of a client's batches, which does not depend on the other clients."""
         return client_seed(self.order, client)
 
     def share(self, part: int, parts: int) -> Draw:
-        """Every ``parts``-th worker, from number ``part`` on, for training in several places.
+        """Return every ``parts``-th worker, from number ``part`` on, to train in several processes.
 
         The shares together are the draw; `Collected.merge` joins what they collect.
         """
@@ -85,7 +85,7 @@ class Draw:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Contributions:
-    """Updates behind mask and bound, one client a row. Private.
+    """Masked and bounded updates, one client a row. Private.
 
     Attributes:
         bounded: the rows [c, k].
@@ -105,7 +105,7 @@ class Contributions:
         return len(self.norms)
 
     def take(self, places: list[int]) -> Contributions:
-        """Those of some clients, by their places."""
+        """Return the contributions at some places."""
         if len(places) == len(self):
             return self
         chosen = listed(places, self.norms.device)
@@ -146,12 +146,12 @@ class Collected:
     token: bytes = b""
 
     def empty(self) -> Collected:
-        """Empty sums of the same kind, to be merged with these."""
+        """Return empty sums of the same kind, to be merged with these."""
         indicators = None if self.indicators is None else torch.zeros_like(self.indicators)
         return Collected(torch.zeros_like(self.total), indicators, self.kept)
 
     def merge(self, other: Collected) -> None:
-        """Add what was collected of the same round elsewhere, from other clients.
+        """Add what another process collected from other clients of the same round.
 
         Sums are exact, so that the order of merging shows in no bit of them.
         """
@@ -171,7 +171,7 @@ class Collected:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Released:
-    """What leaves the aggregator: the noised mean, and the noisy sum of the indicators."""
+    """What the aggregator releases: the noised mean, and the noisy sum of the indicators."""
 
     mean: Noised
     indicator_sum: float | None
