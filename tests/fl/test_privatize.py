@@ -115,7 +115,7 @@ class Peak(TorchDispatchMode):
 @pytest.mark.parametrize("as_dictionaries", [False, True])
 def test_memory_is_a_fraction_of_what_is_given(ledger, as_dictionaries):
     plan = fl.AggregationPlan(noise_multiplier=1.0, clip_norm=0.5, num_clients=300)
-    rows = torch.randn(300, 20_000)
+    rows = torch.randn(200, 12_000)
     rows[7, 7] = torch.nan
     deltas = [{"w": row} for row in rows] if as_dictionaries else rows
     with Peak(rows) as peak:
@@ -126,7 +126,7 @@ def test_memory_is_a_fraction_of_what_is_given(ledger, as_dictionaries):
 @pytest.mark.parametrize("as_dictionaries", [False, True])
 def test_few_updates_of_a_large_model_take_a_fraction_too(ledger, as_dictionaries):
     plan = fl.AggregationPlan(noise_multiplier=1.0, clip_norm=0.5, num_clients=300)
-    rows = torch.ones(14, 600_000)
+    rows = torch.ones(14, 400_000)
     deltas = (
         [{"w": row[:-6].view(2, -1), "b": row[-6:]} for row in rows] if as_dictionaries else rows
     )

@@ -42,7 +42,7 @@ def added(rows, bound, *, population=1000, coarsest=math.inf, scale=1.0):
     return [Fraction(value) for value in total.tolist()], norms, bad
 
 
-@settings(max_examples=120)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(st.sampled_from(KINDS), st.integers(-12, 30), st.integers(0, 2**31)),

@@ -127,7 +127,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     ROWS,
     st.sampled_from(TYPES),
