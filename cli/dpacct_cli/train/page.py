@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpacct.ledger.record.plans import Plan
+from dpacct.ledger.terms import EXAMPLE
 from dpacct.rounds import Schedule
 from dpacct_cli import mechanism
 from dpacct_cli.render import Page, Row, down, noise, plain, seconds
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 SIMULATED = (
     "The clients are a simulation: the examples were dealt out to them, and one example less moves "
     "others. Epsilon holds for a simulated client, not for the person behind an example."
+)
+
+
+OWNERS_OF_EXAMPLES = (
+    "Epsilon holds for a single example. The data name owners, and an owner of several examples is "
+    "protected less: without --examples, each owner is a client."
 )
 
 
@@ -107,7 +114,10 @@ def page(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> Pag
     note = mechanism.delta_note(outcome.epsilon.delta, job.public.size)
     note = mechanism.with_moved_delta(note, job.delta)
     closing = f"dpacct ledger show {shlex.quote(str(files.ledger))} lists what was spent."
-    return Page(rows, closing=closing, note=note, remarks=[SIMULATED] if job.simulated else [])
+    remarks = [SIMULATED] if job.simulated else []
+    if job.unit == EXAMPLE and job.dataset.owners is not None:
+        remarks.append(OWNERS_OF_EXAMPLES)
+    return Page(rows, closing=closing, note=note, remarks=remarks)
 
 
 def played(outcome: Outcome) -> Schedule:

@@ -276,6 +276,10 @@ def test_owner_and_classes_can_be_typed(dpacct: Any, folder: Path) -> None:
     assert "4 simulated clients (iid)" in shown
     assert "not for the person behind an example" in shown
     assert "say --classes" in shown
+    shown = dpacct(
+        "train --data people.csv --label answer --owner who --examples --rounds 1 --new-ledger"
+    ).text
+    assert "an owner of several examples is protected less" in " ".join(shown.split())
     ran = dpacct(words, "--classes no,maybe")
     assert (ran.code, "labels are no, maybe, and row" in ran.err) == (2, True)
     for option in ("--owner who", "--classes 1,2", "--label y"):

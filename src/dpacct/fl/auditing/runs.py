@@ -84,7 +84,7 @@ def audit_run(
         InvalidParameter: too few canaries for the error, or more than the model has room for.
         Unsupported: a run whose release this audit cannot read.
     """
-    wanted = Wanted.checked(canaries, others, error, confidence, generator)
+    wanted = Wanted(canaries, others, error, confidence, generator)
     check_functions(build=build)
     planted = wanted.plant()
     people = with_canaries(clients, planted, silent=wanted.silent)
@@ -143,7 +143,7 @@ def audit_server(
     if isinstance(clients, Examples):
         rule = "clients of a server hold data of their own, a ClientData each"
         raise InvalidParameter("clients", "Examples", rule)
-    wanted = Wanted.checked(canaries, others, error, confidence, generator)
+    wanted = Wanted(canaries, others, error, confidence, generator)
     check_functions(build=build, play=play)
     planted = wanted.plant()
     people = with_canaries(clients, planted, silent=wanted.silent)
@@ -212,7 +212,7 @@ def audit_loop(
         Unsupported: rounds were charged that are not those of the plan; a parameter is no
             floating-point number; or the loop asked for no canary, and shows nothing.
     """
-    wanted = Wanted.checked(canaries, others, error, confidence, generator)
+    wanted = Wanted(canaries, others, error, confidence, generator)
     length, at = validate.rounds(rounds), validate.delta(delta)
     check_functions(loop=loop, update=update)
     given: object = plan
@@ -235,7 +235,7 @@ def audit_loop(
         planted, lambda rows: contribute(rows, bound, layout, most)[0], row, bound.clip_norm
     )
     event = grown.charge.event(bound, grown.noise, {"clip_norm": bound.clip_norm})
-    sent = _Sent(planted, clients, update, layout, like, silent=wanted.silent)
+    sent = _sent(planted, clients, update, layout, like, silent=wanted.silent)
     with passing_ledger(at) as ledger:
         run = ledger.start_run("audit", plan=length * grown.round)
         count = 0
@@ -378,36 +378,32 @@ def _mean(released: object, layout: Layout) -> Tensor:
     return layout.flatten(_by_name(released)).detach()
 
 
-class _Sent:
-    """Returns what each number of the population sends."""
+def _sent(
+    canaries: Canaries,
+    clients: int,
+    update: Update,
+    layout: Layout,
+    like: Tensor | Tensors,
+    *,
+    silent: bool,
+) -> Update:
+    """Return the function that gives what each number of the population sends."""
 
-    def __init__(
-        self,
-        canaries: Canaries,
-        clients: int,
-        update: Update,
-        layout: Layout,
-        like: Tensor | Tensors,
-        *,
-        silent: bool,
-    ) -> None:
-        self._canaries, self._clients, self._update = canaries, clients, update
-        self._layout, self._like, self._silent = layout, like, silent
+    def shaped(row: Tensor) -> Any:
+        # In the form in which the loop knows updates.
+        if isinstance(like, Tensor):
+            return row.to(like)
+        return {name: part.to(like[name]) for name, part in layout.unflatten(row).items()}
 
-    def __call__(self, number: int) -> Any:
-        people = self._clients + len(self._canaries)
+    def sent(number: int) -> Any:
+        people = clients + len(canaries)
         if not (isinstance(number, SupportsIndex) and 0 <= number.__index__() < people):
             rule = f"the numbers that the plan draws are those from 0 to {people - 1}"
             raise InvalidParameter("number", number, rule)
-        number = number.__index__()
-        if number >= self._clients:
-            return self._shaped(self._canaries.sent(number - self._clients))
-        own = self._update(number)
-        return self._shaped(self._canaries.nothing()) if self._silent else own
+        place = number.__index__()
+        if place >= clients:
+            return shaped(canaries.sent(place - clients))
+        own = update(place)
+        return shaped(canaries.nothing()) if silent else own
 
-    def _shaped(self, row: Tensor) -> Any:
-        """Return a row in the form in which the loop knows updates."""
-        if isinstance(self._like, Tensor):
-            return row.to(self._like)
-        like = self._like
-        return {name: part.to(like[name]) for name, part in self._layout.unflatten(row).items()}
+    return sent

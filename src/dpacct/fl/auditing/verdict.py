@@ -80,35 +80,30 @@ class RunAudit:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The checked settings of an audit; see `audit_run`."""
+    """The settings of an audit; see `audit_run`.
+
+    Raises:
+        InvalidParameter: a value out of range, or too few canaries for the error.
+    """
 
     canaries: int
-    silent: bool
+    others: str
     error: float
     confidence: float
     generator: torch.Generator | None = None
 
-    @classmethod
-    def checked(
-        cls,
-        canaries: int,
-        others: str,
-        error: float,
-        confidence: float,
-        generator: torch.Generator | None = None,
-    ) -> Wanted:
-        """Check them.
-
-        Raises:
-            InvalidParameter: a value out of range, or too few canaries for the error.
-        """
-        number = validate.count("canaries", canaries, "canaries of an audit", MOST)
-        silent, wrong, sure = checked_terms(others, error, confidence)
-        least = least_canaries(wrong)
+    def __post_init__(self) -> None:
+        number = validate.count("canaries", self.canaries, "canaries of an audit", MOST)
+        checked_terms(self.others, self.error, self.confidence)
+        least = least_canaries(self.error)
         if number < least:
-            words = f"with an error of {wrong:g} an audit needs at least {least}"
+            words = f"with an error of {self.error:g} an audit needs at least {least}"
             raise InvalidParameter("canaries", number, f"{words}: luck guesses fewer coins")
-        return cls(number, silent, wrong, sure, generator)
+
+    @property
+    def silent(self) -> bool:
+        """Whether the other clients send nothing."""
+        return self.others == OTHERS[0]
 
     def plant(self) -> Canaries:
         """Return the canaries, with their coins."""

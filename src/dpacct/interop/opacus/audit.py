@@ -66,7 +66,7 @@ def audit_loop(
             clipping, which holds no gradient of a single example.
         Anything that `attach_ledger` raises.
     """
-    wanted = Wanted.checked(canaries, others, error, confidence, generator)
+    wanted = Wanted(canaries, others, error, confidence, generator)
     at = validate.delta(delta)
     check_functions(training=training)
     # Torch gives a stream the method `__getitem__`, which raises.
