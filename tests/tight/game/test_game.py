@@ -58,7 +58,6 @@ def remove(schedule: Schedule) -> Composition:
     ("noise", "uniform", "rounds", "delta", "achieved", "proven", "fixed"),
     [
         (2.4, Uniform(100, 2000), 200, SVHN, 2.6421, 2.6613, 3.0583),
-        (1.8, Uniform(100, 2000), 200, SVHN, 4.6396, 4.6611, 5.36),
         (3.0, Uniform(10, 100), 300, 1e-5, 6.3074, 6.3762, 7.19),
     ],
 )
@@ -409,8 +408,9 @@ def test_the_fixed_pair_is_the_one_cell() -> None:
     assert pair == SymmetrizedPair(0.05, 1.2)
 
 
-@pytest.mark.parametrize("missing", [1, 3, 30])
-@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out", "add-remove"])
+@pytest.mark.parametrize(
+    ("missing", "adjacency"), [(1, "replace-one"), (30, "zero-out"), (3, "add-remove")]
+)
 def test_rates_that_round_up_to_one(missing: int, adjacency: str) -> None:
     """Cohorts of all but a few of 1e17 clients cost what everybody costs, or a little less."""
     almost = Round(1.5, Uniform(10**17 - missing, 10**17), adjacency)

@@ -122,7 +122,7 @@ def test_the_bracket_closes(noise: float, uniform: Uniform, rounds: int, delta: 
     assert found.upper < replaced.lower
 
 
-@pytest.mark.parametrize("rounds", [1500, 6000])
+@pytest.mark.parametrize("rounds", [1500, pytest.param(6000, marks=pytest.mark.slow)])
 def test_the_bracket_of_thousands_of_rounds_closes(rounds: int) -> None:
     schedule = rounds * Round(2.0, Uniform(1, 100), "zero-out")
     found = TightAccountant().epsilon(schedule, 1e-6)
