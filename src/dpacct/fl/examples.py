@@ -121,8 +121,8 @@ def _source(data: Any, targets: Tensor | None) -> Batched:
         raise InvalidParameter("targets", None, "inputs come with their targets")
     if callable(getattr(data, "batch", None)) and hasattr(data, "__len__"):
         return cast("Batched", data)
-    sized = hasattr(data, "__getitem__") and hasattr(data, "__len__")
-    if sized and type(data) is not dict and type(data) is not type:
+    mapping_or_class = hasattr(data, "keys") or callable(data)
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not mapping_or_class:
         return _Tensors(_stacked(data))
     rule = "examples are two tensors, or a data set that can be read by number"
     raise InvalidParameter("data", type(data).__name__, rule)
