@@ -56,8 +56,7 @@ def excess(mixture: Mixture, totals: tuple[int, ...], delta: float, epsilon: flo
         return gap(mpmath.exp((low + high) / 2))
 
 
-@pytest.mark.slow
-@settings(max_examples=30)
+@settings(max_examples=4)
 @given(BUDGETS, st.lists(log_uniform(1e-6, 50.0), min_size=11, max_size=11))
 def test_the_reading_is_the_smallest_epsilon_of_the_inequality(
     budget: Budget, renyi: list[float]

@@ -12,6 +12,8 @@ import math
 import numpy as np
 import pytest
 
+from dpacct.numerics.rounding import Array
+from dpacct.pairs import trapezoid
 from dpacct.pairs.dominating import (
     Direction,
     DominatingPair,
@@ -19,6 +21,7 @@ from dpacct.pairs.dominating import (
     SampledGaussianPair,
     SymmetrizedPair,
 )
+from dpacct.pairs.moments import log_moment
 from dpacct.pairs.panels import LossFunction
 from dpacct.tight import engines
 from dpacct.tight.composition import Composition, TruncatedComposition
@@ -26,6 +29,7 @@ from dpacct.tight.contour import Contour, tilt_at_epsilon
 from dpacct.tight.engines import _AtDelta, _AtEpsilon, _plain, composed_delta, composed_epsilon
 from dpacct.tight.few_large import FewLarge
 from dpacct.tight.large_losses import FadedMass, faded_delta
+from dpacct.tight.laws import PanelIntegrand, PanelLaw, TiltedLosses, TiltedNodes
 
 REMOVE, ADD = Direction.REMOVE, Direction.ADD
 MOST = 1e-5
@@ -211,3 +215,80 @@ def test_both_ends_of_a_pair_of_c_q_are_lost() -> None:
     above, below = 0.9 * tails[0] + 0.1 * tails[1], tails[0]
     assert rest.lost >= 10 * (above + below)
     assert rest.lost <= 10 * (above + below) * 1.1
+
+
+def test_wide_panels_are_paid_for() -> None:
+    """Waves of which a panel has several are integrated badly, and the error says so."""
+    pair, tilt, start, end = LossFunction(SampledGaussianPair(0.3, 1.0, REMOVE)), 2.0, -8.0, 6.0
+
+    def law(panels: int, frequency: float) -> PanelLaw:
+        at = PanelIntegrand(pair, tilt, np.linspace(start, end, panels + 1), frequency)
+        nodes = (at.loss, at.mass, at.relative, at.loss_error)
+        return PanelLaw(*nodes, at.size, at.swing, at.log_scale)
+
+    seen = 0.0
+    for frequency in (20.0, 40.0, 60.0, 80.0):
+        coarse, error = law(16, frequency).shift(frequency / 4, 5)
+        fine, _ = law(400, frequency).shift(frequency / 4, 5)
+        off = np.abs(coarse - fine)
+        assert np.all(off <= error + 1e-12)
+        seen = max(seen, float(off.max()))
+    assert seen > 1e-9
+
+
+@pytest.mark.parametrize("direction", [REMOVE, ADD, None])
+@pytest.mark.parametrize("accuracy", [4.0, 7.0])
+def test_tails_and_steps_of_nodes_are_paid_for(
+    direction: Direction | None, accuracy: float
+) -> None:
+    setting = (np.array([0.2]), np.array([1.5]))
+
+    def law(accuracy: float) -> TiltedLosses:
+        nodes = TiltedNodes(*setting, direction, 3.0, accuracy, 2.0, 100_000)
+        return TiltedLosses(nodes, setting[1], np.array([1.0]))
+
+    coarse, fine = law(accuracy), law(44.0)
+    times = 0.5 * np.arange(5)
+    (value, error), (exact, _) = (some.log_characteristic(0.5, 5) for some in (coarse, fine))
+    assert np.all(np.abs(np.exp(exact - value) - 1) <= np.expm1(error))
+    # The bound of what a step leaves out is far above the truth: what lies beyond the ends alone.
+    coarse._grid.discretization = np.zeros(1)
+    _, error = coarse.log_characteristic(0.5, 5)
+    x = fine._grid.x
+    beyond = (x < coarse._grid.x[0]) | (x > coarse._grid.x[-1])
+    wave = np.exp(1j * np.multiply.outer(times, fine._nodes.loss[beyond])) - 1
+    off = np.abs(wave @ fine._weights[beyond])
+    assert np.all(off <= np.expm1(error))
+    assert off.max() > 1e-11
+
+
+@pytest.mark.parametrize("order", [2.5, 6.0, -3.0])
+@pytest.mark.parametrize("accuracy", [2.0, 4.0])
+def test_moments_of_few_nodes_enclose_the_truth(
+    order: float, accuracy: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = log_moment(order, 0.4, 0.8)
+    monkeypatch.setattr(trapezoid, "_ACCURACY", accuracy)
+    monkeypatch.setattr(trapezoid, "_surely_small", lambda a, *_, **__: np.zeros(len(a), bool))
+    found = trapezoid._direct(np.array([order]), np.array([0.4]), np.array([0.8]), mirrored=False)
+    assert found.lower[0] <= truth.upper
+    assert truth.lower <= found.upper[0]
+    assert found.upper[0] - found.lower[0] > 1e-2
+
+
+@pytest.mark.parametrize("order", [2.5, 6.0, -3.0])
+def test_tails_of_a_moment_are_added(order: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes as close as ever end at two standard deviations."""
+
+    class Short(trapezoid.Nodes):
+        def __init__(self, a: Array, q: Array, sigma: Array, _: Array, *rest: Array) -> None:
+            super().__init__(a, q, sigma, np.full_like(a, 30.0), *rest)
+            inside = np.abs(self.x - order * (order > 0)) < 2.0 * sigma[0]
+            self.x, self.starts = self.x[inside], np.zeros(1, np.int64)
+            self.counts = np.array([len(self.x)])
+
+    truth = log_moment(order, 0.4, 0.8)
+    monkeypatch.setattr(trapezoid, "Nodes", Short)
+    found = trapezoid._direct(np.array([order]), np.array([0.4]), np.array([0.8]), mirrored=False)
+    assert found.lower[0] < truth.lower - 1e-3
+    assert truth.lower <= found.upper[0]
