@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from dpacct.errors import InvalidParameter
 from dpacct.fl.local.rates import RoundValues
@@ -36,6 +36,15 @@ class RunPlan:
     schedule: Schedule
     noise: NoisePlan
     clip_norms: RoundValues | None = None
+    # Both are asked for in each round, and a schedule may have 10^5 phases.
+    _places: Plan = field(init=False, repr=False, compare=False)
+    _digest: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        phases = [(repr(round_.sampling), count) for round_, count in self.schedule]
+        digest = hashlib.sha256(repr(phases).encode()).hexdigest()[:16]
+        object.__setattr__(self, "_places", Plan(self.schedule))
+        object.__setattr__(self, "_digest", digest)
 
     @property
     def constant(self) -> bool:
@@ -50,9 +59,7 @@ class RunPlan:
 
     def at(self, position: int) -> NoisePlan:
         """Return the noise and sampling at a place, from 0; past the end those of the last."""
-        if self.constant:
-            return self.of(self.schedule.phases[0].round)
-        found = Plan(self.schedule).round_at(position)
+        found = self._places.round_at(position)
         return self.of(self.schedule.phases[-1].round if found is None else found)
 
     def bound(self, bound: Bound, round_number: int) -> Bound:
@@ -78,7 +85,7 @@ class RunPlan:
             InvalidParameter: the registered rounds are others.
         """
         count = min(registered.rounds, self.schedule.rounds)
-        ours, theirs = Plan(self.schedule).first(count), Plan(registered).first(count)
+        ours, theirs = self._places.first(count), Plan(registered).first(count)
         allowed = _CALIBRATED if calibrated else 1e-9
         same = len(ours.phases) == len(theirs.phases) and all(
             (mine.round.sampling, mine.rounds) == (other.round.sampling, other.rounds)
@@ -100,7 +107,5 @@ class RunPlan:
                 f"Plan(sampling={plan.sampling!r}, adjacency={plan.adjacency!r}, "
                 f"noise_multiplier={plan.noise_multiplier!r}, cohort_size={plan.cohort_size!r})"
             )
-        phases = [(repr(round_.sampling), count) for round_, count in self.schedule]
-        digest = hashlib.sha256(repr(phases).encode()).hexdigest()[:16]
         rounds, adjacency = self.schedule.rounds, self.noise.adjacency
-        return f"Plan({rounds} rounds, sampling {digest}, adjacency={adjacency!r})"
+        return f"Plan({rounds} rounds, sampling {self._digest}, adjacency={adjacency!r})"
