@@ -94,7 +94,7 @@ def ours(model: nn.Module, data: fl.ClientData, batch: int) -> Iterator[object]:
     )
     with run:
         player = run.player
-        player.begin("benchmark", 1_000_000, None)
+        player.begin()
         engine, state, choice = player.engine, player.state, player.choice
         while True:
             # Without the ledger: draw, train, bound, sum, noise and step alone.

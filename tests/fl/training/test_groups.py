@@ -24,7 +24,7 @@ from dpacct.fl.training.vectorized import VectorizedTrainer
 from tests.fl.problems import cross_entropy, federation, flat, linear, make_clients, perceptron
 
 LOCAL = fl.SGD(lr=0.2, epochs=2, batch_size=4)
-SIZES = [9, 4, 0, 13, 5, 1]
+SIZES = [9, 4, 0, 40, 5, 1]
 
 
 class Words(nn.Module):
@@ -97,6 +97,21 @@ def test_an_update_does_not_depend_on_the_other_clients(name, local):
         tasks[0], data=ClientData(tasks[3].data.inputs[:9], tasks[3].data.targets[:9])
     )
     assert torch.equal(together.train(tasks, broadcast)[1:], whole[1:])
+
+
+def test_groups_have_one_size_whoever_came(monkeypatch):
+    _, together, tasks, broadcast = setting(perceptron(), make_clients([4] * 9))
+    sizes = []
+    compute = VectorizedTrainer._train_group
+
+    def counted(self, group, shown):
+        sizes.append(len(group))
+        return compute(self, group, shown)
+
+    monkeypatch.setattr(VectorizedTrainer, "_train_group", counted)
+    for count in (1, 4, 9):
+        assert together.train(tasks[:count], broadcast).shape[0] == count
+    assert sizes == [4] * (1 + 1 + 3)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e38])
