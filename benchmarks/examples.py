@@ -28,8 +28,7 @@ from benchmarks.federated_jobs import DATA, cross_entropy, mnist_job
 from benchmarks.measure import table
 from dpacct import Budget, fl
 
-# A run records what it computes after some groups, one size of them after the other; the first
-# turns make what is made once.
+# The first turns load what is loaded once.
 TURNS, WARM = 8, 3
 # Steps of a turn, and how many of these are not counted: they fill the caches.
 STEPS, UNCOUNTED = 8, 2

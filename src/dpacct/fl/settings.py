@@ -177,8 +177,8 @@ class LocalSettings(Settings):
 
     Args:
         Others: as for `Settings`.
-        vectorize: train clients side by side: "auto" measures, True, False.
-        chunk_size: clients in memory at a time (side by side a multiple of 32); default as many as
+        vectorize: train clients in groups: "auto" measures, True, False.
+        chunk_size: clients in memory at a time, and in a group; default as many as
             fit the memory limit.
         memory_limit: in bytes; default 1 GiB, or 40 % of what is free on a GPU.
         callbacks: see `Callback`.
