@@ -9,7 +9,7 @@ Rule 3: only printable text reaches the screen, whatever a name contains.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from textwrap import wrap
 from typing import NamedTuple
 
@@ -101,9 +101,7 @@ def show(answer: Answer, style: Style) -> None:
     """Print an answer."""
     waiting.end()
     if style is Style.JSON:
-        import json
-
-        print(json.dumps(answer.data, indent=2, allow_nan=False))
+        print(to_json(answer.data))
     elif style is Style.QUIET:
         print(answer.number)
     else:
@@ -113,6 +111,13 @@ def show(answer: Answer, style: Style) -> None:
             # What follows on stderr comes behind it, or not at all if it is lost.
             sys.stdout.flush()
             print_note(page.note)
+
+
+def to_json(data: Mapping[str, object]) -> str:
+    """Return one JSON object, which names the version of its keys first."""
+    import json
+
+    return json.dumps({"schema": 1} | dict(data), indent=2, allow_nan=False)
 
 
 def print_note(text: str) -> None:

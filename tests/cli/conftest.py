@@ -41,7 +41,10 @@ class Ran:
     @property
     def json(self) -> dict[str, Any]:
         assert self.code == 0, self.err
-        return json.loads(self.out)
+        data = json.loads(self.out)
+        # Every JSON object names the version of its keys.
+        assert data.pop("schema") == 1
+        return data
 
     @property
     def text(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
@@ -21,7 +20,7 @@ from dpacct_cli.explore.journal import Journal, open_journal, place_of
 from dpacct_cli.explore.rows import Task
 from dpacct_cli.output import LABEL, Force, read_output, write_bytes
 from dpacct_cli.parameters import flag, option
-from dpacct_cli.render import Answer, show
+from dpacct_cli.render import Answer, show, to_json
 from dpacct_cli.terminal import INTERRUPTED
 
 PICTURES = (".png", ".svg", ".pdf")
@@ -200,7 +199,7 @@ def _content(rows: list[dict[str, Any]], suffix: str) -> bytes:
     if suffix == ".csv":
         return forms.to_csv(rows).encode()
     if suffix == ".json":
-        return (json.dumps(forms.to_data(rows), indent=2, allow_nan=False) + "\n").encode()
+        return f"{to_json(forms.to_data(rows))}\n".encode()
     from dpacct.pictures import Drawing
     from dpacct_cli.explore import picture
 

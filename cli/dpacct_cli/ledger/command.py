@@ -98,7 +98,6 @@ def verify(
     with opened(file) as ledger:
         found = ledger.verify(head)
     data: dict[str, object] = {
-        "schema": 1,
         "sound": found.sound,
         "entries": found.entries,
         "rounds": found.rounds,
@@ -159,7 +158,6 @@ def remaining(
         summary = ledger.summary()
     reading = ledger_pages.reading(summary)
     data: dict[str, object] = {
-        "schema": 1,
         "remaining": chosen,
         "remaining_as_plan": planned,
         "epsilon": summary["epsilon"],

@@ -91,7 +91,7 @@ def charge(
             raise BudgetExceeded(f"{refusal} {way}") from None
         summary = ledger.summary()
         plan = schedule_in_adjacency(plan, summary["adjacency"])
-        data = {"schema": 1, "run": run.id, "charged": plan.rounds, **mechanism.keys(plan)}
+        data = {"run": run.id, "charged": plan.rounds, **mechanism.keys(plan)}
     data |= {key: summary[key] for key in ("epsilon", "delta", "budget", "guarantee", "path")}
     reading, promise = ledger_pages.reading(summary), summary["epsilon_any_stop"]
     page = ledger_pages.charged(plan, run.id, summary, reading)
@@ -124,5 +124,5 @@ def finish(
         found.finish()
         summary = ledger.summary()
         page = ledger_pages.finished(found, freed, summary)
-    data: dict[str, object] = {"schema": 1, "freed": freed, **summary["runs"][number - 1]}
+    data: dict[str, object] = {"freed": freed, **summary["runs"][number - 1]}
     show(Answer(data, str(freed), lambda: page), style)

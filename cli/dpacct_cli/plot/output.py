@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from dpacct_cli.output import LABEL, read_output, write_bytes
 from dpacct_cli.parameters import flag, option
+from dpacct_cli.render import to_json
 
 if TYPE_CHECKING:
     from dpacct.pictures import Picture
@@ -46,7 +46,7 @@ class Target:
             content = drawing.to_bytes(format_of(self.file, LABEL))
             write_bytes(content, self.file, force=self.force)
         if self.as_json:
-            print(json.dumps(as_data(picture), indent=2, allow_nan=False))
+            print(to_json(as_data(picture)))
         elif self.file is None:
             print(f"\n{drawing.text(_columns())}")
         else:

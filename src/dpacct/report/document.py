@@ -134,7 +134,7 @@ class Report:
 
     def to_json(self) -> str:
         """Return the facts as a JSON object."""
-        return json.dumps(self.facts, indent=2, allow_nan=False) + "\n"
+        return json.dumps({"schema": 1} | self.facts, indent=2, allow_nan=False) + "\n"
 
 
 #: The formats of a report, each with its writer.
