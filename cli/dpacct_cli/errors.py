@@ -103,7 +103,8 @@ def line(error: DpacctError) -> str:
     label = words.spelling(LABELS.get(error.name, error.name))
     value, hint = error.value, error.hint
     if value is None:
-        return f"{label} is missing; {words.in_units(error.rule)}."
+        rule = error.rule.removeprefix("it has to be a number, not nothing: ")
+        return f"{label} is missing; {words.in_units(rule)}."
     typed = _typed(label, value)
     if isinstance(value, str) and error.name in SHARES | WHOLE | REALS:
         shown = _not_a_number(label, value)

@@ -48,4 +48,4 @@ def test_the_files_that_are_named_beside_a_walk_exist() -> None:
     named = re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", PAGE.read_text(encoding="utf-8"))
     bases = [ROOT, ROOT / "src" / "dpacct"]
     assert [name for name in named if not any((base / name).exists() for base in bases)] == []
-    assert Path(ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").count("## The house") == 1
+    assert Path(ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").count("## The rooms") == 1

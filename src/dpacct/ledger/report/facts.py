@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpacct.budget import Interval, Spent
 from dpacct.display import up
@@ -20,10 +20,10 @@ from dpacct.ledger.readings import Guarantee, Snapshot
 from dpacct.ledger.record.events import round_to_json, schedule_to_json
 from dpacct.ledger.record.plans import Charged, achieved_epsilon, proven_epsilon
 from dpacct.ledger.report.history import History, RunHistory, read_history
-from dpacct.report.front import Promise, risk_to_json
-from dpacct.report.risks import risks_of_rounds
-from dpacct.report.words import LEDGER_ASSUMPTIONS
 from dpacct.rounds import Adjacency, Phase, Schedule
+
+if TYPE_CHECKING:
+    from dpacct.report.front import Promise
 
 SCHEMA = 1
 
@@ -162,6 +162,10 @@ def promise_of(now: Snapshot, found: dict[str, Any]) -> Promise | None:
         now: of the ledger.
         found: its summary, as of the same entry.
     """
+    # A summary needs no report: it is imported by what writes one.
+    from dpacct.report.front import Promise  # noqa: PLC0415
+    from dpacct.report.risks import risks_of_rounds  # noqa: PLC0415
+
     epsilon, budget = found["epsilon_any_stop"], found["budget"]["epsilon"]
     if epsilon is None or not found["rounds"]:
         return None
@@ -175,6 +179,9 @@ def promise_of(now: Snapshot, found: dict[str, Any]) -> Promise | None:
 
 def report_of(now: Snapshot) -> dict[str, Any]:
     """Return what `Ledger.report` returns: the summary, and what a reading of all entries adds."""
+    from dpacct.report.front import risk_to_json  # noqa: PLC0415
+    from dpacct.report.words import LEDGER_ASSUMPTIONS  # noqa: PLC0415
+
     found, history = summarize(now), read_history(now)
     found |= {
         "created": history.created,
