@@ -18,7 +18,6 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -312,6 +311,8 @@ class Store:
         for _ in range(_TRIES):
             files = _files_of(self.place)
             try:
+                import tempfile  # noqa: PLC0415 - most ledgers are not temporary
+
                 folder = Path(tempfile.mkdtemp(prefix="dpacct-"))
                 try:
                     copy = folder / "ledger"
