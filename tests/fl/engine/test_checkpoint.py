@@ -65,6 +65,18 @@ def options(path=None, **changes):
     return settings | changes
 
 
+def test_memories_do_not_go_to_other_clients(tmp_path):
+    """The public size is the same; one client more would move all memories after its place."""
+    more, path = make_clients([5, 3, 8, 6, 2]), tmp_path / "run.pt"
+    with federation(linear(), more[:4], **options(path, public_size=5, rounds=2)) as run:
+        next(iter(run))
+    with (
+        federation(linear(), more, **options(path, public_size=5, rounds=2)) as other,
+        pytest.raises(InvalidParameter, match=r"memories of 4 clients, and here are 5"),
+    ):
+        other.resume()
+
+
 @pytest.mark.parametrize("changes", [{}, {"secure_noise": True}, {"vectorize": True}])
 def test_a_resumed_seeded_run_ends_where_the_uninterrupted_one_does(tmp_path, changes):
     clients = make_clients([5, 3, 8, 6, 2, 7])

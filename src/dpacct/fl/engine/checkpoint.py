@@ -68,6 +68,8 @@ def save(rounds: Rounds, path: Path, training: TrainingPlan | None = None) -> No
         "params": on_host(state.params),
         "server_state": on_host(state.server_state),
         "client_states": {client: on_host(own) for client, own in state.client_states.items()},
+        # Memories belong to places among the clients. Without any, their number is not written.
+        "num_clients": rounds.engine.num_clients if state.client_states else None,
         "bound": type(state.bound).__name__,
         "clip_norm": state.bound.clip_norm,
         "released": None if released is None else released.cpu(),
@@ -262,6 +264,12 @@ class _Reader:
         found = self._content.get("client_states")
         if not isinstance(found, dict) or (found and memory is None):
             self.refuse("its client_states are not those of the method")
+        theirs = self._content.get("num_clients", clients)
+        if found and theirs != clients:
+            self.refuse(
+                f"it holds the memories of {_shown(theirs)} clients, and here are {clients}: a "
+                "memory would go to another client"
+            )
         shapes = None if memory is None else {name: value.shape for name, value in memory.items()}
         memories: dict[int, State] = {}
         for client, value in cast("dict[Any, Any]", found).items():

@@ -18,13 +18,20 @@ from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.privacy.markers import Bounded, Noised
 from dpacct.fl.tensors import listed
 
-# Spreads the seeds of a round's clients.
+# Of SplitMix64, like the seeds of a client's steps.
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
 def client_seed(order: int, client: int) -> int:
-    """Return the seed of a client's batches, from that of the round's."""
-    return (order + client * _GOLDEN) % 2**63
+    """Return the seed of a client's batches and dropout, from that of the round's.
+
+    It is mixed: the seeds of steps add multiples of the same constant, and without mixing two
+    clients would share dropout masks, depending on who is listed between them.
+    """
+    word = (order + (client + 1) * _GOLDEN) % 2**64
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EB % 2**64
+    return (word ^ (word >> 31)) % 2**63
 
 
 def on_host(tensors: Mapping[str, Tensor]) -> State:
