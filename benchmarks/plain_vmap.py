@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,9 +40,10 @@ class Sequence(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Class scores [n, 10] of tokens [n, length]."""
-        found = self.body(self.embedding(tokens))
-        found = found[0] if isinstance(found, tuple) else found
-        return self.head(found.mean(dim=1))
+        found: Any = self.body(self.embedding(tokens))
+        # An LSTM returns its state as well.
+        hidden: Tensor = found[0] if self.kind == "LSTM" else found
+        return self.head(torch.mean(hidden, dim=1))
 
 
 def networks() -> dict[str, tuple[nn.Module, fl.ClientData]]:
@@ -65,15 +67,16 @@ def by_hand(model: nn.Module, data: fl.ClientData, batch: int) -> Callable[[], N
         outputs = functional_call(model, own, (x[None],))
         return functional.cross_entropy(outputs, y[None])
 
-    gradients = vmap(grad(loss), (None, 0, 0))
+    gradients: Any = vmap(grad(loss), (None, 0, 0))
 
     def step() -> None:
         rows = (torch.rand(len(data)) < batch / len(data)).nonzero().flatten()
-        found = gradients(params, data.inputs[rows], data.targets[rows])
-        norms = torch.stack([g.flatten(1).norm(dim=1) for g in found.values()], 1).norm(dim=1)
-        factors = (1.0 / (norms + 1e-6)).clamp(max=1.0)
+        found: dict[str, Tensor] = gradients(params, data.inputs[rows], data.targets[rows])
+        squares = [g.flatten(1).square().sum(dim=1) for g in found.values()]
+        norms = torch.stack(squares, 1).sum(dim=1).sqrt()
+        factors = torch.clamp(1.0 / (norms + 1e-6), max=1.0)
         for name, value in params.items():
-            total = torch.tensordot(factors, found[name], dims=1)
+            total = torch.einsum("i,i...", factors, found[name])
             value.sub_((total + torch.randn_like(total)) / batch, alpha=0.1)
 
     return step
@@ -93,7 +96,7 @@ def ours(model: nn.Module, data: fl.ClientData, batch: int) -> Iterator[object]:
         preflight=False,
     )
     with run:
-        player = run.player
+        player: Any = run.player
         player.begin()
         engine, state, choice = player.engine, player.state, player.choice
         while True:
