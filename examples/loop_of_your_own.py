@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import dpacct
-from dpacct import Budget, Ledger, Poisson, Round, fl
+from dpacct import Budget, Ledger, Poisson, fl
 
 CLIENTS = 400
 RATE = 0.1
@@ -61,7 +61,7 @@ def main() -> None:
     parameters = dict(model.named_parameters())
     with Ledger.open(asked.ledger, BUDGET) as ledger:
         # Registered before anything ran, so that the tight bound of the whole plan applies.
-        run = ledger.start_run("own loop", plan=asked.rounds * Round(noise, Poisson(RATE)))
+        run = ledger.start_run("own loop", plan=asked.rounds * plan.round)
         for _ in range(asked.rounds):
             cohort = [client for client in clients if DRAW.random() < RATE]
             updates = [update_of(model, *client) for client in cohort]

@@ -8,6 +8,7 @@ import gc
 import os
 import pickle
 import shutil
+import signal
 import sqlite3
 import stat
 import sys
@@ -429,12 +430,15 @@ def test_ctrl_c_while_waiting_leaves_no_transaction(path: Path) -> None:
     # A program that is not ours, so that waiting is SQLite's.
     blocker = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     blocker.execute("BEGIN IMMEDIATE")
+    # A shell's background jobs ignore Ctrl-C, and their children inherit it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     interrupt = threading.Timer(0.1, _thread.interrupt_main)
     with Ledger.open(path, read_only=True) as reader:
         assert reader.rounds == 1
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - it may come late
         interrupt.start()
         spend(path, 1)
+    signal.signal(signal.SIGINT, before)
     blocker.execute("ROLLBACK")
     blocker.close()
     spend(path, 1)
