@@ -35,6 +35,7 @@ LABELS = {
     "sampling": "--sampling",
     "cohort_size": "--cohort",
     "num_clients": "--clients",
+    "public_size": "--public-size",
     "adjacency": "--adjacency",
     "accountant": "--accountant",
     "gap": "--gap",
@@ -86,7 +87,7 @@ SHARES = {
     "confidence",
 }  # fmt: skip
 WHOLE = {
-    "rounds", "cohort_size", "num_clients", "steps", "epochs", "batch_size", "seed",
+    "rounds", "cohort_size", "num_clients", "public_size", "steps", "epochs", "batch_size", "seed",
     "public_seed", "eval_every", "canaries",
 }  # fmt: skip
 REALS = {
@@ -101,7 +102,7 @@ def line(error: DpacctError) -> str:
     if not isinstance(error, InvalidParameter):
         return str(error)
     label = words.spelling(LABELS.get(error.name, error.name))
-    value, hint = error.value, error.hint
+    value, hint = error.value, error.hint.replace("public_size=", "--public-size")
     if value is None:
         rule = error.rule.removeprefix("it has to be a number, not nothing: ")
         return f"{label} is missing; {words.in_units(rule)}."
