@@ -179,6 +179,15 @@ def test_one_round_has_the_worse_of_two_closed_forms() -> None:
         assert found.lower >= exact * 0.98
 
 
+def test_one_round_costs_less_than_full_participation_and_than_two_rounds() -> None:
+    one = 1 * Round(1.726, Uniform(31, 100), "zero-out")
+    found = dpacct.epsilon(one, delta=1.4e-7)
+    full = dpacct.epsilon(1 * Round(1.726, Full(), "zero-out"), delta=1.4e-7)
+    assert found.upper <= full.upper
+    assert found.upper <= found.lower * 1.01
+    assert found.upper <= dpacct.epsilon(2 * one, delta=1.4e-7).lower
+
+
 def test_poisson_and_full_rounds_stand_between() -> None:
     poisson = 10 * Round(2.0, Poisson(0.1), "zero-out")
     remove, add = (

@@ -44,11 +44,12 @@ def has_one_pair(round_: Round) -> bool:
 def is_played(schedule: Schedule) -> bool:
     """Whether the game says more about a schedule than a fixed pair for each round.
 
-    A single round has no past to choose by: there the fixed pair is exact.
+    A single round has no past to choose by: there the fixed pair is exact, except for zero-out,
+    whose fixed pair is that of replace-one.
     """
     kinds = schedule.distinct()
     return (
-        schedule.rounds > 1
+        (schedule.rounds > 1 or schedule.adjacency is Adjacency.ZERO_OUT)
         and any(is_game(round_) for round_ in kinds)
         and all(is_game(round_) or has_one_pair(round_) for round_ in kinds)
         and all(LARGEST_SHIFT * round_.noise_multiplier >= 2.0 for round_ in kinds)
