@@ -121,7 +121,6 @@ def _draw_curves(axes: Any, panel: Panel, ink: _Ink) -> None:
     labels: list[tuple[float, str, str]] = []
     number = 0
     for curve in panel.curves:
-        number = number if curve.color is None else curve.color
         color = ink.faint if curve.plain else ink.colors[number % len(ink.colors)]
         _draw_curve(axes, curve, color, number)
         number += not curve.plain

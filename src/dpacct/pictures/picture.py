@@ -24,7 +24,6 @@ class Curve:
         steps: the value holds from one point to the next.
         points: single points rather than a line.
         plain: a thin gray line for comparison.
-        color: a fixed place in the palette; by default the curve's own place.
     """
 
     name: str
@@ -34,7 +33,6 @@ class Curve:
     steps: bool = False
     points: bool = False
     plain: bool = False
-    color: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
