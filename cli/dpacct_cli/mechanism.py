@@ -197,27 +197,24 @@ def with_moved_delta(note: str, at: ReadDelta) -> str:
 
 
 def delta_note(delta: float, clients: int | None) -> str:
-    """A word on a delta that is large: the one rule of all commands.
+    """Return a note on a large delta: the one rule of all commands.
 
-    With N clients above 0.1 / N, whoever chose it; without a known N from 1e-3 on. What it
-    recommends is smaller than that.
+    With N clients above 0.1 / N, whoever chose it; without a known N from 1e-3 on. The recommended
+    delta is smaller than that.
     """
     exact = Decimal(repr(delta))
     if clients is None:
         if delta < LARGE_DELTA:
             return ""
         return in_units(
-            f"delta {plain(delta)} is the probability with which nothing is promised; many ask for "
-            f"less than 0.1 / clients, say --delta {plain(SMALL_DELTA)}."
+            f"delta {plain(delta)} is high. Use --delta {plain(SMALL_DELTA)} or less "
+            "(0.1 / clients)."
         )
     if 10 * exact * clients <= 1:
         return ""
     share = shown_delta(float(exact * clients))
-    words = f"delta {shown_delta(delta)} with {clients:,} clients is {share} / clients; "
+    words = f"delta {shown_delta(delta)} is high for {clients:,} clients ({share} / clients). "
     most = float(down(1 / Decimal(10 * clients), 2))
     if most < LARGE_DELTA:
-        return in_units(f"{words}many ask for less than 0.1 / clients, say --delta {plain(most)}.")
-    return in_units(
-        f"{words}with so few, a client is a coarse unit, and 0.1 / clients a large delta too: say "
-        f"--delta {plain(SMALL_DELTA)}."
-    )
+        return in_units(f"{words}Use --delta {plain(most)} or less (0.1 / clients).")
+    return in_units(f"{words}Use --delta {plain(SMALL_DELTA)}.")

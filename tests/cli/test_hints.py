@@ -81,9 +81,9 @@ def test_a_suggested_command_promises_at_least_as_much(dpacct: Any, words: str) 
 )
 def test_options_that_are_suggested_leave_the_noise_as_it_is(dpacct: Any, words: str) -> None:
     text = dpacct("calibrate", words).out
-    [closing] = [line for line in text.splitlines() if line.startswith("  With --clip")]
+    [closing] = [line for line in text.splitlines() if line.startswith("  Tip: add ")]
     again = " --clip 0.5" if "--clip" in closing else ""
-    if "--clients" in closing.partition(" I can say ")[0]:
+    if "--clients" in closing:
         again += " --clients 5000"
     one, two = (dpacct("calibrate", w, "--json").json for w in (words, words + again))
     assert one["noise_multiplier"] == two["noise_multiplier"]
@@ -144,15 +144,15 @@ def test_what_is_recommended_is_smaller_and_needs_no_note(
     if not note:
         assert delta < 1e-3 if clients is None else delta * clients <= 0.1
         return
-    found = re.search(r"say --delta (\S+)\.$", note)
+    found = re.search(r"Use --delta (\S+?)(?: or less \(0\.1 / clients\))?\.$", note)
     assert found is not None
     assert 0 < float(found[1]) < delta
     assert mechanism.delta_note(float(found[1]), clients) == ""
 
 
-def test_few_clients_are_called_a_coarse_unit() -> None:
-    assert "a client is a coarse unit" in mechanism.delta_note(12**-1.1, 12)
-    assert "coarse" not in mechanism.delta_note(5000**-1.1, 5000)
+def test_few_clients_need_the_default_delta() -> None:
+    assert "Use --delta 1e-05." in mechanism.delta_note(12**-1.1, 12)
+    assert "or less" in mechanism.delta_note(5000**-1.1, 5000)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_every_command_has_the_same_rule(dpacct: Any, words: str, noted: bool) -
         assert ran.code == 0
         assert ran.err.count("note: delta") == noted
         if noted:
-            typed = re.search(r"say (--delta \S+)\.$", ran.err.strip())
+            typed = re.search(r"Use (--delta \S+?)(?: or less \(0\.1 / clients\))?\.$", ran.err.strip())
             assert typed is not None
             first = dpacct(command, words, "--json").json
             second = dpacct(

@@ -387,8 +387,8 @@ def test_a_large_delta_is_worth_one_note(dpacct: Any, words: str, noted: int) ->
     assert result.err.count("note:") == result.err.count("\n") == noted
     assert "note:" not in result.out
     if noted:
-        assert "delta 1e-05 with 50,000 clients is 0.5 / clients" in result.err
-        assert "say --delta 2e-06." in result.err
+        assert "delta 1e-05 is high for 50,000 clients (0.5 / clients)." in result.err
+        assert "Use --delta 2e-06 or less (0.1 / clients)." in result.err
 
 
 def test_pipes_get_plain_text(dpacct: Any) -> None:

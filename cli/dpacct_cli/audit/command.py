@@ -113,7 +113,7 @@ def audit(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Is a training run the mechanism that it is charged for? Canaries among its clients tell.
+    """Test a training run for privacy bugs, using canaries.
 
     Exit code 1 where something contradicts the charge. -q prints passed or failed.
 

@@ -56,7 +56,7 @@ def calibrate(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """The noise for a budget or a limit of risk; or the rounds, the rate, or delta.
+    """Find the noise multiplier that meets a privacy budget, or the rounds, the rate or delta.
 
     Examples:
       dpacct calibrate --eps 8 --rounds 300 --q 0.1
@@ -255,7 +255,7 @@ def _closing(
         if known is None
     ]
     if missing:
-        return f"With {' and '.join(missing)} I can say what that is per coordinate of the mean."
+        return f"Tip: add {' and '.join(missing)} to see the noise on the mean."
     if typed.schedule is not None or typed.noise is not None:
         return ""
     again = typed.retyped(noise=up(only.noise_multiplier, 7))

@@ -48,7 +48,7 @@ def compare(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """All accountants side by side, with the time each took.
+    """Compare all accountants, with the time that each one takes.
 
     dp-accounting and Opacus join where they are installed. --quiet prints the smallest epsilon
     that is proven here.

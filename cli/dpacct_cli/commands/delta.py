@@ -25,7 +25,7 @@ def delta(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """The delta that is spent at an epsilon.
+    """Compute the delta of a training run.
 
     Examples:
       dpacct delta --noise 1.36 --rounds 300 --q 0.1 --eps 8

@@ -39,7 +39,7 @@ def rdp(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """The Renyi divergence at given orders, of one round unless --rounds says more.
+    """Compute Renyi divergences at given orders, of one round unless --rounds is given.
 
     Examples:
       dpacct rdp --noise 1.0 --q 0.1 --orders 1.1,1.5,2,32

@@ -83,7 +83,7 @@ def risk(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """What an attacker can do: advantage, TPR at FPR, belief.
+    """Translate a guarantee into attack success rates: advantage, TPR at FPR, posterior.
 
     Examples:
       dpacct risk --noise 1 --rounds 300 --q 0.1

@@ -45,7 +45,7 @@ def epsilon(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """The epsilon that is spent at a delta.
+    """Compute the epsilon of a training run.
 
     Examples:
       dpacct epsilon --noise 1.36 --rounds 300 --q 0.1 --delta 1e-5

@@ -85,9 +85,9 @@ def train(
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """A private run on real data: clients train, the noisy mean of their updates is released.
+    """Train a model with differential privacy, on your data or a data set by name.
 
-    What is not said is chosen to suit the data. -q prints the test accuracy alone.
+    Unset options default to values tuned for the data set. With -q it prints the test accuracy.
 
     Examples:
       dpacct train dp-fedavg

@@ -253,7 +253,7 @@ Seed = Annotated[
     option(
         "--seed",
         metavar="S",
-        help="Repeatable noise and cohorts. Who knows the seed can take the noise off again, "
+        help="Reproducible run. Not private: anyone with the seed can remove the noise, "
         "so the run is marked as not private.",
         panel=MACHINE,
     ),

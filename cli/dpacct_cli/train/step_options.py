@@ -74,7 +74,7 @@ Server = Annotated[
     option(
         "--server",
         metavar="|".join(SERVERS),
-        help="What the server makes of the noisy mean; default the plain step.",
+        help="Server optimizer; default SGD.",
         panel=SETTINGS,
     ),
 ]
