@@ -230,13 +230,14 @@ def test_shares_are_those_asked_for() -> None:
     ("spellings", "name"),
     [
         (["1", "1.0", "01", " 1 ", "1e0", "+1"], "1"),
-        (["-0", "0.00"], "0"),
+        (["-0", "0.00", "0e100"], "0"),
         (["2.50", "2.5"], "2.5"),
         (["1000000000000001", "1000000000000001.0"], "1000000000000001"),
         (["ann", " ann"], "ann"),
         (["caf\u00e9", "cafe\u0301"], "caf\u00e9"),
         (["1e999"], "1e999"),
         (["inf"], "inf"),
+        (["sNaN"], "sNaN"),
     ],
 )
 def test_spellings_of_one_name(spellings: list[str], name: str) -> None:

@@ -47,11 +47,12 @@ def canonical(text: str) -> str:
         value = Decimal(plain)
     except InvalidOperation:
         return plain
+    if value.is_zero():
+        return "0"
     if not value.is_finite() or abs(value.adjusted()) > _MOST_DIGITS:
         return plain
     number = format(value, "f")
-    number = number.rstrip("0").rstrip(".") if "." in number else number
-    return "0" if number == "-0" else number
+    return number.rstrip("0").rstrip(".") if "." in number else number
 
 
 def owner_number(name: str) -> int:
