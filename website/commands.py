@@ -51,8 +51,8 @@ def section(path: str, command: Any) -> str:
         panel = found.rich_help_panel or ("Options" if names else "Arguments")
         panels.setdefault(panel, []).append((f"{', '.join(names)} {value}".strip(), found.help))
     parts = [f"## {path}", (command.help or "").replace("\\[", "[")]
-    if command.epilog:
-        examples = [line for line in command.epilog.replace("\\[", "[").split("\n\n")[1:] if line]
+    examples = getattr(command, "examples", ())
+    if examples:
         parts.append("```text\n" + "\n".join(examples) + "\n```")
     parts += [_table(heading, rows) for heading, rows in panels.items()]
     below = getattr(command, "commands", {})

@@ -99,6 +99,14 @@ ENTRIES = {
 class Command(TyperCommand):
     """A command that knows how its options were typed, and shows progress."""
 
+    examples: tuple[str, ...] = ()
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, and examples that are never wrapped, so that they can be copied."""
+        super().format_help(ctx, formatter)
+        if self.examples:
+            print("\n".join([" Examples:", *(f"   {line}" for line in self.examples), ""]))
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Record what was typed, then parse it."""
         words.record(args, self.params)
@@ -160,14 +168,16 @@ def _command(functions: Mapping[str, Callable[..., object]], text: str) -> Any:
         context_settings=SETTINGS,
     )  # fmt: skip
     for name, function in functions.items():
-        told, _, examples = cleandoc(function.__doc__ or "").partition("\n\nExample")
-        # Typer joins lines that no empty line separates.
-        lines = ["Examples:", *(line.strip() for line in examples.splitlines()[1:])]
+        told = cleandoc(function.__doc__ or "").partition("\n\nExample")[0]
         made.command(
             name, cls=Command, help=told.replace("[", r"\["), context_settings=SETTINGS,
-            epilog="\n\n".join(lines).replace("[", r"\[") if examples else None,
         )(function)  # fmt: skip
-    return typer.main.get_command(made)
+    found: Any = typer.main.get_command(made)
+    members: Mapping[str, Any] = getattr(found, "commands", dict.fromkeys(functions, found))
+    for name, function in functions.items():
+        lines = cleandoc(function.__doc__ or "").partition("\n\nExample")[2].splitlines()[1:]
+        members[name].examples = tuple(line.strip() for line in lines)
+    return found
 
 
 def _print_version(wanted: bool) -> None:
