@@ -179,7 +179,9 @@ def test_every_command_has_the_same_rule(dpacct: Any, words: str, noted: bool) -
         assert ran.code == 0
         assert ran.err.count("note: delta") == noted
         if noted:
-            typed = re.search(r"Use (--delta \S+?)(?: or less \(0\.1 / clients\))?\.$", ran.err.strip())
+            typed = re.search(
+                r"Use (--delta \S+?)(?: or less \(0\.1 / clients\))?\.$", ran.err.strip()
+            )
             assert typed is not None
             first = dpacct(command, words, "--json").json
             second = dpacct(

@@ -517,3 +517,8 @@ def test_whatever_is_done_the_totals_stay_true_and_within_the_budget(
         schedule = dpacct.Schedule(dpacct.rounds.Phase(r, 1) for r in charged.values())
         exact = dpacct.epsilon(schedule, delta=1e-5, accountant="tight").lower
         assert ledger.upper_epsilon() >= exact * (1 - 1e-9)
+
+
+def test_a_ledger_is_opened_by_its_own_function() -> None:
+    with pytest.raises(InvalidParameter, match=r"Ledger\.open"):
+        Ledger("a.ledger")  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ Values = Mapping[str, str]
 
 FOR_CLIENTS: Mapping[str, str] = {
     "clients": "every example counts by itself",
-    "partition": "nobody holds the examples",
+    "partition": "with --examples no client holds the examples",
     "local_lr": "--server-lr is the learning rate",
     "local_total_lr": "--server-lr is the learning rate",
     "local_epochs": "an example takes one step in a round; --epochs says how long all of it takes",

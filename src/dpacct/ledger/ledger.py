@@ -39,6 +39,9 @@ class Ledger:
     """
 
     def __init__(self, book: Book) -> None:
+        if not isinstance(book, Book):
+            rule = "a ledger is opened by Ledger.open(path, budget)"
+            raise InvalidParameter("ledger", str(book), rule)
         self._book = book
         self.path = book.path
         self.budget = book.budget

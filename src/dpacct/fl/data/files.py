@@ -76,8 +76,8 @@ def read_arrays(file: Path, keys: Sequence[str]) -> list[Array]:
             return [archive[key] for key in keys]
     except InvalidParameter:
         raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError) as error:
-        raise invalid(file, f"it is not an .npz file, or is damaged ({error})") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError):
+        raise invalid(file, "it is not an .npz file of plain arrays, or is damaged") from None
     except OSError as error:
         raise invalid(file, f"it cannot be read ({error.strerror or error})") from None
 

@@ -149,7 +149,7 @@ def load_table(path: str | os.PathLike[str], schema: TableSchema | None = None) 
             raise _invalid(file, f"{rule}{str(rows.split[row])!r}")
     if tested.all() or not tested.any():
         rule = "it has rows to train on and rows to test on"
-        raise _invalid(file, rule, "Declare them in a column split, or try another test_share.")
+        raise _invalid(file, rule, "Declare the split in a column, or take a larger table.")
     train, test = (
         Examples(tensor_of(rows.inputs[chosen]), tensor_of(labels[chosen]), rows.scaling)
         for chosen in (~tested, tested)
@@ -190,8 +190,8 @@ def _npz_rows(file: Path, meaning: TableSchema) -> _Rows:
         # numpy leaves a file open that it cannot read, unless the caller opened it.
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             arrays: dict[str, NDArray[Any]] = {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as error:
-        rule = f"it is not an .npz file of plain arrays, or is damaged ({error})"
+    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile):
+        rule = "it is not an .npz file of plain arrays, or is damaged"
         raise _invalid(file, rule) from None
     needed = [_INPUTS, meaning.label, *([meaning.owner] if meaning.owner else [])]
     lacking = [key for key in needed if key not in arrays]

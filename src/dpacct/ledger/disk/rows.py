@@ -155,7 +155,7 @@ class Rows:
         (application,) = self._connection.execute("PRAGMA application_id").fetchone()
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         if application != APPLICATION_ID:
-            raise LedgerError(f"{self.path}: this is a database, but not a ledger of dpacct.")
+            raise LedgerError(f"{self.path}: this is not a ledger of dpacct.")
         if version > SCHEMA_VERSION:
             raise LedgerError(
                 f"{self.path}: a later dpacct wrote this ledger (schema {version}; this one "
