@@ -41,7 +41,7 @@ gpu: | $(PYTHON)
 	$(PYTHON) -m benchmarks.device
 
 docs: | $(PYTHON)
-	DPACCT_TESTS=thorough $(PYTHON) -m pytest -n auto tests/project/test_docs_examples.py
+	DPACCT_TESTS=thorough $(PYTHON) -m pytest -n auto tests/project/test_docs_examples.py tests/project/test_site_build.py
 
 # The page of all commands, after a change of an option or of its help.
 reference: | $(PYTHON)
