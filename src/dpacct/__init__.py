@@ -46,7 +46,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 # Likewise: the ledger brings SQLite, `fl` PyTorch, which most uses never need.
 _ROOMS = ("claims", "fl", "interop", "ledger", "pictures", "report", "risk", "schedules")
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "Adjacency",
