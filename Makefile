@@ -60,5 +60,5 @@ $(PYTHON):
 
 $(FLOWER):
 	python3 -m venv $(FLOWER_VENV)
-	grep -vE '^(packaging|rich)==' constraints.txt > $(FLOWER_VENV)/constraints.txt
-	$(FLOWER) -m pip install -q -c $(FLOWER_VENV)/constraints.txt -e '.[dev,fl,flower,dp-accounting]' 'flwr[simulation]'
+	grep -vE '^(packaging|rich|typer)==' constraints.txt > $(FLOWER_VENV)/constraints.txt
+	$(FLOWER) -m pip install -q -c $(FLOWER_VENV)/constraints.txt -e '.[dev,fl,flower,dp-accounting]' 'flwr[simulation]>=1.41'
