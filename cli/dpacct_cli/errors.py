@@ -15,7 +15,7 @@ import sys
 from dpacct.display import escaped
 from dpacct.errors import DpacctError, InvalidParameter
 from dpacct_cli import suggestions, waiting, words
-from dpacct_cli.conflicts import OptionConflict, conflict
+from dpacct_cli.words import OptionConflict, conflict
 
 __all__ = ["OptionConflict", "conflict", "exit_code", "line", "print_line"]
 

@@ -9,7 +9,7 @@ from dpacct.budget import Spent
 from dpacct.renyi.curve import RenyiAccountant
 from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
-from dpacct_cli.mechanism_options import ReadDelta
+from dpacct_cli.options import ReadDelta
 from dpacct_cli.render import Row, bracket, down, noise, plain, rate, shown_delta, up
 from dpacct_cli.words import in_units
 

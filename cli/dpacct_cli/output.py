@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os.path
 import sys
 from pathlib import Path
 from typing import Annotated
 
 from dpacct.errors import InvalidParameter
-from dpacct_cli.parameters import flag, option
+from dpacct_cli.options import flag, option
 
 LABEL = "--output"
 
@@ -75,3 +76,18 @@ def _write(content: bytes, file: Path, name: str, *, replace: bool) -> None:
     except OSError as error:
         reason = error.strerror or "unknown reason"
         raise InvalidParameter(name, str(file), f"it cannot be written ({reason})") from None
+
+
+def is_there(word: str) -> bool:
+    """Whether a file of this name exists."""
+    return os.path.exists(word)  # noqa: PTH110 - pathlib raises
+
+
+def has_folder(word: str) -> bool:
+    """Whether there is a folder for a file of this name."""
+    return os.path.isdir(os.path.dirname(word) or ".")  # noqa: PTH112, PTH120 - pathlib raises
+
+
+def names_a_file(word: str, endings: tuple[str, ...]) -> bool:
+    """Whether somebody who typed this meant a file, and not the name of something shipped."""
+    return word.lower().endswith(endings) or os.sep in word or is_there(word)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from textwrap import wrap
 from typing import NamedTuple
 
 from dpacct.budget import Interval
 from dpacct.display import chosen, down, escaped, up
 from dpacct_cli import waiting
-from dpacct_cli.options import Style
 
 LABEL_WIDTH = 17
 WIDTH = 100
@@ -52,6 +52,14 @@ def plain(value: float) -> str:
 def bracket(interval: Interval, digits: int = 5) -> str:
     """Both sides of an interval, each with what it is worth."""
     return f"{up(interval.upper, digits)} proven    {down(interval.lower, digits)} achieved"
+
+
+class Style(Enum):
+    """How a command answers."""
+
+    HUMAN = "human"
+    JSON = "json"
+    QUIET = "quiet"
 
 
 class Row(NamedTuple):

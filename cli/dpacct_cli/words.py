@@ -13,11 +13,21 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from dpacct_cli.conflicts import OptionConflict, conflict
+from dpacct.errors import DpacctError
 
 # Letters of a value, and of a name.
 SHOWN = 40
 LONGEST = 300
+
+
+class OptionConflict(DpacctError, ValueError):
+    """Options that contradict each other, lack something or mean nothing."""
+
+
+def conflict(one: str, other: str, why: str = "") -> OptionConflict:
+    """Return the refusal of two options that cannot both hold."""
+    reason = f" ({why})" if why else ""
+    return OptionConflict(f"{one} contradicts {other}{reason}. Drop one of them.")
 
 
 class Option(NamedTuple):

@@ -10,9 +10,8 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct_cli import options
 from dpacct_cli.errors import conflict
-from dpacct_cli.options import Style, number
+from dpacct_cli.options import Style, argument, number, option
 from dpacct_cli.output import LABEL, Force, read_output, write_bytes
-from dpacct_cli.parameters import argument, option
 from dpacct_cli.plot.output import Dark
 from dpacct_cli.render import Answer, show
 from dpacct_cli.train import options as train_options

@@ -10,8 +10,7 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct_cli import options
 from dpacct_cli.errors import OptionConflict, conflict
-from dpacct_cli.options import number
-from dpacct_cli.parameters import option
+from dpacct_cli.options import number, option
 from dpacct_cli.render import Answer, Page, show
 from dpacct_cli.train import options as trained
 from dpacct_cli.train.command import refuse_batch

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from dpacct.errors import InvalidParameter
 from dpacct_cli import options, suggestions, waiting
-from dpacct_cli.named import names_a_file
-from dpacct_cli.parameters import argument
+from dpacct_cli.options import argument
+from dpacct_cli.output import names_a_file
 from dpacct_cli.render import Answer, show
 
 if TYPE_CHECKING:

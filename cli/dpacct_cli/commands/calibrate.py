@@ -15,8 +15,7 @@ from dpacct_cli.commands.limits import (
     read_limit,
 )
 from dpacct_cli.errors import OptionConflict, conflict
-from dpacct_cli.mechanism_options import MechanismOptions, ReadDelta, read_clip_norm
-from dpacct_cli.parameters import option
+from dpacct_cli.options import MechanismOptions, ReadDelta, option, read_clip_norm
 from dpacct_cli.render import Answer, Page, Row, bracket, down, plain, show, up
 from dpacct_cli.words import called
 

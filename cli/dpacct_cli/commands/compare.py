@@ -11,7 +11,7 @@ from dpacct.budget import Interval, Spent
 from dpacct.errors import NotConverged, Unsupported
 from dpacct.rounds import Round, Schedule
 from dpacct_cli import mechanism, options, waiting
-from dpacct_cli.mechanism_options import MechanismOptions
+from dpacct_cli.options import MechanismOptions
 from dpacct_cli.render import Answer, Grid, Page, down, seconds, show, up
 
 # An ordinary noise multiplier that nobody types, so that no cache holds an answer afterwards.

@@ -4,7 +4,7 @@ import dpacct
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
 from dpacct_cli import comparisons, mechanism, options
-from dpacct_cli.mechanism_options import MechanismOptions, read_clip_norm
+from dpacct_cli.options import MechanismOptions, read_clip_norm
 from dpacct_cli.render import Answer, Page, Row, bracket, plain, show, up
 from dpacct_cli.words import in_units
 

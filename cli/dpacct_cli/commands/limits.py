@@ -5,7 +5,7 @@ from typing import Annotated, TypedDict, cast
 from dpacct import validate
 from dpacct_cli import options
 from dpacct_cli.errors import OptionConflict, conflict
-from dpacct_cli.parameters import option
+from dpacct_cli.options import option
 
 
 class Limit(TypedDict):

@@ -7,7 +7,7 @@ from dpacct import calibrate
 from dpacct.budget import Interval
 from dpacct.risk.measures import AnyMechanism, precision
 from dpacct.rounds import Schedule
-from dpacct_cli.mechanism_options import MechanismOptions, ReadDelta
+from dpacct_cli.options import MechanismOptions, ReadDelta
 from dpacct_cli.render import Grid, Page, Row, plain, shown_delta, up
 
 

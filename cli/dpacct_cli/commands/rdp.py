@@ -7,8 +7,7 @@ import dpacct
 from dpacct import validate
 from dpacct.renyi.curve import RenyiValue
 from dpacct_cli import mechanism, options
-from dpacct_cli.mechanism_options import MechanismOptions
-from dpacct_cli.parameters import option
+from dpacct_cli.options import MechanismOptions, option
 from dpacct_cli.render import Answer, Grid, Page, down, plain, show, up
 
 ONE_ROUND = "1"

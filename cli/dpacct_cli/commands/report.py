@@ -10,10 +10,8 @@ from dpacct.accountant import DEFAULT_ACCOUNTANT
 from dpacct.errors import InvalidParameter
 from dpacct_cli import options
 from dpacct_cli.errors import OptionConflict, conflict
-from dpacct_cli.mechanism_options import MechanismOptions
-from dpacct_cli.named import names_a_file
-from dpacct_cli.output import Force, Output, read_output, write_output
-from dpacct_cli.parameters import argument, option
+from dpacct_cli.options import MechanismOptions, argument, option
+from dpacct_cli.output import Force, Output, names_a_file, read_output, write_output
 from dpacct_cli.words import spelling, text_of
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from dpacct.rounds import Adjacency, Schedule
 from dpacct_cli import mechanism, options
 from dpacct_cli.commands.promise import Promise
 from dpacct_cli.errors import OptionConflict
-from dpacct_cli.mechanism_options import MechanismOptions, read_clip_norm
-from dpacct_cli.parameters import option
+from dpacct_cli.options import MechanismOptions, option, read_clip_norm
 from dpacct_cli.render import Answer, Grid, Page, Row, bracket, down, plain, show, up
 from dpacct_cli.words import in_units
 

@@ -8,8 +8,7 @@ from dpacct.budget import Spent
 from dpacct.rounds import Schedule
 from dpacct.tight.accountant import TightAccountant
 from dpacct_cli import comparisons, mechanism, options
-from dpacct_cli.mechanism_options import MechanismOptions, read_clip_norm
-from dpacct_cli.parameters import option
+from dpacct_cli.options import MechanismOptions, option, read_clip_norm
 from dpacct_cli.render import Answer, Page, Row, plain, show, up, wrapped
 
 if TYPE_CHECKING:

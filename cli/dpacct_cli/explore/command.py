@@ -18,8 +18,8 @@ from dpacct_cli.explore import forms
 from dpacct_cli.explore.grid import Fixed, Sweep, Typed, read_sweep
 from dpacct_cli.explore.journal import Journal, open_journal, place_of
 from dpacct_cli.explore.rows import Task
+from dpacct_cli.options import flag, option
 from dpacct_cli.output import LABEL, Force, read_output, write_bytes
-from dpacct_cli.parameters import flag, option
 from dpacct_cli.render import Answer, show, to_json
 from dpacct_cli.terminal import INTERRUPTED
 

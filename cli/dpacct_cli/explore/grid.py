@@ -17,8 +17,7 @@ from dpacct.budget import DEFAULT_DELTA
 from dpacct.rounds import MAX_CLIENTS, Adjacency, Full
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.explore.values import read_values
-from dpacct_cli.mechanism_options import MechanismOptions
-from dpacct_cli.options import number
+from dpacct_cli.options import MechanismOptions, number
 from dpacct_cli.words import called, spelling
 
 MOST_ROWS = 100_000

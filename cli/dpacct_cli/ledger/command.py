@@ -12,10 +12,8 @@ from dpacct_cli import options
 from dpacct_cli.commands.report import FormName, ledger_report, read_target
 from dpacct_cli.ledger import pages as ledger_pages
 from dpacct_cli.ledger.runs import File, charge, finish, given, opened
-from dpacct_cli.mechanism_options import MechanismOptions
-from dpacct_cli.named import has_folder, is_there
-from dpacct_cli.output import Force, Output, read_output, write_output
-from dpacct_cli.parameters import option
+from dpacct_cli.options import MechanismOptions, option
+from dpacct_cli.output import Force, Output, has_folder, is_there, read_output, write_output
 from dpacct_cli.render import Answer, show
 
 Unit = Annotated[

@@ -6,9 +6,8 @@ from dpacct import validate
 from dpacct.errors import BudgetExceeded, InvalidParameter
 from dpacct_cli import mechanism, options
 from dpacct_cli.ledger import pages as ledger_pages
-from dpacct_cli.mechanism_options import MechanismOptions
-from dpacct_cli.named import is_there
-from dpacct_cli.parameters import argument, flag, option
+from dpacct_cli.options import MechanismOptions, argument, flag, option
+from dpacct_cli.output import is_there
 from dpacct_cli.render import Answer, print_note, show
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from typing import Annotated
 from dpacct import validate
 from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT
 from dpacct_cli import options
-from dpacct_cli.mechanism_options import MechanismOptions
+from dpacct_cli.options import MechanismOptions, option
 from dpacct_cli.output import Force
-from dpacct_cli.parameters import option
 from dpacct_cli.plot.output import Dark, PictureData, PictureFile, read_target
 
 FPR_MARKED = "0.001,0.01,0.1"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from dpacct_cli.options import flag, option
 from dpacct_cli.output import LABEL, read_output, write_bytes
-from dpacct_cli.parameters import flag, option
 from dpacct_cli.render import to_json
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dpacct.accountant import find_accountant
 from dpacct_cli.errors import OptionConflict
-from dpacct_cli.mechanism_options import MechanismOptions
+from dpacct_cli.options import MechanismOptions
 
 if TYPE_CHECKING:
     from dpacct.pictures import Setting

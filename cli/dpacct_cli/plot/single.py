@@ -7,9 +7,8 @@ from typing import Annotated
 from dpacct.accountant import ACCOUNTANTS
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct_cli import options, waiting
-from dpacct_cli.mechanism_options import MechanismOptions
+from dpacct_cli.options import MechanismOptions, argument
 from dpacct_cli.output import Force
-from dpacct_cli.parameters import argument
 from dpacct_cli.plot.output import Dark, PictureData, PictureFile, read_target
 
 # dpacct compare says why.

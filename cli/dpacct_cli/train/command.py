@@ -11,8 +11,7 @@ from dpacct import validate
 from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
 from dpacct_cli import errors, options
 from dpacct_cli.errors import OptionConflict, conflict
-from dpacct_cli.options import Style, number
-from dpacct_cli.parameters import option
+from dpacct_cli.options import Style, number, option
 from dpacct_cli.render import Answer, plain, print_note, show
 from dpacct_cli.train import options as own
 from dpacct_cli.train import page as train_page

@@ -26,8 +26,7 @@ from dpacct.ledger.terms import CLIENT, EXAMPLE, Terms
 from dpacct.rounds import MAX_CLIENTS, Sampling, Schedule, Uniform
 from dpacct.schedules.files import load_schedule
 from dpacct_cli.errors import conflict
-from dpacct_cli.mechanism_options import MechanismOptions, ReadDelta
-from dpacct_cli.options import number
+from dpacct_cli.options import MechanismOptions, ReadDelta, number
 from dpacct_cli.train.methods import build_method, build_server
 from dpacct_cli.train.settings import Settings, is_table, option
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from dpacct.rounds import Adjacency
-from dpacct_cli.options import PRIVACY, WHAT_RUNS
-from dpacct_cli.parameters import argument, flag, option, repeated
+from dpacct_cli.options import PRIVACY, WHAT_RUNS, argument, flag, option, repeated
 from dpacct_cli.train.presets import DEFAULTS, PRESETS
 
 MODELS = (

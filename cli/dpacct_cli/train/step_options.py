@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from dpacct_cli.parameters import flag, option, repeated
+from dpacct_cli.options import flag, option, repeated
 from dpacct_cli.train.options import SETTINGS, Text
 
 LOCAL_TRAINING = "Local training"
