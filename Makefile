@@ -47,18 +47,20 @@ docs: | $(PYTHON)
 reference: | $(PYTHON)
 	$(PYTHON) -m website.commands
 
-# The documentation site: build/site/html/index.html. Installs the extra `site`, then needs no network.
+# The documentation site: build/site/html/index.html. Installs the group `site`, then needs no network.
 site: | $(PYTHON)
 	$(PYTHON) -c 'import furo, myst_parser, latex2mathml, ziamath' 2>/dev/null \
-	    || $(PYTHON) -m pip install -q -c constraints.txt -e '.[site]'
+	    || $(PYTHON) -m pip install -q -c constraints.txt --group site
 	$(PYTHON) -m website
 	$(PYTHON) -m website.notebooks build/site/notebooks
 
 $(PYTHON):
 	python3 -m venv $(VENV)
-	$(PYTHON) -m pip install -q -c constraints.txt -e '.[dev,interop,fl,plot,report]'
+	$(PYTHON) -m pip install -q -U pip
+	$(PYTHON) -m pip install -q -c constraints.txt -e '.[interop,fl,plot,report]' --group dev
 
 $(FLOWER):
 	python3 -m venv $(FLOWER_VENV)
+	$(FLOWER) -m pip install -q -U pip
 	grep -vE '^(packaging|rich|typer)==' constraints.txt > $(FLOWER_VENV)/constraints.txt
-	$(FLOWER) -m pip install -q -c $(FLOWER_VENV)/constraints.txt -e '.[dev,fl,flower,dp-accounting]' 'flwr[simulation]>=1.41'
+	$(FLOWER) -m pip install -q -c $(FLOWER_VENV)/constraints.txt -e '.[fl,flower,dp-accounting]' --group dev 'flwr[simulation]>=1.41'

@@ -22,6 +22,8 @@ import dpacct
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
+GROUPS: dict[str, list[str]] = PROJECT["dependency-groups"]
+REQUIRED: list[str] = PROJECT["project"]["dependencies"]
 # Extras beside packages that bring their own Typer and Rich: resolved by .ci/resolve.py alone.
 PLUG_INS = {"opacus", "flower", "dp-accounting", "jax"}
 
@@ -80,12 +82,11 @@ def test_installing_brings_four_packages(metadata: Message) -> None:
     plain = {requirement.name for requirement in needed if requirement.marker is None}
     assert plain == {"numpy", "scipy", "rich", "typer"}
     assert set(metadata.get_all("Provides-Extra", [])) == set(EXTRAS)
-    extras = {"fl", "data", "plot", "report", "interop", "dev", "site", "release", *PLUG_INS}
-    assert set(EXTRAS) == extras
+    assert set(EXTRAS) == {"fl", "data", "plot", "report", "interop", *PLUG_INS}
 
 
 def test_every_requirement_has_a_lower_bound() -> None:
-    for text in (*PROJECT["project"]["dependencies"], *(r for e in EXTRAS.values() for r in e)):
+    for text in (*REQUIRED, *(r for part in (EXTRAS, GROUPS) for e in part.values() for r in e)):
         assert any(clause.operator == ">=" for clause in Requirement(text).specifier), text
 
 
@@ -99,7 +100,8 @@ def test_the_constraints_pin_one_version_of_everything_that_is_asked_for() -> No
     assert str(pinned["torch"]) == "torch==2.13.0"
     assert all(re.fullmatch(r"==[^*,]+", str(pin.specifier)) for pin in pinned.values())
     tested = [text for name, extra in EXTRAS.items() if name not in PLUG_INS for text in extra]
-    for text in (*PROJECT["project"]["dependencies"], *tested):
+    tested += [text for group in GROUPS.values() for text in group]
+    for text in (*REQUIRED, *tested):
         wanted = Requirement(text)
         (clause,) = pinned[normal(wanted.name)].specifier
         assert wanted.specifier.contains(clause.version), text
@@ -113,7 +115,7 @@ def test_the_constraints_pin_one_version_of_everything_that_is_asked_for() -> No
     ],
 )
 def test_the_command_line_installs_beside_flower(name: str, fitting: dict[str, bool]) -> None:
-    wanted = {r.name: r for r in map(Requirement, PROJECT["project"]["dependencies"])}
+    wanted = {r.name: r for r in map(Requirement, REQUIRED)}
     assert {v: wanted[name].specifier.contains(v) for v in fitting} == fitting
 
 

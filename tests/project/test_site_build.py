@@ -19,7 +19,7 @@ from website import notebooks, pages
 ROOT = pages.ROOT
 BUILDER = ("sphinx", "furo", "myst_parser", "latex2mathml", "ziamath")
 needs_the_builder = pytest.mark.skipif(
-    not all(find_spec(name) for name in BUILDER), reason="the extra `site` is not installed"
+    not all(find_spec(name) for name in BUILDER), reason="the group `site` is not installed"
 )
 RUN = "import sys, pathlib, website.notebooks as n; n.run(pathlib.Path(sys.argv[1]))"
 
