@@ -277,7 +277,7 @@ def test_uniform_says_who_achieves_it_and_what_proves_it(dpacct: Any) -> None:
     text = dpacct(f"epsilon {UNIFORM}").text
     told = " ".join(text[text.index("achieved so") :].split())
     assert "all other clients contribute -C; the target contributes +C, or is replaced" in told
-    assert "the others contribute +C instead, like the target: in each round whatever" in told
+    assert "all other clients instead contribute +C, like the target: in each round" in told
     many = "--noise 2.4 --rounds 50000 --sampling uniform --cohort 100 --clients 2000 --delta 1e-5"
     text = dpacct(f"epsilon {many}").text
     assert row(text, "accountant").startswith(

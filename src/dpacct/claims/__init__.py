@@ -1,8 +1,8 @@
-"""Published claims of privacy: read from files, judged, and shipped.
+"""Privacy claims of publications: read from files, judged, and shipped with the package.
 
 >>> from dpacct import claims
->>> found = claims.judge(claims.load_claims("paper.toml").claims[0])  # doctest: +SKIP
->>> found.verdict  # doctest: +SKIP
+>>> judged = claims.judge(claims.load_claims("paper.toml").claims[0])  # doctest: +SKIP
+>>> judged.verdict  # doctest: +SKIP
 <Verdict.PROVEN: 'proven'>
 """
 
@@ -17,9 +17,8 @@ from dpacct.claims.claim import (
     Source,
     Statement,
 )
-from dpacct.claims.files import load_claims, parse_claims
+from dpacct.claims.files import load_claims, parse_claims, shipped_claims
 from dpacct.claims.judge import Judged, Judgment, Verdict, judge
-from dpacct.claims.shipped import shipped_claims
 
 __all__ = [
     "Claim",

@@ -1,7 +1,6 @@
-"""A claim of privacy as data: what was promised, where, and what runs by each reading of the text.
+"""A privacy claim as data: its stated epsilon, its source, and the possible readings of its text.
 
-Rule 1: a value that exists is valid; checks that need a line of a file are made where it is read.
-Rule 2: nothing here judges: a reading says what a text says, not whether it is right.
+A value that exists is valid. Whether a claim holds is decided in `judge.py`.
 """
 
 from __future__ import annotations
@@ -13,45 +12,39 @@ from dpacct.rounds import Round, Schedule, Uniform
 
 
 class Role(StrEnum):
-    """What a reading is of."""
+    """The subject of a reading."""
 
-    STATED = "stated"  # what the epsilon of the text was computed for
-    RUN = "run"  # what the algorithm, or the code, does
+    STATED = "stated"  # the mechanism for which the text computed its epsilon
+    RUN = "run"  # the mechanism that its algorithm or code runs
 
 
 class NoiseBy(StrEnum):
-    """Who adds the noise of a round."""
+    """The party that adds the noise of a round."""
 
     SERVER = "server"  # once, to the sum
-    CLIENTS = "clients"  # a fixed number of clients, a share each; only their sum is seen
-    PARTICIPANTS = "participants"  # each who happens to take part, so that more noise means more
+    CLIENTS = "clients"  # a fixed number of clients add a share each; only their sum is released
+    PARTICIPANTS = "participants"  # each client of the cohort, so that larger cohorts add more
 
 
 class ClipFrom(StrEnum):
-    """Where the clip norm comes from."""
+    """The origin of the clip norm."""
 
     CONSTANT = "constant"
-    RELEASED = "released"  # a function of what was released before
-    PRIVATE_QUANTILE = "private-quantile"  # a quantile that is released with noise of its own
-    MEDIAN = "median"  # of the norms of the clients themselves, without noise
+    RELEASED = "released"  # a function of earlier releases
+    PRIVATE_QUANTILE = "private-quantile"  # a quantile that is released with its own noise
+    MEDIAN = "median"  # of the clients' own norms, without noise
 
 
 class Divisor(StrEnum):
-    """What the noisy sum is divided by."""
+    """The number by which the noisy sum is divided."""
 
-    PLANNED = "planned"
-    REALIZED = "realized"  # as many as happened to take part
+    PLANNED = "planned"  # the expected cohort size
+    REALIZED = "realized"  # the size of the cohort that was drawn
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A text that makes claims.
-
-    Attributes:
-        name: of the method or the text.
-        about: one sentence, or nothing.
-        link: where it, or its code, is found, or nothing.
-    """
+    """The text that makes the claims; ``link`` leads to it or to its code."""
 
     name: str
     about: str = ""
@@ -60,16 +53,14 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What runs, by one way of reading a text.
+    """One mechanism that the text may mean.
 
     Attributes:
-        words: which way that is.
-        role: of what it is a reading.
-        rounds, round: how often, and what.
-        num_clients: the population, where it is known.
-        noise_by, clip_from, divisor: see there.
-        unprotected: what is released besides, without noise, in words; or nothing.
-        line: of the file, where it begins.
+        words: a description of the reading.
+        rounds, round: the number of rounds, and one of them.
+        num_clients: the population, if known.
+        unprotected: anything released without noise, in words; or empty.
+        line: its first line in the file.
     """
 
     words: str
@@ -85,32 +76,29 @@ class Reading:
 
     @property
     def schedule(self) -> Schedule:
-        """The rounds that are charged."""
+        """The charged rounds."""
         return self.rounds * self.round
 
     @property
     def population(self) -> int | None:
-        """The number of clients, where the sampling or the text says it."""
+        """The number of clients, if the sampling or the text gives it."""
         sampling = self.round.sampling
         return sampling.num_clients if isinstance(sampling, Uniform) else self.num_clients
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """An epsilon at a delta, and what is meant to have it.
+    """A stated epsilon at a delta, with at least one reading of the mechanism that has it.
 
     Attributes:
-        id: a short name, the same for ever.
-        source: the text.
-        place: in the text: a table, a section, a page.
-        data: on what it was run, or nothing.
-        epsilon: what is promised; None where the text gives the setting alone.
-        delta: at which.
-        delta_words: how the text gives delta, e.g. ``num_clients^-1.1``; or nothing.
-        accountant: how the text says that it was computed, or nothing.
-        note: anything else worth knowing, in one or two sentences.
-        readings: at least one.
-        line: of the file, where it begins.
+        id: a short name that never changes.
+        place: a table, section or page of the source.
+        epsilon: the stated epsilon; None if the text gives the setting alone.
+        data: the data set, or empty.
+        delta_words: delta as the text gives it, such as ``num_clients^-1.1``; or empty.
+        accountant: the method by which the text computed epsilon, or empty.
+        note: one or two sentences for readers.
+        line: its first line in the file.
     """
 
     id: str
@@ -128,13 +116,12 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A sentence of a text about privacy, without a figure to compute: judged by hand.
+    """A sentence about privacy without a figure to compute, judged by hand.
 
     Attributes:
-        source, place: as for a claim.
-        text: what it says.
+        text: the sentence.
         holds: "yes", "no" or "in part".
-        why: in a sentence or two.
+        why: the reason in one or two sentences.
     """
 
     source: Source
@@ -146,7 +133,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a file, or several, hold."""
+    """The claims and statements of one or more files."""
 
     claims: tuple[Claim, ...]
     statements: tuple[Statement, ...] = ()

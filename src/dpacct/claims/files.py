@@ -1,21 +1,14 @@
-"""Claims as TOML files, and refusals that name the line.
+"""Claim files in TOML: read and checked, with errors that name the line.
 
-A file has a table ``[source]`` with ``name``, and a table ``[[claim]]`` for each claim. What runs
-stands in the claim itself, or in tables ``[[claim.reading]]`` below it, which take over what they
-do not say themselves. ``[[statement]]`` holds sentences that were judged by hand.
+A file has a table ``[source]`` and a table ``[[claim]]`` for each claim. The mechanism stands in
+the claim itself, or in tables ``[[claim.reading]]`` below it, which inherit every key that they do
+not set. ``[[statement]]`` holds sentences that were judged by hand.
 
-Rule 1: an unknown key is an error, since a misspelt one would change what is judged.
-Rule 2: rounds, sampling, adjacency and noise have no default here: a text says them, or it is read
-in one way and another, each a reading of its own.
-
-The noise multiplier of a text, whatever units it uses, and the units that it mixes up.
-
-Here z is the standard deviation of the noise on the *sum* / clip norm C, whatever the adjacency.
-A text may give the deviation, or the variance, on the sum, on the mean over the planned cohort, or
-of what each client of the cohort adds for itself.
-
-Rule 1: what is given twice must agree to the digits that are printed; where it does not, the slip
-that would explain it is named.
+Rule 1: an unknown key is an error, because a misspelt key would change the verdict.
+Rule 2: rounds, sampling, adjacency and noise have no default. If the text leaves one of them open,
+each possibility is a reading of its own.
+Rule 3: two figures for the same noise must agree to the printed digits. If they do not, the error
+names the mix-up of units that would explain it.
 """
 
 from __future__ import annotations
@@ -24,10 +17,11 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, NoReturn, TypeVar, cast
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib.resources import files
+from typing import Any, NoReturn, cast
 
 from dpacct import validate
 from dpacct.claims.claim import (
@@ -44,70 +38,92 @@ from dpacct.claims.claim import (
 from dpacct.errors import InvalidParameter, shown
 from dpacct.rounds import MAX_CLIENTS, Adjacency, Full, Poisson, Round, Sampling, Uniform
 
-# A path holds names of tables and keys, and a number for each table of a list, from 0.
-Path = tuple[str | int, ...]
-
-_HEADER = re.compile(r"\s*(\[\[?)\s*([A-Za-z0-9_.\-\s]+?)\s*\]\]?\s*(#.*)?$")
-_KEY = re.compile(r"\s*([A-Za-z0-9_\-]+|\"[^\"]*\"|'[^']*')\s*(\.|=)")
-_QUOTES = re.compile(r'"""|\'\'\'')
-
-
-@dataclass(slots=True)
-class _Scan:
-    found: dict[Path, int] = field(default_factory=dict[Path, int])
-    counts: dict[tuple[str | int, ...], int] = field(default_factory=dict[Path, int])
-    table: Path = ()
-    quote: str = ""
-
-    def header(self, brackets: str, name: str, number: int) -> None:
-        parts = [part.strip() for part in name.split(".")]
-        path: Path = ()
-        for depth, part in enumerate(parts, start=1):
-            path = (*path, part)
-            if brackets == "[[" and depth == len(parts):
-                self.counts[path] = self.counts.get(path, -1) + 1
-            if path in self.counts:
-                path = (*path, self.counts[path])
-        self.table = path
-        self.found.setdefault(path, number)
-
-    def quotes(self, line: str) -> None:
-        for mark in _QUOTES.findall(line):
-            if not self.quote:
-                self.quote = mark
-            elif self.quote == mark:
-                self.quote = ""
-
-
-def find_lines(text: str) -> Mapping[Path, int]:
-    """The line, from 1, of each table and key of a valid TOML text.
-
-    Keys of inline tables, and of tables written with dots, are left out: see `line_of`.
-    """
-    scan = _Scan()
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not scan.quote:
-            header, key = _HEADER.match(line), _KEY.match(line)
-            if header:
-                scan.header(header[1], header[2], number)
-            elif key:
-                scan.found.setdefault((*scan.table, key[1].strip("\"'")), number)
-        scan.quotes(line)
-    return scan.found
-
-
-def line_of(lines: Mapping[Path, int], path: Path) -> int:
-    """The line of a key, or of the nearest thing around it that has one; 1 at least."""
-    while path:
-        if path in lines:
-            return lines[path]
-        path = path[:-1]
-    return 1
-
-
 LONGEST = 600
-# What people write for a key, and what it is called here.
-MEANT = {
+# Printed figures may differ by half a unit of their second digit.
+PRINTED = 5e-3
+
+# The keys of each table, with the check of each value.
+Check = Callable[[str, Any], Any]
+Table = dict[str, Any]
+
+
+def _as_is(_: str, value: Any) -> Any:
+    return value
+
+
+def _text(name: str, value: Any) -> str:
+    """Check a text of one paragraph."""
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidParameter(name, None, f"{name} is text")
+    flat = " ".join(value.split())
+    if len(flat) > LONGEST or not flat.isprintable():
+        raise InvalidParameter(name, None, f"{name} is at most {LONGEST} printable characters")
+    return flat
+
+
+def _one_of(words: Iterable[str]) -> Check:
+    def check(name: str, value: Any) -> Any:
+        for word in words:
+            if word == value:
+                return word
+        raise InvalidParameter(name, value, f"it is one of {', '.join(words)}")
+
+    return check
+
+
+def _above_zero(noun: str) -> Check:
+    return lambda name, value: validate.above_zero(name, value, noun)
+
+
+def _clients(noun: str) -> Check:
+    return lambda name, value: validate.count(name, value, noun, MAX_CLIENTS)
+
+
+_SOURCE: dict[str, Check] = {"name": _text, "about": _text, "link": _text}
+_STATEMENT: dict[str, Check] = {
+    "place": _text, "text": _text, "holds": _one_of(("yes", "no", "in part")), "why": _text,
+}  # fmt: skip
+_MECHANISM: dict[str, Check] = {
+    "rounds": lambda _, value: validate.rounds(value),
+    "sampling": _one_of((Poisson.name, Uniform.name, Full.name)),
+    "sampling_rate": lambda _, value: validate.sampling_rate(value),
+    "cohort_size": _clients("the cohort size"),
+    "num_clients": _clients("the number of clients"),
+    "adjacency": lambda _, value: Adjacency.parse(value),
+    "noise_multiplier": lambda _, value: validate.noise_multiplier(value),
+    "noise_std": _above_zero("a standard deviation"),
+    "noise_variance": _above_zero("a variance"),
+    "noise_on": _one_of(("sum", "mean", "client")),
+    "clip_norm": _above_zero("a clip norm"),
+    "sensitivity": _above_zero("a sensitivity"),
+    "noise_by": _one_of(NoiseBy),
+    "clip_from": _one_of(ClipFrom),
+    "divisor": _one_of(Divisor),
+    "unprotected": _text,
+}
+_CLAIM: dict[str, Check] = {
+    "id": _text,
+    "place": _text,
+    "data": _text,
+    "epsilon": lambda _, value: validate.target_epsilon(value),
+    "delta": lambda _, value: value if isinstance(value, str) else validate.delta(value),
+    "accountant": _text,
+    "note": _text,
+    "reading": _as_is,
+}
+_READING: dict[str, Check] = {"words": _text, "role": _one_of(Role)}
+_REQUIRED = {
+    "rounds": "their number",
+    "sampling": "one of poisson, uniform, full",
+    "adjacency": "one of add-remove, replace-one, zero-out",
+}
+# A reading that sets one key of a group inherits no other key of that group.
+_GROUPS = (
+    {"noise_multiplier", "noise_std", "noise_variance", "noise_on"},
+    {"sampling", "sampling_rate", "cohort_size"},
+)
+# Common names of a key elsewhere, and its name here.
+_MEANT = {
     "sigma": "noise_multiplier",
     "z": "noise_multiplier",
     "noise": "noise_multiplier",
@@ -122,465 +138,363 @@ MEANT = {
     "clip": "clip_norm",
     "neighbors": "adjacency",
 }
-_Choice = TypeVar("_Choice", bound=StrEnum)
-_Value = TypeVar("_Value")
-
-
-def invalid(name: str, rule: str, hint: str = "") -> InvalidParameter:
-    """The refusal of a file of claims."""
-    return InvalidParameter("claims", name, rule, hint)
-
-
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """Reads tables of one file.
-
-    Attributes:
-        name: of the file.
-        lines: on which its keys stand.
-    """
-
-    name: str
-    lines: Mapping[Path, int]
-
-    def refuse(self, path: Path, rule: str, hint: str = "") -> NoReturn:
-        """Refuse what stands at a path."""
-        raise invalid(self.name, f"line {line_of(self.lines, path)}: {rule}", hint) from None
-
-    def tables(self, data: dict[str, Any], key: str, path: Path) -> list[dict[str, Any]]:
-        """The tables ``[[key]]``; none where there are none."""
-        found = data.get(key, [])
-        named = ".".join(str(part) for part in (*path, key) if isinstance(part, str))
-        if not isinstance(found, list):
-            self.refuse((*path, key), f"each {key} stands below [[{named}]], with two brackets")
-        tables = cast("list[Any]", found)
-        if not all(isinstance(table, dict) for table in tables):
-            self.refuse((*path, key), f"each {key} stands below [[{named}]], with two brackets")
-        return cast("list[dict[str, Any]]", tables)
-
-    def known(self, table: dict[str, Any], keys: tuple[str, ...], path: Path) -> None:
-        """Refuse a key that nobody knows."""
-        for key in table:
-            if key not in keys:
-                meant = MEANT.get(key.lower())
-                if meant in keys:
-                    hint = f"Did you mean {meant}?"
-                    self.refuse((*path, key), f"{key[:40]!r} is not known here", hint)
-                self.refuse((*path, key), f"{key[:40]!r} is not one of {', '.join(keys)}")
-
-    def text(self, table: dict[str, Any], key: str, path: Path) -> str:
-        """A text of one paragraph."""
-        value = table[key]
-        if not isinstance(value, str) or not value.strip():
-            self.refuse((*path, key), f"{key} is text")
-        flat = " ".join(value.split())
-        if len(flat) > LONGEST or not flat.isprintable():
-            self.refuse((*path, key), f"{key} is at most {LONGEST} printable characters")
-        return flat
-
-    def choice(
-        self, table: dict[str, Any], key: str, kind: type[_Choice], default: _Choice, path: Path
-    ) -> _Choice:
-        """One of a few words."""
-        if key not in table:
-            return default
-        try:
-            return kind(table[key])
-        except ValueError:
-            known = ", ".join(kind)
-            self.refuse((*path, key), f"{key} is {shown(table[key])}; it is one of {known}")
-
-    def number(self, read: Callable[[], _Value], path: Path) -> _Value:
-        """What ``read`` returns; its refusal, with the line of the key that it names."""
-        try:
-            return read()
-        except InvalidParameter as error:
-            said = error.rule if error.value is None else f"{error.name} is {shown(error.value)}"
-            rule = said if error.value is None else f"{said}; {error.rule}"
-            place = (*path, error.name)
-            if place not in self.lines and (*path[:2], error.name) in self.lines:
-                place = (*path[:2], error.name)
-            self.refuse(place, rule, error.hint)
-
-
-NOISE_KEYS = ("noise_multiplier", "noise_std", "noise_variance", "noise_on", "clip_norm")
-CLIENT = "client"
-# Half a unit of the second digit that is printed.
-_PRINTED = 5e-3
-_ON = ("sum", "mean", CLIENT)
-
-
-def read_noise(given: Mapping[str, Any], sampling: Sampling, num_clients: int | None) -> float:
-    """The noise multiplier z that a table of a claim means.
-
-    Args:
-        given: with some of `NOISE_KEYS`.
-        sampling, num_clients: who takes part; what a mean is over.
-    Raises:
-        InvalidParameter: none is given, a value is out of range, or two contradict each other.
-    """
-    printed = given.get("noise_multiplier")
-    multiplier = None if printed is None else validate.noise_multiplier(printed)
-    deviation = _deviation(given)
-    if deviation is None:
-        if multiplier is None:
-            rule = "a noise multiplier is missing: std of the noise on the sum / clip norm"
-            hint = "Give it, or noise_std (or noise_variance) with clip_norm."
-            raise InvalidParameter("noise_multiplier", None, rule, hint)
-        return multiplier
-    if "clip_norm" not in given:
-        rule = "clip_norm is missing: the noise multiplier is the noise std / clip_norm"
-        raise InvalidParameter("clip_norm", None, rule)
-    clip = validate.above_zero("clip_norm", given["clip_norm"], "a clip norm")
-    on = given.get("noise_on", "sum")
-    if on not in _ON:
-        raise InvalidParameter("noise_on", on, "noise is on the sum, on the mean or of each client")
-    cohort = _planned_cohort(sampling, num_clients)
-    if on != "sum" and cohort is None:
-        rule = "noise on the mean, or of each client, needs the number of clients"
-        raise InvalidParameter("noise_on", on, rule, "Give num_clients.")
-    computed = deviation / clip * _times(on, cohort)
-    if multiplier is None:
-        return validate.noise_multiplier(computed)
-    if not math.isclose(multiplier, computed, rel_tol=_PRINTED):
-        slip = _slip(
-            multiplier, deviation, clip, cohort, on, from_variance="noise_std" not in given
-        )
-        rule = f"{_source(given)} / clip_norm is {computed:.6g}"
-        if on != "sum":
-            how = "on the mean of" if on == "mean" else "times the root of"
-            rule = f"{rule}, {how} {cohort:g} clients"
-        raise InvalidParameter("noise_multiplier", multiplier, rule, slip)
-    # Of two figures that differ in digits that are not printed, the one that protects less.
-    return min(multiplier, validate.noise_multiplier(computed))
-
-
-def check_sensitivity(given: Mapping[str, Any], sampling: Sampling, adjacency: Adjacency) -> None:
-    """Refuse a sensitivity that does not go with the adjacency.
-
-    Args:
-        given: may hold ``sensitivity``, how far one client can move the sum, beside ``clip_norm``.
-    Raises:
-        InvalidParameter: it is not C, or 2 C, as it should be.
-    """
-    if "sensitivity" not in given:
-        return
-    if "clip_norm" not in given:
-        rule = "a sensitivity is compared with the clip norm, which is missing"
-        raise InvalidParameter("sensitivity", given["sensitivity"], rule)
-    clip = validate.above_zero("clip_norm", given["clip_norm"], "a clip norm")
-    found = validate.above_zero("sensitivity", given["sensitivity"], "a sensitivity")
-    displaces = isinstance(sampling, Uniform) and adjacency is Adjacency.ADD_REMOVE
-    times = 2.0 if adjacency is Adjacency.REPLACE_ONE or displaces else 1.0
-    if math.isclose(found, times * clip, rel_tol=_PRINTED):
-        return
-    why = "a cohort that stays full lets a client displace another" if displaces else str(adjacency)
-    rule = f"under {why} one client moves the sum by up to {times:g} x clip_norm, {times * clip:g}"
-    hint = ""
-    if math.isclose(found, (3.0 - times) * clip, rel_tol=_PRINTED):
-        hint = f"That is {3.0 - times:g} x clip_norm, as under another adjacency."
-    raise InvalidParameter("sensitivity", found, rule, hint)
-
-
-def _deviation(given: Mapping[str, Any]) -> float | None:
-    if "noise_std" in given and "noise_variance" in given:
-        std = validate.above_zero("noise_std", given["noise_std"], "a standard deviation")
-        variance = validate.above_zero("noise_variance", given["noise_variance"], "a variance")
-        if not math.isclose(std * std, variance, rel_tol=2 * _PRINTED):
-            rule = f"the square of noise_std is {std * std:.6g}"
-            hint = "Is one of them the other?" if math.isclose(std, variance) else ""
-            raise InvalidParameter("noise_variance", variance, rule, hint)
-        return min(std, math.sqrt(variance))
-    if "noise_std" in given:
-        return validate.above_zero("noise_std", given["noise_std"], "a standard deviation")
-    if "noise_variance" in given:
-        variance = validate.above_zero("noise_variance", given["noise_variance"], "a variance")
-        return math.sqrt(variance)
-    return None
-
-
-def _times(on: str, cohort: float | None) -> float:
-    """The noise on the sum over that of the text: independent shares add up by their squares."""
-    if on == "sum" or cohort is None:
-        return 1.0
-    return cohort if on == "mean" else math.sqrt(cohort)
-
-
-def _source(given: Mapping[str, Any]) -> str:
-    return "noise_std" if "noise_std" in given else "the root of noise_variance"
-
-
-def _planned_cohort(sampling: Sampling, num_clients: int | None) -> float | None:
-    if isinstance(sampling, Uniform):
-        return float(sampling.cohort_size)
-    return None if num_clients is None else sampling.sampling_rate * num_clients
-
-
-def _slip(
-    printed: float,
-    std: float,
-    clip: float,
-    cohort: float | None,
-    on: str,
-    *,
-    from_variance: bool,
-) -> str:
-    """The mix-up of units that explains why two figures of one noise differ, or nothing."""
-    count = _times(on, cohort)
-    plain = std / clip * count
-    squared = "The variance was divided by clip_norm; its root belongs there."
-    if from_variance:
-        squared = squared[:-1] + ", or it is a standard deviation: name it noise_std."
-    explanations = [
-        (plain / 2, "It was divided by the sensitivity 2 x clip_norm; here it is by clip_norm."),
-        (2 * plain, "It was divided by half the clip norm; here it is by clip_norm itself."),
-        (std * std / clip * count, squared),
-        (plain * plain, "It looks like a variance: its root fits."),
-    ]
-    if not from_variance:
-        root = "noise_std looks like a variance: name it noise_variance."
-        explanations.append((math.sqrt(std) / clip * count, root))
-    if cohort is not None and on != CLIENT:
-        shares = f'Does each client add noise of this size? noise_on = "{CLIENT}".'
-        explanations.append((std / clip * math.sqrt(cohort), shares))
-        other = plain * cohort if on == "sum" else plain / cohort
-        where = "mean" if on == "sum" else "sum"
-        explanations.append((other, f'The noise seems to be on the {where}: noise_on = "{where}".'))
-        away = plain / cohort if on == "sum" else plain * cohort
-        explanations.append((away, "It seems to be divided by the cohort size."))
-    explanations.append((std, "It was not divided by clip_norm."))
-    for value, words in explanations:
-        if math.isclose(printed, value, rel_tol=_PRINTED):
-            return words
-    return ""
-
-
-SOURCE_KEYS = ("name", "about", "link")
-RUN_KEYS: tuple[str, ...] = (
-    "rounds",
-    "sampling",
-    "sampling_rate",
-    "cohort_size",
-    "num_clients",
-    "adjacency",
-    *NOISE_KEYS,
-    "sensitivity",
-    "noise_by",
-    "clip_from",
-    "divisor",
-    "unprotected",
-)
-CLAIM_KEYS = ("id", "place", "data", "epsilon", "delta", "accountant", "note", "reading")
-READING_KEYS = ("words", "role")
-STATEMENT_KEYS = ("place", "text", "holds", "why")
-HOLDS = ("yes", "no", "in part")
-_POWER = re.compile(r"num_clients\s*\^\s*-\s*(\d+(?:\.\d+)?)")
-_OVER = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*num_clients")
 
 
 def load_claims(path: str | os.PathLike[str]) -> Claims:
-    """The claims in a TOML file.
+    """Read the claims of a TOML file.
 
     Raises:
-        InvalidParameter: the file cannot be read, is no TOML, lacks something, or says something
-            impossible; the message names the file and the line.
+        InvalidParameter: the file cannot be read, is not TOML, lacks a key or has a value out of
+            range. The message names the file and the line.
     """
     file = validate.file_path("path", path)
     try:
         text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
-        reason = error.strerror or "unknown reason"
-        raise invalid(str(file), f"it cannot be read ({reason})") from None
+        rule = f"it cannot be read ({error.strerror or 'unknown reason'})"
+        raise InvalidParameter("claims", str(file), rule) from None
     except UnicodeDecodeError:
-        raise invalid(str(file), "a claim file is text in UTF-8") from None
+        raise InvalidParameter("claims", str(file), "a claim file is text in UTF-8") from None
     return parse_claims(text, str(file))
 
 
 def parse_claims(text: str, name: str) -> Claims:
-    """As `load_claims`, of a text that is called ``name``."""
+    """Read claims from TOML text; ``name`` stands for the file in errors, as in `load_claims`."""
     if not isinstance(text, str):
         raise InvalidParameter("text", text, "claims are read from text in TOML")
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise invalid(name, f"it is not valid TOML ({' '.join(str(error).split())})") from None
-    return _Reader(name, find_lines(text)).claims(data)
+        rule = f"it is not valid TOML ({' '.join(str(error).split())})"
+        raise InvalidParameter("claims", name, rule) from None
+    return _File(name, text).claims(data)
 
 
-# What no reading leaves out.
-_ALWAYS = {
-    "rounds": "how many there are",
-    "sampling": "one of poisson, uniform, full",
-    "adjacency": "one of add-remove, replace-one, zero-out",
-}
+@cache
+def shipped_claims() -> Claims:
+    """Return all claims and statements of the package, in the order of their files."""
+    folder = files("dpacct.claims") / "published"
+    found = [
+        parse_claims(file.read_text(encoding="utf-8"), file.name)
+        for file in sorted(folder.iterdir(), key=lambda file: file.name)
+        if file.name.endswith(".toml")
+    ]
+    return Claims(
+        tuple(claim for one in found for claim in one.claims),
+        tuple(statement for one in found for statement in one.statements),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader(Reader):
-    """Reads claims."""
+# Lines. A path holds names of tables and keys, and for each table of a list its number from 0.
+Path = tuple[str | int, ...]
 
-    def claims(self, data: dict[str, Any]) -> Claims:
-        self.known(data, ("source", "claim", "statement"), ())
-        source = self.source(data)
-        claims = [
-            self.claim(table, source, ("claim", number))
-            for number, table in enumerate(self.tables(data, "claim", ()))
-        ]
-        seen: set[str] = set()
-        for number, claim in enumerate(claims):
-            if claim.id in seen:
-                self.refuse(("claim", number, "id"), f"another claim is called {claim.id!r}")
-            seen.add(claim.id)
-        statements = tuple(
-            self.statement(table, source, ("statement", number))
-            for number, table in enumerate(self.tables(data, "statement", ()))
-        )
-        if not claims and not statements:
-            self.refuse((), "there is no claim; each stands below [[claim]]")
-        return Claims(tuple(claims), statements)
+_HEADER = re.compile(r"\s*(\[\[?)\s*([A-Za-z0-9_.\-\s]+?)\s*\]\]?\s*(#.*)?$")
+_KEY = re.compile(r"\s*([A-Za-z0-9_\-]+|\"[^\"]*\"|'[^']*')\s*(\.|=)")
+_QUOTES = re.compile(r'"""|\'\'\'')
 
-    def source(self, data: dict[str, Any]) -> Source:
+
+def find_lines(text: str) -> dict[Path, int]:
+    """Return the line, from 1, of each table and key of a valid TOML text.
+
+    Keys of inline tables and dotted keys are left out.
+    """
+    found: dict[Path, int] = {}
+    counts: dict[Path, int] = {}
+    table: Path = ()
+    quote = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        header, key = (None, None) if quote else (_HEADER.match(line), _KEY.match(line))
+        if header:
+            table = ()
+            names = [name.strip() for name in header[2].split(".")]
+            for depth, name in enumerate(names, start=1):
+                table = (*table, name)
+                if header[1] == "[[" and depth == len(names):
+                    counts[table] = counts.get(table, -1) + 1
+                if table in counts:
+                    table = (*table, counts[table])
+            found.setdefault(table, number)
+        elif key:
+            found.setdefault((*table, key[1].strip("\"'")), number)
+        for mark in _QUOTES.findall(line):
+            quote = "" if quote == mark else quote or mark
+    return found
+
+
+class _File:
+    """Reads the tables of one file."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self.lines = find_lines(text)
+
+    def line(self, *paths: Path) -> int:
+        """Return the line of the first path that has one, or of the nearest table around it."""
+        for path in paths:
+            if path in self.lines:
+                return self.lines[path]
+        path = paths[0]
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+    def fail(self, path: Path, rule: str, hint: str = "") -> NoReturn:
+        raise InvalidParameter("claims", self.name, f"line {self.line(path)}: {rule}", hint)
+
+    @contextmanager
+    def table_at(self, path: Path) -> Generator[None]:
+        """Add the line to an error about the table at ``path``, which may inherit from a claim."""
+        try:
+            yield
+        except InvalidParameter as error:
+            rule = error.rule
+            if error.value is not None:
+                rule = f"{error.name} is {shown(error.value)}; {rule}"
+            line = self.line((*path, error.name), (*path[:2], error.name))
+            rule = f"line {line}: {rule}"
+            raise InvalidParameter("claims", self.name, rule, error.hint) from None
+
+    def values(self, table: Table, path: Path, fields: Mapping[str, Check]) -> Table:
+        """Return the checked values of a table, of which all keys must be known."""
+        for key in table:
+            if key not in fields:
+                meant = _MEANT.get(key.lower())
+                if meant in fields:
+                    hint = f"Did you mean {meant}?"
+                    self.fail((*path, key), f"{key[:40]!r} is not a key of this table", hint)
+                self.fail((*path, key), f"{key[:40]!r} is not one of {', '.join(fields)}")
+        with self.table_at(path):
+            return {key: fields[key](key, value) for key, value in table.items()}
+
+    def tables(self, data: Table, path: Path) -> list[Table]:
+        """Return the tables below ``[[path]]``; none if there is none."""
+        found = data.get(cast("str", path[-1]), [])
+        if not isinstance(found, list) or not all(
+            isinstance(table, dict) for table in cast("list[Any]", found)
+        ):
+            name = ".".join(part for part in path if isinstance(part, str))
+            self.fail(path, f"each {path[-1]} stands below [[{name}]], with two brackets")
+        return cast("list[Table]", found)
+
+    def claims(self, data: Table) -> Claims:
+        self.values(data, (), dict.fromkeys(("source", "claim", "statement"), _as_is))
         table = data.get("source")
         if not isinstance(table, dict):
-            self.refuse(("source",), "[source] is missing; it names the text that makes the claims")
-        found = cast("dict[str, Any]", table)
-        self.known(found, SOURCE_KEYS, ("source",))
-        texts = {key: self.text(found, key, ("source",)) for key in SOURCE_KEYS if key in found}
+            self.fail(("source",), "[source] is missing; it names the text that makes the claims")
+        texts = self.values(cast("Table", table), ("source",), _SOURCE)
         if "name" not in texts:
-            self.refuse(("source",), "name is missing; it names the text that makes the claims")
-        return Source(**texts)
+            self.fail(("source",), "name is missing; it names the text that makes the claims")
+        source = Source(**texts)
+        claims: dict[str, Claim] = {}
+        for number, one in enumerate(self.tables(data, ("claim",))):
+            claim = self.claim(one, source, ("claim", number))
+            if claim.id in claims:
+                self.fail(("claim", number, "id"), f"another claim is called {claim.id!r}")
+            claims[claim.id] = claim
+        statements: list[Statement] = []
+        for number, one in enumerate(self.tables(data, ("statement",))):
+            path = ("statement", number)
+            texts = self.values(one, path, _STATEMENT)
+            for key in _STATEMENT:
+                if key not in texts:
+                    self.fail(path, f"{key} is missing in this statement")
+            statements.append(Statement(source=source, **texts))
+        if not claims and not statements:
+            self.fail((), "there is no claim; each stands below [[claim]]")
+        return Claims(tuple(claims.values()), tuple(statements))
 
-    def claim(self, table: dict[str, Any], source: Source, path: Path) -> Claim:
-        self.known(table, (*CLAIM_KEYS, *RUN_KEYS), path)
+    def claim(self, table: Table, source: Source, path: Path) -> Claim:
+        values = self.values(table, path, _CLAIM | _MECHANISM)
         for key in ("id", "place", "delta"):
-            if key not in table:
-                self.refuse(path, f"{key} is missing in this claim")
-        delta, words = self.delta(table, path)
-        common = {key: value for key, value in table.items() if key in RUN_KEYS}
-        below = self.tables(table, "reading", path)
+            if key not in values:
+                self.fail(path, f"{key} is missing in this claim")
+        common = {key: values[key] for key in _MECHANISM if key in values}
+        own = self.tables(table, (*path, "reading")) or [{}]
         readings = [
-            self.reading(common, own, (*path, "reading", n)) for n, own in enumerate(below)
-        ] or [self.reading(common, {}, path)]
-        epsilon = None
-        if "epsilon" in table:
-            epsilon = self.number(lambda: validate.target_epsilon(table["epsilon"]), path)
-        texts = {
-            key: self.text(table, key, path)
-            for key in ("place", "data", "accountant", "note")
-            if key in table
-        }
+            self.reading(common, one, (*path, "reading", number)) for number, one in enumerate(own)
+        ]
+        with self.table_at(path):
+            delta = _delta(values["delta"], values.get("num_clients"))
         return Claim(
-            id=self.text(table, "id", path),
             source=source,
-            epsilon=epsilon,
+            epsilon=values.get("epsilon"),
             delta=delta,
-            delta_words=words,
+            delta_words=values["delta"] if isinstance(values["delta"], str) else "",
             readings=tuple(readings),
-            line=line_of(self.lines, path),
-            **texts,
+            line=self.line(path),
+            **{key: values[key] for key in _CLAIM if _CLAIM[key] is _text and key in values},
         )
 
-    def reading(self, common: dict[str, Any], own: dict[str, Any], path: Path) -> Reading:
-        self.known(own, (*READING_KEYS, *RUN_KEYS), path)
-        given = _without_what_is_said_again(common, own) | {
-            key: value for key, value in own.items() if key in RUN_KEYS
-        }
-        where = path if own else path[:2]
-        for key, values in _ALWAYS.items():
+    def reading(self, common: Table, table: Table, path: Path) -> Reading:
+        own = self.values(table, path, _READING | _MECHANISM)
+        dropped = {key for group in _GROUPS if group & own.keys() for key in group}
+        given = {key: value for key, value in common.items() if key not in dropped} | own
+        for key, words in _REQUIRED.items():
             if key not in given:
-                rule = f"{key} is missing: {values}, in the claim or in each of its readings"
-                self.refuse(where, rule)
-        clients = None
-        if "num_clients" in given:
-            clients = self.clients(given, where)
-        sampling = self.number(lambda: _sampling(given), where)
-        relation = self.number(lambda: Adjacency.parse(given["adjacency"]), where)
-        self.number(lambda: check_sensitivity(given, sampling, relation), where)
-        noise = self.number(lambda: read_noise(given, sampling, clients), where)
-        who = NoiseBy.PARTICIPANTS if given.get("noise_on") == CLIENT else NoiseBy.SERVER
+                rule = f"{key} is missing: {words}, in the claim or in each of its readings"
+                self.fail(path, rule)
+        with self.table_at(path):
+            sampling = _sampling(given)
+            _check_sensitivity(given, sampling)
+            noise = _noise_multiplier(given, sampling)
+        by_each = given.get("noise_on") == "client"
         return Reading(
-            words=self.text(own, "words", path) if "words" in own else "as described",
-            role=self.choice(own, "role", Role, Role.RUN, path),
-            rounds=self.number(lambda: validate.rounds(given["rounds"]), where),
-            round=Round(noise, sampling, relation),
-            num_clients=clients,
-            noise_by=self.choice(given, "noise_by", NoiseBy, who, where),
-            clip_from=self.choice(given, "clip_from", ClipFrom, ClipFrom.CONSTANT, where),
-            divisor=self.choice(given, "divisor", Divisor, Divisor.PLANNED, where),
-            unprotected=self.text(given, "unprotected", where) if "unprotected" in given else "",
-            line=line_of(self.lines, where),
+            words=given.get("words", "as described"),
+            role=given.get("role", Role.RUN),
+            rounds=given["rounds"],
+            round=Round(noise, sampling, given["adjacency"]),
+            num_clients=given.get("num_clients"),
+            noise_by=given.get("noise_by", NoiseBy.PARTICIPANTS if by_each else NoiseBy.SERVER),
+            clip_from=given.get("clip_from", ClipFrom.CONSTANT),
+            divisor=given.get("divisor", Divisor.PLANNED),
+            unprotected=given.get("unprotected", ""),
+            line=self.line(path),
         )
 
-    def statement(self, table: dict[str, Any], source: Source, path: Path) -> Statement:
-        self.known(table, STATEMENT_KEYS, path)
-        for key in STATEMENT_KEYS:
-            if key not in table:
-                self.refuse(path, f"{key} is missing in this statement")
-        texts = {key: self.text(table, key, path) for key in STATEMENT_KEYS}
-        if texts["holds"] not in HOLDS:
-            self.refuse((*path, "holds"), f"holds is one of {', '.join(HOLDS)}")
-        return Statement(source=source, **texts)
 
-    def clients(self, table: dict[str, Any], path: Path) -> int:
-        noun, given = "the number of clients", table["num_clients"]
-        return self.number(lambda: validate.count("num_clients", given, noun, MAX_CLIENTS), path)
-
-    def delta(self, table: dict[str, Any], path: Path) -> tuple[float, str]:
-        given = table["delta"]
-        if not isinstance(given, str):
-            return self.number(lambda: validate.delta(given), path), ""
-        if "num_clients" not in table:
-            self.refuse((*path, "delta"), "delta in terms of num_clients needs num_clients beside")
-        count = float(self.clients(table, path))
-        power, over = _POWER.fullmatch(given.strip()), _OVER.fullmatch(given.strip())
-        if power is None and over is None:
-            ways = 'a number, "num_clients^-1.1" or "1/num_clients"'
-            self.refuse((*path, "delta"), f"delta is {given!r}; it is {ways}")
-        value = count ** -float(power[1]) if power else float(over[1]) / count if over else 0.0
-        return self.number(lambda: validate.delta(value), path), given
+# Keys that belong together.
 
 
-# Keys that say the same thing: a reading that has one of them does not take over the others.
-_INSTEAD = (
-    {"noise_multiplier", "noise_std", "noise_variance", "noise_on"},
-    {"sampling", "sampling_rate", "cohort_size"},
-)
+def _delta(given: float | str, clients: int | None) -> float:
+    """Return delta, which may be given in terms of the number of clients."""
+    if not isinstance(given, str):
+        return given
+    if clients is None:
+        rule = "delta in terms of num_clients needs num_clients in the same table"
+        raise InvalidParameter("delta", None, rule)
+    power = re.fullmatch(r"num_clients\s*\^\s*-\s*(\d+(?:\.\d+)?)", given.strip())
+    over = re.fullmatch(r"(\d+(?:\.\d+)?)\s*/\s*num_clients", given.strip())
+    if power:
+        return validate.delta(float(clients) ** -float(power[1]))
+    if over:
+        return validate.delta(float(over[1]) / clients)
+    raise InvalidParameter("delta", given, 'it is a number, "num_clients^-1.1" or "1/num_clients"')
 
 
-def _without_what_is_said_again(common: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    dropped: set[str] = set()
-    for keys in _INSTEAD:
-        if keys & own.keys():
-            dropped |= keys
-    return {key: value for key, value in common.items() if key not in dropped}
-
-
-def _sampling(given: Mapping[str, Any]) -> Sampling:
-    name = given["sampling"]
-    rate, cohort = given.get("sampling_rate"), given.get("cohort_size")
-    clients = given.get("num_clients")
+def _sampling(given: Table) -> Sampling:
+    name, rate = given["sampling"], given.get("sampling_rate")
+    cohort, clients = given.get("cohort_size"), given.get("num_clients")
     if name == Full.name:
-        if cohort is not None or rate not in (None, 1, 1.0):
-            raise InvalidParameter("sampling", name, "everybody takes part, so it has no rate")
+        if cohort is not None or rate not in (None, 1.0):
+            raise InvalidParameter("sampling", name, "all clients take part, so it has no rate")
         return Full()
     if name == Poisson.name:
         if cohort is not None:
-            rule = "Poisson cohorts have no fixed size; say sampling_rate"
+            rule = "Poisson cohorts have no fixed size. Give sampling_rate instead"
             raise InvalidParameter("cohort_size", cohort, rule)
         if rate is None:
             raise InvalidParameter("sampling_rate", None, "sampling_rate is missing, for poisson")
-        return Poisson(cast("float", rate))
-    if name == Uniform.name:
-        if cohort is None or clients is None:
-            missing = "cohort_size" if cohort is None else "num_clients"
-            raise InvalidParameter(missing, None, f"{missing} is missing, for uniform")
-        uniform = Uniform(cast("int", cohort), cast("int", clients))
-        if (
-            rate is not None
-            and abs(validate.sampling_rate(rate) / uniform.sampling_rate - 1) > 1e-3
-        ):
-            rule = f"cohort_size / num_clients is {uniform.sampling_rate:g}"
-            raise InvalidParameter("sampling_rate", rate, rule, "One of them is enough.")
-        return uniform
-    rule = f"a sampling scheme is one of {Poisson.name}, {Uniform.name}, {Full.name}"
-    raise InvalidParameter("sampling", name, rule)
+        return Poisson(rate)
+    if cohort is None or clients is None:
+        missing = "cohort_size" if cohort is None else "num_clients"
+        raise InvalidParameter(missing, None, f"{missing} is missing, for uniform")
+    uniform = Uniform(cohort, clients)
+    if rate is not None and abs(rate / uniform.sampling_rate - 1) > 1e-3:
+        rule = f"cohort_size / num_clients is {uniform.sampling_rate:g}"
+        raise InvalidParameter("sampling_rate", rate, rule, "One of them is enough.")
+    return uniform
+
+
+def _check_sensitivity(given: Table, sampling: Sampling) -> None:
+    """Check that a stated sensitivity is the C or 2 C of the adjacency."""
+    found, clip, adjacency = given.get("sensitivity"), given.get("clip_norm"), given["adjacency"]
+    if found is None:
+        return
+    if clip is None:
+        rule = "a sensitivity is compared with the clip norm, which is missing"
+        raise InvalidParameter("sensitivity", found, rule)
+    displaces = isinstance(sampling, Uniform) and adjacency is Adjacency.ADD_REMOVE
+    times = 2.0 if adjacency is Adjacency.REPLACE_ONE or displaces else 1.0
+    if math.isclose(found, times * clip, rel_tol=PRINTED):
+        return
+    why = "a cohort that stays full lets a client displace another" if displaces else str(adjacency)
+    rule = f"under {why} one client moves the sum by up to {times:g} x clip_norm, {times * clip:g}"
+    hint = ""
+    if math.isclose(found, (3.0 - times) * clip, rel_tol=PRINTED):
+        hint = f"That is {3.0 - times:g} x clip_norm, as under another adjacency."
+    raise InvalidParameter("sensitivity", found, rule, hint)
+
+
+def _noise_multiplier(given: Table, sampling: Sampling) -> float:
+    """Return z, the standard deviation of the noise on the sum / clip norm.
+
+    The text may give the standard deviation or the variance, on the sum, on the mean over the
+    planned cohort, or of each client's own share.
+    """
+    printed, std = given.get("noise_multiplier"), _deviation(given)
+    if std is None:
+        if printed is None:
+            rule = "a noise multiplier is missing: std of the noise on the sum / clip norm"
+            hint = "Give it, or noise_std (or noise_variance) with clip_norm."
+            raise InvalidParameter("noise_multiplier", None, rule, hint)
+        return printed
+    clip, on = given.get("clip_norm"), given.get("noise_on", "sum")
+    if clip is None:
+        rule = "clip_norm is missing: the noise multiplier is the noise std / clip_norm"
+        raise InvalidParameter("clip_norm", None, rule)
+    clients = given.get("num_clients")
+    cohort = None if clients is None else sampling.sampling_rate * clients
+    if isinstance(sampling, Uniform):
+        cohort = float(sampling.cohort_size)
+    if on == "sum":
+        factor, units = 1.0, ""
+    elif cohort is None:
+        rule = "noise on the mean, or of each client, needs the number of clients"
+        raise InvalidParameter("noise_on", on, rule, "Give num_clients.")
+    elif on == "mean":
+        factor, units = cohort, f", on the mean of {cohort:g} clients"
+    else:  # Independent shares add up by their squares.
+        factor, units = math.sqrt(cohort), f", times the root of {cohort:g} clients"
+    computed = validate.noise_multiplier(std / clip * factor)
+    if printed is None:
+        return computed
+    if not math.isclose(printed, computed, rel_tol=PRINTED):
+        figure = "noise_std" if "noise_std" in given else "the root of noise_variance"
+        rule = f"{figure} / clip_norm is {computed:.6g}{units}"
+        slip = _slip(printed, std, clip, factor, cohort, on, by_std="noise_std" in given)
+        raise InvalidParameter("noise_multiplier", printed, rule, slip)
+    # If two figures agree to the printed digits, the one that protects less is judged.
+    return min(printed, computed)
+
+
+def _deviation(given: Table) -> float | None:
+    """Return the standard deviation of the noise in the units of the text, if it gives one."""
+    std, variance = given.get("noise_std"), given.get("noise_variance")
+    if std is None or variance is None:
+        return std if variance is None else math.sqrt(variance)
+    if not math.isclose(std * std, variance, rel_tol=2 * PRINTED):
+        rule = f"the square of noise_std is {std * std:.6g}"
+        hint = "Is one of them the other?" if math.isclose(std, variance) else ""
+        raise InvalidParameter("noise_variance", variance, rule, hint)
+    return min(std, math.sqrt(variance))
+
+
+def _slip(
+    printed: float, std: float, clip: float, factor: float, cohort: float | None, on: str, *,
+    by_std: bool,
+) -> str:  # fmt: skip
+    """Return the mix-up of units that explains why two figures of one noise differ, or nothing."""
+    plain = std / clip * factor
+    squared = "The variance was divided by clip_norm; its root belongs there."
+    if not by_std:
+        squared = squared[:-1] + ", or it is a standard deviation: name it noise_std."
+    slips = [
+        (plain / 2, "It was divided by the sensitivity 2 x clip_norm. Divide by clip_norm."),
+        (2 * plain, "It was divided by half the clip norm. Divide by clip_norm itself."),
+        (std * plain, squared),
+        (plain * plain, "It looks like a variance: its root fits."),
+    ]
+    if by_std:
+        root = "noise_std looks like a variance: name it noise_variance."
+        slips.append((plain / math.sqrt(std), root))
+    if cohort is not None and on != "client":
+        shares = 'Does each client add noise of this size? noise_on = "client".'
+        slips.append((std / clip * math.sqrt(cohort), shares))
+        times, where = (cohort, "mean") if on == "sum" else (1 / cohort, "sum")
+        hint = f'The noise seems to be on the {where}: noise_on = "{where}".'
+        slips.append((plain * times, hint))
+        slips.append((plain / times, "It seems to be divided by the cohort size."))
+    slips.append((std, "It was not divided by clip_norm."))
+    return next(
+        (hint for value, hint in slips if math.isclose(printed, value, rel_tol=PRINTED)), ""
+    )
