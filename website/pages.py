@@ -51,7 +51,7 @@ def all_pages(root: Path = ROOT) -> tuple[str, ...]:
 
 
 def site_path(page: str) -> str:
-    """Where a page of the repository stands on the site: docs/guide/risk.md is guide/risk.md."""
+    """Return the path of a page on the site: docs/how-to/ledger.md becomes how-to/ledger.md."""
     if page.startswith("docs/"):
         return page.removeprefix("docs/")
     if page.endswith("/README.md"):

@@ -1,4 +1,4 @@
-"""The figures of docs/guide/coming-from.md, from the libraries that they are about."""
+"""The figures of docs/how-to/other-libraries.md, from the libraries that they are about."""
 
 from __future__ import annotations
 

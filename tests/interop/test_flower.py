@@ -65,7 +65,7 @@ def test_it_is_below_flowers_where_flower_is_right_and_above_where_it_is_not() -
             found[kind, size, name] = accountant.get_epsilon(DELTA)
     assert found["poisson", 10, "ours"] < found["poisson", 10, "theirs"]
     assert found["none", 100, "ours"] < found["none", 100, "theirs"]
-    # One pair of data sets achieves 6.499: docs/guide/coming-from.md.
+    # One pair of data sets achieves 6.499: docs/how-to/other-libraries.md.
     assert found["none", 99, "theirs"] == pytest.approx(3.189, abs=1e-3)
     assert 6.499 < found["none", 99, "ours"] < 6.6
 

@@ -133,12 +133,12 @@ def test_the_cells_of_every_tutorial_are_python(page: Path) -> None:
 def test_pages_move_with_their_links_pictures_and_formulas() -> None:
     files: set[str] = set()
     text = (
-        "See [risk](../../docs/guide/risk.md#in-python), ![picture](picture.png), $`a_1`$ and\n\n"
+        "See [risk](../../docs/explanation/attack-risk.md#in-python), ![picture](picture.png), $`a_1`$ and\n\n"
         '```math\nx\n```\n\n```python skip="no"\n[a](b.md)\n```\n'
     )
     moved = stage.staged("evidence/pictures/README.md", text, files)
     assert moved == (
-        "See [risk](../guide/risk.md#in-python), "
+        "See [risk](../explanation/attack-risk.md#in-python), "
         "![picture](../files/evidence/pictures/picture.png), {math}`a_1` and\n\n"
         "```{math}\nx\n```\n\n```python\n[a](b.md)\n```\n"
     )

@@ -10,7 +10,7 @@ import pytest
 
 from tests.project.test_import_graph import PACKAGES, ROOT, graph, module_name
 
-PAGE = ROOT / "docs" / "reference" / "how-a-number-is-made.md"
+PAGE = ROOT / "docs" / "explanation" / "how-dpacct-computes.md"
 MOST = 8
 
 

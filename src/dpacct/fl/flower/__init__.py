@@ -1,7 +1,7 @@
 """Flower (flwr) as the network under `fl.Server`: a strategy, and the clients' half.
 
 On the server ``PrivateStrategy(fl.Server(...)).start(grid)``. On clients `client_app`, or
-`private_mod` for a training loop of your own. See docs/guide/flower.md.
+`private_mod` for a training loop of your own. See docs/how-to/flower.md.
 """
 
 from dpacct.fl.flower.wire import check_flower

@@ -98,7 +98,7 @@ class PrivateStrategy(Strategy):
             raise Unsupported(
                 "noise shares and a secure aggregator belong together: give both "
                 "fl.Server(noise=fl.NoiseShares(...)) and PrivateStrategy(secure_sum=...), or "
-                "neither. See docs/guide/flower.md."
+                "neither. See docs/how-to/flower.md."
             )
         norm = None if isinstance(bound, AdaptiveClip) else bound.clip_norm
         self._roster = Roster(Expected(most, repr(engine.method), norm, expected_shares))

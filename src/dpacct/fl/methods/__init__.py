@@ -1,7 +1,7 @@
 """One file a method; `dpacct.fl.methods.protocol` says what a method may do.
 
 A new one stands here, in `dpacct.fl`, in ``METHODS`` of `dpacct_cli.train.options` (names alone, so
-that help needs no torch), in ``NAMES`` of tests/fl/methods/test_kit.py, in docs/guide/methods.md
+that help needs no torch), in ``NAMES`` of tests/fl/methods/test_kit.py, in docs/reference/methods.md
 and docs/reference/python.md.
 """
 

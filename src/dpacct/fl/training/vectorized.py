@@ -2,7 +2,7 @@
 
 The result is that of the sequential trainer up to the order of floating-point operations. Three
 rules keep a client's update independent of the other clients (rounding is discussed in
-docs/guide/assumptions.md):
+docs/explanation/assumptions.md):
 
 Rule 1: groups have one constant size. Missing clients are empty ones, whose rows are dropped.
 Rule 2: batches are padded to a width that is public or follows from the client's own number of
