@@ -113,7 +113,7 @@ def test_the_noise_factor_is_that_of_the_textbook(coins, adjacency, rate):
     round_ = Round(0.5, Poisson(rate) if rate < 1 else Full(), adjacency)
     seen = simulated(np.random.default_rng(2), round_, rounds, canaries=12)
     seen = replace(seen, coins=np.array(coins))
-    moved = seen.signs * (np.random.default_rng(3).random((rounds, 12)) < rate)
+    moved = seen.signs(seen.coins) * (np.random.default_rng(3).random((rounds, 12)) < rate)
     seen = replace(seen, projections=0.5 * seen.empty + moved)
     found = judge(seen, Promise(np.zeros(1), np.ones(1)), 3, 1e-5, 1e-6, 1 - error)
     scaled = seen.empty / 0.5

@@ -1,37 +1,30 @@
-"""Audits by canaries: what guesses about them refute, in one run or in many.
+"""Audits by canaries: lower bounds on epsilon from attackers' guesses, in one run or in many.
 
-**Guesses.** How often may an attacker guess right which of two contributions each client sent?
+**Guesses.** Each of m canaries sends one of two contributions, chosen by its own fair coin. An
+attacker sees the releases of one run, guesses r of the coins, and is right W times. Whatever the
+other coins show, the run is private in one canary's contribution: TPR <= g(FPR) for every event,
+with g concave. A right guess, with at least c - 1 right ones among all others, is an event that the
+coin decides by its side alone. Hence for all c
 
-Each of m canaries holds one of two contributions, by a fair coin of its own. An attacker sees what
-one run releases, guesses r of the coins, and is right W times. Whatever the other coins show, the
-run is private in one canary's: TPR <= g(FPR) for every event, with g concave. Then for all c
+    E[W; W >= c] / m  <=  g( E[r - W; W >= c - 1] / m ).
 
-    E[W; W >= c] / m  <=  g( E[r - W; W >= c - 1] / m ),
-
-for a guess is right, and at least c - 1 of the others are, on an event of which the coin decides
-nothing but the side. The largest P(W >= c) under all of these is found by a recursion from c down.
+The largest P(W >= c) under all these constraints follows by a recursion from c down.
 
 Source: the game is that of Steinke, Nasr, Jagielski 2023 (arXiv:2305.08846), the constraints those
-of Mahloujifar, Melis, Chaudhuri 2024 (arXiv:2410.22235); proofs, also of the rounding:
+of Mahloujifar, Melis, Chaudhuri 2024 (arXiv:2410.22235). The proofs, also of the rounding, are in
 docs/derivations/auditing.md.
 
-**One run.** What its releases show about canaries, each of which a coin put in or left out.
+**One run.** A coin puts each canary in or leaves it out. The noisy sums are projected on the
+direction of each canary and divided by the clip norm. The result x is shift + noise if the canary
+took part, and noise alone if it did not, or along a direction that no canary has. Three tests may
+err: guesses against the whole promise (sound for any mechanism), the spread of the noise, and the
+size of a contribution (both sound for Gaussian noise; other clients can only hide a fault there).
 
-What is seen are the noisy sums, projected on the direction of each canary and divided by the clip
-norm: x = shift + noise where the canary took part, noise alone where it did not, and for some
-directions, which no canary has, noise alone always.
-
-Three tests, of which each may err: guesses against the whole promise (sound for whatever runs), the
-spread of the noise and the size of a contribution (sound for Gaussian noise, and what others send
-can only hide a fault there). Source: docs/derivations/auditing.md.
-
-**Many runs** on two neighboring data sets: a lower bound of epsilon that assumes nothing.
-
-A number is read off each run. On half of the runs the set of numbers is chosen that separates the
-two data sets best; on the other half its probability under each is bounded by Clopper and Pearson.
-The second half knows nothing of the choice, so that the bounds hold as for a set fixed beforehand.
-Source: Jagielski, Ullman, Oprea 2020 (arXiv:2006.07709); the Gaussian form Nasr et al. 2023
-(arXiv:2302.07956); docs/derivations/auditing.md.
+**Many runs** on two neighboring data sets give a lower bound without assumptions. One number is
+read from each run. Half of the runs choose the threshold that separates the two data sets best. On
+the other half, its probabilities are bounded by Clopper and Pearson: these runs are independent of
+the choice, so the bounds hold as for a threshold fixed in advance. Source: Jagielski, Ullman, Oprea
+2020 (arXiv:2006.07709); the Gaussian form Nasr et al. 2023 (arXiv:2302.07956).
 """
 
 from __future__ import annotations
@@ -42,24 +35,28 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaincinv, ndtr, ndtri, rel_entr, stdtrit  # pyright: ignore[reportMissingTypeStubs]
+from scipy.special import gammaincinv, ndtr, ndtri, stdtrit  # pyright: ignore[reportMissingTypeStubs]
 
 from dpacct import validate
 from dpacct.accountant import find_accountant
-from dpacct.empirical.confidence import OUTWARD, Estimate, largest_probability, least_probability
+from dpacct.empirical.confidence import (
+    OUTWARD,
+    Estimate,
+    coin_divergence,
+    first_beyond,
+    largest_probability,
+    least_probability,
+)
 from dpacct.errors import InvalidParameter
 from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array
 from dpacct.pairs.dominating import Direction
 from dpacct.risk.attacks import PrivacyProfile
 from dpacct.rounds import Adjacency, Schedule
 
-# Where a promise is written down: from 0 to the epsilon at this delta.
-_LEAST_DELTA = 1e-9
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Promise:
-    """(eps, delta) pairs that a run keeps all together, whichever data set comes first.
+    """(epsilon, delta) pairs that all hold at once, for both orders of the two data sets.
 
     Attributes:
         epsilons, deltas: float64 [k].
@@ -70,21 +67,23 @@ class Promise:
 
     @classmethod
     def of(cls, schedule: Schedule, accountant: str = "tight", points: int = 24) -> Promise:
-        """The proven deltas of a schedule at evenly spaced epsilons.
+        """Return the proven deltas of a schedule at evenly spaced epsilons.
 
         Args:
-            schedule: what runs. accountant: that proves them.
-            points: how many; fewer promise less, which no test against them gets wrong.
+            schedule: the rounds. accountant: proves the deltas.
+            points: their number. Fewer points promise less, which is safe for every test.
         Raises:
-            Unsupported: the accountant knows no bound.
+            Unsupported: the accountant has no bound.
         """
-        judge = find_accountant(accountant)
-        largest = judge.epsilon(schedule, _LEAST_DELTA).upper
+        engine = find_accountant(accountant)
+        largest = engine.epsilon(schedule, 1e-9).upper
         epsilons = np.linspace(0.0, largest, points) if np.isfinite(largest) else np.zeros(1)
-        profile = PrivacyProfile(schedule, judge)
+        profile = PrivacyProfile(schedule, engine)
         deltas = [max(profile.proven(way, eps).upper for way in Direction) for eps in epsilons]
         return cls(epsilons, np.minimum(deltas, 1.0))
 
+
+# Guesses.
 
 _HYPOTHESES = 64
 _LARGEST_EPSILON = 100.0
@@ -92,11 +91,12 @@ _LARGEST_EPSILON = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Guesses:
-    """What an attacker did.
+    """The guesses of an attacker.
 
     Attributes:
-        canaries: how many coins were thrown, m. made: how many were guessed, r; decided before the
-            run is seen. right: how many of them were right, W.
+        canaries: the number m of coins.
+        made: the number r of guesses, decided before the run is seen.
+        right: the number W of right guesses.
     """
 
     canaries: int
@@ -112,15 +112,13 @@ class Guesses:
 
 
 def smallest_tail(guesses: Guesses, epsilons: Array, deltas: Array, *, least: float) -> float:
-    """A bound of the probability that so many guesses are right, of a run that keeps its promise.
+    """Bound the probability that so many guesses are right in a run that keeps its promise.
 
     Args:
-        guesses: what was seen.
-        epsilons, deltas: float64 [k]; the run is (eps, delta)-private for each pair, for both
-            choices of which data set comes first.
-        least: smaller probabilities are not told apart.
+        epsilons, deltas: float64 [k]; the run is (eps, delta)-private for each pair.
+        least: smaller probabilities are not distinguished.
     Returns:
-        An upper bound of P(W >= right), within 1 % of the best that these constraints give; at
+        An upper bound of P(W >= right), within 1 % of the best that the constraints give, and at
         least ``least``.
     """
     epsilons, deltas = epsilons[np.newaxis], deltas[np.newaxis]
@@ -129,27 +127,25 @@ def smallest_tail(guesses: Guesses, epsilons: Array, deltas: Array, *, least: fl
         return least
     while high - low > 0.01:
         middle = (low + high) / 2
-        if refutes(guesses, epsilons, deltas, math.exp(middle))[0]:
-            high = middle
-        else:
-            low = middle
+        refuted = refutes(guesses, epsilons, deltas, math.exp(middle))[0]
+        low, high = (low, middle) if refuted else (middle, high)
     return math.exp(high)
 
 
 def least_epsilon(guesses: Guesses, delta: float, error: float) -> float:
-    """An epsilon that the run exceeds, whatever it is, but for the probability of an error.
+    """Return an epsilon that the run exceeds, except with a small probability.
 
     Args:
-        guesses: what was seen. delta: of the claim (eps, delta) that is tested.
-        error: probability that what is returned is above the epsilon of the run.
+        delta: of the refuted claims (epsilon, delta).
+        error: the probability that the returned epsilon is above that of the run.
     Returns:
-        Rounded down by less than 0.1 % and 0.001; 0 where the guesses refute nothing.
+        Rounded down by less than 0.1 % and 0.001; 0 if the guesses refute nothing.
     """
     low, high = 0.0, _LARGEST_EPSILON
     while high - low > 1e-3 * max(1.0, low):
         tried = np.linspace(low, high, _HYPOTHESES)
         refuted = refutes(guesses, tried[:, np.newaxis], np.full((len(tried), 1), delta), error)
-        # Claims of larger epsilon say less: those refuted come first.
+        # A larger epsilon is harder to refute, so the refuted ones come first.
         count = int(np.argmin(refuted)) if not refuted.all() else len(tried)
         if count == 0:
             return 0.0
@@ -160,20 +156,19 @@ def least_epsilon(guesses: Guesses, delta: float, error: float) -> float:
 
 
 def refutes(guesses: Guesses, epsilons: Array, deltas: Array, error: float) -> np.ndarray:
-    """Whether P(W >= right) < error for every run that keeps each of these promises.
+    """Return whether P(W >= right) < error for every run that keeps each of these promises.
 
     Args:
-        guesses: what was seen.
         epsilons, deltas: float64 [h, k]; hypothesis h promises all (eps, delta) of its row.
         error: in (0, 1).
     Returns:
         bool [h]. All roundings go against True.
     """
     m, r, c = guesses.canaries, guesses.made, guesses.right
-    # What is too large for a number promises nothing.
+    # An epsilon whose exponential overflows promises nothing.
     with np.errstate(over="ignore"):
         growth = np.exp(epsilons) * (1 + FUNCTION_ERROR)
-    # The mass on W = c: at most the error, and no less wrong for what is right.
+    # The mass on W = c is at most the error. `right` and `wrong` are E[W] and E[r - W] on it, / m.
     mass = np.full(len(epsilons), error / m)
     wrong = _down(mass * (r - c))
     right = _down(wrong * c / (r - c)) if c < r else _down(mass * r)
@@ -182,7 +177,7 @@ def refutes(guesses: Guesses, epsilons: Array, deltas: Array, error: float) -> n
         needed = np.maximum(wrong, _least_fpr(right, growth, deltas))
         gained = _down((needed - wrong) * (level - 1) / (r - level + 1))
         right, wrong = _down(right + gained), needed
-        # Only ever more mass is needed.
+        # The needed mass only grows. More than all of it is a contradiction.
         refuted |= _down(_down(right + wrong) * m / r) > 1.0
         right, wrong = np.where(refuted, 0.0, right), np.where(refuted, 0.0, wrong)
         if refuted.all():
@@ -191,46 +186,53 @@ def refutes(guesses: Guesses, epsilons: Array, deltas: Array, error: float) -> n
 
 
 def _least_fpr(tpr: Array, growth: Array, deltas: Array) -> Array:
-    """At most the FPR that a TPR costs under the promises of a row, [h] from [h] and [h, k]."""
+    """Return at most the FPR that a TPR costs under the promises of a row, [h] from [h], [h, k].
+
+    Both orders of the data sets: tpr <= delta + e^eps fpr, and 1 - fpr <= delta + e^eps (1 - tpr).
+    """
     tpr = tpr[:, np.newaxis]
-    plain = (tpr - deltas) / growth
+    forward = (tpr - deltas) / growth
     limited = np.isfinite(growth)
     factor = np.where(limited, growth, 0.0)
-    turned = (1 - deltas) - factor * (1 - tpr) - 16 * UNIT * (1 + factor)
-    turned = np.where(limited, turned, -np.inf)
-    return _down(np.maximum(np.maximum(plain, turned).max(axis=1), 0.0))
+    backward = (1 - deltas) - factor * (1 - tpr) - 16 * UNIT * (1 + factor)
+    backward = np.where(limited, backward, -np.inf)
+    return _down(np.maximum(np.maximum(forward, backward).max(axis=1), 0.0))
 
 
 def _down(value: Array) -> Array:
-    """At most what a value >= 0 would be without its last three roundings."""
+    """Return at most the exact value of a number >= 0 that was rounded up to three times."""
     return value * (1 - 4 * UNIT)
 
 
-_FRACTIONS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
+# One run.
+
+_GUESSED_SHARES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 _PLANNED_RUNS = 8
-_TRIED = (0.1, 0.4, 1.0)
-# Of the error of the test of noise, for its parts: what they find is far below what is promised.
+_TESTED_SHARES = (0.1, 0.4, 1.0)
+# The share of the noise test's error that is spent on single parts of the model. Their faults are
+# far below the promise.
 _PARTS = 0.1
-# Of what is left of confidence, for the spread of the noise, which many more numbers tell than
-# the contribution.
+# The share of 1 - confidence that is spent on the noise, which many more numbers show than the
+# contribution.
 _OF_NOISE = 0.1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
-    """What one run let an observer see.
+    """The observations of one run.
 
     Attributes:
-        projections: x of each round and canary, float64 [t, m]. shifts: norm of what a canary
-            contributed / clip norm, float64 [t, m], as its bound leaves it.
-        coins: whether the canary was in (under replace-one: held the first of its two), bool [m].
-        empty: x along directions that no canary has, float64 [t, e]; NaN where a round carries no
-            coordinate of one.
-        noise_multipliers: charged, float64 [t]. sampling_rate: of the rounds.
-        adjacency: what a coin decides.
-        squares: of each part of the model (a tensor of weights), the sum over rounds, and over its
-            coordinates in directions without a canary, of what was released, in clip norms and
-            charged noise multipliers, squared; float64 [p]. terms: of each sum, int64 [p].
+        projections: x of each round and canary, float64 [t, m].
+        shifts: norm of the contribution of a canary / clip norm, float64 [t, m], after bounding.
+        coins: whether the canary was in (under replace-one: sent the first of its two), bool [m].
+        empty: x along directions without a canary, float64 [t, e]; NaN if a round carries no
+            coordinate of a direction.
+        noise_multipliers: as charged, float64 [t].
+        sampling_rate: of the rounds.
+        adjacency: decides the two sides of a coin.
+        squares: for each part of the model (a tensor of weights), the sum over rounds and over the
+            coordinates without a canary of (release / (clip norm x charged noise))^2; float64 [p].
+        terms: the number of terms of each sum, int64 [p].
     """
 
     projections: Array
@@ -244,26 +246,25 @@ class Seen:
     terms: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     @property
-    def signs(self) -> Array:
-        """What a canary sent, as a factor of its shift: 1 or 0, under replace-one 1 or -1."""
-        return np.where(self.coins, 1.0, -1.0 if self.replaced else 0.0)
-
-    @property
     def replaced(self) -> bool:
-        """Whether a coin decides between two contributions, and not between one and none."""
+        """Whether a coin decides between two opposite contributions, not between one and none."""
         return self.adjacency is Adjacency.REPLACE_ONE
+
+    def signs(self, coins: NDArray[np.bool_]) -> Array:
+        """Return the factor of a canary's shift by its coin: 1 or 0, or -1 under replace-one."""
+        return np.where(coins, 1.0, -1.0 if self.replaced else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What was shown.
+    """The result of the tests of one run.
 
     Attributes:
-        guesses: what the best attacker on the promised mechanism guessed.
-        faults: what contradicts the promise: none, or some of "guesses", "noise", "contribution".
-        error: probability that a run which keeps its promise has a fault.
-        epsilon: the run exceeds it, whatever it is. delta: of that epsilon.
-        noise_factor: if noise is Gaussian, it is at most this times what was promised, for each
+        guesses: of the best attacker on the promised mechanism.
+        faults: contradictions to the promise: some of "guesses", "noise", "contribution".
+        error: the probability that a run which keeps its promise has a fault.
+        epsilon: a lower bound on the epsilon of any mechanism. delta: of that epsilon.
+        noise_factor: if the noise is Gaussian, an upper bound on noise / promised noise, for each
             clip norm by which a contribution moves the sum.
         confidence: of ``epsilon`` and of ``noise_factor``, each.
     """
@@ -278,7 +279,7 @@ class Shown:
 
 
 def log_ratios(seen: Seen) -> Array:
-    """Log-likelihood ratio of "in" against "out" of each canary, if all is as promised; [m]."""
+    """Return the log-likelihood ratio of the two sides of each coin in a run as promised; [m]."""
     q, sigma = seen.sampling_rate, seen.noise_multipliers[:, np.newaxis]
     x, shift = seen.projections, seen.shifts
 
@@ -293,7 +294,7 @@ def log_ratios(seen: Seen) -> Array:
 
 
 def guess(seen: Seen, made: int) -> Guesses:
-    """Guess the coins of the canaries about which the releases say most."""
+    """Guess the coins with the largest likelihood ratios."""
     ratios = log_ratios(seen)
     surest = np.argsort(-np.abs(ratios), kind="stable")[:made]
     right = int(np.sum((ratios[surest] > 0) == seen.coins[surest]))
@@ -301,30 +302,24 @@ def guess(seen: Seen, made: int) -> Guesses:
 
 
 def best_number(like: Seen, delta: float, error: float) -> int:
-    """How many coins are worth guessing, from simulated runs of what is promised.
+    """Return the number of guesses that shows the largest epsilon in simulated sound runs.
 
     Args:
-        like: numbers of rounds and canaries, shifts, noise and sampling; nothing that was seen.
-        delta: of the epsilon that the guesses are to show. error: that they may have.
+        like: only its numbers of rounds and canaries, shifts, noise and sampling are used.
+        delta: of the epsilon. error: its probability of being too large.
     """
     rng, (rounds, m) = np.random.default_rng(0), like.shifts.shape
-    numbers = sorted({max(1, math.ceil(m * fraction)) for fraction in _FRACTIONS})
+    numbers = sorted({max(1, math.ceil(m * share)) for share in _GUESSED_SHARES})
     shown = np.zeros(len(numbers))
     for _ in range(_PLANNED_RUNS):
         sides: Array = rng.choice([0.0, 1.0], size=m)
         coins = sides > 0.5
-        signs = np.where(coins, 1.0, -1.0 if like.replaced else 0.0)
         here = rng.random((rounds, m)) < like.sampling_rate
         noise = rng.normal(size=(rounds, m)) * like.noise_multipliers[:, np.newaxis]
         run = Seen(
-            like.shifts * signs * here + noise,
-            like.shifts,
-            coins,
-            np.zeros((rounds, 0)),
-            like.noise_multipliers,
-            like.sampling_rate,
-            like.adjacency,
-        )
+            like.shifts * like.signs(coins) * here + noise, like.shifts, coins,
+            np.zeros((rounds, 0)), like.noise_multipliers, like.sampling_rate, like.adjacency,
+        )  # fmt: skip
         shown += [least_epsilon(guess(run, number), delta, error) for number in numbers]
     return numbers[int(np.argmax(shown))]
 
@@ -332,55 +327,42 @@ def best_number(like: Seen, delta: float, error: float) -> int:
 def judge(
     seen: Seen, promise: Promise, made: int, delta: float, error: float, confidence: float
 ) -> Shown:
-    """Test what one run showed against what it promises.
+    """Test the observations of one run against its promise.
 
     Args:
         seen: of the run. promise: of its schedule.
-        made: how many coins are guessed for the epsilon that is shown, see `best_number`.
+        made: the number of guesses for the shown epsilon, see `best_number`.
         delta: of that epsilon.
-        error: probability, over the coins and the noise, that a run which keeps its promise has a
-            fault; each of the three tests gets a third.
-        confidence: of what is shown beside.
+        error: the probability, over coins and noise, that a run which keeps its promise has a
+            fault. Each of the three tests gets a third.
+        confidence: of the shown epsilon and noise factor.
     """
-    free = 1 - confidence
-    guesses = guess(seen, made)
-    found = {
-        "guesses": _chance(seen, promise, error / 300) <= error / 3,
-        "noise": _most_noise(seen, (1 - _PARTS) * error / 3) < 1.0
-        or _quieter_part(seen, _PARTS * error / 3),
-        # The bound of a long update is exact to some roundings.
-        "contribution": _least_contribution(seen, error / 3) > 1 + 1e-6,
-    }
+    free, third = 1 - confidence, error / 3
+    # The luckiest of several numbers of guesses, so its probability counts that many times.
+    numbers = {max(1, math.ceil(len(seen.coins) * share)) for share in _TESTED_SHARES}
+    tails = [
+        smallest_tail(guess(seen, n), promise.epsilons, promise.deltas, least=error / 300)
+        for n in numbers
+    ]
+    faults: list[str] = []
+    if min(1.0, len(tails) * min(tails)) <= third:
+        faults.append("guesses")
+    if _most_noise(seen, (1 - _PARTS) * third) < 1.0 or _quieter_part(seen, _PARTS * third):
+        faults.append("noise")
+    # The norm of a clipped update is exact up to some roundings.
+    if _least_contribution(seen, third) > 1 + 1e-6:
+        faults.append("contribution")
     contribution = _least_contribution(seen, (1 - _OF_NOISE) * free)
     factor = _most_noise(seen, _OF_NOISE * free) / contribution if contribution > 0 else math.inf
-    return Shown(
-        guesses,
-        tuple(name for name, wrong in found.items() if wrong),
-        error,
-        least_epsilon(guesses, delta, free),
-        delta,
-        factor,
-        confidence,
-    )
-
-
-def _chance(seen: Seen, promise: Promise, least: float) -> float:
-    """At most the probability of guesses as good as these, if the promise is kept.
-
-    A few coins or all of them: that of the luckiest number, times how many are tried.
-    """
-    numbers = {max(1, math.ceil(len(seen.coins) * share)) for share in _TRIED}
-    tails = [
-        smallest_tail(guess(seen, number), promise.epsilons, promise.deltas, least=least)
-        for number in numbers
-    ]
-    return min(1.0, len(tails) * min(tails))
+    guesses = guess(seen, made)
+    shown = least_epsilon(guesses, delta, free)
+    return Shown(guesses, tuple(faults), error, shown, delta, factor, confidence)
 
 
 def _most_noise(seen: Seen, error: float) -> float:
-    """A bound of noise / promised noise, from directions without a canary.
+    """Bound noise / promised noise from above, by the directions without a canary.
 
-    With x = noise + a term that is independent of it, the sum of squares is at least as large, in
+    If x is noise + an independent term, the sum of its squares is at least as large, in
     distribution, as that of the noise alone.
     """
     scaled = seen.empty / seen.noise_multipliers[:, np.newaxis]
@@ -393,9 +375,9 @@ def _most_noise(seen: Seen, error: float) -> float:
 
 
 def _quieter_part(seen: Seen, error: float) -> bool:
-    """Whether a part of the model carries less noise than was charged, as in `_most_noise`.
+    """Return whether a part of the model carries less noise than charged, as in `_most_noise`.
 
-    A part is too small to show in sums over the whole model.
+    A single part may be too small to show in sums over the whole model.
     """
     there = seen.terms > 0
     if not there.any():
@@ -405,62 +387,54 @@ def _quieter_part(seen: Seen, error: float) -> bool:
 
 
 def _least_contribution(seen: Seen, error: float) -> float:
-    """A bound from below of the mean shift of a canary in a round, in clip norms.
+    """Bound the mean shift of a canary in a round from below, in clip norms.
 
-    Those that are in lie, by the share of rounds that they are in, above zero (replace-one: above
-    those that are out, by the sum of both shares). Student's test of one mean (of two) holds
-    whoever takes part, for different means only widen what it takes for noise; and the share is
-    bounded by itself.
+    The mean projection of a canary that is in lies above zero by its share of rounds (under
+    replace-one: above that of a canary that is out by the sum of both shares). Student's test of
+    one mean (of two) holds for any sampling, because means that differ only widen the spread. The
+    share of rounds is bounded by Chernoff, which also covers cohorts of fixed size.
     """
     means = seen.projections.mean(axis=0)
     inside, outside = means[seen.coins], means[~seen.coins]
     fewest = min(len(inside), len(outside))
     if fewest < 2:
         return 0.0
-    # Who is out has mean zero, as nothing that the run does follows from the signs of its
-    # direction.
+    # A canary that is out has mean zero: nothing in the run depends on the sign of its direction.
     base = float(outside.mean()) if seen.replaced else 0.0
     freedom = len(means) - (2 if seen.replaced else 1)
     squares = inside.var() * len(inside) + float(np.sum((outside - base) ** 2))
     weight = 1 / len(inside) + (1 / len(outside) if seen.replaced else 0.0)
     spread = math.sqrt(squares / freedom * weight)
-    # The mean of both sides' shares has smaller moments than one of as many draws of the fewest.
-    draws = len(seen.projections) * (2 * fewest if seen.replaced else len(inside))
-    sampled = seen.sampling_rate < 1
-    share = _largest_share(seen.sampling_rate, draws, error / 2) if sampled else 1.0
-    quantile = -float(stdtrit(freedom, error / 2 if sampled else error))
+    rate, share, tail = seen.sampling_rate, 1.0, error
+    if rate < 1:
+        tail = error / 2
+        # The mean of both sides' shares has smaller moments than as many draws of the fewest.
+        draws = len(seen.projections) * (2 * fewest if seen.replaced else len(inside))
+
+        def beyond(share: float) -> bool:
+            return draws * coin_divergence(share, rate) >= -math.log(tail)
+
+        share = first_beyond(rate, 1.0, beyond)
+    quantile = -float(stdtrit(freedom, tail))
     least = (float(inside.mean()) - base - quantile * spread) / share
     return least / (2.0 if seen.replaced else 1.0)
 
 
-def _largest_share(rate: float, draws: int, error: float) -> float:
-    """What the share of draws that take part exceeds with at most this probability.
-
-    Chernoff's bound: it also holds where a round has a fixed number of clients.
-    """
-    near, far = rate, 1.0
-    for _ in range(60):
-        middle = (near + far) / 2
-        divergence = float(rel_entr(middle, rate) + rel_entr(1 - middle, 1 - rate))
-        if draws * divergence < -math.log(error):
-            near = middle
-        else:
-            far = middle
-    return far
-
+# Many runs.
 
 _CANDIDATES, _FEWEST = 100, 4
-# Of sums and logarithms of a few doubles, where a limit of a million runs is subtracted from one.
+# Bounds the rounding of sums and logarithms of a few doubles, also if a limit of a million runs is
+# subtracted from one.
 _ROUNDING = 5e-10
 
 
 @dataclass(frozen=True, slots=True)
 class Separated:
-    """How a test that was fixed beforehand separates runs with somebody from runs without.
+    """Counts of a test that was fixed in advance, on runs with a contribution and without it.
 
     Attributes:
-        found: runs with, in which the test says so. missed: the other ones.
-        accused: runs without, in which it says so too. cleared: the other ones.
+        found, missed: runs with it, by the answer of the test.
+        accused, cleared: runs without it, likewise.
     """
 
     found: int
@@ -469,21 +443,35 @@ class Separated:
     cleared: int
 
     def tpr(self, error: float) -> Estimate:
-        """The share of runs with somebody that are recognized; each limit errs with ``error``."""
+        """Return the share of recognized runs; each limit errs with probability ``error``."""
         return _estimate(self.found, self.found + self.missed, error)
 
     def fpr(self, error: float) -> Estimate:
-        """The share of runs without that are taken for runs with; likewise."""
+        """Return the share of runs without the contribution that are taken for runs with it."""
         return _estimate(self.accused, self.accused + self.cleared, error)
 
+    def _limits(self, error: float) -> tuple[float, float]:
+        """Return a lower limit of the TPR and an upper limit of the FPR, both with one error."""
+        return (
+            least_probability(self.found, self.found + self.missed, error / 2),
+            largest_probability(self.accused, self.accused + self.cleared, error / 2),
+        )
+
     def epsilon(self, delta: float, error: float) -> float:
-        """An epsilon that the runs exceed at ``delta``, but for the probability of an error."""
-        tpr, fpr = self.tpr(error / 2).lower, self.fpr(error / 2).upper
-        return max(_ratio(tpr - delta, fpr), _ratio(1 - fpr - delta, 1 - tpr), 0.0)
+        """Return an epsilon that the runs exceed at ``delta``, except with probability ``error``.
+
+        It is the larger of log((TPR - delta) / FPR) and log((1 - FPR - delta) / (1 - TPR)).
+        """
+        tpr, fpr = self._limits(error)
+        shown = 0.0
+        for more, less in ((tpr - delta, fpr), (1 - fpr - delta, 1 - tpr)):
+            if more > 0:
+                shown = max(shown, math.log(more / less) - _ROUNDING if less > 0 else math.inf)
+        return shown
 
     def refutes(self, promise: Promise, error: float) -> bool:
-        """Whether runs that keep a promise do so with at most the probability of an error."""
-        tpr, fpr = self.tpr(error / 2).lower, self.fpr(error / 2).upper
+        """Return whether the runs break a promise, except with probability ``error``."""
+        tpr, fpr = self._limits(error)
         growth = np.exp(promise.epsilons)
         most = np.minimum(
             promise.deltas + growth * fpr, 1 - (1 - promise.deltas - fpr) / growth
@@ -491,34 +479,32 @@ class Separated:
         return tpr > float(most) + _ROUNDING
 
     def distance(self, sampling_rate: float, error: float) -> float:
-        """About how far apart both are in standard deviations of a Gaussian, at least.
+        """Estimate the distance of both kinds of runs in standard deviations of a Gaussian.
 
-        For choosing a test; `noise` is what it proves.
+        It serves to choose a test. `noise` returns what that test proves.
         """
-        fpr = self.fpr(error / 2).upper
-        missed = (1 - self.tpr(error / 2).lower - (1 - sampling_rate) * (1 - fpr)) / sampling_rate
+        tpr, fpr = self._limits(error)
+        missed = (1 - tpr - (1 - sampling_rate) * (1 - fpr)) / sampling_rate
         return float(ndtri(1 - fpr) - ndtri(min(max(missed, 0.0), 1.0)))
 
     def noise(self, sampling_rate: float, error: float, *, replaced: bool) -> float:
-        """A bound of noise / contribution, if the noise is Gaussian and sampled at this rate.
+        """Bound noise / contribution from above, if the noise is Gaussian.
 
         Args:
-            sampling_rate: chance of a contribution to be there.
-            error: probability that what is returned is below the truth.
-            replaced: runs without have the opposite contribution, and not none.
+            sampling_rate: the probability that a contribution takes part.
+            error: the probability that the bound is below the truth.
+            replaced: whether the other runs have the opposite contribution, and not none.
         Returns:
-            Infinite where nothing is shown.
+            Infinite if nothing is shown.
         """
-        tpr, fpr = self.tpr(error / 2).lower, self.fpr(error / 2).upper
+        tpr, fpr = self._limits(error)
         low, high = 1e-6, 1e6
         if not _power(high, fpr, sampling_rate, replaced=replaced) < tpr:
             return math.inf
         while high / low > 1 + 1e-9:
             middle = math.sqrt(low * high)
-            if _power(middle, fpr, sampling_rate, replaced=replaced) < tpr:
-                high = middle
-            else:
-                low = middle
+            refuted = _power(middle, fpr, sampling_rate, replaced=replaced) < tpr
+            low, high = (low, middle) if refuted else (middle, high)
         return high * OUTWARD
 
 
@@ -526,11 +512,11 @@ def separate(inside: Array, outside: Array, worth: Callable[[Separated], float])
     """Choose a threshold on the first half of the runs, and count on the second.
 
     Args:
-        inside, outside: the number of each run with, and without; in the order of the runs,
-            float64 [n] and [m]. Runs with have the larger ones.
-        worth: what is to be large.
+        inside, outside: the number of each run with the contribution, and without it, in the order
+            of the runs; float64 [n] and [m]. The numbers of runs with it are larger.
+        worth: the criterion, to be maximized.
     Raises:
-        InvalidParameter: fewer than four runs of a kind, or a number that is not one.
+        InvalidParameter: fewer than four runs of a kind, or a NaN.
     """
     for name, values in (("inside", inside), ("outside", outside)):
         if len(values) < _FEWEST or bool(np.isnan(values).any()):
@@ -560,21 +546,15 @@ def _estimate(hits: int, runs: int, error: float) -> Estimate:
     return Estimate(hits / runs, lower, upper)
 
 
-def _ratio(more: float, less: float) -> float:
-    """At most log(more / less)."""
-    if more <= 0:
-        return 0.0
-    return math.inf if less <= 0 else math.log(more / less) - _ROUNDING
-
-
 def _power(noise: float, fpr: float, rate: float, *, replaced: bool) -> float:
-    """The largest TPR at an FPR, of a Gaussian with this noise for each contribution."""
+    """Return the largest TPR at an FPR, of a Gaussian with this noise for each contribution."""
     if not 0 < fpr < 1:
         return fpr
     other = -1.0 if replaced else 0.0
-    low, high = other - 40 * noise, 1 + 40 * noise
-    for _ in range(200):
-        middle = (low + high) / 2
-        accused = (1 - rate) * ndtr(-middle / noise) + rate * ndtr((other - middle) / noise)
-        low, high = (middle, high) if accused > fpr else (low, middle)
-    return float((1 - rate) * ndtr(-low / noise) + rate * ndtr((1 - low) / noise))
+
+    def accuses_more(threshold: float) -> bool:
+        accused = (1 - rate) * ndtr(-threshold / noise) + rate * ndtr((other - threshold) / noise)
+        return bool(accused > fpr)
+
+    threshold = first_beyond(1 + 40 * noise, other - 40 * noise, accuses_more)
+    return float((1 - rate) * ndtr(-threshold / noise) + rate * ndtr((1 - threshold) / noise))

@@ -1,7 +1,7 @@
-"""Intervals that hold the truth at least as often as they claim, whatever its law.
+"""Confidence intervals that hold at least as often as they claim, for any distribution.
 
-Rule 1: an interval is never narrower than its theorem makes it: what is computed is rounded
-outward. Rule 2: each holds at its confidence by itself, several of them together do not.
+Rule 1: an interval is never narrower than its theorem makes it, because results are rounded
+outward. Rule 2: each interval holds at its confidence by itself. Several together do not.
 """
 
 from __future__ import annotations
@@ -21,20 +21,15 @@ from scipy.special import (  # pyright: ignore[reportMissingTypeStubs]
 from dpacct import validate
 from dpacct.errors import InvalidParameter
 
-# scipy's incomplete beta function is within 1e-10 of its value in all that is tested; a tail is
-# taken as that much larger, and as much again.
+# In all tests scipy's incomplete beta function is within 1e-10 of its value. A tail is taken as ten
+# times that much larger.
 OUTWARD = 1 + 1e-9
-_FIRST_STEP = 2.0**-48
+_FIRST_STEP, _TINY = 2.0**-48, 1e-300
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What was observed, in an interval that holds the truth.
-
-    Attributes:
-        value: as observed.
-        lower, upper: ends of the interval, at the confidence that it was asked for.
-    """
+    """An observed value, and an interval that holds the truth at its confidence."""
 
     value: float
     lower: float
@@ -45,7 +40,7 @@ class Estimate:
 
 
 def checked_confidence(value: object) -> float:
-    """A confidence in (0, 1).
+    """Return a confidence in (0, 1).
 
     Raises:
         InvalidParameter: it is outside.
@@ -54,7 +49,7 @@ def checked_confidence(value: object) -> float:
 
 
 def least_probability(successes: int, trials: int, error: float) -> float:
-    """The one-sided lower limit of Clopper and Pearson for a probability.
+    """Return Clopper and Pearson's one-sided lower limit for a probability p.
 
     Args:
         successes, trials: of independent trials that succeed with the same probability p.
@@ -67,34 +62,32 @@ def least_probability(successes: int, trials: int, error: float) -> float:
     hits, count, tail = _checked(successes, trials, error)
     if hits == 0:
         return 0.0
-    found = float(betaincinv(hits, count - hits + 1, tail))
-
-    def too_high(p: float) -> bool:
-        return not float(betainc(hits, count - hits + 1, p)) * OUTWARD <= tail
-
-    return _moved(found, too_high, down=True)
+    start = min(float(betaincinv(hits, count - hits + 1, tail)), 1.0)
+    limit, step = start, _FIRST_STEP
+    # Step down until P(at least so many hits) is at most the tail, and is a number.
+    while limit > 0.0 and not float(betainc(hits, count - hits + 1, limit)) * OUTWARD <= tail:
+        limit, step = max(0.0, start * (1 - step)), 2 * step
+    return limit
 
 
 def largest_probability(successes: int, trials: int, error: float) -> float:
-    """The one-sided upper limit; arguments and errors as for `least_probability`."""
+    """Return the one-sided upper limit, with arguments and errors as in `least_probability`."""
     hits, count, tail = _checked(successes, trials, error)
     if hits == count:
         return 1.0
-    found = float(betainccinv(hits + 1, count - hits, tail))
-
-    def too_low(p: float) -> bool:
-        return not float(betaincc(hits + 1, count - hits, p)) * OUTWARD <= tail
-
-    return _moved(found, too_low, down=False)
+    start = max(float(betainccinv(hits + 1, count - hits, tail)), _TINY)
+    limit, step = start, _FIRST_STEP
+    while limit < 1.0 and not float(betaincc(hits + 1, count - hits, limit)) * OUTWARD <= tail:
+        limit, step = min(1.0, start * (1 + step)), 2 * step
+    return limit
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> Estimate:
-    """The share of successes, and an interval for their probability.
+    """Return the share of successes, and an interval for their probability.
 
     Args:
         successes, trials: of independent trials that succeed with the same probability.
-        confidence: with which the interval holds that probability, in (0, 1); each end fails with
-            at most half of what is left.
+        confidence: in (0, 1). Each end fails with at most half of 1 - confidence.
     Raises:
         InvalidParameter: an argument out of range.
     """
@@ -105,14 +98,14 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> Es
 
 
 def mean_in_unit_interval(mean: float, draws: int, confidence: float = 0.95) -> Estimate:
-    """An interval for the expectation of independent values in [0, 1], whatever their laws.
+    """Return an interval for the expectation of independent values in [0, 1].
 
-    Holds the expectations A with draws KL(mean, A) <= log(2 / (1 - confidence)), where KL is the
+    It holds the expectations A with draws KL(mean, A) <= log(2 / (1 - confidence)), where KL is the
     divergence of two coins. It also holds for values drawn without replacement, and for averages
     of such means (`dpacct.empirical.roc`).
 
     Args:
-        mean: of the values that were observed. draws: how many.
+        mean: the observed mean. draws: the number of values.
         confidence: in (0, 1).
     Raises:
         InvalidParameter: an argument out of range.
@@ -125,14 +118,31 @@ def mean_in_unit_interval(mean: float, draws: int, confidence: float = 0.95) -> 
     limit = -math.log(tail) / count * OUTWARD + 2.0**-50
 
     def beyond(expectation: float) -> bool:
-        parts = rel_entr(observed, expectation) + rel_entr(1 - observed, 1 - expectation)
-        return float(parts) > limit
+        return coin_divergence(observed, expectation) > limit
 
     return Estimate(
-        observed,
-        _last_within(observed, 0.0, beyond),
-        _last_within(observed, 1.0, beyond),
+        observed, first_beyond(observed, 0.0, beyond), first_beyond(observed, 1.0, beyond)
     )
+
+
+def coin_divergence(one: float, other: float) -> float:
+    """Return the Kullback-Leibler divergence of two coins."""
+    return float(rel_entr(one, other) + rel_entr(1 - one, 1 - other))
+
+
+def first_beyond(inside: float, end: float, beyond: Callable[[float], bool]) -> float:
+    """Return the first number beyond a border between ``inside`` and ``end``.
+
+    It is ``end`` if the border is not reached.
+    """
+    if not beyond(end):
+        return end
+    near, far = inside, end
+    # A hundred halvings reach neighboring doubles.
+    for _ in range(100):
+        middle = (near + far) / 2
+        near, far = (near, middle) if beyond(middle) else (middle, far)
+    return far
 
 
 def _checked(successes: int, trials: int, error: float) -> tuple[int, int, float]:
@@ -142,28 +152,3 @@ def _checked(successes: int, trials: int, error: float) -> tuple[int, int, float
         raise InvalidParameter("successes", successes, rule)
     tail = validate.positive_probability("error", error, "a probability of error", below_one=True)
     return int(successes), count, tail
-
-
-def _moved(found: float, wrong: Callable[[float], bool], *, down: bool) -> float:
-    """The first of ever larger steps outward from a guess at which the tail is small enough."""
-    step, moved = _FIRST_STEP, min(max(found, 0.0), 1.0)
-    while wrong(moved):
-        moved = max(0.0, found * (1 - step)) if down else min(1.0, found * (1 + step))
-        step *= 2
-        if moved in (0.0, 1.0):
-            break
-    return moved
-
-
-def _last_within(inside: float, end: float, beyond: Callable[[float], bool]) -> float:
-    """The border between what is within and what is beyond, from the outer side."""
-    if not beyond(end):
-        return end
-    near, far = inside, end
-    for _ in range(100):
-        middle = (near + far) / 2
-        if beyond(middle):
-            far = middle
-        else:
-            near = middle
-    return far

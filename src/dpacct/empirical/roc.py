@@ -1,17 +1,14 @@
-"""How well scores tell members from others: ROC, AUC, TPR at a small FPR, advantage.
+"""How well scores tell members from non-members: ROC, AUC, TPR at a small FPR, advantage.
 
-A score is larger for what the attack takes for a member (minus a loss, for example). The attack
-"member iff the score is above t" has a TPR and an FPR for each t, which make up the curve.
+A score is larger for likely members (minus a loss, for example). The attack "member if and only if
+the score is above t" has a TPR and an FPR for each t, which make up the curve.
 
-Rule 1: ranks are counted in whole numbers; a tie counts half. Rule 2: every interval holds at its
-confidence for any law of the scores and any sample size. What it needs is that the scores of each
-side are independent draws; for the AUC, members may also be drawn without replacement from all
-members of one model, who are then what it is about.
-
-Scores of examples as scores of those whom they belong to; and scores against shadow models.
-
-Rule: a score depends on its own client's examples alone, so that clients that are independent of
-each other have independent scores.
+Rule 1: ranks are counted in whole numbers, and a tie counts half.
+Rule 2: each interval holds at its confidence for any distribution of scores and any sample size, if
+the scores of each side are independent draws. For the AUC, members may also be drawn without
+replacement from all members of one model, and the AUC is then about these members.
+Rule 3: the score of a client depends on its own examples alone, so that independent clients have
+independent scores.
 """
 
 from __future__ import annotations
@@ -44,12 +41,12 @@ SMALL_RATES = (1e-2, 1e-3)
 
 @dataclass(frozen=True, slots=True)
 class AtRate:
-    """The attack that accuses as many nonmembers as are allowed, and no more.
+    """The attack that accuses as many non-members as allowed, and no more.
 
     Attributes:
-        asked: the FPR that was allowed.
-        fpr: the one observed, at most that.
-        fpr_upper: the attack's FPR is at most this, with half of the error that is allowed.
+        asked: the allowed FPR.
+        fpr: the observed FPR, at most that.
+        fpr_upper: an upper limit of the FPR, with half of the allowed error.
         tpr: of this attack.
     """
 
@@ -61,14 +58,14 @@ class AtRate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Roc:
-    """What scores tell.
+    """The figures of an attack.
 
     Attributes:
         fpr, tpr: corners of the observed curve from (0, 0) to (1, 1); shape (corners,).
-        members, nonmembers: how many scores there were.
-        auc: the chance that a member scores above a nonmember, ties as half.
+        members, nonmembers: the numbers of scores.
+        auc: the probability that a member scores above a non-member, with ties as half.
         advantage: the largest TPR - FPR.
-        rates: TPR at small FPRs.
+        rates: the TPR at small FPRs.
         confidence: of each interval by itself.
     """
 
@@ -89,48 +86,59 @@ def roc(
     confidence: float = 0.95,
     fpr: Iterable[float] = SMALL_RATES,
 ) -> Roc:
-    """All that is said of an attack.
+    """Return the ROC curve of scores, with its figures and their intervals.
 
     Args:
-        members, nonmembers: their scores, larger for likely members; infinite ones are fine.
+        members, nonmembers: their scores, larger for likely members. They may be infinite.
         confidence: of each interval.
         fpr: small false positive rates in (0, 1).
     Returns:
-        The curve with its figures. The interval of the AUC is that of a mean of as many values as
-        the smaller side has scores; that of the advantage widens the observed one by what either
-        distribution function may be off; a TPR is within Clopper and Pearson's limits.
+        The interval of the AUC is that of a mean of as many values as the smaller side has scores.
+        The interval of the advantage adds the error of both distribution functions. A TPR lies
+        within Clopper and Pearson's limits.
     Error: figures are exact up to one rounding, intervals are rounded outward.
     Raises:
-        InvalidParameter: no scores on a side, one that is not a number, or a rate out of range.
+        InvalidParameter: no scores on a side, a NaN, or a rate out of range.
     Source: Hoeffding 1963 (10.1080/01621459.1963.10500830), sections 5 and 6, for the AUC;
         Massart 1990 (10.1214/aop/1176990746) for distribution functions.
     """
     inside, outside = _sorted("members", members), _sorted("nonmembers", nonmembers)
     sure = checked_confidence(confidence)
     asked = [_rate(rate) for rate in validate.several("fpr", fpr, "false positive rates")]
-    falls, finds = _curve(inside, outside)
+    # Corners of the curve: at each threshold the attack accuses all scores of at least that.
+    thresholds = np.unique(np.concatenate([inside, outside]))[::-1]
+    accused, found = (
+        (len(side) - np.searchsorted(side, thresholds, side="left")) / len(side)
+        for side in (outside, inside)
+    )
+    rates, hits = np.concatenate([[0.0], accused]), np.concatenate([[0.0], found])
+    best = float(np.max(hits - rates))
+    # Each distribution function is off by more with half of the allowed error.
+    reach = OUTWARD * sum(
+        math.sqrt(math.log(4 / (1 - sure)) / (2 * len(side))) for side in (inside, outside)
+    )
     return Roc(
-        falls,
-        finds,
+        rates,
+        hits,
         len(inside),
         len(outside),
         mean_in_unit_interval(_auc(inside, outside), min(len(inside), len(outside)), sure),
-        _advantage(falls, finds, (len(inside), len(outside)), sure),
+        Estimate(best, max(0.0, best - reach), min(1.0, best + reach)),
         tuple(_at(rate, inside, outside, sure) for rate in asked),
         sure,
     )
 
 
 def auc(members: Scores, nonmembers: Scores) -> float:
-    """The share of pairs in which the member scores higher, ties as half; O(n log n).
+    """Return the share of pairs in which the member scores higher, with ties as half; O(n log n).
 
-    Arguments and errors as for `roc`. Error: one rounding.
+    Arguments and errors are as for `roc`. Error: one rounding.
     """
     return _auc(_sorted("members", members), _sorted("nonmembers", nonmembers))
 
 
 def null_deviation(members: int, nonmembers: int) -> float:
-    """The standard deviation of the AUC where scores say nothing and no two are equal.
+    """Return the standard deviation of the AUC of scores without information or ties.
 
     Raises:
         InvalidParameter: not two numbers of at least 1.
@@ -142,7 +150,7 @@ def null_deviation(members: int, nonmembers: int) -> float:
 
 
 def needed_nonmembers(fpr: float, confidence: float = 0.95) -> int:
-    """How many nonmembers it takes to know that an FPR is at most this, where none is accused.
+    """Return the number of non-members that shows an FPR of at most this if none is accused.
 
     Raises:
         InvalidParameter: an argument outside (0, 1).
@@ -159,10 +167,10 @@ def _rate(value: object) -> float:
 
 
 def _sorted(name: str, scores: Scores) -> Array:
-    """Scores in rising order.
+    """Return scores in rising order.
 
     Raises:
-        InvalidParameter: none, not in one row, or not a number.
+        InvalidParameter: no scores, more than one row, or not a number.
     """
     rule = "scores are numbers in one row, at least one"
     try:
@@ -179,64 +187,44 @@ def _sorted(name: str, scores: Scores) -> Array:
 
 
 def _auc(inside: Array, outside: Array) -> float:
-    """Of sorted scores."""
+    """Return the AUC of sorted scores."""
     left = np.searchsorted(outside, inside, side="left").astype(np.int64)
     right = np.searchsorted(outside, inside, side="right").astype(np.int64)
-    # Twice the number of pairs won; a quotient of whole numbers is rounded once.
+    # Twice the number of pairs won. A quotient of whole numbers is rounded once.
     return int((left + right).sum()) / (2 * len(inside) * len(outside))
 
 
-def _curve(inside: Array, outside: Array) -> tuple[Array, Array]:
-    """Corners of the curve, of sorted scores: accused is whoever scores at least as much."""
-    thresholds = np.unique(np.concatenate([inside, outside]))[::-1]
-    finds = len(inside) - np.searchsorted(inside, thresholds, side="left")
-    falls = len(outside) - np.searchsorted(outside, thresholds, side="left")
-    zero = np.zeros(1)
-    return (
-        np.concatenate([zero, falls / len(outside)]),
-        np.concatenate([zero, finds / len(inside)]),
-    )
-
-
-def _advantage(falls: Array, finds: Array, sizes: tuple[int, int], confidence: float) -> Estimate:
-    found = float(np.max(finds - falls))
-    # Each of both distribution functions is off by more with half of the error that is allowed.
-    reach = sum(math.sqrt(math.log(4 / (1 - confidence)) / (2 * size)) for size in sizes) * OUTWARD
-    return Estimate(found, max(0.0, found - reach), min(1.0, found + reach))
-
-
 def _at(asked: float, inside: Array, outside: Array, confidence: float) -> AtRate:
-    """The attack that accuses as many nonmembers as are allowed, of sorted scores."""
+    """Return the attack that accuses as many non-members as allowed, from sorted scores."""
     allowed = int(asked * len(outside))
     # The product may be rounded either way.
     while allowed / len(outside) > asked:
         allowed -= 1
     while (allowed + 1) / len(outside) <= asked:
         allowed += 1
-    # Whoever scores above this, so that at most those many nonmembers do.
+    # At most that many non-members score above this.
     threshold = outside[len(outside) - 1 - allowed]
     false = int(np.count_nonzero(outside > threshold))
     right = int(np.count_nonzero(inside > threshold))
-    # The threshold was chosen by the nonmembers: their chance to be above it is that of an order
-    # statistic, which the limit for ``allowed`` accusations bounds, also where scores are equal.
-    tail = (1 - confidence) / 2
+    # The non-members chose the threshold. Their probability to be above it is that of an order
+    # statistic, which the limit for ``allowed`` accusations bounds, also if scores are equal.
     return AtRate(
         asked,
         false / len(outside),
-        largest_probability(allowed, len(outside), tail),
+        largest_probability(allowed, len(outside), (1 - confidence) / 2),
         clopper_pearson(right, len(inside), confidence),
     )
 
 
-Array = NDArray[np.float64]
+# Scores of clients, and scores against shadow models.
 
-# The spread of an example's shadow scores counts as if so many scores with the spread of all
-# examples had been seen before: with few shadow models an example's own spread says little.
+# The spread of an example's shadow scores counts as if this many scores with the spread of all
+# examples had been seen before: a few shadow models say little about an example's own spread.
 _PRIOR = 8.0
 
 
 def by_example(scores: Sequence[Array]) -> Array:
-    """The scores of all clients' examples in one row.
+    """Return the scores of all clients' examples in one row.
 
     Raises:
         InvalidParameter: no client has an example.
@@ -250,18 +238,18 @@ def by_example(scores: Sequence[Array]) -> Array:
 def by_client(
     members: Sequence[Array], nonmembers: Sequence[Array], *, seed: int = 0
 ) -> tuple[Array, Array, int]:
-    """The mean score of each client, over as many of its examples on both sides.
+    """Return the mean score of each client, over one common number of examples on both sides.
 
-    A mean of few scores spreads more than one of many, so that sizes alone could tell members from
-    others. So each client's mean is that of a random part of one common size: that of the smallest
-    client, or, where it has less than half of what nine in ten clients of either side have, that;
-    clients with fewer are left out.
+    A mean of few scores spreads more than a mean of many, so sizes alone could tell members from
+    non-members. Each client's mean is therefore that of a random part of one size: the size of the
+    smallest client, or, if that is less than half of the size that nine in ten clients of either
+    side have, this size. Smaller clients are left out.
 
     Args:
         members, nonmembers: scores of the examples of each client.
-        seed: public, of the parts.
+        seed: public, chooses the parts.
     Returns:
-        A score for each member and for each nonmember that is large enough, and the size.
+        A score for each member and for each non-member that is large enough, and the size.
     Raises:
         InvalidParameter: no client of a side has an example.
     """
@@ -283,11 +271,11 @@ def by_client(
 
 
 def likelihood_ratio(margins: NDArray[Any], shadows: NDArray[Any]) -> Array:
-    """Offline likelihood-ratio scores: how unlikely a confidence is of a model that never saw it.
+    """Return offline likelihood-ratio scores: how unlikely a confidence is without membership.
 
-    The logit of the probability of the right class is about normal over models trained without an
-    example. The score is -log P(a shadow model is at least as confident), under a Gaussian with
-    the mean of that example's shadow margins and their variance, drawn toward that of all.
+    Over models trained without an example, the logit of the probability of its right class is about
+    normal. The score is -log P(a shadow model is at least as confident), under a Gaussian with
+    the mean of that example's shadow margins and their variance, drawn toward that of all examples.
 
     Args:
         margins: log(p / (1 - p)) under the attacked model, p the probability of the right class;
@@ -295,7 +283,7 @@ def likelihood_ratio(margins: NDArray[Any], shadows: NDArray[Any]) -> Array:
         shadows: the same under each shadow model, none of which was trained on any of these n
             examples; shape (shadows, n), at least two.
     Returns:
-        Float64 (n,), at least 0; a client's is the mean over its examples (`by_client`).
+        Float64 (n,), at least 0. A client's score is the mean over its examples (`by_client`).
     Raises:
         InvalidParameter: shapes that do not fit, or values that are not finite.
     Source: Carlini et al. 2022 (arXiv:2112.03570), section V, the offline attack.
@@ -309,6 +297,6 @@ def likelihood_ratio(margins: NDArray[Any], shadows: NDArray[Any]) -> Array:
     spread = out.var(axis=0, ddof=1)
     degrees = len(out) - 1
     variance = (degrees * spread + _PRIOR * spread.mean()) / (degrees + _PRIOR)
-    # Where all shadow models agree to the last bit, any difference is as telling as any other.
+    # If all shadow models agree to the last bit, any difference is as telling as any other.
     deviation = np.sqrt(np.maximum(variance, np.finfo(np.float64).tiny))
     return -np.asarray(log_ndtr((out.mean(axis=0) - own) / deviation), np.float64)
