@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from dpacct import Adjacency, fl
 from dpacct.fl.layout import Layout
-from dpacct.fl.privacy.bounds import clip_rows
-from dpacct.fl.privacy.norms import row_norms
+from dpacct.fl.privacy.bounds import clip_rows, row_norms
 
 
 @dataclass(frozen=True)

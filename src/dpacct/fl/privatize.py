@@ -19,9 +19,8 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Layout, Params, check_tensors
 from dpacct.fl.privacy.account import NoisePlan
-from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, check_limits
+from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, at_least_single, check_limits
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std
-from dpacct.fl.privacy.norms import at_least_single
 from dpacct.fl.privacy.randomness import OperatingSystem, draw_cohort
 from dpacct.fl.privacy.sums import add_rows, contribute
 from dpacct.fl.public import PublicSize

@@ -11,8 +11,7 @@ from dpacct import fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.privacy.account import NoisePlan
-from dpacct.fl.privacy.bounds import clip_rows
-from dpacct.fl.privacy.norms import row_norms
+from dpacct.fl.privacy.bounds import clip_rows, row_norms
 from dpacct.rounds import Poisson, Uniform
 from tests.fl.problems import cross_entropy, linear, make_clients
 

@@ -16,7 +16,7 @@ from dpacct import Budget, fl
 from dpacct.errors import InvalidParameter
 from dpacct.fl.methods import METHODS
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.privacy.norms import MARGIN
+from dpacct.fl.privacy.bounds import MARGIN
 from dpacct_cli.train.presets import PRESETS
 from tests.fl.methods import references as oracle
 from tests.fl.methods.stage import Curved, quadratics, simulate, vector

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dpacct import fl
 from dpacct.fl.layout import Layout
 from dpacct.fl.methods import AlphaNormEC, FedAlphaNormEC, FedAvgSmoothed
-from dpacct.fl.privacy.norms import MARGIN, row_norms
+from dpacct.fl.privacy.bounds import MARGIN, row_norms
 from tests.fl.methods.stage import points, quadratics, simulate, vector
 from tests.fl.problems import cross_entropy, make_clients, perceptron
 

@@ -16,8 +16,7 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.layout import Layout
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.privacy.account import NoisePlan
-from dpacct.fl.privacy.bounds import ball_sensitivity
-from dpacct.fl.privacy.norms import MARGIN, row_norms
+from dpacct.fl.privacy.bounds import MARGIN, row_norms
 from dpacct.fl.public import PublicSize
 from dpacct.ledger import Ledger
 from dpacct.rounds import Adjacency, Full, Poisson, Uniform
@@ -95,11 +94,15 @@ def test_smoothed_normalization_worked_out_by_hand():
 
 
 def test_sensitivities():
-    assert ball_sensitivity(3.0, Adjacency.ADD_REMOVE) == 3
-    assert ball_sensitivity(3.0, Adjacency.ZERO_OUT) == 3
-    assert ball_sensitivity(3.0, Adjacency.REPLACE_ONE) == 6
-    for bound in (fl.Clip(1.0), fl.SmoothedNormalization(1.0), fl.AdaptiveClip(1.0)):
-        assert bound.sensitivity(Adjacency.REPLACE_ONE) == 2
+    for bound, norm in (
+        (fl.Clip(3.0), 3),
+        (fl.SmoothedNormalization(2.0), 1),
+        (fl.AdaptiveClip(3.0), 3),
+        (fl.PerLayerClip((3.0, 4.0)), 5 * (1 + 2.0**-50)),
+    ):
+        assert bound.sensitivity(Adjacency.ADD_REMOVE) == norm
+        assert bound.sensitivity(Adjacency.ZERO_OUT) == norm
+        assert bound.sensitivity(Adjacency.REPLACE_ONE) == 2 * norm
 
 
 def test_layers_by_name_and_evenly():

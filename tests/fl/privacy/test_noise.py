@@ -111,7 +111,6 @@ def test_shares_add_up_to_what_is_charged_and_more_is_reported():
     assert shares.actual_std(1.0, 3) is None
     assert shares.actual_std(1.0, 4) == 1.0
     assert shares.actual_std(1.0, 9) == 1.5
-    assert shares.share_std(1.0) == 0.5
 
 
 def test_a_round_with_too_few_shares_releases_nothing_and_stays_charged():

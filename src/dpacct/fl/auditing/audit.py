@@ -26,7 +26,6 @@ from dpacct.fl.privacy.findings import (
     Draws,
     Finding,
     check_charge,
-    check_joint_charge,
     wrong_mean,
     wrong_std,
 )
@@ -96,7 +95,7 @@ def audit(
             bench.check_bound(),
             bench.check_alone(),
             bench.check_sensitivity(),
-            check_charge(bench.plan, bench.bound, bench.noise),
+            *check_charge(bench.plan, bench.bound, bench.noise),
             *bench.check_noise(draws),
             *check_indicator(bench),
             bench.check_release(),
@@ -110,7 +109,7 @@ ROUNDS = 512
 
 
 def check_indicator(bench: Bench) -> tuple[Finding, ...]:
-    """Check the noisy count that moves an adaptive clip norm, and what both releases cost.
+    """Check the noisy count that moves an adaptive clip norm.
 
     Of the count only one number comes out of each round, so its noise is judged over many rounds.
     """
@@ -118,7 +117,7 @@ def check_indicator(bench: Bench) -> tuple[Finding, ...]:
     std = bench.plan.indicator_std(bound)
     if not isinstance(bound, AdaptiveClip) or std is None:
         return ()
-    return (_count(bench, std), *check_joint_charge(bench.plan, bound, bench.noise))
+    return (_count(bench, std),)
 
 
 def _count(bench: Bench, std: float) -> Finding:

@@ -43,11 +43,7 @@ def first_file(folder: Folder, dataset: str, names: Sequence[str]) -> Path | Non
 
 
 def find(folder: Folder, dataset: str, names: Sequence[str], folders: Sequence[str] = ()) -> Path:
-    """Return `first_file`.
-
-    Raises:
-        InvalidParameter: there is none. The message also names the ``folders`` looked for.
-    """
+    """Return `first_file`."""
     root, file = folder_of(folder), first_file(folder, dataset, names)
     if file is None:
         found = "it does not exist" if not root.is_dir() else f"it does not hold {dataset}"
@@ -58,11 +54,7 @@ def find(folder: Folder, dataset: str, names: Sequence[str], folders: Sequence[s
 
 
 def read_arrays(file: Path, keys: Sequence[str]) -> list[Array]:
-    """Return some arrays of an .npz file, read without pickle.
-
-    Raises:
-        InvalidParameter: not an .npz file, truncated, an array missing or of Python objects.
-    """
+    """Return some arrays of an .npz file, read without pickle."""
     try:
         # numpy leaves a file open that it cannot read, unless the caller opened it.
         with file.open("rb") as stream:
@@ -83,11 +75,7 @@ def read_arrays(file: Path, keys: Sequence[str]) -> list[Array]:
 
 
 def check_array(file: Path, key: str, array: Array, shape: tuple[int | None, ...]) -> None:
-    """Check that an array holds bytes and has a shape; None stands for any length.
-
-    Raises:
-        InvalidParameter: it does not.
-    """
+    """Check that an array holds bytes and has a shape; None stands for any length."""
     if array.dtype != np.uint8:
         raise invalid(file, f"{key} is of type uint8, here it is {array.dtype}")
     if array.ndim != len(shape) or any(
@@ -100,11 +88,7 @@ def check_array(file: Path, key: str, array: Array, shape: tuple[int | None, ...
 
 
 def check_labels(file: Path, key: str, labels: Array, count: int, classes: int) -> None:
-    """Check that each of ``count`` examples has one label, below ``classes``.
-
-    Raises:
-        InvalidParameter: they do not.
-    """
+    """Check that each of ``count`` examples has one label, below ``classes``."""
     check_array(file, key, labels, (None,))
     if len(labels) != count:
         raise invalid(file, f"there are {count} images and {len(labels)} labels in {key}")

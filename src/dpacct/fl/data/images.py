@@ -52,9 +52,6 @@ def load_digits() -> Dataset:
     """Read the 1797 handwritten digits of scikit-learn, as [1, 8, 8] images in 0..1.
 
     Nothing has to be downloaded for them. The last 360 images are the test set.
-
-    Raises:
-        Unsupported: scikit-learn is not installed.
     """
     try:
         bundled = import_module("sklearn.datasets").load_digits()
@@ -69,20 +66,12 @@ def load_digits() -> Dataset:
 
 
 def load_mnist(folder: Folder = None) -> Dataset:
-    """Read MNIST: 60000 and 10000 images [1, 28, 28] of digits, standardized by known constants.
-
-    Raises:
-        InvalidParameter: the files are missing or damaged.
-    """
+    """Read MNIST: 60000 and 10000 images [1, 28, 28] of digits, standardized by known constants."""
     return _load_mnist("mnist", ["mnist.npz"], "MNIST", (0.1307, 0.3081), folder)
 
 
 def load_fashion_mnist(folder: Folder = None) -> Dataset:
-    """Read Fashion-MNIST: as MNIST, with ten kinds of clothing.
-
-    Raises:
-        InvalidParameter: the files are missing or damaged.
-    """
+    """Read Fashion-MNIST: as MNIST, with ten kinds of clothing."""
     names = ["fashion_mnist.npz", "fashion-mnist.npz"]
     return _load_mnist("fashion-mnist", names, "FashionMNIST", (0.2860, 0.3530), folder)
 
@@ -117,11 +106,7 @@ def _from_archive(file: Path) -> list[Part]:
 
 
 def load_cifar10(folder: Folder = None) -> Dataset:
-    """Read CIFAR-10: 50000 and 10000 images [3, 32, 32], standardized by known constants.
-
-    Raises:
-        InvalidParameter: the files are missing or damaged.
-    """
+    """Read CIFAR-10: 50000 and 10000 images [3, 32, 32], standardized by known constants."""
     scaling = Scaling.standardized(_CIFAR_MEAN, _CIFAR_STD)
     names = [*(f"cifar10_train_{k}.npz" for k in range(1, 6)), "cifar10_test.npz"]
     batches = "cifar-10-batches-py"
@@ -158,9 +143,6 @@ def load_femnist(folder: Folder = None, *, test_writers: str = "new") -> Dataset
         folder: with the file.
         test_writers: whose test images: of ``new`` writers, whom no client stands for, or (then
             unprotected) other images of the ``training`` writers, as LEAF splits the data.
-
-    Raises:
-        InvalidParameter: the file is missing or damaged, or another word for the writers.
     """
     if test_writers not in TEST_WRITERS:
         rule = f"it is one of {', '.join(TEST_WRITERS)}"
@@ -200,11 +182,7 @@ def _from_torchvision(name: str, root: Path) -> list[Part]:
 
 
 def torchvision_datasets() -> Any:
-    """Return the module `torchvision.datasets`.
-
-    Raises:
-        Unsupported: torchvision is not installed, or was built for another PyTorch.
-    """
+    """Return the module `torchvision.datasets`."""
     try:
         return import_module("torchvision.datasets")
     except ModuleNotFoundError:

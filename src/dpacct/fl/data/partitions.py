@@ -148,11 +148,7 @@ class Partition:
 
 
 def iid(num_examples: int, num_clients: int, *, seed: int = 0) -> Partition:
-    """Shuffle all examples and deal them out (a simulation); sizes differ by at most one.
-
-    Raises:
-        InvalidParameter: a value out of range, or more clients than examples.
-    """
+    """Shuffle all examples and deal them out (a simulation); sizes differ by at most one."""
     examples, clients = _counts(num_examples, num_clients)
     order = np.random.default_rng(_seed(seed)).permutation(examples)
     return Partition(order, _even_bounds(examples, clients))
@@ -177,8 +173,6 @@ def dirichlet(
         concentration: A, in [1e-3, 1e6].
         seed: public.
 
-    Raises:
-        InvalidParameter: a value out of range, or more clients than examples.
     Source: label ratios as in Hsu, Qi, Brown 2019, arXiv:1909.06335, section 3.
     """
     low, high = CONCENTRATION_RANGE
@@ -206,9 +200,6 @@ def natural(owners: Sequence[int] | NDArray[Any]) -> Partition:
 
     Args:
         owners: the owner of each example, whole numbers; shape (n,).
-
-    Raises:
-        InvalidParameter: no examples, or owners that are not whole numbers.
     """
     holders = _whole(owners, "owners")
     if len(holders) == 0:
@@ -229,8 +220,6 @@ def divided(partition: Partition, share: float, *, seed: int = 0) -> tuple[Indic
         partition: of all clients. share: of those held out, in (0, 1). seed: public.
     Returns:
         The places of both in the partition, rising.
-    Raises:
-        InvalidParameter: a share out of range, or one side is empty.
     """
     rule = "the share of clients that take no part lies in (0, 1)"
     part = validate.real("hold_out", share, rule)

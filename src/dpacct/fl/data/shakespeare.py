@@ -53,10 +53,6 @@ def load_shakespeare(
         test_share: the probability with which a role is tested on, or the part of each role's text.
         test_roles: whose text is tested on: of ``new`` roles, or (unprotected) the end of the text
             of all ``training`` roles, as LEAF splits the data.
-
-    Raises:
-        InvalidParameter: the file is missing or damaged, a value out of range, no role that is
-            long enough.
     """
     length = validate.count("window", window, "the window", 10**6)
     step = length if stride is None else validate.count("stride", stride, "the stride", 10**6)

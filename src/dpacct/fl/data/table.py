@@ -129,9 +129,6 @@ def load_table(path: str | os.PathLike[str], schema: TableSchema | None = None) 
     Returns:
         The data set. Its owners are hashes of the names of owners, if there are any. Its test data
         are unprotected, because they are rows of the same private table.
-    Raises:
-        InvalidParameter: the file is missing or damaged, a column is, or a cell has no value.
-        Unsupported: pandas (for CSV) or torchvision (for images) is not installed.
     """
     file, meaning = Path(path), schema or TableSchema()
     if not file.exists():

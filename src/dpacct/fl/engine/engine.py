@@ -36,10 +36,9 @@ from dpacct.fl.methods.protocol import Method, moves_plainly, overrides
 from dpacct.fl.methods.published import PublishedRound
 from dpacct.fl.methods.server_optimizers import ServerOptimizer, optimized, split
 from dpacct.fl.privacy.account import NoisePlan
-from dpacct.fl.privacy.bounds import INDICATOR_NORM, AdaptiveClip, Bound
+from dpacct.fl.privacy.bounds import INDICATOR_NORM, MARGIN, AdaptiveClip, Bound, row_norms
 from dpacct.fl.privacy.markers import bounded, noised, scatter
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std, sums_as_they_are
-from dpacct.fl.privacy.norms import MARGIN, row_norms
 from dpacct.fl.privacy.randomness import Randomness, draw_cohort, normals, torch_seed
 from dpacct.fl.privacy.sums import (
     add_clipped,

@@ -30,7 +30,6 @@ from dpacct.fl.privacy.findings import (
     Finding,
     check_bound,
     check_charge,
-    check_joint_charge,
     repeated,
     wrong_mean,
     wrong_shape,
@@ -309,8 +308,7 @@ def preflight(engine: Engine, state: TrainingState) -> Audit:
     return Audit(
         (
             check_bound(state.bound, engine.layout, engine.plan.contributions, like, tried),
-            check_charge(engine.plan, state.bound, engine.noise),
-            *check_joint_charge(engine.plan, state.bound, engine.noise),
+            *check_charge(engine.plan, state.bound, engine.noise),
             *_noise(_Releases(replayed, state)),
         )
     )

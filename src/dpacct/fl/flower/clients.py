@@ -88,7 +88,7 @@ class OwnShare:
             raise InvalidParameter("minimum", minimum, rule)
         # Exact, and of the shares that will be drawn: products and roots round either way.
         least = Fraction(self.noise_multiplier) * Fraction(given.bound.clip_norm)
-        share = NoiseShares(minimum).share_std(std)
+        share = std / minimum**0.5
         if not (0 < share < math.inf and minimum * Fraction(share) ** 2 >= least**2):
             rule = f"this client asks for noise of at least {float(least):g} on the sum"
             raise InvalidParameter("noise", std, rule)

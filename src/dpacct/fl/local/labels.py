@@ -43,8 +43,6 @@ class Labels:
 
         Returns:
             Whether batches of them may be padded.
-        Raises:
-            InvalidParameter: one is out of range.
         """
         if not targets.numel():
             return True

@@ -172,11 +172,7 @@ def _places(model: nn.Module) -> dict[str, str]:
 
 
 def separate(model: nn.Module, loss: Any) -> tuple[nn.Module, Any]:
-    """Return a copy of a model, and of a loss that is a module, for clients to train.
-
-    Raises:
-        Unsupported: the model cannot be copied.
-    """
+    """Return a copy of a model, and of a loss that is a module, for clients to train."""
     try:
         own = copy.deepcopy(model)
         objective = copy.deepcopy(loss) if isinstance(loss, nn.Module) else loss

@@ -67,8 +67,6 @@ def values_over(
     Args:
         name: of the parameter. given: the number, function or scheduler; it stays as it is.
         rounds: of the plan. check: validates one value.
-    Raises:
-        InvalidParameter: a value is out of range, or cannot be computed before the run.
     """
     if isinstance(given, RoundValues):
         return given

@@ -55,11 +55,7 @@ def memory_tensors(context: Context) -> Params:
 
 
 def plain_steps(method: str, local: SGD) -> SGD:
-    """Check that the displacement of local training is lr times a sum of directions.
-
-    Raises:
-        InvalidParameter: momentum, or total_lr.
-    """
+    """Check that the displacement of local training is lr times a sum of directions."""
     if local.momentum:
         rule = f"{method} reads sums of directions off displacements, which momentum changes"
         raise InvalidParameter("momentum", local.momentum, rule, "Drop it.")

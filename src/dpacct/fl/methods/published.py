@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from dpacct.fl.layout import Layout
-from dpacct.fl.privacy.norms import row_norms
+from dpacct.fl.privacy.bounds import row_norms
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,16 +1,16 @@
-"""What a run is charged: from the objects that run to an event, and from there to its ledger.
+"""The charge of a run: from the objects that run to ledger events.
 
 No user types a multiplier or a rate into a ledger.
 
 Rule 1: the round's noise multiplier is read from the bound and the standard deviation of the noise,
-and rounded down: the charge assumes at most the noise that is drawn.
-Rule 2: a run has one delta, that of its ledger; another one is refused before anything is charged.
-Rule 3: a closed account reads what it read last, and takes no more rounds.
-Rule 4: a run goes on only in the ledger that its checkpoint names, or that has grown from it, and
-in the run of the checkpoint's number and setting, with at least its rounds: what the model has
-learned from is charged.
-Rule 5: `tight` may play a game only if a client's contribution is a function of what was released.
-A client with a memory is charged by fixed pairs (`dpacct.fl.engine.setup.plan_accountant`).
+and rounded down, so the charge assumes at most the noise that is drawn.
+Rule 2: a run has one delta, that of its ledger. Another delta is rejected before any charge.
+Rule 3: a closed account returns its last reading and takes no more rounds.
+Rule 4: a run is resumed only in the ledger that its checkpoint names (or a longer record of it), in
+the run with the checkpoint's number and setting, with at least its rounds.
+Rule 5: `tight` may use the fixed-size game only if a client's contribution is a function of the
+releases. A client with a memory is charged by fixed pairs
+(`dpacct.fl.engine.setup.plan_accountant`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from dpacct.rounds import Adjacency, Phase, Round, Sampling, Schedule
 
 @dataclass(frozen=True, slots=True)
 class NoisePlan:
-    """How much noise one round gets, and what that costs.
+    """The noise of one round, and its charge.
 
     Attributes:
         sampling, adjacency: of the round.
@@ -91,13 +91,10 @@ class NoisePlan:
         return bound.indicator_std(self.cohort_size) * (1 + STD_MARGIN)
 
     def event(self, bound: Bound, noise: Noise, details: dict[str, Any]) -> Event:
-        """Return the round as the ledger charges it, derived from bound and noise. Rule 1.
-
-        Raises:
-            InvalidParameter: the bound's sensitivities contradict each other.
-        """
+        """Return the round as the ledger charges it, derived from bound and noise. Rule 1."""
         unit = self._norm_charged(bound)
-        update = self.update_std(bound) / unit * (1 - STD_MARGIN / 2)
+        std = self.update_std(bound)
+        update = std / unit * (1 - STD_MARGIN / 2)
         charged = min(update, self.noise_multiplier)
         releases = (Release("update", charged, unit),)
         indicator = self.indicator_std(bound)
@@ -105,9 +102,9 @@ class NoisePlan:
             own = indicator / INDICATOR_NORM * (1 - STD_MARGIN / 2)
             count = Release("indicator", own, INDICATOR_NORM)
             releases = (Release("update", update, unit), count)
-        record = {"noise": noise.name, "noise_std": self.update_std(bound)} | details
+        record = {"noise": noise.name, "noise_std": std} | details
         event = Event(Round(charged, self.sampling, self.adjacency), releases, details=record)
-        # What the ledger charges is that of all releases together.
+        # The ledger charges all releases together.
         if event.charged.noise_multiplier < self.noise_multiplier * (1 - 1e-9):
             rule = (
                 f"with it one contribution may have norm {unit:g}, more than the "
@@ -118,16 +115,14 @@ class NoisePlan:
 
     def charged_for(self, event: Event, bound: Bound) -> bool:
         """Return whether a bound has the sensitivity and the noise of an event of this plan."""
-        return (event.releases[0].sensitivity, event.details["noise_std"]) == (
-            self._norm_charged(bound),
-            self.update_std(bound),
-        )
+        recorded = event.releases[0].sensitivity, event.details["noise_std"]
+        return recorded == (self._norm_charged(bound), self.update_std(bound))
 
     def _norm_charged(self, bound: Bound) -> float:
         """Return the norm of one contribution that the charge assumes.
 
-        The accountant takes z as noise / this norm, and doubles the shift itself if a client is
-        replaced. A bound that moves the sum further is charged for it.
+        The accountant takes z as noise / this norm, and doubles the shift itself under
+        replace-one. A bound that moves the sum further is charged for it.
         """
         moved = bound.sensitivity(self.adjacency)
         if self.adjacency is Adjacency.REPLACE_ONE:
@@ -135,46 +130,13 @@ class NoisePlan:
         return max(moved, bound.sensitivity(Adjacency.ADD_REMOVE))
 
 
-def check_plan_goes_on(plan: Schedule | None, state: RunState) -> None:
-    """Refuse a round after the last one of a plan, which would be charged outside of it.
-
-    Args:
-        plan: of the run, None without one. state: its totals before the round.
-    Raises:
-        BudgetExceeded: all rounds of the plan are charged.
-    """
-    if plan is not None and state.on_plan and state.rounds >= plan.rounds:
-        raise BudgetExceeded(
-            f"all {plan.rounds} rounds of the plan are charged, those that a crash lost among them"
-        )
-
-
-def spent_on(plan: Charged, charged: int, released: int, delta: float) -> Spent:
-    """Return the epsilon of the first rounds of a plan.
-
-    The lower end leaves out as many rounds of each kind as were charged and not released: which
-    of them a crash has lost is not asked.
-
-    Args:
-        plan: with its accountant. charged, released: rounds. delta: at which it is read.
-    """
-    used = Plan(plan.schedule).first(charged)
-    upper = epsilon_so_far(plan, used, delta) if charged else 0.0
-    lost = charged - released
-    certain = Schedule(
-        Phase(round_, count - lost) for round_, count in used.distinct().items() if count > lost
-    )
-    lower = achieved_epsilon(certain, delta) if certain.rounds else 0.0
-    return Spent.at(delta, Interval.bracket(lower, upper))
-
-
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Where a run stood in its ledger when a checkpoint of it was written.
+    """The place of a run in its ledger when a checkpoint of it was written.
 
     Attributes:
         run: its number.
-        charged, committed: how many of its rounds were, in all.
+        charged, committed: the counts of its rounds, in all.
         position: of the ledger.
     """
 
@@ -188,54 +150,26 @@ def relabeled(setting: str) -> str:
     """Return a setting as today's runs write it.
 
     Version 0.2 called runs with Poisson or full participation add-remove, although their divisor
-    followed the number of clients: what they promised is zero-out, at the same epsilon.
+    followed the number of clients. Their guarantee is zero-out, at the same epsilon.
     """
     if "public_size=" in setting or "sampling=Uniform(" in setting:
         return setting
     return setting.replace(repr(Adjacency.ADD_REMOVE), repr(Adjacency.ZERO_OUT))
 
 
-def check_run(ledger: Ledger, saved: Saved, setting: str, holder: str) -> None:
-    """Refuse a ledger whose run is not that of the checkpoint. Rule 4.
-
-    Args:
-        ledger: an open ledger, the one that the checkpoint names. saved: from the checkpoint.
-        setting: of the run that goes on. holder: the checkpoint, in words.
-    Raises:
-        LedgerError: they do not belong together, or the ledger has lost rounds.
-    """
-    runs = ledger.runs
-    if saved.run > len(runs):
-        raise LedgerError(
-            f"{ledger.path}: {holder} belongs to run {saved.run}, and there is no run {saved.run} "
-            f"(runs are 1 to {len(runs)}). It belongs to another ledger, or to a newer copy."
-        )
-    run = runs[saved.run - 1]
-    if relabeled(str(run.details.get("setting"))) != relabeled(setting):
-        raise LedgerError(
-            f"{ledger.path}: run {run.id} ({run.name!r}) has another setting than {holder}, which "
-            f"belongs to another ledger."
-        )
-    if run.committed < saved.committed or run.rounds < saved.charged:
-        raise LedgerError(
-            f"{ledger.path}: run {run.id} has {run.committed} released rounds, and {holder} knows "
-            f"{saved.committed}. The ledger is an older copy, or another one; use that of the run."
-        )
-
-
 class Account:
-    """A run of a ledger. Every round goes through `reserve`; nothing is charged elsewhere.
+    """A run of a ledger. Every round is charged by `reserve` and nowhere else.
 
     Args:
-        ledger: an open ledger, the path of one, or None for one that lives as long as this object.
+        ledger: an open ledger, the path of one, or None for a temporary ledger.
         budget: of a new ledger. Its delta is the run's.
         private: whether noise and cohorts are secret.
         accountant: that calibrated the plan; see `dpacct.fl.engine.setup.plan_accountant`.
-        unit: that the run protects; a ledger that is there may call a client otherwise.
+        unit: the privacy unit; an existing ledger may use another word for a client.
 
     Attributes:
-        begun: whether the ledger has a run of this account. unit: that the run protects.
-        accountant: that charges it. budget: of a new ledger.
+        begun: whether the ledger has a run of this account.
+        accountant, budget, unit: as above.
     """
 
     def __init__(
@@ -248,19 +182,19 @@ class Account:
         unit: str = CLIENT,
     ) -> None:
         self.unit = unit
-        self._given = ledger
         self.budget = budget
-        self._private = private
-        # Only `tight` stands for a promise; a run calibrated by anything else is charged by pairs.
+        # Only `tight` proves a game; every other calibration is charged by pairs.
         self.accountant = TIGHT if accountant == TIGHT else PAIRS
+        self.begun = False
+        self._given = ledger
+        self._private = private
         self._folder: TemporaryDirectory[str] | None = None
         self._ledger: Ledger | None = None
         self._run: Run | None = None
         self._ticket: Ticket | None = None
         self._last: Saved | None = None
-        self._reading: Callable[[], Spent] | None = None
+        self._last_spent: Callable[[], Spent] | None = None
         self._closed = False
-        self.begun = False
 
     @property
     def path(self) -> Path | None:
@@ -274,27 +208,29 @@ class Account:
         """Return the delta at which epsilon is read."""
         return self.budget.delta
 
-    def saved(self) -> Saved | None:
-        """Return where the run stands in its ledger; None before it is started.
+    @property
+    def plan(self) -> Schedule | None:
+        """Return the registered plan of the run; None before it is registered."""
+        return None if self._run is None else self._run.plan
 
-        Raises:
-            LedgerError: the ledger was closed before the account was.
-        """
+    @property
+    def position(self) -> int:
+        """Return the number of used rounds of the plan: released, or lost in a crash."""
+        return 0 if self._run is None else self._totals(self._run).cursor
+
+    def saved(self) -> Saved | None:
+        """Return the run's place in its ledger; None before it is started."""
         if self._run is None or self._ledger is None:
             return self._last
         run = self._run
         return Saved(run.id, run.rounds, run.committed, self._ledger.position)
 
     def epsilon(self) -> Spent:
-        """Return the epsilon of what the run has released; infinite if it is not private.
-
-        Raises:
-            LedgerError: the ledger was closed before the account was, and nobody read it then.
-        """
+        """Return the epsilon of the run's releases; infinite if it is not private."""
         if self._run is not None:
             return self._run.epsilon()
-        if self._reading is not None:
-            return self._reading()
+        if self._last_spent is not None:
+            return self._last_spent()
         if self._closed and self.begun:
             raise LedgerError("the ledger was closed before the run; open it to see what was spent")
         return Spent(0.0, 0.0, self.delta)
@@ -306,14 +242,25 @@ class Account:
         if run is None or state is None or not (state.on_plan and run.private):
             now = self.epsilon()
             return lambda: now
-        plan = Charged(run.plan or Schedule(), run.accountant)
-        return cache(partial(spent_on, plan, state.rounds, state.committed, self.delta))
+        plan, rounds, committed = run.plan or Schedule(), state.rounds, state.committed
+
+        @cache
+        def spent() -> Spent:
+            charged = Charged(plan, self.accountant)
+            used = Plan(plan).first(rounds)
+            upper = epsilon_so_far(charged, used, self.delta) if rounds else 0.0
+            # The lower end leaves out as many rounds of each kind as a crash may have lost.
+            lost = rounds - committed
+            certain = Schedule(
+                Phase(kind, count - lost) for kind, count in used.distinct().items() if count > lost
+            )
+            lower = achieved_epsilon(certain, self.delta) if certain.rounds else 0.0
+            return Spent.at(self.delta, Interval.bracket(lower, upper))
+
+        return spent
 
     def affordable(self, event: Event, rounds: int, budget: Budget | None) -> int:
-        """Return how many of the planned rounds fit into the ledger and into the run's own budget.
-
-        All of them if there is no budget beside the noise.
-        """
+        """Return how many planned rounds fit into the ledger and the run's own budget, if any."""
         if budget is None:
             return rounds
         ledger = self._open(event)
@@ -341,8 +288,6 @@ class Account:
         Args:
             name: of the run. event: its first round. plan: all rounds as they will be charged.
             details: of the run, for the ledger.
-        Raises:
-            BudgetExceeded: the plan does not fit. InvalidParameter: the ledger has another delta.
         """
         ledger = self._open(event)
         if not plan.rounds:
@@ -351,11 +296,7 @@ class Account:
                 f"what is left of the budget ({ledger.budget})"
             )
         self._run = ledger.start_run(
-            name,
-            plan=plan,
-            private=self._private,
-            details=details,
-            accountant=self.accountant,
+            name, plan=plan, private=self._private, details=details, accountant=self.accountant
         )
         self.begun = True
 
@@ -363,10 +304,7 @@ class Account:
         """Open the ledger of a checkpoint, and write nothing to it yet.
 
         Args:
-            saved: what the checkpoint knows of the ledger. holder: the checkpoint, in words.
-        Raises:
-            LedgerError: it is missing, another one, or has lost rounds.
-            InvalidParameter: it was not kept, or has another delta.
+            saved: the checkpoint's record of the ledger. holder: a name of the checkpoint.
         """
         if self._ledger is None and self._given is None:
             rule = "its rounds were charged to a ledger that was not kept, so that nobody can tell "
@@ -375,21 +313,35 @@ class Account:
             raise InvalidParameter("checkpoint", holder, rule, hint)
         if self._ledger is None and self.path is not None and not self.path.exists():
             raise LedgerError(f"{self.path}: there is no such ledger, and {holder} belongs to one.")
-        ledger = self._open(None)
-        ledger.require(saved.position, holder)
+        self._open(None).require(saved.position, holder)
 
     def resume(self, event: Event, saved: Saved, setting: str, holder: str) -> None:
-        """Go on with the run of a checkpoint, in the ledger that `find` opened.
+        """Continue the run of a checkpoint, in the ledger that `find` opened. Rule 4.
 
         Args:
-            event: the run's next round.
-            setting: of the run, as the ledger has it. saved, holder: as for `find`.
-        Raises:
-            LedgerError: the run is finished, or another one.
+            event: the run's next round. setting: of the run, as the ledger has it.
+            saved, holder: as for `find`.
         """
         ledger = self._open(event)
-        check_run(ledger, saved, setting, holder)
-        run = next(run for run in ledger.runs if run.id == saved.run)
+        runs = ledger.runs
+        if saved.run > len(runs):
+            raise LedgerError(
+                f"{ledger.path}: {holder} belongs to run {saved.run}, and there is no run "
+                f"{saved.run} (runs are 1 to {len(runs)}). It belongs to another ledger, or to a "
+                "newer copy."
+            )
+        run = runs[saved.run - 1]
+        if relabeled(str(run.details.get("setting"))) != relabeled(setting):
+            raise LedgerError(
+                f"{ledger.path}: run {run.id} ({run.name!r}) has another setting than {holder}, "
+                "which belongs to another ledger."
+            )
+        if run.committed < saved.committed or run.rounds < saved.charged:
+            raise LedgerError(
+                f"{ledger.path}: run {run.id} has {run.committed} released rounds, and {holder} "
+                f"knows {saved.committed}. The ledger is an older copy, or another one; use that "
+                "of the run."
+            )
         if run.private is not self._private:
             rule = f"run {run.id} of the ledger was started with private={run.private}"
             raise InvalidParameter("seed", "given" if run.private else None, rule)
@@ -397,35 +349,20 @@ class Account:
         self.begun = True
 
     def reserve(self, event: Event) -> Ticket:
-        """Charge a round.
-
-        Raises:
-            BudgetExceeded: the plan is used up, or the round does not fit.
-            LedgerError: the account is closed.
-        """
+        """Charge a round."""
         self._check_open()
         run = self._run
         if run is None:
             raise BudgetExceeded("no run of the ledger was started")
-        self._ticket = None  # What fails from here on may be on disk all the same.
-        self._ticket = run.reserve(event, asks=partial(check_plan_goes_on, run.plan))
+        self._ticket = None  # A round that fails from here on may be on disk all the same.
+        self._ticket = run.reserve(event, asks=partial(_check_plan_goes_on, run.plan))
         return self._ticket
 
     def take_over(self, event: Event) -> Ticket | None:
-        """Return the ticket of the round in which the run ended, if it is this one."""
+        """Return the ticket of the round in which the run ended, if it is this event's."""
         self._check_open()
         self._ticket = None if self._run is None else self._run.take_over(event)
         return self._ticket
-
-    @property
-    def plan(self) -> Schedule | None:
-        """Return the plan that the run was registered with; None before that."""
-        return None if self._run is None else self._run.plan
-
-    @property
-    def position(self) -> int:
-        """Return how many rounds of the plan are used: released, or lost with a process."""
-        return 0 if self._run is None else self._totals(self._run).cursor
 
     def finish(self) -> None:
         """End the run: it takes no more rounds."""
@@ -442,11 +379,10 @@ class Account:
         with suppress(LedgerError):
             if self._run is not None:
                 self._last = self.saved()
-                self._reading = self.spent_so_far()
+                self._last_spent = self.spent_so_far()
         if self._ledger is not None and not isinstance(self._given, Ledger):
             self._ledger.close()
-        self._ledger = None
-        self._run = None
+        self._ledger = self._run = None
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
@@ -460,7 +396,7 @@ class Account:
             raise LedgerError("the run is closed; another one may go on from its checkpoint")
 
     def _open(self, event: Event | None) -> Ledger:
-        """Return the ledger; without an event for which it would be made, it must exist."""
+        """Return the ledger; without an event, from which a new one is made, it must exist."""
         self._check_open()
         if self._ledger is not None:
             return self._ledger
@@ -471,17 +407,18 @@ class Account:
             if given is None:
                 self._folder = TemporaryDirectory(prefix="dpacct-", ignore_cleanup_errors=True)
                 given = Path(self._folder.name) / "passing.ledger"
+            exists = Path(given).exists()
             ledger = Ledger.open(
                 given,
-                None if event is None or Path(given).exists() else self.budget,
-                # A ledger that is there has its own, which `Terms.check` compares.
-                adjacency=None if Path(given).exists() else adjacency,
+                None if event is None or exists else self.budget,
+                # An existing ledger has its own adjacency, which `Terms.check` compares.
+                adjacency=None if exists else adjacency,
                 unit=self.unit,
                 typical=None if event is None else event.charged,
                 passing=self._folder is not None,
             )
         try:
-            # It may have come into being since the run was set up.
+            # The ledger may have been made since the run was set up.
             Terms.of(ledger).check(self.delta, adjacency, self.unit)
         except InvalidParameter:
             if ledger is not self._given:
@@ -489,3 +426,11 @@ class Account:
             raise
         self._ledger = ledger
         return ledger
+
+
+def _check_plan_goes_on(plan: Schedule | None, state: RunState) -> None:
+    """Reject a round after the last one of a plan, which would be charged outside of it."""
+    if plan is not None and state.on_plan and state.rounds >= plan.rounds:
+        raise BudgetExceeded(
+            f"all {plan.rounds} rounds of the plan are charged, those that a crash lost among them"
+        )

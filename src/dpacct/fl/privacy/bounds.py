@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,11 +25,23 @@ from torch import Tensor, nn
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.layout import Layout, trainable
-from dpacct.fl.privacy.norms import ALPHA_RANGE, CLIP_NORM_RANGE, at_least_single, row_norms
+from dpacct.fl.tensors import norm
 from dpacct.rounds import Adjacency
 
 # One client moves the sum of the centered indicators by at most this.
 INDICATOR_NORM = 0.5
+# Share of a limit that rounding of norms, factors and float32 products may use, four times over:
+# rows scaled to C (1 - MARGIN) by `row_norms` have real norms of at most C.
+MARGIN = 2.0**-20
+# Float32 products stay far from underflow, sums and factors up to 1 / alpha far from overflow.
+CLIP_NORM_RANGE = (1e-8, 1e12)
+ALPHA_RANGE = (1e-12, 1e12)
+# Columns that are converted to float64 at a time: few enough for a cache. The number is fixed, so
+# that the last bits of a row's norm do not depend on how many rows there are.
+_COLUMNS = 1 << 11
+
+# Norm limits (start, stop, limit) on slices of an update.
+Limits = Sequence[tuple[int, int, float]]
 
 
 class Bound(Protocol):
@@ -44,7 +56,7 @@ class Bound(Protocol):
         """Return the most that the sum moves between neighbors: C, or 2C under replace-one."""
         ...
 
-    def limits(self, layout: Layout) -> Sequence[tuple[int, int, float]]:
+    def limits(self, layout: Layout) -> Limits:
         """Return norm limits (start, stop, limit) on slices of the vector, which imply C."""
         ...
 
@@ -52,85 +64,20 @@ class Bound(Protocol):
         """Bound each row of [c, k], in place if possible.
 
         Args:
-            rows: finite updates. norms: of the rows, float64 [c], by
-                `dpacct.fl.privacy.norms.row_norms`.
-            layout: of the k coordinates.
-            margin: share of each limit to stay below, see `dpacct.fl.privacy.norms`.
+            rows: finite updates. norms: of the rows, float64 [c], by `row_norms`.
+            layout: of the k coordinates. margin: share of each limit to stay below.
         Returns:
             Float32 or float64 [c, k]. Rows that are too long are shortened afterward.
         """
         ...
 
 
-def ball_sensitivity(radius: float, adjacency: Adjacency) -> float:
-    """Return the sensitivity of a sum of contributions from a ball around zero.
+class ScaledRows:
+    """A bound that multiplies each row by one factor, with one limit on the whole row.
 
-    Adding, removing or zeroing a client moves the sum by at most the radius, replacing it by at
-    most twice that.
+    Contributions lie in a ball around zero. Adding, removing or zeroing a client moves their sum by
+    at most the radius C, and replacing a client by at most 2C.
     """
-    return 2 * radius if adjacency is Adjacency.REPLACE_ONE else radius
-
-
-def check_limits(bound: Bound, layout: Layout) -> None:
-    """Check that limits cover every coordinate once and imply the sensitivity that is claimed.
-
-    Raises:
-        InvalidParameter: they do not, or one is so small or large that float32 has no grid for it.
-    """
-    limits = sorted(bound.limits(layout))
-    ends = [0, *(stop for _, stop, _ in limits)]
-    starts = [*(start for start, _, _ in limits), layout.size]
-    name = type(bound).__name__
-    if starts != ends:
-        rule = f"its limits cover each of the {layout.size} coordinates once"
-        raise InvalidParameter("bound", name, rule)
-    low, high = CLIP_NORM_RANGE
-    for _, _, limit in limits:
-        if limit != 0 and not low <= limit <= high:
-            rule = f"each of its limits is 0 or in [{low:g}, {high:g}], and one is {limit:g}"
-            raise InvalidParameter("bound", name, rule)
-    whole = math.hypot(*(limit for _, _, limit in limits))
-    claimed = bound.sensitivity(Adjacency.ADD_REMOVE)
-    if whole > claimed * (1 + 2.0**-49):
-        rule = f"its limits allow a norm of {whole:g}, and it claims a sensitivity of {claimed:g}"
-        raise InvalidParameter("bound", name, rule)
-
-
-def clip_norm(value: object, name: str = "clip_norm") -> float:
-    """Return a clip norm as a number.
-
-    Raises:
-        InvalidParameter: out of range.
-        Unsupported: a rule that would compute it from private values.
-    """
-    if callable(value) or isinstance(value, str | Tensor):
-        raise Unsupported(
-            f"{name} is a constant. A median or any other rule on the clients' norms would release "
-            "private values without noise; AdaptiveClip finds a quantile with noise, and is charged"
-        )
-    return validate.within(name, value, "a clip norm", CLIP_NORM_RANGE)
-
-
-def clip_rows(rows: Tensor, norms: Tensor, limit: float) -> Tensor:
-    """Scale rows in place to norms of at most ``limit``; shorter rows stay as they are."""
-    return scale_rows(rows, (limit / norms).clamp(max=1.0))
-
-
-def scale_rows(rows: Tensor, scale: Tensor) -> Tensor:
-    """Multiply each row of [c, k] by its factor, float64 [c], in place.
-
-    Error: two roundings of the rows' type, whatever the factor.
-    """
-    # As float32, a smaller factor would have few bits left, or none.
-    tiny = scale < 2.0**-60
-    if bool(tiny.any()):
-        rows[tiny] = (rows[tiny].double() * scale[tiny].unsqueeze(1)).to(rows.dtype)
-        scale = torch.where(tiny, 1.0, scale)
-    return rows.mul_(scale.to(rows.dtype).unsqueeze(1))
-
-
-class _ScaledRows:
-    """One factor for each row, and one limit on the whole row."""
 
     __slots__ = ()
     clip_norm: float
@@ -141,9 +88,9 @@ class _ScaledRows:
 
     def sensitivity(self, adjacency: Adjacency) -> float:
         """Return C, or 2C."""
-        return ball_sensitivity(self.clip_norm, adjacency)
+        return 2 * self.clip_norm if adjacency is Adjacency.REPLACE_ONE else self.clip_norm
 
-    def limits(self, layout: Layout) -> Sequence[tuple[int, int, float]]:
+    def limits(self, layout: Layout) -> Limits:
         """Return the one limit."""
         return [(0, layout.size, self.clip_norm)]
 
@@ -154,7 +101,7 @@ class _ScaledRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Clip(_ScaledRows):
+class Clip(ScaledRows):
     """v min(1, C / |v|) with |v| the Euclidean norm of the whole update.
 
     Raises:
@@ -168,7 +115,7 @@ class Clip(_ScaledRows):
 
 
 @dataclass(frozen=True, slots=True)
-class SmoothedNormalization(_ScaledRows):
+class SmoothedNormalization(ScaledRows):
     """v / (alpha + |v|): every contribution is shorter than 1, and none is clipped.
 
     Args:
@@ -197,7 +144,7 @@ class SmoothedNormalization(_ScaledRows):
 
 
 @dataclass(frozen=True, slots=True)
-class AdaptiveClip(_ScaledRows):
+class AdaptiveClip(ScaledRows):
     """`Clip` whose norm is moved after each round toward a quantile.
 
     Args:
@@ -218,9 +165,9 @@ class AdaptiveClip(_ScaledRows):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clip_norm", clip_norm(self.clip_norm))
-        share = validate.real("quantile", self.quantile, "a quantile lies in (0, 1)")
-        if not 0 < share < 1:
-            raise InvalidParameter("quantile", self.quantile, "a quantile lies in (0, 1)")
+        rule = "a quantile lies in (0, 1)"
+        if not 0 < validate.real("quantile", self.quantile, rule) < 1:
+            raise InvalidParameter("quantile", self.quantile, rule)
         validate.above_zero("rate", self.rate, "the rate of an adaptive clip norm")
         if self.indicator_noise is not None:
             noun = "the indicator's noise"
@@ -234,8 +181,7 @@ class AdaptiveClip(_ScaledRows):
         """Return z_u = (z^-2 - (2 s)^-2)^(-1/2), the update's own multiplier, rounded up.
 
         Args:
-            noise_multiplier: z, that of both releases together.
-            cohort: planned cohort size.
+            noise_multiplier: z, that of both releases together. cohort: planned cohort size.
         Raises:
             InvalidParameter: the indicator alone costs more than z allows.
         """
@@ -248,17 +194,14 @@ class AdaptiveClip(_ScaledRows):
             )
             hint = "Give more of it, or plan for a larger cohort."
             raise InvalidParameter("indicator_noise", self.indicator_std(cohort), rule, hint)
-        # The subtraction may lose digits; what it loses is bounded by 2^-50 of the minuend.
+        # The subtraction may lose digits; its loss is bounded by 2^-50 of the minuend.
         return noise_multiplier / math.sqrt(max(rest - 2.0**-50, 2.0**-60)) * (1 + 2.0**-40)
 
     def adapt(self, noisy_sum: float, cohort: float) -> AdaptiveClip:
-        """Return the bound of the next round.
+        """Return the bound of the next round, from the released sum of the indicators.
 
         C <- C exp(-rate (fraction - quantile)) with fraction = noisy_sum / cohort + 1/2: if more
         updates than the quantile are within the norm, it falls.
-
-        Args:
-            noisy_sum: released sum of the indicators. cohort: planned cohort size.
         """
         fraction = noisy_sum / cohort + INDICATOR_NORM
         low, high = CLIP_NORM_RANGE
@@ -267,7 +210,7 @@ class AdaptiveClip(_ScaledRows):
 
 
 @dataclass(frozen=True, slots=True)
-class PerLayerClip:
+class PerLayerClip(ScaledRows):
     """Each tensor l clipped to its own C_l; the whole update then has norm sqrt(sum of C_l^2).
 
     Args:
@@ -305,15 +248,11 @@ class PerLayerClip:
         return cls((clip_norm(total) / math.sqrt(count),) * count)
 
     @property
-    def clip_norm(self) -> float:
+    def clip_norm(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride] - constant
         """sqrt(sum of C_l^2), rounded up."""
         return math.hypot(*self.clip_norms) * (1 + 2.0**-50)
 
-    def sensitivity(self, adjacency: Adjacency) -> float:
-        """Return sqrt(sum of C_l^2), or twice that."""
-        return ball_sensitivity(self.clip_norm, adjacency)
-
-    def limits(self, layout: Layout) -> Sequence[tuple[int, int, float]]:
+    def limits(self, layout: Layout) -> Limits:
         """Return one limit a tensor.
 
         Raises:
@@ -333,3 +272,66 @@ class PerLayerClip:
             part = rows[:, start:stop]
             clip_rows(part, row_norms(part), limit * (1 - margin))
         return rows
+
+
+def clip_norm(value: object, name: str = "clip_norm") -> float:
+    """Return a clip norm as a number."""
+    if callable(value) or isinstance(value, str | Tensor):
+        raise Unsupported(
+            f"{name} is a constant. A median or any other rule on the clients' norms would release "
+            "private values without noise; AdaptiveClip finds a quantile with noise, and is charged"
+        )
+    return validate.within(name, value, "a clip norm", CLIP_NORM_RANGE)
+
+
+def check_limits(bound: Bound, layout: Layout) -> None:
+    """Check that limits cover every coordinate once and imply the claimed sensitivity."""
+    limits = sorted(bound.limits(layout))
+    low, high = CLIP_NORM_RANGE
+    outside = [limit for _, _, limit in limits if limit != 0 and not low <= limit <= high]
+    whole = math.hypot(*(limit for _, _, limit in limits))
+    claimed = bound.sensitivity(Adjacency.ADD_REMOVE)
+    if [*(start for start, _, _ in limits), layout.size] != [0, *(stop for _, stop, _ in limits)]:
+        rule = f"its limits cover each of the {layout.size} coordinates once"
+    elif outside:
+        rule = f"each of its limits is 0 or in [{low:g}, {high:g}], and one is {outside[0]:g}"
+    elif whole > claimed * (1 + 2.0**-49):
+        rule = f"its limits allow a norm of {whole:g}, and it claims a sensitivity of {claimed:g}"
+    else:
+        return
+    raise InvalidParameter("bound", type(bound).__name__, rule)
+
+
+def row_norms(rows: Tensor) -> Tensor:
+    """Return the Euclidean norms of the rows of a matrix [c, d] of any real type, as float64 [c].
+
+    Error: relative error at most 2^-29 for d up to 2^40, either direction; rows of float64 also
+        2^-517 from underflow. NaN or infinite if the row is, and infinite if squares of float64
+        overflow (norms above 1e154).
+    """
+    pieces = cast("tuple[Tensor, ...]", cast("Any", rows).split(_COLUMNS, dim=1))
+    parts = [norm(piece, 1, torch.float64) for piece in pieces]
+    return parts[0] if len(parts) == 1 else norm(torch.stack(parts, dim=1), dim=1)
+
+
+def at_least_single(rows: Tensor) -> Tensor:
+    """Return rows of half precision as float32, which changes no value; others as they are."""
+    return rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
+
+
+def clip_rows(rows: Tensor, norms: Tensor, limit: float) -> Tensor:
+    """Scale rows in place to norms of at most ``limit``; shorter rows stay as they are."""
+    return scale_rows(rows, (limit / norms).clamp(max=1.0))
+
+
+def scale_rows(rows: Tensor, scale: Tensor) -> Tensor:
+    """Multiply each row of [c, k] by its factor, float64 [c], in place.
+
+    Error: two roundings of the rows' type, whatever the factor.
+    """
+    # As float32, a smaller factor would have few bits left, or none.
+    tiny = scale < 2.0**-60
+    if bool(tiny.any()):
+        rows[tiny] = (rows[tiny].double() * scale[tiny].unsqueeze(1)).to(rows.dtype)
+        scale = torch.where(tiny, 1.0, scale)
+    return rows.mul_(scale.to(rows.dtype).unsqueeze(1))

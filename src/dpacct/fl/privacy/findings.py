@@ -20,9 +20,8 @@ from torch import Tensor
 from dpacct.errors import DpacctError, InvalidParameter
 from dpacct.fl.layout import Layout
 from dpacct.fl.privacy.account import NoisePlan
-from dpacct.fl.privacy.bounds import INDICATOR_NORM, Bound, check_limits
+from dpacct.fl.privacy.bounds import INDICATOR_NORM, MARGIN, Bound, check_limits, row_norms
 from dpacct.fl.privacy.noise import Noise
-from dpacct.fl.privacy.norms import MARGIN, row_norms
 from dpacct.fl.privacy.sums import add_clipped, contribute, scales_rows
 from dpacct.fl.tensors import numbers
 from dpacct.rounds import Adjacency
@@ -58,8 +57,8 @@ class Audit:
         Raises:
             AuditFailed: names all that failed.
         """
-        faults = [f"{f.check}: {f.detail}" for f in self.findings if not f.passed]
-        if faults:
+        if not self.passed:
+            faults = (f"{f.check}: {f.detail}" for f in self.findings if not f.passed)
             raise AuditFailed("; ".join(faults))
 
     def __str__(self) -> str:
@@ -82,7 +81,7 @@ def extreme_updates(layout: Layout, claimed: float, dtype: torch.dtype) -> Itera
     def drawn(scale: float) -> Tensor:
         return (scale * torch.randn(1, size, generator=generator)).to(dtype)
 
-    # Every tensor equally long: what is clipped tensor by tensor stays long as a whole.
+    # Every tensor equally long: an update clipped tensor by tensor stays long as a whole.
     level = torch.cat([torch.full((n,), n**-0.5, dtype=dtype) for n in layout.sizes if n])
     yield (1e4 * level).unsqueeze(0)
     yield drawn(100 * claimed)
@@ -106,7 +105,7 @@ def extreme_updates(layout: Layout, claimed: float, dtype: torch.dtype) -> Itera
 def check_bound(
     bound: Bound, layout: Layout, contributions: int, like: Tensor, most: int = 99
 ) -> Finding:
-    """Check that a bound limits extreme updates, as a round sums them.
+    """Check that a bound limits extreme updates, as a round sums them, each by itself.
 
     Args:
         bound: of the round. layout: of an update. contributions: room of the sum.
@@ -117,72 +116,60 @@ def check_bound(
         check_limits(bound, layout)
     except InvalidParameter as error:
         return Finding("bound", passed=False, detail=str(error))
+
+    def applied(rows: Tensor) -> Tensor:
+        return bound.apply(rows.clone(), row_norms(rows), layout, MARGIN)
+
     worst = 0.0
-    for number, row in enumerate(extreme_updates(layout, claimed, like.dtype)):
-        if number == most:
-            break
+    for row in itertools.islice(extreme_updates(layout, claimed, like.dtype), most):
         raw = row.to(like.device)
         if bool(torch.isfinite(raw).all()):
-            inside = bound.apply(raw.clone(), row_norms(raw), layout, MARGIN)
+            inside = applied(raw)
             if float((raw.double() * inside.double()).sum()) < 0:
                 detail = "an update comes out of it turned around"
                 return Finding("bound", passed=False, detail=detail)
             worst = max(worst, float(row_norms(inside)[0]) / (1 + SLACK))
-        # What is summed is held to the bound, whatever the bound did.
+        # The summed rows are held to the bound, whatever the bound did.
         total = torch.zeros(layout.size, dtype=torch.float64, device=like.device)
         if scales_rows(bound):
             add_clipped(total, [raw.clone()], bound, contributions, coarsest=math.inf)
         inside, *_ = contribute(raw, bound, layout, contributions)
         worst = max(worst, *numbers(row_norms(torch.stack([inside[0].double(), total]))))
-    if _depends_on_others(bound, layout, like):
-        detail = "an update comes out of it otherwise beside another one: it looks at both"
-        return Finding("bound", passed=False, detail=detail)
-    detail = f"contributions have norm up to {worst:.6g}, and {claimed:.6g} is claimed"
-    return Finding("bound", worst <= claimed, detail)
-
-
-def _depends_on_others(bound: Bound, layout: Layout, like: Tensor) -> bool:
-    """Return whether a bound treats an update differently beside or after another one."""
     level = torch.ones(layout.size, dtype=like.dtype, device=like.device)
     level *= bound.clip_norm / layout.size**0.5
     for one, other in itertools.permutations(_SHARES, 2):
         pair = torch.stack([one * level, other * level])
-        alone = _applied(bound, pair[:1], layout)
-        beside = _applied(bound, pair, layout)
-        again = _applied(bound, pair[:1], layout)
+        alone, beside, again = applied(pair[:1]), applied(pair), applied(pair[:1])
         if not (torch.equal(alone[0], beside[0]) and torch.equal(alone, again)):
-            return True
-    return False
+            detail = "an update comes out of it otherwise beside another one: it looks at both"
+            return Finding("bound", passed=False, detail=detail)
+    detail = f"contributions have norm up to {worst:.6g}, and {claimed:.6g} is claimed"
+    return Finding("bound", worst <= claimed, detail)
 
 
-def _applied(bound: Bound, rows: Tensor, layout: Layout) -> Tensor:
-    return bound.apply(rows.clone(), row_norms(rows), layout, MARGIN)
+def check_charge(plan: NoisePlan, bound: Bound, noise: Noise) -> tuple[Finding, ...]:
+    """Check that the charge follows from noise and sensitivity.
 
-
-def check_charge(plan: NoisePlan, bound: Bound, noise: Noise) -> Finding:
-    """Check that the charge follows from the noise and the sensitivity."""
+    For an `AdaptiveClip` also against the multiplier of update and indicators together.
+    """
     charged = plan.event(bound, noise, {}).charged.noise_multiplier
-    doubled = 2 if plan.adjacency is Adjacency.REPLACE_ONE else 1
-    real = plan.update_std(bound) * doubled / bound.sensitivity(plan.adjacency)
+    moved = bound.sensitivity(plan.adjacency)
+    if plan.adjacency is Adjacency.REPLACE_ONE:
+        moved /= 2
+    real = plan.update_std(bound) / moved
     detail = f"noise multiplier {charged:.6g} is charged, and the sum gets {real:.6g}"
-    return Finding("charge", charged <= real, detail)
-
-
-def check_joint_charge(plan: NoisePlan, bound: Bound, noise: Noise) -> tuple[Finding, ...]:
-    """Check the charge of an `AdaptiveClip` against the multiplier of update and count together."""
+    findings = [Finding("charge", charged <= real, detail)]
     std = plan.indicator_std(bound)
-    if std is None:
-        return ()
-    charged = plan.event(bound, noise, {}).charged.noise_multiplier
-    update = plan.update_std(bound) / bound.clip_norm
-    both = 1 / math.hypot(1 / update, INDICATOR_NORM / std)
-    detail = f"multiplier {charged:.6g} is charged, and update and count together have {both:.6g}"
-    return (Finding("joint charge", charged <= both, detail),)
+    if std is not None:
+        update = plan.update_std(bound) / bound.clip_norm
+        both = 1 / math.hypot(1 / update, INDICATOR_NORM / std)
+        detail = f"multiplier {charged:.6g} is charged, and update and count together have "
+        findings.append(Finding("joint charge", charged <= both, f"{detail}{both:.6g}"))
+    return tuple(findings)
 
 
-FALSE_ALARM = 1e-6
-# Standard normal quantile for a two-sided test at FALSE_ALARM.
-_SIGMAS = float(-ndtri(FALSE_ALARM / 2))
+# Standard normal quantile of a two-sided test with a false alarm in 1e-6.
+_SIGMAS = float(-ndtri(1e-6 / 2))
 _BINS = 32
 
 Draws = NDArray[np.float64]

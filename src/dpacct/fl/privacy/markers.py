@@ -71,11 +71,7 @@ class Noised:
         return self.layout.unflatten(self.vector)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Noised:
-        """Return the aggregate with its whole vector changed, [d] -> [d].
-
-        Raises:
-            InvalidParameter: the result has another shape.
-        """
+        """Return the aggregate with its whole vector changed, [d] -> [d]."""
         vector = change(self.vector)
         if vector.shape != self.vector.shape:
             rule = f"post-processing keeps the shape {tuple(self.vector.shape)}"

@@ -116,11 +116,7 @@ def kept(size: int, fraction: float) -> int:
 
 
 def fraction_kept(value: object) -> float:
-    """Return a share in (0, 1].
-
-    Raises:
-        InvalidParameter: out of range.
-    """
+    """Return a share in (0, 1]."""
     rule = "the share of coordinates kept lies in (0, 1]"
     number = validate.real("fraction", value, rule)
     if not 0 < number <= 1:

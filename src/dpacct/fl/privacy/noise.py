@@ -1,4 +1,4 @@
-"""The noise on a sum: who adds it, from what source, and what law it has.
+"""The noise on a sum: its place, its source and its law.
 
 Rule 1: one draw per round, on the sum, also if the cohort is empty. Rule 2: the standard deviation
 that is drawn is at least the one that was charged.
@@ -9,11 +9,11 @@ rounded to the same grid, drawn exactly. Since the sum lies on the grid, the rel
 Gaussian release, rounded: a post-processing of it. So it costs what the accountant says, under any
 sampling and adjacency.
 
-Shares are such noise from the clients: each adds a share to its bounded update, in whole numbers,
-and hides the sum of the two. Whoever adds up all of it, modulo 2^64, has the noisy sum and nothing
-else. Rule 3: the standard deviation of a share is at least 2^10 grid units, so that the sum of the
-shares is, to within a factor 1 +- exp(-9 million), a post-processing of the ideal Gaussian on the
-sum. Proofs and costs: docs/derivations/federated.md.
+Shares are such noise from the clients: each client adds a share to its bounded update, in whole
+numbers, and hides their sum. An aggregator that adds up all of them, modulo 2^64, has the noisy sum
+and nothing else. Rule 3: the standard deviation of a share is at least 2^10 grid units, so that the
+sum of the shares is, to within a factor 1 +- exp(-9 million), a post-processing of the ideal
+Gaussian on the sum. Proofs and costs: docs/derivations/federated.md.
 """
 
 from __future__ import annotations
@@ -48,39 +48,49 @@ _REHEARSED = 8
 
 
 class Noise(Protocol):
-    """How a sum of bounded rows becomes a noisy one."""
+    """The step from a sum of bounded rows to a noisy sum.
 
-    @property
-    def name(self) -> str:
-        """For the ledger's record."""
-        ...
+    The defaults are those of noise that a trusted server adds once, in floating point: it fits
+    every setting and every cohort.
+    """
+
+    # In the ledger's record.
+    name: str = ""
 
     def check(self, sampling: Sampling, adjacency: Adjacency, num_clients: int) -> None:
-        """Reject a setting in which this noise would not be what is charged.
+        """Reject a setting in which this noise would not be the charged one.
 
         Raises:
             Unsupported: it would not.
         """
-        ...
 
     def arrivals(self, cohort: Sequence[int], source: Randomness) -> list[int]:
         """Return the clients of a cohort whose contribution (and noise share) arrives."""
-        ...
+        del source
+        return list(cohort)
 
     def actual_std(self, std: float, arrived: int) -> float | None:
         """Return the standard deviation of the noise on the sum of ``arrived`` contributions.
 
         At least ``std``, which was charged; None if it would be less: then nothing may leave.
         """
-        ...
+        del arrived
+        return std
 
     def zeros(self, size: int, device: torch.device) -> Tensor:
-        """Return an empty sum."""
-        ...
+        """Return an empty sum, float64 [size].
+
+        Raises:
+            Unsupported: the device has no float64.
+        """
+        if device.type == "mps":
+            raise Unsupported("sums in float32, all that an mps device has, are not exact; use cpu")
+        return torch.zeros(size, dtype=torch.float64, device=device)
 
     def encode(self, rows: Tensor, limits: Limits, std: float) -> Tensor:
-        """Return bounded rows [c, k] in the form in which they are summed."""
-        ...
+        """Return bounded rows [c, k] in the form in which they are summed; here unchanged."""
+        del limits, std
+        return rows
 
     def add(self, total: Tensor, limits: Limits, std: float, source: Randomness) -> Tensor:
         """Return the sum with fresh noise on each coordinate, float64 [k].
@@ -94,11 +104,7 @@ class Noise(Protocol):
 
 
 def drawn_std(noise: Noise, charged: float, arrived: int) -> float | None:
-    """Return `Noise.actual_std`, checked. Rule 2.
-
-    Raises:
-        Unsupported: it is less than what is charged.
-    """
+    """Return `Noise.actual_std`, checked. Rule 2."""
     std = noise.actual_std(charged, arrived)
     if std is not None and not std >= charged:
         raise Unsupported(
@@ -109,31 +115,11 @@ def drawn_std(noise: Noise, charged: float, arrived: int) -> float | None:
 
 def sums_as_they_are(noise: Noise) -> bool:
     """Return whether bounded rows are summed unchanged, so that no single row is needed."""
-    return type(noise).encode is GaussianNoise.encode
-
-
-class _FromServer:
-    """Noise that a trusted server adds once: it fits every setting and every cohort."""
-
-    __slots__ = ()
-
-    def check(self, sampling: Sampling, adjacency: Adjacency, num_clients: int) -> None:
-        """Accept every setting."""
-        del sampling, adjacency, num_clients
-
-    def arrivals(self, cohort: Sequence[int], source: Randomness) -> list[int]:
-        """Return the whole cohort."""
-        del source
-        return list(cohort)
-
-    def actual_std(self, std: float, arrived: int) -> float | None:
-        """Return what is charged."""
-        del arrived
-        return std
+    return type(noise).encode is Noise.encode
 
 
 @dataclass(frozen=True, slots=True)
-class GaussianNoise(_FromServer):
+class GaussianNoise(Noise):
     """Gaussian noise in floating point, added once by the trusted server, on the device.
 
     Its law is Gaussian up to the resolution of doubles, and off the CPU up to 9.49 standard
@@ -143,21 +129,6 @@ class GaussianNoise(_FromServer):
     """
 
     name = "gaussian"
-
-    def zeros(self, size: int, device: torch.device) -> Tensor:
-        """Return float64 [size].
-
-        Raises:
-            Unsupported: the device has no float64.
-        """
-        if device.type == "mps":
-            raise Unsupported("sums in float32, all that an mps device has, are not exact; use cpu")
-        return torch.zeros(size, dtype=torch.float64, device=device)
-
-    def encode(self: object, rows: Tensor, limits: Limits, std: float) -> Tensor:
-        """Return the rows unchanged."""
-        del limits, std
-        return rows
 
     def add(self, total: Tensor, limits: Limits, std: float, source: Randomness) -> Tensor:
         """Return the sum plus std times standard normal variates."""
@@ -171,7 +142,7 @@ def grid_exponent(limits: Limits) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class SecureGaussianNoise(_FromServer):
+class SecureGaussianNoise(Noise):
     """Exactly sampled Gaussian noise on a grid, from the operating system's random bits.
 
     The grid is a power of two between 2^-25 and 2^-24 times the (largest) norm limit. Costs about
@@ -198,11 +169,7 @@ class SecureGaussianNoise(_FromServer):
         return (rows.double() * 2.0 ** -grid_exponent(limits)).trunc_().long()
 
     def add(self, total: Tensor, limits: Limits, std: float, source: Randomness) -> Tensor:
-        """Return the exact sum plus exact noise, times the grid, float64 [k].
-
-        Raises:
-            Unsupported: the noise is more than 2^15 times the limit.
-        """
+        """Return the exact sum plus exact noise, times the grid, float64 [k]."""
         exponent = grid_exponent(limits)
         sigma = Fraction(std) / Fraction(2) ** exponent
         if sigma > MAX_SIGMA:
@@ -215,7 +182,7 @@ class SecureGaussianNoise(_FromServer):
 
 
 @dataclass(frozen=True, slots=True)
-class NoiseShares:
+class NoiseShares(Noise):
     """Noise without a trusted server: each client adds a share before secure aggregation.
 
     The server sees the sum alone. Each share is N(0, std^2 / minimum), so ``minimum`` honest shares
@@ -242,8 +209,7 @@ class NoiseShares:
         count = validate.count("minimum", self.minimum, "the minimum of noise shares")
         object.__setattr__(self, "minimum", count)
         rule = "a dropout rate lies in [0, 1)"
-        rate = validate.real("dropout_rate", self.dropout_rate, rule)
-        if not 0 <= rate < 1:
+        if not 0 <= validate.real("dropout_rate", self.dropout_rate, rule) < 1:
             raise InvalidParameter("dropout_rate", self.dropout_rate, rule)
 
     def check(self, sampling: Sampling, adjacency: Adjacency, num_clients: int) -> None:
@@ -279,16 +245,6 @@ class NoiseShares:
         """Return std sqrt(arrived / minimum), None below the minimum."""
         return None if arrived < self.minimum else std * (arrived / self.minimum) ** 0.5
 
-    def share_std(self, std: float) -> float:
-        """Return the standard deviation of the share that one client adds to its update."""
-        return std / self.minimum**0.5
-
-    def zeros(self, size: int, device: torch.device) -> Tensor:
-        """Return float64 [size]."""
-        return GaussianNoise().zeros(size, device)
-
-    encode = GaussianNoise.encode
-
     def add(self, total: Tensor, limits: Limits, std: float, source: Randomness) -> Tensor:
         """Return the sum plus one draw with the law of the sum of all shares that arrived."""
         return GaussianNoise().add(total, limits, std, source)
@@ -300,12 +256,10 @@ def share_sigma(limits: Limits, std: float, minimum: int) -> Fraction:
     Args:
         limits: of one row. std: of the noise on the sum that is charged, in units of the rows.
         minimum: shares that make it up.
-    Raises:
-        Unsupported: too small for rule 3, or too large for the grid. InvalidParameter: too many.
     """
     if minimum > MAX_SHARES:
         raise InvalidParameter("minimum", minimum, f"at most {MAX_SHARES} shares make up a noise")
-    sigma = Fraction(NoiseShares(minimum).share_std(std)) / Fraction(2) ** grid_exponent(limits)
+    sigma = Fraction(std / minimum**0.5) / Fraction(2) ** grid_exponent(limits)
     if not LEAST_SIGMA <= sigma <= MAX_SIGMA:
         shown = float(min(sigma, Fraction(2) ** 1000))
         raise Unsupported(
@@ -323,8 +277,6 @@ def with_share(
     Args:
         rows: [c, k] as `contribute` returns them. limits, std, minimum: as for `share_sigma`.
         source: of the noise.
-    Raises:
-        Unsupported, InvalidParameter: see `share_sigma`.
     """
     sigma = share_sigma(limits, std, minimum)
     whole = SecureGaussianNoise().encode(rows, limits, std)
@@ -349,11 +301,7 @@ class SharesElsewhere(NoiseShares):
         return torch.zeros(size, dtype=torch.int64, device=device)
 
     def encode(self, rows: Tensor, limits: Limits, std: float) -> Tensor:
-        """Reject single updates, which the server must not see.
-
-        Raises:
-            Unsupported: always.
-        """
+        """Reject single updates, which the server must not see."""
         del rows, limits, std
         raise Unsupported(
             "single updates of clients that add their own noise: they are hidden until they are "

@@ -63,11 +63,7 @@ class OperatingSystem:
         return
 
     def restore(self, state: str | None) -> None:
-        """Accept the absence of a state.
-
-        Raises:
-            InvalidParameter: the state belongs to a seeded run.
-        """
+        """Accept the absence of a state."""
         if state is not None:
             rule = "the checkpoint belongs to a run with a seed"
             raise InvalidParameter("seed", None, rule, "Give the same seed to resume it.")
@@ -98,11 +94,7 @@ class Seeded:
         return json.dumps(self._generator.bit_generator.state)
 
     def restore(self, state: str | None) -> None:
-        """Continue from a saved state.
-
-        Raises:
-            InvalidParameter: there is none, because the run had no seed, or it is no such state.
-        """
+        """Continue from a saved state."""
         if state is None:
             rule = "the checkpoint belongs to a run without a seed"
             raise InvalidParameter("seed", "given", rule, "Drop it to resume the run.")
@@ -195,9 +187,5 @@ def secret_generator(device: torch.device) -> torch.Generator:
 
 
 def randomness_for(seed: int | None) -> Randomness:
-    """Return the operating system's generator, or a seeded one.
-
-    Raises:
-        InvalidParameter: the seed is out of range.
-    """
+    """Return the operating system's generator, or a seeded one."""
     return OperatingSystem() if seed is None else Seeded(seed)

@@ -17,14 +17,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from dpacct.fl.layout import Layout
-from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, SmoothedNormalization, clip_rows
-from dpacct.fl.privacy.norms import MARGIN, at_least_single, row_norms
+from dpacct.fl.privacy.bounds import (
+    MARGIN,
+    AdaptiveClip,
+    Bound,
+    Clip,
+    ScaledRows,
+    SmoothedNormalization,
+    at_least_single,
+    clip_rows,
+    row_norms,
+)
 from dpacct.fl.tensors import norm
 
 SINGLE, DOUBLE = 24, 53
@@ -53,10 +62,6 @@ def unit(limit: float, rows: int, bits: int = DOUBLE) -> float:
         A power of two, at least ``limit * rows / 2^bits`` and less than four times that.
     """
     return 2.0 ** (math.frexp(limit)[1] + (rows - 1).bit_length() - bits)
-
-
-class _Scaling(Protocol):
-    def factors(self, norms: Tensor, margin: float) -> Tensor: ...
 
 
 def scales_rows(bound: Bound) -> bool:
@@ -110,7 +115,7 @@ def add_clipped(
     grid = max(fine, unit(limit, SINGLE_ROWS, SINGLE))
     wide = grid > coarsest
     grid = fine if wide else grid
-    factors = cast("_Scaling", bound).factors(norms, _QUICK_MARGIN)
+    factors = cast("ScaledRows", bound).factors(norms, _QUICK_MARGIN)
     units = (grid / (abs(scale) * factors)).clamp(min=_SMALLEST_UNIT).unsqueeze(1)
     units = units if scale > 0 else -units
     start = 0
@@ -162,13 +167,10 @@ def contribute(
 def received(
     rows: Tensor, bound: Bound, layout: Layout, contributions: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return rows that were bounded elsewhere, held to the limits here.
+    """Return rows that were bounded elsewhere, held to the limits here; see `contribute`.
 
-    The rows of `contribute` come out as they went in, to the last bit. Any other row obeys the
-    limits afterward: a row that is too long is shortened, whether or not the bound would have
-    mapped it there.
-
-    Args, Returns: as `contribute`, with the norms of the rows received.
+    The rows of `contribute` come out as they went in, to the last bit. Any other row that is too
+    long is shortened, whether or not the bound would have mapped it there.
     """
     rows = at_least_single(rows).contiguous()
     rows, norms, bad = _finite(rows, row_norms(rows))
@@ -176,6 +178,7 @@ def received(
 
 
 def _finite(rows: Tensor, norms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return rows and norms with zeros for the rows that are not finite, and bool [c] for these."""
     bad = ~torch.isfinite(norms)
     if bool(bad.any()):
         rows = torch.where(bad.unsqueeze(1), 0.0, rows)
