@@ -91,8 +91,7 @@ def proven(target: Target, *, strangers: bool) -> Proven:
     with Ledger.open(path, read_only=True) as ledger:
         holder = f"the checkpoint {target.path}"
         ledger.require(saved.position, holder)
-        check_run(ledger, saved, str(target.content.get("setting")), holder)
-        run = ledger.runs[saved.run - 1]
+        run = check_run(ledger, saved, str(target.content.get("setting")), holder)
         if not run.private:
             why = target.job.method.not_private_because or SEEDED
             return _without(f"the run is not private: {why}")

@@ -157,6 +157,35 @@ def relabeled(setting: str) -> str:
     return setting.replace(repr(Adjacency.ADD_REMOVE), repr(Adjacency.ZERO_OUT))
 
 
+def check_run(ledger: Ledger, saved: Saved, setting: str, holder: str) -> Run:
+    """Return the run of a checkpoint, or reject a ledger that does not hold all of it. Rule 4.
+
+    Args:
+        ledger: an open ledger, the one that the checkpoint names. saved: from the checkpoint.
+        setting: of the resumed run. holder: a name of the checkpoint.
+    """
+    runs = ledger.runs
+    if saved.run > len(runs):
+        raise LedgerError(
+            f"{ledger.path}: {holder} belongs to run {saved.run}, and there is no run "
+            f"{saved.run} (runs are 1 to {len(runs)}). It belongs to another ledger, or to a "
+            "newer copy."
+        )
+    run = runs[saved.run - 1]
+    if relabeled(str(run.details.get("setting"))) != relabeled(setting):
+        raise LedgerError(
+            f"{ledger.path}: run {run.id} ({run.name!r}) has another setting than {holder}, "
+            "which belongs to another ledger."
+        )
+    if run.committed < saved.committed or run.rounds < saved.charged:
+        raise LedgerError(
+            f"{ledger.path}: run {run.id} has {run.committed} released rounds, and {holder} "
+            f"knows {saved.committed}. The ledger is an older copy, or another one; use that "
+            "of the run."
+        )
+    return run
+
+
 class Account:
     """A run of a ledger. Every round is charged by `reserve` and nowhere else.
 
@@ -323,25 +352,7 @@ class Account:
             saved, holder: as for `find`.
         """
         ledger = self._open(event)
-        runs = ledger.runs
-        if saved.run > len(runs):
-            raise LedgerError(
-                f"{ledger.path}: {holder} belongs to run {saved.run}, and there is no run "
-                f"{saved.run} (runs are 1 to {len(runs)}). It belongs to another ledger, or to a "
-                "newer copy."
-            )
-        run = runs[saved.run - 1]
-        if relabeled(str(run.details.get("setting"))) != relabeled(setting):
-            raise LedgerError(
-                f"{ledger.path}: run {run.id} ({run.name!r}) has another setting than {holder}, "
-                "which belongs to another ledger."
-            )
-        if run.committed < saved.committed or run.rounds < saved.charged:
-            raise LedgerError(
-                f"{ledger.path}: run {run.id} has {run.committed} released rounds, and {holder} "
-                f"knows {saved.committed}. The ledger is an older copy, or another one; use that "
-                "of the run."
-            )
+        run = check_run(ledger, saved, setting, holder)
         if run.private is not self._private:
             rule = f"run {run.id} of the ledger was started with private={run.private}"
             raise InvalidParameter("seed", "given" if run.private else None, rule)
