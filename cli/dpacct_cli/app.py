@@ -27,6 +27,8 @@ from dpacct_cli.waiting import waiting
 UsageError: Any = typer.BadParameter.__mro__[1]
 SETTINGS: dict[str, Any] = {"help_option_names": ["--help", "-h"], "max_content_width": 100}
 ACCOUNTING, RUNNING, RECORDS = "Accounting", "Training and testing", "Records and reports"
+# As in the options, which load numpy; this module does not.
+OUTPUT = "Output"
 
 
 class Entry(NamedTuple):
@@ -55,14 +57,14 @@ ENTRIES = {
         "Compute the epsilon of a training run.",
     ),
     "delta": Entry(
-        "dpacct_cli.commands.delta", "delta", ACCOUNTING, "Compute the delta of a training run."
+        "dpacct_cli.commands.spend", "delta", ACCOUNTING, "Compute the delta of a training run."
     ),
     "risk": Entry(
         "dpacct_cli.commands.risk", "risk", ACCOUNTING,
         "Translate a guarantee into attack success rates.",
     ),
     "rdp": Entry(
-        "dpacct_cli.commands.rdp", "rdp", ACCOUNTING, "Compute Renyi divergences."
+        "dpacct_cli.commands.spend", "rdp", ACCOUNTING, "Compute Renyi divergences."
     ),
     "compare": Entry(
         "dpacct_cli.commands.compare", "compare", ACCOUNTING,
@@ -83,7 +85,7 @@ ENTRIES = {
         "Run membership-inference attacks on a trained model.",
     ),
     "ledger": Entry(
-        "dpacct_cli.ledger.command", "", RECORDS, "Track the privacy budget of a data set."
+        "dpacct_cli.commands.ledger", "", RECORDS, "Track the privacy budget of a data set."
     ),
     "report": Entry(
         "dpacct_cli.commands.report", "report", RECORDS, "Write a privacy report for reviewers."
@@ -97,13 +99,31 @@ ENTRIES = {
 
 
 class Command(TyperCommand):
-    """A command that knows how its options were typed, and shows progress."""
+    """A command that knows how its options were typed, and shows progress.
+
+    Attributes:
+        examples: command lines for its help.
+        advanced: the options that --help leaves to --help-all.
+    """
 
     examples: tuple[str, ...] = ()
+    advanced: tuple[Any, ...] = ()
+    all_shown = False
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return --help, which stands among the options about output."""
+        found: Any = super().get_help_option(ctx)
+        if found is not None:
+            found.rich_help_panel = OUTPUT
+        return found
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help, and examples that are never wrapped, so that they can be copied."""
+        for parameter in self.advanced:
+            parameter.hidden = not self.all_shown
         super().format_help(ctx, formatter)
+        for parameter in self.advanced:
+            parameter.hidden = False
         if self.examples:
             print("\n".join([" Examples:", *(f"   {line}" for line in self.examples), ""]))
 
@@ -111,10 +131,7 @@ class Command(TyperCommand):
         """Record what was typed, then parse it."""
         words.record(args, self.params)
         if "--help-all" in args:
-            shown: list[Any] = self.params
-            for parameter in shown:
-                parameter.hidden = False
-            args = ["--help"]
+            self.all_shown, args = True, ["--help"]
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -163,6 +180,8 @@ def load(name: str, entry: Entry) -> Any:
 
 def _command(functions: Mapping[str, Callable[..., object]], text: str) -> Any:
     """Return the Typer command of one function, or the group of several."""
+    from dpacct_cli.options import expanded
+
     made = typer.Typer(
         help=text or None, no_args_is_help=True, add_completion=False, rich_markup_mode="rich",
         context_settings=SETTINGS,
@@ -171,12 +190,17 @@ def _command(functions: Mapping[str, Callable[..., object]], text: str) -> Any:
         told = cleandoc(function.__doc__ or "").partition("\n\nExample")[0]
         made.command(
             name, cls=Command, help=told.replace("[", r"\["), context_settings=SETTINGS,
-        )(function)  # fmt: skip
+        )(expanded(function))  # fmt: skip
     found: Any = typer.main.get_command(made)
     members: Mapping[str, Any] = getattr(found, "commands", dict.fromkeys(functions, found))
     for name, function in functions.items():
         lines = cleandoc(function.__doc__ or "").partition("\n\nExample")[2].splitlines()[1:]
-        members[name].examples = tuple(line.strip() for line in lines)
+        member = members[name]
+        member.examples = tuple(line.strip() for line in lines)
+        member.advanced = tuple(each for each in member.params if each.hidden)
+        for each in member.advanced:
+            # --help hides them, completion does not.
+            each.hidden = False
     return found
 
 

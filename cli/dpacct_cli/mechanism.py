@@ -1,45 +1,64 @@
-"""What runs, as JSON keys and in words: no number leaves without its sampling and adjacency."""
+"""What runs, as JSON keys and in words, and what stands beside an answer about it.
+
+Rule 1: no number leaves without its sampling and its adjacency.
+Rule 2: a comparison that takes long, does not apply or says nothing new is left out.
+"""
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from decimal import Decimal
 
-from dpacct.accountant import find_accountant
-from dpacct.budget import Spent
-from dpacct.renyi.curve import RenyiAccountant
-from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule, Uniform
+import dpacct
+from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
+from dpacct.budget import Interval, Spent
+from dpacct.errors import Unsupported
+from dpacct.pairs.dominating import Direction, achieved_pair, proven_pair
+from dpacct.renyi.curve import RenyiAccountant, RenyiCurve, best_epsilon
+from dpacct.rounds import Adjacency, Poisson, Round, Sampling, Schedule, Uniform
 from dpacct.tight.accountant import TightAccountant
-from dpacct_cli.options import ReadDelta
+from dpacct_cli.options import MechanismOptions, ReadDelta
 from dpacct_cli.render import Row, bracket, down, noise, plain, rate, shown_delta, up
 from dpacct_cli.words import in_units
 
 MAX_PHASES_SHOWN = 6
-
-NEIGHBOURS = {
+NEIGHBORS = {
     Adjacency.ADD_REMOVE: "add-remove a client",
     Adjacency.REPLACE_ONE: "replace one client",
     Adjacency.ZERO_OUT: "zero out one client",
 }
+PUBLISHED = "Wang et al. 2019"
+# Up to so many distinct rounds, Renyi takes a few thousandths of a second.
+MOST_KINDS = 4
+# A relative difference that is worth a line.
+WORTH_A_LINE = 1e-3
+BY_RDP = "RDP would say"
+# The relative width that both sides of the same pair reach, unless the loss of a round is sharp.
+NARROW, LITTLE_NOISE, SMALL_RATE = 1e-6, 0.1, 0.01
+# No delta this large suits any population; used if the number of clients is unknown.
+LARGE_DELTA, SMALL_DELTA = 1e-3, 1e-5
 
 
 def single_round(schedule: Schedule) -> Round | None:
-    """The round of which the schedule consists, or None where there are several."""
+    """Return the round of which the schedule consists, or None if there are several."""
     rounds = schedule.distinct()
     return next(iter(rounds)) if len(rounds) == 1 else None
 
 
-def common_sampling(schedule: Schedule) -> str | None:
-    """The name of the sampling scheme that all rounds share."""
+def keys(schedule: Schedule) -> dict[str, object]:
+    """Return the JSON keys that say what runs, with its phases if they differ."""
+    only = single_round(schedule)
     names = {round_.sampling.name for round_ in schedule.distinct()}
-    return names.pop() if len(names) == 1 else None
-
-
-def phase_list(schedule: Schedule) -> dict[str, object]:
-    """The phases as JSON, where one noise multiplier and one rate do not say it all."""
-    if single_round(schedule) is not None:
-        return {}
-    return {
-        "phases": [
+    found: dict[str, object] = {
+        "rounds": schedule.rounds,
+        "sampling": names.pop() if len(names) == 1 else None,
+        "sampling_rate": None if only is None else only.sampling_rate,
+        "adjacency": str(schedule.adjacency),
+        "noise_multiplier": None if only is None else only.noise_multiplier,
+    }
+    if only is None:
+        found["phases"] = [
             {
                 "rounds": count,
                 "noise_multiplier": round_.noise_multiplier,
@@ -48,73 +67,57 @@ def phase_list(schedule: Schedule) -> dict[str, object]:
             }
             for round_, count in schedule
         ]
-    }
-
-
-def keys(schedule: Schedule) -> dict[str, object]:
-    """The JSON keys that say what runs."""
-    only = single_round(schedule)
-    return {
-        "rounds": schedule.rounds,
-        "sampling": common_sampling(schedule),
-        "sampling_rate": None if only is None else only.sampling_rate,
-        "adjacency": str(schedule.adjacency),
-        "noise_multiplier": None if only is None else only.noise_multiplier,
-    }
-
-
-def _who(sampling: Sampling, *, ratio_only: bool = False) -> str:
-    return in_units(_clients_of(sampling, ratio_only=ratio_only))
-
-
-def _clients_of(sampling: Sampling, *, ratio_only: bool) -> str:
-    match sampling:
-        case Poisson(sampling_rate):
-            return f"Poisson sampling at rate {rate(sampling_rate)}"
-        case Uniform(cohort_size, num_clients):
-            if ratio_only:
-                return f"a fixed share {rate(sampling.sampling_rate)} without replacement"
-            return f"{cohort_size} of {num_clients} clients without replacement"
-        case Full():
-            return "every client in every round"
-
-
-def _count(rounds: int) -> str:
-    return "1 round" if rounds == 1 else f"{rounds} rounds"
+    return found
 
 
 def rows(schedule: Schedule, *, ratio_only: bool = False) -> list[Row]:
-    """What runs, in words.
+    """Return what runs, in words.
 
     Args:
         schedule: the rounds.
         ratio_only: a uniform cohort was given by its share, so its size is not known.
     """
     only = single_round(schedule)
-    neighbors = in_units(NEIGHBOURS[schedule.adjacency])
+    neighbors = in_units(NEIGHBORS[schedule.adjacency])
+    count = _count(schedule.rounds)
     if only is not None:
-        who = _who(only.sampling, ratio_only=ratio_only)
-        return [Row("mechanism", f"{_count(schedule.rounds)}, {who}, {neighbors}")]
+        sampling = _sampling_words(only.sampling, ratio_only=ratio_only)
+        return [Row("mechanism", f"{count}, {sampling}, {neighbors}")]
     phases = schedule.phases
-    head = f"{_count(schedule.rounds)} in {len(phases)} phases, {neighbors}"
-    found = [Row("mechanism", head)]
-    found += [
-        Row("", f"{_count(count)}, noise {noise(round_.noise_multiplier)}, {_who(round_.sampling)}")
-        for round_, count in phases[:MAX_PHASES_SHOWN]
-    ]
+    found = [Row("mechanism", f"{count} in {len(phases)} phases, {neighbors}")]
+    for round_, times in phases[:MAX_PHASES_SHOWN]:
+        shown, sampling = noise(round_.noise_multiplier), _sampling_words(round_.sampling)
+        found.append(Row("", f"{_count(times)}, noise {shown}, {sampling}"))
     if len(phases) > MAX_PHASES_SHOWN:
         found.append(Row("", f"and {len(phases) - MAX_PHASES_SHOWN} more phases"))
     return found
 
 
-def noise_rows(schedule: Schedule, *, clients: int | None, clip_norm: float | None) -> list[Row]:
-    """The noise in the units of the sum and of the mean, and what one client can move.
+def _count(rounds: int) -> str:
+    return "1 round" if rounds == 1 else f"{rounds} rounds"
 
-    Args:
-        schedule: the rounds; with several distinct ones there is no single noise to speak of.
-        clients: the population, if it is known.
-        clip_norm: the clip norm, if it is known.
-    """
+
+def _sampling_words(sampling: Sampling, *, ratio_only: bool = False) -> str:
+    if isinstance(sampling, Poisson):
+        return f"Poisson sampling at rate {rate(sampling.sampling_rate)}"
+    if not isinstance(sampling, Uniform):
+        return in_units("every client in every round")
+    if ratio_only:
+        return f"a fixed share {rate(sampling.sampling_rate)} without replacement"
+    cohort = f"{sampling.cohort_size} of {sampling.num_clients} clients"
+    return in_units(f"{cohort} without replacement")
+
+
+def all_rows(schedule: Schedule, typed: MechanismOptions, clip_norm: float | None) -> list[Row]:
+    """Return what runs and its noise, for a mechanism that was typed."""
+    return [
+        *rows(schedule, ratio_only=typed.ratio_only),
+        *_noise_rows(schedule, typed.num_clients, clip_norm),
+    ]
+
+
+def _noise_rows(schedule: Schedule, clients: int | None, clip_norm: float | None) -> list[Row]:
+    """Return the noise in the units of the sum and of the mean, and what one client can move."""
     only = single_round(schedule)
     if only is None:
         return []
@@ -144,11 +147,11 @@ def noise_rows(schedule: Schedule, *, clients: int | None, clip_norm: float | No
 def noise_keys(
     schedule: Schedule, *, clients: int | None, clip_norm: float | None
 ) -> dict[str, object]:
-    """The JSON keys that a clip norm adds: the noise in its units, on the sum and on the mean."""
+    """Return the JSON keys that a clip norm adds: the noise in its units, on sum and mean."""
     only = single_round(schedule)
     if clip_norm is None or only is None:
         return {}
-    # Decimal, as in what is shown.
+    # Decimal, as in the rows.
     std = Decimal(repr(only.noise_multiplier)) * Decimal(repr(clip_norm))
     found: dict[str, object] = {"clip_norm": clip_norm, "noise_std": float(std)}
     if clients is not None:
@@ -157,7 +160,7 @@ def noise_keys(
 
 
 def accountant_row(schedule: Schedule, delta: float, name: str) -> Row:
-    """Which theory proves the number, and for Renyi at which order."""
+    """Return the theory that proves the number, for Renyi with the order that won."""
     engine = find_accountant(name)
     if isinstance(engine, TightAccountant):
         how = engine.game_or_why(schedule, delta)
@@ -171,24 +174,62 @@ def accountant_row(schedule: Schedule, delta: float, name: str) -> Row:
 
 
 def epsilon_row(spent: Spent, origin: str = "", *, lead: str = "", proven: str = "") -> Row:
-    """Epsilon beside the delta at which it was computed; there is no other way to show both.
+    """Return epsilon beside the delta at which it was computed; neither is shown alone.
 
     Args:
-        spent: from whoever computed it.
-        origin: where delta comes from, if nobody chose it.
-        lead: what has to be said before delta.
-        proven: by whom, where the proven side alone is shown.
+        spent: the answer of an accountant.
+        origin: the source of delta, if it was not chosen.
+        lead: words that stand before delta.
+        proven: the accountant, if its upper bound alone is shown.
     """
     value = bracket(spent.interval) if not proven else f"{up(spent.upper)} proven"
     by = f"by {proven}, " if proven else ""
-    if not origin:
-        return Row("epsilon", value, f"  {by}{lead}at delta {plain(spent.delta)}")
-    return Row("epsilon", value, f"  {by}{lead}at delta {shown_delta(spent.delta)} ({origin})")
+    at = f"{shown_delta(spent.delta)} ({origin})" if origin else plain(spent.delta)
+    return Row("epsilon", value, f"  {by}{lead}at delta {at}")
 
 
-# Without a population nobody can say what delta is small enough, but this is not.
-LARGE_DELTA = 1e-3
-SMALL_DELTA = 1e-5
+def epsilon_rows(plan: Schedule, delta: float, accountant: str, spent: Interval) -> list[Row]:
+    """Return other bounds on epsilon: by Renyi, or the published one of fixed-size cohorts."""
+    only = single_round(plan)
+    replaced = plan.adjacency is Adjacency.REPLACE_ONE
+    if replaced and only is not None and isinstance(only.sampling, Uniform):
+        return _fixed_size_rows(plan, only, delta, accountant, spent)
+    if accountant != DEFAULT_ACCOUNTANT or len(plan.distinct()) > MOST_KINDS:
+        return []
+    renyi = RenyiAccountant().upper_epsilon(plan, delta)
+    if not (1 + WORTH_A_LINE) * spent.upper < renyi < math.inf:
+        return []
+    return [Row(BY_RDP, up(renyi), "for the same rounds")]
+
+
+def _fixed_size_rows(
+    plan: Schedule, only: Round, delta: float, accountant: str, spent: Interval
+) -> list[Row]:
+    found: list[Row] = []
+    if accountant in (DEFAULT_ACCOUNTANT, RenyiAccountant().name):
+        curve = RenyiCurve(plan)
+        published = math.inf
+        # A cohort of all clients is not sampled, and has no such route.
+        if PUBLISHED in dict(curve.routes(2.0)):
+            published = best_epsilon(
+                lambda order: dict(curve.routes(order))[PUBLISHED], delta, 4.0
+            ).value
+        if (1 + WORTH_A_LINE) * spent.upper < published < math.inf:
+            found.append(Row("for comparison", up(published), f"Renyi by {PUBLISHED}"))
+    poisson = plan.rounds * Round(only.noise_multiplier, Poisson(only.sampling_rate))
+    with suppress(Unsupported):
+        mistaken = dpacct.epsilon(poisson, delta=delta, accountant=accountant).upper
+        label = "" if found else "for comparison"
+        found.append(Row(label, up(mistaken), "if the cohorts were Poisson (add-remove)"))
+    return found
+
+
+def note(
+    plan: Schedule, at: ReadDelta, clients: int | None, found: Interval, accountant: str
+) -> str:
+    """Return the note of an answer: on delta, else on a wide bracket; on a moved default."""
+    said = delta_note(at.value, clients) or wide_bracket_note(plan, found, accountant)
+    return with_moved_delta(said, at)
 
 
 def with_moved_delta(note: str, at: ReadDelta) -> str:
@@ -199,8 +240,8 @@ def with_moved_delta(note: str, at: ReadDelta) -> str:
 def delta_note(delta: float, clients: int | None) -> str:
     """Return a note on a large delta: the one rule of all commands.
 
-    With N clients above 0.1 / N, whoever chose it; without a known N from 1e-3 on. The recommended
-    delta is smaller than that.
+    With N clients it is due above 0.1 / N, whatever the origin of delta, and without a known N
+    from 1e-3 on. The recommended delta is smaller than that.
     """
     exact = Decimal(repr(delta))
     if clients is None:
@@ -218,3 +259,22 @@ def delta_note(delta: float, clients: int | None) -> str:
     if most < LARGE_DELTA:
         return in_units(f"{words}Use --delta {plain(most)} or less (0.1 / clients).")
     return in_units(f"{words}Use --delta {plain(SMALL_DELTA)}.")
+
+
+def wide_bracket_note(plan: Schedule, found: Interval, accountant: str) -> str:
+    """Return why both sides differ, if one pair of data sets answers for both."""
+    if accountant != DEFAULT_ACCOUNTANT or found.width <= NARROW * found.upper:
+        return ""
+    rounds = plan.distinct()
+    if any(proven_pair(r, way) != achieved_pair(r, way) for r in rounds for way in Direction):
+        return ""
+    causes: list[str] = []
+    if min(round_.noise_multiplier for round_ in rounds) < LITTLE_NOISE:
+        causes.append("so little noise")
+    if min(round_.sampling_rate for round_ in rounds) < SMALL_RATE:
+        causes.append("so small a sampling rate")
+    why = f", because at {' and '.join(causes)} the loss of a round is nearly an atom"
+    return (
+        f"the bracket is wider than 1e-6 (relative){why if causes else ''}; the proven side still "
+        "holds."
+    )

@@ -1,15 +1,20 @@
-"""The options that several commands share, and what they say: a mechanism, a delta, a style.
+"""The options that several commands share, declared once, and what they say together.
 
-Rule 1: all values arrive as the text that was typed, so that the library judges them and nothing is
-corrected on the way. Defaults stand in the help texts, as they may depend on other options.
+A command lists what it takes as its parameters. A parameter that is one of the tuples below
+(`MechanismOptions`, `StyleOptions`) stands for all options of that tuple: `expanded` tells Typer.
+
+Rule 1: every value arrives as the text that was typed, so that the library judges it. Defaults
+stand in the help texts, as they may depend on other options.
 Rule 2: options that contradict each other are refused, even if one of them could win.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
+from copy import copy
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn, get_args, get_type_hints
 
 import typer
 
@@ -36,8 +41,8 @@ from dpacct_cli.words import called, pasted, unit
 if TYPE_CHECKING:
     from fractions import Fraction
 
-# Headings of long helps.
-PRIVACY, WHAT_RUNS, ACCOUNTING = "Privacy", "What runs", "Accounting"
+# The headings of a help, in their order.
+FIND, WHAT_RUNS, PRIVACY, OUTPUT = "What to find", "What runs", "Privacy", "Output"
 SCHEMES = (Poisson.name, Uniform.name, Full.name)
 # For the commands, which know their values as options.
 number = words.number
@@ -62,14 +67,9 @@ def option(
         advanced: shown by --help-all only.
     """
     return typer.Option(
-        *names,
-        metavar=metavar,
-        help=help,
-        rich_help_panel=panel or None,
-        show_default=False,
-        autocompletion=_completion(metavar, known),
-        hidden=advanced,
-    )
+        *names, metavar=metavar, help=help, rich_help_panel=panel or None, show_default=False,
+        autocompletion=_completion(metavar, known), hidden=advanced,
+    )  # fmt: skip
 
 
 def flag(*names: str, help: str, panel: str = "", advanced: bool = False) -> Any:  # noqa: A002 - the text of --help
@@ -111,19 +111,62 @@ def _completion(
     return complete
 
 
-Eps = Annotated[str | None, option("--eps", metavar="E", help="Epsilon, e.g. 8.", panel=PRIVACY)]
+class Advanced(NamedTuple):
+    """A mark on a tuple of options: the fields that a command shows by --help-all only."""
+
+    names: tuple[str, ...]
+
+
+def expanded(function: Callable[..., object]) -> Callable[..., object]:
+    """Return a function for Typer, in which each tuple of options is these options."""
+    hints = get_type_hints(function, include_extras=True)
+    tuples: dict[str, Any] = {}
+    # The annotation and the default of each option.
+    found: dict[str, tuple[Any, object]] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind, *marks = get_args(hints[name]) or (hints[name],)
+        if not hasattr(kind, "_fields"):
+            found[name] = (hints[name], parameter.default)
+            continue
+        tuples[name] = kind
+        hidden = {field for mark in marks if isinstance(mark, Advanced) for field in mark.names}
+        for field, annotation in get_type_hints(kind, include_extras=True).items():
+            value, declared = get_args(annotation)
+            if field in hidden:
+                declared = copy(declared)
+                declared.hidden = True
+            found[field] = (Annotated[value, declared], kind._field_defaults[field])
+    if any(get_args(annotation)[1].hidden for annotation, _ in found.values()):
+        found["help_all"] = (HelpAll, False)
+
+    def command(**given: Any) -> None:
+        given.pop("help_all", None)
+        for name, kind in tuples.items():
+            given[name] = kind(**{field: given.pop(field) for field in kind._fields})
+        function(**given)
+
+    parameters = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+        )
+        for name, (annotation, default) in found.items()
+    ]
+    parameters.sort(key=lambda each: get_args(each.annotation)[1].rich_help_panel == OUTPUT)
+    command.__doc__ = function.__doc__
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    return command
+
+
+HelpAll = Annotated[bool, flag("--help-all", help="Show all options and exit.", panel=OUTPUT)]
+Eps = Annotated[
+    str | None, option("--eps", metavar="E", help="Target epsilon, e.g. 8.", panel=PRIVACY)
+]
 Delta = Annotated[
-    str | None,
-    option(
-        "--delta",
-        metavar="D",
-        help="Target delta; default 1e-05.",
-        panel=PRIVACY,
-    ),
+    str | None, option("--delta", metavar="D", help="Target delta; default 1e-05.", panel=PRIVACY)
 ]
 Rounds = Annotated[
-    str | None,
-    option("--rounds", metavar="T", help="Number of rounds.", panel=WHAT_RUNS),
+    str | None, option("--rounds", metavar="T", help="Number of rounds.", panel=WHAT_RUNS)
 ]
 Rate = Annotated[
     str | None,
@@ -134,35 +177,29 @@ Rate = Annotated[
 Noise = Annotated[
     str | None,
     option(
-        "--noise",
-        metavar="Z",
+        "--noise", metavar="Z", panel=WHAT_RUNS,
         help="Noise multiplier: std of the noise on the sum / clip norm.",
-        panel=WHAT_RUNS,
     ),
-]
+]  # fmt: skip
 ScheduleFile = Annotated[
     str | None,
     option(
-        "--schedule",
-        metavar="FILE",
+        "--schedule", metavar="FILE", panel=WHAT_RUNS,
         help="Rounds from a .toml, .csv or .json file, instead of --rounds, --q and --noise.",
-        panel=WHAT_RUNS,
     ),
-]
+]  # fmt: skip
 SamplingName = Annotated[
     str | None,
     option(
-        "--sampling",
-        metavar="|".join(SCHEMES),
+        "--sampling", metavar="|".join(SCHEMES), panel=WHAT_RUNS,
         help="How a round picks its clients; default poisson.",
-        panel=WHAT_RUNS,
     ),
-]
+]  # fmt: skip
 COHORT_HELP = (
     "Clients in a round, with --clients, instead of --q (Poisson: on average; uniform: exactly)."
 )
 CLIENTS_HELP = "Number of clients in the population."
-# Where models are trained centrally, a client is an example and a cohort a batch.
+# In central training, a client is an example and a cohort a batch.
 Cohort = Annotated[
     str | None, option("--cohort", "--batch", metavar="M", help=COHORT_HELP, panel=WHAT_RUNS)
 ]
@@ -178,81 +215,86 @@ ClientsOnly = Annotated[
 Epochs = Annotated[
     str | None,
     option(
-        "--epochs",
-        metavar="E",
-        help="How often each example takes part on average, instead of --rounds: E / rate "
-        "rounds, rounded up.",
-        panel=WHAT_RUNS,
+        "--epochs", metavar="E", panel=WHAT_RUNS, advanced=True,
+        help="Epochs instead of --rounds: how often each example takes part on average. Runs "
+        "E / rate rounds, rounded up.",
     ),
-]
+]  # fmt: skip
 AdjacencyName = Annotated[
     str | None,
     option(
-        "--adjacency",
-        metavar="|".join(Adjacency),
+        "--adjacency", metavar="|".join(Adjacency), panel=WHAT_RUNS, advanced=True,
         help="When two data sets are neighbors; default add-remove, for uniform replace-one.",
-        panel=WHAT_RUNS,
     ),
-]
+]  # fmt: skip
 AccountantName = Annotated[
     str,
     option(
-        "--accountant",
-        metavar="|".join(ACCOUNTANTS),
-        help=f"Which theory proves the bound; default {DEFAULT_ACCOUNTANT}.",
-        panel=ACCOUNTING,
+        "--accountant", metavar="|".join(ACCOUNTANTS), panel=PRIVACY, advanced=True,
+        help=f"Theory that proves the bound; default {DEFAULT_ACCOUNTANT}.",
     ),
-]
+]  # fmt: skip
 Gap = Annotated[
     str | None,
     option(
-        "--gap",
-        metavar="G",
+        "--gap", metavar="G", panel=PRIVACY, advanced=True,
         help="Relative width of epsilon wanted for cohorts of fixed size, e.g. 0.003; slower.",
-        panel=ACCOUNTING,
     ),
-]
+]  # fmt: skip
 Clip = Annotated[
     str | None,
     option(
-        "--clip",
-        "--clip-norm",
-        metavar="C",
+        "--clip", "--clip-norm", metavar="C", panel=OUTPUT, advanced=True,
         help="Clip norm of one client's contribution; the noise is then shown in its units.",
     ),
-]
-AsJson = Annotated[bool, flag("--json", help="One JSON object on stdout.")]
-Quiet = Annotated[bool, flag("--quiet", "-q", help="Print the number alone.")]
+]  # fmt: skip
+AsJson = Annotated[bool, flag("--json", help="Print one JSON object.", panel=OUTPUT)]
+Quiet = Annotated[bool, flag("--quiet", "-q", help="Print the number alone.", panel=OUTPUT)]
 
 
 def read_gap(text: str | None) -> float | None:
-    """What was typed as --gap; the library judges whether it is in range."""
+    """Return the value of --gap; the library judges its range."""
     if text is None:
         return None
     return validate.real("gap", number(text), "a relative gap is a number")
 
 
+def read_clip_norm(text: str | None) -> float | None:
+    """Return the clip norm, if one was given."""
+    return None if text is None else validate.above_zero("clip_norm", number(text), "a clip norm")
+
+
+def read_list(text: str, check: Callable[[Any], float]) -> list[float]:
+    """Return the numbers of a list with commas, each of which the library checks."""
+    return [check(number(part.strip())) for part in text.split(",")]
+
+
 def shipped_ids() -> list[str]:
-    """The ids of the claims that are shipped, for whoever completes one."""
+    """Return the ids of the shipped claims, for completion."""
     from dpacct.claims import shipped_claims
 
     return [claim.id for claim in shipped_claims().claims]
 
 
 def read_style(as_json: bool, quiet: bool) -> Style:
-    """The style of output."""
-    if as_json and quiet:
-        raise conflict(words.spelling("--quiet"), "--json")
-    if as_json:
-        return Style.JSON
-    return Style.QUIET if quiet else Style.HUMAN
+    """Return the style of output."""
+    return StyleOptions(as_json, quiet).style
 
 
-def read_clip_norm(text: str | None) -> float | None:
-    """The clip norm, if one was given."""
-    if text is None:
-        return None
-    return validate.above_zero("clip_norm", number(text), "a clip norm")
+class StyleOptions(NamedTuple):
+    """The options that say how a command answers."""
+
+    as_json: AsJson = False
+    quiet: Quiet = False
+
+    @property
+    def style(self) -> Style:
+        """The style of output."""
+        if self.as_json and self.quiet:
+            raise conflict(words.spelling("--quiet"), "--json")
+        if self.as_json:
+            return Style.JSON
+        return Style.QUIET if self.quiet else Style.HUMAN
 
 
 class ReadDelta(NamedTuple):
@@ -260,9 +302,9 @@ class ReadDelta(NamedTuple):
 
     Attributes:
         value: in (0, 1).
-        origin: where it comes from, if neither from --delta nor from the default.
+        origin: its source, if neither --delta nor the default.
         typed: the text of --delta.
-        clients: the population, where --delta was left to its default.
+        clients: the population, if --delta was left to its default.
     """
 
     value: float
@@ -283,38 +325,50 @@ class ReadDelta(NamedTuple):
 
     @property
     def retyped(self) -> str:
-        """The option, for a command that a person can paste; never left to another default."""
+        """The option, for a command that can be pasted; it never relies on another default."""
         text = repr(self.value) if self.typed is None else self.typed.strip()
         return f" --delta {pasted(text)}"
 
 
 class MechanismOptions(NamedTuple):
-    """The options that say what runs, as typed, in the order in which every command lists them."""
+    """The options that say what runs, as typed, and how they become a `Schedule`."""
 
-    noise: str | None = None
-    rounds: str | None = None
-    rate: str | None = None
-    schedule: str | None = None
-    sampling: str | None = None
-    cohort: str | None = None
-    clients: str | None = None
-    adjacency: str | None = None
-    epochs: str | None = None
+    noise: Noise = None
+    rounds: Rounds = None
+    rate: Rate = None
+    schedule: ScheduleFile = None
+    sampling: SamplingName = None
+    cohort: Cohort = None
+    clients: Clients = None
+    adjacency: AdjacencyName = None
+    epochs: Epochs = None
+
+    def by_option(self) -> dict[str, str | None]:
+        """Return all texts by the names of their options, the file first."""
+        return {
+            "--schedule": self.schedule,
+            "--noise": self.noise,
+            "--rounds": self.rounds,
+            "--epochs": self.epochs,
+            "--q": self.rate,
+            "--sampling": self.sampling,
+            "--cohort": self.cohort,
+            "--clients": self.clients,
+            "--adjacency": self.adjacency,
+        }
 
     @property
     def says_what_runs(self) -> bool:
-        """Any option was typed that says what runs."""
-        said = (self.noise, self.rounds, self.rate, self.schedule, self.sampling, self.cohort)
-        return any(text is not None for text in (*said, self.adjacency, self.epochs))
+        """An option was typed that says what runs; the population alone does not."""
+        return any(self._replace(clients=None))
 
     @property
     def num_clients(self) -> int | None:
         """The population, if it was given."""
         if self.clients is None:
             return None
-        return validate.count(
-            "num_clients", number(self.clients), "the number of clients", MAX_CLIENTS
-        )
+        noun = "the number of clients"
+        return validate.count("num_clients", number(self.clients), noun, MAX_CLIENTS)
 
     @property
     def relation(self) -> Adjacency | None:
@@ -337,7 +391,7 @@ class MechanismOptions(NamedTuple):
         return name
 
     def _shuffled_hint(self) -> str:
-        """What holds for batches cut from a shuffled list, and what costs less."""
+        """Return what holds for batches of a shuffled list, and what costs less."""
         typed, epochs = None if self.epochs is None else number(self.epochs), "E"
         if isinstance(typed, int | float) and 0 < typed < math.inf:
             epochs = str(math.ceil(typed))
@@ -349,13 +403,17 @@ class MechanismOptions(NamedTuple):
         )
 
     def read_delta(self, typed: str | None) -> ReadDelta:
-        """The delta that was typed, or the default."""
+        """Return the delta that was typed, or the default."""
         if typed is not None:
             return ReadDelta(validate.delta(number(typed)), "", typed)
         return ReadDelta(DEFAULT_DELTA, "", None, self.num_clients)
 
+    def read_noise(self) -> float:
+        """Return the noise multiplier."""
+        return validate.noise_multiplier(number(self.noise))
+
     def read_rounds(self) -> int:
-        """The number of rounds: as typed, or as many as the epochs take."""
+        """Return the number of rounds: as typed, or as many as the epochs take."""
         if self.epochs is None:
             return validate.rounds(number(self.rounds))
         if self.rounds is not None:
@@ -370,7 +428,7 @@ class MechanismOptions(NamedTuple):
         return validate.rounds(math.ceil(Fraction(repr(epochs)) / self._exact_rate()))
 
     def _exact_rate(self) -> Fraction:
-        """The rate as it was typed, of a scheme that was read."""
+        """Return the rate as it was typed."""
         from fractions import Fraction
 
         sampling, clients = self.read_sampling(), self.num_clients
@@ -380,18 +438,19 @@ class MechanismOptions(NamedTuple):
             return Fraction(self._read_cohort(clients), clients)
         return Fraction(repr(sampling.sampling_rate))
 
-    def read_noise(self) -> float:
-        """The noise multiplier."""
-        return validate.noise_multiplier(number(self.noise))
-
     def read_sampling(self) -> Sampling:
-        """Who takes part in a round."""
+        """Return the sampling scheme with its rate or its cohort."""
         scheme = self.scheme
         rate = None if self.rate is None else validate.sampling_rate(number(self.rate))
         clients = self.num_clients
         cohort = None if self.cohort is None else self._read_cohort(clients)
         if scheme == Full.name:
-            return self._full(rate, cohort, clients)
+            why = "every client takes part in every round"
+            if rate is not None and rate != 1.0:
+                raise conflict(f"--q {self.rate}", "--sampling full", why)
+            if cohort is not None and cohort != clients:
+                raise conflict(f"{called('--cohort')} {self.cohort}", "--sampling full", why)
+            return Full()
         if rate is not None and cohort is not None:
             raise conflict(
                 f"--q {self.rate}", f"{called('--cohort')} {self.cohort}", "both set the rate"
@@ -406,7 +465,7 @@ class MechanismOptions(NamedTuple):
         return Uniform.at_rate(rate) if clients is None else self._exact_cohort(rate, clients)
 
     def read_schedule(self) -> Schedule:
-        """What runs: the file, or the same round again and again."""
+        """Return the rounds: those of the file, or the same round repeatedly."""
         if self.schedule is not None:
             self.refuse_beside_schedule()
             from dpacct.schedules import load_schedule
@@ -419,36 +478,21 @@ class MechanismOptions(NamedTuple):
 
     def refuse_beside_schedule(self) -> None:
         """Refuse each option that a schedule file answers by itself."""
-        beside = {
-            "--rounds": self.rounds,
-            "--epochs": self.epochs,
-            "--q": self.rate,
-            "--noise": self.noise,
-            "--sampling": self.sampling,
-            "--cohort": self.cohort,
-            "--adjacency": self.adjacency,
-        }
-        for option, typed in beside.items():
+        for option, typed in self._replace(schedule=None, clients=None).by_option().items():
             if typed is not None:
                 why = "the file says it"
                 raise conflict(f"{called(option)} {typed}", f"--schedule {self.schedule}", why)
 
     def retyped(self, *, noise: str | None = None, rounds: str | None = None) -> str:
-        """The same options once more, for a command that a person can paste."""
-        words = {
-            "--schedule": self.schedule,
-            "--noise": self.noise if noise is None else noise,
-            "--rounds": self.rounds if rounds is None or self.epochs is not None else rounds,
-            "--epochs": self.epochs,
-            "--q": self.rate,
-            "--sampling": self.sampling,
-            "--cohort": self.cohort,
-            "--clients": self.clients,
-            "--adjacency": self.adjacency,
-        }
+        """Return the same options once more, for a command that can be pasted."""
+        changed = self
+        if noise is not None:
+            changed = changed._replace(noise=noise)
+        if rounds is not None and self.epochs is None:
+            changed = changed._replace(rounds=rounds)
         return " ".join(
             f"{called(option)} {pasted(word if option == '--schedule' else word.strip())}"
-            for option, word in words.items()
+            for option, word in changed.by_option().items()
             if word is not None
         )
 
@@ -460,14 +504,6 @@ class MechanismOptions(NamedTuple):
                 "that it is drawn from."
             )
         return Uniform(cohort, clients).cohort_size
-
-    def _full(self, rate: float | None, cohort: int | None, clients: int | None) -> Full:
-        why = "every client takes part in every round"
-        if rate is not None and rate != 1.0:
-            raise conflict(f"--q {self.rate}", "--sampling full", why)
-        if cohort != clients and cohort is not None:
-            raise conflict(f"{called('--cohort')} {self.cohort}", "--sampling full", why)
-        return Full()
 
     def _exact_cohort(self, rate: float, clients: int) -> Uniform:
         cohort = rate * clients
@@ -481,8 +517,9 @@ class MechanismOptions(NamedTuple):
         return Uniform(whole, clients)
 
     def _refuse_without_rate(self, scheme: str) -> NoReturn:
-        message = "--q is missing; a sampling rate lies in (0, 1]."
         ways = f"{called('--cohort')} with {called('--clients')}"
         if scheme == Poisson.name:
             ways += " or --sampling full"
-        raise OptionConflict(f"{message} Give it, or {ways} instead.")
+        raise OptionConflict(
+            f"--q is missing; a sampling rate lies in (0, 1]. Give it, or {ways} instead."
+        )

@@ -8,18 +8,21 @@ from pathlib import Path
 from typing import Annotated
 
 from dpacct.errors import InvalidParameter
-from dpacct_cli.options import flag, option
+from dpacct_cli.options import OUTPUT, flag, option
 
 LABEL = "--output"
 
 Output = Annotated[
     str | None,
-    option(LABEL, "-o", metavar="FILE", help="Write there instead of to stdout."),
+    option(LABEL, "-o", metavar="FILE", help="Write there instead of to stdout.", panel=OUTPUT),
 ]
 Force = Annotated[
     bool,
-    flag("--force", help="Replace the file of -o if it exists; a ledger never is."),
-]
+    flag(
+        "--force", panel=OUTPUT, advanced=True,
+        help="Replace the file of -o if it exists; a ledger is never replaced.",
+    ),
+]  # fmt: skip
 
 
 def read_output(output: str | None, *, force: bool) -> Path | None:

@@ -279,6 +279,7 @@ def test_bad_schedule_file(dpacct: Any, tmp_path: Any, text: str, parts: tuple[s
     [
         "--rounds 1",
         "--rounds many",
+        "--epochs 3",
         "--q 0.1",
         "--noise 1",
         "--sampling full",

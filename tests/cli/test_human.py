@@ -14,7 +14,7 @@ import pytest
 import dpacct as library
 from dpacct.interop import DpAccountingRdp
 from dpacct.schedules.shapes import load_schedule
-from dpacct_cli import comparisons, render
+from dpacct_cli import mechanism, render
 from tests.cli.conftest import Ran
 
 CALIBRATE = "calibrate --eps 8 --rounds 300 --q 0.1"
@@ -48,51 +48,45 @@ def test_calibrate_begins_with_the_number_and_its_meaning(dpacct: Any) -> None:
     assert "--clip and --clients" in lines(text)[-1]
 
 
-def test_calibrate_says_what_renyi_would_make_of_it(dpacct: Any) -> None:
-    """One evaluation by Renyi of the rounds that were found."""
-    text = dpacct(CALIBRATE).text
-    assert lines(text)[0].split()[2] == "1.286010"
-    assert row(text, "instead of").split(maxsplit=2)[2] == (
-        "8.7497        epsilon by Renyi, of the same rounds"
-    )
-    renyi = dpacct(CALIBRATE, "--accountant rdp").text
-    assert lines(renyi)[0].split()[2] == "1.359610"
+@pytest.mark.parametrize(
+    "words", ["--rounds 300 --q 0.1", "--rounds 300 --sampling full --delta 1e-6"]
+)
+def test_calibrate_says_how_much_noise_rdp_would_need(dpacct: Any, words: str) -> None:
+    text = dpacct("calibrate --eps 8", words).text
+    ours = float(dpacct("calibrate --eps 8", words, "-q").text)
+    theirs = float(dpacct("calibrate --eps 8", words, "--accountant rdp -q").text)
+    need, *more = row(text, "RDP would need").split()[3:]
+    assert theirs <= float(need) <= theirs * (1 + 1e-6)
+    assert more == [f"{100 * (theirs / ours - 1):.1f}", "%", "more", "noise"]
+    renyi = dpacct("calibrate --eps 8", words, "--accountant rdp").text
     assert re.search(r"rdp, order \d+(\.\d+)? won", row(renyi, "accountant"))
-    assert "instead of" not in renyi
+    assert "RDP would" not in renyi
 
 
 @pytest.mark.parametrize(
-    "words",
-    ["--noise 1.5 --q 0.1 --solve rounds", "--noise 1.5 --rounds 300 --solve q",
-     "--rounds 300 --sampling full"],
-)  # fmt: skip
-def test_whatever_is_solved_for_stands_beside_what_renyi_says(dpacct: Any, words: str) -> None:
+    "words", ["--noise 1.5 --q 0.1 --solve rounds", "--noise 1.5 --rounds 300 --solve q"]
+)
+def test_what_is_solved_for_stands_beside_what_rdp_says(dpacct: Any, words: str) -> None:
     found = dpacct("calibrate --eps 8", words, "--json").json
-    again = {"full": "--sampling full"}.get(found["sampling"], f"--q {found['sampling_rate']!r}")
-    same = f"--noise {found['noise_multiplier']!r} --rounds {found['rounds']} {again}"
-    renyi = float(dpacct("epsilon", same, "--accountant rdp -q").text)
-    shown = row(dpacct("calibrate --eps 8", words).text, "instead of").split()[2]
+    again = f"--noise 1.5 --rounds {found['rounds']} --q {found['sampling_rate']!r}"
+    renyi = float(dpacct("epsilon", again, "--accountant rdp -q").text)
+    shown = row(dpacct("calibrate --eps 8", words).text, "RDP would say").split()[3]
     assert renyi <= float(shown) <= 1.001 * renyi
 
 
-def test_renyi_is_not_mentioned_where_it_says_nothing_new(
+def test_rdp_is_mentioned_only_if_it_says_something_new(
     dpacct: Any, schedule_file: str, tmp_path: Any
 ) -> None:
-    scaled = f"calibrate --eps 2 --schedule {schedule_file}"
-    assert "by Renyi" in row(dpacct(scaled).text, "instead of")
+    assert "RDP would say" in dpacct(f"calibrate --eps 2 --schedule {schedule_file}").text
     many = tmp_path / "many.csv"
     many.write_text("rounds,noise_multiplier\n" + "".join(f"1,{n}\n" for n in range(1, 10)))
     for command in ("calibrate --eps 2", "epsilon"):
-        assert "instead of" not in dpacct(command, "--schedule", str(many)).text
-    assert "instead of" not in dpacct("calibrate --advantage 0.1 --rounds 30 --q 0.1").text
-
-
-def test_epsilon_says_what_renyi_would_charge(dpacct: Any) -> None:
+        assert "RDP" not in dpacct(command, "--schedule", str(many)).text
+    assert "RDP" not in dpacct("calibrate --advantage 0.1 --rounds 30 --q 0.1").text
     words = "epsilon --noise 1.36 --rounds 300 --q 0.1"
-    assert row(dpacct(words).text, "instead of").split()[2:] == ["7.9964", "by", "Renyi"]
-    assert "instead of" not in dpacct(words, "--accountant rdp").text
-    displaced = f"epsilon {UNIFORM} --adjacency add-remove"
-    assert "by Renyi" in row(dpacct(displaced).text, "instead of")
+    assert row(dpacct(words).text, "RDP would say").split()[3] == "7.9964"
+    assert "RDP would" not in dpacct(words, "--accountant rdp").text
+    assert "RDP would say" in dpacct(f"epsilon {UNIFORM} --adjacency add-remove").text
 
 
 NEAR_AN_ATOM = "--noise 0.75 --rounds 7 --q 2e-7"
@@ -138,7 +132,7 @@ def test_the_note_on_a_wide_bracket_names_the_option_at_fault(
     noise_multiplier: float, sampling_rate: float, cause: str
 ) -> None:
     plan = 10 * library.Round(noise_multiplier, library.Poisson(sampling_rate))
-    note = comparisons.wide_bracket_note(plan, library.Interval(0.5, 1.0), "tight")
+    note = mechanism.wide_bracket_note(plan, library.Interval(0.5, 1.0), "tight")
     assert note.startswith(f"the bracket is wider than 1e-6 (relative){cause}")
     assert note.endswith("; the proven side still holds.")
     assert ("because" in note) == bool(cause)
@@ -192,10 +186,13 @@ def test_what_is_shown_keeps_the_budget_when_it_is_typed_again(
     upper, _, lower = row(text, "epsilon").split()[1:4]
     assert float(lower) <= float(upper)
     assert float(upper) >= spent
-    if "instead of" in text:
-        other = row(text, "instead of").split()[2]
-        by_renyi = (again.format(shown), ask[0], "--accountant rdp")
-        assert number_of(dpacct, "epsilon", *by_renyi) <= float(other)
+    by_renyi = (ask[0], "--accountant rdp")
+    if "RDP would say" in text:
+        other = row(text, "RDP would say").split()[3]
+        assert number_of(dpacct, "epsilon", again.format(shown), *by_renyi) <= float(other)
+    if "RDP would need" in text:
+        more = row(text, "RDP would need").split()[3]
+        assert number_of(dpacct, "epsilon", again.format(more), *by_renyi) <= 2.7
     if label == "sampling rate":
         said = re.search(r"Poisson sampling at rate (\S+),", text)
         assert said is not None

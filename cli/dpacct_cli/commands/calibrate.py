@@ -1,59 +1,64 @@
-"""`dpacct calibrate`: the noise, rounds or sampling rate for a budget or a limit of risk."""
+"""`dpacct calibrate`: the noise, rounds, sampling rate or delta for a budget or a limit of risk."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import dpacct
+from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
-from dpacct.errors import InvalidParameter
+from dpacct.errors import DpacctError, InvalidParameter
 from dpacct.rounds import Full, Poisson, Uniform
-from dpacct_cli import comparisons, mechanism, options
-from dpacct_cli.commands.limits import (
-    Advantage,
-    FalsePositives,
-    Limit,
-    TruePositives,
-    read_limit,
-)
+from dpacct_cli import mechanism, options
 from dpacct_cli.errors import OptionConflict, conflict
-from dpacct_cli.options import MechanismOptions, ReadDelta, option, read_clip_norm
+from dpacct_cli.options import Advanced, MechanismOptions, ReadDelta, StyleOptions, option
 from dpacct_cli.render import Answer, Page, Row, bracket, down, plain, show, up
 from dpacct_cli.words import called
 
-# What --solve says, and the library's word for it.
+# The values of --solve, and the library's word for each.
 SOLVABLE = {"noise": "noise", "rounds": "rounds", "q": "sampling_rate", "delta": "delta"}
 
 Solve = Annotated[
     str,
     option(
-        "--solve",
-        metavar="|".join(SOLVABLE),
+        "--solve", metavar="|".join(SOLVABLE), panel=options.FIND,
         help="What to find, the rest being given; default noise.",
-        panel=options.PRIVACY,
     ),
-]
+]  # fmt: skip
+Advantage = Annotated[
+    str | None,
+    option(
+        "--advantage", metavar="A", panel=options.PRIVACY, advanced=True,
+        help="Instead of --eps: the largest TPR - FPR that any attack may reach, e.g. 0.1.",
+    ),
+]  # fmt: skip
+TruePositives = Annotated[
+    str | None,
+    option(
+        "--tpr", metavar="B", panel=options.PRIVACY, advanced=True,
+        help="Instead of --eps, with --fpr: the largest true positive rate of any attack.",
+    ),
+]  # fmt: skip
+FalsePositives = Annotated[
+    str | None,
+    option(
+        "--fpr", metavar="A", panel=options.PRIVACY, advanced=True,
+        help="The false positive rate at which --tpr holds.",
+    ),
+]  # fmt: skip
 
 
 def calibrate(
+    *,
     eps: options.Eps = None,
-    rounds: options.Rounds = None,
-    q: options.Rate = None,
     delta: options.Delta = None,
+    solve: Solve = "noise",
     advantage: Advantage = None,
     tpr: TruePositives = None,
     fpr: FalsePositives = None,
-    solve: Solve = "noise",
-    noise: options.Noise = None,
-    schedule: options.ScheduleFile = None,
-    sampling: options.SamplingName = None,
-    cohort: options.Cohort = None,
-    clients: options.Clients = None,
-    epochs: options.Epochs = None,
-    adjacency: options.AdjacencyName = None,
+    typed: Annotated[MechanismOptions, Advanced(("noise",))],
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
     gap: options.Gap = None,
     clip: options.Clip = None,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
+    shown: StyleOptions,
 ) -> None:
     """Find the noise multiplier that meets a privacy budget, or the rounds, the rate or delta.
 
@@ -67,34 +72,36 @@ def calibrate(
       dpacct calibrate --advantage 0.1 --rounds 300 --q 0.1
       dpacct calibrate --tpr 0.1 --fpr 0.01 --rounds 300 --q 0.1
     """
-    style = options.read_style(as_json, quiet)
-    typed = MechanismOptions(
-        noise, rounds, q, schedule, sampling, cohort, clients, adjacency, epochs
-    )
+    style = shown.style
     _refuse_what_is_solved(typed, solve, delta)
-    limit = read_limit(eps, advantage, tpr, fpr)
+    limit = _read_limit(eps, advantage, tpr, fpr)
     engine = find_accountant(accountant)
-    clip_norm = read_clip_norm(clip)
+    clip_norm = options.read_clip_norm(clip)
     at = None if solve == "delta" else typed.read_delta(delta)
-    narrow = options.read_gap(gap)
-    found = _solve(typed, solve, limit, None if at is None else at.value, engine.name, narrow)
+    asked = {
+        **limit,
+        "delta": None if at is None else at.value,
+        "gap": options.read_gap(gap),
+        "solve": SOLVABLE[solve],
+        **_what_runs(typed, solve),
+    }
+    found = dpacct.calibrate(**asked, accountant=engine.name)
 
     def page() -> Page:
         plan = found.schedule
         if at is None:
             return _delta_page(typed, found, clip_norm)
-        rows = [
-            _first_row(found, solve),
-            *_risk_rows(found),
+        rows = [_first_row(found, solve)]
+        if found.risk is not None:
+            rows.append(Row(found.goal, bracket(found.risk), "  of any attack"))
+        rows += [
             mechanism.epsilon_row(found.spent),
-            *mechanism.rows(plan, ratio_only=typed.ratio_only),
-            *mechanism.noise_rows(plan, clients=typed.num_clients, clip_norm=clip_norm),
+            *mechanism.all_rows(plan, typed, clip_norm),
             mechanism.accountant_row(plan, at.value, accountant),
-            *_others(found),
         ]
-        note = mechanism.delta_note(at.value, typed.num_clients)
-        note = note or comparisons.wide_bracket_note(plan, found.epsilon, accountant)
-        note = mechanism.with_moved_delta(note, at)
+        if found.risk is None:
+            rows += _rdp_rows(found, asked)
+        note = mechanism.note(plan, at, typed.num_clients, found.epsilon, accountant)
         return Page(rows, closing=_closing(typed, found, at, clip_norm), note=note)
 
     data = _data(found) | mechanism.noise_keys(
@@ -103,22 +110,22 @@ def calibrate(
     show(Answer(data, repr(_number(found, solve)), page), style)
 
 
-def _delta_page(
-    typed: MechanismOptions, found: dpacct.Calibration, clip_norm: float | None
-) -> Page:
-    """The delta that goes with an epsilon."""
-    plan = found.schedule
-    rows = [
-        Row(
-            "delta", up(found.delta, 7), f"the least proven at epsilon {plain(found.epsilon.upper)}"
-        ),
-        *mechanism.rows(plan, ratio_only=typed.ratio_only),
-        *mechanism.noise_rows(plan, clients=typed.num_clients, clip_norm=clip_norm),
-        Row("accountant", found.accountant),
-    ]
-    again = f"{typed.retyped()} --eps {plain(found.epsilon.upper)}"
-    closing = f"dpacct delta {again} shows what is achieved as well."
-    return Page(rows, closing=closing)
+def _read_limit(
+    eps: str | None, advantage: str | None, tpr: str | None, fpr: str | None
+) -> dict[str, Any]:
+    """Return the limit that was typed; the library judges its range, epsilon before all else."""
+    if eps is not None:
+        validate.target_epsilon(options.number(eps))
+    limits = {"--eps": eps, "--advantage": advantage, "--tpr": tpr}
+    given = [f"{option} {text}" for option, text in limits.items() if text is not None]
+    if len(given) > 1:
+        raise conflict(given[1], given[0], "a calibration has one target")
+    if fpr is not None and tpr is None:
+        raise OptionConflict(
+            f"--fpr {fpr} needs --tpr, the true positive rate that is allowed there."
+        )
+    typed = {"epsilon": eps, "advantage": advantage, "tpr": tpr, "fpr": fpr}
+    return {name: options.number(text) for name, text in typed.items()}
 
 
 def _refuse_what_is_solved(typed: MechanismOptions, solve: str, delta: str | None) -> None:
@@ -144,38 +151,20 @@ def _refuse_what_is_solved(typed: MechanismOptions, solve: str, delta: str | Non
         raise conflict(f"--epochs {typed.epochs}", "--solve q", why)
 
 
-def _solve(
-    typed: MechanismOptions,
-    solve: str,
-    limit: Limit,
-    delta: float | None,
-    accountant: str,
-    gap: float | None = None,
-) -> dpacct.Calibration:
+def _what_runs(typed: MechanismOptions, solve: str) -> dict[str, Any]:
+    """Return the rounds as `dpacct.calibrate` takes them, without what is solved for."""
     if typed.schedule is not None:
-        return dpacct.calibrate(
-            **limit,
-            delta=delta,
-            schedule=typed.read_schedule(),
-            accountant=accountant,
-            gap=gap,
-            solve=SOLVABLE[solve],
-        )
-    return dpacct.calibrate(
-        **limit,
-        delta=delta,
-        noise_multiplier=None if solve == "noise" else typed.read_noise(),
-        rounds=None if solve == "rounds" else typed.read_rounds(),
-        sampling=_scheme_to_solve(typed) if solve == "q" else typed.read_sampling(),
-        adjacency=typed.relation,
-        accountant=accountant,
-        gap=gap,
-        solve=SOLVABLE[solve],
-    )
+        return {"schedule": typed.read_schedule()}
+    return {
+        "noise_multiplier": None if solve == "noise" else typed.read_noise(),
+        "rounds": None if solve == "rounds" else typed.read_rounds(),
+        "sampling": _scheme_to_solve(typed) if solve == "q" else typed.read_sampling(),
+        "adjacency": typed.relation,
+    }
 
 
 def _scheme_to_solve(typed: MechanismOptions) -> Uniform | None:
-    """The scheme whose rate is solved for: None for Poisson, else cohorts of any size."""
+    """Return the scheme whose rate is solved for: None for Poisson, else cohorts of any size."""
     clients = typed.num_clients
     if typed.scheme == Full.name:
         raise conflict("--solve q", "--sampling full", "every client takes part in every round")
@@ -183,9 +172,8 @@ def _scheme_to_solve(typed: MechanismOptions) -> Uniform | None:
         return None
     if clients is None:
         raise OptionConflict(
-            f"--solve q with --sampling uniform needs {called('--clients')}, the population "
-            "from which "
-            "whole cohorts are drawn."
+            f"--solve q with --sampling uniform needs {called('--clients')}, the population from "
+            "which whole cohorts are drawn."
         )
     return Uniform(1, clients)
 
@@ -201,42 +189,50 @@ def _number(found: dpacct.Calibration, solve: str) -> float:
     return found.noise_scale if only is None else only.noise_multiplier
 
 
-def _shown(number: float, solve: str) -> str:
-    """A number that was solved for, shortened to its safe side."""
-    if solve == "rounds":
-        return str(number)
-    return down(number, 7) if solve == "q" else up(number, 7)
-
-
 def _first_row(found: dpacct.Calibration, solve: str) -> Row:
-    number = _shown(_number(found, solve), solve)
+    """Return what was solved for, shortened to its safe side."""
+    number = _number(found, solve)
     within = f"within {found.goal} {plain(found.target or 0.0)}"
     if solve == "rounds":
-        return Row("rounds", number, f"the most that stay {within}")
+        return Row("rounds", str(number), f"the most that stay {within}")
     if solve == "q":
         meaning = f"the highest that stays {within}"
         sampling = found.schedule.phases[0].round.sampling
         if isinstance(sampling, Uniform):
             meaning = f"{sampling.cohort_size} of {sampling.num_clients} clients, {meaning}"
-        return Row("sampling rate", number, meaning)
+        return Row("sampling rate", down(number, 7), meaning)
     if mechanism.single_round(found.schedule) is None:
-        return Row("noise scale", number, "x the noise multiplier of every round in the file")
-    return Row("noise multiplier", number, "std of the noise on the sum / clip norm")
+        meaning = "x the noise multiplier of every round in the file"
+        return Row("noise scale", up(number, 7), meaning)
+    return Row("noise multiplier", up(number, 7), "std of the noise on the sum / clip norm")
 
 
-def _others(found: dpacct.Calibration) -> list[Row]:
-    """What others would say that these rounds cost."""
-    if found.risk is not None:
-        return []
-    return comparisons.epsilon_rows(
-        found.schedule, found.delta, found.accountant, found.epsilon, found=True
-    )
+def _rdp_rows(found: dpacct.Calibration, asked: dict[str, Any]) -> list[Row]:
+    """Return what RDP asks instead: more noise, or for given noise a larger epsilon."""
+    rows = mechanism.epsilon_rows(found.schedule, found.delta, found.accountant, found.epsilon)
+    ours = mechanism.single_round(found.schedule)
+    if not rows or rows[0].label != mechanism.BY_RDP or found.solved_for != "noise" or not ours:
+        return rows
+    try:
+        theirs = dpacct.calibrate(**asked, accountant="rdp").noise_multiplier
+    except DpacctError:
+        return rows
+    more = 100 * (theirs / ours.noise_multiplier - 1)
+    return [Row("RDP would need", up(theirs, 7), f"{more:.1f} % more noise")]
 
 
-def _risk_rows(found: dpacct.Calibration) -> list[Row]:
-    if found.risk is None:
-        return []
-    return [Row(found.goal, bracket(found.risk), "  of any attack")]
+def _delta_page(
+    typed: MechanismOptions, found: dpacct.Calibration, clip_norm: float | None
+) -> Page:
+    """Return the page on the delta that goes with an epsilon."""
+    epsilon = plain(found.epsilon.upper)
+    rows = [
+        Row("delta", up(found.delta, 7), f"the least proven at epsilon {epsilon}"),
+        *mechanism.all_rows(found.schedule, typed, clip_norm),
+        Row("accountant", found.accountant),
+    ]
+    again = f"{typed.retyped()} --eps {epsilon}"
+    return Page(rows, closing=f"dpacct delta {again} shows what is achieved as well.")
 
 
 def _closing(
@@ -245,14 +241,8 @@ def _closing(
     only = mechanism.single_round(found.schedule)
     if only is None:
         return "--json lists every phase with its noise, to the last digit."
-    missing = [
-        name
-        for name, known in (
-            ("--clip", clip_norm),
-            (called("--clients"), typed.num_clients),
-        )
-        if known is None
-    ]
+    known = {"--clip": clip_norm, called("--clients"): typed.num_clients}
+    missing = [name for name, value in known.items() if value is None]
     if missing:
         return f"Tip: add {' and '.join(missing)} to see the noise on the mean."
     if typed.schedule is not None or typed.noise is not None:
@@ -261,28 +251,22 @@ def _closing(
     return f"dpacct compare {again}{at.retyped} shows other accountants beside it."
 
 
-def _risk_data(found: dpacct.Calibration) -> dict[str, object]:
-    if found.risk is None:
-        return {}
-    reached = {"lower": found.risk.lower, "upper": found.risk.upper, "target": found.target}
-    return {"risk": {"name": found.goal, **reached}}
-
-
 def _data(found: dpacct.Calibration) -> dict[str, object]:
-    plan = found.schedule
+    risk = found.risk
     data: dict[str, object] = {
         "solved_for": found.solved_for,
-        **mechanism.keys(plan),
+        **mechanism.keys(found.schedule),
         "accountant": found.accountant,
         "delta": found.delta,
         "epsilon": {
             "lower": found.epsilon.lower,
             "upper": found.epsilon.upper,
-            "target": found.target if found.risk is None else None,
+            "target": found.target if risk is None else None,
         },
-        **_risk_data(found),
-        **mechanism.phase_list(plan),
     }
+    if risk is not None:
+        target = {"lower": risk.lower, "upper": risk.upper, "target": found.target}
+        data["risk"] = {"name": found.goal, **target}
     if "phases" in data:
         data["noise_scale"] = found.noise_scale
     return data

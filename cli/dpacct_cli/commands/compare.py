@@ -2,85 +2,64 @@
 
 import math
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from dpacct.accountant import ACCOUNTANTS
 from dpacct.budget import Interval, Spent
 from dpacct.errors import NotConverged, Unsupported
 from dpacct.rounds import Round, Schedule
 from dpacct_cli import mechanism, options, waiting
-from dpacct_cli.options import MechanismOptions
-from dpacct_cli.render import Answer, Grid, Page, down, seconds, show, up
+from dpacct_cli.options import MechanismOptions, StyleOptions
+from dpacct_cli.render import Answer, Grid, Page, Style, down, seconds, show, up
 
 # An ordinary noise multiplier that nobody types, so that no cache holds an answer afterwards.
 WARM_UP_NOISE = 1.23456789
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What one accountant answered. A peer gives one number, which is its upper bound.
-
-    ``spent`` is ours alone: what is proven, at the delta that was asked for.
-    """
+class Entry(NamedTuple):
+    """The answer of one accountant: ours has both bounds, a peer's number is its upper bound."""
 
     name: str
     kind: str
-    lower: float | None
-    upper: float | None
-    seconds: float
-    note: str
-    spent: Spent | None = None
+    lower: float | None = None
+    upper: float | None = None
+    seconds: float = 0.0
+    note: str = ""
+
+    @property
+    def shown_name(self) -> str:
+        """The name, with the package that it belongs to."""
+        return f"dpacct {self.name}" if self.kind == "ours" else self.name
 
 
-def compare(
-    noise: options.Noise = None,
-    rounds: options.Rounds = None,
-    q: options.Rate = None,
-    delta: options.Delta = None,
-    schedule: options.ScheduleFile = None,
-    sampling: options.SamplingName = None,
-    cohort: options.Cohort = None,
-    clients: options.Clients = None,
-    epochs: options.Epochs = None,
-    adjacency: options.AdjacencyName = None,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
-) -> None:
+def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: StyleOptions) -> None:
     """Compare all accountants, with the time that each one takes.
 
-    dp-accounting and Opacus join where they are installed. --quiet prints the smallest epsilon
-    that is proven here.
+    dp-accounting and Opacus join if they are installed. --quiet prints the smallest epsilon that
+    is proven here.
 
     Example:
       dpacct compare --noise 1.36 --rounds 300 --q 0.1 --delta 1e-5
     """
-    style = options.read_style(as_json, quiet)
-    typed = MechanismOptions(
-        noise, rounds, q, schedule, sampling, cohort, clients, adjacency, epochs
-    )
+    style = shown.style
     at = typed.read_delta(delta)
     plan = typed.read_schedule()
     from dpacct import interop
 
     # The number alone is ours, so a peer would only cost time.
-    peers = () if style is options.Style.QUIET else interop.installed_peers()
+    peers = () if style is Style.QUIET else interop.installed_peers()
+    asked = [(name, "ours", engine) for name, engine in ACCOUNTANTS.items()]
+    asked += [(peer.name, "peer", peer) for peer in peers]
     entries: list[Entry] = []
-    for name, engine in ACCOUNTANTS.items():
-        waiting.say(f"dpacct compare, {name}")
-        entries.append(_measure(name, "ours", engine.epsilon, plan, at.value))
-    for peer in peers:
-        waiting.say(f"dpacct compare, {peer.name}")
-        entries.append(_measure(peer.name, "peer", peer.epsilon, plan, at.value))
-    best = min(
-        (entry for entry in entries if entry.spent is not None),
-        key=lambda entry: math.inf if entry.spent is None else entry.spent.upper,
-        default=None,
-    )
-    if best is None or best.spent is None:
+    for done, (name, kind, engine) in enumerate(asked):
+        waiting.say(f"dpacct compare: {name}", done, len(asked))
+        entries.append(_measure(name, kind, engine, plan, at.value))
+    proven = [entry for entry in entries if entry.kind == "ours" and entry.upper is not None]
+    if not proven:
         raise Unsupported(f"no accountant applies: {entries[0].note}")
-    smallest = best.spent
+    best = min(proven, key=lambda entry: entry.upper or 0.0)
+    smallest = Spent(best.lower or 0.0, best.upper or 0.0, at.value)
 
     def page() -> Page:
         rows = [
@@ -91,45 +70,34 @@ def compare(
         closing = f"dpacct epsilon {again} shows what the smallest one rests on."
         if not peers:
             closing = "pip install 'dpacct[interop]' adds dp-accounting and Opacus to the table."
+        reasons = [f"{entry.shown_name}: {entry.note}" for entry in entries if entry.note]
         note = mechanism.with_moved_delta(mechanism.delta_note(at.value, typed.num_clients), at)
-        return Page(rows, _grid(entries), _reasons(entries), closing, note)
+        return Page(rows, _grid(entries), reasons, closing, note)
 
     data: dict[str, object] = {
         "results": [_as_json(entry) for entry in entries],
         "delta": smallest.delta,
         **mechanism.keys(plan),
-        **mechanism.phase_list(plan),
     }
     show(Answer(data, repr(smallest.upper), page), style)
 
 
-def _measure(
-    name: str,
-    kind: str,
-    answer: Callable[[Schedule, float], Interval | float],
-    plan: Schedule,
-    delta: float,
-) -> Entry:
-    _warm_up(answer, plan, delta)
-    try:
-        start = time.perf_counter()
-        found = answer(plan, delta)
-        elapsed = time.perf_counter() - start
-    except (Unsupported, NotConverged) as error:
-        return Entry(name, kind, None, None, 0.0, str(error))
-    if isinstance(found, Interval):
-        spent = Spent.at(delta, found)
-        return Entry(name, kind, found.lower, found.upper, elapsed, "", spent)
-    if not math.isfinite(found):
-        return Entry(name, kind, None, None, elapsed, f"it answers {found}")
-    return Entry(name, kind, None, found, elapsed, "")
-
-
-def _warm_up(answer: Callable[[Schedule, float], object], plan: Schedule, delta: float) -> None:
-    """One easy question first, so that imports are not part of the time."""
+def _measure(name: str, kind: str, engine: Any, plan: Schedule, delta: float) -> Entry:
+    # One easy question first, so that imports are not part of the time.
     first = plan.phases[0].round
     with suppress(Unsupported, NotConverged):
-        answer(1 * Round(WARM_UP_NOISE, first.sampling, first.adjacency), delta)
+        engine.epsilon(1 * Round(WARM_UP_NOISE, first.sampling, first.adjacency), delta)
+    try:
+        start = time.perf_counter()
+        found = engine.epsilon(plan, delta)
+        elapsed = time.perf_counter() - start
+    except (Unsupported, NotConverged) as error:
+        return Entry(name, kind, note=str(error))
+    if isinstance(found, Interval):
+        return Entry(name, kind, found.lower, found.upper, elapsed)
+    if not math.isfinite(found):
+        return Entry(name, kind, seconds=elapsed, note=f"it answers {found}")
+    return Entry(name, kind, None, found, elapsed)
 
 
 def _as_json(entry: Entry) -> dict[str, object]:
@@ -146,7 +114,7 @@ def _as_json(entry: Entry) -> dict[str, object]:
 def _grid(entries: list[Entry]) -> Grid:
     lines = [
         [
-            _shown_name(entry),
+            entry.shown_name,
             up(entry.upper),
             "-" if entry.lower is None else down(entry.lower),
             seconds(entry.seconds),
@@ -156,12 +124,3 @@ def _grid(entries: list[Entry]) -> Grid:
         if entry.upper is not None
     ]
     return Grid(["accountant", "epsilon", "achieved", "time", ""], lines)
-
-
-def _reasons(entries: list[Entry]) -> list[str]:
-    """Why some gave no number."""
-    return [f"{_shown_name(entry)}: {entry.note}" for entry in entries if entry.note]
-
-
-def _shown_name(entry: Entry) -> str:
-    return f"dpacct {entry.name}" if entry.kind == "ours" else entry.name

@@ -1,10 +1,9 @@
-"""`dpacct report`: a page for those who decide, on a ledger, on rounds, or on a claim."""
+"""`dpacct report`: a page for reviewers, on a ledger, on rounds, or on a claim."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 from dpacct.accountant import DEFAULT_ACCOUNTANT
 from dpacct.errors import InvalidParameter
@@ -13,9 +12,6 @@ from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import MechanismOptions, argument, option
 from dpacct_cli.output import Force, Output, names_a_file, read_output, write_output
 from dpacct_cli.words import spelling, text_of
-
-if TYPE_CHECKING:
-    from dpacct.claims import Claim
 
 SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
 FORM_NAMES = ("html", "md", "json")
@@ -35,33 +31,38 @@ Source = Annotated[
 FormName = Annotated[
     str | None,
     option(
-        "--format",
-        metavar="|".join(FORM_NAMES),
-        help="How the report is written; default by the name of -o, else md.",
+        "--format", metavar="|".join(FORM_NAMES), panel=options.OUTPUT,
+        help="Form of the report; default by the name of -o, else md.",
     ),
-]
+]  # fmt: skip
 Unit = Annotated[
     str | None,
-    option("--unit", metavar="WORD", help="Whose data one neighbor lacks; default client."),
-]
+    option(
+        "--unit", metavar="WORD", panel=options.WHAT_RUNS, advanced=True,
+        help="Privacy unit, by which neighbors differ; default client.",
+    ),
+]  # fmt: skip
 ClaimId = Annotated[
     str | None,
-    option("--claim", metavar="ID", help="Which claim of a file that has several."),
-]
+    option(
+        "--claim", metavar="ID", panel=options.FIND, advanced=True,
+        help="Claim to report on, of a file that has several.",
+    ),
+]  # fmt: skip
 
 
 class Target(NamedTuple):
-    """Where a report goes, and in which form."""
+    """The file of a report, None for stdout, and its form."""
 
     file: Path | None
     form: str
 
 
 def read_target(output: str | None, form: str | None, *, as_json: bool, force: bool) -> Target:
-    """Where the report goes, if it may, and how it is written; before anything is computed.
+    """Return the place and the form of a report, before anything is computed.
 
     Raises:
-        InvalidParameter, OptionConflict: the form is unknown, or the words contradict each other.
+        InvalidParameter, OptionConflict: the form is unknown, or two options contradict each other.
     """
     if form is not None and form not in FORM_NAMES:
         raise InvalidParameter("--format", form, f"a report is one of {', '.join(FORM_NAMES)}")
@@ -83,16 +84,9 @@ def read_target(output: str | None, form: str | None, *, as_json: bool, force: b
 
 def report(
     file: Source = "",
-    noise: options.Noise = None,
-    rounds: options.Rounds = None,
-    q: options.Rate = None,
+    *,
+    typed: MechanismOptions,
     delta: options.Delta = None,
-    schedule: options.ScheduleFile = None,
-    sampling: options.SamplingName = None,
-    cohort: options.Cohort = None,
-    clients: options.Clients = None,
-    epochs: options.Epochs = None,
-    adjacency: options.AdjacencyName = None,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
     unit: Unit = None,
     claim: ClaimId = None,
@@ -101,11 +95,11 @@ def report(
     force: Force = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """A page for those who decide: what is promised, to whom, and what it is worth.
+    """Write a privacy report for reviewers: the guarantee, its unit, and the risk it leaves.
 
-    Its first page is in plain words, with what an attacker can at most find out in people out of a
-    thousand; then what is assumed, with a line to sign each; then the figures. Of a ledger, of
-    rounds that are planned, or of a claim.
+    The first page is in plain words, with the most that an attacker can find out. The assumptions
+    follow, with a line to sign each, and then the figures. A report is on a ledger, on planned
+    rounds or on a claim.
 
     Examples:
       dpacct report --noise 1.3 --rounds 300 --q 0.1 --unit patient
@@ -114,69 +108,48 @@ def report(
       dpacct report dp-fed-ls-t3-poisson-z2.4
     """
     target = read_target(output, form, as_json=as_json, force=force)
-    typed = MechanismOptions(
-        noise, rounds, q, schedule, sampling, cohort, clients, adjacency, epochs
-    )
-    write = _of_rounds(typed, delta, accountant, unit)
-    if file:
-        write = _of_file(file, typed, (delta, accountant, unit, claim))
-    elif claim is not None:
-        raise OptionConflict(f"--claim {claim} needs a file of claims.")
-    write_output(write(target.form), target.file, force=force)
+    kind = kind_of(file) if file else "schedule"
+    if kind == "schedule":
+        if claim is not None:
+            reason = conflict(f"--claim {claim}", file, "it is a schedule")
+            raise reason if file else OptionConflict(f"--claim {claim} needs a file of claims.")
+        if file and typed.schedule is not None:
+            raise conflict(f"--schedule {typed.schedule}", file, "both are schedules")
+        if file:
+            typed = typed._replace(schedule=file)
+        text = _of_rounds(typed, delta, accountant, unit, target.form)
+    else:
+        beside = {"--delta": delta, "--accountant": text_of("--accountant")}
+        if kind == "ledger":
+            beside |= {"--unit": unit, "--claim": claim}
+        said = [f"{option} {value}" for option, value in beside.items() if value is not None]
+        if said := [part for part in (typed.retyped(), *said) if part]:
+            raise conflict(" ".join(said), file, f"the {kind} says it already")
+        if kind == "ledger":
+            text = ledger_report(file, target.form)
+        else:
+            text = _of_claim(file, claim, unit, target.form)
+    write_output(text, target.file, force=force)
 
 
 def _of_rounds(
-    typed: MechanismOptions, delta: str | None, accountant: str, unit: str | None
-) -> Callable[[str], str]:
-    """What writes the report on rounds in a form."""
+    typed: MechanismOptions, delta: str | None, accountant: str, unit: str | None, form: str
+) -> str:
+    from dpacct.report import FORMATS, on_schedule
 
-    def write(form: str) -> str:
-        from dpacct.report import FORMATS, on_schedule
-
-        at = typed.read_delta(delta)
-        plan = typed.read_schedule()
-        found = on_schedule(
-            plan,
-            delta=at.value,
-            accountant=accountant,
-            unit=_CLIENT if unit is None else unit,
-            num_units=typed.num_clients,
-        )
-        return FORMATS[form](found)
-
-    return write
-
-
-def _of_file(
-    file: str, typed: MechanismOptions, more: tuple[str | None, str, str | None, str | None]
-) -> Callable[[str], str]:
-    """What writes the report on whatever a file holds."""
-    delta, accountant, unit, claim = more
-    kind = kind_of(file)
-    if kind == "schedule":
-        if typed.schedule is not None:
-            raise conflict(f"--schedule {typed.schedule}", file, "both are schedules")
-        if claim is not None:
-            raise conflict(f"--claim {claim}", file, "it is a schedule")
-        named = MechanismOptions(
-            typed.noise, typed.rounds, typed.rate, file, typed.sampling, typed.cohort,
-            typed.clients, typed.adjacency, typed.epochs,
-        )  # fmt: skip
-        return _of_rounds(named, delta, accountant, unit)
-    beside = {"--delta": delta, "--accountant": text_of("--accountant")}
-    if kind == "ledger":
-        beside |= {"--unit": unit, "--claim": claim}
-    said = [f"{option} {value}" for option, value in beside.items() if value is not None]
-    said = [part for part in (typed.retyped(), *said) if part]
-    if said:
-        raise conflict(" ".join(said), file, f"the {kind} says it already")
-    if kind == "ledger":
-        return lambda form: ledger_report(file, form)
-    return lambda form: _claim_report(file, claim, unit, form)
+    at = typed.read_delta(delta)
+    found = on_schedule(
+        typed.read_schedule(),
+        delta=at.value,
+        accountant=accountant,
+        unit=_CLIENT if unit is None else unit,
+        num_units=typed.num_clients,
+    )
+    return FORMATS[form](found)
 
 
 def kind_of(file: str) -> str:
-    """What a file is: a ledger by its content, a schedule or claims by what they hold."""
+    """Return "ledger", "schedule" or "claim", by the content of a file."""
     from dpacct.ledger.disk.outputs import is_ledger
 
     path = Path(file)
@@ -185,7 +158,7 @@ def kind_of(file: str) -> str:
     if is_ledger(path):
         return "ledger"
     if path.suffix.lower() not in _TABLES:
-        # What is damaged is told by whoever reads it.
+        # Its reader reports any damage.
         return "ledger"
     if path.suffix.lower() != ".toml":
         return "schedule"
@@ -199,10 +172,10 @@ def kind_of(file: str) -> str:
 
 
 def ledger_report(file: str, form: str) -> str:
-    """The report on a ledger in a form."""
+    """Return the report on a ledger in a form."""
     import json
 
-    from dpacct_cli.ledger.runs import opened
+    from dpacct_cli.commands.ledger import opened
 
     with opened(file) as ledger:
         if form == "json":
@@ -210,24 +183,18 @@ def ledger_report(file: str, form: str) -> str:
         return ledger.report_html() if form == "html" else ledger.report_markdown()
 
 
-def _claim_report(file: str, claim: str | None, unit: str | None, form: str) -> str:
+def _of_claim(file: str, wanted: str | None, unit: str | None, form: str) -> str:
     from dpacct.claims.report import on_claim
     from dpacct.report import FORMATS
     from dpacct_cli.claims.command import read_claims
 
     found = {one.id: one for one in read_claims(file).claims}
-    return FORMATS[form](
-        on_claim(_one_of(found, claim, file), unit=_CLIENT if unit is None else unit)
-    )
-
-
-def _one_of(found: dict[str, Claim], wanted: str | None, file: str) -> Claim:
-    if wanted is None and len(found) == 1:
-        return next(iter(found.values()))
-    if wanted in found:
-        return found[wanted]
-    listed = ", ".join(list(found)[:5]) + (" and more" if len(found) > 5 else "")
     if not found:
         raise InvalidParameter("FILE", file, "it has no claims")
-    rule = f"a report is on one claim of {file}, which has {listed}"
-    raise InvalidParameter("--claim", wanted, rule)
+    if wanted is None and len(found) == 1:
+        wanted = next(iter(found))
+    if wanted not in found:
+        listed = ", ".join(list(found)[:5]) + (" and more" if len(found) > 5 else "")
+        rule = f"a report is on one claim of {file}, which has {listed}"
+        raise InvalidParameter("--claim", wanted, rule)
+    return FORMATS[form](on_claim(found[wanted], unit=_CLIENT if unit is None else unit))

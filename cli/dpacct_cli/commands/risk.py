@@ -1,21 +1,19 @@
-"""`dpacct risk`: what an attacker can do."""
+"""`dpacct risk`: what an attacker can do, against the rounds and against any mechanism."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
-from dpacct import validate
+from dpacct import calibrate, validate
 from dpacct.accountant import find_accountant
 from dpacct.budget import Interval
 from dpacct.risk.attacks import Attacks
-from dpacct.risk.measures import RISK_ACCOUNTANT, guess, precision, prior_belief
+from dpacct.risk.measures import RISK_ACCOUNTANT, AnyMechanism, guess, precision, prior_belief
 from dpacct.rounds import Adjacency, Schedule
 from dpacct_cli import mechanism, options
-from dpacct_cli.commands.promise import Promise
 from dpacct_cli.errors import OptionConflict
-from dpacct_cli.options import MechanismOptions, option, read_clip_norm
-from dpacct_cli.render import Answer, Grid, Page, Row, bracket, down, plain, show, up
+from dpacct_cli.options import MechanismOptions, ReadDelta, StyleOptions, option
+from dpacct_cli.render import Answer, Grid, Page, Row, bracket, down, plain, show, shown_delta, up
 from dpacct_cli.words import in_units
 
 RATES = "0.001,0.01,0.1"
@@ -28,34 +26,28 @@ QUESTIONS = {
 FalsePositiveRates = Annotated[
     str,
     option(
-        "--fpr",
-        metavar="A,...",
+        "--fpr", metavar="A,...", panel=options.FIND, advanced=True,
         help=f"False positive rates in (0, 1) at which the attack is judged; default {RATES}.",
     ),
-]
+]  # fmt: skip
 Prior = Annotated[
     str,
     option(
-        "--prior",
-        metavar="P",
-        help="What the attacker believes beforehand, in (0, 1); default 0.5.",
+        "--prior", metavar="P", panel=options.FIND, advanced=True,
+        help="Probability in (0, 1) that the attacker assumes beforehand; default 0.5.",
     ),
-]
-
-
+]  # fmt: skip
 Guarantee = Annotated[
     str | None,
     option(
-        "--eps",
-        metavar="E",
-        help="The risk of any mechanism with this epsilon; beside that of the rounds, if they are "
-        "given. Without --noise, the noise is calibrated to it.",
+        "--eps", metavar="E", panel=options.PRIVACY,
+        help="Show the risk of any mechanism with this epsilon, alone or beside the rounds. "
+        "Without --noise, the noise is calibrated to it.",
     ),
-]
+]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class AtRate:
+class AtRate(NamedTuple):
     """The best attack at one false positive rate."""
 
     fpr: float
@@ -64,23 +56,15 @@ class AtRate:
 
 
 def risk(
-    noise: options.Noise = None,
-    rounds: options.Rounds = None,
-    q: options.Rate = None,
-    eps: Guarantee = None,
-    delta: options.Delta = None,
+    *,
     fpr: FalsePositiveRates = RATES,
     prior: Prior = "0.5",
-    schedule: options.ScheduleFile = None,
-    sampling: options.SamplingName = None,
-    cohort: options.Cohort = None,
-    clients: options.Clients = None,
-    epochs: options.Epochs = None,
-    adjacency: options.AdjacencyName = None,
+    typed: MechanismOptions,
+    eps: Guarantee = None,
+    delta: options.Delta = None,
     accountant: options.AccountantName = RISK_ACCOUNTANT,
     clip: options.Clip = None,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
+    shown: StyleOptions,
 ) -> None:
     """Translate a guarantee into attack success rates: advantage, TPR at FPR, posterior.
 
@@ -91,44 +75,48 @@ def risk(
       dpacct risk --eps 8 --rounds 300 --q 0.1
       dpacct risk --schedule rounds.toml --json
     """
-    style = options.read_style(as_json, quiet)
-    typed = MechanismOptions(
-        noise, rounds, q, schedule, sampling, cohort, clients, adjacency, epochs
-    )
+    style = shown.style
     engine = find_accountant(accountant)
-    clip_norm = read_clip_norm(clip)
-    rates = _read_rates(fpr)
+    clip_norm = options.read_clip_norm(clip)
+    noun = "a false positive rate"
+    rates = options.read_list(
+        fpr, lambda rate: validate.positive_probability("fpr", rate, noun, below_one=True)
+    )
     belief = prior_belief(options.number(prior))
-    whoever = None
+    promise = None
     if eps is not None:
         at = typed.read_delta(delta)
-        whoever = Promise(validate.target_epsilon(options.number(eps)), at, rates, belief)
+        promise = Promise(validate.target_epsilon(options.number(eps)), at, rates, belief)
     elif delta is not None:
         raise OptionConflict(f"--delta {delta} needs --eps, the epsilon that goes with it.")
-    if whoever is not None and not typed.says_what_runs:
-        show(Answer(whoever.data(alone=True), repr(whoever.advantage), whoever.page), style)
+    if promise is not None and not typed.says_what_runs:
+        data = {"prior": belief, "any_mechanism": promise.data()}
+        show(Answer(data, repr(promise.any.advantage()), promise.page), style)
         return
-    plan = typed.read_schedule() if whoever is None else whoever.plan_of(typed, engine.name)
+    plan = typed.read_schedule() if promise is None else promise.plan_of(typed, engine.name)
     attacks = Attacks(plan, engine)
     advantage, right = attacks.advantage(), guess(attacks, belief)
-    found = [_at(attacks, rate, belief) for rate in rates]
+    found: list[AtRate] = []
+    for rate in rates:
+        tpr = attacks.tpr(rate)
+        found.append(AtRate(rate, tpr, precision(tpr, rate, belief)))
 
     def page() -> Page:
         # Decimal, so that 1 - 0.33 is 0.67.
         blindly = max(Decimal(repr(belief)), 1 - Decimal(repr(belief)))
-        blind = f"  of being right; {blindly} without any model"
         rows = [
             Row("advantage", bracket(advantage), "  TPR - FPR of the best attack"),
-            Row("best guess", bracket(right), blind),
-            *([] if whoever is None else whoever.rows()),
-            *mechanism.rows(plan, ratio_only=typed.ratio_only),
-            *mechanism.noise_rows(plan, clients=typed.num_clients, clip_norm=clip_norm),
+            Row("best guess", bracket(right), f"  of being right; {blindly} without any model"),
+            *([] if promise is None else promise.rows()),
+            *mechanism.all_rows(plan, typed, clip_norm),
             Row("accountant", accountant),
         ]
-        if whoever is not None and typed.noise is None and typed.schedule is None:
+        if promise is not None and typed.noise is None and typed.schedule is None:
             rows.append(Row("noise", up(plan.phases[0].round.noise_multiplier, 7), "calibrated"))
-        grid = _grid(found) if whoever is None else whoever.beside(_grid(found))
-        return Page(rows, grid=grid, remarks=[_words(plan, belief)])
+        grid = _grid(found)
+        if promise is not None:
+            grid = promise.beside(grid)
+        return Page(rows, grid=grid, remarks=[_question(plan, belief)])
 
     data: dict[str, object] = {
         "advantage": _both(advantage),
@@ -140,23 +128,10 @@ def risk(
         ],
         "accountant": accountant,
         **mechanism.keys(plan),
-        **mechanism.phase_list(plan),
-        **({} if whoever is None else whoever.data(alone=False)),
     }
+    if promise is not None:
+        data["any_mechanism"] = promise.data()
     show(Answer(data, repr(advantage.upper), page), style)
-
-
-def _read_rates(text: str) -> list[float]:
-    noun = "a false positive rate"
-    return [
-        validate.positive_probability("fpr", options.number(part.strip()), noun, below_one=True)
-        for part in text.split(",")
-    ]
-
-
-def _at(attacks: Attacks, fpr: float, prior: float) -> AtRate:
-    tpr = attacks.tpr(fpr)
-    return AtRate(fpr, tpr, precision(tpr, fpr, prior))
 
 
 def _both(value: Interval) -> dict[str, float]:
@@ -164,9 +139,8 @@ def _both(value: Interval) -> dict[str, float]:
 
 
 def _grid(found: Sequence[AtRate]) -> Grid:
-    header = ["FPR", "TPR proven", "achieved", "accusation right, proven", "achieved"]
     return Grid(
-        header,
+        ["FPR", "TPR proven", "achieved", "accusation right, proven", "achieved"],
         [
             [
                 plain(row.fpr),
@@ -180,10 +154,87 @@ def _grid(found: Sequence[AtRate]) -> Grid:
     )
 
 
-def _words(plan: Schedule, prior: float) -> str:
-    question = QUESTIONS[plan.adjacency]
+def _question(plan: Schedule, prior: float) -> str:
     return in_units(
-        f"The attacker sees every release, knows all other clients' data, and asks {question}, "
-        f"believing it with probability {plain(prior)} beforehand. No attack exceeds what is "
-        f"proven, on average over many trainings."
+        "The attacker sees every release, knows all other clients' data, and asks "
+        f"{QUESTIONS[plan.adjacency]}, believing it with probability {plain(prior)} beforehand. "
+        "No attack exceeds what is proven, on average over many trainings."
     )
+
+
+class Promise:
+    """An epsilon at a delta, judged at some false positive rates and a prior.
+
+    Attributes:
+        any: the worst mechanism with this guarantee.
+        at: the false positive rates, each with the TPR and the posterior of the best attack.
+    """
+
+    def __init__(
+        self, epsilon: float, delta: ReadDelta, rates: Sequence[float], prior: float
+    ) -> None:
+        self.epsilon, self.delta, self.prior = epsilon, delta.value, prior
+        self.any = AnyMechanism(epsilon, delta.value)
+        self.at = [(rate, tpr := self.any.tpr(rate), self._posterior(rate, tpr)) for rate in rates]
+
+    def _posterior(self, fpr: float, tpr: float) -> float:
+        return precision(Interval(tpr, tpr), fpr, self.prior).upper
+
+    def plan_of(self, typed: MechanismOptions, accountant: str) -> Schedule:
+        """Return what was typed, with the noise that meets the guarantee if none was given."""
+        if typed.noise is not None or typed.schedule is not None:
+            return typed.read_schedule()
+        return calibrate(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            rounds=typed.read_rounds(),
+            sampling=typed.read_sampling(),
+            adjacency=typed.relation,
+            accountant=accountant,
+        ).schedule
+
+    def rows(self) -> list[Row]:
+        """Return what the guarantee alone says, below the figures of the rounds."""
+        at = f"{plain(self.epsilon)} at delta {shown_delta(self.delta)}"
+        against = f"  advantage against any mechanism with epsilon {at}"
+        return [
+            Row("", up(self.any.advantage()), against),
+            Row("", up(self.any.guess(self.prior)), "  best guess there"),
+        ]
+
+    def page(self) -> Page:
+        """Return the page on the guarantee alone."""
+        epsilon, delta = plain(self.epsilon), shown_delta(self.delta)
+        advantage, right = self.any.advantage(), self.any.guess(self.prior)
+        rows = [
+            Row("advantage", f"{up(advantage)} at most", "  TPR - FPR of the best attack"),
+            Row("best guess", f"{up(right)} at most", "  of being right"),
+            Row("of", "any mechanism", f"with epsilon {epsilon} at delta {delta}"),
+        ]
+        lines = [[plain(fpr), up(tpr), up(posterior)] for fpr, tpr, posterior in self.at]
+        remark = (
+            "Some mechanism with this guarantee lets an attacker do as well as this. One that is "
+            f"known lets out far less: dpacct risk --eps {epsilon} --rounds T --q Q shows it "
+            "beside."
+        )
+        return Page(rows, Grid(["FPR", "TPR", "accusation right"], lines), [remark])
+
+    def beside(self, grid: Grid) -> Grid:
+        """Return the table of the rounds, with two columns of any mechanism."""
+        lines = [
+            [*line, up(tpr), up(posterior)]
+            for line, (_, tpr, posterior) in zip(grid.lines, self.at, strict=True)
+        ]
+        return Grid([*grid.header, "TPR of any", "right, any"], lines)
+
+    def data(self) -> dict[str, object]:
+        """Return the JSON keys of the guarantee."""
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "advantage": self.any.advantage(),
+            "best_guess": self.any.guess(self.prior),
+            "rates": [
+                {"fpr": fpr, "tpr": tpr, "posterior": posterior} for fpr, tpr, posterior in self.at
+            ],
+        }

@@ -1,48 +1,58 @@
-"""`dpacct epsilon`: what a schedule of rounds has spent."""
+"""`dpacct epsilon`, `delta` and `rdp`: what a schedule of rounds has spent."""
 
+from __future__ import annotations
+
+import math
 from typing import TYPE_CHECKING, Annotated
 
+import dpacct
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant, spend
 from dpacct.budget import Spent
+from dpacct.renyi.curve import RenyiValue
 from dpacct.rounds import Schedule
 from dpacct.tight.accountant import TightAccountant
-from dpacct_cli import comparisons, mechanism, options
-from dpacct_cli.options import MechanismOptions, option, read_clip_norm
-from dpacct_cli.render import Answer, Page, Row, plain, show, up, wrapped
+from dpacct_cli import mechanism, options
+from dpacct_cli.options import MechanismOptions, StyleOptions, option
+from dpacct_cli.render import Answer, Grid, Page, Row, bracket, down, plain, show, up, wrapped
+from dpacct_cli.words import in_units
 
 if TYPE_CHECKING:
     from dpacct.claims.judge import Answer as ClaimAnswer
 
+DEFAULT_ORDERS = "1.5,2,4,8,16,32,64"
+DIGITS = 7
+PROMISE = "promise people the proven one; an explicit worst case reaches the achieved one"
+
 Stated = Annotated[
     str | None,
     option(
-        "--claim",
-        metavar="E",
-        help="An epsilon that somebody states for this: proven, refuted or open.",
-        panel=options.PRIVACY,
+        "--claim", metavar="E", panel=options.PRIVACY, advanced=True,
+        help="A stated epsilon to check: proven, refuted or open.",
     ),
+]  # fmt: skip
+AtEps = Annotated[
+    str | None,
+    option("--eps", metavar="E", help="Epsilon at which delta is computed.", panel=options.PRIVACY),
 ]
-PROMISE = "promise people the proven one; an explicit worst case reaches the achieved one"
+Orders = Annotated[
+    str,
+    option(
+        "--orders", metavar="A,B,...", panel=options.FIND,
+        help=f"Renyi orders above 1, separated by commas; default {DEFAULT_ORDERS}.",
+    ),
+]  # fmt: skip
 
 
 def epsilon(
-    noise: options.Noise = None,
-    rounds: options.Rounds = None,
-    q: options.Rate = None,
+    *,
+    typed: MechanismOptions,
     delta: options.Delta = None,
-    schedule: options.ScheduleFile = None,
-    sampling: options.SamplingName = None,
-    cohort: options.Cohort = None,
-    clients: options.Clients = None,
-    epochs: options.Epochs = None,
-    adjacency: options.AdjacencyName = None,
+    claim: Stated = None,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
     gap: options.Gap = None,
     clip: options.Clip = None,
-    claim: Stated = None,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
+    shown: StyleOptions,
 ) -> None:
     """Compute the epsilon of a training run.
 
@@ -52,17 +62,15 @@ def epsilon(
       dpacct epsilon --noise 2 --rounds 200 --q 0.05 --claim 2.83
       dpacct epsilon --schedule rounds.toml --json
     """
-    style = options.read_style(as_json, quiet)
-    typed = MechanismOptions(
-        noise, rounds, q, schedule, sampling, cohort, clients, adjacency, epochs
-    )
+    style = shown.style
     engine = find_accountant(accountant)
-    clip_norm = read_clip_norm(clip)
+    clip_norm = options.read_clip_norm(clip)
     at = typed.read_delta(delta)
-    stated = None if claim is None else _read_claim(claim)
+    stated = None
+    if claim is not None:
+        stated = validate.above_zero("claim", options.number(claim), "a stated epsilon")
     plan = typed.read_schedule()
     spent = spend(plan, at.value, engine.name, options.read_gap(gap))
-
     answered = None
     if stated is not None:
         from dpacct.claims.judge import answer
@@ -72,10 +80,9 @@ def epsilon(
     def page() -> Page:
         rows = [
             mechanism.epsilon_row(spent),
-            *mechanism.rows(plan, ratio_only=typed.ratio_only),
-            *mechanism.noise_rows(plan, clients=typed.num_clients, clip_norm=clip_norm),
+            *mechanism.all_rows(plan, typed, clip_norm),
             mechanism.accountant_row(plan, at.value, accountant),
-            *comparisons.epsilon_rows(plan, at.value, accountant, spent.interval),
+            *mechanism.epsilon_rows(plan, at.value, accountant, spent.interval),
         ]
         if answered is None or not answered.data_sets:
             rows += _achieved_rows(plan, spent, accountant)
@@ -84,9 +91,7 @@ def epsilon(
         if answered is not None and stated is not None:
             rows = [*_claim_rows(answered, stated), *rows]
         closing = f"dpacct compare {typed.retyped()}{at.retyped} shows other accountants beside it."
-        note = mechanism.delta_note(at.value, typed.num_clients)
-        note = note or comparisons.wide_bracket_note(plan, spent.interval, accountant)
-        note = mechanism.with_moved_delta(note, at)
+        note = mechanism.note(plan, at, typed.num_clients, spent.interval, accountant)
         return Page(rows, closing=closing, note=note)
 
     data: dict[str, object] = {
@@ -94,7 +99,6 @@ def epsilon(
         "delta": spent.delta,
         "accountant": accountant,
         **mechanism.keys(plan),
-        **mechanism.phase_list(plan),
     }
     if answered is not None:
         data["claim"] = {
@@ -106,12 +110,8 @@ def epsilon(
     show(Answer(data, repr(spent.upper), page), style)
 
 
-def _read_claim(text: str) -> float:
-    return validate.above_zero("claim", options.number(text), "a stated epsilon")
-
-
 def _achieved_rows(plan: Schedule, spent: Spent, accountant: str) -> list[Row]:
-    """Which data sets achieve it, where an adversary has a choice in each round."""
+    """Return the data sets that achieve it, if an adversary has a choice in each round."""
     engine = find_accountant(accountant)
     if not isinstance(engine, TightAccountant) or not engine.plays(plan):
         return []
@@ -121,12 +121,14 @@ def _achieved_rows(plan: Schedule, spent: Spent, accountant: str) -> list[Row]:
     return wrapped("achieved so", witness(plan, adaptive=plain_pair < spent.lower))
 
 
-def _claim_rows(answered: "ClaimAnswer", stated: float) -> list[Row]:
-    """The verdict, what shows it, and what noise would do."""
+def _claim_rows(answered: ClaimAnswer, stated: float) -> list[Row]:
+    """Return the verdict, its proof, and the noise that would be enough."""
     from dpacct_cli.claims.pages import MEANS
 
-    rows = [Row("claim", str(answered.verdict), f"epsilon {plain(stated)}"),
-        *wrapped("", MEANS[answered.verdict])]  # fmt: skip
+    rows = [
+        Row("claim", str(answered.verdict), f"epsilon {plain(stated)}"),
+        *wrapped("", MEANS[answered.verdict]),
+    ]
     if answered.data_sets:
         rows += wrapped("", f"achieved so: {answered.data_sets}")
     noise = _least_noise(answered)
@@ -138,8 +140,106 @@ def _claim_rows(answered: "ClaimAnswer", stated: float) -> list[Row]:
     return rows
 
 
-def _least_noise(answered: "ClaimAnswer") -> float | None:
-    """The noise multiplier that would do, where one is enough."""
+def _least_noise(answered: ClaimAnswer) -> float | None:
+    """Return the noise multiplier that is enough, if there is a single one."""
     if answered.noise is None or mechanism.single_round(answered.noise.schedule) is None:
         return None
     return answered.noise.noise_multiplier
+
+
+def delta(
+    *,
+    typed: MechanismOptions,
+    eps: AtEps = None,
+    accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
+    clip: options.Clip = None,
+    shown: StyleOptions,
+) -> None:
+    """Compute the delta of a training run.
+
+    Examples:
+      dpacct delta --noise 1.36 --rounds 300 --q 0.1 --eps 8
+      dpacct delta --schedule rounds.toml --eps 2 --json
+    """
+    style = shown.style
+    engine = find_accountant(accountant)
+    clip_norm = options.read_clip_norm(clip)
+    at = validate.epsilon(options.number(eps))
+    plan = typed.read_schedule()
+    spent = dpacct.delta(plan, epsilon=at, accountant=engine.name)
+
+    def page() -> Page:
+        rows = [Row("delta", bracket(spent), f"  at epsilon {plain(at)}")]
+        population = typed.num_clients
+        if population is not None:
+            share = up(spent.upper * population, 3)
+            rows.append(Row("", in_units(f"that is {share} / clients")))
+        rows += [*mechanism.all_rows(plan, typed, clip_norm), Row("accountant", accountant)]
+        closing = ""
+        if 0.0 < spent.upper < 1.0:
+            again = f"{typed.retyped()} --delta {spent.upper!r}"
+            closing = f"dpacct epsilon {again} asks the other way."
+        note = mechanism.wide_bracket_note(plan, spent, accountant)
+        return Page(rows, closing=closing, note=note)
+
+    data: dict[str, object] = {
+        "delta": {"lower": spent.lower, "upper": spent.upper},
+        "epsilon": at,
+        "accountant": accountant,
+        **mechanism.keys(plan),
+    }
+    show(Answer(data, repr(spent.upper), page), style)
+
+
+def rdp(*, typed: MechanismOptions, orders: Orders = DEFAULT_ORDERS, shown: StyleOptions) -> None:
+    """Compute Renyi divergences at given orders, of one round unless --rounds is given.
+
+    Examples:
+      dpacct rdp --noise 1.0 --q 0.1 --orders 1.1,1.5,2,32
+      dpacct rdp --noise 2.4 --q 0.05 --sampling uniform --orders 2,4,8 --json
+    """
+    style = shown.style
+    if typed.rounds is None and typed.schedule is None and typed.epochs is None:
+        typed = typed._replace(rounds="1")
+    wanted = options.read_list(orders, validate.order)
+    plan = typed.read_schedule()
+    curve = dpacct.rdp(plan, orders=wanted)
+
+    def page() -> Page:
+        return Page(
+            mechanism.rows(plan, ratio_only=typed.ratio_only),
+            grid=_rdp_grid(curve),
+            closing=f"dpacct epsilon {typed.retyped()} turns the curve into epsilon.",
+        )
+
+    data: dict[str, object] = {
+        "orders": [value.order for value in curve],
+        "rdp": [
+            {
+                "order": value.order,
+                "lower": value.lower,
+                "upper": value.upper,
+                "routes": _routes(value),
+            }
+            for value in curve
+        ],
+        **mechanism.keys(plan),
+    }
+    show(Answer(data, "\n".join(repr(value.upper) for value in curve), page), style)
+
+
+def _rdp_grid(curve: tuple[RenyiValue, ...]) -> Grid:
+    routes = list(dict.fromkeys(name for value in curve for name, _ in value.routes))
+    lines: list[list[str]] = []
+    for value in curve:
+        line = [plain(value.order), up(value.upper, DIGITS), down(value.lower, DIGITS)]
+        for name in routes:
+            bound = _routes(value).get(name)
+            line.append("-" if bound is None else up(bound, DIGITS))
+        lines.append(line)
+    return Grid(["order", "proven", "achieved", *routes], lines)
+
+
+def _routes(value: RenyiValue) -> dict[str, float | None]:
+    """Return the bound of each route; a published one may be out of reach at high orders."""
+    return {name: upper if math.isfinite(upper) else None for name, upper in value.routes}

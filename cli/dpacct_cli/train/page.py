@@ -38,8 +38,8 @@ def data(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> dic
     spent = outcome.epsilon
     private = outcome.not_private_because is None
     plan = played(outcome)
-    words = mechanism.keys(plan)
     return {
+        **mechanism.keys(plan),
         "method": settings.method,
         "data": job.dataset.name,
         "model": settings.values["model"],
@@ -51,11 +51,7 @@ def data(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> dic
             "target": None if job.budget is None else job.budget.epsilon,
         },
         "delta": spent.delta,
-        "noise_multiplier": words["noise_multiplier"],
         "clip_norm": outcome.clip_norm,
-        "sampling": words["sampling"],
-        "sampling_rate": words["sampling_rate"],
-        "adjacency": words["adjacency"],
         "public_size": job.public.size if job.public.stated else None,
         "test_accuracy": outcome.accuracy,
         "test_data": job.dataset.test_data,
@@ -73,7 +69,7 @@ def data(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> dic
         "model_file": str(files.model),
         "report": str(files.report),
         "checkpoint": str(files.checkpoint),
-    } | mechanism.phase_list(plan)
+    }
 
 
 def page(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> Page:

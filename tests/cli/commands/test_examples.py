@@ -79,7 +79,6 @@ def test_an_epoch_takes_one_over_the_rate_rounded_up(dpacct: Any, words: str, ro
         (f"{TYPED} --clients 7", "--clients 7 contradicts --examples 50000"),
         (f"{TYPED} --cohort 7", "--cohort 7 contradicts --batch 256"),
         (f"{TYPED} --sampling full", "--batch 256 contradicts --sampling full"),
-        ("--schedule x.toml --epochs 3", "--epochs 3 contradicts --schedule x.toml"),
     ],
 )
 def test_errors_name_what_was_typed(dpacct: Any, words: str, line: str) -> None:

@@ -54,7 +54,7 @@ def test_help_explains_every_option_and_its_examples_run(
     dpacct: Any, command: str, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    text = dpacct("ledger", command, "--help").text
+    text = dpacct("ledger", command, "--help-all").text
     for param in load("ledger", ENTRIES["ledger"]).commands[command].params:
         assert param.help
         for option in param.opts:

@@ -1,0 +1,420 @@
+"""`dpacct ledger ...`: what was spent on a data set, and whether the record of it is sound."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from typing import TYPE_CHECKING, Annotated, Any
+
+from dpacct import validate
+from dpacct.budget import DEFAULT_DELTA, Budget, Spent
+from dpacct.display import line
+from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
+from dpacct.rounds import Adjacency, Round
+from dpacct_cli import mechanism, options
+from dpacct_cli.commands.report import FormName, ledger_report, read_target
+from dpacct_cli.options import MechanismOptions, StyleOptions, argument, flag, option
+from dpacct_cli.output import Force, Output, has_folder, is_there, read_output, write_output
+from dpacct_cli.render import Answer, Grid, Page, Row, bracket, plain, print_note, show, up
+
+if TYPE_CHECKING:
+    from dpacct.ledger import Ledger
+
+File = Annotated[str, argument(metavar="FILE", help="The ledger of a data set.")]
+Unit = Annotated[
+    str,
+    option(
+        "--unit", metavar="WORD", panel=options.PRIVACY,
+        help="Privacy unit, by which neighbors differ; default client.",
+    ),
+]  # fmt: skip
+BudgetDelta = Annotated[
+    str,
+    option(
+        "--delta", metavar="D", help="Delta of the budget; default 1e-05.", panel=options.PRIVACY
+    ),
+]
+Head = Annotated[
+    str | None, option("--head", metavar="HASH", help="A head hash that was kept elsewhere.")
+]
+Name = Annotated[
+    str | None, option("--name", metavar="NAME", help="Name of the run; default elsewhere.")
+]
+OverBudget = Annotated[
+    bool,
+    flag(
+        "--over-budget",
+        help="Record rounds that have happened, even if they exceed the budget. No further round "
+        "is admitted then.",
+    ),
+]
+RunNumber = Annotated[
+    str | None,
+    option("--run", metavar="N", help="Number of the run, as dpacct ledger show lists it."),
+]
+
+# As in the library's reports; spelled out here so that help stays quick.
+CLAIMS = {
+    "planned": "every round was planned before the first one: the tight accountant applies",
+    "adaptive": "rounds were chosen as results came in: the Renyi odometer, valid for any choice",
+    "none": "no guarantee: noise of a run did not come from a secret source (a seed was given)",
+}
+
+
+def opened(file: str, *, read_only: bool = True) -> Ledger:
+    """Open an existing ledger, by default for reading only."""
+    from dpacct.ledger import Ledger
+
+    if not is_there(_given(file)):
+        raise InvalidParameter("FILE", file, "there is no such file")
+    ledger = Ledger.open(file, read_only=read_only)
+    if ledger.note:
+        print_note(ledger.note)
+    return ledger
+
+
+def _given(file: str) -> str:
+    if not file:
+        raise InvalidParameter("FILE", None, "name the ledger of a data set")
+    return file
+
+
+def init(
+    file: File,
+    *,
+    eps: options.Eps = None,
+    delta: BudgetDelta = f"{DEFAULT_DELTA:g}",
+    adjacency: options.AdjacencyName = None,
+    unit: Unit = "client",
+    shown: StyleOptions,
+) -> None:
+    """Make the ledger of a data set, with its budget.
+
+    Example:
+      dpacct ledger init census.ledger --eps 8 --delta 1e-5
+    """
+    from dpacct.ledger import Ledger
+
+    style = shown.style
+    epsilon = validate.target_epsilon(options.number(eps))
+    budget = Budget(epsilon, validate.delta(options.number(delta)))
+    relation = None if adjacency is None else Adjacency.parse(adjacency)
+    if is_there(_given(file)):
+        raise InvalidParameter("FILE", file, "it exists already, and no ledger is ever replaced")
+    if not has_folder(file):
+        raise InvalidParameter("FILE", file, "there is no such folder")
+    with Ledger.open(file, budget, adjacency=relation, unit=unit) as ledger:
+        summary = ledger.summary()
+    rows = [Row("ledger", summary["path"]), _budget_row(summary), _unit_row(summary)]
+    note = mechanism.delta_note(summary["budget"]["delta"], None)
+    page = Page(rows, closing=_show_again(summary), note=note)
+    show(Answer(summary, file, lambda: page), style)
+
+
+def show_ledger(file: File, *, shown: StyleOptions) -> None:
+    """Show what was spent, by which runs, and the guarantee of each.
+
+    Example:
+      dpacct ledger show census.ledger
+    """
+    style = shown.style
+    with opened(file) as ledger:
+        summary = ledger.summary()
+    show(Answer(summary, _spent_number(summary), lambda: _spent_page(summary)), style)
+
+
+def verify(file: File, *, head: Head = None, shown: StyleOptions) -> None:
+    """Recompute the chain, every cost and every total.
+
+    Exit code 1 if anything is wrong. Entries that were dropped from the end leave no trace unless
+    a head hash was kept elsewhere: --quiet prints it.
+
+    Example:
+      dpacct ledger verify census.ledger
+    """
+    style = shown.style
+    if head is not None and re.fullmatch("[0-9a-f]{64}", head) is None:
+        raise InvalidParameter("--head", head, "a head is 64 hexadecimal digits, 0 to 9 and a to f")
+    with opened(file) as ledger:
+        found = ledger.verify(head)
+    data: dict[str, object] = {
+        "sound": found.sound,
+        "entries": found.entries,
+        "rounds": found.rounds,
+        "head": found.head,
+        "head_found": found.head_found,
+        "problems": list(found.problems),
+        "remarks": list(found.remarks),
+        "unverified": list(found.unverified),
+    }
+    count = f"{found.entries} entries, {found.rounds} rounds charged"
+    rows = [Row("ledger", "sound" if found.sound else "damaged", count), Row("head", found.head)]
+    closing = ""
+    if found.head_found is not None:
+        where = "in the chain" if found.head_found else "not in the chain"
+        rows.append(Row("", f"the head you kept is {where}"))
+    elif found.sound:
+        closing = "Keep the head elsewhere: --head HASH then shows if entries were dropped."
+    page = Page(rows, remarks=[*found.problems, *found.remarks], closing=closing)
+    show(Answer(data, found.head, lambda: page), style)
+    if not found.sound:
+        raise LedgerError(f"{file}: the ledger is damaged: {found.problems[0]}.")
+
+
+def report(
+    file: File,
+    *,
+    output: Output = None,
+    form: FormName = None,
+    force: Force = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write a report for reviewers, as dpacct report FILE does.
+
+    Examples:
+      dpacct ledger report census.ledger
+      dpacct ledger report census.ledger -o privacy.html
+    """
+    target = read_target(output, form, as_json=as_json, force=force)
+    write_output(ledger_report(_given(file), target.form), target.file, force=force)
+
+
+def remaining(
+    file: File,
+    *,
+    noise: options.Noise = None,
+    q: options.Rate = None,
+    sampling: options.SamplingName = None,
+    cohort: options.Cohort = None,
+    clients: options.Clients = None,
+    adjacency: options.AdjacencyName = None,
+    shown: StyleOptions,
+) -> None:
+    """Count how many more rounds of a kind fit into the budget.
+
+    Example:
+      dpacct ledger remaining census.ledger --noise 1.3 --q 0.1
+    """
+    from dpacct.ledger.record.events import in_adjacency
+
+    style = shown.style
+    typed = MechanismOptions(noise, "1", q, None, sampling, cohort, clients, adjacency)
+    with opened(file) as ledger:
+        relation = typed.relation or ledger.adjacency
+        round_ = Round(typed.read_noise(), typed.read_sampling(), relation)
+        round_ = in_adjacency(round_, ledger.adjacency or "")
+        chosen, planned = ledger.remaining(round_), ledger.remaining_as_plan(round_)
+        summary = ledger.summary()
+    data: dict[str, object] = {
+        "remaining": chosen,
+        "remaining_as_plan": planned,
+        "epsilon": summary["epsilon"],
+        "budget": summary["budget"],
+    }
+    rows = [Row("remaining", str(chosen), "more such rounds, chosen as you go")]
+    if planned > chosen:
+        rows.append(Row("", str(planned), "if they are registered as a plan before anything runs"))
+    rows += [*mechanism.rows(1 * round_), *_spent_rows(summary), _budget_row(summary)]
+    if summary["held"]:
+        rows.append(Row("", "what is held for plans is not available"))
+    show(Answer(data, str(chosen), lambda: Page(rows)), style)
+
+
+def charge(
+    file: File,
+    *,
+    typed: MechanismOptions,
+    name: Name = None,
+    over_budget: OverBudget = False,
+    shown: StyleOptions,
+) -> None:
+    """Record rounds that ran elsewhere: spent is spent.
+
+    All of them are recorded, or none; at most 100,000 at once. Rounds that exceed the budget are
+    refused, since they may be a mistake; --over-budget records them. -q prints the epsilon
+    afterwards.
+
+    Example:
+      dpacct ledger charge census.ledger --noise 1.3 --rounds 20 --q 0.1 --name notebook
+    """
+    from dpacct.ledger.record.events import schedule_in_adjacency
+
+    style = shown.style
+    plan = typed.read_schedule()
+    with opened(file, read_only=False) as ledger:
+        try:
+            run = ledger.charge(name or "elsewhere", plan, over_budget=over_budget)
+        except BudgetExceeded as refusal:
+            way = "If they have happened, --over-budget records them."
+            raise BudgetExceeded(f"{refusal} {way}") from None
+        summary = ledger.summary()
+        plan = schedule_in_adjacency(plan, summary["adjacency"])
+    data = {"run": run.id, "charged": plan.rounds, **mechanism.keys(plan)}
+    data |= {key: summary[key] for key in ("epsilon", "delta", "budget", "guarantee", "path")}
+    rows = [
+        Row("charged", str(plan.rounds), f"rounds that ran elsewhere, as run {run.id}"),
+        *mechanism.rows(plan),
+        *_spent_rows(summary),
+        _budget_row(summary),
+    ]
+    page = Page(rows, closing=_show_again(summary))
+    show(Answer(data, _spent_number(summary), lambda: page), style)
+
+
+def finish(file: File, *, run: RunNumber = None, shown: StyleOptions) -> None:
+    """End a run that will not go on, so that its planned rounds are free again.
+
+    What it has spent stays spent, rounds that a crash lost among it. -q prints how many rounds of
+    its plan are free again.
+
+    Example:
+      dpacct ledger finish census.ledger --run 1
+    """
+    style = shown.style
+    number = validate.count("run", options.number(run), "the number of a run")
+    with opened(file, read_only=False) as ledger:
+        known = len(ledger.runs)
+        if number > known:
+            there = f"runs are 1 to {known}" if known else "there are no runs"
+            raise InvalidParameter("run", number, f"{there} in {file}")
+        found = ledger.runs[number - 1]
+        freed = found.held
+        found.finish()
+        summary = ledger.summary()
+        spent, lost = found.rounds, found.rounds - found.committed
+        title = line(found.name, 40)
+    data: dict[str, object] = {"freed": freed, **summary["runs"][number - 1]}
+    unreleased = f"; {lost} of them reserved and never released" if lost else ""
+    rows = [
+        Row("finished", f"run {number}", title),
+        Row("free again", str(freed), "rounds of its plan that were still to come"),
+        Row("spent", str(spent), f"rounds, which stay spent{unreleased}"),
+    ]
+    page = Page(rows, closing=_show_again(summary))
+    show(Answer(data, str(freed), lambda: page), style)
+
+
+def export(
+    file: File, *, output: Output = None, force: Force = False, as_json: options.AsJson = False
+) -> None:
+    """Write every entry, one JSON object a line; with --json a single object.
+
+    Example:
+      dpacct ledger export census.ledger -o census.jsonl
+    """
+    target = read_output(output, force=force)
+    with opened(file) as ledger:
+        if as_json:
+            text = json.dumps({"schema": 1, "entries": list(ledger.export())}, indent=2) + "\n"
+        else:
+            text = "".join(f"{json.dumps(entry)}\n" for entry in ledger.export())
+    write_output(text, target, force=force)
+
+
+COMMANDS = {
+    "init": init,
+    "show": show_ledger,
+    "verify": verify,
+    "report": report,
+    "remaining": remaining,
+    "charge": charge,
+    "finish": finish,
+    "export": export,
+}
+
+
+def _spent_number(summary: dict[str, Any]) -> str:
+    """Return the epsilon that holds whatever decided when to stop."""
+    promise = summary["epsilon_any_stop"]
+    return "inf" if promise is None else repr(promise)
+
+
+def _spent_rows(summary: dict[str, Any]) -> list[Row]:
+    """Return what all runs spent; the epsilon that holds whatever decided to stop comes first."""
+    lower, upper = summary["epsilon"]["lower"], summary["epsilon"]["upper"]
+    spent = Spent(lower or 0.0, math.inf if upper is None else upper, summary["delta"])
+    if not math.isfinite(spent.upper):
+        return [Row("epsilon", "none", "  whatever the delta")]
+    rows = [mechanism.epsilon_row(spent)]
+    if summary["part_of_plan"]:
+        whole = Spent(spent.lower, summary["epsilon_any_stop"], spent.delta)
+        rows = [
+            mechanism.epsilon_row(whole, lead="whatever decided when to stop, "),
+            Row("", bracket(spent.interval), "  only if it was settled in advance to stop here"),
+        ]
+    if spent.upper > summary["budget"]["epsilon"]:
+        rows.append(Row("", "more than the budget: no further round is admitted"))
+    return rows
+
+
+def _budget_row(summary: dict[str, Any]) -> Row:
+    budget = summary["budget"]
+    return Row("budget", plain(budget["epsilon"]), f"at delta {plain(budget['delta'])}")
+
+
+def _unit_row(summary: dict[str, Any]) -> Row:
+    relation = summary["adjacency"] or "adjacency of the first round"
+    return Row("unit", f"one {line(summary['unit'], 40)}, {relation}")
+
+
+def _show_again(summary: dict[str, Any]) -> str:
+    return f"dpacct ledger show {shlex.quote(summary['path'])} shows what was spent."
+
+
+def _spent_page(summary: dict[str, Any]) -> Page:
+    runs = len(summary["runs"])
+    rows = [
+        *_spent_rows(summary),
+        _budget_row(summary),
+        _unit_row(summary),
+        Row("rounds", str(summary["rounds"]), f"charged, in {runs} run{'s' * (runs != 1)}"),
+        Row("claim", _guarantee(summary)),
+    ]
+    if summary["relabelled"]:
+        rows.append(Row("", "version 0.2 called its rounds add-remove; see the guide to ledgers"))
+    if summary["plan_delta"]:
+        share = summary["adaptive_delta"] / summary["delta"]
+        rows.append(Row("", f"rounds outside the plans have {share:.2g} of delta"))
+    lines = [
+        [
+            str(run["run"]),
+            line(run["name"], 40),
+            str(run["committed"]),
+            str(run["uncommitted"]),
+            "-" if run["planned_rounds"] is None else str(run["planned_rounds"]),
+            "none" if run["epsilon_any_stop"] is None else up(run["epsilon_any_stop"]),
+            _run_claim(run),
+        ]
+        for run in summary["runs"]
+    ]
+    header = ["run", "name", "released", "not committed", "planned", "epsilon", "claim"]
+    closing = (
+        f"dpacct ledger report {shlex.quote(summary['path'])} -o report.html writes a page for a "
+        "reviewer."
+    )
+    return Page(rows, Grid(header, lines) if lines else None, closing=closing)
+
+
+def _guarantee(summary: dict[str, Any]) -> str:
+    if not summary["rounds"]:
+        return "nothing ran yet"
+    if summary["part_of_plan"]:
+        slots = summary["slots"]
+        return (
+            f"{slots['used']} of {slots['planned']} planned rounds are charged; where results "
+            "decide, the whole plan counts"
+        )
+    return CLAIMS[summary["guarantee"]]
+
+
+def _run_claim(run: dict[str, Any]) -> str:
+    if not run["private"]:
+        return "none, not private"
+    finished = ", finished" if run["finished"] else ""
+    if run["part_of_plan"]:
+        return f"planned{finished}, {up(run['epsilon']['upper'])} if settled in advance"
+    if run["left_plan"]:
+        return f"{run['guarantee']}, left its plan"
+    return f"{run['guarantee']}{finished}"
