@@ -1,6 +1,7 @@
 """Pictures of schedules, accountants, attacks, ledgers and runs, drawn with the extra `plot`.
 
-Each ``..._picture`` function returns a `Picture`, which is data. `Drawing` shows and saves it.
+Each ``..._picture`` function returns a `Picture`, which is data. `Drawing` shows and saves it. The
+``draw_...`` functions are those that other rooms call by name.
 """
 
 from typing import Any
@@ -29,32 +30,11 @@ from dpacct.report.risks import Risks
 from dpacct.rounds import Schedule
 
 __all__ = [
-    "Bar",
-    "Curve",
-    "Drawing",
-    "Level",
-    "Mark",
-    "Panel",
-    "Picture",
-    "Setting",
-    "TrainedRun",
-    "as_data",
-    "compare_picture",
-    "delta_picture",
-    "draw_epsilon",
-    "draw_ledger",
-    "draw_people",
-    "draw_schedule",
-    "epsilon_picture",
-    "ledger_picture",
-    "people_picture",
-    "rdp_picture",
-    "read_run",
-    "roc_picture",
-    "runs_picture",
-    "schedule_picture",
-    "tradeoff_picture",
-]
+    "Bar", "Curve", "Drawing", "Level", "Mark", "Panel", "Picture", "Setting", "TrainedRun",
+    "as_data", "compare_picture", "delta_picture", "draw_epsilon", "draw_ledger", "draw_people",
+    "draw_schedule", "epsilon_picture", "ledger_picture", "people_picture", "rdp_picture",
+    "read_run", "roc_picture", "runs_picture", "schedule_picture", "tradeoff_picture",
+]  # fmt: skip
 
 
 def draw_schedule(schedule: Schedule, *, dark: bool = False) -> Drawing:

@@ -16,7 +16,7 @@ from typing import Any
 
 from dpacct.display import down, escaped, up
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.pictures.picture import Bar, Panel, Picture
+from dpacct.pictures.picture import Panel, Picture, log_ticks
 
 FORMATS = (".png", ".svg", ".pdf")
 NARROWEST, WIDEST, TEXT_HEIGHT = 40, 114, 20
@@ -71,8 +71,8 @@ class Drawing:
         parts = [*wrap(escaped(self.picture.title), columns)]
         parts += wrap(escaped(self.picture.note), columns)
         for panel in self.picture.panels:
-            parts.append("")
-            parts += _bars(panel, columns) if panel.bars else [_chart(panel, columns)]
+            lines = _bars(panel, columns) if panel.bars else _chart(panel, columns)
+            parts += ["", *(part for line in lines for part in _wrapped(line, columns))]
         return "\n".join(parts)
 
     def _repr_svg_(self) -> str:
@@ -109,49 +109,54 @@ def _load(package: str, module: str) -> Any:
         ) from None
 
 
-def _chart(panel: Panel, columns: int) -> str:
+def _chart(panel: Panel, columns: int) -> list[str]:
     """Draw curves with plotext, whose figure is a global one, above a legend."""
     plt = _load("plotext", "plotext")
     left, right, low, high = panel.limits()
+
+    # Limits of plotext's own logarithmic scales are not logarithms, so these are taken here.
+    def across(x: float) -> float:
+        return math.log10(x) if panel.log_x else x
+
+    def upward(y: float) -> float:
+        inside = min(max(y, low), high)
+        return math.log10(inside) if panel.log_y else inside
+
     plt.clear_figure()
     plt.limit_size(False, False)  # noqa: FBT003 - plotext's own signature
     plt.theme("clear")
     plt.plotsize(columns, TEXT_HEIGHT)
-    plt.xscale("log" if panel.log_x else "linear")
-    plt.yscale("log" if panel.log_y else "linear")
-    plt.xlim(left, right)
-    plt.ylim(low, high)
+    plt.xlim(across(left), across(right))
+    plt.ylim(upward(low), upward(high))
+    if panel.log_x:
+        ticks = log_ticks(left, right)
+        plt.xticks([across(tick) for tick in ticks], [f"{tick:g}" for tick in ticks])
+    if panel.log_y:
+        ticks = log_ticks(low, high)
+        plt.yticks([upward(tick) for tick in ticks], [f"{tick:g}" for tick in ticks])
     legend: list[str] = []
     for level in panel.levels:
-        plt.plot([left, right], [level.y, level.y], marker="-")
+        plt.plot([across(left), across(right)], [upward(level.y)] * 2, marker="-")
         legend.append(f"  - {level.words}")
     for number, curve in enumerate(panel.curves):
         points = [
-            (x, min(max(y, low), high))
+            (across(x), upward(y))
             for x, y in zip(curve.x, curve.y, strict=True)
             if x > 0 or not panel.log_x
         ]
         if curve.steps:
             steps = [((a, b), (c, b)) for (a, b), (c, _) in pairwise(points)]
-            corners = [corner for step in steps for corner in step]
-            points = [*corners, *points[-1:]]
+            points = [*(corner for step in steps for corner in step), *points[-1:]]
         marker = "." if curve.plain else MARKERS[number % len(MARKERS)]
         draw = plt.scatter if curve.points else plt.plot
         draw([x for x, _ in points], [y for _, y in points], marker=marker)
         legend += [f"  {marker} {curve.name}"] if curve.name else []
     for mark in panel.marks:
-        plt.scatter([mark.x], [mark.y], marker="O")
+        plt.scatter([across(mark.x)], [upward(mark.y)], marker="O")
         legend.append(f"  O {mark.words}")
     drawn = str(plt.uncolorize(plt.build())).translate(ASCII).rstrip()
     lines = [f"  {panel.y_label}", *drawn.splitlines(), panel.x_label.center(columns), *legend]
-    return "\n".join(part for line in lines for part in _wrapped(line.rstrip(), columns))
-
-
-def _wrapped(line: str, columns: int) -> list[str]:
-    """Return the line, or several lines that fit."""
-    if len(line) <= columns:
-        return [line]
-    return wrap(escaped(line.strip()), columns, initial_indent="  ", subsequent_indent="    ")
+    return [line.rstrip() for line in lines]
 
 
 def _bars(panel: Panel, columns: int) -> list[str]:
@@ -159,16 +164,21 @@ def _bars(panel: Panel, columns: int) -> list[str]:
     room, most = columns - 32, panel.longest_bar()
     lines = [f"  {panel.x_label}"]
     for bar in panel.bars:
-        lines += [f"  {escaped(bar.name)}", f"    {_bar(bar, room, most)}"]
+        shown = escaped(bar.words) or "no bound"
+        if math.isfinite(bar.upper):
+            length = round(room * bar.upper / most)
+            shown = f"{'#' * length} {up(bar.upper)}"
+            if bar.lower is not None:
+                dark = min(length, round(room * bar.lower / most))
+                ink = "#" * dark + "=" * (length - dark)
+                shown = f"{ink} {up(bar.upper)} ({down(bar.lower)})"
+        lines += [f"  {escaped(bar.name)}", f"    {shown}"]
     lines += [f"    {' ' * round(room * level.y / most)}^ {level.words}" for level in panel.levels]
-    return [part for line in lines for part in _wrapped(line, columns)]
+    return lines
 
 
-def _bar(bar: Bar, room: int, most: float) -> str:
-    if not math.isfinite(bar.upper):
-        return escaped(bar.words) or "no bound"
-    length = round(room * bar.upper / most)
-    if bar.lower is None:
-        return f"{'#' * length} {up(bar.upper)}"
-    dark = min(length, round(room * bar.lower / most))
-    return f"{'#' * dark}{'=' * (length - dark)} {up(bar.upper)} ({down(bar.lower)})"
+def _wrapped(line: str, columns: int) -> list[str]:
+    """Return the line, or several lines that fit."""
+    if len(line) <= columns:
+        return [line]
+    return wrap(escaped(line.strip()), columns, initial_indent="  ", subsequent_indent="    ")

@@ -1,7 +1,8 @@
 """Draws pictures with matplotlib. No other module imports it.
 
-Rule: curves differ in hue, in lightness and in dashes, so that they differ in gray as well. The
-background is part of the picture: white, or dark on request.
+Every chart has one style: the finding as the title, the vertical axis named above it, names at the
+ends of their lines, the note at the bottom. Curves differ in hue, in lightness and in dashes, so
+that they differ in gray as well. The background is part of the picture.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from textwrap import wrap
 from typing import Any
 
 from dpacct.display import down, escaped, up
-from dpacct.pictures.picture import Bar, Curve, Panel, Picture
+from dpacct.pictures.picture import Curve, Mark, Panel, Picture, log_ticks
 
 # matplotlib's types are not complete: what comes from it is Any.
 mpl: Any = import_module("matplotlib")
@@ -35,7 +36,7 @@ class _Ink:
     def __init__(self, *, dark: bool) -> None:
         self.ground = "#16181c" if dark else "#ffffff"
         self.text = "#e9e9e9" if dark else "#1c1c1c"
-        self.faint = "#9a9fa8" if dark else "#6a6a6a"
+        self.faint = "#9a9fa8" if dark else "#5e5e5e"
         self.grid = "#33373f" if dark else "#e4e4e4"
         self.colors = DARK if dark else LIGHT
 
@@ -52,32 +53,34 @@ def draw_bytes(picture: Picture, form: str, *, dark: bool = False) -> bytes:
 def draw(picture: Picture, *, dark: bool = False) -> Any:
     """Return a matplotlib figure, with text in the sizes of a printed page."""
     ink = _Ink(dark=dark)
-    alone = sum(not panel.bars for panel in picture.panels) == 1
+    several = sum(not panel.bars for panel in picture.panels) > 1
     heights = [
         max(1.2, EACH_BAR * len(panel.bars) + 0.5)
         if panel.bars
-        else HEIGHT - 0.5
-        if alone
-        else 0.62 * HEIGHT
+        else (0.62 if several else 0.9) * HEIGHT
         for panel in picture.panels
     ]
     figure: Any = figure_module.Figure(
-        figsize=(WIDTH, sum(heights) + 0.5), dpi=DPI, facecolor=ink.ground, layout="constrained"
+        figsize=(WIDTH, sum(heights) + 0.6), dpi=DPI, facecolor=ink.ground, layout="constrained"
     )
     figure.get_layout_engine().set(h_pad=0.08, w_pad=0.08)
     grid: Any = figure.subplots(
         len(picture.panels), 1, squeeze=False, gridspec_kw={"height_ratios": heights}
     )
     for axes, panel in zip(grid[:, 0], picture.panels, strict=True):
-        _style(axes, panel, ink)
+        axes.set_facecolor(ink.ground)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color(ink.faint)
+        axes.tick_params(colors=ink.faint, labelsize=SMALL, which="both")
+        axes.grid(visible=True, color=ink.grid, linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.set_xlabel(_lines(panel.x_label, 90), fontsize=SIZE, color=ink.text)
+        axes.set_title(_plain(panel.y_label), loc="left", fontsize=SIZE, color=ink.text)
         (_draw_bars if panel.bars else _draw_curves)(axes, panel, ink)
-    figure.suptitle(
-        _lines(picture.title, 78), x=0.012, ha="left", fontsize=SIZE + 1.5, fontweight="bold",
-        color=ink.text,
-    )  # fmt: skip
+    title, edge = _lines(picture.title, 74), {"x": 0.012, "ha": "left"}
+    figure.suptitle(title, fontsize=SIZE + 1.5, fontweight="bold", color=ink.text, **edge)
     if picture.note:
-        note = _lines(picture.note, 96)
-        grid[0, 0].set_title(note, loc="left", fontsize=SMALL, color=ink.faint, pad=8)
+        figure.supxlabel(_lines(picture.note, 116), fontsize=SMALL, color=ink.faint, **edge)
     return figure
 
 
@@ -90,34 +93,8 @@ def _lines(words: str, width: int) -> str:
     return "\n".join(wrap(_plain(words), width))
 
 
-def _style(axes: Any, panel: Panel, ink: _Ink) -> None:
-    axes.set_facecolor(ink.ground)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(ink.faint)
-    axes.tick_params(colors=ink.faint, labelsize=SMALL, which="both")
-    axes.grid(visible=True, color=ink.grid, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.set_xlabel(_plain(panel.x_label), fontsize=SIZE, color=ink.text)
-    axes.set_ylabel(_plain(panel.y_label), fontsize=SIZE, color=ink.text)
-
-
 def _draw_curves(axes: Any, panel: Panel, ink: _Ink) -> None:
-    left, right, low, high = panel.limits()
-    axes.set_xlim(left, right)
-    if panel.log_x:
-        axes.set_xscale("log")
-        steps = (1.0,) if right > 1e3 * left else (1.0, 2.0, 5.0)
-        axes.xaxis.set_major_locator(ticker.LogLocator(10.0, subs=steps, numticks=12))
-        axes.xaxis.set_minor_locator(ticker.NullLocator())
-        axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
-    if panel.log_y:
-        axes.set_yscale("log")
-        margin = (high / low) ** 0.05
-        axes.set_ylim(low / margin, high if panel.y_max is not None else high * margin)
-    else:
-        margin = 0.06 * (high - low)
-        bottom = low if panel.from_zero and low >= 0 else low - margin
-        axes.set_ylim(bottom, high + (margin / 6 if panel.y_max is not None else margin))
+    _set_scales(axes, panel)
     labels: list[tuple[float, str, str]] = []
     number = 0
     for curve in panel.curves:
@@ -130,18 +107,30 @@ def _draw_curves(axes: Any, panel: Panel, ink: _Ink) -> None:
         axes.axhline(level.y, color=ink.text, linewidth=1.1, linestyle=(0, (6, 3)))
         labels.append((level.y, level.words, ink.text))
     for mark in panel.marks:
-        axes.plot([mark.x], [mark.y], "o", color=ink.text, markersize=5, zorder=5)
-        place, _ = axes.transData.transform((mark.x, mark.y)) - axes.transAxes.transform((0, 0))
-        share = place / (axes.transAxes.transform((1, 0)) - axes.transAxes.transform((0, 0)))[0]
-        # A letter is about 0.012 of the axes wide: the text goes left where it would not fit.
-        side = 1 if share + 0.012 * len(mark.words) < 1.0 else -1
-        axes.annotate(
-            _plain(mark.words), (mark.x, mark.y), textcoords="offset points",
-            xytext=(7 * side, 5 if mark.above else -5), ha="left" if side > 0 else "right",
-            va="bottom" if mark.above else "top", fontsize=SMALL, color=ink.text, zorder=6,
-            bbox={"facecolor": ink.ground, "alpha": 0.75, "linewidth": 0, "pad": 0.6},
-        )  # fmt: skip
+        _draw_mark(axes, mark, ink)
     _label_ends(axes, labels)
+
+
+def _set_scales(axes: Any, panel: Panel) -> None:
+    left, right, low, high = panel.limits()
+    axes.set_xlim(left, right)
+    if panel.log_y:
+        margin = (high / low) ** 0.05
+        ends = low / margin, high if panel.y_max is not None else high * margin
+    else:
+        margin = 0.06 * (high - low)
+        bottom = low if panel.from_zero and low >= 0 else low - margin
+        ends = bottom, high + (margin / 6 if panel.y_max is not None else margin)
+    for log, axis, scale, (least, most) in (
+        (panel.log_x, axes.xaxis, axes.set_xscale, (left, right)),
+        (panel.log_y, axes.yaxis, axes.set_yscale, ends),
+    ):
+        if log:
+            scale("log")
+            axis.set_major_locator(ticker.FixedLocator(log_ticks(least, most)))
+            axis.set_minor_locator(ticker.NullLocator())
+            axis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+    axes.set_ylim(*ends)
 
 
 def _draw_curve(axes: Any, curve: Curve, color: str, number: int) -> None:
@@ -161,18 +150,28 @@ def _draw_curve(axes: Any, curve: Curve, color: str, number: int) -> None:
     )  # fmt: skip
 
 
+def _draw_mark(axes: Any, mark: Mark, ink: _Ink) -> None:
+    axes.plot([mark.x], [mark.y], "o", color=ink.text, markersize=5, zorder=5)
+    share, _ = axes.transAxes.inverted().transform(axes.transData.transform((mark.x, mark.y)))
+    # A letter is about 0.012 of the axes wide: the text goes left if it would not fit.
+    side = 1 if share + 0.012 * len(mark.words) < 1.0 else -1
+    axes.annotate(
+        _plain(mark.words), (mark.x, mark.y), textcoords="offset points",
+        xytext=(7 * side, 5 if mark.above else -5), ha="left" if side > 0 else "right",
+        va="bottom" if mark.above else "top", fontsize=SMALL, color=ink.text, zorder=6,
+        bbox={"facecolor": ink.ground, "alpha": 0.75, "linewidth": 0, "pad": 0.6},
+    )  # fmt: skip
+
+
 def _label_ends(axes: Any, labels: list[tuple[float, str, str]]) -> None:
-    """Write names at the right end of their lines, pushed apart where they would touch."""
-    low, high = axes.get_ylim()
-    log = axes.get_yscale() == "log"
+    """Write names at the right end of their lines, pushed apart if they would touch."""
     # A line of text is about 0.05 of the axes high.
     step, top = 0.05, -math.inf
     places: list[float] = []
     ordered = sorted(labels)
     for y, words, _ in ordered:
-        share = (
-            math.log(max(y, low) / low) / math.log(high / low) if log else (y - low) / (high - low)
-        )
+        least = max(y, axes.get_ylim()[0])
+        _, share = axes.transAxes.inverted().transform(axes.transData.transform((1.0, least)))
         top = max(share, top + step * (1 + words.count("\n")))
         places.append(top)
     over = max(0.0, top - 1.0)
@@ -185,33 +184,27 @@ def _label_ends(axes: Any, labels: list[tuple[float, str, str]]) -> None:
 
 
 def _draw_bars(axes: Any, panel: Panel, ink: _Ink) -> None:
-    most = panel.longest_bar()
+    most, color = panel.longest_bar(), ink.colors[0]
     axes.set_yticks(range(len(panel.bars)), [_plain(bar.name) for bar in panel.bars])
     axes.tick_params(axis="y", length=0, labelsize=SIZE, labelcolor=ink.text)
     axes.set_ylim(len(panel.bars) - 0.4, -0.6)
     axes.set_xlim(0, 1.3 * most)
     axes.grid(visible=False, axis="y")
     for row, bar in enumerate(panel.bars):
-        _draw_bar(axes, row, bar, ink, most)
+        words, end = bar.words or "no bound", 0.0
+        if math.isfinite(bar.upper):
+            words, end = bar.words or up(bar.upper), bar.upper
+            pale = 0.45 if bar.lower is not None else 0.7
+            axes.barh(row, bar.upper, height=0.55, color=color, alpha=pale, linewidth=0)
+            if bar.lower is not None:
+                axes.barh(row, bar.lower, height=0.55, color=color, linewidth=0)
+                if bar.lower < 0.99 * bar.upper:
+                    words = f"{words} (lower bound {down(bar.lower)})"
+        place = (end + 0.01 * most, row)
+        axes.annotate(_lines(words, 46), place, va="center", fontsize=SMALL, color=ink.text)
     for level in panel.levels:
         axes.axvline(level.y, color=ink.text, linewidth=1.1, linestyle=(0, (6, 3)))
         axes.annotate(
             _plain(level.words), (level.y, 1.0), xycoords=("data", "axes fraction"),
             textcoords="offset points", xytext=(4, 2), va="bottom", fontsize=SMALL, color=ink.text,
         )  # fmt: skip
-
-
-def _draw_bar(axes: Any, row: int, bar: Bar, ink: _Ink, most: float) -> None:
-    color, end = ink.colors[0], 0.0
-    said = bar.words or "no bound"
-    if math.isfinite(bar.upper):
-        said, end = bar.words or up(bar.upper), bar.upper
-        pale = 0.45 if bar.lower is not None else 0.7
-        axes.barh(row, bar.upper, height=0.55, color=color, alpha=pale, linewidth=0)
-        if bar.lower is not None:
-            axes.barh(row, bar.lower, height=0.55, color=color, linewidth=0)
-            if bar.lower < 0.99 * bar.upper:
-                said = f"{said} ({down(bar.lower)} achieved)"
-    axes.annotate(
-        _lines(said, 46), (end + 0.01 * most, row), va="center", fontsize=SMALL, color=ink.text
-    )

@@ -47,7 +47,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A horizontal line with a text, such as a budget."""
+    """A horizontal line with a text, such as a budget. Beside bars the line is vertical."""
 
     y: float
     words: str
@@ -65,12 +65,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One pair of axes with either curves or bars.
+    """One pair of axes with either curves or bars; labels carry units.
 
     Attributes:
-        x_label, y_label: with units.
-        levels, marks: drawn beside curves; the levels of bars are vertical.
-        log_x, log_y: logarithmic scales.
+        log_x, log_y: logarithmic scales, without values that are not positive.
         y_max: upper end of the vertical axis; by default above all values.
         from_zero: whether the vertical axis begins at 0.
     """
@@ -87,10 +85,7 @@ class Panel:
     from_zero: bool = True
 
     def limits(self) -> tuple[float, float, float, float]:
-        """Return the least and the largest x and y of the curves.
-
-        Logarithmic axes leave out values that are not positive.
-        """
+        """Return the least and the largest x and y of the curves."""
         xs = [x for curve in self.curves for x in curve.x if x > 0.0 or not self.log_x]
         ys = [y for curve in self.curves for y in (*curve.y, *curve.lower)]
         ys += [level.y for level in self.levels]
@@ -115,6 +110,15 @@ def _widened(low: float, high: float, *, log: bool) -> tuple[float, float]:
     return (low / 2, 2 * low) if log else (low - 0.5, low + 0.5)
 
 
+def log_ticks(low: float, high: float) -> list[float]:
+    """Return the labeled values of a logarithmic axis: at most eight decades, or 1, 2, 5."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    digits = (1.0,) if high >= 100 * low else (1.0, 2.0, 5.0)
+    step = max(1, math.ceil((last - first) / 8))
+    ticks = [digit * 10.0**power for power in range(first, last + 1, step) for digit in digits]
+    return [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+
+
 @dataclass(frozen=True, slots=True)
 class Picture:
     """Panels below each other.
@@ -132,34 +136,26 @@ class Picture:
 
 def as_data(picture: Picture) -> dict[str, Any]:
     """Return the picture as a JSON object; an infinite bar is null."""
-    return {
-        "title": picture.title,
-        "note": picture.note,
-        "panels": [
-            {
-                "x": panel.x_label,
-                "y": panel.y_label,
-                "curves": [
-                    {
-                        "name": curve.name,
-                        "x": list(curve.x),
-                        "y": list(curve.y),
-                        "lower": list(curve.lower) or None,
-                    }
-                    for curve in panel.curves
-                ],
-                "bars": [
-                    {
-                        "name": bar.name,
-                        "upper": bar.upper if math.isfinite(bar.upper) else None,
-                        "lower": bar.lower,
-                        "words": bar.words,
-                    }
-                    for bar in panel.bars
-                ],
-                "levels": [{"y": level.y, "words": level.words} for level in panel.levels],
-                "marks": [{"x": mark.x, "y": mark.y, "words": mark.words} for mark in panel.marks],
-            }
-            for panel in picture.panels
-        ],
-    }
+    panels: list[dict[str, Any]] = [
+        {
+            "x": panel.x_label,
+            "y": panel.y_label,
+            "curves": [
+                {"name": one.name, "x": [*one.x], "y": [*one.y], "lower": [*one.lower] or None}
+                for one in panel.curves
+            ],
+            "bars": [
+                {
+                    "name": bar.name,
+                    "upper": bar.upper if math.isfinite(bar.upper) else None,
+                    "lower": bar.lower,
+                    "words": bar.words,
+                }
+                for bar in panel.bars
+            ],
+            "levels": [{"y": level.y, "words": level.words} for level in panel.levels],
+            "marks": [{"x": mark.x, "y": mark.y, "words": mark.words} for mark in panel.marks],
+        }
+        for panel in picture.panels
+    ]
+    return {"title": picture.title, "note": picture.note, "panels": panels}

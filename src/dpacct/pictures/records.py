@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from dpacct.display import chosen, line, up
 from dpacct.empirical.roc import Roc
 from dpacct.errors import InvalidParameter
 from dpacct.pictures.picture import Bar, Curve, Level, Mark, Panel, Picture
+from dpacct.pictures.schedules import rates_panel
 from dpacct.report.risks import Risks, chosen_of_thousand, of_thousand
 
 MOST_RUNS = 12
@@ -41,7 +42,19 @@ def ledger_picture(report: dict[str, Any]) -> Picture:
         title = f"Epsilon {up(promise, 4)} of {chosen(budget, least=True)} is spent"
     unit = line(str(report["unit"]), 40)
     note = f"unit: one {unit}, {report['adjacency']}; {report['rounds']} rounds are charged"
-    return Picture(title, (epsilon_panel(report), *_run_panels(report, budget)), note)
+    panels = [epsilon_panel(report)]
+    bars = [
+        Bar(
+            f"{run['run']} {line(str(run['name']), 24)}",
+            math.inf if run["epsilon_any_stop"] is None else float(run["epsilon_any_stop"]),
+        )
+        for run in report["runs"]
+        if run["rounds"]
+    ][-MOST_RUNS:]
+    if bars:
+        label = "epsilon of each run alone; together the runs cost less than the sum"
+        panels.append(Panel(label, "", bars=tuple(bars), levels=(Level(budget, "budget"),)))
+    return Picture(title, tuple(panels), note)
 
 
 def epsilon_panel(report: dict[str, Any]) -> Panel:
@@ -87,23 +100,7 @@ def people_picture(risks: Risks) -> Picture:
         )
         for row in risks.rates
     ]
-    panel = Panel("members found at most, of 1,000", "", bars=tuple(bars))
-    return Picture("", (panel,))
-
-
-def _run_panels(report: dict[str, Any], budget: float) -> list[Panel]:
-    runs = [run for run in report["runs"] if run["rounds"]][-MOST_RUNS:]
-    if not runs:
-        return []
-    bars = [
-        Bar(
-            f"{run['run']} {line(str(run['name']), 24)}",
-            math.inf if run["epsilon_any_stop"] is None else float(run["epsilon_any_stop"]),
-        )
-        for run in runs
-    ]
-    label = "epsilon of each run alone, whenever it stopped; together the runs cost less"
-    return [Panel(label, "", bars=tuple(bars), levels=(Level(budget, "budget"),))]
+    return Picture("", (Panel("members found at most, of 1,000", "", bars=tuple(bars)),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +129,9 @@ def read_run(path: str | os.PathLike[str]) -> TrainedRun:
     except ValueError:
         rule = "a report holds one JSON object a line, as dpacct train writes it"
         raise InvalidParameter("report", str(file), rule) from None
-    found = [row for row in rows if _has_accuracy(row)]
+    keys = ("epsilon_upper", "test_accuracy", "delta")
+    tables = [cast("dict[str, Any]", row) for row in rows if isinstance(row, dict)]
+    found = [row for row in tables if all(isinstance(row.get(key), int | float) for key in keys)]
     if not found:
         rule = "it holds no test accuracy beside an epsilon that is bounded"
         raise InvalidParameter("report", str(file), rule)
@@ -143,13 +142,6 @@ def read_run(path: str | os.PathLike[str]) -> TrainedRun:
         tuple(float(row["test_accuracy"]) for row in found),
         float(found[-1]["delta"]),
     )
-
-
-def _has_accuracy(row: Any) -> bool:
-    if not isinstance(row, dict):
-        return False
-    known = [row.get(key) for key in ("epsilon_upper", "test_accuracy", "delta")]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] parsers return Any
-    return all(isinstance(value, int | float) for value in known)  # pyright: ignore[reportUnknownVariableType]
 
 
 def runs_picture(runs: Sequence[TrainedRun]) -> Picture:
@@ -188,20 +180,12 @@ def roc_picture(
     proven = None if limit is None else [limit(rate) for rate in rates[::5]]
     if proven is not None and None not in proven:
         curves.append(Curve("proven limit", rates[::5], [rate or 0.0 for rate in proven]))
-    panel = Panel(
-        "false positive rate: non-members taken for members",
-        "true positive rate: members who are found",
-        tuple(curves),
-        log_x=True,
-        log_y=True,
-        y_max=1.0,
-    )
     name, found = observed[0]
     seen = chosen(1000 * _tpr_at(found, TITLE_FPR), 3)
     title = f"{name} finds {seen} of 1,000 members at a false positive rate of 10 in 1,000"
     most = None if limit is None else limit(TITLE_FPR)
-    known = "no limit is proven" if most is None else f"at most {of_thousand(most)} is proven"
-    return Picture(f"{title}; {known}", (panel,), note)
+    known = "no limit is proven" if most is None else f"the proven limit is {of_thousand(most)}"
+    return Picture(f"{title}; {known}", (rates_panel(curves),), note)
 
 
 def _tpr_at(found: Roc, fpr: float) -> float:

@@ -16,7 +16,8 @@ from dpacct.pictures.picture import Bar, Curve, Level, Mark, Panel, Picture
 from dpacct.renyi.curve import RenyiAccountant, rdp
 from dpacct.report.risks import chosen_of_thousand, of_thousand
 from dpacct.risk.attacks import Attacks, PrivacyProfile
-from dpacct.rounds import Full, Phase, Poisson, Round, Schedule, Uniform
+from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform
+from dpacct.schedules.build import first_rounds
 from dpacct.tight.accountant import TightAccountant
 
 # The ratio of neighboring numbers of rounds at which a curve is computed: a straight line between
@@ -60,15 +61,18 @@ def describe_sampling(round_: Round) -> str:
             return "every client in every round"
 
 
-def first_rounds(schedule: Schedule, rounds: int) -> Schedule:
-    """Return the first ``rounds`` rounds of a schedule."""
-    phases: list[Phase] = []
-    left = rounds
-    for round_, count in schedule:
-        if left > 0:
-            phases.append(Phase(round_, min(count, left)))
-        left -= count
-    return Schedule(phases)
+def _note(settings: Sequence[Setting]) -> str:
+    first = settings[0]
+    if len(settings) > 1:
+        return f"adjacency {first.schedule.adjacency}; bands reach down to the lower bounds"
+    return f"{describe(first.schedule)}; by {first.accountant}; band: down to the lower bound"
+
+
+def _each(settings: Sequence[Setting], figures: Sequence[str]) -> str:
+    """Return the figure of each setting, or of the first three."""
+    pairs = zip(figures[:3], settings, strict=False)
+    words = ", ".join(f"{figure} ({setting.name})" for figure, setting in pairs)
+    return f"{words}, ..." if len(settings) > 3 else words
 
 
 def round_counts(rounds: int) -> list[int]:
@@ -83,16 +87,15 @@ def epsilon_by_round(setting: Setting, delta: float) -> list[tuple[int, Interval
     """Return epsilon after some numbers of rounds, each fixed in advance."""
     plan = setting.schedule
     accountant = find_accountant(setting.accountant)
-    if not isinstance(accountant, TightAccountant) or not accountant.plays(plan):
-        return [
-            (n, accountant.epsilon(first_rounds(plan, n), delta)) for n in round_counts(plan.rounds)
-        ]
-    # One game bounds every number of rounds from above. Fixed pairs bound from below.
     found: list[tuple[int, Interval]] = []
     for n in round_counts(plan.rounds):
-        pairs = accountant.of_pairs.epsilon(first_rounds(plan, n), delta)
-        upper = min(pairs.upper, accountant.upper_epsilon_of_first(plan, n, delta))
-        found.append((n, Interval.bracket(pairs.lower, upper)))
+        if isinstance(accountant, TightAccountant) and accountant.plays(plan):
+            # One game bounds every number of rounds from above. Fixed pairs bound from below.
+            pairs = accountant.of_pairs.epsilon(first_rounds(plan, n), delta)
+            upper = min(pairs.upper, accountant.upper_epsilon_of_first(plan, n, delta))
+            found.append((n, Interval.bracket(pairs.lower, upper)))
+        else:
+            found.append((n, accountant.epsilon(first_rounds(plan, n), delta)))
     return found
 
 
@@ -106,13 +109,13 @@ def epsilon_picture(
     """
     several = len(settings) > 1
     curves: list[Curve] = []
-    last = 0.0
+    ends: list[str] = []
     for setting in settings:
         found = epsilon_by_round(setting, delta)
-        last = found[-1][1].upper
+        ends.append(up(found[-1][1].upper, 4))
         curves.append(
             Curve(
-                f"{setting.name}: {up(last, 4)}" if several else "",
+                f"{setting.name}: {ends[-1]}" if several else "",
                 [0.0, *(float(n) for n, _ in found)],
                 [0.0, *(spent.upper for _, spent in found)],
                 lower=[0.0, *(spent.lower for _, spent in found)],
@@ -120,19 +123,13 @@ def epsilon_picture(
         )
     levels = () if target is None else (Level(target, f"budget {chosen(target)}"),)
     rounds = {setting.schedule.rounds for setting in settings}
-    after = f"after {rounds.pop()} rounds" if len(rounds) == 1 else "by round"
-    title = f"Epsilon {after} of {len(settings)} settings" if several else (
-        f"Epsilon {after} is at most {up(last, 4)}")  # fmt: skip
+    after = f"after {rounds.pop()} rounds" if len(rounds) == 1 else "after the last round"
+    title = f"Epsilon {after}: {_each(settings, ends)}"
+    if not several:
+        title = f"Epsilon {after} is at most {ends[0]}"
     label = f"epsilon at delta {chosen(delta, 3)}, proven"
     panel = Panel("rounds", label, tuple(curves), levels=levels)
     return Picture(title, (panel,), _note(settings))
-
-
-def _note(settings: Sequence[Setting]) -> str:
-    first = settings[0]
-    if len(settings) > 1:
-        return f"adjacency {first.schedule.adjacency}; bands reach down to the lower bounds"
-    return f"{describe(first.schedule)}; by {first.accountant}; band: down to the lower bound"
 
 
 def delta_picture(settings: Sequence[Setting], at: float | None = None) -> Picture:
@@ -148,8 +145,7 @@ def delta_picture(settings: Sequence[Setting], at: float | None = None) -> Pictu
         accountant = find_accountant(setting.accountant)
         most = min(accountant.upper_epsilon(setting.schedule, SMALLEST_DELTA), 1e4)
         most = most if at is None else max(most, 1.1 * at)
-        xs = [most * (k / 40) for k in range(41)]
-        found = [(x, delta(x)) for x in xs]
+        found = [(x, delta(x)) for x in (most * (k / 40) for k in range(41))]
         kept = [(x, one) for x, one in found if one.upper >= SMALLEST_DELTA / 10]
         curves.append(
             Curve(
@@ -163,9 +159,12 @@ def delta_picture(settings: Sequence[Setting], at: float | None = None) -> Pictu
             value = delta(at).upper
             words = f"epsilon {chosen(at)}: delta {up(value, 3)}"
             marks.append(Mark(at, value, words, above=True))
-    title = "Each point is one valid guarantee: delta against epsilon"
-    if len(settings) == 1 and marks:
-        title = f"At epsilon {chosen(at or 0.0)}, delta is at most {up(marks[0].y, 3)}"
+    title = "Each point of a curve is a valid pair of epsilon and delta"
+    if at is not None:
+        figures = [up(mark.y, 3) for mark in marks]
+        title = f"At epsilon {chosen(at)}, delta is at most {figures[0]}"
+        if len(settings) > 1:
+            title = f"Delta at epsilon {chosen(at)}: {_each(settings, figures)}"
     panel = Panel("epsilon", "delta, proven", tuple(curves), marks=tuple(marks), log_y=True)
     return Picture(title, (panel,), _note(settings))
 
@@ -194,17 +193,17 @@ def tradeoff_picture(settings: Sequence[Setting], marked: Sequence[float]) -> Pi
     rates = [SMALLEST_FPR ** (1 - k / (FPR_POINTS - 1)) for k in range(FPR_POINTS)]
     curves = [Curve("guessing", rates, rates, plain=True)]
     marks: list[Mark] = []
+    first = settings[0]
     for setting in settings:
         attacks = Attacks(setting.schedule, find_accountant(setting.accountant))
         found = [attacks.tpr(rate) for rate in rates]
         name = "proven" if len(settings) == 1 else setting.name
         uppers, lowers = [tpr.upper for tpr in found], [tpr.lower for tpr in found]
         curves.append(Curve(name, rates, uppers, lower=lowers))
-        if setting is settings[0]:
+        if setting is first:
             for rate in marked:
                 upper = attacks.tpr(rate).upper
                 marks.append(Mark(rate, upper, f"{of_thousand(upper)} of 1,000"))
-    first = settings[0]
     title = "The best attack: true positive rate against false positive rate"
     if marks:
         which = f"{first.name}: an" if len(settings) > 1 else "An"
@@ -215,7 +214,12 @@ def tradeoff_picture(settings: Sequence[Setting], marked: Sequence[float]) -> Pi
     note = f"{describe(first.schedule)}; by {first.accountant}"
     if len(settings) > 1:
         note = f"adjacency {first.schedule.adjacency}; marks are those of {first.name}"
-    panel = Panel(
+    return Picture(title, (rates_panel(curves, marks),), note)
+
+
+def rates_panel(curves: Sequence[Curve], marks: Sequence[Mark] = ()) -> Panel:
+    """Return a panel of true positive rates by false positive rate."""
+    return Panel(
         "false positive rate: non-members who are accused",
         "true positive rate: members who are found",
         tuple(curves),
@@ -224,7 +228,6 @@ def tradeoff_picture(settings: Sequence[Setting], marked: Sequence[float]) -> Pi
         log_y=True,
         y_max=1.0,
     )
-    return Picture(title, (panel,), note)
 
 
 def rdp_picture(settings: Sequence[Setting], delta: float) -> Picture:
@@ -238,8 +241,7 @@ def rdp_picture(settings: Sequence[Setting], delta: float) -> Picture:
     curves: list[Curve] = []
     marks: list[Mark] = []
     for setting, best in zip(settings, bests, strict=True):
-        values = rdp(setting.schedule, orders=orders)
-        kept = [value for value in values if math.isfinite(value.upper)]
+        kept = [v for v in rdp(setting.schedule, orders=orders) if math.isfinite(v.upper)]
         curves.append(
             Curve(
                 "" if len(settings) == 1 else setting.name,
@@ -251,19 +253,19 @@ def rdp_picture(settings: Sequence[Setting], delta: float) -> Picture:
         (at,) = rdp(setting.schedule, orders=[best])
         epsilon = accountant.upper_epsilon(setting.schedule, delta)
         marks.append(Mark(best, at.upper, f"order {best:.3g}: epsilon {up(epsilon, 4)}"))
-    title = f"Renyi curves, with the best orders at delta {chosen(delta, 3)}"
-    note = f"adjacency {settings[0].schedule.adjacency}"
-    if len(settings) == 1:
-        title = f"Order {bests[0]:.3g} gives the smallest RDP epsilon at delta {chosen(delta, 3)}"
-        note = describe(settings[0].schedule)
+    title = f"Order {bests[0]:.3g} gives the smallest RDP epsilon at delta {chosen(delta, 3)}"
+    note = describe(settings[0].schedule)
+    if len(settings) > 1:
+        figures = [f"{best:.3g}" for best in bests]
+        title = f"Best Renyi order at delta {chosen(delta, 3)}: {_each(settings, figures)}"
+        note = f"adjacency {settings[0].schedule.adjacency}"
+        # The text of the highest mark goes above its curve, out of the way of all others.
+        top = max(range(len(marks)), key=lambda number: marks[number].y)
+        marks[top] = Mark(marks[top].x, marks[top].y, marks[top].words, above=True)
     panel = Panel(
-        "Renyi order",
-        "Renyi divergence, proven",
-        tuple(curves),
-        marks=tuple(marks),
-        log_x=True,
+        "Renyi order", "Renyi divergence, proven", tuple(curves), marks=tuple(marks), log_x=True,
         log_y=True,
-    )
+    )  # fmt: skip
     return Picture(title, (panel,), note)
 
 

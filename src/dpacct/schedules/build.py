@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
-from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule
+from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Sampling, Schedule
 
 
 class _NotGiven:
@@ -58,6 +58,16 @@ def as_schedule(schedule: Schedule | Round) -> Schedule:
         rule = "a schedule is a Schedule or a Round"
         raise InvalidParameter("schedule", schedule, rule)
     return 1 * schedule
+
+
+def first_rounds(schedule: Schedule, rounds: int) -> Schedule:
+    """Return the first ``rounds`` rounds of a schedule."""
+    phases: list[Phase] = []
+    for round_, count in schedule:
+        if rounds > 0:
+            phases.append(Phase(round_, min(count, rounds)))
+        rounds -= count
+    return Schedule(phases)
 
 
 def build_schedule(
