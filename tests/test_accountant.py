@@ -18,8 +18,18 @@ from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT, find_accountant
 from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter
 from dpacct.renyi.curve import RenyiAccountant, improved_epsilon, rdp
-from dpacct.rounds import Adjacency, Full, Poisson, Round, Sampling, Schedule, Uniform
-from dpacct.schedules.build import NOT_GIVEN, build_schedule, find_sampling
+from dpacct.rounds import (
+    NOT_GIVEN,
+    Adjacency,
+    Full,
+    Poisson,
+    Round,
+    Sampling,
+    Schedule,
+    Uniform,
+    build_schedule,
+    find_sampling,
+)
 from tests.oracles import conversions, sampled_gaussian
 from tests.strategies import log_uniform, noise_multipliers, sampling_rates, uniform_schemes
 

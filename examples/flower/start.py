@@ -34,7 +34,7 @@ def tool(name: str) -> str:
     """A program of Flower, beside this Python."""
     found = shutil.which(name, path=str(Path(sys.executable).parent))
     if found is None:
-        sys.exit(f"{name} is not there: pip install 'dpacct[flower,fl]'")
+        sys.exit(f"{name} is not there: pip install -e '.[flower,fl]'")
     return found
 
 

@@ -1,40 +1,49 @@
-"""Accountants: what a schedule costs. One protocol, and the functions `epsilon` and `delta`."""
+"""Accountants, which turn a schedule into its privacy cost, and the functions built on them."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 from dpacct import validate
 from dpacct.budget import Interval, Spent
 from dpacct.errors import InvalidParameter
 from dpacct.renyi.closed_form import ClosedFormAccountant
 from dpacct.renyi.curve import RenyiAccountant
-from dpacct.rounds import Adjacency, Round, Sampling, Schedule
-from dpacct.schedules.build import NOT_GIVEN, build_schedule
+from dpacct.rounds import (
+    NOT_GIVEN,
+    Adjacency,
+    AdjacencyName,
+    Round,
+    Sampling,
+    Schedule,
+    build_schedule,
+)
 from dpacct.tight.accountant import GaussianAccountant, TightAccountant, with_gap
 
 
 class Accountant(Protocol):
-    """What turns a schedule into its privacy cost; every upper bound is proven."""
+    """A theory that bounds the privacy cost of schedules. Every upper bound is proven."""
 
     @property
     def name(self) -> str:
-        """How the command line calls it."""
+        """The name on the command line."""
         ...
 
     def upper_epsilon(self, schedule: Schedule, delta: float) -> float:
-        """Proven upper bound of epsilon at a valid delta; what calibration solves for."""
+        """Return the proven upper bound of epsilon at a valid delta."""
         ...
 
     def epsilon(self, schedule: Schedule, delta: float) -> Interval:
-        """Achieved and proven epsilon at a valid delta."""
+        """Return the achieved and proven epsilon at a valid delta."""
         ...
 
     def delta(self, schedule: Schedule, epsilon: float) -> Interval:
-        """Achieved and proven delta at a valid epsilon."""
+        """Return the achieved and proven delta at a valid epsilon."""
         ...
 
 
+# The names, for editors. At run time `find_accountant` checks them.
+AccountantName = Literal["tight", "rdp", "closed-form", "gdp", "pairs"]
 _ALL: tuple[Accountant, ...] = (
     TightAccountant(),
     RenyiAccountant(),
@@ -47,10 +56,10 @@ DEFAULT_ACCOUNTANT = "tight"
 
 
 def find_accountant(name: str, gap: float | None = None) -> Accountant:
-    """The accountant called ``name``, which may be asked for a narrower bracket.
+    """Return the accountant called ``name``, asked for a bracket no wider than ``gap``.
 
     Raises:
-        InvalidParameter: there is none, or none that a gap means something to.
+        InvalidParameter: no accountant has the name, or the accountant takes no gap.
     """
     if not isinstance(name, str) or name not in ACCOUNTANTS:
         rule = f"an accountant is one of {', '.join(ACCOUNTANTS)}"
@@ -68,41 +77,34 @@ def epsilon(
     rounds: int | None = None,
     sampling_rate: float = NOT_GIVEN,
     sampling: Sampling | None = None,
-    adjacency: Adjacency | str | None = None,
-    accountant: str = DEFAULT_ACCOUNTANT,
+    adjacency: Adjacency | AdjacencyName | str | None = None,
+    accountant: AccountantName | str = DEFAULT_ACCOUNTANT,
     gap: float | None = None,
 ) -> Interval:
-    """The epsilon that a schedule spends at a given delta.
+    """Return the epsilon that a schedule spends at a given delta.
 
     Args:
         schedule: a schedule, or else its parts as in `build_schedule`.
         delta: in (0, 1).
-        accountant: one of `ACCOUNTANTS`.
-        gap: where `tight` plays a game, the relative width wanted, 0.001 to 0.5; by default what
-            a cover that serves most settings leaves, about one percent.
+        accountant: "tight", "rdp", "closed-form", "gdp" (full participation only) or "pairs".
+        gap: if `tight` plays a game, the relative width wanted, 0.001 to 0.5. The default serves
+            most settings and leaves about one percent.
     Returns:
         Achieved lower and proven upper epsilon.
     Raises:
         InvalidParameter: an argument out of range. Unsupported: the accountant knows no bound.
     """
-    plan = build_schedule(
-        schedule,
-        noise_multiplier=noise_multiplier,
-        rounds=rounds,
-        sampling_rate=sampling_rate,
-        sampling=sampling,
-        adjacency=adjacency,
-    )
+    plan = build_schedule(schedule, noise_multiplier, rounds, sampling_rate, sampling, adjacency)
     return find_accountant(accountant, gap).epsilon(plan, validate.delta(delta))
 
 
 def spend(
     schedule: Schedule,
     delta: float,
-    accountant: str = DEFAULT_ACCOUNTANT,
+    accountant: AccountantName | str = DEFAULT_ACCOUNTANT,
     gap: float | None = None,
 ) -> Spent:
-    """What `epsilon` answers, with the delta at which it does: for whoever shows both."""
+    """Return what `epsilon` returns, together with the delta."""
     at = validate.delta(delta)
     return Spent.at(at, find_accountant(accountant, gap).epsilon(schedule, at))
 
@@ -115,22 +117,15 @@ def delta(
     rounds: int | None = None,
     sampling_rate: float = NOT_GIVEN,
     sampling: Sampling | None = None,
-    adjacency: Adjacency | str | None = None,
-    accountant: str = DEFAULT_ACCOUNTANT,
+    adjacency: Adjacency | AdjacencyName | str | None = None,
+    accountant: AccountantName | str = DEFAULT_ACCOUNTANT,
 ) -> Interval:
-    """The delta that a schedule spends at a given epsilon >= 0; arguments as for `epsilon`.
+    """Return the delta that a schedule spends at a given epsilon >= 0. Arguments as for `epsilon`.
 
     Returns:
         Achieved lower and proven upper delta.
     Raises:
         InvalidParameter: an argument out of range. Unsupported: the accountant knows no bound.
     """
-    plan = build_schedule(
-        schedule,
-        noise_multiplier=noise_multiplier,
-        rounds=rounds,
-        sampling_rate=sampling_rate,
-        sampling=sampling,
-        adjacency=adjacency,
-    )
+    plan = build_schedule(schedule, noise_multiplier, rounds, sampling_rate, sampling, adjacency)
     return find_accountant(accountant).delta(plan, validate.epsilon(epsilon))

@@ -1,18 +1,19 @@
-"""What may be spent (`Budget`), and what was: an `Interval`, or with its delta a `Spent`.
+"""A target (`Budget`), a bracket (`Interval`), and an epsilon with its delta (`Spent`).
 
-Rule: an epsilon that is shown beside a delta comes as a `Spent`, from where it was computed.
+Rule: an epsilon that is shown beside a delta is a `Spent`, from the place that computed it.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal, localcontext
 
 from dpacct import validate
-from dpacct.display import down, html_table, up
+from dpacct.display import chosen, down, html_table, up
 from dpacct.errors import InvalidParameter, NotConverged
 
-# Where nobody names one, and no population says more.
+# Used if no delta is given, and no population says more.
 DEFAULT_DELTA = 1e-5
 
 
@@ -36,8 +37,12 @@ class Budget:
 class Interval:
     """A quantity with a proven upper bound and a lower bound that is achieved.
 
-    ``upper`` holds for every pair of neighboring data sets; ``lower`` is reached by an explicit
-    pair. The truth is never outside.
+    ``upper`` holds for every pair of neighboring data sets, and an explicit pair reaches ``lower``.
+    The truth is never outside.
+
+    Used as one number, an interval stands for its proven upper end: ``float(interval)`` is
+    ``upper``, ``interval <= 8`` compares ``upper``, and ``f"{interval:.3f}"`` formats ``upper``,
+    rounded up. ``str(interval)`` shows both ends.
     """
 
     lower: float
@@ -47,88 +52,97 @@ class Interval:
         object.__setattr__(self, "lower", validate.bound("lower", self.lower))
         object.__setattr__(self, "upper", validate.bound("upper", self.upper))
         if self.lower > self.upper:
-            raise InvalidParameter(
-                "lower", self.lower, f"an interval has lower <= upper, and upper is {self.upper!r}"
-            )
+            rule = f"an interval has lower <= upper, and upper is {self.upper!r}"
+            raise InvalidParameter("lower", self.lower, rule)
 
     @property
     def width(self) -> float:
         """upper - lower."""
         return self.upper - self.lower
 
-    @classmethod
-    def bracket(cls, lower: float, upper: float) -> Interval:
-        """The interval of two bounds that were computed apart.
+    @staticmethod
+    def bracket(lower: float, upper: float) -> Interval:
+        """Return the interval of two bounds that were computed apart.
 
         Raises:
-            NotConverged: the lower one lies above the upper one by more than rounding, so that
-                one of them is wrong.
+            NotConverged: the lower bound lies above the upper one by more than rounding, or a
+                bound is not a number, so that something is wrong.
         """
         unknown = any(isinstance(v, float) and math.isnan(v) for v in (lower, upper))
         if not unknown:
             lower, upper = validate.bound("lower", lower), validate.bound("upper", upper)
-        # What is not a number bounds nothing.
         if unknown or lower > upper * (1 + 1e-9) + 1e-300:
             raise NotConverged(
                 f"bounds contradict each other: achieved {lower!r}, proven {upper!r}"
             )
-        return cls(min(lower, upper), max(lower, upper))
+        return Interval(min(lower, upper), max(lower, upper))
 
     def __contains__(self, value: float) -> bool:
         return self.lower <= value <= self.upper
 
+    def __float__(self) -> float:
+        return self.upper
+
+    def __lt__(self, other: Interval | float) -> bool:
+        return self.upper < float(other)
+
+    def __le__(self, other: Interval | float) -> bool:
+        return self.upper <= float(other)
+
+    def __gt__(self, other: Interval | float) -> bool:
+        return self.upper > float(other)
+
+    def __ge__(self, other: Interval | float) -> bool:
+        return self.upper >= float(other)
+
+    def __str__(self) -> str:
+        return f"<= {up(self.upper)} (lower bound {down(self.lower)})"
+
+    def __format__(self, spec: str) -> str:
+        if not spec or spec[-1] not in "eEfFgG%" or not math.isfinite(self.upper):
+            return format(self.upper if spec and spec[-1] != "s" else str(self), spec)
+        with localcontext(rounding=ROUND_CEILING):
+            return format(Decimal(self.upper), spec)
+
     def _repr_html_(self) -> str:
-        """For a notebook."""
-        return html_table(bracket_rows(self))
-
-
-def bracket_rows(found: Interval) -> list[tuple[str, str, str]]:
-    """Both sides, each shortened to its safe side, and what it is worth."""
-    return [
-        ("proven", up(found.upper), "no neighboring data sets exceed it"),
-        ("achieved", down(found.lower), "an explicit pair of data sets reaches it"),
-    ]
+        """Return the table that a notebook shows: each end, shortened to its safe side."""
+        return html_table(
+            [
+                ("proven", up(self.upper), "no neighboring data sets exceed it"),
+                ("achieved", down(self.lower), "an explicit pair of data sets reaches it"),
+            ]
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(Interval):
     """Achieved and proven epsilon, with the delta at which they were computed.
-
-    Reads like an `Interval`: ``lower``, ``upper``, ``width``, ``in``.
 
     Raises:
         InvalidParameter: lower above upper, or delta outside (0, 1).
     """
 
-    lower: float
-    upper: float
     delta: float
 
     def __post_init__(self) -> None:
-        ends = Interval(self.lower, self.upper)
-        object.__setattr__(self, "lower", ends.lower)
-        object.__setattr__(self, "upper", ends.upper)
+        # Dataclasses with slots are made twice, which super() without arguments does not survive.
+        Interval.__post_init__(self)
         object.__setattr__(self, "delta", validate.delta(self.delta))
 
     @classmethod
     def at(cls, delta: float, interval: Interval) -> Spent:
-        """The bracket that was computed at a delta."""
+        """Return the bracket that was computed at a delta."""
         return cls(interval.lower, interval.upper, delta)
 
     @property
     def interval(self) -> Interval:
-        """The bracket alone."""
+        """The bracket without its delta."""
         return Interval(self.lower, self.upper)
 
     @property
-    def width(self) -> float:
-        """upper - lower."""
-        return self.interval.width
-
-    @property
     def without_privacy(self) -> Spent:
-        """The same where nothing is promised: no upper end."""
+        """The same with no upper end, since nothing is promised."""
         return Spent(self.lower, math.inf, self.delta)
 
-    def __contains__(self, value: float) -> bool:
-        return value in self.interval
+    def __str__(self) -> str:
+        return f"{Interval.__str__(self)} at delta {chosen(self.delta, 3)}"

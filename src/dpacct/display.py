@@ -1,27 +1,28 @@
-"""Numbers, and the words of others, as people get to read them.
+"""Numbers and foreign text as people read them.
 
-Rule 1: a number that is shortened goes to the safe side: what is promised up, what is achieved
-down. What somebody chose is compared as the shortest decimal that it is, so that 0.1 stays 0.1.
-Rule 2: words that come from a file or a user stay words: no character that is not printable
-reaches a terminal or a page, and none is so long that it hides the rest.
+Rule 1: a shortened number goes to the safe side: a proven bound up, an achieved one down. A number
+that a person chose is shortened from its shortest decimal, so that 0.1 stays 0.1.
+Rule 2: text from a file or a user stays text. No character that is not printable reaches a terminal
+or a page, and no text is so long that it hides the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from html import escape
 from importlib import import_module
 from os import PathLike
 from typing import Any, Protocol
 
-# Values know that they can be drawn, not by whom: the only way to a later room.
+# The only way to a later room: values can be drawn, and do not import the code that draws them.
 _PICTURES = "dpacct.pictures"
 # As many characters of a name are shown as a name may have.
 MAX_SHOWN = 200
 
 
 class Drawn(Protocol):
-    """A picture of a value: a notebook shows it, and so does `print`, as text."""
+    """A picture of a value. A notebook shows it, and `print` shows it as text."""
 
     def save(self, path: str | PathLike[str], *, replace: bool = False) -> None:
         """Write a file whose name ends in .png, .svg or .pdf."""
@@ -32,17 +33,22 @@ class Drawn(Protocol):
         ...
 
     def text(self, width: int = 80) -> str:
-        """The picture as lines of text."""
+        """Return the picture as lines of text."""
         ...
 
 
+def drawn(function: str, value: Any, **options: Any) -> Drawn:
+    """Return the picture of a value by a function of `dpacct.pictures`."""
+    return getattr(import_module(_PICTURES), function)(value, **options)
+
+
 def up(value: float | Decimal, digits: int = 5) -> str:
-    """``value`` with so many significant digits, at most 15, never below it."""
+    """Return ``value`` with at most 15 significant digits, never below it."""
     return _shortened(value, digits, ROUND_CEILING)
 
 
 def down(value: float | Decimal, digits: int = 5) -> str:
-    """``value`` with so many significant digits, at most 15, never above it."""
+    """Return ``value`` with at most 15 significant digits, never above it."""
     return _shortened(value, digits, ROUND_FLOOR)
 
 
@@ -52,18 +58,12 @@ def _shortened(value: float | Decimal, digits: int, rounding: str) -> str:
 
 
 def chosen(value: float, digits: int = 7, *, least: bool = False) -> str:
-    """A number that somebody chose, with at most so many digits.
-
-    Args:
-        value: a finite number.
-        digits: significant ones.
-        least: shorten it downwards; else upwards.
-    """
+    """Return a number that a person chose, shortened upwards, or downwards if ``least``."""
     return trimmed((down if least else up)(Decimal(repr(float(value))), digits))
 
 
 def trimmed(figure: str) -> str:
-    """A figure without the zeros at its end."""
+    """Return a figure without the zeros at its end."""
     if "." not in figure:
         return figure
     head, mark, exponent = figure.partition("e")
@@ -71,40 +71,25 @@ def trimmed(figure: str) -> str:
 
 
 def escaped(words: str) -> str:
-    r"""Words without control characters, line ends, marks of direction and broken halves of pairs.
-
-    Each of them becomes its escape, as in ``\x1b``; blanks stay as many as they are.
-    """
+    r"""Return text in which each character that is not printable is an escape, as ``\x1b``."""
     if words.isprintable():
         return words
-    return "".join(c if c.isprintable() else _escape(c) for c in words)
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in words
+    )
 
 
 def line(words: str, longest: int = MAX_SHOWN) -> str:
-    """Words of others on one line: white space is a blank, and what is too long is cut."""
+    """Return foreign text on one line: white space is a blank, and long text is cut."""
     cut = words if len(words) <= longest else f"{words[:longest]}... ({len(words)} characters)"
     return escaped(" ".join(cut.split()))
 
 
 def html_table(rows: Iterable[tuple[str, str, str]]) -> str:
-    """A small table for a notebook: what it is, the figure, and what the figure means."""
+    """Return a table for a notebook, with rows of name, figure and meaning."""
     cells = "".join(
-        f"<tr><th style='text-align:left'>{_html(name)}</th><td>{_html(figure)}</td>"
-        f"<td style='text-align:left;opacity:0.75'>{_html(meaning)}</td></tr>"
-        for name, figure, meaning in rows
+        f"<tr><th style='text-align:left'>{name}</th><td>{figure}</td>"
+        f"<td style='text-align:left;opacity:0.75'>{meaning}</td></tr>"
+        for name, figure, meaning in ([escape(escaped(words)) for words in row] for row in rows)
     )
     return f"<table>{cells}</table>"
-
-
-def _html(words: str) -> str:
-    shown = escaped(words).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return shown.replace('"', "&quot;")
-
-
-def drawn(function: str, value: Any, **options: Any) -> Drawn:
-    """The picture of a value by a function of the room of pictures."""
-    return getattr(import_module(_PICTURES), function)(value, **options)

@@ -14,48 +14,45 @@ class InvalidParameter(DpacctError, ValueError):
 
     Attributes:
         name: the parameter as the library spells it, e.g. ``sampling_rate``.
-        value: what was given.
+        value: the given value.
         rule: the allowed range, as a clause: ``a sampling rate lies in (0, 1]``.
         hint: a way out, or an empty string.
     """
 
     def __init__(self, name: str, value: object, rule: str, hint: str = "") -> None:
-        self.name = name
-        self.value = value
-        self.rule = rule
-        self.hint = hint
+        self.name, self.value, self.rule, self.hint = name, value, rule, hint
         super().__init__(self.describe(name))
 
     def describe(self, label: str) -> str:
-        """The message with the parameter called ``label`` (the command line says ``--q``)."""
+        """Return the message with the parameter called ``label`` (``--q`` on a command line)."""
         sentence = f"{label} is {shown(self.value)}; {self.rule}."
         return f"{sentence} {self.hint}" if self.hint else sentence
 
 
 def shown(value: object) -> str:
-    """A value as it is typed, cut where it is long."""
+    """Return a value as it is typed, cut if it is long."""
     if isinstance(value, int) and abs(value) >= 10**100:
         return "an integer of more than 100 digits"
     if isinstance(value, int | float):
         return str(value)
     try:
-        found = repr(value[:_LONGEST] if isinstance(value, str | bytes) else value)
+        typed = repr(value[:_LONGEST] if isinstance(value, str | bytes) else value)
     except (ValueError, RecursionError):
-        # Python refuses to print integers of thousands of digits, and lists nested too deep.
+        # Python does not print integers of thousands of digits, nor lists nested too deep.
         return f"a {type(value).__name__}"
-    return found if len(found) <= _LONGEST else f"{found[:_LONGEST]}..."
+    return typed if len(typed) <= _LONGEST else f"{typed[:_LONGEST]}..."
 
 
 class Unsupported(DpacctError):
-    """A combination for which no bound is proven here; the message says why."""
+    """A combination for which no bound is proven here, or a package is missing."""
 
 
 class NotConverged(DpacctError):
-    """A solver met its limits; the message carries the best bracket that it reached."""
+    """A solver met its limits. The message carries the best bracket that it reached."""
 
 
 class BudgetExceeded(DpacctError):
-    """A round does not fit into what is left of a budget."""
+    """A round does not fit into the remaining budget."""
 
 
 class LedgerError(DpacctError):

@@ -1,11 +1,11 @@
-"""What happened, or is planned: sampling schemes, rounds, and schedules of rounds.
+"""The events of the accountant: sampling schemes, rounds, schedules, and `build_schedule`.
 
-The events of the accountant, apart from what they cost. A value that exists is valid:
+A value that exists is valid:
 
 Rule 1: a round is one release of (sum of clipped contributions) + N(0, (z C)^2 I).
-Rule 2: who takes part is drawn afresh and in secret in each round.
+Rule 2: the participants are drawn afresh and in secret in each round.
 Rule 3: all rounds of one schedule protect the same unit, so they share one adjacency.
-Rule 4: a schedule is run-length encoded; equal rounds next to each other are one phase.
+Rule 4: a schedule is run-length encoded. Equal rounds next to each other are one phase.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
-from typing import NamedTuple, cast
+from typing import Any, Literal, NamedTuple, TypedDict, cast
 
 from dpacct import validate
 from dpacct.display import Drawn, drawn
@@ -34,7 +34,7 @@ class Adjacency(StrEnum):
 
     @classmethod
     def parse(cls, value: Adjacency | str) -> Adjacency:
-        """The adjacency called ``value``.
+        """Return the adjacency called ``value``.
 
         Raises:
             InvalidParameter: no adjacency has that name.
@@ -44,6 +44,10 @@ class Adjacency(StrEnum):
         except ValueError:
             rule = "an adjacency is one of " + ", ".join(cls)
             raise InvalidParameter("adjacency", value, rule) from None
+
+
+# The names, for editors. At run time `Adjacency.parse` checks them.
+AdjacencyName = Literal["add-remove", "replace-one", "zero-out"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +84,11 @@ class Uniform:
 
     @classmethod
     def at_rate(cls, sampling_rate: float) -> Uniform:
-        """The scheme of which only the ratio is known, as the smallest cohort: 0.05 is 1 of 20."""
+        """Return the smallest cohort with a ratio: 0.05 is 1 of 20."""
         decimal = Decimal(repr(validate.sampling_rate(sampling_rate)))
         cohort, clients = decimal.as_integer_ratio()
         if clients > MAX_CLIENTS:
-            # Rounded up: a rate that is too high is charged too much, never too little.
+            # Rounded up: a rate that is too high costs too much, never too little.
             return cls(-(-cohort * MAX_CLIENTS // clients), MAX_CLIENTS)
         return cls(cohort, clients)
 
@@ -95,7 +99,7 @@ class Uniform:
 
     @property
     def rate_bounds(self) -> tuple[float, float]:
-        """Neighboring doubles, or one twice, between which cohort_size / num_clients lies."""
+        """Neighboring doubles, or one double twice, around cohort_size / num_clients."""
         rate = self.sampling_rate
         numerator, denominator = rate.as_integer_ratio()
         # Whole numbers: the exact sign of rate - cohort_size / num_clients.
@@ -114,7 +118,7 @@ class Full:
 
     @property
     def sampling_rate(self) -> float:
-        """1."""
+        """Every client takes part."""
         return 1.0
 
 
@@ -128,9 +132,8 @@ class Round:
 
     Args:
         noise_multiplier: standard deviation of the noise on the sum / clip norm.
-        sampling: who takes part; default everybody.
-        adjacency: the neighboring relation; default that of the sampling scheme.
-
+        sampling: the sampling scheme. By default every client takes part.
+        adjacency: the neighboring relation. Default: that of the sampling scheme.
     Raises:
         InvalidParameter: a value out of range.
     """
@@ -143,7 +146,7 @@ class Round:
         self,
         noise_multiplier: float,
         sampling: Sampling | None = None,
-        adjacency: Adjacency | str | None = None,
+        adjacency: Adjacency | AdjacencyName | str | None = None,
     ) -> None:
         scheme = Full() if sampling is None else sampling
         if not isinstance(scheme, Poisson | Uniform | Full):
@@ -156,7 +159,7 @@ class Round:
 
     @property
     def sampling_rate(self) -> float:
-        """The probability with which one client takes part."""
+        """The probability with which a client takes part."""
         return self.sampling.sampling_rate
 
     def __repr__(self) -> str:
@@ -177,26 +180,17 @@ class Round:
 
 
 class Phase(NamedTuple):
-    """``rounds`` times the same round, one after the other."""
+    """The same round, ``rounds`` times in a row."""
 
     round: Round
     rounds: int
-
-
-def _checked(phase: object) -> tuple[Round, object]:
-    pair = cast("tuple[object, ...]", phase) if isinstance(phase, tuple) else ()
-    if len(pair) == 2 and isinstance(pair[0], Round):
-        return pair[0], pair[1]
-    raise InvalidParameter(
-        "phases", cast("object", phase), "a phase is a Round and how often it runs"
-    )
 
 
 @dataclass(frozen=True, init=False, repr=False, slots=True)
 class Schedule:
     """Rounds in the order in which they run, run-length encoded.
 
-    ``300 * Round(1.0, Poisson(0.1)) + Round(2.0, Full())`` builds one; ``Schedule()`` is empty.
+    ``300 * Round(1.0, Poisson(0.1)) + Round(2.0, Full())`` builds one, and ``Schedule()`` is empty.
 
     Raises:
         InvalidParameter: a count that is not a whole number of at least one, or rounds of
@@ -209,8 +203,11 @@ class Schedule:
         merged: list[Phase] = []
         total = 0
         for phase in validate.several("phases", phases, "phases"):
-            round_, rounds = _checked(phase)
-            count = validate.rounds(rounds)
+            pair = cast("tuple[Any, ...]", phase) if isinstance(phase, tuple) else ()
+            if len(pair) != 2 or not isinstance(pair[0], Round):
+                rule = "a phase is a Round and how often it runs"
+                raise InvalidParameter("phases", cast("object", phase), rule)
+            round_, count = pair[0], validate.rounds(pair[1])
             total += count
             if merged and merged[-1].round == round_:
                 merged[-1] = Phase(round_, merged[-1].rounds + count)
@@ -224,14 +221,12 @@ class Schedule:
                 raise InvalidParameter("adjacency", str(round_.adjacency), rule)
         if total:
             validate.rounds(total)
-        if len(merged) > MAX_PHASES:
-            rule = f"a schedule has at most {MAX_PHASES} phases"
-            raise InvalidParameter("schedule", len(merged), rule)
+        _check_phases(len(merged))
         object.__setattr__(self, "phases", tuple(merged))
 
     @property
     def rounds(self) -> int:
-        """How many rounds there are."""
+        """The number of rounds."""
         return sum(phase.rounds for phase in self.phases)
 
     @property
@@ -240,14 +235,14 @@ class Schedule:
         return self.phases[0].round.adjacency if self.phases else Adjacency.ADD_REMOVE
 
     def distinct(self) -> dict[Round, int]:
-        """Each different round with the number of times it occurs; what composition costs."""
+        """Return each different round with its count. Composition depends on nothing else."""
         counts: dict[Round, int] = {}
         for round_, count in self.phases:
             counts[round_] = counts.get(round_, 0) + count
         return counts
 
     def scale_noise(self, factor: float) -> Schedule:
-        """The same schedule with every noise multiplier times ``factor``."""
+        """Return the same schedule with every noise multiplier times ``factor``."""
         factor = validate.above_zero("factor", factor, "a factor on the noise")
         return Schedule(
             Phase(Round(factor * round_.noise_multiplier, round_.sampling, round_.adjacency), count)
@@ -255,10 +250,10 @@ class Schedule:
         )
 
     def plot(self, *, dark: bool = False) -> Drawn:
-        """A picture of noise and sampling rate over the rounds; a notebook shows it.
+        """Return a picture of noise and sampling rate over the rounds. A notebook shows it.
 
         Args:
-            dark: for a dark ground.
+            dark: draw for a dark background.
         Raises:
             InvalidParameter: there are no rounds.
         """
@@ -283,9 +278,114 @@ class Schedule:
         repeats = validate.count("rounds", times, "the number of repetitions")
         if len(self.phases) == 1:
             return Schedule([Phase(self.phases[0].round, self.phases[0].rounds * repeats)])
-        if repeats * len(self.phases) > MAX_PHASES:
-            rule = f"a schedule has at most {MAX_PHASES} phases"
-            raise InvalidParameter("schedule", repeats * len(self.phases), rule)
+        _check_phases(repeats * len(self.phases))
         return Schedule(self.phases * repeats)
 
     __rmul__ = __mul__
+
+
+def _check_phases(count: int) -> None:
+    if count > MAX_PHASES:
+        rule = f"a schedule has at most {MAX_PHASES} phases"
+        raise InvalidParameter("schedule", count, rule)
+
+
+class _NotGiven:
+    """The default of `sampling_rate`. None is rejected, since a failed look-up may return it."""
+
+    def __repr__(self) -> str:
+        return "<full participation>"
+
+
+NOT_GIVEN: Any = _NotGiven()
+
+
+class Setting(TypedDict, total=False):
+    """A constant schedule by its parts, as accepted by `build_schedule`."""
+
+    noise_multiplier: float | None
+    rounds: int | None
+    sampling_rate: float
+    sampling: Sampling | None
+    adjacency: Adjacency | AdjacencyName | str | None
+
+
+def find_sampling(sampling_rate: float | None, sampling: Sampling | None) -> Sampling:
+    """Return `Poisson` at a rate, or the given scheme, or `Full` if neither is given.
+
+    Raises:
+        InvalidParameter: both are given, or the rate is out of range or None.
+    """
+    if sampling_rate is None:
+        rule = "a sampling rate lies in (0, 1]"
+        raise InvalidParameter("sampling_rate", None, rule, "Leave it out if all take part.")
+    if sampling is None:
+        return Full() if sampling_rate is NOT_GIVEN else Poisson(sampling_rate)
+    if sampling_rate is not NOT_GIVEN:
+        rule = f"sampling is given too ({sampling!r}) and has its own rate"
+        raise InvalidParameter("sampling_rate", sampling_rate, rule, "Drop one of them.")
+    return sampling
+
+
+def as_schedule(schedule: Schedule | Round) -> Schedule:
+    """Return a schedule as it is, or one round as a schedule.
+
+    Raises:
+        InvalidParameter: it is neither.
+    """
+    if not isinstance(schedule, Schedule | Round):
+        raise InvalidParameter("schedule", schedule, "a schedule is a Schedule or a Round")
+    return schedule if isinstance(schedule, Schedule) else 1 * schedule
+
+
+def first_rounds(schedule: Schedule, rounds: int) -> Schedule:
+    """Return the first ``rounds`` rounds of a schedule."""
+    phases: list[Phase] = []
+    for round_, count in schedule:
+        if rounds > 0:
+            phases.append(Phase(round_, min(count, rounds)))
+        rounds -= count
+    return Schedule(phases)
+
+
+def build_schedule(
+    schedule: Schedule | Round | None = None,
+    noise_multiplier: float | None = None,
+    rounds: int | None = None,
+    sampling_rate: float = NOT_GIVEN,
+    sampling: Sampling | None = None,
+    adjacency: Adjacency | AdjacencyName | str | None = None,
+) -> Schedule:
+    """Return a given schedule, or the constant one described by its parts.
+
+    Args:
+        schedule: a schedule (or one round). Then no other argument may be given.
+        noise_multiplier: std of the noise on the sum / clip norm.
+        rounds: number of rounds.
+        sampling_rate: Poisson sampling at this rate.
+        sampling: any sampling scheme, instead of a rate. By default every client takes part.
+        adjacency: the neighboring relation. Default: that of the sampling scheme.
+    Raises:
+        InvalidParameter: a value out of range, or arguments that contradict each other.
+    """
+    if schedule is not None:
+        given = {
+            "noise_multiplier": noise_multiplier,
+            "rounds": rounds,
+            "sampling_rate": sampling_rate,
+            "sampling": sampling,
+            "adjacency": adjacency,
+        }
+        for name, value in given.items():
+            if value is not None and value is not NOT_GIVEN:
+                rule = "a schedule is given too and says it already"
+                raise InvalidParameter(name, value, rule, "Drop one of them.")
+        return as_schedule(schedule)
+    if noise_multiplier is None:
+        rule = "a noise multiplier is needed where no schedule is given"
+        raise InvalidParameter("noise_multiplier", None, rule)
+    round_ = Round(noise_multiplier, find_sampling(sampling_rate, sampling), adjacency)
+    if rounds is None:
+        rule = "the number of rounds is needed where no schedule is given"
+        raise InvalidParameter("rounds", None, rule)
+    return validate.rounds(rounds) * round_

@@ -1,10 +1,10 @@
-"""The only range checks of the package, and their wording.
+"""The range checks of the package, and their wording.
 
-Each function returns its argument as the plain Python type that the mathematics uses, or
-raises `InvalidParameter`. Rule 1: booleans and strings are never numbers, and what is not a number
-is refused for that, before any range. Rule 2: NaN and infinities are never in range. Rule 3: what
-no float holds (a third as a fraction, 2^53 + 1) is rounded so that no bound gets too low: noise,
-delta and epsilon down, a sampling rate up.
+Each function returns its argument as the plain Python type that the mathematics uses, or raises
+`InvalidParameter`. Rule 1: booleans and strings are never numbers, and the error names the type
+before any range. Rule 2: NaN and infinities are never in range. Rule 3: a number that no float
+holds (1/3, 2^53 + 1) is rounded so that no bound gets too low: noise, delta and epsilon down, a
+sampling rate up.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ from typing import Any, cast
 
 from dpacct.errors import InvalidParameter
 
-# Below the first value 1/sigma^2 times the largest order overflows; past the second one a
-# round is indistinguishable from no round in double precision.
+# Below the first value 1/sigma^2 times the largest order overflows. Above the second one a round
+# is indistinguishable from no round in double precision.
 NOISE_MULTIPLIER_RANGE = (1e-3, 1e10)
 MAX_ROUNDS = 10**12
 MAX_ORDER = 1e7
 # Below, its square underflows.
 MIN_SAMPLING_RATE = 1e-150
-# Characters of a name, or of anything that is said in one line.
+# Characters of a name, or of any text on one line.
 MAX_LINE = 200
-# Below, bounds of rates of error would have to be told in subnormal numbers.
+# Below, bounds of error rates would need subnormal numbers.
 MIN_PROBABILITY = 1e-100
 
-
-# What people pass instead of numbers, in words; other types by their name.
+# Values that people pass instead of numbers, in words. Other types go by their names.
 _KINDS: dict[type[object], str] = {
     str: "text",
     bytes: "bytes",
@@ -41,55 +40,44 @@ _KINDS: dict[type[object], str] = {
 }
 
 
-def _not_a_number(value: object) -> str:
-    """The rule that a value of a wrong type breaks."""
-    kind = _KINDS.get(type(value), f"of the type {type(value).__name__}")
-    return f"it has to be a number, not {kind}"
+def _number(name: str, value: object, rule: str) -> Any:
+    """Return a real number: as it is, or the one that an array without axes holds."""
+    held: Any = value
+    if getattr(held, "shape", None) == () and hasattr(held, "item"):
+        held = held.item()
+    if isinstance(held, bool) or not isinstance(held, Real):
+        kind = _KINDS.get(cast("object", held).__class__, f"of the type {type(held).__name__}")
+        raise InvalidParameter(name, held, f"it has to be a number, not {kind}: {rule}")
+    return held
 
 
-def _plain(value: object) -> object:
-    """The number that an array without axes holds (numpy, JAX, torch); other values as they are."""
-    held = cast("Any", value)
-    return held.item() if getattr(held, "shape", None) == () and hasattr(held, "item") else value
+def _always(_: float) -> bool:
+    return True
 
 
-def real(name: str, value: object, rule: str) -> float:
-    """A finite real number as float: the largest one that is not above it."""
-    value = _plain(value)
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise InvalidParameter(name, value, f"{_not_a_number(value)}: {rule}")
+def real(name: str, value: object, rule: str, fits: Callable[[float], bool] = _always) -> float:
+    """Return a finite real number as float: the largest float that is not above it."""
+    exact = _number(name, value, rule)
     try:
-        number = float(value)
+        number = float(exact)
     except OverflowError:
-        raise InvalidParameter(name, value, rule) from None
-    if number > value:
+        raise InvalidParameter(name, exact, rule) from None
+    if number > exact:
         number = math.nextafter(number, -math.inf)
-    if not math.isfinite(number):
-        raise InvalidParameter(name, value, rule)
-    return number
-
-
-def _checked(name: str, value: object, rule: str, fits: Callable[[float], bool]) -> float:
-    number = real(name, value, rule)
-    if not fits(number):
+    if not (math.isfinite(number) and fits(number)):
         raise InvalidParameter(name, value, rule)
     return number
 
 
 def count(name: str, value: object, noun: str, maximum: int = MAX_ROUNDS) -> int:
-    """A whole number of at least one."""
+    """Return a whole number from 1 to ``maximum``."""
     rule = f"{noun} is a whole number from 1 to {maximum:.0e}"
-    value = _plain(value)
+    value = _number(name, value, rule)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise InvalidParameter(name, value, f"{_not_a_number(value)}: {rule}")
-    if not isinstance(value, Integral):
+    if not isinstance(value, Integral) or not 1 <= int(value) <= maximum:
         raise InvalidParameter(name, value, rule)
-    number = int(value)
-    if not 1 <= number <= maximum:
-        raise InvalidParameter(name, value, rule)
-    return number
+    return int(value)
 
 
 def rounds(value: object) -> int:
@@ -103,10 +91,10 @@ def noise_multiplier(value: object, name: str = "noise_multiplier") -> float:
 
 
 def sampling_rate(value: object, name: str = "sampling_rate") -> float:
-    """The sampling rate q."""
+    """Return the sampling rate q, rounded up: a higher rate costs more, never less."""
     rule = "a sampling rate lies in (0, 1]"
     number = real(name, value, rule)
-    if number < cast("float", _plain(value)):  # More clients than asked for cost more, never less.
+    if number < _number(name, value, rule):
         number = math.nextafter(number, math.inf)
     if not 0.0 < number <= 1.0:
         hint = f"Did you mean {number / 100:g} ({number:g} %)?" if 1.0 < number <= 100.0 else ""
@@ -118,46 +106,37 @@ def sampling_rate(value: object, name: str = "sampling_rate") -> float:
 
 def delta(value: object) -> float:
     """Return the delta of (epsilon, delta)-DP."""
-    return _checked("delta", value, "delta lies in (0, 1)", lambda number: 0.0 < number < 1.0)
+    return real("delta", value, "delta lies in (0, 1)", lambda number: 0.0 < number < 1.0)
 
 
 def epsilon(value: object) -> float:
-    """Return the epsilon at which a delta is asked for."""
+    """Return an epsilon of at least 0, at which a delta is computed."""
     return at_least_zero("epsilon", value, "epsilon")
 
 
 def target_epsilon(value: object) -> float:
-    """Return the epsilon of a budget: finite and above zero."""
+    """Return the epsilon of a budget: finite and above 0."""
     return above_zero("epsilon", value, "a target epsilon")
 
 
-def several(name: str, values: object, noun: str) -> Iterable[object]:
-    """What can be gone through one by one; what it holds is checked by the caller."""
-    given = cast("Any", values)
-    if not isinstance(values, Iterable) or getattr(given, "shape", None) == ():
-        raise InvalidParameter(name, given, f"several {noun} are asked for, as a list")
-    return cast("Iterable[object]", given)
-
-
 def order(value: object, name: str = "orders") -> float:
-    """Return a Renyi order above one."""
+    """Return a Renyi order above 1."""
     rule = f"a Renyi order lies in (1, {MAX_ORDER:g}]"
-    return _checked(name, value, rule, lambda number: 1.0 < number <= MAX_ORDER)
+    return real(name, value, rule, lambda number: 1.0 < number <= MAX_ORDER)
 
 
 def probability(name: str, value: object, noun: str = "a rate of errors") -> float:
     """Return a number in [0, 1]."""
-    return _checked(name, value, f"{noun} lies in [0, 1]", lambda number: 0.0 <= number <= 1.0)
+    return real(name, value, f"{noun} lies in [0, 1]", lambda number: 0.0 <= number <= 1.0)
 
 
 def positive_probability(
     name: str, value: object, noun: str = "a rate of errors", *, below_one: bool = False
 ) -> float:
-    """A probability above 0, and below 1 where that is asked for."""
+    """Return a probability above 0, and below 1 if ``below_one``."""
     rule = f"{noun} lies in (0, 1{')' if below_one else ']'}"
-    number = real(name, value, rule)
-    if not 0.0 < number <= 1.0 or (below_one and number == 1.0):
-        raise InvalidParameter(name, value, rule)
+    most = math.nextafter(1.0, 0.0) if below_one else 1.0
+    number = real(name, value, rule, lambda number: 0.0 < number <= most)
     if number < MIN_PROBABILITY:
         raise InvalidParameter(name, value, f"{rule}, and is at least {MIN_PROBABILITY:g} here")
     return number
@@ -166,21 +145,34 @@ def positive_probability(
 def at_least_zero(name: str, value: object, noun: str) -> float:
     """Return a finite number of at least 0."""
     rule = f"{noun} is a finite number of at least 0"
-    return _checked(name, value, rule, lambda number: number >= 0.0)
+    return real(name, value, rule, lambda number: number >= 0.0)
 
 
 def above_zero(name: str, value: object, noun: str) -> float:
     """Return a finite number above 0."""
-    rule = f"{noun} is a finite number above 0"
-    return _checked(name, value, rule, lambda number: number > 0.0)
+    return real(name, value, f"{noun} is a finite number above 0", lambda number: number > 0.0)
+
+
+def within(name: str, value: object, noun: str, ends: tuple[float, float]) -> float:
+    """Return a number between two ends, which are in range."""
+    low, high = ends
+    rule = f"{noun} lies in [{low:g}, {high:g}]"
+    return real(name, value, rule, lambda number: low <= number <= high)
 
 
 def bound(name: str, value: object) -> float:
     """Return an end of an interval: a number, or an infinity."""
-    value = _plain(value)
-    if isinstance(value, float) and math.isinf(value):
-        return value
-    return real(name, value, "a bound is a number")
+    rule = "a bound is a number"
+    value = _number(name, value, rule)
+    return value if isinstance(value, float) and math.isinf(value) else real(name, value, rule)
+
+
+def several(name: str, values: object, noun: str) -> Iterable[object]:
+    """Return an iterable. The caller checks its elements."""
+    given = cast("Any", values)
+    if not isinstance(values, Iterable) or getattr(given, "shape", None) == ():
+        raise InvalidParameter(name, given, f"several {noun} are asked for, as a list")
+    return cast("Iterable[object]", given)
 
 
 def file_path(name: str, value: object) -> Path:
@@ -198,19 +190,8 @@ def flag(name: str, value: object) -> bool:
     return value
 
 
-def within(name: str, value: object, noun: str, ends: tuple[float, float]) -> float:
-    """Return a number between two ends, which are in range."""
-    low, high = ends
-    rule = f"{noun} lies in [{low:g}, {high:g}]"
-    return _checked(name, value, rule, lambda number: low <= number <= high)
-
-
 def line(name: str, value: object, noun: str) -> str:
-    """Words on one line: a name, a unit, a reason.
-
-    No control characters, line ends or marks of direction, so that it looks like what it is
-    wherever it is shown.
-    """
+    """Return text on one line, without control characters, line ends or direction marks."""
     rule = f"{noun} is 1 to {MAX_LINE} printable characters on one line"
     if not isinstance(value, str) or not value.strip():
         raise InvalidParameter(name, value, rule)

@@ -13,7 +13,7 @@ import pytest
 
 import dpacct as library
 from dpacct.interop import DpAccountingRdp
-from dpacct.schedules.shapes import load_schedule
+from dpacct.schedules.files import load_schedule
 from dpacct_cli import mechanism, render
 from tests.cli.conftest import Ran
 

@@ -8,7 +8,7 @@ import pytest
 
 import dpacct as library
 from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform
-from dpacct.schedules.shapes import load_schedule
+from dpacct.schedules.files import load_schedule
 
 MECHANISM = {"rounds", "sampling", "sampling_rate", "adjacency", "noise_multiplier"}
 CALIBRATE = "calibrate --eps 8 --rounds 300 --q 0.1"

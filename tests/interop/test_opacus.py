@@ -576,7 +576,7 @@ except Unsupported as error:
 def test_without_opacus_and_torch_the_import_says_what_to_install() -> None:
     words = [sys.executable, "-c", BARE]
     done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
-    said = "opacus is not installed; pip install 'dpacct[opacus]' brings it."
+    said = "opacus is not installed; pip install -e '.[opacus]' brings it."
     assert said in done.stdout, done.stderr
 
 

@@ -64,7 +64,7 @@ def test_a_missing_package_is_named(
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, "dpacct.pictures.matplotlib", raising=False)
     drawing = Drawing(Picture("t", (PANEL,)))
-    with pytest.raises(Unsupported, match=rf"{package} .*pip install 'dpacct\[plot\]'"):
+    with pytest.raises(Unsupported, match=rf"{package} .*pip install -e '.\[plot\]'"):
         drawing.to_bytes("png") if show == "bytes" else drawing.text()
 
 

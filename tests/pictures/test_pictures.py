@@ -27,7 +27,7 @@ from dpacct.pictures import (
     tradeoff_picture,
 )
 from dpacct.pictures.schedules import round_counts
-from dpacct.schedules.build import first_rounds
+from dpacct.rounds import first_rounds
 
 PLAN = 60 * Round(1.0, Poisson(0.1)) + 40 * Round(2.0, Poisson(0.05))
 SETTING = Setting("plan", PLAN, "tight")

@@ -56,7 +56,7 @@ try:
 except ImportError as error:
     assert (error.name, error.msg) == (
         "torch",
-        "dpacct.fl trains with PyTorch, which is not installed: pip install 'dpacct[fl]'",
+        "dpacct.fl trains with PyTorch, which is not installed: pip install -e '.[fl]'",
     )
 else:
     raise AssertionError("dpacct.fl was imported without PyTorch")

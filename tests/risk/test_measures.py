@@ -14,7 +14,7 @@ import dpacct
 from dpacct import risk
 from dpacct.accountant import find_accountant
 from dpacct.budget import Interval
-from dpacct.calibration.goals import AdvantageGoal, EpsilonGoal, TruePositiveGoal, find_goal
+from dpacct.calibration.goals import EpsilonGoal, RiskGoal, find_goal
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct.risk.measures import tradeoff
 from dpacct.rounds import Poisson, Round, Schedule, Uniform
@@ -265,6 +265,6 @@ def test_what_no_noise_in_range_reaches() -> None:
 
 def test_which_goal_is_meant() -> None:
     assert find_goal(TIGHT, epsilon=2, delta=1e-5) == EpsilonGoal(TIGHT, 2.0, 1e-5)
-    assert find_goal(TIGHT, epsilon=None, delta=None, advantage=0.1) == AdvantageGoal(TIGHT, 0.1)
+    assert find_goal(TIGHT, epsilon=None, delta=None, advantage=0.1) == RiskGoal(TIGHT, 0.1)
     found = find_goal(TIGHT, epsilon=None, delta=None, tpr=0.1, fpr=0.01)
-    assert found == TruePositiveGoal(TIGHT, 0.1, 0.01)
+    assert found == RiskGoal(TIGHT, 0.1, 0.01)

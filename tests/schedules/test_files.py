@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dpacct.errors import InvalidParameter
 from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform
-from dpacct.schedules.shapes import constant, dump_schedule, load_schedule, steps
+from dpacct.schedules import constant, dump_schedule, load_schedule, steps
 from tests.strategies import schedules
 
 Q = Poisson(0.1)

@@ -116,7 +116,7 @@ def attack(
         format_of(file, LABEL)
     if find_spec("torch") is None:
         raise Unsupported(
-            "attacks on models need PyTorch, which is not installed: pip install 'dpacct[fl]'"
+            "attacks on models need PyTorch, which is not installed: pip install -e '.[fl]'"
         )
     # PyTorch is imported here, once everything that can be checked without it has been.
     from dpacct.fl.attacks import likelihood_attack, loss_attack

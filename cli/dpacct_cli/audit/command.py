@@ -150,7 +150,7 @@ def audit(
         "confidence", number(confidence), "a confidence", below_one=True
     )
     if find_spec("torch") is None:
-        raise Unsupported("an audit trains, which needs PyTorch: pip install 'dpacct[fl]'")
+        raise Unsupported("an audit trains, which needs PyTorch: pip install -e '.[fl]'")
     # PyTorch is imported here, once everything that can be checked without it has been.
     from dpacct_cli.audit import job as jobs
     from dpacct_cli.audit import page as pages

@@ -69,7 +69,7 @@ def compare(*, typed: MechanismOptions, delta: options.Delta = None, shown: Styl
         again = f"{typed.retyped()}{at.retyped} --accountant {best.name}"
         closing = f"dpacct epsilon {again} shows what the smallest one rests on."
         if not peers:
-            closing = "pip install 'dpacct[interop]' adds dp-accounting and Opacus to the table."
+            closing = "pip install -e '.[interop]' adds dp-accounting and Opacus to the table."
         reasons = [f"{entry.shown_name}: {entry.note}" for entry in entries if entry.note]
         note = mechanism.with_moved_delta(mechanism.delta_note(at.value, typed.num_clients), at)
         return Page(rows, _grid(entries), reasons, closing, note)

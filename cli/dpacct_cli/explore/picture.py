@@ -36,7 +36,7 @@ def check(sweep: Sweep) -> None:
     """
     if find_spec("matplotlib") is None:
         raise Unsupported(
-            "pictures are drawn by matplotlib, which is missing: pip install 'dpacct[plot]'"
+            "pictures are drawn by matplotlib, which is missing: pip install -e '.[plot]'"
         )
     kinds = (
         {setting.noise for setting in sweep.settings},

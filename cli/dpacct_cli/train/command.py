@@ -118,9 +118,7 @@ def train(
     # What contradicts itself is refused before anything is looked for.
     settings = combine(method or own.METHODS[0], *layers)
     if find_spec("torch") is None:
-        raise Unsupported(
-            "training needs PyTorch, which is not installed: pip install 'dpacct[fl]'"
-        )
+        raise Unsupported("training needs PyTorch, which is not installed: pip install -e '.[fl]'")
     if resume:
         begun = go_on(ledger, run, method, data)
         settings = combine(method or begun.settings.method, *layers)

@@ -1,36 +1,50 @@
-"""What a calibration aims at: a cost that falls with the noise, and the value it may reach.
+"""What a calibration aims at, and the searches that end where the aim is met.
 
-The solver of `calibrate` knows goals only through `Goal`: an epsilon, or the risk of an attack.
+A cost (epsilon, or the success of attacks) falls as the noise grows and rises with rounds and rate.
+The searches see it as its *excess*, log(cost / target), which is at most 0 exactly where the target
+is met. They have three steps:
+
+1. A formula and the accountant's quick estimate say where the target is about met.
+2. Secants, or else a bracket, close in on that place by the proven cost itself.
+3. The end whose proven cost meets the target is returned, never the other one.
+
+An accountant that plays a game is slow. There the same accountant without the game searches, whose
+cost is at least as large, and a few games correct its result.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 from dpacct import validate
 from dpacct.accountant import Accountant
 from dpacct.budget import Interval
-from dpacct.errors import InvalidParameter
-from dpacct.rounds import Schedule
+from dpacct.errors import InvalidParameter, NotConverged, Unsupported
+from dpacct.numerics.search import bracket_root, corrected_largest, corrected_root, largest, settle
+from dpacct.risk.attacks import Attacks, gaussian_mu, normal_quantile
+from dpacct.rounds import Poisson, Sampling, Schedule
 from dpacct.tight.accountant import TightAccountant
+from dpacct.tight.composition import merged
 from dpacct.tight.engines import estimate_epsilon
 
-# A cost below this share of the target counts as this share.
-_FAR_BELOW = 0.1
-# The least positive double.
-_LEAST = 5e-324
+# A cost below this share of the target counts as this share. The least positive double.
+_FAR_BELOW, _LEAST = 0.1, 5e-324
+# Tolerances of the logarithm of the unknown: of the result, and of where the search begins.
+_TOLERANCE, _GUESS_TOLERANCE = 2e-7, 3e-5
+_SMALLEST_RATE = 1e-12
+# The least distance over which the slope of an estimate is taken.
+_LEAST_REACH = 1e-3
+# An estimate is looked for in so many steps of this length.
+_STRIDE, _STRIDES = 0.25, 16
 
 
 @dataclass(frozen=True, slots=True)
 class Goal(ABC):
-    """A quantity that may not exceed ``target``, as an accountant proves it.
-
-    Attributes:
-        accountant: what proves it.
-        target: the largest value allowed, above 0.
-    """
+    """A quantity whose bound, proven by ``accountant``, may not exceed ``target`` > 0."""
 
     accountant: Accountant
     target: float
@@ -38,11 +52,11 @@ class Goal(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What the quantity is called in a sentence: ``epsilon``."""
+        """The quantity in a sentence, e.g. ``epsilon``."""
 
     @abstractmethod
     def cost(self, schedule: Schedule) -> float:
-        """Return the proven upper bound for a schedule; it falls as the noise grows.
+        """Return the proven upper bound for a schedule. It falls as the noise grows.
 
         Raises:
             Unsupported: no bound is known for such rounds.
@@ -54,17 +68,14 @@ class Goal(ABC):
 
     @abstractmethod
     def log_noise(self, rate: float) -> float:
-        """Return log of the noise multiplier at which one round at this rate is about on target."""
+        """Return about the log of the noise multiplier at which one round is on target."""
 
     def estimate(self, schedule: Schedule) -> float:  # noqa: ARG002 - overridden
-        """Return about the cost, quickly; NaN where there is no quick way."""
+        """Return about the cost, quickly, or NaN if there is no quick way."""
         return math.nan
 
     def quick(self, schedule: Schedule) -> Goal | None:
-        """Return the same goal by a quicker accountant, whose cost is at least as large.
-
-        None where this accountant is quick for such rounds, whatever their noise.
-        """
+        """Return the same goal without the game, or None if no game is played at any noise."""
         if not isinstance(self.accountant, TightAccountant):
             return None
         # Whether a game is played may depend on the noise.
@@ -75,11 +86,11 @@ class Goal(ABC):
         return replace(self, accountant=self.accountant.of_pairs)
 
     def excess(self, schedule: Schedule) -> float:
-        """Return log of (cost / target): positive exactly where the goal is missed."""
+        """Return log(cost / target), which is positive exactly where the target is missed."""
         cost = self.cost(schedule)
         if cost <= self.target:
-            # Exactly on target must count as met, whatever the logarithms round to. A cost that
-            # drops to nothing at once would lead secants astray.
+            # A cost exactly on target is met, whatever the logarithms round to. A cost that drops
+            # to nothing at once would lead secants astray.
             least = max(_FAR_BELOW * self.target, _LEAST)
             return min(0.0, math.log(max(cost, least)) - math.log(self.target))
         return max(math.log(cost) - math.log(self.target), 1e-300)
@@ -93,19 +104,19 @@ class EpsilonGoal(Goal):
 
     @property
     def name(self) -> str:
-        """See `Goal`."""
+        """The quantity in a sentence."""
         return "epsilon"
 
     def cost(self, schedule: Schedule) -> float:
-        """See `Goal`."""
+        """Return the proven epsilon."""
         return self.accountant.upper_epsilon(schedule, self.delta)
 
     def measure(self, schedule: Schedule) -> Interval:
-        """See `Goal`."""
+        """Return the achieved and the proven epsilon."""
         return self.accountant.epsilon(schedule, self.delta)
 
     def log_noise(self, rate: float) -> float:
-        """See `Goal`; one unsampled round at the epsilon that sampling amplifies to the target.
+        """Return log z of an unsampled round at the epsilon that sampling amplifies to the target.
 
         epsilon = rho + 2 sqrt(rho log(1 / delta)) with rho = 1 / (2 z^2) (zCDP), solved for z.
         """
@@ -117,66 +128,35 @@ class EpsilonGoal(Goal):
         return math.log((math.sqrt(cost + epsilon) + math.sqrt(cost)) / math.sqrt(2)) - log_epsilon
 
     def estimate(self, schedule: Schedule) -> float:
-        """See `Goal`."""
+        """Return about the epsilon, by a saddle point."""
         return estimate_epsilon(schedule, self.delta, self.target)
 
 
-# A budget needs none of `risk.attacks`: it is imported where a risk is meant.
 @dataclass(frozen=True, slots=True)
-class AdvantageGoal(Goal):
-    """The proven TPR - FPR of every attack may not exceed ``target``."""
+class RiskGoal(Goal):
+    """The success of every attack: its TPR at ``fpr``, or its advantage if ``fpr`` is None."""
+
+    fpr: float | None = None
 
     @property
     def name(self) -> str:
-        """See `Goal`."""
-        return "advantage"
+        """The quantity in a sentence."""
+        return "advantage" if self.fpr is None else f"TPR at FPR {self.fpr:g}"
 
     def cost(self, schedule: Schedule) -> float:
-        """See `Goal`."""
-        from dpacct.risk.attacks import Attacks  # noqa: PLC0415
-
-        return Attacks(schedule, self.accountant).upper_advantage()
-
-    def measure(self, schedule: Schedule) -> Interval:
-        """See `Goal`."""
-        from dpacct.risk.attacks import Attacks  # noqa: PLC0415
-
-        return Attacks(schedule, self.accountant).advantage()
-
-    def log_noise(self, rate: float) -> float:
-        """See `Goal`; a round that is sampled has at most ``rate`` times the advantage."""
-        from dpacct.risk.attacks import gaussian_mu  # noqa: PLC0415
-
-        return -math.log(gaussian_mu(self.target / rate))
-
-
-@dataclass(frozen=True, slots=True)
-class TruePositiveGoal(Goal):
-    """The proven TPR of every attack with false positive rate ``fpr`` may not exceed ``target``."""
-
-    fpr: float
-
-    @property
-    def name(self) -> str:
-        """See `Goal`."""
-        return f"TPR at FPR {self.fpr:g}"
-
-    def cost(self, schedule: Schedule) -> float:
-        """See `Goal`."""
-        from dpacct.risk.attacks import Attacks  # noqa: PLC0415
-
-        return Attacks(schedule, self.accountant).upper_tpr(self.fpr)
+        """Return the proven bound of the success."""
+        attacks = Attacks(schedule, self.accountant)
+        return attacks.upper_advantage() if self.fpr is None else attacks.upper_tpr(self.fpr)
 
     def measure(self, schedule: Schedule) -> Interval:
-        """See `Goal`."""
-        from dpacct.risk.attacks import Attacks  # noqa: PLC0415
-
-        return Attacks(schedule, self.accountant).tpr(self.fpr)
+        """Return the achieved and the proven success."""
+        attacks = Attacks(schedule, self.accountant)
+        return attacks.advantage() if self.fpr is None else attacks.tpr(self.fpr)
 
     def log_noise(self, rate: float) -> float:
-        """See `Goal`; one sampled round has at most ``rate`` times the gain over the FPR."""
-        from dpacct.risk.attacks import normal_quantile  # noqa: PLC0415
-
+        """Return log(1 / mu) of a Gaussian. Sampling scales the gain over chance by ``rate``."""
+        if self.fpr is None:
+            return -math.log(gaussian_mu(self.target / rate))
         alone = min(self.fpr + (self.target - self.fpr) / rate, 1 - 1e-9)
         mu = normal_quantile(alone) - normal_quantile(self.fpr)
         return -math.log(max(mu, 1e-9))
@@ -191,10 +171,10 @@ def find_goal(
     tpr: float | None = None,
     fpr: float | None = None,
 ) -> Goal:
-    """Return the one goal that is meant: a budget, an advantage, or a TPR at an FPR.
+    """Return the one goal that is given: a budget, an advantage, or a TPR at an FPR.
 
     Raises:
-        InvalidParameter: none is, or several are; a value out of range; a TPR that guessing has.
+        InvalidParameter: no goal or several, a value out of range, a TPR that guessing reaches.
     """
     targets = {"epsilon": epsilon, "advantage": advantage, "tpr": tpr}
     given = [name for name, value in targets.items() if value is not None]
@@ -206,7 +186,7 @@ def find_goal(
     if advantage is not None:
         noun = "a target for the advantage"
         value = validate.positive_probability("advantage", advantage, noun, below_one=True)
-        return AdvantageGoal(accountant, value)
+        return RiskGoal(accountant, value)
     if tpr is None:
         return EpsilonGoal(accountant, validate.target_epsilon(epsilon), validate.delta(delta))
     at = validate.positive_probability("fpr", fpr, "a false positive rate", below_one=True)
@@ -215,4 +195,181 @@ def find_goal(
     if value <= at:
         rule = f"accusing at random reaches {at:g} already, so a target lies in ({at:g}, 1)"
         raise InvalidParameter("tpr", tpr, rule)
-    return TruePositiveGoal(accountant, value, at)
+    return RiskGoal(accountant, value, at)
+
+
+def noise_factor(goal: Goal, unit: Schedule) -> float:
+    """Return the smallest factor on the noise of a schedule that meets the target."""
+    quick = goal.quick(unit)
+    if quick is None:
+        return _noise_factor(goal, unit)
+    least, most = _log_factors(unit)
+
+    @cache
+    def excess_at(log_factor: float) -> float:
+        return quick.excess(unit.scale_noise(math.exp(log_factor)))
+
+    def solve_quick(level: float, start: float) -> float:
+        step = max(abs(excess_at(start) - level), 2 * _TOLERANCE)
+        ends = (max(least, start - 5.0), min(most, start + 5.0))
+        return bracket_root(lambda t: excess_at(t) - level, start, ends, _TOLERANCE, step)[1]
+
+    # That factor, or an ulp or so more, since its logarithm is rounded.
+    first = min(math.log(_noise_factor(quick, unit)) + 1e-15, most)
+    return math.exp(
+        corrected_root(
+            lambda t: goal.excess(unit.scale_noise(math.exp(t))), solve_quick, excess_at, first
+        )
+    )
+
+
+def _log_factors(unit: Schedule) -> tuple[float, float]:
+    """Return the logarithms of the factors between which all noise of a schedule is in range."""
+    noises = [round_.noise_multiplier for round_ in unit.distinct()]
+    low, high = validate.NOISE_MULTIPLIER_RANGE
+    return math.log(low / min(noises)) + 1e-12, math.log(high / max(noises)) - 1e-12
+
+
+def _noise_factor(goal: Goal, unit: Schedule) -> float:
+    """Return what `noise_factor` does, by the goal's own accountant alone."""
+    ends, high = _log_factors(unit), validate.NOISE_MULTIPLIER_RANGE[1]
+
+    @cache
+    def excess_at(log_factor: float) -> float:
+        try:
+            return goal.excess(unit.scale_noise(math.exp(log_factor)))
+        except Unsupported:
+            # Closed forms hold only from some noise on: less noise counts as too little.
+            if log_factor >= ends[1] - 1.0:
+                raise
+            return math.inf
+
+    rate = max(round_.sampling_rate for round_ in unit.distinct())
+    spread = sum(
+        count * (round_.sampling_rate / round_.noise_multiplier) ** 2
+        for round_, count in unit.distinct().items()
+    )
+    guess = max(
+        # Many rounds: one Gaussian with the variance divided by q^2.
+        0.5 * math.log(max(spread, 1e-300)) + goal.log_noise(1.0),
+        # Few rounds: one of them alone.
+        goal.log_noise(rate) - math.log(max(r.noise_multiplier for r in unit.distinct())),
+    )
+    sketch = merged(unit)
+
+    def sketch_at(log_factor: float) -> Schedule:
+        return sketch.scale_noise(math.exp(log_factor))
+
+    if sketch is unit:
+        guess = _refine(goal, sketch_at, guess, ends)
+    else:
+        # The proven cost of a few kinds of rounds is quick, and hardly differs.
+        guess = min(max(math.log(_noise_factor(goal, sketch)), ends[0]), ends[1])
+    bad, good = _close_in(goal, sketch_at, excess_at, guess, ends)
+    if math.isinf(excess_at(bad)):
+        # No bound holds for a little less noise, but one may hold for still less.
+        below = (bad - 0.05 * k for k in range(1, 80))
+        island = next((t for t in below if t > ends[0] and excess_at(t) <= 0), None)
+        if island is not None:
+            good = bracket_root(excess_at, island, (ends[0], island), _TOLERANCE)[1]
+    if excess_at(good) > 0:
+        least = goal.cost(unit.scale_noise(math.exp(good)))
+        raise NotConverged(
+            f"no noise multiplier up to {high:g} gives {goal.name} {goal.target:g} "
+            f"({high:g} gives {least:.4g}); fewer rounds or a lower rate would"
+        )
+    return math.exp(good)
+
+
+def largest_number(
+    goal: Goal, plan_of: Callable[[int], Schedule], most: int, least_of_all: str
+) -> int:
+    """Return the largest n up to ``most`` whose schedule meets the goal.
+
+    Raises:
+        NotConverged: n = 1, in words ``least_of_all``, misses the goal.
+    """
+    alone = goal.cost(plan_of(1))
+    if alone > goal.target:
+        target = f"{goal.name} {alone:.6g}, more than {goal.target:g}"
+        raise NotConverged(f"{least_of_all} costs {target}")
+    quick = goal.quick(plan_of(2))
+    if quick is not None:
+        return corrected_largest(
+            lambda n: goal.excess(plan_of(n)), lambda n: quick.excess(plan_of(n)), most
+        )
+
+    def at(log_inverse: float) -> Schedule:
+        return plan_of(min(max(1, round(math.exp(-log_inverse))), most))
+
+    guess = -_refine(goal, at, -2.0, (-math.log(most), 0.0))
+    return largest(lambda n: goal.excess(plan_of(n)), most, guess)
+
+
+def largest_rate(goal: Goal, at_scheme: Callable[[Sampling], Schedule]) -> Schedule:
+    """Return the schedule with the largest Poisson rate that meets the target.
+
+    Raises:
+        NotConverged: no rate down to 1e-12 does.
+    """
+
+    def at_rate(log_inverse: float) -> Schedule:
+        return at_scheme(Poisson(math.exp(-log_inverse)))
+
+    @cache
+    def excess_at(log_inverse: float) -> float:
+        return goal.excess(at_rate(log_inverse))
+
+    if excess_at(0.0) <= 0:
+        return at_rate(0.0)
+    ends = (0.0, -math.log(_SMALLEST_RATE))
+    _, good = _close_in(goal, at_rate, excess_at, _refine(goal, at_rate, 2.0, ends), ends)
+    if excess_at(good) > 0:
+        raise NotConverged(
+            f"no sampling rate down to {_SMALLEST_RATE:g} gives {goal.name} {goal.target:g}"
+        )
+    return at_rate(good)
+
+
+def _close_in(
+    goal: Goal,
+    sketch_at: Callable[[float], Schedule],
+    excess_at: Callable[[float], float],
+    guess: float,
+    ends: tuple[float, float],
+) -> tuple[float, float]:
+    """Return a point that misses the target and one that meets it, close together (step 2).
+
+    Both are the same if secants settled on a point that meets it, or if none in range does.
+    """
+    missed, slope = excess_at(guess), math.nan
+    # About minus the derivative of log cost at the root: the cost falls about as e^-t, or faster.
+    reach = math.copysign(max(abs(missed) / 2, _LEAST_REACH), missed)
+    if abs(missed) < 1.0 and ends[0] <= guess + reach <= ends[1]:
+        here, there = (goal.estimate(sketch_at(t)) for t in (guess, guess + reach))
+        slope = math.log(here / there) / reach
+    settled = settle(excess_at, guess, slope, ends, 2 * _TOLERANCE)
+    if settled is not None:
+        return settled, settled
+    # Such a step reaches the other side of the root.
+    step = min(max(2 * abs(missed), 2 * _TOLERANCE), 0.5)
+    return bracket_root(excess_at, guess, ends, _TOLERANCE, step)
+
+
+def _refine(
+    goal: Goal, schedule_at: Callable[[float], Schedule], guess: float, ends: tuple[float, float]
+) -> float:
+    """Return where the goal's quick estimate is on target, or the guess if it has none (step 1)."""
+
+    def estimate(t: float) -> float:
+        cost = goal.estimate(schedule_at(t))
+        return math.inf if math.isnan(cost) else math.log(cost / goal.target)
+
+    start = min(max(guess, ends[0]), ends[1])
+    # If losses are too large for an estimate, there may be one for a little more noise.
+    tries = (start + _STRIDE * k for k in range(_STRIDES))
+    known = next((t for t in tries if t <= ends[1] and math.isfinite(estimate(t))), None)
+    if known is None:
+        return start
+    refined = bracket_root(estimate, known, ends, _GUESS_TOLERANCE)[1]
+    return refined if math.isfinite(estimate(refined)) else known

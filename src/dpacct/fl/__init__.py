@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 if find_spec("torch") is None:
     raise ModuleNotFoundError(
-        "dpacct.fl trains with PyTorch, which is not installed: pip install 'dpacct[fl]'",
+        "dpacct.fl trains with PyTorch, which is not installed: pip install -e '.[fl]'",
         name="torch",
     )
 

@@ -105,7 +105,7 @@ def _load(package: str, module: str) -> Any:
         if (error.name or "").partition(".")[0] != package:
             raise
         raise Unsupported(
-            f"{package} draws this picture and is missing: pip install 'dpacct[plot]'"
+            f"{package} draws this picture and is missing: pip install -e '.[plot]'"
         ) from None
 
 

@@ -16,8 +16,7 @@ from dpacct.pictures.picture import Bar, Curve, Level, Mark, Panel, Picture
 from dpacct.renyi.curve import RenyiAccountant, rdp
 from dpacct.report.risks import chosen_of_thousand, of_thousand
 from dpacct.risk.attacks import Attacks, PrivacyProfile
-from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform
-from dpacct.schedules.build import first_rounds
+from dpacct.rounds import Full, Poisson, Round, Schedule, Uniform, first_rounds
 from dpacct.tight.accountant import TightAccountant
 
 # The ratio of neighboring numbers of rounds at which a curve is computed: a straight line between

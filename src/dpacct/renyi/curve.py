@@ -42,8 +42,15 @@ from dpacct.pairs.dominating import (
     proven_pair,
 )
 from dpacct.pairs.moments import log_moment, replacement_log_moment, symmetrized_log_moment
-from dpacct.rounds import Adjacency, Round, Sampling, Schedule
-from dpacct.schedules.build import NOT_GIVEN, build_schedule
+from dpacct.rounds import (
+    NOT_GIVEN,
+    Adjacency,
+    AdjacencyName,
+    Round,
+    Sampling,
+    Schedule,
+    build_schedule,
+)
 
 MAX_WANG_ORDER = 1024
 
@@ -232,7 +239,7 @@ def rdp(
     rounds: int | None = None,
     sampling_rate: float = NOT_GIVEN,
     sampling: Sampling | None = None,
-    adjacency: Adjacency | str | None = None,
+    adjacency: Adjacency | AdjacencyName | str | None = None,
 ) -> tuple[RenyiValue, ...]:
     """The Renyi divergence of a schedule at each of the given orders.
 
@@ -250,14 +257,7 @@ def rdp(
         raise InvalidParameter("orders", orders, "at least one Renyi order is needed")
     if schedule is None and rounds is None:
         rounds = 1
-    plan = build_schedule(
-        schedule,
-        noise_multiplier=noise_multiplier,
-        rounds=rounds,
-        sampling_rate=sampling_rate,
-        sampling=sampling,
-        adjacency=adjacency,
-    )
+    plan = build_schedule(schedule, noise_multiplier, rounds, sampling_rate, sampling, adjacency)
     curve = RenyiCurve(plan)
     return tuple(
         RenyiValue(order, curve.lower(order), curve.upper(order), curve.routes(order))

@@ -26,8 +26,7 @@ from dpacct.budget import Budget
 from dpacct.numerics.rounding import FUNCTION_ERROR
 from dpacct.numerics.search import bracket_root, largest_count
 from dpacct.renyi.curve import RenyiCurve, best_order
-from dpacct.rounds import Round, Schedule
-from dpacct.schedules.build import as_schedule
+from dpacct.rounds import Round, Schedule, as_schedule
 
 Totals = tuple[int, ...]
 

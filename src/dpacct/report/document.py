@@ -114,7 +114,7 @@ class Report:
         try:
             jinja2: Any = import_module("jinja2")
         except ModuleNotFoundError:
-            rule = "Jinja2 writes this page and is missing: pip install 'dpacct[report]'"
+            rule = "Jinja2 writes this page and is missing: pip install -e '.[report]'"
             raise Unsupported(rule) from None
         page = files("dpacct.report").joinpath("page.html").read_text(encoding="utf-8")
         environment = jinja2.Environment(

@@ -21,8 +21,7 @@ from dpacct.report.words import (
     schedule_assumptions,
     to_sign,
 )
-from dpacct.rounds import Phase, Round, Schedule
-from dpacct.schedules.build import as_schedule
+from dpacct.rounds import Phase, Round, Schedule, as_schedule
 from dpacct.schedules.files import phase_entry
 from dpacct.tight.accountant import TightAccountant
 

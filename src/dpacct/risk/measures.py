@@ -31,8 +31,16 @@ from dpacct.budget import Interval
 from dpacct.numerics.rounding import above, below
 from dpacct.pairs.dominating import Direction
 from dpacct.risk.attacks import LEAST_EPSILON, Attacks, gaussian_mu
-from dpacct.rounds import Adjacency, Round, Sampling, Schedule
-from dpacct.schedules.build import NOT_GIVEN, Setting, build_schedule
+from dpacct.rounds import (
+    NOT_GIVEN,
+    Adjacency,
+    AdjacencyName,
+    Round,
+    Sampling,
+    Schedule,
+    Setting,
+    build_schedule,
+)
 from dpacct.tight.accountant import TightAccountant
 
 
@@ -126,7 +134,7 @@ def tradeoff(
     rounds: int | None = None,
     sampling_rate: float = NOT_GIVEN,
     sampling: Sampling | None = None,
-    adjacency: Adjacency | str | None = None,
+    adjacency: Adjacency | AdjacencyName | str | None = None,
     accountant: str = RISK_ACCOUNTANT,
 ) -> TradeoffCurve:
     """The trade-off function of a schedule.
@@ -143,14 +151,7 @@ def tradeoff(
     Raises:
         InvalidParameter: an argument out of range. Unsupported: the accountant knows no bound.
     """
-    plan = build_schedule(
-        schedule,
-        noise_multiplier=noise_multiplier,
-        rounds=rounds,
-        sampling_rate=sampling_rate,
-        sampling=sampling,
-        adjacency=adjacency,
-    )
+    plan = build_schedule(schedule, noise_multiplier, rounds, sampling_rate, sampling, adjacency)
     rates = default_rates()
     if fpr is not None:
         given = validate.several("fpr", fpr, "false positive rates")

@@ -1,18 +1,7 @@
-"""Schedules of rounds: shapes, files, and what a caller typed."""
+"""Schedules of rounds: their shapes, and their files."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from dpacct.schedules.shapes import (
-        constant,
-        dump_schedule,
-        geometric,
-        linear,
-        load_schedule,
-        steps,
-        warm_up,
-    )
+from dpacct.schedules.files import dump_schedule, load_schedule
+from dpacct.schedules.shapes import constant, geometric, linear, steps, warm_up
 
 __all__ = [
     "constant",
@@ -23,14 +12,3 @@ __all__ = [
     "steps",
     "warm_up",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    # With the files come parsers of three formats, which most uses never need.
-    if name in __all__:
-        return getattr(import_module("dpacct.schedules.shapes"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -1,11 +1,11 @@
 """Schedules as files: TOML, CSV and JSON with the same words.
 
-Rule 1: a phase has ``rounds`` and ``noise_multiplier``, and says who takes part: by
-``sampling_rate``, by ``cohort_size`` with ``num_clients``, or by neither (everybody).
-Rule 2: ``sampling`` may name the scheme; it must agree with the keys of Rule 1.
+Rule 1: a phase has ``rounds`` and ``noise_multiplier``, and describes its sampling by
+``sampling_rate``, by ``cohort_size`` with ``num_clients``, or by neither (full participation).
+Rule 2: ``sampling`` may name the scheme. It must agree with the keys of Rule 1.
 Rule 3: ``adjacency`` belongs to the file (in CSV: the same in each row), never to one phase.
 Rule 4: an unknown key is an error, since a misspelt one would change what is charged.
-Rule 5: what `dump_schedule` writes, `load_schedule` reads back equal, to the last bit.
+Rule 5: `load_schedule` reads a file of `dump_schedule` back as an equal schedule, to the last bit.
 """
 
 from __future__ import annotations
@@ -24,8 +24,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
-from dpacct.rounds import Full, Phase, Poisson, Round, Sampling, Schedule, Uniform
-from dpacct.schedules.build import as_schedule
+from dpacct.rounds import (
+    Full,
+    Phase,
+    Poisson,
+    Round,
+    Sampling,
+    Schedule,
+    Uniform,
+    as_schedule,
+)
 
 PHASE_KEYS: tuple[str, ...] = (
     "rounds",
@@ -37,7 +45,7 @@ PHASE_KEYS: tuple[str, ...] = (
 )
 FILE_KEYS = ("adjacency", "phase")
 CSV_COLUMNS: tuple[str, ...] = (*PHASE_KEYS, "adjacency")
-# Which keys each scheme is described by: any one of the combinations.
+# The keys that describe each scheme: any one of the combinations.
 SCHEME_KEYS: dict[str, tuple[frozenset[str], ...]] = {
     "poisson": (frozenset({"sampling_rate"}),),
     "uniform": (frozenset({"cohort_size", "num_clients"}), frozenset({"sampling_rate"})),
@@ -50,7 +58,7 @@ _WHOLE = re.compile(r"[+-]?\d{1,40}", re.ASCII)
 
 
 class _Content(NamedTuple):
-    """What a file says, before any of it is believed."""
+    """The parsed content of a file, before any check."""
 
     adjacency: Any
     phases: list[dict[str, Any]]
@@ -61,9 +69,9 @@ def load_schedule(path: str | os.PathLike[str], *, adjacency: str | None = None)
 
     Args:
         path: of the file.
-        adjacency: of a file that names none; default that of each sampling scheme.
+        adjacency: of a file that names none. Default: that of each sampling scheme.
     Raises:
-        InvalidParameter: the file is missing, cannot be parsed, or breaks a rule above; the
+        InvalidParameter: the file is missing, cannot be parsed, or breaks a rule above. The
             message names the file, the phase (from 1) and the key.
     """
     file = validate.file_path("path", path)
@@ -81,8 +89,8 @@ def load_schedule(path: str | os.PathLike[str], *, adjacency: str | None = None)
     except InvalidParameter as error:
         raise _invalid(file, error.rule) from None
     except (ValueError, csv.Error, RecursionError) as error:
-        kind = file.suffix[1:].upper()
-        raise _invalid(file, f"it is not valid {kind} ({_one_line(error)})") from None
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise _invalid(file, f"it is not valid {file.suffix[1:].upper()} ({reason})") from None
     if not content.phases:
         raise _invalid(file, "a schedule has at least one phase")
     phases: list[Phase] = []
@@ -90,7 +98,7 @@ def load_schedule(path: str | os.PathLike[str], *, adjacency: str | None = None)
         try:
             relation = adjacency if content.adjacency is None else content.adjacency
             phases.append(_phase(entry, relation))
-            # Schedule checks this as well, but could not name the phase.
+            # `Schedule` checks this as well, but cannot name the phase.
             Schedule([phases[0], phases[-1]])
         except InvalidParameter as error:
             raise _invalid(file, f"in phase {number} {_clause(error)}", error.hint) from None
@@ -101,11 +109,10 @@ def load_schedule(path: str | os.PathLike[str], *, adjacency: str | None = None)
 
 
 def dump_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
-    """Writes a .toml, .csv or .json file that `load_schedule` reads back as an equal schedule.
+    """Write a .toml, .csv or .json file that `load_schedule` reads back as an equal schedule.
 
     Raises:
-        InvalidParameter: unknown suffix, a schedule without rounds, or a file that cannot be
-            written.
+        InvalidParameter: an unknown suffix, an empty schedule, or a file that cannot be written.
     """
     file = validate.file_path("path", path)
     schedule = as_schedule(schedule)
@@ -126,25 +133,21 @@ def _phase(entry: dict[str, Any], adjacency: Any) -> Phase:
         if key not in entry:
             raise InvalidParameter(key, None, f"{key} is missing")
     round_ = Round(entry["noise_multiplier"], _sampling(entry), adjacency)
-    # The count is checked where all counts are: in the schedule.
+    # `Schedule` checks the count.
     return Schedule([Phase(round_, entry["rounds"])]).phases[0]
 
 
 def _sampling(entry: dict[str, Any]) -> Sampling:
     given = _SCHEME_KEYS & entry.keys()
-    if "sampling_rate" in given:
-        default = "poisson"
-    else:
-        default = "uniform" if given else "full"
+    default = "poisson" if "sampling_rate" in given else "uniform" if given else "full"
     scheme = entry.get("sampling", default)
     if not isinstance(scheme, str) or scheme not in SCHEME_KEYS:
         raise InvalidParameter("sampling", scheme, "sampling is one of " + ", ".join(SCHEME_KEYS))
     if given not in SCHEME_KEYS[scheme]:
-        ways = [
-            " and ".join(sorted(keys)) or "no rate and no cohort" for keys in SCHEME_KEYS[scheme]
-        ]
-        found = ", ".join(sorted(given)) or "no rate and no cohort"
-        rule = f"that takes {', or '.join(ways)}, and the phase has {found}"
+        nothing = "no rate and no cohort"
+        known = [" and ".join(sorted(keys)) or nothing for keys in SCHEME_KEYS[scheme]]
+        found = ", ".join(sorted(given)) or nothing
+        rule = f"that takes {', or '.join(known)}, and the phase has {found}"
         raise InvalidParameter("sampling", scheme, rule)
     if scheme == "poisson":
         return Poisson(entry["sampling_rate"])
@@ -163,25 +166,16 @@ def _check_keys(keys: Iterable[str], known: tuple[str, ...]) -> None:
 
 
 def _document(data: Any) -> _Content:
-    """The content of a parsed TOML or JSON document."""
+    """Return the content of a parsed TOML or JSON document."""
     if not isinstance(data, dict):
-        raise InvalidParameter(
-            "schedule", None, 'a schedule file holds one object with the key "phase"'
-        )
+        rule = 'a schedule file holds one object with the key "phase"'
+        raise InvalidParameter("schedule", None, rule)
     table: dict[str, Any] = {str(key): value for key, value in data.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] parsers return Any
     _check_keys(table, FILE_KEYS)
     phases = table.get("phase", [])
     if not isinstance(phases, list) or not all(isinstance(phase, dict) for phase in phases):  # pyright: ignore[reportUnknownVariableType] parsers return Any
         raise InvalidParameter("phase", None, "phase is a list of tables, one for each phase")
     return _Content(table.get("adjacency"), phases)
-
-
-def _parse_toml(text: str) -> _Content:
-    return _document(tomllib.loads(text))
-
-
-def _parse_json(text: str) -> _Content:
-    return _document(json.loads(text, object_pairs_hook=_without_duplicates))
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -209,9 +203,8 @@ def _parse_csv(text: str) -> _Content:
         adjacencies.add(entry.pop("adjacency", None))
         phases.append({key: _cell(cell) for key, cell in entry.items()})
     if len(adjacencies) > 1:
-        raise InvalidParameter(
-            "adjacency", None, "all rows of a schedule file have the same adjacency"
-        )
+        rule = "all rows of a schedule file have the same adjacency"
+        raise InvalidParameter("adjacency", None, rule)
     return _Content(adjacencies.pop() if adjacencies else None, phases)
 
 
@@ -222,7 +215,7 @@ def _cell(text: str) -> int | float | str:
 
 
 def phase_entry(phase: Phase) -> dict[str, int | float | str]:
-    """A phase in the words of a file: `PHASE_KEYS`."""
+    """Return a phase in the words of a file: `PHASE_KEYS`."""
     round_, count = phase
     return {
         "rounds": count,
@@ -241,11 +234,8 @@ def _render_toml(schedule: Schedule) -> str:
 
 
 def _render_json(schedule: Schedule) -> str:
-    document = {
-        "adjacency": str(schedule.adjacency),
-        "phase": [phase_entry(phase) for phase in schedule],
-    }
-    return json.dumps(document, indent=2) + "\n"
+    phases = [phase_entry(phase) for phase in schedule]
+    return json.dumps({"adjacency": schedule.adjacency, "phase": phases}, indent=2) + "\n"
 
 
 def _render_csv(schedule: Schedule) -> str:
@@ -258,9 +248,9 @@ def _render_csv(schedule: Schedule) -> str:
 
 
 _PARSERS: dict[str, Callable[[str], _Content]] = {
-    ".toml": _parse_toml,
+    ".toml": lambda text: _document(tomllib.loads(text)),
     ".csv": _parse_csv,
-    ".json": _parse_json,
+    ".json": lambda text: _document(json.loads(text, object_pairs_hook=_without_duplicates)),
 }
 _RENDERERS: dict[str, Callable[[Schedule], str]] = {
     ".toml": _render_toml,
@@ -281,11 +271,7 @@ def _invalid(file: Path, rule: str, hint: str = "") -> InvalidParameter:
 
 
 def _clause(error: InvalidParameter) -> str:
-    """What is wrong; errors without a value say it in their rule."""
+    """Return the fault as a clause. An error without a value has it in its rule."""
     if error.value is None:
         return error.rule
     return f"{error.name} is {reprlib.repr(error.value)}: {error.rule}"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -1,7 +1,7 @@
 """Shapes of schedules: how the noise multiplier develops over the rounds.
 
-Every shape is an ordinary `Schedule`; nothing remembers which function built it. Shapes whose
-noise changes in each round hold one phase per round, so they end at `MAX_PHASES` rounds.
+Every shape is an ordinary `Schedule`. If its noise changes in each round, it holds one phase a
+round, so it ends at `MAX_PHASES` rounds.
 """
 
 from __future__ import annotations
@@ -11,18 +11,15 @@ from typing import Any, cast
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
-from dpacct.rounds import MAX_PHASES, Adjacency, Phase, Round, Sampling, Schedule
-from dpacct.schedules.files import dump_schedule, load_schedule
-
-__all__ = [
-    "constant",
-    "dump_schedule",
-    "geometric",
-    "linear",
-    "load_schedule",
-    "steps",
-    "warm_up",
-]
+from dpacct.rounds import (
+    MAX_PHASES,
+    Adjacency,
+    AdjacencyName,
+    Phase,
+    Round,
+    Sampling,
+    Schedule,
+)
 
 Step = tuple[int, float] | tuple[int, float, Sampling]
 
@@ -31,9 +28,9 @@ def constant(
     rounds: int,
     noise_multiplier: float,
     sampling: Sampling | None = None,
-    adjacency: Adjacency | str | None = None,
+    adjacency: Adjacency | AdjacencyName | str | None = None,
 ) -> Schedule:
-    """The same round ``rounds`` times.
+    """Return the same round ``rounds`` times.
 
     Raises:
         InvalidParameter: a value out of range.
@@ -41,13 +38,14 @@ def constant(
     return Schedule([Phase(Round(noise_multiplier, sampling, adjacency), rounds)])
 
 
-def steps(phases: Iterable[Step], adjacency: Adjacency | str | None = None) -> Schedule:
-    """Constant stretches one after the other.
+def steps(
+    phases: Iterable[Step], adjacency: Adjacency | AdjacencyName | str | None = None
+) -> Schedule:
+    """Return constant stretches one after the other.
 
     Args:
         phases: ``(rounds, noise_multiplier)`` or ``(rounds, noise_multiplier, sampling)`` each.
-        adjacency: the neighboring relation of all rounds; default that of each sampling scheme.
-
+        adjacency: the neighboring relation of all rounds. Default: that of each sampling scheme.
     Raises:
         InvalidParameter: a value out of range, or stretches of different adjacency.
     """
@@ -67,17 +65,15 @@ def linear(
     start: float,
     end: float,
     sampling: Sampling | None = None,
-    adjacency: Adjacency | str | None = None,
+    adjacency: Adjacency | AdjacencyName | str | None = None,
 ) -> Schedule:
-    """The noise multiplier goes from ``start`` in the first round to ``end`` in the last.
+    """Return a noise multiplier from ``start`` in the first round to ``end`` in the last.
 
     Raises:
         InvalidParameter: a value out of range.
     """
-    first, last = _ends(start, end)
-    return _trajectory(
-        rounds, first, last, sampling, adjacency, lambda u: first + (last - first) * u
-    )
+    noises = _noises(rounds, start, end, lambda first, last, u: first + (last - first) * u)
+    return Schedule(Phase(Round(noise, sampling, adjacency), n) for noise, n in noises)
 
 
 def geometric(
@@ -85,19 +81,17 @@ def geometric(
     start: float,
     end: float,
     sampling: Sampling | None = None,
-    adjacency: Adjacency | str | None = None,
+    adjacency: Adjacency | AdjacencyName | str | None = None,
 ) -> Schedule:
-    """The noise multiplier changes by the same factor from each round to the next.
+    """Return a noise multiplier that changes by the same factor from each round to the next.
 
-    The first round has ``start``, the last has ``end``; ``end`` below ``start`` is a decay.
+    The first round has ``start``, the last has ``end``. ``end`` below ``start`` is a decay.
 
     Raises:
         InvalidParameter: a value out of range.
     """
-    first, last = _ends(start, end)
-    return _trajectory(
-        rounds, first, last, sampling, adjacency, lambda u: first * (last / first) ** u
-    )
+    noises = _noises(rounds, start, end, lambda first, last, u: first * (last / first) ** u)
+    return Schedule(Phase(Round(noise, sampling, adjacency), n) for noise, n in noises)
 
 
 def warm_up(
@@ -106,9 +100,9 @@ def warm_up(
     start: float,
     noise_multiplier: float,
     sampling: Sampling | None = None,
-    adjacency: Adjacency | str | None = None,
+    adjacency: Adjacency | AdjacencyName | str | None = None,
 ) -> Schedule:
-    """The noise multiplier goes from ``start`` to its final value and stays there.
+    """Return a noise multiplier that goes from ``start`` to its final value and stays there.
 
     Round t (from 0) has ``start + (noise_multiplier - start) * t / warm_up_rounds`` while
     t < warm_up_rounds, and ``noise_multiplier`` afterwards.
@@ -123,7 +117,7 @@ def warm_up(
         raise InvalidParameter("warm_up_rounds", ramp, rule)
     first = validate.noise_multiplier(start, "start")
     final = validate.noise_multiplier(noise_multiplier)
-    _at_most_one_phase_per_round("warm_up_rounds", ramp)
+    _check_changes("warm_up_rounds", ramp)
     rising = (_between(first, final, first + (final - first) * (t / ramp)) for t in range(ramp))
     phases = [Phase(Round(noise, sampling, adjacency), 1) for noise in rising]
     if total > ramp:
@@ -131,35 +125,28 @@ def warm_up(
     return Schedule(phases)
 
 
-def _ends(start: float, end: float) -> tuple[float, float]:
-    return validate.noise_multiplier(start, "start"), validate.noise_multiplier(end, "end")
-
-
-def _trajectory(
-    rounds: int,
-    first: float,
-    last: float,
-    sampling: Sampling | None,
-    adjacency: Adjacency | str | None,
-    noise_at: Callable[[float], float],
-) -> Schedule:
-    """One round per point u = 0, ..., 1; both ends exactly as given."""
+def _noises(
+    rounds: int, start: float, end: float, noise_at: Callable[[float, float, float], float]
+) -> list[tuple[float, int]]:
+    """Return noise multipliers with counts, one per point u = 0, ..., 1, with exact ends."""
+    first, last = validate.noise_multiplier(start, "start"), validate.noise_multiplier(end, "end")
     total = validate.rounds(rounds)
     if first == last:
-        return constant(total, first, sampling, adjacency)
-    _at_most_one_phase_per_round("rounds", total)
-    noises = [_between(first, last, noise_at(t / max(total - 1, 1))) for t in range(total)]
+        return [(first, total)]
+    _check_changes("rounds", total)
+    points = (t / max(total - 1, 1) for t in range(total))
+    noises = [(_between(first, last, noise_at(first, last, u)), 1) for u in points]
     if total > 1:
-        noises[-1] = last
-    return Schedule(Phase(Round(noise, sampling, adjacency), 1) for noise in noises)
+        noises[-1] = last, 1
+    return noises
 
 
 def _between(first: float, last: float, noise: float) -> float:
-    # Rounding must not carry a noise multiplier past the ends that were checked.
+    """Return a noise multiplier that rounding did not carry past the ends that were checked."""
     return min(max(noise, min(first, last)), max(first, last))
 
 
-def _at_most_one_phase_per_round(name: str, rounds: int) -> None:
+def _check_changes(name: str, rounds: int) -> None:
     if rounds > MAX_PHASES:
         rule = f"noise that changes in each round does so for at most {MAX_PHASES} rounds"
         raise InvalidParameter(name, rounds, rule)

@@ -110,7 +110,7 @@ def test_without_peers_the_table_says_how_to_get_them(
     dpacct: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dpacct.interop.installed_peers", lambda: ())
-    assert "dpacct[interop]" in dpacct(WORDS).text
+    assert "'.[interop]'" in dpacct(WORDS).text
 
 
 def test_quiet_is_the_smallest_that_is_proven(dpacct: Any) -> None:

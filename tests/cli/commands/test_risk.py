@@ -9,7 +9,7 @@ import pytest
 import dpacct as library
 from dpacct import risk
 from dpacct.rounds import Poisson, Round
-from dpacct.schedules.shapes import load_schedule
+from dpacct.schedules.files import load_schedule
 
 RISK = "risk --noise 1 --rounds 300 --q 0.1"
 PLAN = 300 * Round(1.0, Poisson(0.1))

@@ -104,7 +104,7 @@ def test_a_picture_says_before_anything_runs_that_it_cannot_be_drawn(
     monkeypatch.setattr("dpacct_cli.explore.picture.find_spec", lambda _name: None)
     result = dpacct(SMALL, "-o a.png")
     assert result.code == 1
-    assert "pip install 'dpacct[plot]'" in result.err
+    assert "pip install -e '.[plot]'" in result.err
 
 
 def test_a_row_that_cannot_be_computed_has_its_reason(dpacct: Any) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import dpacct as library
 from dpacct import Budget, Ledger, Poisson, Round
-from dpacct.schedules.shapes import load_schedule
+from dpacct.schedules.files import load_schedule
 from dpacct_cli.app import ENTRIES, load
 
 COMMANDS = ["init", "show", "verify", "report", "remaining", "charge", "finish", "export"]

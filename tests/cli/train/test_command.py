@@ -403,7 +403,7 @@ def test_without_pytorch_one_line_says_what_to_install(
     ran = dpacct("train dp-fedavg")
     assert (ran.code, ran.out) == (1, "")
     assert ran.err == (
-        "dpacct: training needs PyTorch, which is not installed: pip install 'dpacct[fl]'\n"
+        "dpacct: training needs PyTorch, which is not installed: pip install -e '.[fl]'\n"
     )
 
 

@@ -57,7 +57,7 @@ def load_digits() -> Dataset:
         bundled = import_module("sklearn.datasets").load_digits()
     except ModuleNotFoundError:
         raise Unsupported(
-            "the digits come with scikit-learn, which is not installed: pip install 'dpacct[fl]'"
+            "the digits come with scikit-learn, which is not installed: pip install -e '.[fl]'"
         ) from None
     images, labels = np.asarray(bundled.images, np.uint8)[:, None], np.asarray(bundled.target)
     cut = len(labels) - _DIGITS_TESTED
@@ -186,7 +186,7 @@ def torchvision_datasets() -> Any:
     try:
         return import_module("torchvision.datasets")
     except ModuleNotFoundError:
-        rule = "which is not installed: pip install 'dpacct[data]'"
+        rule = "which is not installed: pip install -e '.[data]'"
     except RuntimeError as error:
         rule = f"which does not fit the installed PyTorch ({error})"
     raise Unsupported(f"these files are read with torchvision, {rule}")

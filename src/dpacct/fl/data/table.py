@@ -265,7 +265,7 @@ def _read_cells(file: Path) -> dict[str, Cells]:
         pandas: Any = import_module("pandas")
     except ModuleNotFoundError:
         raise Unsupported(
-            "CSV files are read with pandas, which is not installed: pip install 'dpacct[fl]'"
+            "CSV files are read with pandas, which is not installed: pip install -e '.[fl]'"
         ) from None
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
