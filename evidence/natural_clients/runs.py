@@ -14,7 +14,8 @@ from torch import nn
 
 from dpacct import Budget, Poisson, fl
 from dpacct.fl.data import Dataset, load_femnist, load_shakespeare
-from dpacct.fl.data.dataset import tensor_of
+from dpacct.fl.data.dataset import 
+from dpacct.fl.tensors import from_array
 from dpacct.fl.models import CharacterLSTM, ConvNet, build_model, cross_entropy
 from evidence.records import Setting, trained
 
@@ -125,7 +126,7 @@ def population(name: str, folder: Path) -> Population:
         data = load_shakespeare(folder, test_roles="training")
     owners = np.asarray(data.owners)
     most = None if name == "femnist" else WINDOWS
-    rows = [tensor_of(np.flatnonzero(owners == owner)[:most]) for owner in np.unique(owners)]
+    rows = [from_array(np.flatnonzero(owners == owner)[:most]) for owner in np.unique(owners)]
     clients = [fl.ClientData(*data.train.batch(own)) for own in rows]
     step = 1 if name == "femnist" else TESTED
     tests = {"accuracy": fl.ClientData(*data.test.batch(slice(None, None, step)))}

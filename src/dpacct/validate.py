@@ -130,6 +130,11 @@ def probability(name: str, value: object, noun: str = "a rate of errors") -> flo
     return real(name, value, f"{noun} lies in [0, 1]", lambda number: 0.0 <= number <= 1.0)
 
 
+def below_one(name: str, value: object, noun: str) -> float:
+    """Return a number in [0, 1)."""
+    return _checked(name, value, f"{noun} lies in [0, 1)", lambda number: 0.0 <= number < 1.0)
+
+
 def positive_probability(
     name: str, value: object, noun: str = "a rate of errors", *, below_one: bool = False
 ) -> float:

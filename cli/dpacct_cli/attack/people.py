@@ -18,7 +18,8 @@ from dpacct.errors import Unsupported
 from dpacct.fl.attacks import without_members
 from dpacct.fl.clients import ClientData
 from dpacct.fl.data import Dataset, PartitionedClients
-from dpacct.fl.data.dataset import tensor_of
+from dpacct.fl.data.dataset import 
+from dpacct.fl.tensors import from_array
 from dpacct.fl.data.partitions import Partition, dirichlet, iid, natural
 from dpacct_cli.attack.target import Target
 from dpacct_cli.train.job import read_data
@@ -88,7 +89,7 @@ def _others(target: Target) -> tuple[PartitionedClients, bool]:
     if owners is not None and known is not None:
         fresh = ~np.isin(owners, known)
     rows = np.flatnonzero(fresh) if fresh.any() else np.arange(len(dataset.test))
-    part = dataset.test.select(tensor_of(rows))
+    part = dataset.test.select(from_array(rows))
     whose = np.zeros(len(rows), np.int64) if owners is None else owners[rows]
     return PartitionedClients(part, natural(whose), job.device), bool(fresh.any())
 

@@ -13,7 +13,7 @@ from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import ClientData, Population
 from dpacct.fl.data import DATASETS, Dataset, PartitionedClients, TableSchema, load, load_table
-from dpacct.fl.data.dataset import tensor_of
+from dpacct.fl.data.dataset import 
 from dpacct.fl.data.partitions import Partition, dirichlet, divided, iid, natural, of_clients
 from dpacct.fl.examples import Examples
 from dpacct.fl.local.sgd import SGD
@@ -21,7 +21,7 @@ from dpacct.fl.methods.protocol import Method
 from dpacct.fl.methods.server_optimizers import ServerOptimizer
 from dpacct.fl.models import Model, build_model
 from dpacct.fl.public import PublicSize
-from dpacct.fl.tensors import Device, choose_device
+from dpacct.fl.tensors import from_array, Device, choose_device
 from dpacct.ledger.terms import CLIENT, EXAMPLE, Terms
 from dpacct.rounds import MAX_CLIENTS, Sampling, Schedule, Uniform
 from dpacct.schedules.files import load_schedule
@@ -227,7 +227,7 @@ def _people(
     sides: list[PartitionedClients] = []
     for some in divided(partition, cast("float", number(share)), seed=seed):
         rows, own = of_clients(partition, some)
-        sides.append(PartitionedClients(dataset.train.select(tensor_of(rows)), own, device))
+        sides.append(PartitionedClients(dataset.train.select(from_array(rows)), own, device))
     return sides[0], sides[1]
 
 

@@ -74,7 +74,7 @@ def test_rows_of_arrays_are_their_own_owners(tmp_path: Path) -> None:
         ({"label": np.array([{}] * 40, dtype=object)}, "plain arrays"),
         ({"label": np.array(["", *["a", "b"] * 19, "a"])}, "row 1 has ''"),
         ({"who": np.array(["", *["a"] * 39])}, "is the owner of the row, and row 1 has ''"),
-        ({"split": np.array(["train"] * 39 + ["dev"])}, "row 40 'dev'"),
+        ({"split": np.array(["train"] * 39 + ["dev"])}, "row 40 has 'dev'"),
     ],
 )
 def test_wrong_arrays_are_named(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:

@@ -12,6 +12,19 @@ from dpacct.fl.data.dataset import Dataset
 from dpacct.fl.data.files import Folder, find
 from dpacct.fl.data.table import TableSchema, load_table
 
+_CATEGORIES = {
+    "workclass": "Private Self-emp-not-inc Self-emp-inc Federal-gov Local-gov State-gov "
+    "Without-pay Never-worked",
+    "marital_status": "Married-civ-spouse Divorced Never-married Separated Widowed "
+    "Married-spouse-absent Married-AF-spouse",
+    "occupation": "Tech-support Craft-repair Other-service Sales Exec-managerial Prof-specialty "
+    "Handlers-cleaners Machine-op-inspct Adm-clerical Farming-fishing Transport-moving "
+    "Priv-house-serv Protective-serv Armed-Forces",
+    "relationship": "Wife Own-child Husband Not-in-family Other-relative Unmarried",
+    "race": "White Asian-Pac-Islander Amer-Indian-Eskimo Other Black",
+    "sex": "Female Male",
+    "native_country": "United-States",
+}
 SCHEMA = TableSchema(
     label="income",
     classes=("<=50K", ">50K"),
@@ -24,54 +37,7 @@ SCHEMA = TableSchema(
         "capital_loss": (0, 4_500),
         "hours_per_week": (1, 99),
     },
-    categorical={
-        "workclass": (
-            "Private",
-            "Self-emp-not-inc",
-            "Self-emp-inc",
-            "Federal-gov",
-            "Local-gov",
-            "State-gov",
-            "Without-pay",
-            "Never-worked",
-        ),
-        "marital_status": (
-            "Married-civ-spouse",
-            "Divorced",
-            "Never-married",
-            "Separated",
-            "Widowed",
-            "Married-spouse-absent",
-            "Married-AF-spouse",
-        ),
-        "occupation": (
-            "Tech-support",
-            "Craft-repair",
-            "Other-service",
-            "Sales",
-            "Exec-managerial",
-            "Prof-specialty",
-            "Handlers-cleaners",
-            "Machine-op-inspct",
-            "Adm-clerical",
-            "Farming-fishing",
-            "Transport-moving",
-            "Priv-house-serv",
-            "Protective-serv",
-            "Armed-Forces",
-        ),
-        "relationship": (
-            "Wife",
-            "Own-child",
-            "Husband",
-            "Not-in-family",
-            "Other-relative",
-            "Unmarried",
-        ),
-        "race": ("White", "Asian-Pac-Islander", "Amer-Indian-Eskimo", "Other", "Black"),
-        "sex": ("Female", "Male"),
-        "native_country": ("United-States",),
-    },
+    categorical={column: tuple(words.split()) for column, words in _CATEGORIES.items()},
 )
 
 

@@ -13,25 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import ClientData
 from dpacct.fl.data.partitions import Indices, Partition
-from dpacct.fl.tensors import sent
+from dpacct.fl.tensors import from_array, sent
 
 Protection = Literal["public", "unprotected"]
-
-
-def tensor_of(array: NDArray[Any]) -> Tensor:
-    """Return a tensor that shares the memory of an array."""
-    return torch.from_numpy(array)  # pyright: ignore[reportUnknownMemberType] - numpy is untyped there
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,10 +75,8 @@ class Examples:
     scaling: Scaling | None = None
 
     def __post_init__(self) -> None:
-        if len(self.targets) == 0:
-            raise InvalidParameter("targets", 0, "a data set has at least one example")
-        if len(self.inputs) != len(self.targets):
-            rule = f"each of the {len(self.inputs)} inputs has one target"
+        if len(self.targets) == 0 or len(self.inputs) != len(self.targets):
+            rule = f"each of the {len(self.inputs)} inputs, at least one, has one target"
             raise InvalidParameter("targets", len(self.targets), rule)
         if self.targets.dtype is not torch.int64:
             raise InvalidParameter("targets", str(self.targets.dtype), "targets are int64")
@@ -140,13 +132,10 @@ class Dataset:
             if low < 0 or high >= self.num_classes:
                 rule = f"labels of {self.name} lie in 0..{self.num_classes - 1}"
                 raise InvalidParameter("targets", low if low < 0 else high, rule)
-        for name, owners, part in (
-            ("owners", self.owners, self.train),
-            ("test_owners", self.test_owners, self.test),
-        ):
+        halves = {"owners": (self.owners, self.train), "test_owners": (self.test_owners, self.test)}
+        for name, (owners, part) in halves.items():
             if owners is not None and len(owners) != len(part):
-                kind = "training" if part is self.train else "test"
-                rule = f"each of the {len(part)} {kind} examples has one owner"
+                rule = f"each of the {len(part)} examples has one owner"
                 raise InvalidParameter(name, len(owners), rule)
 
     @property
@@ -213,7 +202,7 @@ class PartitionedClients(Sequence[ClientData]):
     def __getitem__(self, index: int | slice) -> ClientData | list[ClientData]:
         if isinstance(index, slice):
             return [self[client] for client in range(*index.indices(len(self)))]
-        rows = tensor_of(self._partition[index]).to(self._examples.targets.device)
+        rows = from_array(self._partition[index]).to(self._examples.targets.device)
         inputs, targets = self._examples.batch(rows)
         return ClientData(inputs, targets)
 
@@ -221,12 +210,10 @@ class PartitionedClients(Sequence[ClientData]):
         return (self[client] for client in range(len(self)))
 
     def together(self, clients: Sequence[int]) -> tuple[ClientData, list[int]] | None:
-        """Gather the examples of several clients at once, one client behind the other.
+        """Return the examples of several clients at once, and how many each client has.
 
-        Returns:
-            With them how many each client has. None where what one client gets might show the
-            others: a subclass or a scaling of one's own may compute anything. What is computed
-            here, a product and a sum, has the same bits at every place.
+        Returns None for a subclass or another scaling, which may mix clients. The product and the
+        sum that are computed here have the same bits at every place.
         """
         examples = self._examples
         plain = type(examples) is Examples and type(examples.scaling) in (Scaling, type(None))
@@ -234,8 +221,8 @@ class PartitionedClients(Sequence[ClientData]):
             return None
         parts = [self._partition[client] for client in clients]
         # One upload.
-        rows = sent(tensor_of(np.concatenate(parts)), examples.targets.device)
-        # By what they are given, not by what a partition says elsewhere (rule 3).
+        rows = sent(from_array(np.concatenate(parts)), examples.targets.device)
+        # Counted from the gathered rows, not from what the partition says elsewhere (rule 3).
         return ClientData(*examples.batch(rows)), [len(part) for part in parts]
 
     @property

@@ -1,4 +1,4 @@
-"""Find and read data files; every error names the file and what it should hold.
+"""Find and read data files; every error names the file and its expected content.
 
 Rule 1: nothing in a data file is ever executed (numpy reads without pickle).
 Rule 2: shape, type and range are checked before a value is used.
@@ -20,37 +20,31 @@ from numpy.typing import NDArray
 from dpacct.errors import InvalidParameter
 
 FOLDER_VARIABLE = "DPACCT_DATA"
-PARAMETER = "data_dir"
-
 Folder = str | os.PathLike[str] | None
 Array = NDArray[Any]
 
 
 def invalid(file: Path, rule: str, hint: str = "") -> InvalidParameter:
     """Return the error about a file of a named data set."""
-    return InvalidParameter(PARAMETER, str(file), rule, hint)
+    return InvalidParameter("data_dir", str(file), rule, hint)
 
 
-def folder_of(folder: Folder) -> Path:
-    """Return the folder with the data: the one given, that of the environment, or ``data``."""
-    return Path(folder or os.environ.get(FOLDER_VARIABLE) or "data")
+def find(folder: Folder, dataset: str, names: Sequence[str], subfolder: str = "") -> Path:
+    """Return the first file with one of the names, or else a subfolder of the data folder.
 
-
-def first_file(folder: Folder, dataset: str, names: Sequence[str]) -> Path | None:
-    """Return the first file with one of the names, in the data folder or ``dataset`` below it."""
-    places = [folder_of(folder), folder_of(folder) / dataset]
-    return next((p / name for p in places for name in names if (p / name).is_file()), None)
-
-
-def find(folder: Folder, dataset: str, names: Sequence[str], folders: Sequence[str] = ()) -> Path:
-    """Return `first_file`."""
-    root, file = folder_of(folder), first_file(folder, dataset, names)
-    if file is None:
-        found = "it does not exist" if not root.is_dir() else f"it does not hold {dataset}"
-        looked = "; or ".join([*names, *folders])
-        hint = f"--data-dir or {FOLDER_VARIABLE} names the folder."
-        raise invalid(root, f"{found}. Looked for {looked}", hint)
-    return file
+    Files are looked for in the data folder (the given one, that of the environment, or ``data``)
+    and in ``dataset`` below it.
+    """
+    root = Path(folder or os.environ.get(FOLDER_VARIABLE) or "data")
+    for file in (place / name for place in (root, root / dataset) for name in names):
+        if file.is_file():
+            return file
+    if subfolder and (root / subfolder).is_dir():
+        return root / subfolder
+    found = f"it does not hold {dataset}" if root.is_dir() else "it does not exist"
+    looked = "; or ".join([*names, *([subfolder] if subfolder else [])])
+    hint = f"--data-dir or {FOLDER_VARIABLE} names the folder."
+    raise invalid(root, f"{found}. Looked for {looked}", hint)
 
 
 def read_arrays(file: Path, keys: Sequence[str]) -> list[Array]:
@@ -95,6 +89,5 @@ def check_labels(file: Path, key: str, labels: Array, count: int, classes: int) 
     wrong = np.flatnonzero(labels >= classes)
     if len(wrong):
         first = int(wrong[0])
-        raise invalid(
-            file, f"labels lie in 0..{classes - 1}, and {key}[{first}] is {int(labels[first])}"
-        )
+        found = f"{key}[{first}] is {int(labels[first])}"
+        raise invalid(file, f"labels lie in 0..{classes - 1}, and {found}")

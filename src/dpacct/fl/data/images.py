@@ -25,18 +25,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.data.dataset import Dataset, Examples, Scaling, tensor_of
+from dpacct.fl.data.dataset import Dataset, Examples, Scaling
 from dpacct.fl.data.files import (
     Array,
     Folder,
     check_array,
     check_labels,
     find,
-    first_file,
-    folder_of,
     invalid,
     read_arrays,
 )
+from dpacct.fl.tensors import from_array
 
 TEST_WRITERS = ("training", "new")
 _DIGITS_TESTED = 360
@@ -79,24 +78,27 @@ def load_fashion_mnist(folder: Folder = None) -> Dataset:
 def _load_mnist(
     name: str, archives: list[str], vision: str, constants: tuple[float, float], folder: Folder
 ) -> Dataset:
-    scaling = Scaling.standardized([constants[0]], [constants[1]])
-    if first_file(folder, name, archives) is None and (folder_of(folder) / vision).is_dir():
-        parts = _from_torchvision(vision, folder_of(folder))
+    place = find(folder, name, archives, f"{vision}/raw")
+    if place.is_dir():
+        parts = _from_torchvision(vision, place.parents[1])
     else:
-        parts = _from_archive(find(folder, name, archives, [f"{vision}/raw"]))
+        parts = _from_archive(place)
     (train, labels), (test, test_labels) = parts
+    scaling = Scaling.standardized([constants[0]], [constants[1]])
     return _dataset(name, (train[:, None], labels), (test[:, None], test_labels), scaling)
 
 
 def _from_archive(file: Path) -> list[Part]:
-    keys = ["train_x", "train_y", "test_x", "test_y"]
+    names = (
+        ["train_x", "train_y", "test_x", "test_y"],
+        # Those of Keras.
+        ["x_train", "y_train", "x_test", "y_test"],
+    )
     try:
-        arrays = read_arrays(file, keys)
+        keys, arrays = names[0], read_arrays(file, names[0])
     except InvalidParameter as error:
-        # The names of Keras, if it is those that are missing.
-        keys = ["x_train", "y_train", "x_test", "y_test"]
         try:
-            arrays = read_arrays(file, keys)
+            keys, arrays = names[1], read_arrays(file, names[1])
         except InvalidParameter:
             raise error from None
     for at in (0, 2):
@@ -109,14 +111,14 @@ def load_cifar10(folder: Folder = None) -> Dataset:
     """Read CIFAR-10: 50000 and 10000 images [3, 32, 32], standardized by known constants."""
     scaling = Scaling.standardized(_CIFAR_MEAN, _CIFAR_STD)
     names = [*(f"cifar10_train_{k}.npz" for k in range(1, 6)), "cifar10_test.npz"]
-    batches = "cifar-10-batches-py"
-    if first_file(folder, "cifar10", names) is None and (folder_of(folder) / batches).is_dir():
-        parts = _from_torchvision("CIFAR10", folder_of(folder))
+    place = find(folder, "cifar10", names, "cifar-10-batches-py")
+    if place.is_dir():
+        parts = _from_torchvision("CIFAR10", place.parent)
         train, test = ((images.transpose(0, 3, 1, 2), labels) for images, labels in parts)
         return _dataset("cifar10", train, test, scaling)
     pieces: list[Part] = []
     for name in names:
-        file = find(folder, "cifar10", [name], [batches])
+        file = find(folder, "cifar10", [name])
         coded, labels = read_arrays(file, ["d", "y"])
         check_array(file, "d", coded, (3, None, 32, 32))
         check_labels(file, "y", labels, coded.shape[1], 10)
@@ -194,7 +196,7 @@ def torchvision_datasets() -> Any:
 
 def _examples(images: Array, labels: Sequence[int] | Array, scaling: Scaling) -> Examples:
     return Examples(
-        tensor_of(np.ascontiguousarray(images)), tensor_of(np.asarray(labels, np.int64)), scaling
+        from_array(np.ascontiguousarray(images)), from_array(np.asarray(labels, np.int64)), scaling
     )
 
 

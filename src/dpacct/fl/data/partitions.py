@@ -175,19 +175,15 @@ def dirichlet(
 
     Source: label ratios as in Hsu, Qi, Brown 2019, arXiv:1909.06335, section 3.
     """
-    low, high = CONCENTRATION_RANGE
-    rule = f"the concentration of a Dirichlet partition lies in [{low:g}, {high:g}]"
-    strength = validate.real("concentration", concentration, rule)
-    if not low <= strength <= high:
-        raise InvalidParameter("concentration", concentration, rule)
+    noun = "the concentration of a Dirichlet partition"
+    strength = validate.within("concentration", concentration, noun, CONCENTRATION_RANGE)
     known, which = np.unique(_whole(labels, "labels"), return_inverse=True)
     examples, clients = _counts(len(which), num_clients)
     random = np.random.default_rng(_seed(seed))
     ratios = random.dirichlet(np.full(len(known), strength), size=clients)
     bounds = _even_bounds(examples, clients)
     stock = [random.permutation(np.flatnonzero(which == label)) for label in range(len(known))]
-    order = np.empty(examples, np.int64)
-    filled = bounds[:-1].copy()
+    order, filled = np.empty(examples, np.int64), bounds[:-1].copy()
     turns = random.permutation(np.repeat(np.arange(clients), np.diff(bounds)))
     for client, label in zip(turns, _draw_labels(turns, ratios, stock, random), strict=True):
         order[filled[client]] = label
@@ -221,10 +217,8 @@ def divided(partition: Partition, share: float, *, seed: int = 0) -> tuple[Indic
     Returns:
         The places of both in the partition, rising.
     """
-    rule = "the share of clients that take no part lies in (0, 1)"
-    part = validate.real("hold_out", share, rule)
-    if not 0.0 < part < 1.0:
-        raise InvalidParameter("hold_out", share, rule)
+    noun = "the share of clients that take no part"
+    part = validate.positive_probability("hold_out", share, noun, below_one=True)
     identities = np.arange(len(partition)) if partition.owners is None else partition.owners
     apart = keyed_uniform(identities, "hold-out", seed) < part
     if apart.all() or not apart.any():

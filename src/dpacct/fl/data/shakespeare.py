@@ -22,9 +22,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
-from dpacct.fl.data.dataset import Dataset, Examples, tensor_of
+from dpacct.fl.data.dataset import Dataset, Examples
 from dpacct.fl.data.files import Folder, find, invalid
 from dpacct.fl.data.partitions import Indices, assign_owners
+from dpacct.fl.tensors import from_array
 
 ALPHABET = 97
 WINDOW = 80
@@ -57,15 +58,24 @@ def load_shakespeare(
     length = validate.count("window", window, "the window", 10**6)
     step = length if stride is None else validate.count("stride", stride, "the stride", 10**6)
     least = validate.count("min_windows", min_windows, "the number of windows of a client")
-    share = validate.real("test_share", test_share, "the share for testing lies in (0, 1)")
-    if not 0.0 < share < 1.0:
-        raise InvalidParameter("test_share", test_share, "the share for testing lies in (0, 1)")
+    noun = "the share for testing"
+    share = validate.positive_probability("test_share", test_share, noun, below_one=True)
     if test_roles not in TEST_ROLES:
         raise InvalidParameter("test_roles", test_roles, f"it is one of {', '.join(TEST_ROLES)}")
     file = find(folder, "shakespeare", ["shakespeare_roles.json"])
     roles = _read_roles(file)
     owners, fresh = assign_owners(list(roles), share)
     none = np.empty((0, length + 1), np.int64)
+
+    def windows(codes: Indices) -> Indices:
+        """Return windows with the character behind each of them; shape (n, length + 1)."""
+        return sliding_window_view(codes, length + 1)[::step] if len(codes) > length else none
+
+    def examples(parts: list[Indices]) -> Examples:
+        rows = from_array(np.concatenate(parts))
+        targets = rows[:, 1:] if every_position else rows[:, -1]
+        return Examples(rows[:, :-1].contiguous(), targets.contiguous())
+
     train: list[Indices] = [none]
     test: list[Indices] = [none]
     for text, tested in zip(roles.values(), fresh.tolist(), strict=True):
@@ -73,7 +83,7 @@ def load_shakespeare(
         cut = len(codes) - int(share * len(codes))
         if test_roles == "new":
             cut = 0 if tested else len(codes)
-        seen, unseen = (_windows(part, length, step) for part in (codes[:cut], codes[cut:]))
+        seen, unseen = windows(codes[:cut]), windows(codes[cut:])
         # A role without training windows is tested on only if it is a new one.
         client = len(seen) >= least
         train.append(seen if client else none)
@@ -81,12 +91,12 @@ def load_shakespeare(
     if not sum(map(len, train)) or not sum(map(len, test)):
         raise invalid(file, f"no role has {least} windows of {length} characters, and some to test")
     owners, test_owners = (
-        np.repeat(owners, [len(windows) for windows in part[1:]]) for part in (train, test)
+        np.repeat(owners, [len(own) for own in part[1:]]) for part in (train, test)
     )
     return Dataset(
         name="shakespeare",
-        train=_examples(train, every_position=every_position),
-        test=_examples(test, every_position=every_position),
+        train=examples(train),
+        test=examples(test),
         num_classes=ALPHABET,
         owners=owners,
         test_owners=test_owners,
@@ -103,19 +113,6 @@ def encode(text: str) -> Indices:
     foreign = [index for index, character in enumerate(text) if ord(character) > 126]
     known[foreign] = 0
     return known
-
-
-def _windows(codes: Indices, length: int, step: int) -> Indices:
-    """Return windows with the character behind each of them; shape (n, length + 1)."""
-    if len(codes) <= length:
-        return np.empty((0, length + 1), np.int64)
-    return sliding_window_view(codes, length + 1)[::step]
-
-
-def _examples(windows: list[Indices], *, every_position: bool) -> Examples:
-    rows = tensor_of(np.concatenate(windows))
-    targets = rows[:, 1:] if every_position else rows[:, -1]
-    return Examples(rows[:, :-1].contiguous(), targets.contiguous())
 
 
 def _read_roles(file: Path) -> Mapping[str, str]:

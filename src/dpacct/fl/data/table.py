@@ -14,22 +14,22 @@ from __future__ import annotations
 import csv
 import math
 import os
-import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.data.dataset import Dataset, Examples, Scaling, tensor_of
+from dpacct.fl.data.dataset import Dataset, Examples, Scaling
 from dpacct.fl.data.images import torchvision_datasets
 from dpacct.fl.data.partitions import Indices, assign_owners, canonical
+from dpacct.fl.tensors import from_array
 
 SPLIT_COLUMN = "split"
 _SPLITS = ("train", "test")
@@ -88,25 +88,20 @@ class TableSchema:
             if not words or len(set(words)) != len(words):
                 rule = f"the categories of column {column} are different words, at least one"
                 raise InvalidParameter("categorical", list(words), rule)
-        if len({canonical(str(word)) for word in self.classes}) != len(self.classes):
-            raise InvalidParameter("classes", list(self.classes), "classes differ from each other")
-        if len(self.classes) == 1:
-            raise InvalidParameter("classes", list(self.classes), "there are at least two classes")
-        rule = "the share for testing lies in (0, 1)"
-        share = validate.real("test_share", self.test_share, rule)
-        if not 0.0 < share < 1.0:
-            raise InvalidParameter("test_share", self.test_share, rule)
+        different = len({canonical(str(word)) for word in self.classes})
+        if different != len(self.classes) or different == 1:
+            rule = "there are at least two classes, which differ from each other"
+            raise InvalidParameter("classes", list(self.classes), rule)
+        noun = "the share for testing"
+        validate.positive_probability("test_share", self.test_share, noun, below_one=True)
 
 
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """The content of a file, one entry for each row; `load_table` makes a data set of it.
+class _Rows(NamedTuple):
+    """A file's rows, before labels and split are judged.
 
-    Attributes:
-        inputs: shape (n, ...). labels: as they are written.
-        names: of the owners, or of the rows themselves.
-        split: ``train`` or ``test``, as it is written; None if it is not declared.
-        scaling: of inputs that stay bytes.
+    ``inputs`` have shape (n, ...), ``labels`` and ``split`` (``train`` or ``test``, None if it is
+    not declared) are as they are written, ``names`` are those of the owners or of the rows
+    themselves, and ``scaling`` belongs to inputs that stay bytes.
     """
 
     inputs: NDArray[Any]
@@ -129,6 +124,9 @@ def load_table(path: str | os.PathLike[str], schema: TableSchema | None = None) 
     Returns:
         The data set. Its owners are hashes of the names of owners, if there are any. Its test data
         are unprotected, because they are rows of the same private table.
+    Raises:
+        InvalidParameter: the file is missing or damaged, a column is, or a cell has no value.
+        Unsupported: pandas (for CSV) or torchvision (for images) is not installed.
     """
     file, meaning = Path(path), schema or TableSchema()
     if not file.exists():
@@ -139,16 +137,13 @@ def load_table(path: str | os.PathLike[str], schema: TableSchema | None = None) 
     owners, tested = assign_owners(rows.names, meaning.test_share, seed=meaning.seed)
     if rows.split is not None:
         tested = rows.split == "test"
-        wrong = np.flatnonzero(~tested & (rows.split != "train"))
-        if len(wrong):
-            row = int(wrong[0])
-            rule = f"column {SPLIT_COLUMN} says train or test, and row {row + 1} "
-            raise _invalid(file, f"{rule}{str(rows.split[row])!r}")
+        rule = f"column {SPLIT_COLUMN} says train or test"
+        _check_rows(file, ~np.isin(rows.split, _SPLITS), rows.split, rule)
     if tested.all() or not tested.any():
         rule = "it has rows to train on and rows to test on"
         raise _invalid(file, rule, "Declare the split in a column, or take a larger table.")
     train, test = (
-        Examples(tensor_of(rows.inputs[chosen]), tensor_of(labels[chosen]), rows.scaling)
+        Examples(from_array(rows.inputs[chosen]), from_array(labels[chosen]), rows.scaling)
         for chosen in (~tested, tested)
     )
     named = meaning.owner is not None
@@ -166,13 +161,12 @@ def load_table(path: str | os.PathLike[str], schema: TableSchema | None = None) 
 
 def _csv_rows(file: Path, meaning: TableSchema) -> _Rows:
     table = _read_cells(file)
-    if meaning.label not in table:
-        rule = f"it has no column {meaning.label}; its columns are {', '.join(table)}"
-        raise _invalid(file, rule, "--label names the column of labels.")
-    known = [*meaning.numeric, *meaning.categorical, *meaning.unused]
-    for column in known if meaning.owner is None else [*known, meaning.owner]:
-        if column not in table:
-            raise _invalid(file, f"it has no column {column}; its columns are {', '.join(table)}")
+    known = [*meaning.numeric, *meaning.categorical, *meaning.unused, meaning.owner]
+    for column in (meaning.label, *known):
+        if column is not None and column not in table:
+            hint = "--label names the column of labels." if column == meaning.label else ""
+            rule = f"it has no column {column}; its columns are {', '.join(table)}"
+            raise _invalid(file, rule, hint)
     if meaning.owner is None:
         # Every row is its own owner, named by its content.
         names = ["\x1f".join(row) for row in zip(*table.values(), strict=True)]
@@ -224,9 +218,7 @@ def _folder_rows(file: Path, meaning: TableSchema) -> _Rows:
     halves = [file / word for word in _SPLITS]
     declared = all(half.is_dir() for half in halves)
     images: list[NDArray[np.uint8]] = []
-    labels: list[str] = []
-    names: list[str] = []
-    split: list[str] = []
+    facts: list[tuple[str, str, str]] = []
     for half in halves if declared else [file]:
         try:
             found: Any = vision.ImageFolder(str(half))
@@ -242,9 +234,8 @@ def _folder_rows(file: Path, meaning: TableSchema) -> _Rows:
                 rule = f"all images have one size, {images[0].shape[1:]}, here {pixels.shape[1:]}"
                 raise _invalid(Path(place), rule)
             images.append(pixels)
-            labels.append(found.classes[label])
-            names.append(str(Path(place).relative_to(file)))
-            split.append(half.name)
+            facts.append((found.classes[label], str(Path(place).relative_to(file)), half.name))
+    labels, names, split = (list(column) for column in zip(*facts, strict=True))
     return _Rows(
         np.stack(images),
         np.array(labels, str),
@@ -259,6 +250,15 @@ def _invalid(file: Path, rule: str, hint: str = "") -> InvalidParameter:
     return InvalidParameter("data", str(file), rule, hint)
 
 
+def _check_rows(
+    file: Path, wrong: NDArray[np.bool_], cells: Cells, rule: str, hint: str = ""
+) -> None:
+    """Reject the first row that is wrong, by its number and its cell."""
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise _invalid(file, f"{rule}, and row {row + 1} has {str(cells[row])!r}", hint)
+
+
 def _read_cells(file: Path) -> dict[str, Cells]:
     """Return the cells of each column, without surrounding spaces."""
     try:
@@ -267,109 +267,99 @@ def _read_cells(file: Path) -> dict[str, Cells]:
         raise Unsupported(
             "CSV files are read with pandas, which is not installed: pip install -e '.[fl]'"
         ) from None
+    too_short = _invalid(file, "a table has a header and at least two rows")
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             first = next((line for line in stream if line.strip()), "")
         # The header decides, which is public. The delimiter is the one that makes most columns.
-        split = {mark: next(csv.reader([first], delimiter=mark), [""]) for mark in _DELIMITERS}
-        delimiter = max(_DELIMITERS, key=lambda mark: len(split[mark]))
-        with warnings.catch_warnings():
-            # Pandas warns of rows that are longer than the header, and cuts them off.
-            warnings.simplefilter("error")
-            frame: Any = pandas.read_csv(
-                file,
-                sep=delimiter,
-                header=None,
-                dtype=str,
-                keep_default_na=False,
-                encoding="utf-8-sig",
-            )
+        columns = {mark: next(csv.reader([first], delimiter=mark), [""]) for mark in _DELIMITERS}
+        delimiter = max(_DELIMITERS, key=lambda mark: len(columns[mark]))
+        frame: Any = pandas.read_csv(
+            file,
+            sep=delimiter,
+            header=None,
+            dtype=str,
+            keep_default_na=False,
+            encoding="utf-8-sig",
+        )
     except UnicodeDecodeError as error:
         rule = f"it is not text in UTF-8 (byte {error.start})"
         raise _invalid(file, rule, "Save it again in that encoding.") from None
     except OSError as error:
         raise _invalid(file, f"it cannot be read ({error.strerror or error})") from None
     except pandas.errors.EmptyDataError:
-        raise _invalid(file, "a table has a header and at least two rows") from None
+        raise too_short from None
     except (pandas.errors.ParserError, csv.Error) as error:
         reason = str(error).removeprefix("Error tokenizing data. C error: ").strip()
         raise _invalid(file, f"it is not valid CSV ({reason})") from None
     if len(frame) < 3:
-        raise _invalid(file, "a table has a header and at least two rows")
-    raw: list[Cells] = [frame[place].to_numpy(dtype=str) for place in frame]
-    columns = [np.char.strip(cells) for cells in raw]
-    header = [str(column[0]) for column in columns]
-    if len(set(header)) != len(header):
-        raise _invalid(file, "its header names a column twice")
-    table = {name: column[1:] for name, column in zip(header, columns, strict=True)}
-    if delimiter == ";":
-        table = {name: _without_decimal_commas(cells) for name, cells in table.items()}
+        raise too_short
+    table: dict[str, Cells] = {}
+    for place in frame:
+        raw: Cells = frame[place].to_numpy(dtype=str)
+        name, *cells = (str(cell) for cell in np.char.strip(raw))
+        if name in table:
+            raise _invalid(file, "its header names a column twice")
+        if delimiter == ";":
+            cells = [_without_decimal_comma(cell) for cell in cells]
+        table[name] = np.array(cells)
     return table
 
 
-def _without_decimal_commas(cells: Cells) -> Cells:
-    """Turn ``1,5`` into ``1.5``; every cell by itself, and anything that is no number stays."""
-
-    def plain(cell: str) -> str:
-        point = cell.replace(",", ".")
-        return point if cell.count(",") == 1 and _is_number(point) else cell
-
-    return np.array([plain(str(cell)) for cell in cells], dtype=str)
+def _without_decimal_comma(cell: str) -> str:
+    """Turn ``1,5`` into ``1.5``; a cell that is no number stays as it is."""
+    point = cell.replace(",", ".")
+    return point if cell.count(",") == 1 and math.isfinite(_number(point)) else cell
 
 
-def _is_number(text: str) -> bool:
+def _number(text: str) -> float:
+    """Return the number that a text is, NaN for other text."""
     try:
-        return math.isfinite(float(text))
+        return float(text)
     except ValueError:
-        return False
+        return math.nan
 
 
 def _owner_names(file: Path, column: str, cells: Cells) -> list[str]:
-    """Return one spelling for each owner's name, and refuse rows without one."""
-    _refuse_missing(file, column, cells, "the owner of the row")
+    """Return one spelling for each owner's name, and reject rows without one."""
+    _check_present(file, column, cells, "the owner of the row")
     return [canonical(str(cell)) for cell in cells]
 
 
-def _refuse_missing(file: Path, column: str, cells: Cells, noun: str) -> None:
-    for row, cell in enumerate(cells, start=1):
-        if cell.lower() in _MISSING:
-            rule = f"column {column} is {noun}, and row {row} has {str(cell)!r}"
-            raise _invalid(file, rule)
+def _check_present(file: Path, column: str, cells: Cells, noun: str) -> None:
+    _check_rows(file, np.isin(np.char.lower(cells), _MISSING), cells, f"column {column} is {noun}")
 
 
 def _labels(file: Path, cells: Cells, meaning: TableSchema) -> tuple[Indices, int]:
     """Return the class of each row, and the number of classes."""
-    column = meaning.label
+    column, hint = meaning.label, "--classes says which labels there are."
     words = [canonical(str(cell)) for cell in cells]
-    declared = [canonical(str(word)) for word in meaning.classes]
-    if declared:
-        places = {word: place for place, word in enumerate(declared)}
-        for row, (word, cell) in enumerate(zip(words, cells, strict=True), start=1):
-            if word not in places:
-                listed = ", ".join(map(str, meaning.classes))
-                raise _invalid(file, f"labels are {listed}, and row {row} has {str(cell)!r}")
-        return np.array([places[word] for word in words], np.int64), len(declared)
-    _refuse_missing(file, column, cells, "the label")
-    spelled: dict[str, str] = {}
-    for row, word in enumerate(words, start=1):
-        if spelled.setdefault(word.casefold(), word) != word:
-            rule = f"row {row} has the label {word!r}, another row {spelled[word.casefold()]!r}"
-            raise _invalid(file, rule, "--classes says which labels there are.")
-        if "." in word and _is_number(word):
-            rule = f"labels are classes, and row {row} has the number {word}"
-            raise _invalid(file, rule, "--classes says which labels there are.")
-    classes = sorted(set(words), key=lambda word: (not _is_number(word), _sort_key(word), word))
-    if len(classes) < 2:
-        raise _invalid(file, f"column {column} has the same label in every row")
-    if 2 * len(classes) > len(words) and len(words) > 10:
-        rule = f"column {column} has {len(classes)} different labels in {len(words)} rows"
-        raise _invalid(file, rule, "--classes says which labels there are.")
+    classes = [canonical(str(word)) for word in meaning.classes]
+    if classes:
+        rule = f"labels are {', '.join(map(str, meaning.classes))}"
+        _check_rows(file, ~np.isin(words, classes), cells, rule)
+    else:
+        _check_present(file, column, cells, "the label")
+        spelled: dict[str, str] = {}
+        for row, word in enumerate(words, start=1):
+            other = spelled.setdefault(word.casefold(), word)
+            if other != word:
+                rule = f"row {row} has the label {word!r}, another row {other!r}"
+                raise _invalid(file, rule, hint)
+            if "." in word and math.isfinite(_number(word)):
+                rule = f"labels are classes, and row {row} has the number {word}"
+                raise _invalid(file, rule, hint)
+        # Numbers in their order, then words in theirs.
+        order = {word: _number(word) for word in set(words)}
+        order = {word: value if math.isfinite(value) else math.inf for word, value in order.items()}
+        classes = sorted(order, key=lambda word: (order[word], word))
+        if len(classes) < 2:
+            raise _invalid(file, f"column {column} has the same label in every row")
+        if 2 * len(classes) > len(words) and len(words) > 10:
+            rule = f"column {column} has {len(classes)} different labels in {len(words)} rows"
+            raise _invalid(file, rule, hint)
     places = {word: place for place, word in enumerate(classes)}
     return np.array([places[word] for word in words], np.int64), len(classes)
-
-
-def _sort_key(word: str) -> float:
-    return float(word) if _is_number(word) else 0.0
 
 
 def _features(file: Path, table: Mapping[str, Cells], meaning: TableSchema) -> NDArray[np.float32]:
@@ -380,46 +370,27 @@ def _features(file: Path, table: Mapping[str, Cells], meaning: TableSchema) -> N
     for column, cells in table.items():
         if column in not_features:
             continue
-        if column in meaning.numeric:
-            low, high = meaning.numeric[column]
-            values = _numbers(file, column, cells, finite=False)
-            columns.append(((np.clip(values, low, high) - low) / (high - low))[:, None])
-        elif column in meaning.categorical:
+        if column in meaning.categorical:
             words = [str(word) for word in meaning.categorical[column]]
             columns.append(np.stack([cells == word for word in words], axis=1))
-        elif declared:
+            continue
+        if declared and column not in meaning.numeric:
             rule = f"column {column} is declared neither as numeric, categorical nor unused"
             raise _invalid(file, rule)
+        values = np.array([_number(cell) for cell in cells])
+        # Infinite numbers count as the end of a declared range.
+        largest = math.inf if declared else float(np.finfo(np.float32).max)
+        rule = f"column {column} holds finite numbers"
+        _check_rows(file, ~(np.abs(values) <= largest), cells, rule, _HINT)
+        if declared:
+            low, high = meaning.numeric[column]
+            values = (np.clip(values, low, high) - low) / (high - low)
         else:
-            columns.append(_exact_in_float32(file, column, cells))
+            whole = (np.abs(values) > _EXACT_BELOW) & (values == np.round(values))
+            rule = f"column {column} holds numbers that float32 does not round"
+            hint = "Is it an identifier? Name it as owner or unused, or declare a numeric range."
+            _check_rows(file, whole & (values.astype(np.float32) != values), cells, rule, hint)
+        columns.append(values[:, None])
     if not columns:
         raise _invalid(file, "a table has at least one column of features")
     return np.concatenate([part.astype(np.float32) for part in columns], axis=1)
-
-
-def _numbers(file: Path, column: str, cells: Cells, *, finite: bool) -> NDArray[np.float64]:
-    """Return the cells as numbers; infinite ones count as the end of a declared range."""
-    values = np.empty(len(cells))
-    largest = float(np.finfo(np.float32).max) if finite else math.inf
-    for row, cell in enumerate(cells):
-        try:
-            values[row] = float(cell)
-        except ValueError:
-            values[row] = math.nan
-        if not abs(values[row]) <= largest:
-            rule = f"column {column} holds finite numbers, and row {row + 1} has {str(cell)!r}"
-            raise _invalid(file, rule, _HINT)
-    return values
-
-
-def _exact_in_float32(file: Path, column: str, cells: Cells) -> NDArray[np.float64]:
-    """Return the numbers of an undeclared column, which must survive as float32."""
-    values = _numbers(file, column, cells, finite=True)
-    whole = (np.abs(values) > _EXACT_BELOW) & (values == np.round(values))
-    wrong = np.flatnonzero(whole & (values.astype(np.float32) != values))
-    if len(wrong):
-        row = int(wrong[0])
-        rule = f"column {column} has {str(cells[row])!r} in row {row + 1}, which float32 rounds"
-        hint = "Is it an identifier? Name it as owner or unused, or declare a numeric range."
-        raise _invalid(file, rule, hint)
-    return values[:, None]

@@ -67,17 +67,11 @@ class SGD:
         if self.batch_size is not None:
             size = validate.count("batch_size", self.batch_size, "a batch size")
             put(self, "batch_size", size)
-        put(self, "momentum", _fraction("momentum", self.momentum, "momentum lies in [0, 1)"))
-        rule = "weight decay is a finite number of at least 0"
-        decay = validate.real("weight_decay", self.weight_decay, rule)
-        if decay < 0:
-            raise InvalidParameter("weight_decay", self.weight_decay, rule)
+        put(self, "momentum", validate.below_one("momentum", self.momentum, "momentum"))
+        decay = validate.at_least_zero("weight_decay", self.weight_decay, "weight decay")
         put(self, "weight_decay", decay)
-        rule = "the decay of the learning rate lies in (0, 1]"
-        factor = validate.real("lr_decay", self.lr_decay, rule)
-        if not 0 < factor <= 1:
-            raise InvalidParameter("lr_decay", self.lr_decay, rule)
-        put(self, "lr_decay", factor)
+        noun = "the decay of the learning rate"
+        put(self, "lr_decay", validate.positive_probability("lr_decay", self.lr_decay, noun))
         if self.precision not in _PRECISIONS:
             rule = f"a precision is one of {', '.join(_PRECISIONS)}"
             raise InvalidParameter("precision", self.precision, rule)
@@ -115,10 +109,3 @@ class SGD:
 
 def _rate(value: object) -> float:
     return validate.above_zero("lr", value, "a learning rate")
-
-
-def _fraction(name: str, value: object, rule: str) -> float:
-    number = validate.real(name, value, rule)
-    if not 0 <= number < 1:
-        raise InvalidParameter(name, value, rule)
-    return number

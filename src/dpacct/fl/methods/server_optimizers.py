@@ -13,9 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Params, State
-from dpacct.validate import above_zero, real
+from dpacct.validate import above_zero, below_one
 
 # Names of an optimizer's tensors begin so; parameters of modules hold no colon.
 _PREFIX = "server optimizer: "
@@ -50,7 +49,7 @@ class Momentum:
     nesterov: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "beta", _decay("beta", self.beta))
+        object.__setattr__(self, "beta", below_one("beta", self.beta, "a decay"))
 
     def step(self, moves: Params, state: State) -> tuple[Params, State]:
         """See `ServerOptimizer`."""
@@ -88,8 +87,8 @@ class Adam:
     def __post_init__(self) -> None:
         put = object.__setattr__
         put(self, "lr", above_zero("lr", self.lr, "the server's learning rate"))
-        put(self, "beta1", _decay("beta1", self.beta1))
-        put(self, "beta2", _decay("beta2", self.beta2))
+        put(self, "beta1", below_one("beta1", self.beta1, "a decay"))
+        put(self, "beta2", below_one("beta2", self.beta2, "a decay"))
         put(self, "floor", above_zero("floor", self.floor, "the floor of the denominator"))
 
     def step(self, moves: Params, state: State) -> tuple[Params, State]:
@@ -132,11 +131,3 @@ def optimized(
 
 def _of(state: State, name: str, like: Tensor) -> Tensor:
     return state[name] if name in state else torch.zeros_like(like)
-
-
-def _decay(name: str, value: object) -> float:
-    rule = "a decay lies in [0, 1)"
-    number = real(name, value, rule)
-    if not 0 <= number < 1:
-        raise InvalidParameter(name, value, rule)
-    return number

@@ -165,9 +165,7 @@ class AdaptiveClip(ScaledRows):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clip_norm", clip_norm(self.clip_norm))
-        rule = "a quantile lies in (0, 1)"
-        if not 0 < validate.real("quantile", self.quantile, rule) < 1:
-            raise InvalidParameter("quantile", self.quantile, rule)
+        validate.positive_probability("quantile", self.quantile, "a quantile", below_one=True)
         validate.above_zero("rate", self.rate, "the rate of an adaptive clip norm")
         if self.indicator_noise is not None:
             noun = "the indicator's noise"

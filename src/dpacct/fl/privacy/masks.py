@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from dpacct import validate
-from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Layout
 
 
@@ -117,8 +116,4 @@ def kept(size: int, fraction: float) -> int:
 
 def fraction_kept(value: object) -> float:
     """Return a share in (0, 1]."""
-    rule = "the share of coordinates kept lies in (0, 1]"
-    number = validate.real("fraction", value, rule)
-    if not 0 < number <= 1:
-        raise InvalidParameter("fraction", value, rule)
-    return number
+    return validate.positive_probability("fraction", value, "the share of coordinates kept")

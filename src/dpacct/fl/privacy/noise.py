@@ -208,9 +208,7 @@ class NoiseShares(Noise):
     def __post_init__(self) -> None:
         count = validate.count("minimum", self.minimum, "the minimum of noise shares")
         object.__setattr__(self, "minimum", count)
-        rule = "a dropout rate lies in [0, 1)"
-        if not 0 <= validate.real("dropout_rate", self.dropout_rate, rule) < 1:
-            raise InvalidParameter("dropout_rate", self.dropout_rate, rule)
+        validate.below_one("dropout_rate", self.dropout_rate, "a dropout rate")
 
     def check(self, sampling: Sampling, adjacency: Adjacency, num_clients: int) -> None:
         """Accept fixed cohorts under replace-one or zero-out, at least as large as the minimum.
