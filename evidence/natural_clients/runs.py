@@ -14,9 +14,8 @@ from torch import nn
 
 from dpacct import Budget, Poisson, fl
 from dpacct.fl.data import Dataset, load_femnist, load_shakespeare
-from dpacct.fl.data.dataset import 
-from dpacct.fl.tensors import from_array
 from dpacct.fl.models import CharacterLSTM, ConvNet, build_model, cross_entropy
+from dpacct.fl.tensors import from_array
 from evidence.records import Setting, trained
 
 BETA = 0.3

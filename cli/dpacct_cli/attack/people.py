@@ -18,9 +18,8 @@ from dpacct.errors import Unsupported
 from dpacct.fl.attacks import without_members
 from dpacct.fl.clients import ClientData
 from dpacct.fl.data import Dataset, PartitionedClients
-from dpacct.fl.data.dataset import 
-from dpacct.fl.tensors import from_array
 from dpacct.fl.data.partitions import Partition, dirichlet, iid, natural
+from dpacct.fl.tensors import from_array
 from dpacct_cli.attack.target import Target
 from dpacct_cli.train.job import read_data
 

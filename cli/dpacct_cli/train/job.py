@@ -13,7 +13,6 @@ from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import ClientData, Population
 from dpacct.fl.data import DATASETS, Dataset, PartitionedClients, TableSchema, load, load_table
-from dpacct.fl.data.dataset import 
 from dpacct.fl.data.partitions import Partition, dirichlet, divided, iid, natural, of_clients
 from dpacct.fl.examples import Examples
 from dpacct.fl.local.sgd import SGD
@@ -21,7 +20,7 @@ from dpacct.fl.methods.protocol import Method
 from dpacct.fl.methods.server_optimizers import ServerOptimizer
 from dpacct.fl.models import Model, build_model
 from dpacct.fl.public import PublicSize
-from dpacct.fl.tensors import from_array, Device, choose_device
+from dpacct.fl.tensors import Device, choose_device, from_array
 from dpacct.ledger.terms import CLIENT, EXAMPLE, Terms
 from dpacct.rounds import MAX_CLIENTS, Sampling, Schedule, Uniform
 from dpacct.schedules.files import load_schedule
