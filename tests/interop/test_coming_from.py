@@ -10,7 +10,7 @@ import pytest
 import dpacct
 from dpacct import Full, Poisson, Round, Uniform
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guide" / "coming-from.md").read_text(
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "other-libraries.md").read_text(
     encoding="utf-8"
 )
 DELTA = 1e-5

@@ -339,11 +339,21 @@ def test_two_optimizers_and_what_is_attached_twice(ledger: Ledger) -> None:
     assert run.rounds == 0
 
 
-def test_a_hook_that_takes_the_place_of_the_ledgers_is_noticed(ledger: Ledger) -> None:
+def test_a_step_without_the_noise_of_the_optimizer_is_refused(ledger: Ledger) -> None:
     job = Job()
     job.attach(ledger.start_run("opacus"))
     job.optimizer.attach_step_hook(lambda _: None)
-    refused(job, job.epoch, LedgerError, "its hook was replaced")
+    assert job.epoch() == job.loader.run.committed == 10
+    job.optimizer.add_noise = lambda: None
+    refused(job, job.epoch, LedgerError, "was not charged")
+
+
+def test_a_sampling_rate_that_is_set_later_is_refused(ledger: Ledger) -> None:
+    jobs = Job(), Job()
+    jobs[0].attach(ledger.start_run("opacus"))
+    for job in jobs:
+        job.loader.batch_sampler.sample_rate = 0.5
+        refused(job, job.epoch, Unsupported, "was set to 0.5, and each batch is charged for 0.1")
 
 
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])

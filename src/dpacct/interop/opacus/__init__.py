@@ -7,11 +7,9 @@ import dpacct.interop.opacus
 engine = PrivacyEngine(accountant="dpacct")
 ```
 
-From then on `PrivacyEngine.make_private` notes which optimizer belongs to which loader. With this
-accountant the steps of both are checked: a step without a batch of its own loader raises.
-
-`attach_ledger` charges training to a run of a ledger, step by step, and `audit_loop` tests by
-canaries that it does as charged. `opacus_peers` asks Opacus' own accountants about our schedules.
+With this accountant `PrivacyEngine.make_private` returns a loader whose batches have one step each:
+a step without a batch of its own raises. `attach_ledger` charges training to a run of a ledger,
+step by step. `audit_loop` tests by canaries whether the steps do what they are charged for.
 """
 
 from __future__ import annotations
@@ -43,22 +41,19 @@ from dpacct.interop.opacus.steps import (  # noqa: E402 - likewise
     Steps,
     check_accumulation,
     check_precision,
-    is_seeded,
 )
 
 __all__ = ["NAME", "LedgerLoader", "TightAccountant", "attach_ledger", "audit_loop", "register"]
 
 # The name for `PrivacyEngine(accountant=...)`.
 NAME = "dpacct"
-# Accountants of Opacus whose history has the same form as ours.
-_SAME_HISTORY = ("rdp", "prv", "gdp")
 
 
 class TightAccountant(_accountants.IAccountant):
     """An accountant of Opacus whose epsilon is a proven upper bound for Poisson batches.
 
-    The neighboring relation is zero-out: Opacus makes the sampling rate and the divisor of a step
-    from the number of examples, which is public therefore.
+    The neighboring relation is zero-out, because Opacus makes the sampling rate and the divisor of
+    a step from the number of examples, which is therefore public.
 
     Attributes:
         history: (noise multiplier, sampling rate, steps), as all of Opacus' accountants keep it.
@@ -106,33 +101,35 @@ class TightAccountant(_accountants.IAccountant):
 
     @classmethod
     def mechanism(cls) -> str:
-        """Return the name that `PrivacyEngine` knows."""
+        """Return the name that `PrivacyEngine` uses."""
         return NAME
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over the history of a checkpoint, of this accountant or of Opacus' own.
+        """Load the history of a checkpoint, written by this accountant or by Opacus' own.
 
         Raises:
-            ValueError: no history is in it, or that of an unknown accountant.
+            ValueError: there is no history, or the accountant is unknown.
         """
-        if state_dict and state_dict.get("mechanism") in _SAME_HISTORY:
+        # Their history has the same form.
+        if state_dict and state_dict.get("mechanism") in ("rdp", "prv", "gdp"):
             state_dict = {**state_dict, "mechanism": NAME}
         super().load_state_dict(state_dict)  # pyright: ignore[reportUnknownMemberType]
 
     def get_optimizer_hook_fn(self, sample_rate: float) -> Any:
         """Return the hook that Opacus calls after the noise and before the update.
 
-        A loader that `make_private` did not return cannot be checked. Its sampling is the caller's
-        promise: Poisson at this rate, one optimizer, one step for each batch. The hook raises
+        A loader that `make_private` did not return cannot be checked. The caller then promises
+        Poisson sampling at this rate, one optimizer, and one step for each batch. The hook raises
         `Unsupported` for a second such optimizer, gradients of several batches, less than float32,
         and a clip norm that follows a count of the data.
         """
 
         def count(optimizer: Any) -> None:
             refuse_adaptive(optimizer)
-            if Steps.of(optimizer) is None:
+            steps = Steps.of(optimizer)
+            if steps is None:
                 check_accumulation(optimizer)
-                check_precision(optimizer, "grad_sample")
+                check_precision(optimizer)
                 if self._unchecked() not in (None, optimizer):
                     raise Unsupported(
                         "a second optimizer steps, and whether it uses the batches of the first "
@@ -140,7 +137,10 @@ class TightAccountant(_accountants.IAccountant):
                         "Use one optimizer for all parameters, or an engine for each of them."
                     )
                 self._unchecked = weakref.ref(optimizer)
-            noise = 0.0 if is_seeded(optimizer) else optimizer.noise_multiplier
+                seeded = optimizer.generator is not None and not optimizer.secure_mode
+            else:
+                seeded = steps.seeded
+            noise = 0.0 if seeded else optimizer.noise_multiplier
             self.step(noise_multiplier=noise, sample_rate=sample_rate)
 
         return count
@@ -153,13 +153,13 @@ def register() -> None:
     make_private = _engines.PrivacyEngine.make_private
 
     @functools.wraps(make_private)
-    def noted(engine: Any, **settings: Any) -> Any:
+    def checked(engine: Any, **settings: Any) -> Any:
         ours = isinstance(engine.accountant, TightAccountant)
         if ours and not settings.get("poisson_sampling", True):
             raise Unsupported(
                 "poisson_sampling=False: batches that a loader cuts from a list or shuffles are "
                 "not amplified by sampling, and this accountant proves Poisson batches only. Leave "
-                "it out. Where each example is in one batch of an epoch, dpacct.epsilon("
+                "it out. If each example is in one batch of an epoch, dpacct.epsilon("
                 "noise_multiplier=..., rounds=epochs, sampling=dpacct.Full(), delta=...) holds."
             )
         made = make_private(engine, **settings)
@@ -168,7 +168,8 @@ def register() -> None:
             loader.stated_batch_size = settings["data_loader"].batch_size
         if ours:
             loader = check_steps(loader, optimizer)
-            if is_seeded(optimizer):
+            steps = Steps.of(optimizer)
+            if steps is not None and steps.seeded:
                 warnings.warn(
                     "a generator was given: anyone who knows its state can repeat what it draws, "
                     "so epsilon is infinite. Give none for a private run.",
@@ -176,7 +177,7 @@ def register() -> None:
                 )
         return (*made[:-1], loader)
 
-    _engines.PrivacyEngine.make_private = noted
+    _engines.PrivacyEngine.make_private = checked
 
 
 register()

@@ -1,23 +1,22 @@
-"""Charge the batches of an Opacus loader to a run of a ledger, and check the optimizer's steps.
+"""Charge the batches of an Opacus loader to a run of a ledger.
 
-Rule 1: a batch is reserved before it is drawn. The loader ends quietly when a batch does not fit or
-the plan of the run is at its end. Batches drawn before that are still delivered.
-Rule 2: a step is committed after the noise is drawn and before the model changes.
-Rule 3: a step that the reservation may not cover raises before the model changes.
-Rule 4: a batch without a step stays spent. Choosing among drawn batches would change how they are
-sampled.
-Rule 5: batches of a private run come from the operating system's randomness, and its noise from a
-generator whose whole state comes from there, whatever seeds the program sets.
-Rule 6: of several processes that train one model, rank 0 reserves a batch and tells all ranks
-before any of them draws its share, and commits before it gives its gradients to the common sum.
-Without it no rank has a sum with which its model could change. Every rank draws from its own
-examples, and all draw as often, empty batches included.
-Rule 7: under add-remove the rate, the number of batches and the divisor of a step come from a
-public size. Opacus makes them from the number of examples, so without one they reveal that number,
-and the neighboring relation is zero-out.
+Rule 1: A batch is reserved before it is drawn. The loader ends without an error if a batch does not
+    fit or the plan of the run is at its end. Batches drawn before that are still delivered.
+Rule 2: A step is committed after the noise is drawn and before the model changes.
+Rule 3: A step that the reservation may not cover raises before the model changes.
+Rule 4: A batch without a step stays spent. Choosing among drawn batches would change how they are
+    sampled.
+Rule 5: Batches of a private run come from the operating system's randomness, and its noise from a
+    generator whose whole state comes from there, whatever seeds the program sets.
+Rule 6: If several processes train one model, rank 0 reserves a batch and tells all ranks before any
+    of them draws its share. It commits before it gives its gradients to the common sum. Without
+    them no rank can change its model. Each rank draws from its own examples, and all ranks draw
+    equally often, empty batches included.
+Rule 7: Under add-remove the rate, the number of batches and the divisor of a step come from a
+    public size. Opacus makes them from the number of examples. Without a public size they reveal
+    that number, and the neighboring relation is zero-out.
 
-What Opacus computes between the two (gradients of examples, their norms, the noise in float32) is
-its own.
+Between draw and commit, Opacus computes gradients, norms and float32 noise as it always does.
 """
 
 from __future__ import annotations
@@ -32,16 +31,17 @@ from torch.utils.data import DataLoader
 
 from dpacct import validate
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsupported
-from dpacct.fl.privacy.randomness import OperatingSystem, draw_cohort, secret_generator
+from dpacct.fl.privacy.randomness import OperatingSystem, draw_cohort
 from dpacct.interop.opacus.audit import Audited
-from dpacct.interop.opacus.steps import Charge, Steps, check_precision
+from dpacct.interop.opacus.steps import Batch, Steps, check_precision
 from dpacct.ledger import Event, Run, Ticket
 from dpacct.packages import import_opacus
-from dpacct.rounds import Adjacency, Poisson, Round, Schedule
+from dpacct.rounds import Adjacency, Poisson, Round
 
 _samplers = import_opacus("utils.uniform_sampler")
 _optimizers = import_opacus("optimizers")
 
+# The optimizers whose steps are known. A subclass may do something else.
 _KNOWN = (
     _optimizers.DPOptimizer,
     _optimizers.DPPerLayerOptimizer,
@@ -50,149 +50,123 @@ _KNOWN = (
 )
 
 
-class Uncharged:
-    """The reservation of a batch that this process does not charge: there is nothing to record."""
-
-    def commit(self) -> None:
-        """Do nothing."""
-
-
 class CheckedSampler(_samplers.UniformWithReplacementSampler):
-    """The Poisson batches of a sampler of Opacus, each noted for the step that belongs to it.
-
-    Attributes:
-        inner: the sampler of Opacus.
-        ended: why a ledger has no more batches; None while there are.
-    """
-
-    def __init__(self, inner: Any, steps: Steps) -> None:
-        super().__init__(  # pyright: ignore[reportUnknownMemberType]
-            num_samples=getattr(inner, "total_size", inner.num_samples),
-            sample_rate=inner.sample_rate,
-            generator=inner.generator,
-            steps=len(inner),
-        )
-        self.inner, self._steps = inner, steps
-        self.ended: str | None = None
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return _Batches(self._steps, self.draws())
-
-    def draws(self) -> Iterator[tuple[Charge, list[int]]]:
-        """Yield the batches of one pass, each with its reservation."""
-        for rows in self.inner:
-            yield Uncharged(), rows
-
-
-class _Batches:
-    """One pass over a sampler. It counts requests, also those past its end."""
-
-    def __init__(self, steps: Steps, draws: Iterator[tuple[Charge, list[int]]]) -> None:
-        self._steps, self._draws = steps, draws
-        self._number = steps.begin(self)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return self
-
-    def __next__(self) -> list[int]:
-        self._steps.requested(self._number)
-        drawn = next(self._draws, None)
-        if drawn is None:
-            self._steps.exhausted = True
-            raise StopIteration
-        self._steps.drawn(*drawn)
-        return drawn[1]
-
-
-class LedgerSampler(CheckedSampler):
-    """Poisson batches, each reserved in a ledger before it is drawn.
+    """Poisson batches, each noted for its step and, with a ledger, reserved before it is drawn.
 
     Args:
-        inner: the sampler of Opacus. steps: of the optimizer.
-        run: the run that is charged; None on every rank but 0. private: whether that run is.
+        inner: the sampler of Opacus. Without a ledger it draws the batches.
+        steps: of the optimizer.
+        event: the charge of one batch; None without a ledger.
+        batches: their number in a pass; default as many as Opacus draws.
+        run: the charged run; None on every rank but 0. private: whether that run is private.
         together: whether several processes train one model.
-        event: the charge of one batch. batches: their number in a pass.
+
+    Attributes:
+        ended: why the ledger has no more batches; None while it has.
     """
 
     def __init__(
         self,
         inner: Any,
         steps: Steps,
-        run: Run | None,
-        event: Event,
-        batches: int,
+        event: Event | None = None,
+        batches: int | None = None,
+        run: Run | None = None,
         *,
-        private: bool,
-        together: bool,
+        private: bool = False,
+        together: bool = False,
     ) -> None:
-        super().__init__(inner, steps)
-        self.steps, self.sample_rate = batches, event.round.sampling_rate
-        self._run, self._event, self._private, self._together = run, event, private, together
+        self._rate = inner.sample_rate if event is None else event.round.sampling_rate
+        super().__init__(  # pyright: ignore[reportUnknownMemberType]
+            num_samples=getattr(inner, "total_size", inner.num_samples),
+            sample_rate=self._rate,
+            generator=inner.generator,
+            steps=len(inner) if batches is None else batches,
+        )
+        self.inner, self.event, self._checked, self._run = inner, event, steps, run
+        self._private, self._together = private, together
+        self.ended: str | None = None
 
-    def draws(self) -> Iterator[tuple[Charge, list[int]]]:
+    def __iter__(self) -> Iterator[list[int]]:
+        return _Pass(self._checked, self.draws())
+
+    def draws(self) -> Iterator[Batch]:
         """Yield the batches of one pass, until the budget or the plan ends."""
         rank, size = _ranks(together=self._together)
         own = range(rank, self.num_samples, size)
+        drawn: Iterator[list[int]] = iter(self.inner)
         for _ in range(self.steps):
-            charge = None if self.ended else self._reserve_together()
-            if charge is None:
-                self.ended = self.ended or "rank 0 has no more batches"
+            if self.sample_rate != self._rate:
+                raise Unsupported(
+                    f"sample_rate of the loader's sampler was set to {self.sample_rate:g}, and "
+                    f"each batch is charged for {self._rate:g}. Call make_private again."
+                )
+            if self.event is None:
+                if (rows := next(drawn, None)) is None:
+                    return
+                yield Batch(None, rows)
+                continue
+            ticket, there = self._reserve(self.event)
+            if not there:
                 return
-            yield charge, [own[index] for index in self._sample(len(own))]
+            if self._private:
+                places = draw_cohort(self.event.round.sampling, len(own), OperatingSystem())
+            else:
+                coins: Any = torch.rand(len(own), generator=self.generator, dtype=torch.float64)
+                places = (coins < self._rate).nonzero().flatten().tolist()
+            yield Batch(ticket, [own[place] for place in places])
 
-    def _reserve_together(self) -> Charge | None:
+    def _reserve(self, event: Event) -> tuple[Ticket | None, bool]:
         """Reserve a batch on rank 0, and tell all ranks whether there is one. Rule 6."""
+        if self.ended:
+            return None, False
         ticket: Ticket | None = None
         try:
-            if self._run is not None:
-                ticket = self._reserve(self._run)
-        finally:
-            # Also after an error: the other ranks end their loops then.
-            told: list[Any] = [ticket is not None]
-            if self._together:
-                distributed.broadcast_object_list(told, src=0)
-        return Uncharged() if self._run is None and told[0] else ticket
-
-    def _reserve(self, run: Run) -> Ticket | None:
-        if run.plan is not None and run.on_plan and not run.held:
-            self.ended = "the plan of the run is at its end"
-            return None
-        try:
-            ticket = run.reserve(self._event)
+            run = self._run
+            if run is not None and run.plan is not None and run.on_plan and not run.held:
+                self.ended = "the plan of the run is at its end"
+            elif run is not None:
+                ticket = run.reserve(event)
+                ticket.draw()
         except BudgetExceeded as refusal:
             self.ended = str(refusal)
-            return None
-        ticket.draw()
-        return ticket
+        finally:
+            # Also after an error: the other ranks end their loops then.
+            there = [ticket is not None]
+            if self._together:
+                distributed.broadcast_object_list(there, src=0)
+        if not there[0]:
+            self.ended = self.ended or "rank 0 has no more batches"
+        return ticket, there[0]
 
-    def _sample(self, examples: int) -> list[int]:
-        scheme: Any = self._event.round.sampling
-        if self._private:
-            return draw_cohort(scheme, examples, OperatingSystem())
-        # At most the rate, which the same comparison in float32 exceeds.
-        coins = torch.rand(examples, generator=self.generator, dtype=torch.float64)
-        threshold = int(scheme.sampling_rate * 2**53) / 2**53
-        joined: Any = (coins < threshold).nonzero().reshape(-1)
-        return joined.tolist()
+
+class _Pass(Iterator[list[int]]):
+    """One pass over a sampler. It counts requests, also past its end, as a generator cannot."""
+
+    def __init__(self, steps: Steps, batches: Iterator[Batch]) -> None:
+        self._steps, self._batches = steps, batches
+        self._number = steps.begin(self)
+
+    def __next__(self) -> list[int]:
+        self._steps.requested(self._number)
+        batch = next(self._batches, None)
+        self._steps.drawn(batch)
+        if batch is None:
+            raise StopIteration
+        return batch.rows
 
 
 class LedgerLoader(DataLoader[Any]):
     """A loader of Opacus with a `CheckedSampler`, as `attach_ledger` returns it.
 
     Attributes:
-        sample_rate: at which each example is in a batch.
+        sample_rate: the probability with which an example is in a batch.
         stated_batch_size: of the loader that `make_private` was given; None if it had none.
-        run: the run that is charged; None without a ledger, and on ranks that keep none.
+        run: the charged run; None without a ledger, and on ranks that keep none.
         round: the charge of each batch; None without a ledger.
     """
 
-    def __init__(
-        self,
-        loader: Any,
-        sampler: CheckedSampler,
-        run: Run | None = None,
-        round_: Round | None = None,
-    ) -> None:
+    def __init__(self, loader: Any, sampler: CheckedSampler, run: Run | None = None) -> None:
         super().__init__(  # pyright: ignore[reportUnknownMemberType]
             dataset=loader.dataset,
             batch_sampler=sampler,
@@ -206,9 +180,9 @@ class LedgerLoader(DataLoader[Any]):
             prefetch_factor=loader.prefetch_factor,
             persistent_workers=loader.persistent_workers,
         )
-        self.sample_rate, self.run, self.round = sampler.sample_rate, run, round_
+        self.sample_rate, self.run, self._checked = sampler.sample_rate, run, sampler
+        self.round = None if sampler.event is None else sampler.event.round
         self.stated_batch_size: int | None = getattr(loader, "stated_batch_size", None)
-        self._checked = sampler
 
     @property
     def ended(self) -> str | None:
@@ -216,20 +190,22 @@ class LedgerLoader(DataLoader[Any]):
         return self._checked.ended
 
 
+def _lead(loader: Any) -> int:
+    """Return how many batches a loader draws ahead."""
+    return loader.num_workers * (loader.prefetch_factor or 0)
+
+
 def check_steps(loader: Any, optimizer: Any) -> Any:
-    """Check from now on that each step of an optimizer has a batch of its own, without a ledger.
+    """Return a loader whose batches have one step each, without a ledger.
 
     Args:
-        loader, optimizer: as `make_private` returned them.
-    Returns:
-        The loader to train from. For optimizers of other kinds than `attach_ledger` knows, the same
-        loader, unchecked.
+        loader, optimizer: as `make_private` returned them. For an optimizer of unknown kind the
+            loader comes back as it is, unchecked.
     """
     sampler = loader.batch_sampler
     if type(optimizer) not in _KNOWN:
         return loader
-    lead = loader.num_workers * (loader.prefetch_factor or 0)
-    steps = Steps(optimizer, lead, seeded_batches=sampler.generator is not None)
+    steps = Steps(optimizer, _lead(loader), seeded_batches=sampler.generator is not None)
     return LedgerLoader(loader, CheckedSampler(sampler, steps))
 
 
@@ -258,23 +234,22 @@ def attach_ledger(
             with a public size and zero-out without.
         scheduled_clip: the clip norm changes by a schedule that does not depend on the data.
     Returns:
-        The loader to train from, in place of the one given; `BatchMemoryManager` takes it too.
+        The loader to train from, in place of the given one; `BatchMemoryManager` takes it too.
     Raises:
         Unsupported: batches that are no Poisson samples at one rate, an optimizer whose noise or
-            clip norm is not that of the round, gradients that several devices hold, or less
-            than float32.
-        InvalidParameter: noise from a generator that was given, in a private run; a plan in which
-            there is no such round; or add-remove without a public size.
-            LedgerError: the run is finished.
+            clip norm is not that of the round, gradients on several devices, or less than float32.
+        InvalidParameter: noise from a given generator in a private run, a plan without such a
+            round, or add-remove without a public size.
+        LedgerError: the run is finished.
     """
     if run is not None and run.finished:
         raise LedgerError(f"run {run.id} is finished and takes no more rounds.")
     _check_optimizer(optimizer)
     check_precision(optimizer)
     together = isinstance(optimizer, _optimizers.DistributedDPOptimizer)
-    sampler = _check_loader(loader, together=together)
+    sampler = _poisson_sampler(loader, together=together)
     plan = None if run is None else run.plan
-    rate, batches, divisor = sampler.sample_rate, len(sampler), 0
+    rate, batches, divisor = sampler.sample_rate, len(sampler), None
     relation = Adjacency.ZERO_OUT
     if public_size is not None:  # Rule 7.
         stated = getattr(loader, "stated_batch_size", None) if batch_size is None else batch_size
@@ -293,31 +268,40 @@ def attach_ledger(
         )
         raise InvalidParameter("adjacency", "add-remove", rule, hint)
     round_ = Round(optimizer.noise_multiplier, Poisson(rate), relation)
-    _check_plan(plan, round_)
+    if plan is not None and not any(
+        isinstance(planned.sampling, Poisson)
+        and planned.adjacency is relation
+        and planned.noise_multiplier <= round_.noise_multiplier
+        and planned.sampling_rate >= rate
+        for planned in plan.distinct()
+    ):
+        rule = f"the plan of the run has no round that covers a step, which is {round_!r}"
+        raise InvalidParameter("plan", plan, rule)
     private = _agree(run, round_, together=together)
-    if private:
+    if private and not optimizer.secure_mode:
         _check_secrecy(optimizer, sampler)
     watched = Steps.of(optimizer)
     if watched is not None:
         watched.detach()
     steps = Steps(
         optimizer,
-        loader.num_workers * (loader.prefetch_factor or 0),
-        _fresh_generator if private and not optimizer.secure_mode else None,
-        private=private,
+        _lead(loader),
         seeded_batches=sampler.generator is not None,
         ledger=True,
+        private=private,
         scheduled_clip=scheduled_clip,
     )
     details = {"clip_norm": float(optimizer.max_grad_norm), "by": "opacus"}
-    if public_size is not None:
+    if public_size is not None and divisor is not None:
         details["public_size"] = public_size
         optimizer.expected_batch_size = divisor / _ranks(together=together)[1]
     event = Event(round_, details=details)
-    charged = LedgerSampler(sampler, steps, run, event, batches, private=private, together=together)
+    charged = CheckedSampler(
+        sampler, steps, event, batches, run, private=private, together=together
+    )
     if isinstance(loader.dataset, Audited):
         loader.dataset.attach(optimizer, steps, run, event)
-    return LedgerLoader(loader, charged, run, round_)
+    return LedgerLoader(loader, charged, run)
 
 
 def _ranks(*, together: bool) -> tuple[int, int]:
@@ -326,28 +310,19 @@ def _ranks(*, together: bool) -> tuple[int, int]:
 
 
 def _agree(run: Run | None, round_: Round, *, together: bool) -> bool:
-    """Have all ranks agree on a step, and return whether the run is private. Rule 6.
-
-    Raises:
-        InvalidParameter: rank 0 has no run, another rank has one, or their rounds differ.
-    """
+    """Check that all ranks take the same step, and return whether the run is private. Rule 6."""
     if (run is None) is (_ranks(together=together)[0] == 0):
         rule = "rank 0 charges the run of its ledger, and every other rank gives None"
         raise InvalidParameter("run", run, rule)
     private = run is not None and run.private
     if together:
         terms = round_.noise_multiplier, round_.sampling_rate
-        told: list[Any] = [(private, terms)]
-        distributed.broadcast_object_list(told, src=0)
-        private, agreed = told[0]
+        first: list[Any] = [(private, terms)]
+        distributed.broadcast_object_list(first, src=0)
+        private, agreed = first[0]
         if agreed != terms:
             raise InvalidParameter("round", terms, f"rank 0 has {agreed!r}")
     return private
-
-
-def _fresh_generator(optimizer: Any) -> torch.Generator:
-    """Return a generator for one step's noise, on the device of the optimizer's parameters."""
-    return secret_generator(optimizer.params[0].device)
 
 
 def refuse_adaptive(optimizer: Any) -> None:
@@ -356,20 +331,20 @@ def refuse_adaptive(optimizer: Any) -> None:
     Raises:
         Unsupported: it is one.
     """
-    kind = type(optimizer).__name__
     if isinstance(optimizer, _optimizers.AdaClipDPOptimizer) or hasattr(
         optimizer, "_adjusted_noise_multiplier"
     ):
         raise Unsupported(
-            f"{kind} chooses its clip norm by a count of the data: Opacus charges the count at "
-            "half its sensitivity, and divides it by the size of the batch, which nothing charges."
+            f"{type(optimizer).__name__} chooses its clip norm by a count of the data: Opacus "
+            "charges the count at half its sensitivity, and divides it by the size of the batch, "
+            "which nothing charges."
         )
 
 
 def _check_optimizer(optimizer: Any) -> None:
-    """Check that the optimizer adds noise by steps that are known, and is not attached."""
-    kind = type(optimizer).__name__
+    """Check that the optimizer adds noise by known steps, and is not attached."""
     refuse_adaptive(optimizer)
+    kind = type(optimizer).__name__
     if not isinstance(optimizer, _optimizers.DPOptimizer):
         raise Unsupported(f"{kind} adds no noise; give the optimizer that make_private returned.")
     if type(optimizer) not in _KNOWN:
@@ -382,16 +357,17 @@ def _check_optimizer(optimizer: Any) -> None:
         raise Unsupported("the optimizer is attached already; its steps would be charged twice.")
 
 
-def _check_loader(loader: Any, *, together: bool) -> Any:
+def _poisson_sampler(loader: Any, *, together: bool) -> Any:
     """Return Opacus' own sampler of a loader, if it samples by Poisson."""
     sampler = getattr(loader, "batch_sampler", None)
     kind = type(sampler).__name__
-    if isinstance(sampler, LedgerSampler):
-        raise Unsupported(
-            "the loader is attached already: a second optimizer would release a second sum of each "
-            "batch, which is not charged."
-        )
-    sampler = getattr(sampler, "inner", sampler)
+    if isinstance(sampler, CheckedSampler):
+        if sampler.event is not None:
+            raise Unsupported(
+                "the loader is attached already: a second optimizer would release a second sum of "
+                "each batch, which is not charged."
+            )
+        sampler = sampler.inner
     if isinstance(getattr(sampler, "sampler", None), torch.utils.data.WeightedRandomSampler):
         raise Unsupported(
             "the loader samples by weight: an example of more weight is in more batches than the "
@@ -408,23 +384,8 @@ def _check_loader(loader: Any, *, together: bool) -> Any:
     return sampler
 
 
-def _check_plan(plan: Schedule | None, round_: Round) -> None:
-    """Check that some round of the plan covers a step."""
-    if plan is not None and not any(
-        isinstance(planned.sampling, Poisson)
-        and planned.adjacency is round_.adjacency
-        and planned.noise_multiplier <= round_.noise_multiplier
-        and planned.sampling_rate >= round_.sampling_rate
-        for planned in plan.distinct()
-    ):
-        rule = f"the plan of the run has no round that covers a step, which is {round_!r}"
-        raise InvalidParameter("plan", plan, rule)
-
-
 def _check_secrecy(optimizer: Any, sampler: Any) -> None:
     """Check that noise and batches cannot be repeated. Rule 5."""
-    if optimizer.secure_mode:
-        return
     if optimizer.generator is not None or sampler.generator is not None:
         rule = "anyone who knows the state of a given generator can compute what it draws"
         hint = "Give none, or start the run with private=False."

@@ -1,12 +1,12 @@
 """Match each step of an Opacus optimizer with one batch of its loader.
 
-Rule 1: a step belongs to the batch delivered last, and a batch has at most one step.
-Rule 2: a batch split for memory has each of its parts stepped once, in order.
-Rule 3: the noise and the clip norm of a step are those that are charged. The released sum is finite
-and no longer than the clipped gradients of its examples can make it.
+Rule 1: A step belongs to the batch that was delivered last. A batch has at most one step.
+Rule 2: If a batch is split for memory, each of its parts has one step, in order.
+Rule 3: The noise and the clip norm of a step are the charged ones. The released sum is finite. It
+    is at most as long as the clipped gradients of its examples can make it.
 
-A broken rule raises before the model changes. A loader with workers draws ``lead`` batches ahead of
-the one it delivers; without workers it draws none ahead.
+A step that breaks a rule raises before the model changes. A loader with workers draws ``lead``
+batches ahead of the one that it delivers, a loader without workers none.
 """
 
 from __future__ import annotations
@@ -14,27 +14,22 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dpacct.errors import InvalidParameter, LedgerError, Unsupported
+from dpacct.fl.privacy.randomness import secret_generator
+from dpacct.ledger import Ticket
 
-_EXACT = (torch.float32, torch.float64)
+# Attributes in which parameters keep gradients of examples, or their norms for ghost clipping.
+_PER_EXAMPLE = ("grad_sample", "_norm_sample")
 _PARTS = (
     "a part of a batch had no step of its own, or two: its gradients would be added to those of "
-    "another batch. Call optimizer.step() once for everything that the loader delivers."
+    "another batch. Call optimizer.step() once for each batch that the loader delivers."
 )
-
-
-class Charge(Protocol):
-    """The part of a ledger's `Ticket` that a step needs."""
-
-    def commit(self) -> object:
-        """Record the step. Called after the noise is drawn and before the model changes."""
-        ...
 
 
 @dataclass(slots=True)
@@ -42,27 +37,27 @@ class Batch:
     """One batch of the loader.
 
     Attributes:
-        charge: its reservation.
+        ticket: its reservation; None if this process charges no ledger.
         rows: the numbers of its examples.
         parts: for each part that `BatchMemoryManager` made of it, whether Opacus skips the update.
     """
 
-    charge: Charge
-    rows: Sequence[int]
+    ticket: Ticket | None
+    rows: list[int]
     parts: list[bool] = field(default_factory=list[bool])
 
 
 class Steps:
-    """The steps of one optimizer, checked from the moment this is made.
+    """The steps of one optimizer, checked as soon as this object exists.
 
     Args:
         optimizer: of Opacus.
         lead: the number of batches or parts that the loader draws ahead.
-        fresh_noise: makes the generator for the noise of a step; None keeps the optimizer's own.
-        private: whether a generator that was put into the optimizer later is rejected.
-        seeded_batches: whether the loader draws from a generator that was given.
-        ledger: whether a ledger is charged. Then noise and clip norm may not fall below the charge,
-            and other optimizers may not step on the batches.
+        seeded_batches: whether the loader draws from a given generator.
+        ledger: whether a ledger is charged. Then the noise may not fall below the charge, and no
+            other optimizer may step on the batches.
+        private: whether the run is private. Then each step has a new secret generator for its
+            noise, except in Opacus' secure mode, and a replaced generator is rejected.
         scheduled_clip: whether the clip norm may change between batches.
     """
 
@@ -70,32 +65,32 @@ class Steps:
         self,
         optimizer: Any,
         lead: int,
-        fresh_noise: Callable[[Any], Any] | None = None,
         *,
-        private: bool = False,
-        seeded_batches: bool = False,
+        seeded_batches: bool,
         ledger: bool = False,
+        private: bool = False,
         scheduled_clip: bool = True,
     ) -> None:
         self.optimizer, self.ledger = optimizer, ledger
-        self._lead, self._fresh_noise, self._private = lead, fresh_noise, private
-        self._scheduled_clip = scheduled_clip
+        self._lead, self._private, self._scheduled_clip = lead, private, scheduled_clip
+        self._fresh_noise = private and not optimizer.secure_mode
         # Ghost clipping keeps the norms of the gradients and not the gradients.
         self._ghost = type(optimizer).__name__ == "DPOptimizerFastGradientClipping"
         self._generator, self._seeded_batches = optimizer.generator, seeded_batches
         self._noise, self._clip = float(optimizer.noise_multiplier), _clip_norms(optimizer)
-        self.exhausted = True
-        self.passes = 0
-        # The iterator of the pass that runs. A loop that ends or is left drops it.
+        self._exhausted = True
+        self._pass = 0
+        # The iterator of the current pass. A loop that ends or is left drops it.
         self._iterator: Callable[[], object] = lambda: None
         self._batches: list[Batch] = []
         self._requests = self._stepped = 0
+        # Of the batch that is being stepped: examples so far, and the longest sum they can make.
         self._examples, self._longest_sum = 0, 0.0
-        self._broken = self._committed = False
-        self._kept = optimizer.pre_step, optimizer.signal_skip_step, optimizer.step_hook
-        optimizer.pre_step = self._checked_pre_step
-        optimizer.signal_skip_step = self._noted_signal
-        optimizer.attach_step_hook(self._commit)
+        self._broken = False
+        self._kept = optimizer.pre_step, optimizer.add_noise, optimizer.signal_skip_step
+        optimizer.pre_step = self._pre_step
+        optimizer.add_noise = self._add_noise
+        optimizer.signal_skip_step = self._signal_skip_step
         _WATCHED.add(self)
 
     @staticmethod
@@ -105,25 +100,27 @@ class Steps:
 
     @property
     def seeded(self) -> bool:
-        """Whether the noise or the batches come from a generator that was given."""
+        """Whether a given generator draws the noise or the batches."""
         given = self.optimizer.generator is not None or self._seeded_batches
-        return given and self._fresh_noise is None and not self.optimizer.secure_mode
-
-    def detach(self) -> None:
-        """Leave the optimizer as it was before."""
-        optimizer = self.optimizer
-        optimizer.pre_step, optimizer.signal_skip_step, optimizer.step_hook = self._kept
-        _WATCHED.discard(self)
+        return given and not self._fresh_noise and not self.optimizer.secure_mode
 
     @property
     def in_loop(self) -> bool:
-        """Whether a loop over the loader runs."""
-        return not self.exhausted and self._iterator() is not None
+        """Whether a loop over the loader is running."""
+        return not self._exhausted and self._iterator() is not None
+
+    def detach(self) -> None:
+        """Restore the methods of the optimizer."""
+        optimizer = self.optimizer
+        optimizer.pre_step, optimizer.add_noise, optimizer.signal_skip_step = self._kept
+        _WATCHED.discard(self)
+
+    # The loader calls these methods.
 
     def begin(self, iterator: object) -> int:
-        """Begin a new pass over the loader. Batches of the last pass without a step stay spent."""
-        self.passes += 1
-        self.exhausted, self._iterator = False, weakref.ref(iterator)
+        """Begin a pass over the loader. Batches of the last pass without a step stay spent."""
+        self._pass += 1
+        self._exhausted, self._iterator = False, weakref.ref(iterator)
         self._batches, self._requests, self._stepped = [], 0, 0
         self._examples, self._longest_sum, self._broken = 0, 0.0, False
         # Otherwise Opacus adds the parts it kept of an unfinished batch to the next one.
@@ -131,55 +128,46 @@ class Steps:
         self.optimizer._is_last_step_skipped = False  # noqa: SLF001 - likewise
         for parameter in self.optimizer.params:
             parameter.summed_grad = None
-        return self.passes
+        return self._pass
 
     def requested(self, number: int) -> None:
-        """Note that the loader asks for the next batch of a pass, also past the end.
+        """Note that the loader asks for a batch of a pass, also past the end.
 
         Raises:
             LedgerError: another pass has begun since.
         """
-        if number != self.passes:
+        if number != self._pass:
             raise LedgerError("another loop over the loader has begun; this one cannot go on.")
         self._requests += 1
 
-    def drawn(self, charge: Charge, rows: Sequence[int]) -> None:
-        """Note a batch of examples with these numbers."""
+    def drawn(self, batch: Batch | None) -> None:
+        """Note a batch; None at the end of the pass."""
+        if batch is None:
+            self._exhausted = True
+            return
         if self._batches and any(self._batches[-1].parts[-1:]):
             self._broken = True
-        self._batches.append(Batch(charge, rows))
+        self._batches.append(batch)
 
     def upcoming(self) -> Sequence[int]:
         """Return the numbers of the examples of the next step, from its next part on."""
         index = self._current()
         if index < self._stepped or index >= len(self._batches):
             return ()
-        return self._batches[index].rows[self._examples if self._batches[index].parts else 0 :]
+        batch = self._batches[index]
+        return batch.rows[self._examples if batch.parts else 0 :]
 
-    def _noted_signal(self, do_skip: bool = True) -> None:  # noqa: FBT001, FBT002 - Opacus' own
-        """`BatchMemoryManager` calls it once for each part that it draws."""
-        self._kept[1](do_skip)
+    # The optimizer calls these methods in place of its own.
+
+    def _signal_skip_step(self, do_skip: bool = True) -> None:  # noqa: FBT001, FBT002 - Opacus' own
+        """Note a part of a batch. `BatchMemoryManager` calls this for each part that it draws."""
+        self._kept[2](do_skip)
         if self._batches:
             self._batches[-1].parts.append(do_skip)
 
-    @property
-    def _split(self) -> bool:
-        """Whether `BatchMemoryManager` splits the batches of this pass."""
-        return bool(self._batches and self._batches[-1].parts)
-
-    def _current(self) -> int:
-        """The index of the batch that was delivered last; -1 before the first one."""
-        if not self._split:
-            return min(self._requests - self._lead, len(self._batches)) - 1
-        # Opacus' queue holds the parts that were drawn and not yet stepped: the delivered one, and
-        # those that workers drew ahead of it until the loader's end.
-        waiting = len(self.optimizer._step_skip_queue)  # noqa: SLF001 - it has no public name
-        known = waiting == self._lead + 1 or (self.exhausted and 0 < waiting <= self._lead)
-        return self._stepped if known else -1
-
-    def _checked_pre_step(self, *words: Any, **named: Any) -> Any:
+    def _pre_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Check a step, then clip, add noise and charge, unless the step is of a part only."""
         index = self._current()
-        parts = self._batches[index].parts if 0 <= index < len(self._batches) else []
         if self._broken or (self._split and index < 0):
             self._broken = True
             raise LedgerError(_PARTS)
@@ -188,22 +176,60 @@ class Steps:
                 "a step without a batch: each batch of the attached loader has one step, of the "
                 "optimizer that it was made for."
             )
-        if not parts:
+        batch = self._batches[index]
+        if not batch.parts:
             self._stepped, self._examples, self._longest_sum = index, 0, 0.0
         # Until the step is done: the sum of a batch that is split is unusable after an error.
-        self._broken = bool(parts)
+        self._broken = bool(batch.parts)
         self._check_settings()
-        self._check_examples(self._batches[index])
-        if self._fresh_noise is not None:
-            self._generator = self.optimizer.generator = self._fresh_noise(self.optimizer)
-        self._committed = False
-        done = self._kept[0](*words, **named)
-        if done and not self._committed:
-            raise LedgerError("the step was not charged: its hook was replaced, nothing is done.")
+        self._check_examples(batch)
+        if self._fresh_noise:
+            self._generator = secret_generator(self.optimizer.params[0].device)
+            self.optimizer.generator = self._generator
+        stepped = self._stepped
+        done = self._kept[0](*args, **kwargs)
+        if done and self._stepped == stepped:
+            raise LedgerError("the step was not charged, because add_noise was replaced.")
         self._broken = False
         return done
 
+    def _add_noise(self) -> None:
+        """Check the sum of a batch, add its noise, and charge it: before the model can change."""
+        batch = self._batches[self._stepped]
+        if any(batch.parts[-1:]):
+            raise LedgerError(_PARTS)
+        squared: Any = sum(p.summed_grad.double().square().sum() for p in self.optimizer.params)
+        length, longest = float(squared) ** 0.5, self._longest_sum
+        # Opacus rounds to float32. The comparison is false for NaN.
+        if not length <= 1.01 * longest + 1e-6 * self._clip[0]:
+            raise LedgerError(
+                f"the sum of the gradients has norm {length:g}, and its examples make at most "
+                f"{longest:g} at clip norm {self._clip[0]:g}: gradients that are not finite, "
+                "or, with ghost clipping, a model that clips to another norm."
+            )
+        self._kept[1]()
+        if batch.ticket is not None:
+            batch.ticket.commit()
+        self._stepped += 1
+        self._examples, self._longest_sum = 0, 0.0
+
+    @property
+    def _split(self) -> bool:
+        """Whether `BatchMemoryManager` splits the batches of this pass."""
+        return bool(self._batches and self._batches[-1].parts)
+
+    def _current(self) -> int:
+        """Return the index of the batch that was delivered last, -1 before the first one."""
+        if not self._split:
+            return min(self._requests - self._lead, len(self._batches)) - 1
+        # Opacus' queue holds the parts that were drawn and not yet stepped: the delivered part, and
+        # the parts that workers drew ahead of it until the loader's end.
+        waiting = len(self.optimizer._step_skip_queue)  # noqa: SLF001 - it has no public name
+        known = waiting == self._lead + 1 or (self._exhausted and 0 < waiting <= self._lead)
+        return self._stepped if known else -1
+
     def _check_settings(self) -> None:
+        """Check generator, clip norm and noise. Rule 3."""
         optimizer = self.optimizer
         if self._private and optimizer.generator is not self._generator:
             rule = "anyone who knows the state of a given generator can compute the noise"
@@ -220,10 +246,8 @@ class Steps:
                     "scheduled_clip=True (not with ghost clipping, nor within a batch)."
                 )
             self._clip = clip
-        if not self.ledger:
-            return
         noise = float(optimizer.noise_multiplier)
-        if not noise >= self._noise:
+        if self.ledger and not noise >= self._noise:
             raise Unsupported(
                 f"noise multiplier {noise:g} is less than {self._noise:g}, which is charged; "
                 "attach the optimizer with the least noise that it will have."
@@ -233,14 +257,13 @@ class Steps:
         """Check that the gradients are of one backward pass, on no more examples than drawn."""
         optimizer = self.optimizer
         check_accumulation(optimizer)
-        kept = "_norm_sample" if self._ghost else "grad_sample"
-        check_precision(optimizer, kept)
-        held: Any = getattr(optimizer.params[0], kept)
+        check_precision(optimizer)
+        held: Any = getattr(optimizer.params[0], _PER_EXAMPLE[self._ghost])
         rows = sum(map(len, cast("list[Any]", held))) if isinstance(held, list) else len(held)
         self._examples += rows
         longest = rows * self._clip[0]
         if self._ghost:
-            norms: Any = sum(p._norm_sample.double() ** 2 for p in optimizer.params)  # noqa: SLF001 - ghost clipping's
+            norms: Any = sum(getattr(p, _PER_EXAMPLE[1]).double() ** 2 for p in optimizer.params)
             longest = float(norms.sqrt().clamp(max=self._clip[0]).sum())
         self._longest_sum += longest
         # Opacus can put one synthetic example into an empty batch.
@@ -250,41 +273,12 @@ class Steps:
                 f"{len(batch.rows)}: a step is for the batch that the loader delivered, as it is."
             )
 
-    def _commit(self, optimizer: Any) -> None:
-        """Opacus calls it once for each batch, after the noise and before the update."""
-        batch = self._batches[self._stepped]
-        if any(batch.parts[-1:]):
-            raise LedgerError(_PARTS)
-        squared: Any = sum(p.summed_grad.double().square().sum() for p in optimizer.params)
-        length, longest = float(squared) ** 0.5, self._longest_sum
-        # Opacus rounds to float32.
-        if not length <= 1.01 * longest + 1e-6 * self._clip[0]:
-            raise LedgerError(
-                f"the sum of the gradients has norm {length:g}, and its examples make at most "
-                f"{longest:g} at clip norm {self._clip[0]:g}: gradients that are not finite, "
-                "or, with ghost clipping, a model that clips to another norm."
-            )
-        batch.charge.commit()
-        if self._kept[2] is not None:
-            self._kept[2](optimizer)
-        self._stepped += 1
-        self._examples, self._longest_sum = 0, 0.0
-        self._committed = True
-
-
-def is_seeded(optimizer: Any) -> bool:
-    """Return whether the noise or the batches of an optimizer can be repeated from a generator."""
-    steps = Steps.of(optimizer)
-    if steps is not None:
-        return steps.seeded
-    return optimizer.generator is not None and not optimizer.secure_mode
-
 
 def check_accumulation(optimizer: Any) -> None:
     """Reject gradients of several batches that were added up before a step.
 
     Raises:
-        Unsupported: there are several.
+        Unsupported: gradients of more than one batch.
     """
     if optimizer.accumulated_iterations != 1:
         raise Unsupported(
@@ -294,29 +288,29 @@ def check_accumulation(optimizer: Any) -> None:
         )
 
 
-def check_precision(optimizer: Any, kept: str | None = None) -> None:
+def check_precision(optimizer: Any) -> None:
     """Reject parameters, gradients or norms of examples, and noise of less than float32.
 
     With eight bits of a number, rounded norms and factors let an example count for 1.005 clip norms
     and more, and a sum is rounded to steps that may be longer than the clip norm.
 
-    Args:
-        optimizer: of Opacus.
-        kept: the attribute by which its parameters keep what belongs to single examples.
     Raises:
-        Unsupported: there are some.
+        Unsupported: a type of less than float32.
     """
+    exact = (torch.float32, torch.float64)
     for parameter in optimizer.params:
-        found: Any = None if kept is None else getattr(parameter, kept, None)
-        values = cast("list[Any]", found) if isinstance(found, list) else [found]
-        for value in (parameter, *values):
-            if isinstance(value, Tensor) and value.dtype not in _EXACT:
+        values: list[Any] = [parameter]
+        for name in _PER_EXAMPLE:
+            held: Any = getattr(parameter, name, None)
+            values += cast("list[Any]", held) if isinstance(held, list) else [held]
+        for value in values:
+            if isinstance(value, Tensor) and value.dtype not in exact:
                 raise Unsupported(
                     f"parameters or gradients of examples are {value.dtype}: rounded so, an "
                     "example moves the sum by more than the clip norm. Train in float32, without "
                     "autocast"
                 )
-    if optimizer.secure_mode and torch.get_default_dtype() not in _EXACT:
+    if optimizer.secure_mode and torch.get_default_dtype() not in exact:
         raise Unsupported(
             f"the noise of secure_mode has torch's default dtype, {torch.get_default_dtype()}"
         )
@@ -341,16 +335,15 @@ def _clip_norms(optimizer: Any) -> tuple[float, ...]:
 _WATCHED: weakref.WeakSet[Steps] = weakref.WeakSet()
 
 
-def _check_stranger(optimizer: Any, *_: Any) -> None:
-    """Called by torch before any optimizer's step: reject a second release of a charged batch."""
+def _check_other_optimizer(optimizer: Any, *_: Any) -> None:
+    """Reject a second release of a charged batch. Torch calls this before any optimizer's step."""
     watched = list(_WATCHED)
     if not any(steps.ledger and steps.in_loop for steps in watched) or any(
         steps.optimizer.original_optimizer is optimizer for steps in watched
     ):
         return
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    kept = [getattr(p, name, None) for p in parameters for name in ("grad_sample", "_norm_sample")]
-    if any(value is not None for value in kept):
+    if any(getattr(p, name, None) is not None for p in parameters for name in _PER_EXAMPLE):
         raise Unsupported(
             "a second private optimizer steps while a loop over an attached loader runs. What it "
             "learns from those batches is not charged. Put its parameters into the attached "
@@ -358,4 +351,4 @@ def _check_stranger(optimizer: Any, *_: Any) -> None:
         )
 
 
-register_optimizer_step_pre_hook(_check_stranger)
+register_optimizer_step_pre_hook(_check_other_optimizer)
