@@ -40,7 +40,7 @@ def _spend(run: Run, rounds: int) -> None:
 
 def _sync(ledger: Ledger, mode: str) -> None:
     # Only here: a ledger that does not sync loses rounds with the power.
-    ledger._book.store.connection.execute(f"PRAGMA synchronous={mode}")  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    ledger._file.store.connection.execute(f"PRAGMA synchronous={mode}")  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def _median_micros(ledger: Ledger, run: Run, mode: str) -> float:

@@ -174,7 +174,7 @@ def test_a_ledger_that_cannot_commit_releases_nothing(tmp_path, monkeypatch):
         def fails(*_: object) -> None:
             raise LedgerError("the disk is full")
 
-        monkeypatch.setattr("dpacct.ledger.book.Book.commit", fails)
+        monkeypatch.setattr("dpacct.ledger.writing.Transaction.commit", fails)
         with pytest.raises(LedgerError, match="disk"):
             opened.release()
         assert torch.equal(flat(run.model), before)

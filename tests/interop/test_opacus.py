@@ -199,7 +199,7 @@ def test_what_cannot_be_committed_changes_nothing(
     job = Job()
     job.attach(run)
     before = job.weights
-    monkeypatch.setattr("dpacct.ledger.book.Book.commit", full)
+    monkeypatch.setattr("dpacct.ledger.writing.Transaction.commit", full)
     with pytest.raises(LedgerError, match="full"):
         job.epoch()
     assert job.weights == before

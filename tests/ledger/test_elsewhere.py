@@ -10,8 +10,8 @@ import dpacct
 from dpacct import Budget, Ledger, Poisson, Round, Uniform
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
 from dpacct.ledger import Guarantee
-from dpacct.ledger.book import MOST_ELSEWHERE
 from dpacct.ledger.disk.rows import Rows
+from dpacct.ledger.ledger import MOST_ELSEWHERE
 from dpacct.ledger.record.entries import Entry
 from dpacct.renyi.odometer import Odometer
 from forgeries import read, write

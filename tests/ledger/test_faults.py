@@ -237,7 +237,7 @@ def test_a_full_disk_is_an_error_and_loses_nothing(path: Path) -> None:
 def test_a_database_that_may_not_grow_says_the_disk_is_full(path: Path) -> None:
     with Ledger.open(path, WIDE) as ledger:
         run = ledger.start_run("x")
-        connection = ledger._book.store.connection
+        connection = ledger._file.store.connection
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count={pages + 3}")
         released = 0
@@ -254,12 +254,12 @@ def test_a_commit_that_cannot_be_written_leaves_the_round_spent(path: Path) -> N
         run = ledger.start_run("x")
         ticket = run.reserve(ROUND)
         spent = run.upper_epsilon()
-        ledger._book.store.connection.execute("PRAGMA query_only=1")
+        ledger._file.store.connection.execute("PRAGMA query_only=1")
         with pytest.raises(LedgerError, match="cannot be written"):
             ticket.commit()
         with pytest.raises(LedgerError, match="counts as spent"):
             ticket.abandon("it failed")
-        ledger._book.store.connection.execute("PRAGMA query_only=0")
+        ledger._file.store.connection.execute("PRAGMA query_only=0")
         assert run.upper_epsilon() == spent
         ticket.commit()
         assert run.committed == 1

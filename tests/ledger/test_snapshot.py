@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dpacct import Budget, Ledger, Round
+from dpacct.ledger.ledger import SOFTWARE
 from dpacct.ledger.readings import Known, Snapshot
 from dpacct.ledger.report.facts import report_of, summarize
 
@@ -45,13 +46,13 @@ def busy(
 
 def then(ledger: Ledger, number: int) -> Snapshot:
     """The ledger when an entry was its latest."""
-    book = ledger._book
+    book = ledger._file
     return Snapshot.of(book.store, book.now().entry(number), Known(book.known.opening))
 
 
 def as_of(ledger: Ledger, number: int) -> dict[str, Any]:
     """What the ledger said when an entry was its latest."""
-    return report_of(then(ledger, number))
+    return report_of(then(ledger, number), SOFTWARE)
 
 
 def test_a_summary_and_a_report_are_those_of_their_head(busy: Ledger, path: Path) -> None:

@@ -1,27 +1,34 @@
-"""The durable record of what was spent on one data set, by whatever ran."""
+"""The durable record of the privacy budget that all runs spend on one data set."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any, Self
 
-from dpacct import validate
+from dpacct import __version__, validate
 from dpacct.budget import Budget, Spent
 from dpacct.display import Drawn, drawn
-from dpacct.errors import InvalidParameter, LedgerError
-from dpacct.ledger.book import Book, create
+from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
 from dpacct.ledger.disk.place import locate, new_place
-from dpacct.ledger.disk.store import Store
+from dpacct.ledger.disk.store import Store, make_file
 from dpacct.ledger.disk.witness import require
 from dpacct.ledger.readings import Guarantee
-from dpacct.ledger.record.entries import PAIRS, Entry, Position, Start
+from dpacct.ledger.record.entries import Position, Start, new_entry
 from dpacct.ledger.record.events import Event, checked_details
-from dpacct.ledger.record.plans import schedule_of
+from dpacct.ledger.record.plans import PAIRS, Plan, accountant_of, schedule_of
+from dpacct.ledger.record.state import empty_ledger, state_to_json
 from dpacct.ledger.run import Run
 from dpacct.ledger.verify import Verification, verify
+from dpacct.ledger.writing import LedgerFile, Transaction, registered
+from dpacct.renyi.odometer import design_mixture
 from dpacct.rounds import Adjacency, Round, Schedule
 from dpacct.validate import MAX_ROUNDS
+
+MOST_ELSEWHERE = 100_000
+# The version of the running code, as entries and reports keep it.
+SOFTWARE = f"dpacct {__version__}"
 
 
 class Ledger:
@@ -33,26 +40,20 @@ class Ledger:
     Attributes:
         path: of the file.
         budget: for all runs together.
-        unit: whose data one neighbor lacks, in a word.
+        unit: the privacy unit, e.g. ``client``.
         note: a sentence on a ledger of version 0.2 whose rounds are read as zero-out from now on;
-            empty for any other, and once this is written in the file.
+            empty for any other, and once the file itself says so.
     """
 
-    def __init__(self, book: Book) -> None:
-        if not isinstance(book, Book):
+    def __init__(self, file: LedgerFile) -> None:
+        if not isinstance(file, LedgerFile):
             rule = "a ledger is opened by Ledger.open(path, budget)"
-            raise InvalidParameter("ledger", str(book), rule)
-        self._book = book
-        self.path = book.path
-        self.budget = book.budget
-        self.unit = book.unit
-        self.note = ""
-        if book.newly_relabelled:
-            self.note = (
-                f"dpacct 0.2 charged training to {self.path} as add-remove, where what was "
-                f"released also showed how many clients there are. All its rounds are zero-out "
-                f"from now on, at the same epsilon."
-            )
+            raise InvalidParameter("ledger", str(file), rule)
+        self._file = file
+        self.path = file.path
+        self.budget = file.known.opening.budget
+        self.unit = file.known.opening.unit
+        self.note = file.note
 
     @classmethod
     def open(
@@ -66,7 +67,7 @@ class Ledger:
         read_only: bool = False,
         passing: bool = False,
     ) -> Ledger:
-        """Make a ledger, or open the one that is there.
+        """Make a ledger, or open an existing one.
 
         Args:
             path: of the file, on a local disk.
@@ -77,12 +78,12 @@ class Ledger:
             unit: of privacy, for a new file: whose data one neighbor lacks.
             typical: for a new file: a round, or schedule, like those expected. It chooses the
                 orders of the adaptive bound; only tightness depends on it.
-            read_only: open an existing file for looking only.
+            read_only: open an existing file for reading only.
             passing: it will be deleted with its process, so that nothing is flushed to disk.
         Raises:
-            LedgerError: the file is missing (without a budget), damaged, foreign or of a later
-                version, or it cannot be written.
-            InvalidParameter: budget or adjacency contradict those of the file.
+            LedgerError: the file is missing (without a budget), damaged, or of a later version, or
+                it cannot be written.
+            InvalidParameter: the file is not a ledger, or budget or adjacency contradict it.
         """
         if budget is not None and not isinstance(budget, Budget):
             raise InvalidParameter("budget", budget, "a budget is Budget(epsilon, delta)")
@@ -92,12 +93,17 @@ class Ledger:
             place = new_place(path)
             if budget is None or read_only:
                 raise LedgerError(f"{path}: no ledger can be opened: No such file or directory.")
-            create(place, budget, relation, unit, typical)
+            # If another process makes it at the same time, its first entry stands.
+            validate.line("unit", unit, "a unit of privacy")
+            mixture = design_mixture(budget, typical)
+            data = {"budget": asdict(budget), **asdict(mixture), "unit": unit, "software": SOFTWARE}
+            state = state_to_json(empty_ledger(mixture.zero(), budget.delta, relation), None)
+            make_file(place, new_entry(None, "ledger", 0, data, state))
         store = Store.open(place, read_only=read_only)
         if passing:
             store.pass_with_process()
         try:
-            ledger = cls(Book(store, read_only=read_only))
+            ledger = cls(LedgerFile(store, read_only=read_only))
             ledger._agree(budget, relation)
         except BaseException:
             store.close()
@@ -105,16 +111,16 @@ class Ledger:
         return ledger
 
     def _agree(self, budget: Budget | None, adjacency: str) -> None:
+        of_file = f"the ledger at {str(self.path)!r} has"
         if budget is not None and budget != self.budget:
-            rule = f"the ledger at {str(self.path)!r} has {self.budget!r}"
+            rule = f"{of_file} {self.budget!r}"
             raise InvalidParameter("budget", budget, rule, "A budget is chosen once.")
         if adjacency and self.adjacency not in (None, adjacency):
-            rule = f"the ledger at {str(self.path)!r} has {self.adjacency}"
-            raise InvalidParameter("adjacency", adjacency, rule, self.note)
+            raise InvalidParameter("adjacency", adjacency, f"{of_file} {self.adjacency}", self.note)
 
     def close(self) -> None:
         """Close the file. Its runs and tickets cannot be used any more."""
-        self._book.store.close()
+        self._file.store.close()
 
     def __enter__(self) -> Self:
         return self
@@ -122,47 +128,7 @@ class Ledger:
     def __exit__(self, *_failure: object) -> None:
         self.close()
 
-    @property
-    def adjacency(self) -> Adjacency | None:
-        """The neighboring relation of all rounds; None before the first."""
-        name = self._book.now().state.adjacency
-        return Adjacency(name) if name else None
-
-    @property
-    def rounds(self) -> int:
-        """The number of charged rounds of all runs."""
-        return self._book.now().state.rounds
-
-    @property
-    def runs(self) -> tuple[Run, ...]:
-        """All runs, in the order in which they were started."""
-        now = self._book.now()
-        return tuple(Run(self._book, n, now.start(n)) for n in range(1, now.state.runs + 1))
-
-    @property
-    def head(self) -> str:
-        """Hash of the latest entry, in hex; kept elsewhere, it witnesses all that came before."""
-        return self._book.now().head.hash.hex()
-
-    @property
-    def position(self) -> Position:
-        """The present end of the ledger; `require` compares it later, in this file or a copy."""
-        return self._book.now().position()
-
-    def require(self, position: Position, holder: str) -> None:
-        """Refuse to go on where the ledger has lost what a `position` of it says it had.
-
-        Args:
-            position, holder: what was kept, and where; e.g. in ``the checkpoint run.ckpt``.
-        Raises:
-            LedgerError: it is another ledger, ends before that entry, or has another one there.
-        """
-        self._book.store.read(lambda rows: require(rows, position, holder))
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """The kind of claim that `epsilon` is."""
-        return self._book.now().guarantee()
+    # Writing
 
     def start_run(
         self,
@@ -177,19 +143,32 @@ class Ledger:
 
         Args:
             name: for people; one line of at most 200 printable characters.
-            plan: its schedule, made of what `Event.charged` says; room for all of it is held. None:
+            plan: its schedule, made of `Event.charged` rounds; room for all of it is held. None:
                 rounds are chosen as the run goes.
             private: False if the noise does not come from a secret source (a seed was given). Then
-                no guarantee holds for what the run releases, and the ledger says so.
+                no guarantee holds for the releases of the run, and the ledger says so.
             details: anything worth keeping, as JSON: configuration, model, who started it.
             accountant: "tight" promises that no client remembers whether it took part.
         Raises:
-            BudgetExceeded: the plan does not fit. InvalidParameter: a name or details that are
-                none, or a plan of another adjacency. LedgerError: the file cannot be written.
+            BudgetExceeded: the plan does not fit. InvalidParameter: the name or the details are
+                invalid, or the plan has another adjacency. LedgerError: the file cannot be written.
         """
         schedule = None if plan is None else schedule_of("plan", plan)
         start = _start(name, schedule, details, accountant, private=private)
-        return Run(self._book, self._book.start_run(start))
+        while True:
+            # Playing a game takes long, and the file stays open to other processes meanwhile.
+            now = self._file.now()
+            data, totals = registered(now, start)
+
+            def append(opened: Transaction) -> int | None:
+                if opened.head != now.head:  # noqa: B023 - used at once
+                    # Another process wrote in between: compute again.
+                    return None
+                return opened.append("run", totals[0].runs, data, totals).run  # noqa: B023
+
+            number = self._file.write(append)
+            if number is not None:
+                return Run(self._file, number)
 
     def resume_run(self, run_id: int) -> Run:
         """Go on with a run, after a crash; rounds that were never committed stay spent.
@@ -197,8 +176,12 @@ class Ledger:
         Raises:
             LedgerError: there is no such run, or it is finished.
         """
-        self._book.resume_run(run_id)
-        return Run(self._book, run_id)
+        self._file.write(
+            lambda opened: opened.append(
+                "resume", run_id, {}, (opened.state, opened.open_run(run_id))
+            )
+        )
+        return Run(self._file, run_id)
 
     def charge(
         self,
@@ -214,7 +197,7 @@ class Ledger:
 
         Args:
             rounds: what ran, at most 100,000 (each takes about 2.8 kB and 0.5 ms). If their number
-                depends on what they released, give what was planned.
+                depends on released values, give the planned rounds.
             over_budget: record them even if they do not fit; the ledger then admits nothing more.
             name, private, details, accountant: as for `start_run`.
         Raises:
@@ -222,73 +205,140 @@ class Ledger:
         """
         schedule = schedule_of("rounds", rounds)
         start = _start(name, schedule, details, accountant, private=private)
-        return Run(self._book, self._book.record(start, schedule, over_budget=over_budget))
+        if schedule.rounds > MOST_ELSEWHERE:
+            rule = f"one call records at most {MOST_ELSEWHERE} rounds, at about 2.8 kB each"
+            raise InvalidParameter("rounds", schedule.rounds, rule, "Record more in several calls.")
+
+        def write(opened: Transaction) -> int:
+            try:
+                data, totals = registered(opened, start)
+            except BudgetExceeded:
+                if not over_budget:
+                    raise
+                outside = Start(start.name, None, start.private, start.details, over_budget=True)
+                data, totals = registered(opened, outside)
+            run = opened.append("run", totals[0].runs, data, totals).run
+            for round_, count in schedule:
+                event = Event(round_)
+                for _ in range(count):
+                    reservation = opened.reserve(run, event, over_budget=True)
+                    if reservation is not None:
+                        opened.commit(reservation, {})
+            opened.finish(run)
+            return run
+
+        return Run(self._file, self._file.write(write))
+
+    # Readings
+
+    @property
+    def adjacency(self) -> Adjacency | None:
+        """The neighboring relation of all rounds; None before the first."""
+        name = self._file.now().state.adjacency
+        return Adjacency(name) if name else None
+
+    @property
+    def rounds(self) -> int:
+        """The number of charged rounds of all runs."""
+        return self._file.now().state.rounds
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """All runs, in the order in which they were started."""
+        now = self._file.now()
+        return tuple(Run(self._file, number, now.start(number)) for number in now.runs())
+
+    @property
+    def head(self) -> str:
+        """Hash of the latest entry, in hex; kept elsewhere, it witnesses all entries before it."""
+        return self._file.now().head.hash.hex()
+
+    @property
+    def position(self) -> Position:
+        """The present end of the ledger; `require` compares it later, in this file or a copy."""
+        return self._file.now().position()
+
+    def require(self, position: Position, holder: str) -> None:
+        """Reject a ledger that has lost entries that a `position` of it had.
+
+        Args:
+            position, holder: the kept position, and its place, e.g. ``the checkpoint run.ckpt``.
+        Raises:
+            LedgerError: it is another ledger, ends before that entry, or has another one there.
+        """
+        self._file.store.read(lambda rows: require(rows, position, holder))
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The kind of claim that `epsilon` is."""
+        return self._file.now().guarantee()
 
     def epsilon(self) -> Spent:
-        """Epsilon of all runs together, with the budget's delta; `guarantee` says of what kind.
+        """Return epsilon of all runs together, with the budget's delta; see `guarantee`.
 
-        Infinite if a round of a run that is not private is charged. Where all rounds were planned,
-        it is that of the planned rounds charged so far, for a number of them that was settled in
-        advance; `epsilon_any_stop` holds whatever settled it. The lower end reads each round once.
+        Infinite if a round of a run that is not private is charged. If all rounds were planned, it
+        is that of the planned rounds charged so far, for a number of rounds that was fixed in
+        advance; `epsilon_any_stop` holds for every rule of stopping. The lower end reads each round
+        once.
         """
-        return self._book.now().interval()
+        return self._file.now().interval()
 
     def upper_epsilon(self) -> float:
-        """The upper end of `epsilon` alone: quicker, for once a round."""
-        return self._book.now().upper()
+        """Return the upper end of `epsilon` alone: quicker, for once a round."""
+        return self._file.now().upper()
 
     def epsilon_any_stop(self) -> float:
-        """Return `upper_epsilon` with whole plans: true whatever decided how many rounds ran."""
-        return self._book.now().any_stop()
+        """Return `upper_epsilon` with whole plans: valid even if results decide when to stop."""
+        return self._file.now().any_stop()
 
     def remaining(self, round_: Round | Event) -> int:
         """Return the number of such rounds that fit, chosen as you go; plans keep their room."""
-        return self._book.now().rounds_left(round_)
+        return self._file.now().rounds_left(round_)
 
     def remaining_as_plan(
         self, round_: Round | Event, accountant: str = PAIRS, most: int = MAX_ROUNDS
     ) -> int:
         """Return the number of such rounds that a plan (see `start_run`) may have now."""
-        return self._book.now().rounds_left_as_plan(round_, accountant, most)
+        return self._file.now().rounds_left_as_plan(round_, accountant, most)
 
     def verify(self, head: str | None = None) -> Verification:
-        """Recompute all from the entries alone; ``head``: a `head` that was kept elsewhere."""
-        return verify(self._book.now(), self._book.store, head)
+        """Recompute everything from the entries; ``head``: a `head` that was kept elsewhere."""
+        return verify(self._file.now(), self._file.store, head)
 
     def summary(self) -> dict[str, Any]:
-        """The facts, as `dpacct ledger show --json` prints them."""
-        # Few ledgers need it.
+        """Return the facts, as `dpacct ledger show --json` prints them."""
+        # Few ledgers need reports.
         from dpacct.ledger.report.facts import summarize  # noqa: PLC0415 - as said
 
-        return summarize(self._book.now())
+        return summarize(self._file.now())
 
     def report(self) -> dict[str, Any]:
-        """The facts with the history of all rounds, as a report needs them; reads every entry."""
+        """Return the facts with the history of all rounds, for a report; reads every entry."""
         from dpacct.ledger.report.facts import report_of  # noqa: PLC0415 - as above
 
-        return report_of(self._book.now())
+        return report_of(self._file.now(), SOFTWARE)
 
     def report_markdown(self) -> str:
-        """The report for a reviewer, as Markdown; verifies the ledger first."""
+        """Return the report for a reviewer, as Markdown; verifies the ledger first."""
         from dpacct.ledger.report.compose import verified_report  # noqa: PLC0415 - as above
 
-        return verified_report(self._book.now(), self._book.store).to_markdown()
+        return verified_report(self._file.now(), self._file.store, SOFTWARE).to_markdown()
 
     def report_html(self) -> str:
-        """The report for a reviewer, as one page of HTML; verifies the ledger first."""
+        """Return the report for a reviewer, as one page of HTML; verifies the ledger first."""
         from dpacct.ledger.report.compose import verified_report  # noqa: PLC0415 - as above
 
-        return verified_report(self._book.now(), self._book.store).to_html()
+        return verified_report(self._file.now(), self._file.store, SOFTWARE).to_html()
 
     def plot(self, *, dark: bool = False) -> Drawn:
-        """Return a picture of the spent epsilon, by round and by run; refused if no round ran."""
+        """Return a picture of the spent epsilon, by round and by run; needs at least one round."""
         return drawn("draw_ledger", self.report(), dark=dark)
 
     def export(self) -> Iterator[dict[str, Any]]:
-        """Every entry as it stands in the file, with its hash."""
-        now = self._book.now()
+        """Yield every entry as it stands in the file, with its hash."""
+        now = self._file.now()
         for entry, _ in now.entries():
-            yield now.named(_content, entry) | {"hash": entry.hash.hex()}
+            yield now.named(lambda entry: entry.content, entry) | {"hash": entry.hash.hex()}
 
     def __repr__(self) -> str:
         return f"<Ledger {str(self.path)!r}, {self.budget!r}>"
@@ -296,21 +346,17 @@ class Ledger:
 
 def _start(
     name: str,
-    plan: Schedule | None,
+    schedule: Schedule | None,
     details: Mapping[str, Any] | None,
     accountant: str,
     *,
     private: bool,
 ) -> Start:
-    """Return what the entry of a run is to say, checked."""
+    """Return the checked content of the entry of a run."""
+    charged_by = accountant_of(schedule, accountant)
     return Start(
         validate.line("name", name, "the name of a run"),
-        plan,
+        None if schedule is None else Plan(schedule, charged_by),
         bool(private),
-        checked_details({} if details is None else details),
-        accountant=accountant,
+        checked_details(details),
     )
-
-
-def _content(entry: Entry) -> dict[str, Any]:
-    return entry.content

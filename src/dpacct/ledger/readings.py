@@ -1,20 +1,19 @@
 """A ledger as of one entry: its totals and plans, epsilon at its delta, and what is left of it.
 
 A reading is proven in this sense: of all ways in which things could have gone, those in which the
-ledger reads at most epsilon are (epsilon, delta)-private. The exact statements, and what each kind
-of reading assumes, are in docs/derivations/adaptive.md.
+ledger reads at most epsilon are (epsilon, delta)-private. The exact statements, and the assumptions
+of each kind of reading, are in docs/derivations/adaptive.md.
 
-Rule 1: what is read at one time is read as of one entry.
-Rule 2: a reading of planned rounds holds for a number of them that was settled in advance; the one
-called "any stop" counts whole plans, and holds whatever settled it.
+Rule 1: all that is read at one time is read as of one entry.
+Rule 2: a reading of planned rounds holds for a number of rounds that was fixed in advance. The
+reading called "any stop" counts whole plans, and holds even if results decide when to stop.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -24,24 +23,21 @@ from dpacct.budget import Interval, Spent
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.disk.rows import Rows
 from dpacct.ledger.disk.store import Store
-from dpacct.ledger.record.admission import Holder, Standing
+from dpacct.ledger.record.admission import Standing
 from dpacct.ledger.record.entries import (
-    PAIRS,
     Entry,
-    LedgerState,
     Opening,
     Position,
     Reserve,
-    RunState,
     Said,
     Start,
+    as_zero_out,
     read,
-    read_state,
 )
-from dpacct.ledger.record.events import Event, in_adjacency, schedule_in_adjacency
+from dpacct.ledger.record.events import Event, in_adjacency
 from dpacct.ledger.record.fields import MAX_WHOLE
 from dpacct.ledger.record.plans import (
-    Charged,
+    PAIRS,
     Plan,
     accountant_of,
     achieved_epsilon,
@@ -51,9 +47,9 @@ from dpacct.ledger.record.plans import (
     proven_epsilon,
     together,
 )
-from dpacct.ledger.record.state import relabelled
+from dpacct.ledger.record.state import LedgerState, RunState, States, read_state, relabelled
 from dpacct.renyi.odometer import Totals, add, count_fitting
-from dpacct.rounds import Adjacency, Phase, Round, Schedule
+from dpacct.rounds import Phase, Round, Schedule
 from dpacct.validate import MAX_ROUNDS
 
 # Different rounds of the achieved side; more change it little.
@@ -70,18 +66,18 @@ class Guarantee(StrEnum):
 
     @property
     def in_words(self) -> str:
-        """One sentence for people; the claims of a report have the one with the figures."""
+        """One sentence for people; the claims of a report add the figures."""
         return _WORDS[self]
 
 
 _WORDS = {
     Guarantee.PLANNED: (
-        "Every round was planned before the first one ran, so the tight accountant applies to what "
-        "ran so far; if the choice to stop depends on what was released, the whole plan's epsilon "
-        "is the one to promise."
+        "Every round was planned before the first one ran, so the tight accountant applies to the "
+        "rounds so far. If released values influence when to stop, quote the epsilon of the whole "
+        "plan."
     ),
     Guarantee.ADAPTIVE: (
-        "Rounds were chosen as results came in; the Renyi odometer covers every way of choosing "
+        "Rounds were chosen as results came in. The Renyi odometer covers every rule of choosing "
         "them and of stopping."
     ),
     Guarantee.NONE: (
@@ -94,7 +90,7 @@ class Reading(Protocol):
     """A function that reads rows in one transaction; see `Store.read`."""
 
     def __call__(self, action: Callable[[Rows], T], /) -> T:
-        """Return what the action returns."""
+        """Return the result of the action."""
         ...
 
 
@@ -103,17 +99,18 @@ class Known:
 
     Attributes:
         opening: the first entry.
-        relabelled: the rounds of version 0.2 are read as zero-out.
-        starts: of runs, with their plans.
+        relabelled: whether the rounds of version 0.2 are read as zero-out.
+        starts: the registered runs by number.
         latest: the entry that was written here last, with the totals behind it.
+        seen, open, released: the last entry that was read for `Snapshot.released`, the rounds that
+            were not settled then, and the number of times that each run released each round.
     """
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: Opening, *, relabelled: bool = False) -> None:
         self.opening = opening
-        self.relabelled = False
-        self.starts: dict[int, tuple[Start, Plan | None]] = {}
+        self.relabelled = relabelled
+        self.starts: dict[int, Start] = {}
         self.latest: tuple[Entry, LedgerState, RunState | None] | None = None
-        # Which rounds were released, as far as the file has been read for that.
         self.seen = 0
         self.open: dict[int, Round] = {}
         self.released: dict[int, Counter[Round]] = {}
@@ -122,12 +119,12 @@ class Known:
 class Snapshot:
     """A ledger as of one entry (Rule 1). The cost of a reading does not grow with its rounds.
 
-    Entries are never changed, so that all that is read belongs together, however long the reading
-    takes and whatever is written meanwhile, and no lock is held for it.
+    Entries are never changed. So all readings of a snapshot belong together, however long they take
+    and whatever is written meanwhile, and no lock is held for them.
 
     Attributes:
         path, budget, mixture, unit: of the ledger.
-        read: calls a function with the rows up to the entry, and returns what that returns.
+        read: calls a function with the rows up to the entry, and returns its result.
         head: the entry.
         state: the totals of all runs.
     """
@@ -141,7 +138,7 @@ class Snapshot:
         self.budget, self.mixture, self.unit = opening.budget, opening.mixture, opening.unit
         self._states: dict[int, tuple[LedgerState, RunState]] = {}
         if known.latest is not None and known.latest[0] == self.head:
-            # An entry is what its text says: one that is on disk as it was written is not parsed.
+            # An entry that is on disk as it was written here is not parsed again.
             _, self.state, run = known.latest
         else:
             self.state, run = self.totals(self.head)
@@ -160,13 +157,13 @@ class Snapshot:
         return self.read(lambda rows: rows.entry(number))
 
     def entries(self, after: int = 0) -> Iterator[tuple[Entry, int | None]]:
-        """Yield all entries behind a number, unchecked, each with what it settles."""
+        """Yield all entries behind a number, unchecked, each with the reservation it settles."""
         while chunk := self.read(lambda rows: rows.chunk(after)):  # noqa: B023 - used at once
             yield from chunk
             after = chunk[-1][0].number
 
     def named(self, reader: Callable[[Entry], T], entry: Entry) -> T:
-        """Return what a reader of entries gives; if it refuses, name the file and the entry."""
+        """Return the result of a reader of entries; its errors name the file and the entry."""
         try:
             return reader(entry)
         except (LedgerError, InvalidParameter) as error:
@@ -174,18 +171,14 @@ class Snapshot:
             raise LedgerError(f"{self.path}: entry {entry.number}: {why}.") from None
 
     def said(self, entry: Entry) -> Said:
-        """Return what an entry says, its rounds as they are charged now."""
-        return self.named(self._said, entry)
+        """Return the content of an entry, its rounds as they are charged now."""
 
-    def _said(self, entry: Entry) -> Said:
-        said = read(entry)
-        if self.known.relabelled and isinstance(said, Reserve):
-            return replace(said, charged=in_adjacency(said.charged, Adjacency.ZERO_OUT))
-        if self.known.relabelled and isinstance(said, Start) and said.plan is not None:
-            return replace(said, plan=schedule_in_adjacency(said.plan, Adjacency.ZERO_OUT))
-        return said
+        def reader(entry: Entry) -> Said:
+            return as_zero_out(read(entry)) if self.known.relabelled else read(entry)
 
-    def totals(self, entry: Entry) -> tuple[LedgerState, RunState | None]:
+        return self.named(reader, entry)
+
+    def totals(self, entry: Entry) -> States:
         """Return the totals behind an entry: of all runs, and of its run."""
         orders = len(self.mixture.orders)
         ledger, run = self.named(lambda entry: read_state(entry, orders), entry)
@@ -195,43 +188,42 @@ class Snapshot:
 
     # Runs
 
+    def runs(self) -> range:
+        """Return the numbers of all runs."""
+        return range(1, self.state.runs + 1)
+
     def run_state(self, run: int) -> RunState:
         """Return the totals of one run."""
         return self._latest_of(run)[1]
 
     def start(self, run: int) -> Start:
-        """Return what was said when a run was started."""
-        return self._started(run)[0]
+        """Return the registration of a run."""
+        starts = self.known.starts
+        if run not in starts or type(run) is not int:
+            entry = self._of_run(run, Rows.first_of_run)
+            start = None if entry is None else self.said(entry)
+            if not isinstance(start, Start):
+                raise self._no_run(run)
+            starts[run] = start
+        return starts[run]
 
     def plan(self, run: int) -> Plan | None:
         """Return the plan of a run, if it has one."""
-        return self._started(run)[1]
-
-    def charged(self, run: int) -> Charged:
-        """Return the plan of a run with the accountant that it may be charged by."""
-        start, plan = self._started(run)
-        return Charged(plan.schedule if plan else Schedule(), start.accountant)
+        return self.start(run).plan
 
     def _latest_of(self, run: int) -> tuple[LedgerState, RunState]:
         if run not in self._states or type(run) is not int:
-            found = _is_number(run)
-            entry = self.read(lambda rows: rows.latest_of_run(run)) if found else None
+            entry = self._of_run(run, Rows.latest_of_run)
             ledger, state = (None, None) if entry is None else self.totals(entry)
             if ledger is None or state is None:
                 raise self._no_run(run)
             self._states[run] = ledger, state
         return self._states[run]
 
-    def _started(self, run: int) -> tuple[Start, Plan | None]:
-        starts = self.known.starts
-        if run not in starts or type(run) is not int:
-            found = _is_number(run)
-            entry = self.read(lambda rows: rows.first_of_run(run)) if found else None
-            start = None if entry is None else self.said(entry)
-            if not isinstance(start, Start):
-                raise self._no_run(run)
-            starts[run] = start, None if start.plan is None else Plan(start.plan)
-        return starts[run]
+    def _of_run(self, run: object, find: Callable[[Rows, int], Entry | None]) -> Entry | None:
+        if type(run) is int and 0 < run <= MAX_WHOLE:
+            return self.read(lambda rows: find(rows, run))
+        return None
 
     def _no_run(self, run: int) -> LedgerError:
         return LedgerError(
@@ -241,7 +233,7 @@ class Snapshot:
     def initial_plans(self, *, unfinished: bool = False) -> dict[int, Plan]:
         """Return the plans registered before the first round; if asked, of unfinished runs only."""
         found: dict[int, Plan] = {}
-        for run in range(1, self.state.runs + 1):
+        for run in self.runs():
             state = self.run_state(run)
             plan = self.plan(run) if state.initial else None
             if plan is not None and not (unfinished and state.finished):
@@ -257,18 +249,13 @@ class Snapshot:
                 del found[run]
         return found
 
-    def charged_plans(self, plans: dict[int, Plan]) -> list[Charged]:
-        """Return plans of runs with the accountants that they may be charged by."""
-        return [self.charged(run) for run in plans]
-
     def check_runs(self) -> None:
-        """Refuse a ledger whose runs do not add up to its totals.
+        """Reject a ledger whose runs do not add up to its totals.
 
-        The totals of a run stand in its own latest entry, which an index finds: a damaged index
-        finds an older one, with less in it. The cost grows with the number of runs.
+        An index finds the latest entry of a run, which holds its totals. A damaged index finds an
+        older entry, with smaller totals. The cost grows with the number of runs.
         """
-        runs = [self.run_state(number) for number in range(1, self.state.runs + 1)]
-        zero = self.mixture.zero()
+        runs, zero = [self.run_state(number) for number in self.runs()], self.mixture.zero()
         spent, held = add(zero, *(r.spent for r in runs)), add(zero, *(r.held for r in runs))
         ours = (spent, held, sum(run.rounds for run in runs))
         if ours != (self.state.spent, self.state.held, self.state.rounds):
@@ -279,16 +266,15 @@ class Snapshot:
 
     def position(self) -> Position:
         """Return how far the ledger has come."""
-        released = sum(self.run_state(n).committed for n in range(1, self.state.runs + 1))
+        released = sum(self.run_state(run).committed for run in self.runs())
         identity = self.entry(1).hash.hex()
         return Position(identity, self.head.number, self.head.hash.hex(), released)
 
     def released(self) -> dict[int, Counter[Round]]:
-        """Return each different round of each run with the number of times it was released."""
+        """Return how often each run released each of its different rounds."""
         known = self.known
         if known.seen > self.head.number:
-            known = Known(known.opening)
-            known.relabelled = self.known.relabelled
+            known = Known(known.opening, relabelled=known.relabelled)
         for entry, closes in self.entries(known.seen):
             if entry.kind == "reserve":
                 said = self.said(entry)
@@ -301,7 +287,7 @@ class Snapshot:
             known.seen = entry.number
         return known.released
 
-    # Epsilon of one run by itself, its privacy taken for granted
+    # Epsilon of one run by itself, as if its noise were secret
 
     def run_guarantee(self, run: int) -> Guarantee:
         """Return the kind of claim of `run_upper`."""
@@ -312,20 +298,21 @@ class Snapshot:
 
     def run_upper(self, run: int) -> float:
         """Return the proven epsilon of one run."""
-        state = self.run_state(run)
-        if state.on_plan:
-            return epsilon_so_far(self.charged(run), self._so_far(run), self.budget.delta)
+        state, plan = self.run_state(run), self.plan(run)
+        if plan is not None and state.on_plan:
+            return epsilon_so_far(plan, plan.first(state.cursor), self.budget.delta)
         return self.adaptive(state.spent, self.state.delta)
 
     def run_any_stop(self, run: int) -> float:
         """Return `run_upper` with the whole plan (Rule 2)."""
-        if not self.run_state(run).on_plan:
+        plan = self.plan(run)
+        if plan is None or not self.run_state(run).on_plan:
             return self.run_upper(run)
-        return proven_epsilon(self.charged(run), self.budget.delta, math.inf)
+        return proven_epsilon(plan, self.budget.delta, math.inf)
 
     def run_interval(self, run: int) -> Spent:
         """Return the achieved and proven epsilon of one run."""
-        so_far = self._so_far(run) if self.run_state(run).on_plan else None
+        so_far = self._used([run]) if self.run_state(run).on_plan else None
         released = self.released().get(run, Counter[Round]())
         return self._interval(released, so_far, self.run_upper(run))
 
@@ -345,8 +332,8 @@ class Snapshot:
             return math.inf
         if state.loose:
             return self.adaptive(state.spent, state.delta)
-        whole = together(self.charged_plans(self.initial_plans()))
-        return epsilon_so_far(whole, self._all_so_far(), self.budget.delta)
+        plans = self.initial_plans()
+        return epsilon_so_far(together(plans.values()), self._used(plans), self.budget.delta)
 
     def any_stop(self) -> float:
         """Return `upper` with whole plans: the figure to promise (Rule 2)."""
@@ -356,21 +343,21 @@ class Snapshot:
 
     def interval(self) -> Spent:
         """Return the achieved and proven epsilon of all runs together."""
-        so_far = None if self.state.loose else self._all_so_far()
+        so_far = None if self.state.loose else self._used(self.initial_plans())
         total: Counter[Round] = Counter()
         for counts in self.released().values():
             total.update(counts)
         return self._interval(total, so_far, self.upper())
 
-    def whole_plan(self) -> Charged:
-        """Return all that was planned before the first round, with its accountant.
+    def whole_plan(self) -> Plan:
+        """Return all rounds that were planned before the first one ran.
 
-        Where the claim is `Guarantee.PLANNED`, all that was released comes from it.
+        If the claim is `Guarantee.PLANNED`, all released rounds come from it.
         """
-        return together(self.charged_plans(self.standing_plans()))
+        return together(self.standing_plans().values())
 
     def planned_rounds(self) -> tuple[int, int]:
-        """Return how many places in initial plans are used, and how many there are."""
+        """Return the number of used slots of initial plans, and of all their slots."""
         plans = self.standing_plans()
         used = sum(min(self.run_state(run).cursor, plans[run].rounds) for run in plans)
         return used, sum(plan.rounds for plan in plans.values())
@@ -380,33 +367,30 @@ class Snapshot:
 
         Args:
             spent: their Renyi totals.
-            delta: what the initial plans leave of the budget's. Beyond the budget, where rounds
-                that had run elsewhere were recorded, nothing is left to divide: all of it counts.
+            delta: what the initial plans leave of the budget's. If the budget is exceeded, by
+                rounds that had run elsewhere, all of the budget's delta counts.
         """
         found = self.mixture.epsilon(spent, delta)
         over = found > self.budget.epsilon
         return self.mixture.epsilon(spent, self.budget.delta) if over else found
 
     def standing(self) -> Standing:
-        """Return what the ledger reads, and which runs hold room, for a refusal."""
-        holders: list[Holder] = []
-        for run in range(1, self.state.runs + 1):
-            found, plan = self.run_state(run), self.plan(run)
-            if any(found.held) and plan is not None:
-                holders.append(Holder(run, self.start(run).name, plan.rounds - found.cursor))
-        return Standing(self.path, self.budget, self.any_stop(), tuple(holders))
+        """Return the state of the ledger for a rejection."""
+        holders: list[tuple[int, str, int]] = []
+        for run in self.runs():
+            found, start = self.run_state(run), self.start(run)
+            if any(found.held) and start.plan is not None:
+                holders.append((run, start.name, start.plan.rounds - found.cursor))
+        return Standing(self.path, self.budget, self.mixture, self.state, self.any_stop(), holders)
 
-    def _so_far(self, run: int) -> Schedule:
-        """Return the part of a run's plan that it has used."""
-        plan = self.plan(run)
-        return Schedule() if plan is None else plan.first(self.run_state(run).cursor)
-
-    def _all_so_far(self) -> Schedule:
-        return join(map(self._so_far, self.initial_plans()))
+    def _used(self, runs: Iterable[int]) -> Schedule:
+        """Return the used rounds of the plans of runs."""
+        plans = ((self.plan(run), self.run_state(run).cursor) for run in runs)
+        return join(plan.first(cursor) for plan, cursor in plans if plan is not None)
 
     def _interval(self, released: Counter[Round], so_far: Schedule | None, upper: float) -> Spent:
         delta = self.budget.delta
-        # Fewer rounds than were released cost no more.
+        # Some of the released rounds never cost more than all of them.
         witnesses = Schedule(Phase(r, n) for r, n in released.most_common(_WITNESSES))
         if so_far is not None and so_far.distinct() == released:
             witnesses = so_far
@@ -415,7 +399,7 @@ class Snapshot:
     # What is left
 
     def rounds_left(self, asked: Round | Event) -> int:
-        """Return how many more such rounds fit beside what is held, chosen as one goes."""
+        """Return how many more such rounds fit, chosen one by one; plans keep their room."""
         cost = self.mixture.cost(self._as_charged(asked))
         return count_fitting(self.mixture, self.state.charged, cost, self.budget, self.state.delta)
 
@@ -426,16 +410,12 @@ class Snapshot:
         round_, chosen = self._as_charged(asked), self.rounds_left(asked)
         if self.state.started:
             return min(most, chosen)
-        plans = self.charged_plans(self.initial_plans(unfinished=True))
+        plans = list(self.initial_plans(unfinished=True).values())
         charged_by = accountant_of(2 * round_, accountant)
         return most_planned_rounds(
-            self.mixture, self.budget, plans, round_, chosen, charged_by, most
+            self.mixture, self.budget, plans, round_, charged_by, chosen, most
         )
 
     def _as_charged(self, asked: Round | Event) -> Round:
         event = asked if isinstance(asked, Event) else Event(asked)
         return in_adjacency(event.charged, self.state.adjacency)
-
-
-def _is_number(run: object) -> bool:
-    return type(run) is int and 0 < run <= MAX_WHOLE

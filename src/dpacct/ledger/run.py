@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -11,23 +12,27 @@ from typing import Any
 from dpacct import validate
 from dpacct.budget import Spent
 from dpacct.errors import LedgerError
-from dpacct.ledger.book import Book, Reservation
 from dpacct.ledger.readings import Guarantee
-from dpacct.ledger.record.entries import RunState, Start
-from dpacct.ledger.record.events import Event, checked_details
+from dpacct.ledger.record.admission import round_refused
+from dpacct.ledger.record.entries import Reserve, Start
+from dpacct.ledger.record.events import (
+    Event,
+    checked_details,
+    event_to_json,
+    in_adjacency,
+    round_to_json,
+)
+from dpacct.ledger.record.plans import PAIRS, plan_room
+from dpacct.ledger.record.state import Charge, RunState
+from dpacct.ledger.writing import LedgerFile, Reservation, Transaction, exceeds
 from dpacct.rounds import Round, Schedule
-
-
-def anything(state: RunState) -> None:
-    """Refuse no round."""
-    del state
 
 
 class Ticket:
     """One reserved round: it is on disk and counts as spent.
 
-    The order is ``draw()`` before the cohort or any noise is drawn, ``commit()`` before the noisy
-    value leaves. A ticket that is lost, with its process or without, stays spent.
+    Call ``draw()`` before the cohort or any noise is drawn, and ``commit()`` before the noisy value
+    leaves. A ticket that is lost, with its process or without, stays spent.
 
     Attributes:
         number: of its entry in the ledger.
@@ -35,8 +40,8 @@ class Ticket:
         totals: of its run, as of its commit; None before that.
     """
 
-    def __init__(self, book: Book, reservation: Reservation, event: Event) -> None:
-        self._book = book
+    def __init__(self, file: LedgerFile, reservation: Reservation, event: Event) -> None:
+        self._file = file
         self._reservation = reservation
         self._process = os.getpid()
         self._state = "reserved"
@@ -69,13 +74,13 @@ class Ticket:
             LedgerError: the round was committed or abandoned, the file cannot be written, or a
                 later round of a plan that is charged in its order was committed before. Then
                 nothing may be released, and the round stays spent.
-            InvalidParameter: the details are no JSON.
+            InvalidParameter: the details are not JSON.
         """
         self._require("committed", "reserved", "drawn")
-        kept = checked_details({} if details is None else details)
-        # Whatever happens now, it cannot be abandoned any more.
+        kept = checked_details(details)
+        # From here on it cannot be abandoned, even if writing fails.
         self._state = "drawn"
-        self.totals = self._book.commit(self._reservation, kept)
+        self.totals = self._file.write(lambda opened: opened.commit(self._reservation, kept))
         self._state = "committed"
 
     def abandon(self, reason: str) -> None:
@@ -84,11 +89,12 @@ class Ticket:
         Args:
             reason: one line of at most 200 printable characters.
         Raises:
-            InvalidParameter: the reason is not one; the round is still reserved.
+            InvalidParameter: the reason is not such a line; the round is still reserved.
             LedgerError: something was drawn or committed, or the file cannot be written.
         """
         self._require("abandoned", "reserved")
-        self._book.abandon(self._reservation, validate.line("reason", reason, "a reason"))
+        validate.line("reason", reason, "a reason")
+        self._file.write(lambda opened: opened.abandon(self._reservation, reason))
         self._state = "abandoned"
 
     def _require(self, becomes: str, *states: str) -> None:
@@ -111,32 +117,28 @@ class Run:
 
     Attributes:
         id: its number in the ledger, from 1.
+        ledger_path: the file of the ledger that it is charged to.
         name: as it was started.
         plan: the schedule that was registered, or None.
         private: whether its noise comes from a secret source.
         details: as it was started.
-        accountant: that its plan is charged by: "pairs", or "tight" where that was promised and
-            makes a difference.
+        accountant: of its plan: "pairs", or "tight" if that was promised and makes a difference.
     """
 
-    def __init__(self, book: Book, number: int, start: Start | None = None) -> None:
-        self._book = book
-        start = start or book.now().start(number)
+    def __init__(self, file: LedgerFile, number: int, start: Start | None = None) -> None:
+        self._file = file
+        start = start or self._file.now().start(number)
         self.id = number
+        self.ledger_path: Path = file.path
         self.name = start.name
-        self.plan: Schedule | None = start.plan
+        self.plan: Schedule | None = start.plan and start.plan.schedule
         self.private = start.private
         self.details: dict[str, Any] = start.details
-        self.accountant = start.accountant
+        self.accountant = start.plan.accountant if start.plan else PAIRS
 
     def totals(self) -> RunState:
         """Return its totals, of one reading of the file."""
-        return self._book.now().run_state(self.id)
-
-    @property
-    def ledger_path(self) -> Path:
-        """The file of the ledger that it is charged to."""
-        return self._book.path
+        return self._file.now().run_state(self.id)
 
     @property
     def rounds(self) -> int:
@@ -169,10 +171,10 @@ class Run:
     @property
     def guarantee(self) -> Guarantee:
         """The kind of claim that `epsilon` is."""
-        return self._book.now().run_guarantee(self.id)
+        return self._file.now().run_guarantee(self.id)
 
     def reserve(
-        self, event: Event | Round, *, asks: Callable[[RunState], None] = anything
+        self, event: Event | Round, *, asks: Callable[[RunState], None] | None = None
     ) -> Ticket:
         """Charge a round, before any data is touched; it is on disk when this returns.
 
@@ -181,8 +183,8 @@ class Run:
         the adaptive bound.
 
         Args:
-            event: the round with all that it releases.
-            asks: refuses the round, by an error, for what the run has spent before. It is called
+            event: the round with all its releases.
+            asks: rejects the round, by an error, for what the run has spent before. It is called
                 in the transaction that charges the round.
         Raises:
             BudgetExceeded: it does not fit; says what is left, what it needs, and what would fit.
@@ -190,7 +192,23 @@ class Run:
             LedgerError: the run is finished, or the file cannot be written. Nothing counts then.
         """
         whole = event if isinstance(event, Event) else Event(event)
-        return Ticket(self._book, self._book.reserve(self.id, whole, asks), whole)
+        # Before the file is locked: a round of a new kind takes milliseconds.
+        self._file.known.opening.mixture.cost(whole.charged)
+
+        def write(opened: Transaction) -> Reservation | None:
+            state = opened.open_run(self.id)
+            if asks is not None:
+                asks(state)
+            return opened.reserve(self.id, whole)
+
+        while (found := self._file.write(write)) is None:
+            # A rejection takes a while. Other processes may free some room meanwhile.
+            now = self._file.now()
+            charged = in_adjacency(whole.charged, now.state.adjacency)
+            state = now.run_state(self.id)
+            if exceeds(now, state, now.mixture.cost(charged)):
+                raise round_refused(now.standing(), charged, state.held)
+        return Ticket(self._file, found, whole)
 
     def take_over(self, event: Event | Round) -> Ticket | None:
         """Return the ticket of a round that another process reserved and left.
@@ -200,18 +218,33 @@ class Run:
         release the round, and the other one may not.
 
         Args:
-            event: the round, equal to what was reserved in every detail.
+            event: the round, equal to the reserved one in every detail.
         Returns:
             Its ticket, which cannot be abandoned; None if the run's latest round is another one,
             or was settled.
         Raises:
             LedgerError: the file is damaged.
         """
-        whole = event if isinstance(event, Event) else Event(event)
-        found = self._book.left_behind(self.id, whole)
-        if found is None:
+        whole, now = event if isinstance(event, Event) else Event(event), self._file.now()
+        number = 0
+        for entry, _ in now.entries():
+            if entry.kind == "reserve" and entry.run == self.id:
+                number = entry.number
+        if not number or now.read(lambda rows: rows.is_closed(number)):
             return None
-        ticket = Ticket(self._book, found, whole)
+        # Read again, to check its hash.
+        last = now.entry(number)
+        said = now.said(last)
+        if not isinstance(said, Reserve) or said.left:
+            return None
+        charged = in_adjacency(whole.charged, now.state.adjacency)
+        # As it is read back, e.g. a list instead of a tuple.
+        ours = json.loads(json.dumps(event_to_json(whole, charged)))
+        theirs = last.content["data"] | {"charged": round_to_json(said.charged)}
+        if ours | {"slot": said.slot, "left": False} != theirs:
+            return None
+        # Its cost is not known here, so it cannot be abandoned.
+        ticket = Ticket(self._file, Reservation(number, self.id, Charge((), said.slot)), whole)
         ticket.draw()
         return ticket
 
@@ -221,13 +254,30 @@ class Run:
         Raises:
             LedgerError: it is finished already, or the file cannot be written.
         """
-        self._book.finish(self.id)
+        while True:
+            now = self._file.now()
+            room = None
+            if now.run_state(self.id).initial and not now.state.started:
+                # Delta is divided anew between the other initial plans.
+                others = now.initial_plans(unfinished=True)
+                others.pop(self.id, None)
+                room = plan_room(now.mixture, now.budget, others.values())
+
+            def append(opened: Transaction) -> bool:
+                opened.open_run(self.id)
+                if opened.head == now.head:  # noqa: B023 - used at once
+                    opened.finish(self.id, room)  # noqa: B023
+                    return True
+                return False
+
+            if self._file.write(append):
+                return
 
     def epsilon(self) -> Spent:
         """Return epsilon of this run by itself, with the ledger's delta; see `guarantee`.
 
-        Planned: the tight accountant on the slots used so far, for a number of them that was
-        settled in advance; `planned_epsilon` holds whatever settled it. Adaptive: the Renyi
+        Planned: the tight accountant on the slots used so far, for a number of rounds that was
+        fixed in advance; `planned_epsilon` holds for every rule of stopping. Adaptive: the Renyi
         odometer. Without privacy: infinite. The lower end is that of the released rounds.
         """
         found = self.nominal_epsilon()
@@ -235,11 +285,11 @@ class Run:
 
     def upper_epsilon(self) -> float:
         """Return the upper end of `epsilon` alone: quicker, for once a round."""
-        return self._book.now().run_upper(self.id) if self.private else math.inf
+        return self._file.now().run_upper(self.id) if self.private else math.inf
 
     def nominal_epsilon(self) -> Spent:
-        """Return what `epsilon` would be if the noise were secret: for tests that need a seed."""
-        return self._book.now().run_interval(self.id)
+        """Return `epsilon` as if the noise were secret: for tests that need a seed."""
+        return self._file.now().run_interval(self.id)
 
     def planned_epsilon(self) -> float:
         """Return the proven epsilon of the whole plan, which covers stopping early for any reason.
@@ -249,7 +299,7 @@ class Run:
         """
         if self.plan is None or not self.on_plan:
             raise LedgerError(f"run {self.id} has no plan that it kept to.")
-        return self._book.now().run_any_stop(self.id)
+        return self._file.now().run_any_stop(self.id)
 
     def __repr__(self) -> str:
-        return f"<Run {self.id} {self.name!r} of {str(self._book.path)!r}>"
+        return f"<Run {self.id} {self.name!r} of {str(self.ledger_path)!r}>"

@@ -1,16 +1,20 @@
 """Verification: reads every entry, recomputes the chain, each round's cost and every total.
 
-Rule 1: a number is recomputed from the entries alone, by the functions that wrote it.
-Rule 2: every number that is shown or used is checked; what cannot be is listed as unverified.
+Rule 1: a number is recomputed from the entries alone, by the functions that wrote it (`state`), and
+compared exactly, with two exceptions: a cost may differ by rounding (`COST_TOLERANCE`), and the
+delta that is set aside for plans by the accuracy of the accountants (`PLAN_TOLERANCE`).
+Rule 2: every number that is shown or used is checked; the others are listed as unverified.
 Rule 3: a person who can write to the file can drop its newest entries, or write another file. Only
 a head hash that was kept elsewhere shows that, or the witness beside the file as far back as it
-goes. If there is none, this is remarked.
+goes. A missing witness is a remark.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import gt
 
+from dpacct.budget import Budget
 from dpacct.display import line
 from dpacct.errors import DpacctError, InvalidParameter, LedgerError
 from dpacct.ledger.disk.rows import Rows
@@ -20,17 +24,46 @@ from dpacct.ledger.readings import Snapshot
 from dpacct.ledger.record.entries import (
     GENESIS,
     Entry,
+    Opening,
+    Relabel,
+    Reserve,
+    Said,
     Settle,
+    Start,
     canonical,
     link,
     read,
-    read_state,
     read_time,
 )
-from dpacct.ledger.record.state import Replay
+from dpacct.ledger.record.events import (
+    covers,
+    in_adjacency,
+    joint_noise_multiplier,
+    schedule_in_adjacency,
+)
+from dpacct.ledger.record.plans import Plan, left_of, plan_room, schedule_cost
+from dpacct.ledger.record.state import (
+    Charge,
+    LedgerState,
+    RunState,
+    States,
+    abandoned,
+    charge_of,
+    committed,
+    empty_ledger,
+    finished,
+    read_state,
+    relabelled,
+    reserved,
+    started_run,
+)
+from dpacct.renyi.odometer import Totals, subtract
+from dpacct.rounds import Adjacency, Round
 
+COST_TOLERANCE = 1e-9
+PLAN_TOLERANCE = 1e-6
 MAX_PROBLEMS = 20
-# Only the author of an entry can know this.
+# Only the author of an entry can know these facts.
 UNVERIFIED = (
     "the budget, the orders and their weights, and the unit of the first entry",
     "names, details, reasons and sensitivities, as they were typed in",
@@ -45,8 +78,8 @@ class Verification:
     """The result of a verification.
 
     Attributes:
-        entries: how many were read.
-        rounds: how many are charged.
+        entries: the number of entries.
+        rounds: the number of charged rounds.
         head: hash of the latest entry, in hex.
         head_found: whether the hash that was asked for is in the chain; None if none was.
         problems: what is wrong, one sentence each; none if the ledger is sound.
@@ -78,7 +111,7 @@ def verify(now: Snapshot, store: Store, head: str | None = None) -> Verification
     Returns:
         The problems; damage is reported, not raised. Takes about 0.3 ms per round.
     Raises:
-        InvalidParameter: the head is no text.
+        InvalidParameter: the head is not a text.
     """
     if head is not None and not isinstance(head, str):
         raise InvalidParameter("head", head, "a head is a hash in hex, as Ledger.head gives it")
@@ -120,20 +153,20 @@ def verify(now: Snapshot, store: Store, head: str | None = None) -> Verification
 
 
 def _of_witness(witness: Witness | None) -> list[str]:
-    """Return what the witness beside the file cannot show."""
+    """Return the losses that the witness beside the file cannot show."""
     if witness is None:
         return ["there is no witness beside the file: entries dropped from its end leave no trace"]
     if witness.since > 1:
-        return [f"its witness was made at entry {witness.since}: of losses before it knows nothing"]
+        return [f"its witness was made at entry {witness.since}: earlier losses leave no trace"]
     return []
 
 
 def _check(replay: Replay, entry: Entry, closes: int | None, previous: bytes) -> str:
-    """Check that an entry follows from those before; return its time."""
+    """Check that an entry follows from the entries before; return its time."""
     if link(previous, entry.text) != entry.hash:
         raise LedgerError("its hash is not that of its text")
-    orders = len(replay.mixture.orders)
-    said, totals, time = read(entry), read_state(entry, orders), read_time(entry)
+    said, time = read(entry), read_time(entry)
+    totals = read_state(entry, len(replay.mixture.orders))
     if canonical(entry.content) != entry.text:
         raise LedgerError("it is not in its one form")
     settles = said.round if isinstance(said, Settle) else None
@@ -141,3 +174,181 @@ def _check(replay: Replay, entry: Entry, closes: int | None, previous: bytes) ->
         raise LedgerError("it contradicts its own index")
     replay.step(entry, said, totals)
     return time
+
+
+class Replay:
+    """The state of all runs while the entries are read one by one.
+
+    Attributes:
+        ledger: the totals of all runs behind the latest entry; None before the first.
+        elsewhere: runs that record rounds from elsewhere, even beyond the budget.
+    """
+
+    def __init__(self, opening: Opening) -> None:
+        self.mixture, self.budget = opening.mixture, opening.budget
+        self.ledger: LedgerState | None = None
+        self.elsewhere: set[int] = set()
+        self._runs: dict[int, RunState] = {}
+        self._plans: dict[int, Plan] = {}
+        # The latest slot of each plan that was released.
+        self._released: dict[int, int] = {}
+        # Reservations that are not settled, with their run.
+        self._open: dict[int, tuple[int, Charge]] = {}
+        self._unchecked = False
+
+    def step(self, entry: Entry, said: Said, found: States) -> None:
+        """Apply one entry with its content; its totals have to be those that follow from it."""
+        ledger, run = self.ledger, self._runs.get(entry.run)
+        if ledger and any(map(gt, ledger.charged, found[0].charged)):
+            # A later release of room must not hide that there was too much.
+            self.check_budget()
+        if isinstance(said, Opening):
+            if ledger is not None or entry.run:
+                raise LedgerError("a ledger begins only once")
+            zero, delta = self.mixture.zero(), self.budget.delta
+            expected: States = empty_ledger(zero, delta, found[0].adjacency), None
+        elif ledger is None:
+            raise LedgerError("a ledger begins with its budget")
+        elif isinstance(said, Relabel):
+            expected = self._relabel(ledger, entry.run)
+        elif isinstance(said, Start):
+            expected = self._start(ledger, entry.run, said, found[0])
+        elif run is None:
+            raise LedgerError(f"there is no run {entry.run}")
+        else:
+            expected = self._of_run(ledger, run, entry, said, found[0])
+        if expected != found:
+            raise LedgerError("its totals do not follow from the entries before")
+        self.ledger, state = found
+        if state is not None:
+            self._runs[entry.run] = state
+
+    def check_budget(self) -> None:
+        """Check Rule 5 of `state` as of now."""
+        state = self.ledger
+        if state is not None and self._unchecked:
+            self._unchecked = False
+            spent = self.mixture.epsilon(state.charged, state.delta)
+            if spent > self.budget.epsilon * (1 + COST_TOLERANCE):
+                raise LedgerError("the rounds charged before it exceed the budget")
+
+    def _of_run(
+        self, ledger: LedgerState, run: RunState, entry: Entry, said: Said, found: LedgerState
+    ) -> States:
+        if isinstance(said, Settle):
+            return self._settle(ledger, run, entry, said)
+        if run.finished:
+            raise LedgerError("its run was finished before")
+        if isinstance(said, Reserve):
+            return self._reserve(ledger, run, entry, said, found)
+        if entry.kind == "resume":
+            return ledger, run
+        divided = run.initial and not ledger.started
+        return finished(ledger, run, self._room(found, without=entry.run) if divided else None)
+
+    def _relabel(self, ledger: LedgerState, run: int) -> States:
+        if run or ledger.adjacency != Adjacency.ADD_REMOVE:
+            raise LedgerError("only the add-remove rounds of a ledger are relabelled")
+        for number, plan in self._plans.items():
+            schedule = schedule_in_adjacency(plan.schedule, Adjacency.ZERO_OUT)
+            self._plans[number] = Plan(schedule, plan.accountant)
+        return relabelled(ledger), None
+
+    def _start(self, ledger: LedgerState, run: int, said: Start, found: LedgerState) -> States:
+        if run != ledger.runs + 1:
+            raise LedgerError("runs are numbered 1, 2, 3, ...")
+        if said.over_budget:
+            # Until here there was room for everything.
+            self.check_budget()
+            self.elsewhere.add(run)
+        plan = said.plan
+        if plan is None:
+            return started_run(ledger, None, ledger.adjacency, None, private=said.private)
+        cost = schedule_cost(self.mixture, plan.schedule)
+        adjacency = _same_adjacency(ledger, plan.schedule.phases[0].round)
+        self._plans[run] = plan
+        held = _as_found(cost, subtract(found.held, ledger.held))
+        self._unchecked |= ledger.started
+        room = None if ledger.started else self._room(found, also=run)
+        return started_run(ledger, held, adjacency, room, private=said.private)
+
+    def _room(self, found: LedgerState, also: int = 0, without: int = 0) -> LedgerState:
+        """Return the stored division of delta, if it sets enough aside for the initial plans."""
+        runs = [n for n, state in self._runs.items() if state.initial and not state.finished]
+        kept = sorted({*runs, *([also] if also else [])} - {without})
+        delta = self.budget.delta
+        budget = Budget(self.budget.epsilon * (1 + PLAN_TOLERANCE), delta)
+        room = plan_room(self.mixture, budget, [self._plans[n] for n in kept])
+        enough = found.plan_delta >= room.plan_delta * (1 - PLAN_TOLERANCE)
+        if not (room.fits and enough and found.delta == left_of(delta, found.plan_delta)):
+            raise LedgerError("its plans do not fit into the budget as it says")
+        return found
+
+    def _reserve(
+        self, ledger: LedgerState, run: RunState, entry: Entry, said: Reserve, found: LedgerState
+    ) -> States:
+        if said.noise_multiplier is not None:
+            joint = joint_noise_multiplier(part.noise_multiplier for part in said.releases)
+            least = min(joint, said.noise_multiplier)
+            if not least * (1 - COST_TOLERANCE) <= said.charged.noise_multiplier <= least:
+                raise LedgerError("its charge is not the cost of all its releases together")
+        if said.left != (said.slot is None and run.on_plan):
+            raise LedgerError("it does not say rightly whether its run left the plan")
+        adjacency, plan = _same_adjacency(ledger, said.charged), self._plans.get(entry.run)
+        if said.slot is None:
+            self._unchecked |= entry.run not in self.elsewhere
+        else:
+            planned = plan.round_at(said.slot) if plan and run.on_plan else None
+            if planned is None or said.slot < run.cursor or not covers(planned, said.charged):
+                raise LedgerError("no round of the plan covers it")
+        charge = charge_of(self.mixture, plan, run, said.charged, said.slot)
+        cost = _as_found(charge.cost, subtract(found.spent, ledger.spent))
+        charge = charge._replace(cost=cost)
+        if said.slot is not None:
+            freed = subtract(ledger.held, found.held)
+            inside = all(0 <= part <= held for part, held in zip(freed, run.held, strict=True))
+            if not (inside and all(map(_is_near, freed, charge.freed))):
+                raise LedgerError("it frees another amount than was held for it")
+            charge = charge._replace(freed=freed)
+        self._open[entry.number] = entry.run, charge
+        return reserved(ledger, run, charge, adjacency)
+
+    def _settle(self, ledger: LedgerState, run: RunState, entry: Entry, said: Settle) -> States:
+        owner, charge = self._open.pop(said.round, (0, Charge(())))
+        if owner != entry.run:
+            raise LedgerError("it settles a round that is not open")
+        if entry.kind == "abandon":
+            return abandoned(ledger, run, charge)
+        plan = self._plans.get(entry.run)
+        if plan and charge.slot is not None and plan.keeps_order:
+            if charge.slot < self._released.get(entry.run, 0):
+                raise LedgerError("it releases a round of a plan after a later one of it")
+            self._released[entry.run] = charge.slot
+        return committed(ledger, run)
+
+
+def _same_adjacency(ledger: LedgerState, round_: Round) -> str:
+    try:
+        same = in_adjacency(round_, ledger.adjacency) == round_
+    except InvalidParameter:
+        same = False
+    if not same:
+        raise LedgerError("its adjacency is another than that of the ledger")
+    return str(round_.adjacency)
+
+
+def _as_found(cost: Totals, found: Totals) -> Totals:
+    """Return a stored cost, if it is the computed one."""
+    if not all(map(_is_near, found, cost)):
+        less = any(a < b and not _is_near(a, b) for a, b in zip(found, cost, strict=True))
+        raise LedgerError(
+            "it charges less than its rounds cost"
+            if less
+            else "it charges more than its rounds cost: not what it says was done"
+        )
+    return found
+
+
+def _is_near(found: int, cost: int) -> bool:
+    """Return whether both are equal but for rounding: `COST_TOLERANCE`, and one unit."""
+    return abs(found - cost) <= cost // int(1 / COST_TOLERANCE) + 2

@@ -139,7 +139,7 @@ def cut(path: Path) -> Cut:
         for _ in range(30):
             run.reserve(ROUND).commit()
         then = facts(ledger)
-        store = ledger._book.store
+        store = ledger._file.store
         before, witness = path.read_bytes(), path.with_name(f"{path.name}.witness").read_bytes()
         # The journal is complete at once then, as it is on disk before the file is written to.
         store.connection.execute("PRAGMA synchronous=OFF")

@@ -120,7 +120,7 @@ def test_a_lock_does_not_outlive_its_process_in_a_child(path: Path) -> None:
             say(child)
             os._exit(0)
 
-        ledger._book.store.write(fork)
+        ledger._file.store.write(fork)
 
     (child,) = Child(work).end()
     try:
@@ -218,10 +218,10 @@ def test_a_move_in_the_middle_of_a_write_is_not_a_release(
 
     with Ledger.open(path, BUDGET) as ledger:
         ticket = ledger.start_run("x").reserve(ROUND)
-        commit = ledger._book.store._commit
+        commit = ledger._file.store._commit
         monkeypatch.setattr(store, "patiently", move_at_the_commit)
         if before:
-            monkeypatch.setattr(ledger._book.store, "_commit", lambda: (moved(path), commit()))
+            monkeypatch.setattr(ledger._file.store, "_commit", lambda: (moved(path), commit()))
         with pytest.raises(LedgerError, match="was moved, replaced or deleted"):
             ticket.commit()
     monkeypatch.undo()
@@ -353,7 +353,7 @@ def test_waiting_for_others_ends_and_leaves_nothing_locked(
                 with pytest.raises(LedgerError, match="kept the file locked"):
                     use()
 
-        other._book.store.write(wait)
+        other._file.store.write(wait)
         run.reserve(ROUND).commit()
         assert other.rounds == 1
 
@@ -365,7 +365,7 @@ def test_a_long_reading_keeps_nobody_from_writing(
     spend(path, 3)
     with Ledger.open(path) as ledger, Ledger.open(path, read_only=True) as reader:
         run = ledger.resume_run(1)
-        entries = reader._book.now().entries()
+        entries = reader._file.now().entries()
         next(entries)
         run.reserve(ROUND).commit()
         assert [entry.number for entry, _ in entries] == list(range(2, 10))

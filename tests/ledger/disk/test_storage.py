@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dpacct import Budget, Ledger, LedgerError, Poisson, Round
-from dpacct.ledger.book import Transaction
-from dpacct.ledger.record.entries import RunState
+from dpacct.ledger.record.state import RunState
+from dpacct.ledger.writing import Transaction
 
 BUDGET = Budget(8, 1e-5)
 ROUND = Round(1.3, Poisson(0.1))
@@ -22,7 +22,7 @@ def test_a_snapshot_sees_nothing_later(ledger: Ledger, monkeypatch: pytest.Monke
     run = ledger.start_run("one")
     run.reserve(ROUND).commit()
     ticket = run.reserve(ROUND)
-    then = ledger._book.now()
+    then = ledger._file.now()
     seen = []
     for entry, _ in then.entries():
         seen.append(entry.number)
@@ -31,7 +31,7 @@ def test_a_snapshot_sees_nothing_later(ledger: Ledger, monkeypatch: pytest.Monke
     ticket.commit()
     assert (then.state.runs, then.run_state(1).committed, then.head.number) == (1, 1, 5)
     assert not then.read(lambda rows: rows.is_closed(ticket.number))
-    assert ledger._book.now().read(lambda rows: rows.is_closed(ticket.number))
+    assert ledger._file.now().read(lambda rows: rows.is_closed(ticket.number))
     assert then.read(lambda rows: rows.first_of_run(2)) is None
     with pytest.raises(LedgerError, match="entry 6 is missing"):
         then.entry(6)
@@ -43,7 +43,7 @@ def test_a_snapshot_sees_nothing_later(ledger: Ledger, monkeypatch: pytest.Monke
 
 
 def test_what_a_write_has_read_ends_with_it(ledger: Ledger) -> None:
-    run, book = ledger.start_run("one"), ledger._book
+    run, book = ledger.start_run("one"), ledger._file
 
     def fails(opened: Transaction) -> None:
         opened.append("resume", run.id, {}, (opened.state, opened.open_run(run.id)))
@@ -54,7 +54,7 @@ def test_what_a_write_has_read_ends_with_it(ledger: Ledger) -> None:
         raise KeyError
 
     with pytest.raises(KeyError):
-        book._write(fails)
+        book.write(fails)
     assert book.now().head.kind == "run"
     ticket = run.reserve(ROUND)
     ticket.commit()
@@ -69,7 +69,7 @@ def test_totals_that_somebody_else_wrote_are_read(path: Path) -> None:
         for _ in range(3):
             ours.reserve(ROUND).commit()
             theirs.reserve(ROUND).commit()
-        states = [(now.state, now.run_state(1)) for now in (one._book.now(), two._book.now())]
+        states = [(now.state, now.run_state(1)) for now in (one._file.now(), two._file.now())]
         assert states[0] == states[1]
         assert one.rounds == 6
         assert one.verify().sound
@@ -97,7 +97,7 @@ def test_a_ledger_that_is_kept_can_undo_a_write_after_its_process_is_gone(path: 
     # 3 is EXTRA: both an entry and the end of its journal are on disk when a write returns.
     for passing, mode, sync in ((False, "delete", 3), (True, "memory", 0), (False, "delete", 3)):
         with Ledger.open(path, BUDGET, passing=passing) as ledger:
-            connection = ledger._book.store.connection
+            connection = ledger._file.store.connection
             assert connection.execute("PRAGMA journal_mode").fetchone() == (mode,)
             assert connection.execute("PRAGMA synchronous").fetchone() == (sync,)
             ledger.start_run("one").reserve(ROUND).commit()

@@ -87,7 +87,7 @@ def beside(path: Path) -> Path:
 
 
 def said(ledger: Ledger) -> Witness:
-    found = ledger._book.store.witness()
+    found = ledger._file.store.witness()
     assert found is not None
     return found
 
@@ -121,7 +121,7 @@ def test_the_witness_is_never_ahead_of_the_ledger(
     with Ledger.open(path, BUDGET) as ledger:
         ticket = ledger.start_run("x").reserve(ROUND)
         before = said(ledger)
-        opened = ledger._book.store
+        opened = ledger._file.store
         commit, update = opened._commit, store.update_witness
 
         def committing() -> None:
@@ -190,7 +190,7 @@ def test_a_missing_witness_is_made_by_writers_alone_and_says_since_when(path: Pa
     spend(path, 2)
     beside(path).unlink()
     with Ledger.open(path, read_only=True) as ledger:
-        assert ledger._book.store.witness() is None
+        assert ledger._file.store.witness() is None
         assert ledger.verify().sound
         assert "there is no witness beside the file" in ledger.verify().remarks[0]
     assert not beside(path).exists()
@@ -253,7 +253,7 @@ def test_a_round_whose_witness_cannot_be_written_is_not_released(
     with Ledger.open(path, BUDGET) as ledger:
         run = ledger.start_run("x")
         ticket = run.reserve(ROUND)
-        opened = ledger._book.store
+        opened = ledger._file.store
         commit = opened._commit
 
         def committing() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import dpacct
 from dpacct import Budget, Full, InvalidParameter, Ledger, Poisson, Round, Schedule, Uniform
-from dpacct.ledger.record.plans import PAIRS, TIGHT, Charged, epsilon_so_far, together
+from dpacct.ledger.record.plans import PAIRS, TIGHT, Plan, epsilon_so_far, together
 from forgeries import read, write
 
 ROUND = Round(1.5, Uniform(10, 100))
@@ -64,12 +64,12 @@ def test_entries_without_a_promise_are_as_they_always_were(path: Path) -> None:
 
 def test_plans_of_several_runs_together(path: Path) -> None:
     """Equal rounds are one schedule in any order; others may run in any order, and nobody knows."""
-    game, fixed = Charged(PLAN, TIGHT), Charged(PLAN)
-    assert together([game, game]) == Charged(12 * ROUND, TIGHT)
+    game, fixed = Plan(PLAN, TIGHT), Plan(PLAN)
+    assert together([game, game]) == Plan(12 * ROUND, TIGHT)
     assert together([game, fixed]).accountant == PAIRS
-    assert together([game, Charged(2 * OTHER, TIGHT)]).accountant == PAIRS
+    assert together([game, Plan(2 * OTHER, TIGHT)]).accountant == PAIRS
     assert together([]).accountant == PAIRS
-    mixed = Charged(3 * ROUND + 3 * OTHER, TIGHT)
+    mixed = Plan(3 * ROUND + 3 * OTHER, TIGHT)
     assert together([mixed]) == mixed
     with Ledger.open(path, WIDE) as ledger:
         runs = [ledger.start_run(name, PLAN, accountant=TIGHT) for name in ("one", "two")]
@@ -129,7 +129,7 @@ def test_an_order_that_was_forged_is_found(path: Path) -> None:
 
 @pytest.mark.slow
 def test_part_of_a_mixed_plan_costs_no_more_than_all_of_it() -> None:
-    mixed = Charged(2 * OTHER + 3 * ROUND, TIGHT)
+    mixed = Plan(2 * OTHER + 3 * ROUND, TIGHT)
     whole = epsilon_so_far(mixed, mixed.schedule, DELTA)
     for rounds in range(1, 5):
         used = Schedule(dpacct.ledger.record.plans.Plan(mixed.schedule).first(rounds).phases)

@@ -151,7 +151,7 @@ LIES: list[tuple[str, Change, str]] = [
     ("run", put(lambda n: n + 1, "state", "ledger", "runs"), "totals"),
     ("abandon", put(2, "data", "round"), "index|not open"),
     ("commit", put(99, "data", "round"), "index"),
-    ("commit", put(lambda n: n + 1, "state", "run", "committed"), "totals|from 0 to"),
+    ("commit", put(lambda n: n + 1, "state", "run", "committed"), "totals|at most the number"),
     ("finish", put(False, "state", "run", "finished"), "totals"),
     ("ledger", put(1e-4, "data", "budget", "delta"), "totals"),
     ("run", put(10.0, "data", "plan", 0, "noise_multiplier"), "charges more"),

@@ -45,7 +45,6 @@ def test_after_a_plan_was_played_a_refusal_reads_what_the_ledger_does(ledger: Le
         assert re.search(r"that is \d\d\.\d+, and would be \d\d\.\d+, at the \S+ of delta", words)
         assert "held by" not in words
     assert "may depend on them" in str(plan.value)
-    assert single.value.refusal.standing.upper == upper
 
 
 def test_rounds_chosen_one_by_one_are_refused_by_the_bound_that_is_read(ledger: Ledger) -> None:

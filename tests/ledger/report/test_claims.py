@@ -10,9 +10,10 @@ import pytest
 
 import dpacct
 from dpacct import Budget, Ledger, Round
+from dpacct.budget import Interval, Spent
 from dpacct.display import up
 from dpacct.ledger import Guarantee
-from dpacct.ledger.report.facts import Claim
+from dpacct.ledger.report.facts import claim_of
 from dpacct.pictures import ledger_picture
 
 BUDGET = Budget(8, 1e-5)
@@ -42,7 +43,7 @@ def test_a_part_of_a_plan_is_told_with_the_whole(path: Path) -> None:
     (run,) = report["runs"]
     for said in (report, run):
         assert said["guarantee"] == "planned"
-        for part in ("10 of 30", up(tight(30)), up(tight(10)), "settled in advance"):
+        for part in ("10 of 30", up(tight(30)), up(tight(10)), "decided in advance"):
             assert part in said["claim"]
         # The figure that holds in any case comes first.
         assert said["claim"].index(up(tight(30))) < said["claim"].index(up(tight(10)))
@@ -63,7 +64,7 @@ def test_a_plan_that_ran_to_its_end_is_told_as_it_is(path: Path) -> None:
     assert report["epsilon_any_stop"] == report["epsilon"]["upper"]
     assert report["epsilon"]["upper"] == pytest.approx(tight(30), rel=1e-9)
     assert not report["part_of_plan"]
-    assert "all that was planned is charged" in report["claim"]
+    assert "all planned rounds are charged" in report["claim"]
     with Ledger.open(path, read_only=True) as ledger:
         assert "settled in advance to stop" not in ledger.report_markdown()
 
@@ -93,7 +94,7 @@ def test_the_odometer_holds_in_any_case(ledger: Ledger) -> None:
     late.reserve(ROUND).commit()
     summary = ledger.summary()
     assert summary["epsilon_any_stop"] == summary["epsilon"]["upper"] == ledger.epsilon_any_stop()
-    assert "whatever" in summary["claim"] or "every way of choosing" in summary["claim"]
+    assert "every rule of choosing" in summary["claim"]
     # The late run by itself follows a plan, given what was before.
     assert summary["runs"][1]["part_of_plan"]
     assert summary["runs"][1]["epsilon_any_stop"] == pytest.approx(tight(9), rel=1e-9)
@@ -124,18 +125,22 @@ def test_a_ledger_that_lost_its_guarantee_has_no_bound_in_its_picture(ledger: Le
 
 
 @pytest.mark.parametrize(
-    ("claim", "word"),
+    ("guarantee", "slots", "word"),
     [
-        (Claim(Guarantee.PLANNED, 1.0, 2.0, 3, 3, 9), "3 of 9 planned rounds"),
-        (Claim(Guarantee.PLANNED, 2.0, 2.0, 9, 9, 9), "before the first one ran, and all"),
-        (Claim(Guarantee.PLANNED, 2.0, 2.0, 9, 9, 9, first=False), "before the run started"),
-        (Claim(Guarantee.ADAPTIVE, 2.0, 2.0, 9), "odometer"),
-        (Claim(Guarantee.NONE, 2.0, math.inf, 9), "no guarantee"),
-        (Claim(Guarantee.ADAPTIVE, 0.0, 0.0, 0), "Nothing ran yet"),
+        (Guarantee.PLANNED, (3, 9), "3 of 9 planned rounds"),
+        (Guarantee.PLANNED, (9, 9), "before the first one ran, and all"),
+        (Guarantee.ADAPTIVE, (0, 0), "odometer"),
+        (Guarantee.NONE, (0, 0), "no guarantee"),
     ],
 )
-def test_each_kind_of_claim_has_its_words(claim: Claim, word: str) -> None:
-    assert word in claim.words
+def test_each_kind_of_claim_has_its_words(
+    guarantee: Guarantee, slots: tuple[int, int], word: str
+) -> None:
+    spent = Spent.at(1e-5, Interval(1.0, 2.0))
+    assert word in claim_of(guarantee, spent, 3.0, 9, slots)["claim"]
+    late = claim_of(Guarantee.PLANNED, spent, 2.0, 9, (9, 9), first=False)
+    assert "before the run started" in late["claim"]
+    assert claim_of(guarantee, spent, 3.0, 0, (0, 0))["claim"] == "Nothing ran yet."
 
 
 # The picture

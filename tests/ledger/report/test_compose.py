@@ -145,7 +145,7 @@ def test_reports_of_what_is_not_sound_or_not_private_claim_nothing(path: Path) -
         empty = ledger.report_markdown()
         ledger.start_run("seeded", private=False).reserve(Round(9.0)).commit()
         seeded = ledger.report_markdown()
-        ledger._book.store.connection.execute("CREATE TABLE more (x)")
+        ledger._file.store.connection.execute("CREATE TABLE more (x)")
         damaged = ledger.report_html()
     assert "All 0 rounds" in empty
     assert "**No guarantee" in seeded

@@ -31,15 +31,14 @@ from dpacct.fl.privacy.noise import STD_MARGIN, Noise
 from dpacct.fl.privacy.sums import MAX_CONTRIBUTIONS
 from dpacct.fl.public import PublicSize
 from dpacct.ledger import Event, Ledger, Position, Release, Run, Ticket
-from dpacct.ledger.record.entries import RunState
 from dpacct.ledger.record.plans import (
     PAIRS,
     TIGHT,
-    Charged,
     Plan,
     achieved_epsilon,
     epsilon_so_far,
 )
+from dpacct.ledger.record.state import RunState
 from dpacct.ledger.terms import CLIENT, Terms
 from dpacct.rounds import Adjacency, Phase, Round, Sampling, Schedule
 
@@ -275,8 +274,8 @@ class Account:
 
         @cache
         def spent() -> Spent:
-            charged = Charged(plan, self.accountant)
-            used = Plan(plan).first(rounds)
+            charged = Plan(plan, self.accountant)
+            used = charged.first(rounds)
             upper = epsilon_so_far(charged, used, self.delta) if rounds else 0.0
             # The lower end leaves out as many rounds of each kind as a crash may have lost.
             lost = rounds - committed

@@ -1,8 +1,8 @@
-"""Saying no to a round or a plan: by which bound, what is left, and what would fit.
+"""Rejecting a round or a plan: by which bound, what is left, and what would fit.
 
-Rule 1: a refusal states the reading that `dpacct ledger show` prints first, which holds whatever
-decided how many rounds ran. If another bound decides, it says which, and why.
-Rule 2: room that a run holds is named with the run, and with the ways to free it.
+Rule 1: a rejection states the reading that `dpacct ledger show` prints first, which holds for every
+rule of stopping. If another bound decides, it says which, and why.
+Rule 2: if runs hold room for planned rounds, they are named, with the ways to free it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dpacct import validate
 from dpacct.budget import Budget
 from dpacct.display import chosen, line, trimmed, up
 from dpacct.errors import BudgetExceeded
-from dpacct.ledger.record.entries import LedgerState
-from dpacct.ledger.record.plans import Charged, PlanRoom, proven_epsilon
+from dpacct.ledger.record.plans import Plan, proven_epsilon
+from dpacct.ledger.record.state import LedgerState
 from dpacct.numerics.search import largest_between
-from dpacct.renyi.odometer import Mixture, Totals, add, count_fitting
+from dpacct.renyi.odometer import Mixture, Totals, add, count_fitting, subtract
 from dpacct.rounds import Full, Poisson, Round, Sampling, Uniform
 
 _NAMED = 3
@@ -34,28 +34,21 @@ def above(value: float | None) -> str:
     return "none (infinite)" if value is None else trimmed(up(value))
 
 
-class Holder(NamedTuple):
-    """A run that is not finished, and holds room for rounds to come."""
-
-    run: int
-    name: str
-    rounds: int
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """The state of a ledger that refuses something.
+class Standing(NamedTuple):
+    """The state of a ledger that rejects a round or a plan.
 
     Attributes:
-        path, budget: of the ledger.
-        upper: proven epsilon of all runs, whatever decided how many rounds ran.
-        holders: runs that hold room.
+        path, budget, mixture, state: of the ledger.
+        upper: proven epsilon of all runs, for every rule of stopping.
+        holders: number, name and planned rounds to come of each run that holds room.
     """
 
     path: Path
     budget: Budget
+    mixture: Mixture
+    state: LedgerState
     upper: float
-    holders: tuple[Holder, ...]
+    holders: list[tuple[int, str, int]]
 
     @property
     def reading(self) -> str:
@@ -65,77 +58,60 @@ class Standing:
             f"{chosen(self.budget.delta)} now"
         )
 
-    def ways(self, *, enough: bool) -> str:
-        """Return who holds room, and both ways out; empty if no run does.
+    def rest_of_delta(self, plans: str) -> str:
+        """Return the delta of the adaptive bound, in words; empty if it is the whole budget's."""
+        left = self.budget.delta - self.state.plan_delta
+        return f", at the {left:.2g} of delta that {plans} leave" if self.state.plan_delta else ""
+
+    def ways_out(self, *, enough: bool) -> str:
+        """Return which runs hold room, and two ways out; empty if no run does.
 
         Args:
-            enough: what was refused would fit if nothing were held.
+            enough: the round or plan would fit if nothing were held.
         """
         if not self.holders:
             return ""
-        named = [
-            f"run {h.run} ({line(h.name)!r}, {h.rounds} rounds)" for h in self.holders[:_NAMED]
-        ]
-        if len(self.holders) > _NAMED:
-            named.append(f"{len(self.holders) - _NAMED} more")
+        named = [f"run {n} ({line(name)!r}, {rounds} rounds)" for n, name, rounds in self.holders]
+        if len(named) > _NAMED:
+            named[_NAMED:] = [f"{len(named) - _NAMED} more"]
         file = shlex.quote(str(self.path))
         less = "" if enough else ", which would not be enough here"
         return (
             f" Room for rounds to come is held by {', '.join(named)}: "
-            f"`dpacct ledger finish {file} --run {self.holders[0].run}` frees it{less}, and "
+            f"`dpacct ledger finish {file} --run {self.holders[0][0]}` frees it{less}, and "
             f"`dpacct train --resume --ledger {file}` goes on with it."
         )
 
+    def epsilon(self, base: Totals, more: Totals | None = None) -> float:
+        """Return the adaptive bound of totals, with more on top."""
+        return self.mixture.epsilon(add(base, more) if more else base, self.state.delta)
 
-def admit_plan(
-    mixture: Mixture,
-    budget: Budget,
-    ledger: LedgerState,
-    plan: Charged,
-    cost: Totals,
-    room: PlanRoom | None,
-    standing: Callable[[], Standing],
-) -> None:
-    """Refuse a plan that does not fit.
 
-    Args:
-        mixture, budget, ledger: as they are without it.
-        plan: the plan that was asked for.
-        cost: its Renyi total.
-        room: of all initial plans with this one; None once a round was reserved, when a plan may
-            depend on what was released and is charged like rounds that are chosen one by one.
-        standing: called for a refusal only.
-    """
-    delta = ledger.delta
-    after = math.inf if room else mixture.epsilon(add(ledger.charged, cost), delta)
-    if room.fits if room else after <= budget.epsilon:
-        return
-    now = standing()
-    start = f"the plan of {plan.schedule.rounds} rounds does not fit"
+def plan_refused(now: Standing, plan: Plan, cost: Totals) -> BudgetExceeded:
+    """Return the error for a plan, with its Renyi total, that does not fit."""
+    budget, ledger = now.budget, now.state
+    start = f"the plan of {plan.rounds} rounds does not fit"
     held = any(ledger.held)
-    if room is not None:
+    if not ledger.started:
         alone = proven_epsilon(plan, budget.delta, budget.epsilon)
-        raise BudgetExceeded(
+        return BudgetExceeded(
             f"{start}{' beside the plans that were registered before' if held else ''}: by itself "
             f"it needs epsilon {above(alone)} of {budget.epsilon:.7g} at delta "
             f"{chosen(budget.delta)}, and {now.reading}. dpacct.calibrate finds the noise with "
-            f"which it fits.{now.ways(enough=alone <= budget.epsilon)}"
+            f"which it fits.{now.ways_out(enough=alone <= budget.epsilon)}"
         )
-    before = above(mixture.epsilon(ledger.charged, delta))
-    freed = mixture.epsilon(add(ledger.spent, cost), delta)
-    rest = fewer = ""
-    if ledger.plan_delta > 0.0:
-        left = budget.delta - ledger.plan_delta
-        rest = f", at the {left:.2g} of delta that the first plans leave"
-    kinds = list(plan.schedule.distinct())
+    fewer, kinds = "", list(plan.schedule.distinct())
     if len(kinds) == 1:
-        most = count_fitting(mixture, ledger.charged, mixture.cost(kinds[0]), budget, delta)
+        each = now.mixture.cost(kinds[0])
+        most = count_fitting(now.mixture, ledger.charged, each, budget, ledger.delta)
         fewer = f" What fits: {most} such rounds." if most else " Not one such round fits."
-    raise BudgetExceeded(
+    enough = now.epsilon(ledger.spent, cost) <= budget.epsilon
+    return BudgetExceeded(
         f"{start}: {now.reading}. A plan that is made after rounds have run may depend on them, "
-        f"and is charged by the adaptive bound: that is {before}"
+        f"and is charged by the adaptive bound: that is {above(now.epsilon(ledger.charged))}"
         f"{', what is held for other plans included' if held else ''}, and would be "
-        f"{above(after)}{rest}.{fewer}{now.ways(enough=freed <= budget.epsilon)}"
+        f"{above(now.epsilon(ledger.charged, cost))}{now.rest_of_delta('the first plans')}."
+        f"{fewer}{now.ways_out(enough=enough)}"
     )
 
 
@@ -147,104 +123,68 @@ class Refusal:
         round: the round that was asked for.
         budget: of the ledger.
         spent: epsilon before it, rounds that are held for plans included.
-        needed: epsilon after it; infinite where no bound is left.
-        held: whether part of ``spent`` is held for plans.
-        plan_delta: what of the budget's delta is set aside for the initial plans.
+        needed: epsilon after it; infinite if no bound is left.
         more_noise: a round of the same sampling that fits, with little more noise than needed; None
             if there is none.
-        lower_rate: one of the same noise with nearly the highest rate that fits; None likewise.
-        standing: what the ledger reads, and who holds room.
-        fits_alone: it would fit if nothing were held.
+        lower_rate: a round of the same noise with nearly the highest rate that fits; None likewise.
     """
 
     round: Round
     budget: Budget
     spent: float
     needed: float
-    held: bool
-    plan_delta: float
     more_noise: Round | None
     lower_rate: Round | None
-    standing: Standing
-    fits_alone: bool
-
-    def sentence(self) -> str:
-        """Return all of it in words."""
-        ways: list[str] = []
-        if self.more_noise is not None:
-            ways.append(f"noise multiplier {self.more_noise.noise_multiplier:.6g} at this rate")
-        if self.lower_rate is not None:
-            ways.append(f"sampling rate {self.lower_rate.sampling_rate:.4g} at this noise")
-        found = f"What fits: {', or '.join(ways)}." if ways else ""
-        found = found or "No noise and no rate would make it fit."
-        why, ways_out = self._why(), self.standing.ways(enough=self.fits_alone)
-        return f"the round does not fit: {why} {found}{ways_out}"
-
-    def _why(self) -> str:
-        held = ", what is held for plans included" if self.held else ""
-        needed, spent = above(self.needed), above(self.spent)
-        if spent == above(self.standing.upper):
-            budget = f"{self.budget.epsilon:.7g} at delta {chosen(self.budget.delta)}"
-            return f"epsilon would be {needed} of {budget}, and is {spent} now."
-        rest, covered = "", ""
-        if self.plan_delta > 0.0:
-            left = self.budget.delta - self.plan_delta
-            rest = f", at the {left:.2g} of delta that those plans leave"
-            covered = " Rounds with at least a plan's noise and at most its rate still run."
-        return (
-            f"{self.standing.reading}. A round outside the plans that were made first is judged by "
-            f"the adaptive bound, which holds however the round was chosen: that is {spent}{held}, "
-            f"and would be {needed}{rest}.{covered}"
-        )
 
 
 class RoundRefused(BudgetExceeded):
-    """A round does not fit; ``refusal`` says why and what would."""
+    """A round does not fit; ``refusal`` holds the numbers."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, sentence: str, refusal: Refusal) -> None:
         self.refusal = refusal
-        super().__init__(refusal.sentence())
+        super().__init__(sentence)
 
 
-def refuse_round(
-    mixture: Mixture,
-    state: LedgerState,
-    base: Totals,
-    round_: Round,
-    standing: Standing,
-    *,
-    held: bool,
-) -> RoundRefused:
-    """Return the error for a round that does not fit on top of what is charged.
+def round_refused(now: Standing, round_: Round, own: Totals) -> RoundRefused:
+    """Return the error for a round that does not fit, of a run that holds ``own`` for its plan."""
+    base = subtract(now.state.charged, own)
 
-    Args:
-        mixture, state: of the ledger.
-        base: what is charged without the round and its run's plan.
-        round_: the round that was asked for.
-        standing: what the ledger reads, and who holds room.
-        held: whether plans are part of ``base``.
-    """
-    budget, delta = standing.budget, state.delta
-
-    def epsilon(totals: Totals, *rounds: Round) -> float:
-        return mixture.epsilon(add(totals, *map(mixture.cost, rounds)), delta)
+    def needs(candidate: Round) -> float:
+        return now.epsilon(base, now.mixture.cost(candidate))
 
     def fits(candidate: Round) -> bool:
-        return epsilon(base, candidate) <= budget.epsilon
+        return needs(candidate) <= now.budget.epsilon
 
+    noise, rate = _more_noise(round_, fits), _lower_rate(round_, fits)
+    refusal = Refusal(round_, now.budget, now.epsilon(base), needs(round_), noise, rate)
+    ways: list[str] = []
+    if noise is not None:
+        ways.append(f"noise multiplier {noise.noise_multiplier:.6g} at this rate")
+    if rate is not None:
+        ways.append(f"sampling rate {rate.sampling_rate:.4g} at this noise")
+    found = f"What fits: {', or '.join(ways)}." if ways else "No noise and no rate makes it fit."
+    enough = now.epsilon(now.state.spent, now.mixture.cost(round_)) <= now.budget.epsilon
+    held = any(subtract(now.state.held, own))
     return RoundRefused(
-        Refusal(
-            round_,
-            budget,
-            epsilon(base),
-            epsilon(base, round_),
-            held,
-            state.plan_delta,
-            _more_noise(round_, fits),
-            _lower_rate(round_, fits),
-            standing,
-            epsilon(state.spent, round_) <= budget.epsilon,
-        )
+        f"the round does not fit: {_why(now, refusal, held=held)} {found}"
+        f"{now.ways_out(enough=enough)}",
+        refusal,
+    )
+
+
+def _why(now: Standing, refusal: Refusal, *, held: bool) -> str:
+    needed, spent = above(refusal.needed), above(refusal.spent)
+    if spent == above(now.upper):
+        budget = f"{now.budget.epsilon:.7g} at delta {chosen(now.budget.delta)}"
+        return f"epsilon would be {needed} of {budget}, and is {spent} now."
+    rest, covered = now.rest_of_delta("those plans"), ""
+    if rest:
+        covered = " Rounds with at least a plan's noise and at most its rate still run."
+    return (
+        f"{now.reading}. A round outside the plans that were made first is judged by "
+        f"the adaptive bound, which holds however the round was chosen: that is {spent}"
+        f"{', what is held for plans included' if held else ''}, "
+        f"and would be {needed}{rest}.{covered}"
     )
 
 
@@ -286,7 +226,7 @@ def _lower_rate(round_: Round, fits: Callable[[Round], bool]) -> Round | None:
 def _nearest(
     at: Callable[[float], Round], fits: Callable[[Round], bool], near: float, far: float
 ) -> Round | None:
-    """Return the round nearest to one that does not fit; None if not even the farthest fits."""
+    """Return the round nearest to ``near`` that fits; None if not even the farthest fits."""
     if not fits(at(far)):
         return None
     while abs(far - near) > _LOG_TOLERANCE:

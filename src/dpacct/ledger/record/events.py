@@ -1,12 +1,12 @@
-"""Events: one round with all that it releases, as it is charged, and its form as JSON.
+"""Events: one round with all its releases, as it is charged, and its form as JSON.
 
 Rule 1: an event is charged as one Gaussian release, the joint one of all its releases. All of them
-are named, the main sum included: what is not named would not be charged.
+are named, the main sum included: a release without a name would not be charged.
 Rule 2: the charge never has more noise than the round or the joint release, and the round never
 more than its main sum.
-Rule 3: a planned round covers one of the same scheme and adjacency with at least its noise and at
-most its rate, which costs at most as much whatever else happens.
-Rule 4: a ledger has one adjacency, and a round is charged under it or refused.
+Rule 3: a planned round covers a round of the same scheme and adjacency with at least its noise and
+at most its rate, which costs at most as much whatever else happens.
+Rule 4: a ledger has one adjacency, and a round is charged under it or rejected.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import Any, cast
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, LedgerError
-from dpacct.ledger.record.fields import items, members, refuse, whole, words
+from dpacct.ledger.record.fields import items, members, refuse, typed, whole
 from dpacct.numerics.rounding import UNIT
 from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
 
 MAX_DETAILS = 100_000
 MAX_DEPTH = 50
-# The engine's name for the sum that a round is about.
+# The name of the main sum in federated rounds.
 MAIN = "update"
 
 
@@ -36,10 +36,10 @@ class Release:
     """One noisy sum that a round releases.
 
     Args:
-        name: what it is, e.g. ``update`` or ``quantile``.
+        name: e.g. ``update`` or ``quantile``.
         noise_multiplier: standard deviation of its noise / its own ``sensitivity``.
         sensitivity: the largest norm of one client's contribution to the sum (the clip norm); for
-            the record only. Under replace-one the factor 2 is accounted for, not typed in.
+            the record only. Under replace-one the accountant adds the factor 2.
 
     Raises:
         InvalidParameter: the name is not one printable line, or a number is out of range.
@@ -94,9 +94,8 @@ class Event:
     Args:
         round: sampling, adjacency and noise. With several releases its noise may be that of the
             main one or the joint one.
-        releases: everything that the round releases, the main sum included; empty if that is the
-            only one.
-        details: public facts worth keeping, as JSON: clip norm, learning rate, model version.
+        releases: all releases of the round, its main sum included; empty if that is the only one.
+        details: public facts, as JSON: clip norm, learning rate, model version.
         main: the name of the main sum among the releases.
 
     Raises:
@@ -123,7 +122,7 @@ class Event:
             raise InvalidParameter("releases", releases, "each release has its own name")
         if named and self.main not in named:
             rule = f"releases name all that a round releases, its main sum ({self.main!r}) too"
-            hint = "Say main=NAME if it has another name."
+            hint = "Pass main=NAME if it has another name."
             raise InvalidParameter("releases", ", ".join(named), rule, hint)
         if named and self.round.noise_multiplier > (least := named[self.main].noise_multiplier):
             rule = f"a round has at most the noise of its main sum ({self.main!r}), {least!r}"
@@ -131,7 +130,7 @@ class Event:
 
     @property
     def charged(self) -> Round:
-        """The round that is charged; a plan for this event consists of these."""
+        """The charged round; a plan for this event consists of such rounds."""
         if not self.releases:
             return self.round
         joint = joint_noise_multiplier(release.noise_multiplier for release in self.releases)
@@ -139,14 +138,14 @@ class Event:
         return Round(noise, self.round.sampling, self.round.adjacency)
 
 
-def checked_details(details: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of what the ledger keeps as it is.
+def checked_details(details: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a copy of details for an entry; none are an empty object.
 
     Raises:
-        InvalidParameter: it is not JSON, holds NaN, infinity or half a surrogate pair, is nested
-            more than `MAX_DEPTH` deep, or is longer than `MAX_DETAILS`.
+        InvalidParameter: they are not JSON, hold NaN, infinity or half a surrogate pair, are nested
+            more than `MAX_DEPTH` deep, or are longer than `MAX_DETAILS`.
     """
-    if isinstance(details, Mapping) and not details:
+    if details is None or (isinstance(details, Mapping) and not details):
         return {}
     rule = (
         f"details are a JSON object of at most {MAX_DETAILS} characters, nested at most "
@@ -158,19 +157,14 @@ def checked_details(details: Mapping[str, Any]) -> dict[str, Any]:
         json.dumps(copy, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError):
         raise InvalidParameter("details", type(details).__name__, rule) from None
-    if len(text) > MAX_DETAILS or _depth(copy) > MAX_DEPTH:
-        raise InvalidParameter("details", f"{text[:60]}...", rule)
-    return copy
-
-
-def _depth(value: object) -> int:
-    """Return how deep objects and lists are nested; level by level, since recursion has a limit."""
-    depth, level = 0, [value]
+    # Level by level: recursion has a limit.
+    depth, level = 0, cast("list[Any]", [copy])
     while level := [part for part in level if type(part) in (dict, list)]:
         depth += 1
-        held = [part.values() if isinstance(part, dict) else part for part in level]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-        level = [part for parts in cast("list[list[object]]", held) for part in parts]
-    return depth
+        level = [x for part in level for x in (part.values() if hasattr(part, "values") else part)]
+    if len(text) > MAX_DETAILS or depth > MAX_DEPTH:
+        raise InvalidParameter("details", f"{text[:60]}...", rule)
+    return copy
 
 
 def covers(planned: Round, actual: Round) -> bool:
@@ -192,11 +186,11 @@ def covers(planned: Round, actual: Round) -> bool:
 def in_adjacency(round_: Round, adjacency: str) -> Round:
     """Return a round as a ledger of this adjacency charges it (Rule 4); empty takes any.
 
-    If the number of clients is public, removing a client from a Poisson sample, or from a round in
-    which everyone takes part, moves the sum exactly as zeroing its contribution does: one mechanism
-    at one cost. So an add-remove round may be charged as zero-out, and never the other way round,
-    since zero-out does not hide how many clients there are. With cohorts of fixed size a removed
-    client makes way for another one, which zero-out does not cover.
+    If the number of clients is public, removing a client from a Poisson sample, or from a round of
+    full participation, moves the sum exactly as zeroing its contribution does: one mechanism at one
+    cost. So an add-remove round may be charged as zero-out. The reverse is not allowed, since
+    zero-out does not hide how many clients there are. With cohorts of fixed size a removed client
+    makes way for another client, which zero-out does not cover.
 
     Raises:
         InvalidParameter: the round has another adjacency.
@@ -217,44 +211,45 @@ def schedule_in_adjacency(schedule: Schedule, adjacency: str) -> Schedule:
     return Schedule(Phase(in_adjacency(round_, adjacency), count) for round_, count in schedule)
 
 
-_ROUND = ("noise_multiplier", "sampling", "adjacency")
-_SAMPLING = {
-    "poisson": ("sampling_rate",),
-    "uniform": ("cohort_size", "num_clients"),
-    "full": (),
+_SCHEMES = {
+    "poisson": (Poisson, ("sampling_rate",)),
+    "uniform": (Uniform, ("cohort_size", "num_clients")),
+    "full": (Full, ()),
 }
-_ANY_SAMPLING = tuple(key for keys in _SAMPLING.values() for key in keys)
+_ROUND = ("noise_multiplier", "sampling", "adjacency")
+_OF_ANY_SCHEME = ("sampling_rate", "cohort_size", "num_clients")
 
 
 def round_to_json(round_: Round) -> dict[str, Any]:
     """Return the round in the words of a schedule file, with its adjacency."""
+    sampling = round_.sampling
     return {
         "noise_multiplier": round_.noise_multiplier,
-        "sampling": round_.sampling.name,
+        "sampling": sampling.name,
         "adjacency": str(round_.adjacency),
-        **{name: getattr(round_.sampling, name) for name in _SAMPLING[round_.sampling.name]},
+        **{name: getattr(sampling, name) for name in _SCHEMES[sampling.name][1]},
     }
 
 
 def round_from_json(value: Any, also: tuple[str, ...] = ()) -> Round:
-    """Return what `round_to_json` wrote; the keys ``also`` may stand beside it.
+    """Return the round that `round_to_json` wrote; it may have the keys ``also``.
 
     Raises:
         LedgerError: it holds no round.
     """
-    entry = members("a round", value, _ROUND, (*also, *_ANY_SAMPLING))
-    name = words("sampling", entry["sampling"])
-    if name not in _SAMPLING:
+    entry = members("a round", value, _ROUND, (*also, *_OF_ANY_SCHEME))
+    name = typed("sampling", entry["sampling"], str)
+    if name not in _SCHEMES:
         refuse("sampling", name, "a scheme that is known")
-    entry = members("a round", value, (*_ROUND, *_SAMPLING[name]), also)
-    # Constructors check the ranges; whole numbers may be larger here than elsewhere.
-    for key in _SAMPLING["uniform"]:
-        if type(entry.get(key, 0)) is not int:
+    scheme, keys = _SCHEMES[name]
+    entry = members("a round", value, (*_ROUND, *keys), also)
+    # Constructors check the ranges, but take 5.0 for a whole number.
+    for key in keys if name == "uniform" else ():
+        if type(entry[key]) is not int:
             refuse(key, entry[key], "a whole number")
-    scheme = {"poisson": Poisson, "uniform": Uniform, "full": Full}[name]
     try:
-        sampling = scheme(*(entry[key] for key in _SAMPLING[name]))
-        return Round(entry["noise_multiplier"], sampling, words("adjacency", entry["adjacency"]))
+        adjacency = typed("adjacency", entry["adjacency"], str)
+        return Round(entry["noise_multiplier"], scheme(*(entry[key] for key in keys)), adjacency)
     except InvalidParameter as error:
         raise LedgerError(f"a round cannot be read: {error}") from None
 
@@ -265,7 +260,7 @@ def schedule_to_json(schedule: Schedule) -> list[dict[str, Any]]:
 
 
 def schedule_from_json(value: Any) -> Schedule:
-    """Return what `schedule_to_json` wrote.
+    """Return the schedule that `schedule_to_json` wrote.
 
     Raises:
         LedgerError: it holds no schedule.
@@ -280,14 +275,9 @@ def schedule_from_json(value: Any) -> Schedule:
 
 
 def event_to_json(event: Event, charged: Round) -> dict[str, Any]:
-    """Return the event with the round that is charged: its own, in the ledger's adjacency."""
+    """Return the event with the charged round: its own, in the ledger's adjacency."""
     entry: dict[str, Any] = {"charged": round_to_json(charged)}
     if event.releases:
         entry["noise_multiplier"] = event.round.noise_multiplier
-        entry["releases"] = [
-            {"name": r.name, "noise_multiplier": r.noise_multiplier, "sensitivity": r.sensitivity}
-            for r in event.releases
-        ]
-    if event.details:
-        entry["details"] = dict(event.details)
-    return entry
+        entry["releases"] = list(map(asdict, event.releases))
+    return entry | ({"details": dict(event.details)} if event.details else {})

@@ -1,22 +1,24 @@
-"""Reading JSON that anyone may have written: a value has its type and its range, or is refused.
+"""Read JSON that anyone may have written: each value has its type and its range, or is rejected.
 
 Rule 1: an object has the keys that it should have, each once, and no others.
-Rule 2: true and false are no numbers, and neither are NaN and infinity.
-Rule 3: a refusal names the key in one line, whatever the value is.
+Rule 2: true and false are not numbers, and neither are NaN and infinity.
+Rule 3: an error names the key in one line, whatever the value is.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from dpacct.display import line
 from dpacct.errors import LedgerError
 
-# No count and no number of an entry is larger: SQLite's own whole numbers end there.
+# The largest whole number of SQLite, and so of an entry.
 MAX_WHOLE = 2**63 - 1
 _SHOWN = 40
+_KINDS: dict[type[object], str] = {bool: "true or false", str: "a text", dict: "an object"}
+T = TypeVar("T", bool, str, dict[str, Any])
 
 
 def parse(text: str) -> Any:
@@ -31,9 +33,7 @@ def members(
     name: str, value: Any, required: tuple[str, ...], optional: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Return an object that has these keys and no others."""
-    if type(value) is not dict:
-        refuse(name, value, "an object")
-    found = cast("dict[str, Any]", value)
+    found = typed(name, value, dict)
     for key in required:
         if key not in found:
             raise LedgerError(f"{name} has no {key!r}")
@@ -42,6 +42,13 @@ def members(
             if key not in required and key not in optional:
                 raise LedgerError(f"{name} has an unknown key {line(key, _SHOWN)!r}")
     return found
+
+
+def typed(name: str, value: Any, kind: type[T]) -> T:
+    """Return a truth value, a text or an object. Texts are shown through `dpacct.display` only."""
+    if type(value) is not kind:
+        refuse(name, value, _KINDS[kind])
+    return value
 
 
 def whole(name: str, value: Any, low: int = 0, high: int = MAX_WHOLE) -> int:
@@ -58,20 +65,6 @@ def real(name: str, value: Any, low: float, high: float) -> float:
     return float(value)
 
 
-def flag(name: str, value: Any) -> bool:
-    """Return true or false."""
-    if type(value) is not bool:
-        refuse(name, value, "true or false")
-    return value
-
-
-def words(name: str, value: Any) -> str:
-    """Return any text. Whatever is shown of it goes through `dpacct.display`."""
-    if type(value) is not str:
-        refuse(name, value, "a text")
-    return value
-
-
 def items(name: str, value: Any) -> list[Any]:
     """Return a list."""
     if type(value) is not list:
@@ -79,13 +72,8 @@ def items(name: str, value: Any) -> list[Any]:
     return cast("list[Any]", value)
 
 
-def numbers(name: str, value: Any, low: float, high: float) -> tuple[float, ...]:
-    """Return a list of finite numbers in a range."""
-    return tuple(real(name, part, low, high) for part in items(name, value))
-
-
 def refuse(name: str, value: Any, rule: str) -> NoReturn:
-    """Refuse a value, shown in one short line."""
+    """Reject a value, shown in one short line."""
     match value:
         case None | bool():
             shown = json.dumps(value)
@@ -103,7 +91,7 @@ def refuse(name: str, value: Any, rule: str) -> NoReturn:
 
 
 def _short(value: int) -> str:
-    # Python refuses to print whole numbers of thousands of digits.
+    # Python cannot print whole numbers of thousands of digits.
     return str(value) if value.bit_length() <= 100 else "a whole number of more than 30 digits"
 
 

@@ -1,13 +1,13 @@
-"""Plans: schedules registered before they run, what they cost, and how far a run has come.
+"""Plans: schedules that are registered before they run, and what they cost.
 
-Rule 1: plans that are registered before the ledger's first round ("initial") compose tightly, since
-nothing that they could depend on has been released. They are admitted if the proven epsilon of all
-of them together meets the budget; `PlanRoom` is what remains of delta for anything else.
+Rule 1: plans registered before the ledger's first round ("initial") compose tightly, since nothing
+that they could depend on has been released. They are admitted if the proven epsilon of all of them
+together meets the budget. `PlanRoom` is what remains of delta for other rounds.
 Rule 2: a plan is charged by fixed pairs (`PAIRS`), unless its run promised that no client remembers
-whether it took part: then by `TIGHT`, which plays a game. The run's entry keeps which.
-Rule 3: the game is about rounds in the order of their plan. Whoever sees the release of a later
-round first may choose by it what is sent in an earlier one. So plans are charged together by the
-game only if all their rounds are equal, and a plan of different rounds releases them in its order.
+whether it took part: then by the game (`TIGHT`). The entry of the run keeps which.
+Rule 3: the game is proven for rounds in the order of their plan: an attacker who sees a later round
+first could choose by it what is sent in an earlier one. So plans are charged together by the game
+only if all their rounds are equal, and a plan of different rounds releases them in its order.
 Rule 4: rounds outside plans are charged by the odometer alone.
 
 Proofs: docs/derivations/adaptive.md, "Plans and a budget"; federated.md, "Client memories".
@@ -18,14 +18,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
 from dpacct.accountant import ACCOUNTANTS
 from dpacct.budget import Budget
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
-from dpacct.ledger.record.entries import PAIRS, TIGHT
 from dpacct.ledger.record.events import covers
 from dpacct.numerics.search import largest_count
 from dpacct.pairs import achieved
@@ -35,7 +35,8 @@ from dpacct.rounds import Phase, Round, Schedule
 from dpacct.tight.accountant import TightAccountant
 from dpacct.validate import MAX_ROUNDS
 
-# Asked beside `PAIRS` and `TIGHT`, in this order; each upper bound is proven.
+PAIRS, TIGHT = "pairs", "tight"
+# Accountants tried after `PAIRS` and `TIGHT`, in this order. Each upper bound is proven.
 _OTHERS = ("rdp", "closed-form", "gdp")
 # A report asks for the same schedule several times.
 _KEPT = 256
@@ -46,25 +47,26 @@ _LOOK_AHEAD = 1000
 _FEW = 64
 
 
-class Charged(NamedTuple):
-    """A schedule, and the accountant that it may be charged by: `PAIRS` or `TIGHT`."""
+@dataclass(frozen=True)
+class Plan:
+    """A schedule and the accountant that it may be charged by: `PAIRS` or `TIGHT`."""
 
     schedule: Schedule
     accountant: str = PAIRS
 
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(accumulate(count for _, count in self.schedule))
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds."""
+        return self._ends[-1] if self._ends else 0
+
     @property
     def keeps_order(self) -> bool:
-        """True if its charge depends on the order of its rounds (Rule 3)."""
-        return self.accountant == TIGHT and len(self.schedule.phases) > 1
-
-
-class Plan:
-    """A schedule that knows its rounds by their number."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
-        self._ends = list(accumulate(count for _, count in schedule))
-        self.rounds = self._ends[-1] if self._ends else 0
+        """True if the charge depends on the order of the rounds (Rule 3)."""
+        return self.accountant == TIGHT and len(self._ends) > 1
 
     def round_at(self, number: int) -> Round | None:
         """Return the round with a number from 0; None past the end."""
@@ -125,20 +127,20 @@ def join(schedules: Iterable[Schedule]) -> Schedule:
     return Schedule(phase for schedule in schedules for phase in schedule)
 
 
-def together(parts: Iterable[Charged]) -> Charged:
+def together(parts: Iterable[Plan]) -> Plan:
     """Return all rounds of several plans, with the accountant that they share (Rule 3)."""
-    plans = [part for part in parts if part.schedule.rounds]
+    plans = [part for part in parts if part.rounds]
     whole = join(part.schedule for part in plans)
     promised = all(part.accountant == TIGHT for part in plans)
     ordered = len(plans) == 1 or len(whole.distinct()) == 1
-    return Charged(whole, TIGHT if plans and promised and ordered else PAIRS)
+    return Plan(whole, TIGHT if plans and promised and ordered else PAIRS)
 
 
 @lru_cache(maxsize=_KEPT)
-def proven_epsilon(plan: Charged, delta: float, target: float = 0.0) -> float:
-    """Return the smallest proven epsilon of all accountants; one that meets the target will do."""
+def proven_epsilon(plan: Plan, delta: float, target: float = 0.0) -> float:
+    """Return the smallest proven epsilon of all accountants; the search ends at the target."""
     best = math.inf
-    # What fits by fixed pairs need not be played.
+    # If the plan fits by fixed pairs, the game is not played.
     names = (TIGHT,) if math.isinf(target) else (PAIRS, TIGHT)
     for name in (*(names if plan.accountant == TIGHT else (PAIRS,)), *_OTHERS):
         try:
@@ -150,16 +152,16 @@ def proven_epsilon(plan: Charged, delta: float, target: float = 0.0) -> float:
     return best
 
 
-def epsilon_so_far(whole: Charged, used: Schedule, delta: float) -> float:
-    """Return the proven epsilon of the rounds of plans that were used: the first ones of each.
+def epsilon_so_far(whole: Plan, used: Schedule, delta: float) -> float:
+    """Return the proven epsilon of the used rounds of plans: the first rounds of each.
 
     Args:
         whole: all plans together.
-        used: what was used of them.
+        used: their used rounds.
     """
     if used == whole.schedule:
         return proven_epsilon(whole, delta, math.inf)
-    best = proven_epsilon(Charged(used), delta, math.inf)
+    best = proven_epsilon(Plan(used), delta, math.inf)
     if whole.accountant == TIGHT and used.rounds:
         best = min(best, _GAME.upper_epsilon_of_first(whole.schedule, used.rounds, delta))
     return best
@@ -174,22 +176,13 @@ def achieved_epsilon(schedule: Schedule, delta: float) -> float:
         return achieved.achieved_epsilon(schedule, delta)
 
 
-def fits(plan: Charged, delta: float, epsilon: float) -> bool:
-    """Return whether the proven epsilon is at most this one."""
-    if proven_epsilon(Charged(plan.schedule), delta, epsilon) <= epsilon:
-        return True
-    if plan.accountant != TIGHT or achieved_epsilon(plan.schedule, delta) > epsilon:
-        return False
-    return proven_epsilon(plan, delta, epsilon) <= epsilon
-
-
 def schedule_cost(mixture: Mixture, schedule: Schedule) -> Totals:
     """Return the Renyi total of a schedule; with many different rounds a little above their sum."""
     distinct = schedule.distinct()
     if len(distinct) <= _FEW:
         parts = [times(count, mixture.cost(r)) for r, count in distinct.items()]
         return add(mixture.zero(), *parts)
-    # All at once is much faster. What is held has to be enough for the rounds one by one.
+    # One curve for all is much faster. The held total has to cover the rounds one by one.
     curve = RenyiCurve(schedule)
     return tuple(fixed_point(curve.upper(order) * (1 + 1e-9)) for order in mixture.orders)
 
@@ -199,8 +192,8 @@ class PlanRoom(NamedTuple):
 
     Attributes:
         fits: the plans meet the budget.
-        delta: what the adaptive bound may use.
-        plan_delta: what is set aside for the plans; 0 if the adaptive bound covers them too.
+        delta: the delta of the adaptive bound.
+        plan_delta: the delta set aside for the plans; 0 if the adaptive bound covers them too.
     """
 
     fits: bool
@@ -208,12 +201,12 @@ class PlanRoom(NamedTuple):
     plan_delta: float
 
 
-def plan_room(mixture: Mixture, budget: Budget, plans: Iterable[Charged]) -> PlanRoom:
-    """Return whether initial plans of unfinished runs fit together, and what they leave."""
+def plan_room(mixture: Mixture, budget: Budget, plans: Iterable[Plan]) -> PlanRoom:
+    """Return whether initial plans of unfinished runs fit together, and the delta they leave."""
     whole = together(plans)
     if _covered(mixture, budget, whole):
         return PlanRoom(fits=True, delta=budget.delta, plan_delta=0.0)
-    admitted = fits(whole, budget.delta, budget.epsilon)
+    admitted = _meets(whole, budget)
     bound = _proven_delta(whole, budget.epsilon)
     if not admitted and bound > budget.delta:
         return PlanRoom(fits=False, delta=budget.delta, plan_delta=0.0)
@@ -222,35 +215,30 @@ def plan_room(mixture: Mixture, budget: Budget, plans: Iterable[Charged]) -> Pla
 
 
 def left_of(delta: float, plan_delta: float) -> float:
-    """Return what is left of a budget's delta if so much is set aside, rounded down."""
+    """Return the rest of a budget's delta behind the part set aside, rounded down."""
     if plan_delta == 0.0:
         return delta
     return max(0.0, math.nextafter(delta - plan_delta, 0.0))
 
 
 def most_planned_rounds(
-    mixture: Mixture,
-    budget: Budget,
-    plans: list[Charged],
-    round_: Round,
-    fewest: int,
-    accountant: str,
-    most: int = MAX_ROUNDS,
-) -> int:
-    """Return how many equal rounds a further initial plan may have: ``fewest`` fit, up to ``most``.
+    mixture: Mixture, budget: Budget, plans: list[Plan], round_: Round, accountant: str,
+    fewest: int, most: int = MAX_ROUNDS,
+) -> int:  # fmt: skip
+    """Return how many equal rounds a further initial plan may have.
 
     Args:
         mixture, budget: of the ledger.
         plans: the initial plans of its unfinished runs.
         round_, accountant: of the further plan.
-        fewest, most: a number that fits, and one beyond which none is asked for.
+        fewest, most: a number of rounds that fits, and the largest one that is of interest.
     """
 
     def fit(count: int) -> bool:
-        whole = together([*plans, Charged(count * round_, accountant)])
+        whole = together([*plans, Plan(count * round_, accountant)])
         return (
             _covered(mixture, budget, whole)
-            or fits(whole, budget.delta, budget.epsilon)
+            or _meets(whole, budget)
             or (whole.accountant == PAIRS and _proven_delta(whole, budget.epsilon) <= budget.delta)
         )
 
@@ -259,10 +247,20 @@ def most_planned_rounds(
     return largest_count(fit, fewest, most if most == MAX_ROUNDS else most - 1)
 
 
-def _covered(mixture: Mixture, budget: Budget, whole: Charged) -> bool:
+def _covered(mixture: Mixture, budget: Budget, whole: Plan) -> bool:
     """Return whether the adaptive bound covers the plans too."""
     return mixture.epsilon(schedule_cost(mixture, whole.schedule), budget.delta) <= budget.epsilon
 
 
-def _proven_delta(plan: Charged, epsilon: float) -> float:
+def _meets(plan: Plan, budget: Budget) -> bool:
+    """Return whether the proven epsilon meets the budget; cheap accountants come first."""
+    epsilon, delta = budget.epsilon, budget.delta
+    if proven_epsilon(Plan(plan.schedule), delta, epsilon) <= epsilon:
+        return True
+    if plan.accountant != TIGHT or achieved_epsilon(plan.schedule, delta) > epsilon:
+        return False
+    return proven_epsilon(plan, delta, epsilon) <= epsilon
+
+
+def _proven_delta(plan: Plan, epsilon: float) -> float:
     return ACCOUNTANTS[plan.accountant].delta(plan.schedule, epsilon).upper

@@ -1,57 +1,172 @@
-"""The rules of the totals: what each kind of entry does to them, and the replay that verifies it.
+"""The totals behind an entry, and the rules by which each kind of entry changes them.
 
-Pure arithmetic on whole numbers. Writing an entry and verifying one call the same functions.
+Pure arithmetic on whole numbers. Writing an entry (`writing`) and verifying one (`verify`) call the
+same functions.
 
 Rule 1: `spent` holds every round that was reserved and not abandoned.
 Rule 2: `held` is the cost of planned rounds still to come. A round within its plan moves its cost
 from `held` to `spent`, so their sum grows only by registering plans and by other rounds.
-Rule 3: the rounds of a plan are used in its order; skipped ones are forfeited. A slot is given back
-only by abandoning the run's latest reservation.
-Rule 4: what is charged covers all releases of a round together.
-Rule 5: what is charged outside the initial plans stays within the budget, except for rounds that
-had run elsewhere.
-Rule 6: where the charge of a plan depends on the order of its rounds, they are released in it.
-
-In a replay every number is computed again from the entries before and compared exactly, with two
-exceptions: a cost may differ by rounding (`COST_TOLERANCE`), and the delta that is set aside for
-plans by the accuracy of the accountants (`PLAN_TOLERANCE`).
+Rule 3: the rounds of a plan are used in its order, and skipped rounds are forfeited. A slot is
+given back only by abandoning the run's latest reservation.
+Rule 4: the charge of a round covers all its releases together.
+Rule 5: rounds charged outside the initial plans stay within the budget, except for rounds that had
+run elsewhere.
+Rule 6: if the charge of a plan depends on the order of its rounds, they are released in it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from operator import gt
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from operator import le
+from typing import Any, NamedTuple
 
-from dpacct.budget import Budget
-from dpacct.errors import InvalidParameter, LedgerError
-from dpacct.ledger.record.entries import (
-    Entry,
-    LedgerState,
-    Opening,
-    Relabel,
-    Reserve,
-    RunState,
-    Said,
-    Settle,
-    Start,
-)
-from dpacct.ledger.record.events import (
-    covers,
-    in_adjacency,
-    joint_noise_multiplier,
-    schedule_in_adjacency,
-)
-from dpacct.ledger.record.plans import Charged, Plan, PlanRoom, left_of, plan_room, schedule_cost
+from dpacct.errors import LedgerError
+from dpacct.ledger.record.entries import Entry
+from dpacct.ledger.record.fields import items, members, real, refuse, typed, whole
+from dpacct.ledger.record.plans import Plan, PlanRoom
 from dpacct.renyi.odometer import Mixture, Totals, add, subtract
 from dpacct.rounds import Adjacency, Round
 
-COST_TOLERANCE = 1e-9
-PLAN_TOLERANCE = 1e-6
+# Far above `odometer.UNBOUNDED` times any number of rounds.
+_MAX_TOTAL = 1 << 512
 
 
-# How the budget's delta is divided between the initial plans and anything else.
+@dataclass(frozen=True, slots=True)
+class LedgerState:
+    """Totals of all runs.
+
+    Attributes:
+        spent: Renyi totals of every round that was reserved and not abandoned, in units of 2^-64.
+        held: those of planned rounds still to come.
+        runs: the number of registered runs.
+        rounds: the number of charged rounds.
+        exposed: the number of charged rounds of runs that are not private.
+        started: whether a round was ever reserved.
+        loose: whether a round ran outside the plans that were registered before the first round.
+        delta: the delta of the adaptive bound, which the initial plans leave of the budget's.
+        plan_delta: the delta set aside for the initial plans.
+        adjacency: of all rounds; empty until the first one, or the first plan.
+    """
+
+    spent: Totals
+    held: Totals
+    runs: int
+    rounds: int
+    exposed: int
+    started: bool
+    loose: bool
+    delta: float
+    plan_delta: float
+    adjacency: str
+
+    @property
+    def charged(self) -> Totals:
+        """Spent and held."""
+        return add(self.spent, self.held)
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """Totals of one run.
+
+    Attributes:
+        spent, held: as for the ledger.
+        rounds: the number of charged rounds.
+        committed: the number of released rounds.
+        cursor: the number of used slots of its plan.
+        private: its noise comes from a secret source.
+        planned: it has a plan.
+        initial: the plan was registered before the ledger's first round.
+        left: it ran a round outside its plan.
+        finished: it takes no more rounds.
+    """
+
+    spent: Totals
+    held: Totals
+    rounds: int
+    committed: int
+    cursor: int
+    private: bool
+    planned: bool
+    initial: bool
+    left: bool
+    finished: bool
+
+    @property
+    def on_plan(self) -> bool:
+        """True for a run that has a plan and kept to it."""
+        return self.planned and not self.left
+
+    def within(self, ledger: LedgerState) -> bool:
+        """Return whether its totals are at most those of all runs."""
+        return (
+            self.rounds <= ledger.rounds
+            and all(map(le, self.spent, ledger.spent))
+            and all(map(le, self.held, ledger.held))
+        )
+
+
+# Totals behind an entry: of all runs, and of its run.
+States = tuple[LedgerState, RunState | None]
+# The division of the budget's delta between the initial plans and other rounds.
 Room = PlanRoom | LedgerState
+
+
+def state_to_json(ledger: LedgerState, run: RunState | None) -> dict[str, Any]:
+    """Return the totals as they stand in an entry."""
+    return {
+        "ledger": {name: getattr(ledger, name) for name in LedgerState.__slots__},
+        "run": None if run is None else {name: getattr(run, name) for name in RunState.__slots__},
+    }
+
+
+def read_state(entry: Entry, orders: int) -> States:
+    """Return the totals behind an entry of a ledger that has so many orders."""
+    state = members("state", entry.content["state"], ("ledger", "run"))
+    ledger = LedgerState(**_parsed("state.ledger", state["ledger"], LedgerState, orders))
+    if ledger.exposed > ledger.rounds:
+        refuse("state.ledger.exposed", ledger.exposed, "at most the number of rounds")
+    if ledger.adjacency not in ("", *Adjacency):
+        refuse("state.ledger.adjacency", ledger.adjacency, "an adjacency")
+    if entry.kind in ("ledger", "relabel"):
+        if state["run"] is not None:
+            refuse("state.run", state["run"], "null")
+        return ledger, None
+    run = RunState(**_parsed("state.run", state["run"], RunState, orders))
+    if run.committed > run.rounds:
+        refuse("state.run.committed", run.committed, "at most the number of rounds")
+    if not run.within(ledger):
+        raise LedgerError("its run has more than all runs together")
+    return ledger, run
+
+
+def _parsed(
+    name: str, value: Any, kind: type[LedgerState | RunState], orders: int
+) -> dict[str, Any]:
+    """Return the checked fields of totals; the annotation of a field gives its type."""
+    of_field = {field.name: str(field.type) for field in fields(kind)}
+    part = members(name, value, tuple(of_field))
+    return {key: _value(f"{name}.{key}", part[key], of_field[key], orders) for key in part}
+
+
+def _value(name: str, value: Any, kind: str, orders: int) -> Any:
+    match kind:
+        case "Totals":
+            found = items(name, value)
+            if len(found) != orders:
+                raise LedgerError(f"{name} has {len(found)} numbers, and there are {orders} orders")
+            return tuple(whole(name, number, 0, _MAX_TOTAL) for number in found)
+        case "int":
+            return whole(name, value)
+        case "float":
+            return real(name, value, 0.0, 1.0)
+        case "bool":
+            return typed(name, value, bool)
+        case _:
+            return typed(name, value, str)
+
+
+# What each kind of entry changes
 
 
 class Charge(NamedTuple):
@@ -60,7 +175,7 @@ class Charge(NamedTuple):
     Attributes:
         cost: of the round.
         slot: the number of the planned round that covers it, from 0; None outside a plan.
-        freed: what is no longer held: the cost of that planned round and of those skipped.
+        freed: the part of `held` that ends: the cost of the planned round and of skipped ones.
         skipped: whether planned rounds before it are skipped.
     """
 
@@ -73,7 +188,7 @@ class Charge(NamedTuple):
 def charge_of(
     mixture: Mixture, plan: Plan | None, run: RunState, round_: Round, slot: int | None
 ) -> Charge:
-    """Return what a round costs, at a place of its run's plan or outside it (Rule 2)."""
+    """Return the charge of a round, at a slot of its run's plan or outside it (Rule 2)."""
     cost = mixture.cost(round_)
     if plan is None or slot is None:
         return Charge(cost)
@@ -85,7 +200,7 @@ def charge_of(
 
 
 def empty_ledger(zero: Totals, delta: float, adjacency: str) -> LedgerState:
-    """Return the totals before anything has happened."""
+    """Return the totals before the first run."""
     return LedgerState(zero, zero, 0, 0, 0, False, False, delta, 0.0, adjacency)  # noqa: FBT003 - in the order of the fields
 
 
@@ -103,20 +218,16 @@ def started_run(
         ledger: the totals before.
         plan_cost: the Renyi total of its plan, if it has one.
         adjacency: of all rounds of the ledger.
-        room: how delta is divided from now on; None where that does not change.
+        room: the division of delta from now on; None if it does not change.
         private: its noise comes from a secret source.
     """
     zero = (0,) * len(ledger.spent)
     planned, held = plan_cost is not None, plan_cost or zero
     initial = planned and not ledger.started
     run = RunState(zero, held, 0, 0, 0, private, planned, initial, left=False, finished=False)
-    ledger = replace(
-        _divided(ledger, room),
-        runs=ledger.runs + 1,
-        held=add(ledger.held, held),
-        adjacency=adjacency,
-    )
-    return ledger, run
+    total = add(ledger.held, held)
+    ledger = _divided(ledger, room)
+    return replace(ledger, runs=ledger.runs + 1, held=total, adjacency=adjacency), run
 
 
 def _divided(ledger: LedgerState, room: Room | None) -> LedgerState:
@@ -126,7 +237,7 @@ def _divided(ledger: LedgerState, room: Room | None) -> LedgerState:
 def reserved(
     ledger: LedgerState, run: RunState, charge: Charge, adjacency: str
 ) -> tuple[LedgerState, RunState]:
-    """Charge a round; one outside the plan of its run leaves it, and frees what was held."""
+    """Charge a round; a round outside the plan of its run leaves it, and frees what was held."""
     zero = (0,) * len(charge.cost)
     inside = charge.slot is not None
     leaves = not inside and run.on_plan
@@ -188,202 +299,3 @@ def finished(ledger: LedgerState, run: RunState, room: Room | None) -> tuple[Led
 def relabelled(ledger: LedgerState) -> LedgerState:
     """Charge all rounds of version 0.2, before and after, as zero-out."""
     return replace(ledger, adjacency=str(Adjacency.ZERO_OUT))
-
-
-@dataclass(slots=True)
-class _Planned:
-    """The plan of a run, and the latest of its rounds that was released (Rule 6)."""
-
-    plan: Plan
-    charged: Charged
-    released: int = 0
-
-
-Found = tuple[LedgerState, RunState | None]
-
-
-class Replay:
-    """The state of all runs while the entries are read one by one.
-
-    Attributes:
-        ledger: the totals of all runs behind the latest entry; None before the first.
-        elsewhere: runs that record what ran elsewhere, whether there was room for it or not.
-    """
-
-    def __init__(self, opening: Opening) -> None:
-        self.mixture, self.budget = opening.mixture, opening.budget
-        self.ledger: LedgerState | None = None
-        self.elsewhere: set[int] = set()
-        self._runs: dict[int, RunState] = {}
-        self._plans: dict[int, _Planned] = {}
-        # Reservations that are not settled, with their run.
-        self._open: dict[int, tuple[int, Charge]] = {}
-        self._unchecked = False
-
-    def step(self, entry: Entry, said: Said, found: Found) -> None:
-        """Apply one entry.
-
-        Args:
-            entry: the next one.
-            said: what it says.
-            found: the totals that it claims.
-        """
-        ledger, run = self.ledger, self._runs.get(entry.run)
-        if ledger and any(map(gt, ledger.charged, found[0].charged)):
-            # What is given back now must not hide that there was too much.
-            self.check_budget()
-        if isinstance(said, Opening):
-            expected = self._first(entry.run, found[0])
-        elif ledger is None:
-            raise LedgerError("a ledger begins with its budget")
-        elif isinstance(said, Relabel):
-            expected = self._relabel(ledger, entry.run)
-        elif isinstance(said, Start):
-            expected = self._start(ledger, entry.run, said, found[0])
-        elif run is None:
-            raise LedgerError(f"there is no run {entry.run}")
-        else:
-            expected = self._of_run(ledger, run, entry, said, found[0])
-        if expected != found:
-            raise LedgerError("its totals do not follow from the entries before")
-        self.ledger, state = found
-        if state is not None:
-            self._runs[entry.run] = state
-
-    def check_budget(self) -> None:
-        """Check Rule 5 as of now."""
-        state = self.ledger
-        if state is not None and self._unchecked:
-            self._unchecked = False
-            spent = self.mixture.epsilon(state.charged, state.delta)
-            if spent > self.budget.epsilon * (1 + COST_TOLERANCE):
-                raise LedgerError("the rounds charged before it exceed the budget")
-
-    def _first(self, run: int, found: LedgerState) -> Found:
-        if self.ledger is not None or run:
-            raise LedgerError("a ledger begins only once")
-        return empty_ledger(self.mixture.zero(), self.budget.delta, found.adjacency), None
-
-    def _of_run(
-        self, ledger: LedgerState, run: RunState, entry: Entry, said: Said, found: LedgerState
-    ) -> Found:
-        if isinstance(said, Settle):
-            return self._settle(ledger, run, entry, said)
-        if run.finished:
-            raise LedgerError("its run was finished before")
-        if isinstance(said, Reserve):
-            return self._reserve(ledger, run, entry, said, found)
-        if entry.kind == "resume":
-            return ledger, run
-        divided = run.initial and not ledger.started
-        room = self._room(found, without=entry.run) if divided else None
-        return finished(ledger, run, room)
-
-    def _relabel(self, ledger: LedgerState, run: int) -> Found:
-        if run or ledger.adjacency != Adjacency.ADD_REMOVE:
-            raise LedgerError("only the add-remove rounds of a ledger are relabelled")
-        ledger = relabelled(ledger)
-        for own in self._plans.values():
-            own.plan = Plan(schedule_in_adjacency(own.plan.schedule, ledger.adjacency))
-            own.charged = own.charged._replace(schedule=own.plan.schedule)
-        return ledger, None
-
-    def _start(self, ledger: LedgerState, run: int, said: Start, found: LedgerState) -> Found:
-        if run != ledger.runs + 1:
-            raise LedgerError("runs are numbered 1, 2, 3, ...")
-        if said.over_budget:
-            # Until here there was room for everything.
-            self.check_budget()
-            self.elsewhere.add(run)
-        if said.plan is None:
-            return started_run(ledger, None, ledger.adjacency, None, private=said.private)
-        plan, cost = Plan(said.plan), schedule_cost(self.mixture, said.plan)
-        adjacency = _same_adjacency(ledger, next(iter(said.plan)).round)
-        self._plans[run] = _Planned(plan, Charged(said.plan, said.accountant))
-        held = _as_found(cost, subtract(found.held, ledger.held))
-        self._unchecked |= ledger.started
-        room = None if ledger.started else self._room(found, also=run)
-        return started_run(ledger, held, adjacency, room, private=said.private)
-
-    def _room(self, found: LedgerState, also: int = 0, without: int = 0) -> LedgerState:
-        """Return the stored division of delta, if it sets enough aside for the initial plans."""
-        runs = [n for n, state in self._runs.items() if state.initial and not state.finished]
-        kept = sorted({*runs, *([also] if also else [])} - {without})
-        delta = self.budget.delta
-        budget = Budget(self.budget.epsilon * (1 + PLAN_TOLERANCE), delta)
-        room = plan_room(self.mixture, budget, [self._plans[n].charged for n in kept])
-        enough = found.plan_delta >= room.plan_delta * (1 - PLAN_TOLERANCE)
-        if not (room.fits and enough and found.delta == left_of(delta, found.plan_delta)):
-            raise LedgerError("its plans do not fit into the budget as it says")
-        return found
-
-    def _reserve(
-        self, ledger: LedgerState, run: RunState, entry: Entry, said: Reserve, found: LedgerState
-    ) -> Found:
-        if said.noise_multiplier is not None:
-            joint = joint_noise_multiplier(part.noise_multiplier for part in said.releases)
-            least = min(joint, said.noise_multiplier)
-            if not least * (1 - COST_TOLERANCE) <= said.charged.noise_multiplier <= least:
-                raise LedgerError("what it charges is not what all its releases together cost")
-        if said.left != (said.slot is None and run.on_plan):
-            raise LedgerError("it does not say rightly whether its run left the plan")
-        adjacency = _same_adjacency(ledger, said.charged)
-        own = self._plans.get(entry.run)
-        if said.slot is None:
-            self._unchecked |= entry.run not in self.elsewhere
-        else:
-            planned = own.plan.round_at(said.slot) if own and run.on_plan else None
-            if planned is None or said.slot < run.cursor or not covers(planned, said.charged):
-                raise LedgerError("no round of the plan covers it")
-        plan = own.plan if own else None
-        charge = charge_of(self.mixture, plan, run, said.charged, said.slot)
-        cost = _as_found(charge.cost, subtract(found.spent, ledger.spent))
-        charge = charge._replace(cost=cost)
-        if said.slot is not None:
-            freed = subtract(ledger.held, found.held)
-            inside = all(0 <= part <= held for part, held in zip(freed, run.held, strict=True))
-            if not (inside and all(map(_is_near, freed, charge.freed))):
-                raise LedgerError("it frees another amount than was held for it")
-            charge = charge._replace(freed=freed)
-        self._open[entry.number] = entry.run, charge
-        return reserved(ledger, run, charge, adjacency)
-
-    def _settle(self, ledger: LedgerState, run: RunState, entry: Entry, said: Settle) -> Found:
-        owner, charge = self._open.pop(said.round, (0, Charge(())))
-        if owner != entry.run:
-            raise LedgerError("it settles a round that is not open")
-        own = self._plans.get(entry.run)
-        if entry.kind == "commit":
-            if own and charge.slot is not None and own.charged.keeps_order:
-                if charge.slot < own.released:
-                    raise LedgerError("it releases a round of a plan after a later one of it")
-                own.released = charge.slot
-            return committed(ledger, run)
-        return abandoned(ledger, run, charge)
-
-
-def _same_adjacency(ledger: LedgerState, round_: Round) -> str:
-    try:
-        same = in_adjacency(round_, ledger.adjacency) == round_
-    except InvalidParameter:
-        same = False
-    if not same:
-        raise LedgerError("its adjacency is another than that of the ledger")
-    return str(round_.adjacency)
-
-
-def _as_found(cost: Totals, found: Totals) -> Totals:
-    """Return a stored cost, if it is the one that is computed."""
-    if not all(map(_is_near, found, cost)):
-        less = any(a < b and not _is_near(a, b) for a, b in zip(found, cost, strict=True))
-        raise LedgerError(
-            "it charges less than its rounds cost"
-            if less
-            else "it charges more than its rounds cost: not what it says was done"
-        )
-    return found
-
-
-def _is_near(found: int, cost: int) -> bool:
-    """Return whether both are equal but for rounding: `COST_TOLERANCE`, and one unit."""
-    return abs(found - cost) <= cost // int(1 / COST_TOLERANCE) + 2

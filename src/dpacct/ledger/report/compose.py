@@ -33,9 +33,9 @@ from dpacct.report.words import (
 _BESIDE = ("rounds", "planned", "releases")
 
 
-def verified_report(now: Snapshot, store: Store) -> Report:
-    """Return the whole report, with a verification of the same entries."""
-    facts = report_of(now)
+def verified_report(now: Snapshot, store: Store, reporter: str) -> Report:
+    """Return the whole report of a program's version, with a verification of the same entries."""
+    facts = report_of(now, reporter)
     found = verify(now, store)
     return Report(facts, tuple(compose(facts, found, promise_of(now, facts))))
 

@@ -1,0 +1,263 @@
+"""Writing to a ledger: the life of its runs and rounds, each step in one transaction.
+
+Rule 1: a round is reserved before data is touched, committed before its noisy value leaves.
+Rule 2: a reserved round counts as spent until it is abandoned, even if its process dies.
+Rule 3: a round that its run's plan covers was admitted with the plan. Any other round is admitted
+only while the adaptive bound, with all that is held for plans, stays within the budget.
+Rule 4: if the charge of a plan depends on the order of its rounds, they are released in it.
+Rule 5: a check and the entry that it admits are one transaction: two processes never share room.
+Rule 6: a reserved round is committed at most once, by one process.
+Rule 7: rounds that ran elsewhere are recorded together or not at all, each with its entries. Rounds
+that do not fit are recorded only if the caller says that they have happened. They are outside any
+plan, the ledger then reads more than its budget, and no further round fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from dpacct.errors import LedgerError
+from dpacct.ledger.disk.rows import SCHEMA_VERSION, Rows
+from dpacct.ledger.disk.store import Store
+from dpacct.ledger.readings import Known, Snapshot
+from dpacct.ledger.record.admission import plan_refused
+from dpacct.ledger.record.entries import Entry, Reserve, Start, new_entry, read_opening
+from dpacct.ledger.record.events import (
+    Event,
+    event_to_json,
+    in_adjacency,
+    schedule_in_adjacency,
+    schedule_to_json,
+)
+from dpacct.ledger.record.plans import PAIRS, Plan, PlanRoom, plan_room, schedule_cost
+from dpacct.ledger.record.state import (
+    Charge,
+    RunState,
+    States,
+    abandoned,
+    charge_of,
+    committed,
+    finished,
+    relabelled,
+    reserved,
+    started_run,
+    state_to_json,
+)
+from dpacct.renyi.odometer import Totals, add, subtract
+from dpacct.rounds import Adjacency, Uniform
+
+T = TypeVar("T")
+
+
+class Reservation(NamedTuple):
+    """A round that is on disk: the number of its entry, its run, and its charge."""
+
+    number: int
+    run: int
+    charge: Charge
+
+
+class Transaction(Snapshot):
+    """A ledger while it is written to: as of the latest entry, which may be one of this block."""
+
+    def __init__(self, rows: Rows, known: Known) -> None:
+        super().__init__(rows.path, lambda action: action(rows), rows.head(), known)
+        self._rows = rows
+
+    def append(
+        self, kind: str, run: int, data: dict[str, Any], totals: States, closes: int | None = None
+    ) -> Entry:
+        """Write the entry that follows the latest one, with the totals behind it."""
+        self.head = new_entry(self.head, kind, run, data, state_to_json(*totals))
+        self._rows.add(self.head, closes)
+        self.state, state = totals
+        if state is not None:
+            self._states[run] = self.state, state
+        return self.head
+
+    def of_run(self, run: int) -> RunState:
+        """Return the totals of a run, which are at most those of all runs."""
+        state = self.run_state(run)
+        if not state.within(self.state):
+            raise LedgerError(
+                f"{self.path}: run {run} has spent more than all runs; the ledger is damaged."
+            )
+        return state
+
+    def open_run(self, run: int) -> RunState:
+        """Return `of_run` of a run that is not finished."""
+        state = self.of_run(run)
+        if state.finished:
+            raise LedgerError(f"{self.path}: run {run} is finished; start another one.")
+        return state
+
+    def reserve(self, run: int, event: Event, *, over_budget: bool = False) -> Reservation | None:
+        """Charge a round; return None if it does not fit (Rule 3)."""
+        state, plan = self.open_run(run), self.plan(run)
+        charged = in_adjacency(event.charged, self.state.adjacency)
+        slot = plan.covering(charged, state.cursor) if plan and state.on_plan else None
+        charge = charge_of(self.mixture, plan, state, charged, slot)
+        if slot is None and not over_budget and exceeds(self, state, charge.cost):
+            return None
+        data = event_to_json(event, charged)
+        data |= {"slot": slot, "left": slot is None and state.on_plan}
+        totals = reserved(self.state, state, charge, str(charged.adjacency))
+        return Reservation(self.append("reserve", run, data, totals).number, run, charge)
+
+    def commit(self, reservation: Reservation, details: dict[str, Any]) -> RunState:
+        """Release a round (Rules 4 and 6); return the totals of its run."""
+        number, run, charge = reservation
+        state, plan = self._unsettled(reservation), self.plan(run)
+        if charge.slot is not None and plan and plan.keeps_order:
+            later: set[int | None] = set()
+            for entry, closes in self.entries(number):
+                if entry.kind == "reserve" and entry.run == run:
+                    later.add(entry.number)
+                elif entry.kind == "commit" and closes in later:
+                    raise LedgerError(
+                        f"{self.path}: round {closes}, a later one of the same plan, was released "
+                        f"before round {number}, and the plan is charged by a game that knows one "
+                        "order: nothing of this round may be released; it counts as spent."
+                    )
+        totals = committed(self.state, state)
+        data = {"round": number} | ({"details": details} if details else {})
+        self.append("commit", run, data, totals, number)
+        return totals[1]
+
+    def abandon(self, reservation: Reservation, reason: str) -> None:
+        """Take back a round for which nothing was drawn; it stays visible."""
+        number, run, charge = reservation
+        totals = abandoned(self.state, self._unsettled(reservation), charge)
+        self.append("abandon", run, {"round": number, "reason": reason}, totals, number)
+
+    def finish(self, run: int, room: PlanRoom | None = None) -> None:
+        """End a run; ``room`` as for `finished`."""
+        self.append("finish", run, {}, finished(self.state, self.open_run(run), room))
+
+    def _unsettled(self, reservation: Reservation) -> RunState:
+        """Return the totals of the run of a round that is not settled (Rule 6)."""
+        if self.read(lambda rows: rows.is_closed(reservation.number)):
+            raise LedgerError(
+                f"{self.path}: round {reservation.number} was committed or abandoned before."
+            )
+        return self.of_run(reservation.run)
+
+
+class LedgerFile:
+    """An open file with the facts that never change; `Ledger`, `Run` and `Ticket` share it.
+
+    Attributes:
+        store, path: the file.
+        known: see `Known`.
+        note: see `Ledger.note`.
+    """
+
+    def __init__(self, store: Store, *, read_only: bool) -> None:
+        self.store = store
+        self.path = store.path
+        self.note = ""
+        store.head()
+        try:
+            opening = read_opening(store.read(lambda rows: rows.entry(1)))
+        except LedgerError as error:
+            raise LedgerError(f"{self.path}: entry 1: {error}.") from None
+        self.known = Known(opening, relabelled=store.read(Rows.relabelled))
+        if not self.known.relabelled and self._to_relabel():
+            self.known.relabelled = True
+            self.note = (
+                f"dpacct 0.2 charged training to {self.path} as add-remove, although its releases "
+                f"also showed how many clients there are. All its rounds are zero-out from now on, "
+                f"at the same epsilon."
+            )
+        self.now().check_runs()
+        if not read_only and store.read(Rows.version) < SCHEMA_VERSION:
+            store.write(self._bring_up_to_date)
+
+    def now(self) -> Snapshot:
+        """Return the ledger as of its latest entry."""
+        return Snapshot.of(self.store, self.store.head(), self.known)
+
+    def write(self, action: Callable[[Transaction], T]) -> T:
+        """Return the result of ``action``; the entries that it appends are on disk then."""
+
+        def transaction(rows: Rows) -> tuple[T, Transaction]:
+            opened = Transaction(rows, self.known)
+            return action(opened), opened
+
+        answer, done = self.store.write(transaction)
+        state = done.run_state(done.head.run) if done.head.run else None
+        self.known.latest = done.head, done.state, state
+        return answer
+
+    def _to_relabel(self) -> bool:
+        """Return whether training by version 0.2 charged rounds as add-remove."""
+        store = self.store
+        if store.read(Rows.version) >= SCHEMA_VERSION or not store.read(Rows.trained):
+            return False
+        now = self.now()
+        if now.state.adjacency != Adjacency.ADD_REMOVE:
+            return False
+        for entry, _ in now.entries():
+            match now.said(entry):
+                case Reserve(charged=round_):
+                    rounds = [round_]
+                case Start(plan=Plan(schedule)):
+                    rounds = list(schedule.distinct())
+                case _:
+                    rounds = []
+            if any(isinstance(round_.sampling, Uniform) for round_ in rounds):
+                raise LedgerError(
+                    f"{self.path}: training by dpacct 0.2 is only zero-out, and entry "
+                    f"{entry.number} has cohorts of fixed size under add-remove: both together "
+                    f"have no adjacency. Charge what `dpacct ledger export` of version 0.2 lists "
+                    f"to two new ledgers."
+                )
+        return True
+
+    def _bring_up_to_date(self, rows: Rows) -> None:
+        opened = Transaction(rows, self.known)
+        if self.note and not rows.relabelled():
+            state = relabelled(opened.state)
+            opened.append("relabel", 0, {"adjacency": state.adjacency}, (state, None))
+        rows.bring_up_to_date()
+
+
+def exceeds(now: Snapshot, state: RunState, cost: Totals) -> bool:
+    """Return whether a round outside a plan exceeds the budget; its run then holds nothing."""
+    after = add(subtract(now.state.charged, state.held), cost)
+    return now.mixture.epsilon(after, now.state.delta) > now.budget.epsilon
+
+
+def registered(now: Snapshot, start: Start) -> tuple[dict[str, Any], States]:
+    """Return the entry of a new run and the totals behind it.
+
+    Raises:
+        BudgetExceeded: its plan does not fit.
+    """
+    ledger, mixture = now.state, now.mixture
+    adjacency = ledger.adjacency
+    data: dict[str, Any] = {
+        "name": start.name,
+        "plan": None,
+        "private": start.private,
+        "details": start.details,
+    } | ({"over_budget": True} if start.over_budget else {})
+    cost = room = None
+    if start.plan is not None:
+        plan = Plan(schedule_in_adjacency(start.plan.schedule, adjacency), start.plan.accountant)
+        adjacency = str(plan.schedule.adjacency)
+        data["plan"] = schedule_to_json(plan.schedule)
+        if plan.accountant != PAIRS:
+            data["accountant"] = plan.accountant
+        cost = schedule_cost(mixture, plan.schedule)
+        if ledger.started:
+            after = mixture.epsilon(add(ledger.charged, cost), ledger.delta)
+            fits = after <= now.budget.epsilon
+        else:
+            others = now.initial_plans(unfinished=True).values()
+            room = plan_room(mixture, now.budget, [*others, plan])
+            fits = room.fits
+        if not fits:
+            raise plan_refused(now.standing(), plan, cost)
+    return data, started_run(ledger, cost, adjacency, room, private=start.private)
