@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Self
 
-from dpacct import __version__, validate
+from dpacct import validate
 from dpacct.budget import Budget, Spent
 from dpacct.display import Drawn, drawn
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
@@ -27,8 +28,9 @@ from dpacct.rounds import Adjacency, Round, Schedule
 from dpacct.validate import MAX_ROUNDS
 
 MOST_ELSEWHERE = 100_000
-# The version of the running code, as entries and reports keep it.
-SOFTWARE = f"dpacct {__version__}"
+# The version of the running code, for entries and reports. The package is imported before its parts,
+# and imports the ledger: an import statement would be a circle.
+SOFTWARE = f"dpacct {sys.modules['dpacct'].__version__}"
 
 
 class Ledger:

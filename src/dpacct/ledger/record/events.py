@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, LedgerError
@@ -158,7 +158,7 @@ def checked_details(details: Mapping[str, Any] | None) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError):
         raise InvalidParameter("details", type(details).__name__, rule) from None
     # Level by level: recursion has a limit.
-    depth, level = 0, cast("list[Any]", [copy])
+    depth, level = 0, [copy]
     while level := [part for part in level if type(part) in (dict, list)]:
         depth += 1
         level = [x for part in level for x in (part.values() if hasattr(part, "values") else part)]
