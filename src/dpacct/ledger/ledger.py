@@ -28,8 +28,8 @@ from dpacct.rounds import Adjacency, Round, Schedule
 from dpacct.validate import MAX_ROUNDS
 
 MOST_ELSEWHERE = 100_000
-# The version of the running code, for entries and reports. The package is imported before its parts,
-# and imports the ledger: an import statement would be a circle.
+# The version of the running code, for entries and reports. The package imports the ledger: an
+# import statement would be a circle.
 SOFTWARE = f"dpacct {sys.modules['dpacct'].__version__}"
 
 
