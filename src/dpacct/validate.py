@@ -132,7 +132,7 @@ def probability(name: str, value: object, noun: str = "a rate of errors") -> flo
 
 def below_one(name: str, value: object, noun: str) -> float:
     """Return a number in [0, 1)."""
-    return _checked(name, value, f"{noun} lies in [0, 1)", lambda number: 0.0 <= number < 1.0)
+    return real(name, value, f"{noun} lies in [0, 1)", lambda number: 0.0 <= number < 1.0)
 
 
 def positive_probability(

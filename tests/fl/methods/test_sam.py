@@ -11,9 +11,8 @@ from dpacct import fl
 from dpacct.fl.layout import Layout
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.methods import DPFedAvg, DPFedSAM, DPFedSAMTopK
-from dpacct.fl.methods.dp_fedsam import top_k_after_noise
 from dpacct.fl.methods.protocol import Context
-from dpacct.fl.methods.published import PublishedRound
+from dpacct.fl.methods.published import PublishedRound, top_k_after_noise
 from tests.fl.methods.stage import Curved, quadratics, simulate, vector
 from tests.fl.problems import cross_entropy, make_clients, perceptron
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from dpacct.fl.auditing.bench import Bench, collect, default_problem
 from dpacct.fl.clients import ClientData
 from dpacct.fl.local.sgd import SGD
-from dpacct.fl.methods.dp_fedavg import DPFedAvg
+from dpacct.fl.methods.fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.privacy.bounds import INDICATOR_NORM, AdaptiveClip, Bound

@@ -29,7 +29,7 @@ from dpacct.fl.layout import (
 from dpacct.fl.local.losses import LossFunction
 from dpacct.fl.local.rates import RoundValues, values_over
 from dpacct.fl.local.sgd import SGD
-from dpacct.fl.methods.dp_fedavg import DPFedAvg
+from dpacct.fl.methods.fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.privacy.account import Account, NoisePlan
 from dpacct.fl.privacy.bounds import AdaptiveClip, check_limits, clip_norm

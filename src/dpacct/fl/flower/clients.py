@@ -33,7 +33,7 @@ from dpacct.fl.flower.training import (
 from dpacct.fl.flower.wire import Answer, Assignment
 from dpacct.fl.layout import Layout
 from dpacct.fl.local.losses import LossFunction
-from dpacct.fl.methods.dp_fedavg import DPFedAvg
+from dpacct.fl.methods.fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.privacy.bounds import clip_norm as checked_norm
 from dpacct.fl.privacy.markers import scatter

@@ -1,26 +1,22 @@
-"""One file a method; `dpacct.fl.methods.protocol` says what a method may do.
+"""The methods, each after its paper; `dpacct.fl.methods.protocol` says what a method may do.
 
-A new one stands here, in `dpacct.fl`, in ``METHODS`` of `dpacct_cli.train.options` (names alone, so
-that help needs no torch), in ``NAMES`` of tests/fl/methods/test_kit.py, in docs/reference/methods.md
-and docs/reference/python.md.
+A new method is listed here, in `dpacct.fl`, in ``METHODS`` of `dpacct_cli.train.options` (names
+alone, so that help needs no torch), in ``NAMES`` of tests/fl/methods/test_kit.py, in
+docs/reference/methods.md and docs/reference/python.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from dpacct.fl.methods.blur import BLUR, BLURS
 from dpacct.fl.methods.dp_fed_ls import DPFedLS
-from dpacct.fl.methods.dp_fedavg import DPFedAvg
 from dpacct.fl.methods.dp_fedpgn import DPFedPGN, DPFedPGNLS
 from dpacct.fl.methods.dp_fedsam import DPFedSAM, DPFedSAMTopK
+from dpacct.fl.methods.drift import FedCM, FedDyn, Scaffold
 from dpacct.fl.methods.fed_alpha_normec import AlphaNormEC, FedAlphaNormEC
 from dpacct.fl.methods.fed_smp import FedSMPRandK, FedSMPTopK
-from dpacct.fl.methods.fedavg_smoothed import FedAvgSmoothed
-from dpacct.fl.methods.fedcm import FedCM
-from dpacct.fl.methods.feddyn import FedDyn
+from dpacct.fl.methods.fedavg import BLUR, BLURS, DPFedAvg, FedAvgSmoothed
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.methods.scaffold import Scaffold
 
 __all__ = [
     "BLUR",

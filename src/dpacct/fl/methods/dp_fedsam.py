@@ -12,17 +12,13 @@ from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import Loss
 from dpacct.fl.methods.parameters import step_along
 from dpacct.fl.methods.protocol import Context, Method
-from dpacct.fl.methods.published import PublishedRound, participants_noise
+from dpacct.fl.methods.published import TOP_K_AFTER_NOISE, PublishedRound, top_k_after_noise
 from dpacct.fl.postprocess.denoisers import keep_largest
 from dpacct.fl.privacy.markers import Noised
 from dpacct.fl.privacy.masks import Dense, Mask, PublicTopK, fraction_kept
 from dpacct.validate import at_least_zero, flag
 
 PLACEMENTS = ("server", "shared", "client")
-TOP_K_AFTER_NOISE = (
-    "each client keeps the largest coordinates of its own noisy update (paper_mode): which ones "
-    "they are depends on its data, and noise is missing where they are not"
-)
 
 
 @dataclass(frozen=True)
@@ -122,12 +118,5 @@ class DPFedSAMTopK(DPFedSAM):
         return noised.map(lambda mean: keep_largest(mean, sizes, self.fraction))
 
     def published(self, cohort: PublishedRound) -> Tensor:
-        """Sum over clients of top_k(clip(update) + N(0, (z C)^2 / m))."""
+        """See `top_k_after_noise`."""
         return top_k_after_noise(cohort, self.fraction)
-
-
-def top_k_after_noise(cohort: PublishedRound, fraction: float) -> Tensor:
-    """What Option II prints: noise from each client, then each client's own largest coordinates."""
-    std = cohort.noise_multiplier * cohort.clip_norm / cohort.cohort_size**0.5
-    noisy = participants_noise(cohort, std)
-    return keep_largest(noisy, cohort.layout.sizes, fraction).sum(dim=0)

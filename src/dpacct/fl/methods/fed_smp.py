@@ -9,9 +9,8 @@ from torch import Tensor
 
 from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import State
-from dpacct.fl.methods.dp_fedsam import TOP_K_AFTER_NOISE, top_k_after_noise
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.methods.published import PublishedRound
+from dpacct.fl.methods.published import TOP_K_AFTER_NOISE, PublishedRound, top_k_after_noise
 from dpacct.fl.privacy.markers import Noised
 from dpacct.fl.privacy.masks import Dense, Mask, PublicTopK, RandomK
 from dpacct.validate import flag
@@ -51,10 +50,9 @@ class FedSMPRandK(Method):
 
     def __post_init__(self) -> None:
         flag("unbiased", self.unbiased)
-        rule = f"the public seed of the masks is a whole number from 0 to {_LAST_SEED:.0e}"
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise InvalidParameter("seed", self.seed, rule)
-        if not 0 <= self.seed <= _LAST_SEED:
+        whole = isinstance(self.seed, int) and not isinstance(self.seed, bool)
+        if not whole or not 0 <= self.seed <= _LAST_SEED:
+            rule = f"the public seed of the masks is a whole number from 0 to {_LAST_SEED:.0e}"
             raise InvalidParameter("seed", self.seed, rule)
         object.__setattr__(self, "mask", RandomK(self.fraction, self.seed))
 
@@ -63,13 +61,12 @@ class FedSMPRandK(Method):
         del server_state
         if not self.unbiased or noised.kept is None:
             return noised
-        layout = noised.layout
-        kept = layout.restrict(noised.kept).sizes
-        ratios = [size / max(sent, 1) for size, sent in zip(layout.sizes, kept, strict=True)]
-        factors = torch.cat(
-            [noised.vector.new_full((n,), r) for n, r in zip(layout.sizes, ratios, strict=True)]
-        )
-        return noised.map(lambda mean: mean * factors)
+        kept = noised.layout.restrict(noised.kept).sizes
+        factors = [
+            noised.vector.new_full((size,), size / max(sent, 1))
+            for size, sent in zip(noised.layout.sizes, kept, strict=True)
+        ]
+        return noised.map(lambda mean: mean * torch.cat(factors))
 
 
 @dataclass(frozen=True)
@@ -110,5 +107,5 @@ class FedSMPTopK(Method):
             put(self, "mask", mask)
 
     def published(self, cohort: PublishedRound) -> Tensor:
-        """Sum over clients of top_k(clip(update) + N(0, (z C)^2 / m))."""
+        """See `top_k_after_noise`."""
         return top_k_after_noise(cohort, self.fraction)

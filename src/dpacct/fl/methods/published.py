@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from dpacct.fl.layout import Layout
+from dpacct.fl.postprocess.denoisers import keep_largest
 from dpacct.fl.privacy.bounds import row_norms
+
+TOP_K_AFTER_NOISE = (
+    "each client keeps the largest coordinates of its own noisy update (paper_mode): which ones "
+    "they are depends on its data, and noise is missing where they are not"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,3 +59,13 @@ def median_clipped_sum(cohort: PublishedRound) -> Tensor:
     scale = (limit / norms).clamp(max=1.0).nan_to_num(nan=0.0).unsqueeze(1)
     noise = cohort.normals(1, rows.shape[1]).squeeze(0)
     return (rows * scale).sum(dim=0) + cohort.noise_multiplier * limit * noise
+
+
+def top_k_after_noise(cohort: PublishedRound, fraction: float) -> Tensor:
+    """Return the sum of each client's own largest coordinates of clip(update) + N(0, (z C)^2 / m).
+
+    Option II of DP-FedSAM, and the published code of Fed-SMP.
+    """
+    std = cohort.noise_multiplier * cohort.clip_norm / cohort.cohort_size**0.5
+    noisy = participants_noise(cohort, std)
+    return keep_largest(noisy, cohort.layout.sizes, fraction).sum(dim=0)
