@@ -1,14 +1,22 @@
-"""The file that ``-o`` names: written whole, and over nothing that is not to be replaced."""
+"""Files: the one that ``-o`` names, written whole and never over another by surprise, and ledgers.
+
+``os.path`` decides whether a file exists: it also takes a word that can be no file name, such as
+one with a null byte, for which `pathlib` raises.
+"""
 
 from __future__ import annotations
 
 import os.path
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from dpacct.errors import InvalidParameter
 from dpacct_cli.options import OUTPUT, flag, option
+from dpacct_cli.render import print_note
+
+if TYPE_CHECKING:
+    from dpacct.ledger import Ledger
 
 LABEL = "--output"
 
@@ -26,7 +34,7 @@ Force = Annotated[
 
 
 def read_output(output: str | None, *, force: bool) -> Path | None:
-    """The file that was named, if it may be written; before anything is computed.
+    """Return the file that was named, if it may be written, before anything is computed.
 
     Raises:
         InvalidParameter: it exists and --force is missing, or it is a ledger or a folder.
@@ -43,54 +51,73 @@ def write_output(text: str, target: Path | None, *, force: bool) -> None:
     """Write to the file that was named, or to stdout.
 
     Raises:
-        InvalidParameter: the file exists and --force is missing, it is a ledger or a folder, or it
-            cannot be written.
+        InvalidParameter: as for `write_bytes`.
     """
     if target is None:
         sys.stdout.write(text)
-        return
-    write_new(text, target, LABEL, replace=force)
-
-
-def write_bytes(content: bytes, target: Path, *, force: bool) -> None:
-    """Write what is no text to the file that was named; errors as for `write_output`."""
-    _write(content, target, LABEL, replace=force)
+    else:
+        write_new(text, target, LABEL, replace=force)
 
 
 def write_new(text: str, file: Path, name: str, *, replace: bool = False) -> None:
-    """Write a file of text, by default one that does not exist yet.
+    """Write a text to a file that an option names; by default the file must not exist yet.
 
-    Args:
-        text, file: what, and where.
-        name: of the option that named the file, or that it follows from.
-        replace: whether it may exist.
     Raises:
-        InvalidParameter: as for `write_output`.
+        InvalidParameter: as for `write_bytes`.
     """
-    _write(text.encode("utf-8", "surrogateescape"), file, name, replace=replace)
+    write_bytes(text.encode("utf-8", "surrogateescape"), file, force=replace, name=name)
 
 
-def _write(content: bytes, file: Path, name: str, *, replace: bool) -> None:
+def write_bytes(content: bytes, target: Path, *, force: bool, name: str = LABEL) -> None:
+    """Write to the file that an option names.
+
+    Raises:
+        InvalidParameter: the file exists and ``force`` is missing, it is a ledger or a folder, or
+            it cannot be written.
+    """
     # With the ledger comes SQLite, which most commands never need.
     from dpacct.ledger.disk.outputs import write_file
 
     try:
-        write_file(file, lambda stream: stream.write(content), name=name, replace=replace)
+        write_file(target, lambda stream: stream.write(content), name=name, replace=force)
     except OSError as error:
         reason = error.strerror or "unknown reason"
-        raise InvalidParameter(name, str(file), f"it cannot be written ({reason})") from None
+        raise InvalidParameter(name, str(target), f"it cannot be written ({reason})") from None
+
+
+def given(file: str) -> str:
+    """Return the name of a ledger.
+
+    Raises:
+        InvalidParameter: it is empty.
+    """
+    if not file:
+        raise InvalidParameter("FILE", None, "name the ledger of a data set")
+    return file
+
+
+def opened(file: str, *, read_only: bool = True) -> Ledger:
+    """Open an existing ledger, by default for reading only."""
+    from dpacct.ledger import Ledger
+
+    if not is_there(given(file)):
+        raise InvalidParameter("FILE", file, "there is no such file")
+    ledger = Ledger.open(file, read_only=read_only)
+    if ledger.note:
+        print_note(ledger.note)
+    return ledger
 
 
 def is_there(word: str) -> bool:
-    """Whether a file of this name exists."""
+    """Return whether a file of this name exists."""
     return os.path.exists(word)  # noqa: PTH110 - pathlib raises
 
 
 def has_folder(word: str) -> bool:
-    """Whether there is a folder for a file of this name."""
+    """Return whether there is a folder for a file of this name."""
     return os.path.isdir(os.path.dirname(word) or ".")  # noqa: PTH112, PTH120 - pathlib raises
 
 
 def names_a_file(word: str, endings: tuple[str, ...]) -> bool:
-    """Whether somebody who typed this meant a file, and not the name of something shipped."""
+    """Return whether a word is meant as a file, and not as the id of something shipped."""
     return word.lower().endswith(endings) or os.sep in word or is_there(word)

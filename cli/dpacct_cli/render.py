@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from textwrap import wrap
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dpacct.budget import Interval
 from dpacct.display import chosen, down, escaped, up
@@ -24,33 +24,33 @@ VALUE_WIDTH = 12
 
 
 def noise(value: float) -> str:
-    """A noise multiplier with at most seven digits, never below the shortest decimal that is it."""
+    """Return a noise multiplier with at most seven digits, never below its shortest decimal."""
     return chosen(value)
 
 
 def rate(value: float) -> str:
-    """A sampling rate with at most seven digits, never above the shortest decimal that is it."""
+    """Return a sampling rate with at most seven digits, never above its shortest decimal."""
     return chosen(value, least=True)
 
 
 def shown_delta(value: float) -> str:
-    """A delta that was computed, with at most three digits, never below it."""
+    """Return a computed delta with at most three digits, never below it."""
     return chosen(value, 3)
 
 
 def seconds(value: float) -> str:
-    """A duration."""
+    """Return a duration."""
     return f"{value:.2f} s" if value >= 1.0 else f"{1000.0 * value:.1f} ms"
 
 
 def plain(value: float) -> str:
-    """A number that the user chose, as short as it was, and exactly it."""
+    """Return a number that the user chose, as short as it was, and exactly it."""
     short = f"{value:.12g}"
     return short if float(short) == value else repr(value)
 
 
 def bracket(interval: Interval, digits: int = 5) -> str:
-    """Both sides of an interval, each with what it is worth."""
+    """Return both bounds of an interval."""
     return f"{up(interval.upper, digits)} proven    {down(interval.lower, digits)} achieved"
 
 
@@ -63,42 +63,57 @@ class Style(Enum):
 
 
 class Row(NamedTuple):
-    """One line: what it is, the number, what the number means."""
+    """A line: a label, a number, and the meaning of the number; or a label and prose."""
 
     label: str
     value: str
     meaning: str = ""
+    prose: bool = False
 
 
 def wrapped(label: str, text: str) -> list[Row]:
-    """Words that may be longer than a line, as rows of which the first has the label."""
-    lines = wrap(text, WIDTH - LABEL_WIDTH - 4) or [""]
-    return [Row(label if number == 0 else "", line) for number, line in enumerate(lines)]
+    """Return the row of a text that may be longer than a line."""
+    return [Row(label, text, prose=True)]
 
 
 class Grid(NamedTuple):
-    """A table of cells below a header; cells of numbers are aligned by their columns."""
+    """A table.
+
+    Attributes:
+        header: a name for each column.
+        lines: the cells.
+        colors: for some columns, by number, the color of each cell on a terminal.
+    """
 
     header: Sequence[str]
     lines: Sequence[Sequence[str]]
-
-    def widths(self) -> list[int]:
-        """The width of each column."""
-        return [max(map(len, column)) for column in zip(self.header, *self.lines, strict=True)]
+    colors: Mapping[int, Sequence[str]] = {}
 
 
 class Page(NamedTuple):
-    """What a person gets to read."""
+    """An answer for people.
+
+    Attributes:
+        rows: the figures.
+        grid: a table below them.
+        remarks: sentences below it.
+        closing: a command or a tip to go on with.
+        note: a warning, for stderr.
+        title: what was found, above the panel of a terminal.
+        used: the used fraction of a budget, for a bar on a terminal.
+    """
 
     rows: Sequence[Row]
     grid: Grid | None = None
     remarks: Sequence[str] = ()
     closing: str = ""
     note: str = ""
+    title: str = ""
+    used: float | None = None
 
 
 class Answer(NamedTuple):
-    """What a command found, for all three styles. The page is written only if it is read."""
+    """The answer of a command in all three styles. The page is written only if it is read."""
 
     data: dict[str, object]
     number: str
@@ -107,18 +122,20 @@ class Answer(NamedTuple):
 
 def show(answer: Answer, style: Style) -> None:
     """Print an answer."""
+    if style is not Style.HUMAN:
+        waiting.end()
+        print(to_json(answer.data) if style is Style.JSON else answer.number)
+        return
+    page = answer.page()
     waiting.end()
-    if style is Style.JSON:
-        print(to_json(answer.data))
-    elif style is Style.QUIET:
-        print(answer.number)
+    if _on_terminal():
+        _print_panel(page)
     else:
-        page = answer.page()
-        _print_page(page)
-        if page.note:
-            # What follows on stderr comes behind it, or not at all if it is lost.
-            sys.stdout.flush()
-            print_note(page.note)
+        _print_plain(page)
+    if page.note:
+        # The note follows the page, or is not printed if the page is lost.
+        sys.stdout.flush()
+        print_note(page.note)
 
 
 def to_json(data: Mapping[str, object]) -> str:
@@ -129,7 +146,7 @@ def to_json(data: Mapping[str, object]) -> str:
 
 
 def print_note(text: str) -> None:
-    """Print what a person should know, on stderr."""
+    """Print a warning on stderr."""
     waiting.end()
     print(f"note: {escaped(text)}", file=sys.stderr, flush=True)
 
@@ -138,53 +155,83 @@ def _on_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def _print_page(page: Page) -> None:
-    if not _on_terminal():
-        _print_plain(page)
-        return
-    from rich.box import ROUNDED
+def _print_panel(page: Page) -> None:
     from rich.console import Console
-    from rich.panel import Panel
-    from rich.table import Table
+    from rich.padding import Padding
     from rich.text import Text
 
     console = Console(highlight=False)
-    parts = Table.grid(padding=(0, 2))
-    parts.add_column(style="dim", no_wrap=True)
-    parts.add_column()
+    if page.rows:
+        console.print(_panel_of(page))
+    if page.grid is not None:
+        console.print(_table_of(page.grid))
+    for remark in page.remarks:
+        console.print(Padding(Text(escaped(remark)), (0, 0, 0, 1)))
+    if page.closing:
+        # The terminal breaks a command, so that it can be copied.
+        console.print(Text(f" {escaped(page.closing)}", "dim"), soft_wrap=True)
+
+
+def _panel_of(page: Page) -> Any:
+    from rich.box import ROUNDED
+    from rich.panel import Panel
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="dim", no_wrap=True)
+    rows.add_column()
     for number, row in enumerate(page.rows):
         value = Text(escaped(row.value), "bold green" if number == 0 else "")
         if row.meaning:
             value.append(f"   {escaped(row.meaning.strip())}", "dim")
-        parts.add_row(escaped(row.label), value)
-    if page.rows:
-        console.print(Panel(parts, box=ROUNDED, border_style="green", expand=False))
-    if page.grid is not None:
-        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-        for name in page.grid.header:
-            table.add_column(Text(escaped(name)), overflow="fold")
-        for cells in page.grid.lines:
-            table.add_row(*(Text(escaped(cell)) for cell in cells))
-        console.print(table)
-    for remark in page.remarks:
-        console.print(Text(f"  {escaped(remark)}"))
-    if page.closing:
-        # The terminal breaks a command, so that it can be copied.
-        console.print(Text(f"  {escaped(page.closing)}", "dim"), soft_wrap=True)
+        rows.add_row(escaped(row.label), value)
+    if page.used is not None:
+        color = "green" if page.used < 0.75 else "yellow" if page.used < 1 else "red"
+        bar = ProgressBar(1.0, min(page.used, 1.0), 40, complete_style=color, finished_style=color)
+        rows.add_row("used", bar)
+    return Panel(
+        rows, box=ROUNDED, border_style="green", expand=False, title=page.title or None,
+        title_align="left",
+    )  # fmt: skip
+
+
+def _table_of(grid: Grid) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 1))
+    columns: list[list[Text]] = []
+    for place, (name, *cells) in enumerate(zip(grid.header, *grid.lines, strict=True)):
+        numbers = all(cell == "-" or (cell[:1] + cell[-1:]).isdigit() for cell in cells)
+        right = "right" if numbers else "left"
+        longest = max(map(len, name.split()), default=1)
+        table.add_column(Text(escaped(name)), overflow="fold", justify=right, min_width=longest)
+        colors = grid.colors.get(place, [""] * len(cells))
+        columns.append([Text(escaped(c), color) for c, color in zip(cells, colors, strict=True)])
+    for line in zip(*columns, strict=True):
+        table.add_row(*line)
+    return table
 
 
 def _print_plain(page: Page) -> None:
-    """Print the page as text, for pipes and files."""
     lines = [""]
     for row in page.rows:
+        label = f"  {row.label:<{LABEL_WIDTH}}  "
+        if row.prose:
+            below = " " * len(label)
+            lines += wrap(row.value, WIDTH, initial_indent=label, subsequent_indent=below)
+            continue
         value = f"{row.value:<{VALUE_WIDTH}}  {row.meaning}" if row.meaning else row.value
-        lines.append(f"  {row.label:<{LABEL_WIDTH}}  {value}")
+        lines.append(f"{label}{value}")
     if page.grid is not None:
-        widths = page.grid.widths()
         lines.append("")
-        for cells in (page.grid.header, *page.grid.lines):
-            padded = (f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))
-            lines.append(f"  {'  '.join(padded)}")
+        padded: list[list[str]] = []
+        for column in zip(page.grid.header, *page.grid.lines, strict=True):
+            width = max(map(len, column))
+            padded.append([cell.ljust(width) for cell in column])
+        lines += [f"  {'  '.join(cells)}" for cells in zip(*padded, strict=True)]
     if page.remarks:
         lines.append("")
     for remark in page.remarks:

@@ -1,4 +1,4 @@
-"""Progress on the terminal while a command computes.
+"""Progress on the terminal while a command computes: one bar, in the style of all commands.
 
 Rule 1: it appears after two seconds, and only if stderr is a terminal.
 Rule 2: it is gone before anything else is written.
@@ -47,14 +47,14 @@ def waiting(what: str) -> Generator[None]:
 
 
 def say(what: str, done: int = 0, total: int | None = None) -> None:
-    """Change what is shown: the step, and how many steps of how many are done."""
+    """Change the description, and the number of steps that are done, of the total."""
     _state.update(description=what, completed=done, total=total)
     if _progress is not None:
         _progress.update(_progress.task_ids[0], **_state)
 
 
 def end() -> None:
-    """Take the progress away, because something else is about to be written."""
+    """Remove the progress, because something else is about to be written."""
     global _progress, _timer  # noqa: PLW0603 - there is one terminal
     if _timer is not None:
         _timer.cancel()
@@ -68,10 +68,10 @@ def end() -> None:
 def _show() -> None:
     global _progress  # noqa: PLW0603 - there is one terminal
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     shown = Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(),
+        TextColumn("{task.description}"), BarColumn(32), TaskProgressColumn(), TimeElapsedColumn(),
         TextColumn("[dim]Ctrl-C stops[/]"),
         console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False,
     )  # fmt: skip

@@ -78,7 +78,7 @@ def calibrate(
     engine = find_accountant(accountant)
     clip_norm = options.read_clip_norm(clip)
     at = None if solve == "delta" else typed.read_delta(delta)
-    asked = {
+    asked: dict[str, Any] = {
         **limit,
         "delta": None if at is None else at.value,
         "gap": options.read_gap(gap),
@@ -102,7 +102,8 @@ def calibrate(
         if found.risk is None:
             rows += _rdp_rows(found, asked)
         note = mechanism.note(plan, at, typed.num_clients, found.epsilon, accountant)
-        return Page(rows, closing=_closing(typed, found, at, clip_norm), note=note)
+        closing = _closing(typed, found, at, clip_norm)
+        return Page(rows, closing=closing, note=note, title="Calibrated")
 
     data = _data(found) | mechanism.noise_keys(
         found.schedule, clients=typed.num_clients, clip_norm=clip_norm

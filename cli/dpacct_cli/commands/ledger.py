@@ -6,7 +6,7 @@ import json
 import math
 import re
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from dpacct import validate
 from dpacct.budget import DEFAULT_DELTA, Budget, Spent
@@ -16,11 +16,17 @@ from dpacct.rounds import Adjacency, Round
 from dpacct_cli import mechanism, options
 from dpacct_cli.commands.report import FormName, ledger_report, read_target
 from dpacct_cli.options import MechanismOptions, StyleOptions, argument, flag, option
-from dpacct_cli.output import Force, Output, has_folder, is_there, read_output, write_output
-from dpacct_cli.render import Answer, Grid, Page, Row, bracket, plain, print_note, show, up
-
-if TYPE_CHECKING:
-    from dpacct.ledger import Ledger
+from dpacct_cli.output import (
+    Force,
+    Output,
+    given,
+    has_folder,
+    is_there,
+    opened,
+    read_output,
+    write_output,
+)
+from dpacct_cli.render import Answer, Grid, Page, Row, bracket, plain, show, up
 
 File = Annotated[str, argument(metavar="FILE", help="The ledger of a data set.")]
 Unit = Annotated[
@@ -63,24 +69,6 @@ CLAIMS = {
 }
 
 
-def opened(file: str, *, read_only: bool = True) -> Ledger:
-    """Open an existing ledger, by default for reading only."""
-    from dpacct.ledger import Ledger
-
-    if not is_there(_given(file)):
-        raise InvalidParameter("FILE", file, "there is no such file")
-    ledger = Ledger.open(file, read_only=read_only)
-    if ledger.note:
-        print_note(ledger.note)
-    return ledger
-
-
-def _given(file: str) -> str:
-    if not file:
-        raise InvalidParameter("FILE", None, "name the ledger of a data set")
-    return file
-
-
 def init(
     file: File,
     *,
@@ -101,7 +89,7 @@ def init(
     epsilon = validate.target_epsilon(options.number(eps))
     budget = Budget(epsilon, validate.delta(options.number(delta)))
     relation = None if adjacency is None else Adjacency.parse(adjacency)
-    if is_there(_given(file)):
+    if is_there(given(file)):
         raise InvalidParameter("FILE", file, "it exists already, and no ledger is ever replaced")
     if not has_folder(file):
         raise InvalidParameter("FILE", file, "there is no such folder")
@@ -178,7 +166,7 @@ def report(
       dpacct ledger report census.ledger -o privacy.html
     """
     target = read_target(output, form, as_json=as_json, force=force)
-    write_output(ledger_report(_given(file), target.form), target.file, force=force)
+    write_output(ledger_report(given(file), target.form), target.file, force=force)
 
 
 def remaining(
@@ -394,7 +382,10 @@ def _spent_page(summary: dict[str, Any]) -> Page:
         f"dpacct ledger report {shlex.quote(summary['path'])} -o report.html writes a page for a "
         "reviewer."
     )
-    return Page(rows, Grid(header, lines) if lines else None, closing=closing)
+    grid = Grid(header, lines) if lines else None
+    epsilon = summary["epsilon_any_stop"]
+    used = None if epsilon is None else epsilon / summary["budget"]["epsilon"]
+    return Page(rows, grid, closing=closing, title="Budget spent", used=used)
 
 
 def _guarantee(summary: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from dpacct.errors import InvalidParameter
 from dpacct_cli import options
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import MechanismOptions, argument, option
-from dpacct_cli.output import Force, Output, names_a_file, read_output, write_output
+from dpacct_cli.output import Force, Output, names_a_file, opened, read_output, write_output
 from dpacct_cli.words import spelling, text_of
 
 SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
@@ -174,8 +174,6 @@ def kind_of(file: str) -> str:
 def ledger_report(file: str, form: str) -> str:
     """Return the report on a ledger in a form."""
     import json
-
-    from dpacct_cli.commands.ledger import opened
 
     with opened(file) as ledger:
         if form == "json":

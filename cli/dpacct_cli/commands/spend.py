@@ -92,7 +92,7 @@ def epsilon(
             rows = [*_claim_rows(answered, stated), *rows]
         closing = f"dpacct compare {typed.retyped()}{at.retyped} shows other accountants beside it."
         note = mechanism.note(plan, at, typed.num_clients, spent.interval, accountant)
-        return Page(rows, closing=closing, note=note)
+        return Page(rows, closing=closing, note=note, title="Privacy spent")
 
     data: dict[str, object] = {
         "epsilon": {"lower": spent.lower, "upper": spent.upper},

@@ -3,126 +3,133 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT
 from dpacct.errors import InvalidParameter
-from dpacct.rounds import Poisson
 from dpacct_cli import options, waiting
 from dpacct_cli.errors import OptionConflict, conflict, print_line
 from dpacct_cli.explore import forms
-from dpacct_cli.explore.grid import Fixed, Sweep, Typed, read_sweep
 from dpacct_cli.explore.journal import Journal, open_journal, place_of
-from dpacct_cli.explore.rows import Task
-from dpacct_cli.options import flag, option
+from dpacct_cli.explore.sweep import Task, read_tasks
+from dpacct_cli.options import OUTPUT, PRIVACY, WHAT_RUNS, MechanismOptions, StyleOptions, option
 from dpacct_cli.output import LABEL, Force, read_output, write_bytes
-from dpacct_cli.render import Answer, show, to_json
+from dpacct_cli.render import Answer, Style, show
 from dpacct_cli.terminal import INTERRUPTED
 
-PICTURES = (".png", ".svg", ".pdf")
-SUFFIXES = (".csv", ".json", *PICTURES)
+SUFFIXES = (".csv", ".json", *forms.PICTURES)
 MOST_JOBS = 256
-BAR = 24
 
 Noises = Annotated[
     str | None,
-    option("--noise", metavar="Z,...", help="Noise multipliers, e.g. 0.8,1,1.2 or 1..4/0.5."),
-]
+    option(
+        "--noise", metavar="Z,...", panel=WHAT_RUNS,
+        help="Noise multipliers, e.g. 0.8,1,1.2 or 1..4/0.5.",
+    ),
+]  # fmt: skip
 Counts = Annotated[
     str | None,
-    option("--rounds", metavar="T,...", help="Numbers of rounds, e.g. 100..1000/100."),
+    option(
+        "--rounds", metavar="T,...", panel=WHAT_RUNS, help="Numbers of rounds, e.g. 100..1000/100."
+    ),
 ]
 Rates = Annotated[
     str | None,
-    option("--q", metavar="Q,...", help="Sampling rates in (0, 1], e.g. 0.01..0.16*2."),
-]
+    option(
+        "--q", metavar="Q,...", panel=WHAT_RUNS,
+        help="Sampling rates in (0, 1], e.g. 0.01..0.16*2.",
+    ),
+]  # fmt: skip
 Cohorts = Annotated[
     str | None,
-    option("--cohort", "--batch", metavar="M,...", help="Cohorts, with --clients, instead of --q."),
-]
+    option(
+        "--cohort", "--batch", metavar="M,...", panel=WHAT_RUNS,
+        help="Cohorts, with --clients, instead of --q.",
+    ),
+]  # fmt: skip
 Deltas = Annotated[
-    str | None,
-    option("--delta", metavar="D,...", help="Deltas; default 1e-05."),
+    str | None, option("--delta", metavar="D,...", help="Deltas; default 1e-05.", panel=PRIVACY)
 ]
 Jobs = Annotated[
     str | None,
-    option("--jobs", metavar="N", help="Processes; default as many as processors."),
-]
+    option(
+        "--jobs", metavar="N", panel=OUTPUT, advanced=True,
+        help="Number of processes; default as many as processors.",
+    ),
+]  # fmt: skip
 Resume = Annotated[
-    bool, flag("--resume", help="Go on with the rows that an interrupted sweep has kept.")
+    bool,
+    options.flag("--resume", help="Go on with an interrupted sweep of -o.", panel=OUTPUT),
 ]
 OutputFile = Annotated[
     str | None,
     option(
-        LABEL,
-        "-o",
-        metavar="FILE",
-        help="Write there: .csv, .json, or a picture (.png, .svg, .pdf).",
+        LABEL, "-o", metavar="FILE", panel=OUTPUT,
+        help="Write a table (.csv, .json) or a chart (.png, .svg, .pdf).",
     ),
-]
+]  # fmt: skip
 
 
 def explore(
+    *,
     noise: Noises = None,
     rounds: Counts = None,
     q: Rates = None,
-    delta: Deltas = None,
     sampling: options.SamplingName = None,
     cohort: Cohorts = None,
     clients: options.Clients = None,
     adjacency: options.AdjacencyName = None,
+    delta: Deltas = None,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
     output: OutputFile = None,
     resume: Resume = False,
     jobs: Jobs = None,
     force: Force = False,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
+    shown: StyleOptions,
 ) -> None:
-    """What would be spent, over lists and ranges of settings.
+    """Sweep over noise, rounds, sampling rate and delta.
 
-    Every noise with every number of rounds, every rate and every delta. A list is 1,2,4; a range is
-    100..1000/100 by steps, or 1..64*2 by factors. What cannot be computed is a row with its reason.
-    Interrupted with -o, it goes on with --resume. -q prints the proven epsilons, one a line.
+    Every noise is combined with every number of rounds, every rate and every delta. A list is
+    1,2,4; a range is 100..1000/100 by steps, or 1..64*2 by factors. A row that cannot be computed
+    shows its reason. An interrupted sweep with -o goes on with --resume. -q prints the proven
+    epsilons, one a line.
 
     Examples:
       dpacct explore --noise 0.8,1,1.2 --rounds 100..300/100 --q 0.1
       dpacct explore --noise 1..4*2 --rounds 100 --q 0.01,0.1 -o sweep.csv
     """
-    style = options.read_style(as_json, quiet)
-    fixed = Fixed(sampling or Poisson.name, clients, adjacency, accountant)
-    sweep = read_sweep(Typed(noise, rounds, q, cohort, delta), fixed)
-    processes = _jobs(jobs)
+    style = shown.style
+    typed = MechanismOptions(noise, rounds, q, None, sampling, cohort, clients, adjacency)
+    tasks = read_tasks(typed, delta, accountant)
+    processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    if jobs is not None:
+        noun = "the number of processes"
+        processes = validate.count("--jobs", options.number(jobs), noun, MOST_JOBS)
     target = _target(output, resume=resume, force=force)
-    if target is not None and style is not options.Style.HUMAN:
-        raise conflict("--json" if as_json else "-q", f"-o {output}", "one of them has the rows")
-    if target is not None and target.suffix.lower() in PICTURES:
-        from dpacct_cli.explore import picture
-
-        picture.check(sweep)
-    with _journal(target, sweep, resume=resume, replace=force) as journal:
-        rows = _computed(sweep, journal, processes, output)
-        if target is not None:
-            write_bytes(_content(rows, target.suffix.lower()), target, force=force)
-            place_of(target).unlink(missing_ok=True)
     if target is None:
-        numbers = "\n".join(_number(row) for row in rows)
+        rows = _computed(tasks, None, processes, output)
+        numbers = "\n".join("inf" if row["error"] else repr(row["epsilon_upper"]) for row in rows)
         show(Answer(forms.to_data(rows), numbers, lambda: forms.page(rows)), style)
-    _tell_failures(rows)
-
-
-def _number(row: dict[str, Any]) -> str:
-    return "inf" if row["epsilon_upper"] is None else repr(row["epsilon_upper"])
-
-
-def _jobs(text: str | None) -> int:
-    if text is None:
-        return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
-    return validate.count("--jobs", options.number(text), "the number of processes", MOST_JOBS)
+    else:
+        if style is not Style.HUMAN:
+            typed_style = "--json" if style is Style.JSON else "-q"
+            raise conflict(typed_style, f"-o {output}", "one of them has the rows")
+        suffix = target.suffix.lower()
+        if suffix in forms.PICTURES:
+            forms.check_picture(tasks)
+        with open_journal(target, tasks, resume=resume, replace=force) as journal:
+            rows = _computed(tasks, journal, processes, output)
+            write_bytes(forms.to_bytes(rows, suffix), target, force=force)
+            place_of(target).unlink(missing_ok=True)
+    failed = [row["error"] for row in rows if row["error"] is not None]
+    if failed:
+        print_line(
+            f"{len(failed)} of {len(rows)} rows could not be computed. The first: {failed[0]}"
+        )
+        if len(failed) == len(rows):
+            raise SystemExit(1)
 
 
 def _target(output: str | None, *, resume: bool, force: bool) -> Path | None:
@@ -141,79 +148,29 @@ def _target(output: str | None, *, resume: bool, force: bool) -> Path | None:
     return target
 
 
-def _journal(target: Path | None, sweep: Sweep, *, resume: bool, replace: bool) -> Any:
-    if target is None:
-        return nullcontext()
-    return _told(target, open_journal(target, sweep, resume=resume, replace=replace))
-
-
-@contextmanager
-def _told(target: Path, opened: Any) -> Generator[Journal]:
-    """What the machine refuses, in the words of the option."""
-    try:
-        with opened as journal:
-            yield journal
-    except OSError as error:
-        reason = error.strerror or "unknown reason"
-        raise InvalidParameter(LABEL, str(target), f"it cannot be written ({reason})") from None
-
-
 def _computed(
-    sweep: Sweep, journal: Journal | None, jobs: int, output: str | None
+    tasks: list[Task], journal: Journal | None, jobs: int, output: str | None
 ) -> list[dict[str, Any]]:
-    """All rows in their order; each is in the journal as soon as it is known."""
+    """Return all rows in their order; each is in the journal as soon as it is known."""
     # Processes take a while to import, and most commands need none.
-    from dpacct_cli.explore.workers import results
+    from dpacct_cli.explore import workers
 
     rows = {} if journal is None else dict(journal.rows)
-    left = [
-        Task(index, sweep.fixed, setting)
-        for index, setting in enumerate(sweep.settings)
-        if index not in rows
-    ]
     try:
-        for done in results(left, jobs):
-            rows[done.index] = done.row
+        for done in workers.results([task for task in tasks if task.place not in rows], jobs):
+            rows[done.place] = done.row
             if journal is not None:
                 journal.add(done)
-            waiting.say(f"dpacct explore {progress(len(rows), len(sweep.settings))}")
+            waiting.say("dpacct explore", len(rows), len(tasks))
     except KeyboardInterrupt:
         kept = "With -o FILE its rows would have been kept."
-        if journal is not None and not journal.rows:
+        if journal is not None:
             kept = "No row was ready."
-        elif journal is not None:
-            kept = f"{len(journal.rows)} of {len(sweep.settings)} rows are kept: the same with"
-            kept += f" --resume goes on (-o {output})."
+            if journal.rows:
+                kept = (
+                    f"{len(journal.rows)} of {len(tasks)} rows are kept: the same with --resume "
+                    f"goes on (-o {output})."
+                )
         print_line(f"interrupted. {kept}")
         raise SystemExit(INTERRUPTED) from None
-    return [rows[index] for index in range(len(sweep.settings))]
-
-
-def progress(done: int, total: int) -> str:
-    """A bar, and how many rows are done."""
-    filled = BAR * done // total
-    return f"[{'#' * filled}{'.' * (BAR - filled)}] {done} of {total} rows"
-
-
-def _content(rows: list[dict[str, Any]], suffix: str) -> bytes:
-    if suffix == ".csv":
-        return forms.to_csv(rows).encode()
-    if suffix == ".json":
-        return f"{to_json(forms.to_data(rows))}\n".encode()
-    from dpacct.pictures import Drawing
-    from dpacct_cli.explore import picture
-
-    return Drawing(picture.picture_of(rows)).to_bytes(suffix[1:])
-
-
-def _tell_failures(rows: list[dict[str, Any]]) -> None:
-    """One line where rows could not be computed; an error where none could."""
-    failed = [row for row in rows if row["error"] is not None]
-    if not failed:
-        return
-    reason = (
-        f"{len(failed)} of {len(rows)} rows could not be computed. The first: {failed[0]['error']}"
-    )
-    print_line(reason)
-    if len(failed) == len(rows):
-        raise SystemExit(1)
+    return [rows[task.place] for task in tasks]

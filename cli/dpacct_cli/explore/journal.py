@@ -1,7 +1,7 @@
-"""The rows of a sweep while it runs, beside the file that they will become.
+"""The rows of a sweep while it runs, alongside the file that they will become.
 
-Rule 1: the first line says which sweep it is, each other line is one row. A row is appended by one
-write; what a crash or a full disk leaves of one is cut off.
+Rule 1: the first line names the sweep, each other line is a row. A row is appended by one write,
+and whatever a crash or a full disk leaves of a row is cut off.
 Rule 2: one process writes at a time.
 Rule 3: a sweep that ends before its first row leaves nothing.
 """
@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from dpacct.errors import InvalidParameter
-from dpacct_cli.explore.grid import Sweep
-from dpacct_cli.explore.rows import COLUMNS, Done
+from dpacct_cli.explore.sweep import COLUMNS, Done, Task, sweep_name
 from dpacct_cli.output import LABEL
 
 SUFFIX = ".part"
 
 
 def place_of(target: Path) -> Path:
-    """Where the rows of an output are kept until it is written."""
+    """Return where the rows of an output are kept until it is written."""
     return target.with_name(target.name + SUFFIX)
 
 
@@ -32,12 +31,11 @@ class Journal:
     """An open file of rows.
 
     Attributes:
-        rows: those that are in it, by their index.
+        rows: those in the file, by their index.
     """
 
-    def __init__(self, path: Path, number: int, rows: dict[int, dict[str, Any]]) -> None:
-        self.path, self.rows = path, rows
-        self._file = number
+    def __init__(self, file: int, rows: dict[int, dict[str, Any]]) -> None:
+        self._file, self.rows = file, rows
 
     def add(self, done: Done) -> None:
         """Append a row, whole or not at all.
@@ -45,58 +43,63 @@ class Journal:
         Raises:
             OSError: it cannot be written.
         """
-        line = json.dumps({"index": done.index, "row": done.row}, allow_nan=False)
-        _append(self._file, line)
-        self.rows[done.index] = done.row
+        _append(self._file, {"index": done.place, "row": done.row})
+        self.rows[done.place] = done.row
 
 
 @contextmanager
-def open_journal(target: Path, sweep: Sweep, *, resume: bool, replace: bool) -> Generator[Journal]:
-    """The rows that are there already, and a place for more.
+def open_journal(
+    target: Path, tasks: Sequence[Task], *, resume: bool, replace: bool
+) -> Generator[Journal]:
+    """Open the rows that exist already, with a place for more.
 
     Args:
-        target: what the rows will become.
-        sweep: of which they are.
-        resume: go on with rows that are there.
-        replace: begin anew instead, whatever is there.
+        target: the file that the rows will become.
+        tasks: the sweep.
+        resume: go on with existing rows.
+        replace: begin anew instead.
     Raises:
-        InvalidParameter: rows are there that neither may be used nor replaced, or they are of
-            another sweep. OSError: the file cannot be written.
+        InvalidParameter: existing rows may neither be used nor replaced, they are of another
+            sweep, or the file cannot be written.
     """
     from dpacct.ledger.disk.outputs import check_place
 
     path = place_of(target)
-    there = path.exists()
-    if there and not (resume or replace):
+    exists = path.exists()
+    if exists and not (resume or replace):
         hint = "--resume goes on with it, --force begins anew."
         raise _refused(target, f"an unfinished sweep is kept in {path.name}", hint)
     check_place(path, LABEL, replace=True)
-    number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
     try:
-        _lock(number, target)
-        rows = _read(number, target, sweep) if resume and there else {}
-        if not rows:
-            os.ftruncate(number, 0)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
+            _lock(file, target)
+            rows = _read(file, target, tasks) if resume and exists else {}
             if not rows:
-                _append(number, json.dumps(sweep.name))
-            yield Journal(path, number, rows)
-        except BaseException:
-            # What holds no row is nothing to go on with.
-            if not rows:
-                path.unlink(missing_ok=True)
-            raise
-    finally:
-        os.close(number)
+                os.ftruncate(file, 0)
+            try:
+                if not rows:
+                    _append(file, sweep_name(tasks))
+                yield Journal(file, rows)
+            except BaseException:
+                # A file without rows is nothing to go on with.
+                if not rows:
+                    path.unlink(missing_ok=True)
+                raise
+        finally:
+            os.close(file)
+    except OSError as error:
+        reason = error.strerror or "unknown reason"
+        raise _refused(target, f"it cannot be written ({reason})") from None
 
 
-def _append(file: int, line: str) -> None:
+def _append(file: int, data: dict[str, Any]) -> None:
     before = os.fstat(file).st_size
-    data = f"{line}\n".encode()
+    line = f"{json.dumps(data, allow_nan=False)}\n".encode()
     try:
-        written = os.write(file, data)
-        while written < len(data):
-            written += os.write(file, data[written:])
+        written = os.write(file, line)
+        while written < len(line):
+            written += os.write(file, line[written:])
     except BaseException:
         os.ftruncate(file, before)
         raise
@@ -114,32 +117,27 @@ def _lock(file: int, target: Path) -> None:
         raise _refused(target, "another process is writing its rows") from None
 
 
-def _read(file: int, target: Path, sweep: Sweep) -> dict[int, dict[str, Any]]:
-    """The rows in a file; a last one that is not whole is cut off."""
-    with os.fdopen(os.dup(file), "rb") as stream:
-        stream.seek(0)
-        content = stream.read()
+def _read(file: int, target: Path, tasks: Sequence[Task]) -> dict[int, dict[str, Any]]:
+    """Return the rows of a file; a last row that is not whole is cut off."""
+    path = place_of(target)
+    content = path.read_bytes()
     whole = content.rfind(b"\n") + 1
     os.ftruncate(file, whole)
     lines = content[:whole].splitlines()
     if not lines:
         return {}
+    damaged = _refused(target, f"{path.name} is damaged", "--force begins anew.")
     try:
-        found = [json.loads(line) for line in lines]
-        rows = {int(one["index"]): dict(one["row"]) for one in found[1:]}
+        first, *found = [json.loads(line) for line in lines]
+        rows = {int(one["index"]): dict(one["row"]) for one in found}
     except (ValueError, KeyError, TypeError):
-        raise _damaged(target) from None
-    if found[0] != sweep.name:
-        rule = f"{place_of(target).name} has the rows of another sweep, or of another version"
+        raise damaged from None
+    if first != sweep_name(tasks):
+        rule = f"{path.name} has the rows of another sweep, or of another version"
         raise _refused(target, rule, "--force begins anew.")
-    known = range(len(sweep.settings))
-    if not all(n in known and set(row) == set(COLUMNS) for n, row in rows.items()):
-        raise _damaged(target)
+    if any(n not in range(len(tasks)) or set(row) != set(COLUMNS) for n, row in rows.items()):
+        raise damaged
     return rows
-
-
-def _damaged(target: Path) -> InvalidParameter:
-    return _refused(target, f"{place_of(target).name} is damaged", "--force begins anew.")
 
 
 def _refused(target: Path, rule: str, hint: str = "") -> InvalidParameter:

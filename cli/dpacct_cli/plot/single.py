@@ -110,7 +110,7 @@ def ledger(
     """
     to = read_target(output, force=force, dark=dark, as_json=as_json)
     from dpacct.pictures import ledger_picture
-    from dpacct_cli.commands.ledger import opened
+    from dpacct_cli.output import opened
 
     with opened(file) as book:
         report = book.report()

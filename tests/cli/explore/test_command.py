@@ -18,8 +18,9 @@ import pytest
 
 import dpacct as library
 from dpacct import Poisson, Round
-from dpacct_cli.explore import command, grid, workers
-from dpacct_cli.explore.rows import COLUMNS, Done, Task
+from dpacct_cli.explore import sweep, workers
+from dpacct_cli.explore.sweep import COLUMNS, Done, Task
+from dpacct_cli.options import MechanismOptions
 from tests.cli.test_bad_input import assert_refused
 from tests.cli.test_help import examples
 
@@ -101,7 +102,7 @@ def test_a_picture_says_before_anything_runs_that_it_cannot_be_drawn(
     assert_refused(dpacct("explore --noise 1 --rounds 9 --q 0.1 -o a.png"), "something that varies")
     lists = "--noise 1,2 --rounds 1,2 --q 0.1,0.2 --delta 1e-5,1e-6"
     assert_refused(dpacct("explore", lists, "-o a.png"), "at most three things")
-    monkeypatch.setattr("dpacct_cli.explore.picture.find_spec", lambda _name: None)
+    monkeypatch.setattr("dpacct_cli.explore.forms.find_spec", lambda _name: None)
     result = dpacct(SMALL, "-o a.png")
     assert result.code == 1
     assert "pip install -e '.[plot]'" in result.err
@@ -197,7 +198,7 @@ def test_an_interrupted_sweep_goes_on_where_it_was(
     computed = workers.results
 
     def results(tasks: list[Task], jobs: int) -> Iterator[Done]:
-        asked.extend(task.index for task in tasks)
+        asked.extend(task.place for task in tasks)
         return computed(tasks, jobs)
 
     monkeypatch.setattr(workers, "results", results)
@@ -235,7 +236,7 @@ def test_rows_of_another_sweep_are_never_taken(
         dpacct(SMALL, "-o a.csv")
     assert_refused(dpacct(SMALL, "--delta 1e-6 -o a.csv --resume"), "another sweep")
     with monkeypatch.context() as patch:
-        patch.setattr(grid, "__version__", "0.0.1")
+        patch.setattr(sweep, "__version__", "0.0.1")
         assert_refused(dpacct(SMALL, "-o a.csv --resume"), "another version")
     lines = Path("a.csv.part").read_text(encoding="utf-8").splitlines()
     for damaged in ("{", "[]", '{"index": 9, "row": {}}', '{"index": 1, "row": {"rounds": 3}}'):
@@ -267,41 +268,33 @@ def test_a_full_disk_leaves_whole_rows(dpacct: Any, monkeypatch: pytest.MonkeyPa
     assert len(read("a.csv")) == 6
 
 
-def test_progress_is_a_bar() -> None:
-    assert command.progress(0, 10) == f"[{24 * '.'}] 0 of 10 rows"
-    assert command.progress(10, 10) == f"[{24 * '#'}] 10 of 10 rows"
-    assert command.progress(5, 10).count("#") == 12
-
-
 def tasks(count: int) -> list[Task]:
-    fixed = grid.Fixed("full", None, None, "tight")
-    typed = grid.Typed(f"9..{8 + count}", "3", None, None, "1e-5")
-    sweep = grid.read_sweep(typed, fixed)
-    return [Task(n, sweep.fixed, setting) for n, setting in enumerate(sweep.settings)]
+    typed = MechanismOptions(noise=f"9..{8 + count}", rounds="3", sampling="full")
+    return sweep.read_tasks(typed, "1e-5", "tight")
 
 
 def test_processes_find_what_one_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = {done.index: done.row for done in workers.results(tasks(5), 1)}
+    alone = {done.place: done.row for done in workers.results(tasks(5), 1)}
     monkeypatch.setattr(workers, "MOMENT", 0.0)
-    beside = {done.index: done.row for done in workers.results(tasks(5), 2)}
+    beside = {done.place: done.row for done in workers.results(tasks(5), 2)}
     assert beside == alone
     assert len(alone) == 5
 
 
 def test_a_process_that_dies_costs_its_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "MOMENT", 0.0)
-    started = workers._started
+    worker_of = workers.Worker
     first: list[int] = []
 
-    def start(task: Task) -> Any:
-        worker = started(task)
+    def start(task: Task) -> workers.Worker:
+        worker = worker_of(task)
         if not first:
-            first.append(task.index)
+            first.append(task.place)
             worker.process.kill()
         return worker
 
-    monkeypatch.setattr(workers, "_started", start)
-    found = {done.index: done.row for done in workers.results(tasks(3), 1 + 1)}
+    monkeypatch.setattr(workers, "Worker", start)
+    found = {done.place: done.row for done in workers.results(tasks(3), 1 + 1)}
     assert set(found) == {0, 1, 2}
     failed = [index for index, row in found.items() if row["error"]]
     assert failed == first

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpacct_cli.errors import OptionConflict
-from dpacct_cli.explore import values
-from dpacct_cli.explore.values import read_values
+from dpacct_cli.explore import sweep
+from dpacct_cli.explore.sweep import read_values
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_range_never_leaves_its_ends(first: int, more: int, step: int) -> None
 
 
 def test_no_list_is_longer_than_can_be_swept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "MOST_VALUES", 3)
+    monkeypatch.setattr(sweep, "MOST_VALUES", 3)
     assert len(read_values("--noise", "1..3")) == 3
     with pytest.raises(OptionConflict, match="more than 3 values"):
         read_values("--noise", "1..4")
