@@ -21,7 +21,7 @@ from dpacct.fl.layout import Layout, Params, check_tensors
 from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, at_least_single, check_limits
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std
-from dpacct.fl.privacy.randomness import OperatingSystem, draw_cohort
+from dpacct.fl.privacy.randomness import Randomness, draw_cohort
 from dpacct.fl.privacy.sums import add_rows, contribute
 from dpacct.fl.public import PublicSize
 from dpacct.fl.settings import choose_sampling
@@ -126,7 +126,7 @@ class AggregationPlan:
         if self.num_clients is None:
             rule = "a cohort is drawn from all clients, of whom public_size need not be the number"
             raise InvalidParameter("num_clients", None, rule)
-        return draw_cohort(self.sampling, self.num_clients, OperatingSystem())
+        return draw_cohort(self.sampling, self.num_clients, Randomness())
 
 
 @overload
@@ -201,7 +201,7 @@ def privatize(
         add_rows(total, plan.noise.encode(rows, limits, std))
     mean = room[0] if step == 1 else empty.new_empty(layout.size)
     for start in range(0, layout.size, _SLAB):
-        noisy = plan.noise.add(total[start : start + _SLAB], limits, std, OperatingSystem())
+        noisy = plan.noise.add(total[start : start + _SLAB], limits, std, Randomness())
         mean[start : start + _SLAB] = noisy.div_(charge.cohort_size)
     ticket.commit()
     return mean if isinstance(deltas, Tensor) else layout.unflatten(mean)

@@ -20,7 +20,7 @@ from torch import distributed
 
 from dpacct import Budget, Ledger, Round, fl
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.privacy.randomness import OperatingSystem
+from dpacct.fl.privacy.randomness import Randomness
 from tests.fl.problems import federation, linear, make_clients, perceptron
 
 CLIENTS = make_clients([9, 4, 7, 12, 5, 8, 3, 6])
@@ -201,7 +201,7 @@ def audit_of(name: str, **options: Any) -> fl.RunAudit:
         given = {"clip_norm": 0.5, "noise_multiplier": 1.0, "rounds": 8} | SETTINGS[name] | options
         return federation(perceptron(), people, **given)
 
-    with mock.patch.object(OperatingSystem, "take", lambda _, count: drawn.bytes(count)):
+    with mock.patch.object(Randomness, "take", lambda _, count: drawn.bytes(count)):
         return fl.audit_run(build, CLIENTS, canaries=AUDITED, generator=known)
 
 

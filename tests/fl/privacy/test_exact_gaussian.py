@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtri
 
 from dpacct.fl.privacy.exact_gaussian import GUARD, decide, rounded_gaussian, upper_tail
-from dpacct.fl.privacy.randomness import OperatingSystem, Seeded
+from dpacct.fl.privacy.randomness import Randomness, Seeded
 
 mpmath = pytest.importorskip("mpmath")
 
@@ -92,7 +92,7 @@ def test_the_assumed_accuracy_of_the_inverse_has_room_to_spare():
 
 def test_small_sigmas_have_the_probabilities_of_rounding():
     sigma = Fraction(3, 4)
-    values = rounded_gaussian(40_000, sigma, OperatingSystem())
+    values = rounded_gaussian(40_000, sigma, Randomness())
     edges = [(k + 0.5) / 0.75 for k in range(-4, 4)]
     share = [0.5 * math.erfc(-edge / 2**0.5) for edge in edges]
     expected = np.diff([0.0, *share, 1.0]) * 40_000
@@ -102,7 +102,7 @@ def test_small_sigmas_have_the_probabilities_of_rounding():
 
 
 def test_signs_and_neighbors_are_independent():
-    values = rounded_gaussian(100_000, Fraction(10**6), OperatingSystem()) / 1e6
+    values = rounded_gaussian(100_000, Fraction(10**6), Randomness()) / 1e6
     assert abs(values.mean()) < 6 / 100_000**0.5
     assert abs((values[1:] * values[:-1]).mean()) < 6 / 100_000**0.5
     assert abs((values[1:] ** 2 * values[:-1]).mean()) < 6 * 3**0.5 / 100_000**0.5

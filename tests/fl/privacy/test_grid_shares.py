@@ -21,7 +21,7 @@ from dpacct.fl.privacy.noise import (
     share_sigma,
     with_share,
 )
-from dpacct.fl.privacy.randomness import OperatingSystem, Seeded
+from dpacct.fl.privacy.randomness import Randomness, Seeded
 from tests.fl.problems import flat, linear
 
 LIMITS = [(0, 21, 0.5)]
@@ -77,7 +77,7 @@ def test_a_row_is_what_secure_noise_sums_plus_a_share_of_the_right_spread():
     generator = torch.Generator().manual_seed(1)
     rows = 0.05 * torch.randn(300, 21, generator=generator)
     whole = SecureGaussianNoise().encode(rows, LIMITS, 0.4)
-    found = with_share(rows, LIMITS, 0.4, 4, OperatingSystem())
+    found = with_share(rows, LIMITS, 0.4, 4, Randomness())
     scaled = (found - whole).double() * GRID / 0.2
     # A chi-square variate of 6300 degrees: outside by more than 5.5 deviations below 1e-7.
     assert abs(float(scaled.square().sum()) - 6300) < 5.5 * math.sqrt(2 * 6300)

@@ -16,7 +16,7 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.privacy.findings import repeated, wrong_mean, wrong_shape, wrong_std
 from dpacct.fl.privacy.noise import GaussianNoise, SecureGaussianNoise, grid_exponent
 from dpacct.fl.privacy.randomness import (
-    OperatingSystem,
+    Randomness,
     Seeded,
     draw_below,
     draw_cohort,
@@ -34,7 +34,7 @@ def draws_of(noise, std: float, rounds: int = 12, size: int = 5000):
     rows = []
     for _ in range(rounds):
         total = noise.zeros(size, torch.device("cpu"))
-        rows.append(noise.add(total, LIMITS, std, OperatingSystem()).numpy())
+        rows.append(noise.add(total, LIMITS, std, Randomness()).numpy())
     return np.stack(rows)
 
 
@@ -93,14 +93,14 @@ def test_releases_lie_on_the_grid_whatever_the_sum():
     noise = SecureGaussianNoise()
     grid = 2.0 ** grid_exponent(LIMITS)
     total = torch.randint(-(2**30), 2**30, (5000,))
-    released = noise.add(total, LIMITS, 0.5, OperatingSystem())
+    released = noise.add(total, LIMITS, 0.5, Randomness())
     assert torch.equal(released / grid, (released / grid).round())
 
 
 def test_noise_too_large_for_the_grid_is_refused():
     noise = SecureGaussianNoise()
     with pytest.raises(Unsupported, match="grid"):
-        noise.add(noise.zeros(3, torch.device("cpu")), LIMITS, 1e5, OperatingSystem())
+        noise.add(noise.zeros(3, torch.device("cpu")), LIMITS, 1e5, Randomness())
 
 
 # Shares, and runs with them and with secure noise.
@@ -175,7 +175,7 @@ def test_more_shares_than_clients_cannot_be_asked_for():
 # Randomness.
 
 
-@pytest.mark.parametrize("source", [OperatingSystem(), Seeded(3)])
+@pytest.mark.parametrize("source", [Randomness(), Seeded(3)])
 def test_cohorts_have_the_law_of_their_scheme(source):
     counts = np.zeros(50)
     for _ in range(400):
@@ -259,8 +259,8 @@ def test_a_saved_source_goes_on_where_it_was():
     other = Seeded(1)
     other.restore(state)
     assert other.take(33) == expected
-    assert OperatingSystem().save() is None
+    assert Randomness().save() is None
     with pytest.raises(InvalidParameter, match="with a seed"):
-        OperatingSystem().restore(state)
+        Randomness().restore(state)
     with pytest.raises(InvalidParameter, match="without a seed"):
         Seeded(0).restore(None)

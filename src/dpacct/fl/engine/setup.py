@@ -34,7 +34,7 @@ from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.privacy.account import Account, NoisePlan
 from dpacct.fl.privacy.bounds import AdaptiveClip, check_limits, clip_norm
 from dpacct.fl.privacy.noise import NoiseShares, SharesElsewhere, share_sigma
-from dpacct.fl.privacy.randomness import SEEDED, randomness_for
+from dpacct.fl.privacy.randomness import SEEDED, Randomness, Seeded
 from dpacct.fl.public import PublicSize
 from dpacct.fl.settings import (
     LocalSettings,
@@ -98,7 +98,7 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds
         delta,
         accountant,
     )
-    source = randomness_for(settings.seed)
+    source = Randomness() if settings.seed is None else Seeded(settings.seed)
     reason = method.not_private_because or (None if source.private else SEEDED)
     account = Account(ledger, kept, private=reason is None, accountant=accountant, unit=unit)
     multiplier = schedule.phases[0].round.noise_multiplier

@@ -38,7 +38,7 @@ from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.privacy.bounds import clip_norm as checked_norm
 from dpacct.fl.privacy.markers import scatter
 from dpacct.fl.privacy.noise import NoiseShares, with_share
-from dpacct.fl.privacy.randomness import OperatingSystem
+from dpacct.fl.privacy.randomness import Randomness
 from dpacct.fl.privacy.sums import contribute
 
 Mod = Callable[[Message, Context, Handler], Message]
@@ -264,7 +264,7 @@ class _Member:
             return Message(wire.pack_answer(answer), reply_to=message)
         std = share.check(given)
         answer, inner = _bounded(given, or_zero(given, training(given)))
-        limits, source = given.bound.limits(inner), OperatingSystem()
+        limits, source = given.bound.limits(inner), Randomness()
         [row] = with_share(answer.row.unsqueeze(0), limits, std, share.minimum, source)
         return Message(share.send(row, message, context), reply_to=message)
 

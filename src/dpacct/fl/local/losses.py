@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import torch
@@ -16,8 +17,11 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.layout import Params, modules_of
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.sgd import Precision
+from dpacct.fl.tensors import integers
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
+# The target that cross entropy passes over where nothing else is given.
+_DEFAULT_IGNORED = -100
 
 
 class Loss(Protocol):
@@ -119,7 +123,7 @@ class LocalLoss:
         Args:
             outputs: [c, b, classes, ...]. targets: [c, b, ...]. weights: [c, b], zero for padding.
         """
-        ignored = getattr(self.function, "ignore_index", -100)
+        ignored = getattr(self.function, "ignore_index", _DEFAULT_IGNORED)
         flat = outputs.flatten(0, 1)
         losses = functional.cross_entropy(
             flat if flat.dtype == torch.float64 else flat.float(),
@@ -185,3 +189,48 @@ def separate(model: nn.Module, loss: Any) -> tuple[nn.Module, Any]:
     for value in own.parameters():
         value.grad = None
     return own, objective
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """0 .. count - 1, and one value that a loss passes over.
+
+    Attributes:
+        padded: whether padded batches leave out what is passed over, as the loss does.
+    """
+
+    count: int
+    ignored: int
+    padded: bool = False
+
+    @classmethod
+    def of(cls, loss: LocalLoss, outputs: Tensor, targets: Tensor) -> Labels | None:
+        """Return the labels of torch's losses of classes; None for others, or probabilities."""
+        function = loss.function
+        classes = isinstance(function, nn.CrossEntropyLoss | nn.NLLLoss)
+        plain = function is functional.cross_entropy or function is functional.nll_loss
+        if not (classes or plain) or outputs.ndim < 2 or targets.is_floating_point():
+            return None
+        ignored = getattr(function, "ignore_index", _DEFAULT_IGNORED)
+        return cls(outputs.shape[1], ignored, loss.is_cross_entropy)
+
+    def check(self, targets: Tensor) -> bool:
+        """Return whether batches of these labels may be padded.
+
+        Labels out of range, on which a GPU would break off all that runs there, raise.
+        """
+        if not targets.numel():
+            return True
+        # A device is waited for once.
+        low, high = integers(torch.stack(torch.aminmax(targets)))
+        if low >= 0 and high < self.count:
+            return self.padded or not bool((targets == self.ignored).any())
+        if not bool(self.fit(targets).all()):
+            rule = f"labels lie in 0..{self.count - 1}"
+            raise InvalidParameter("targets", low if low < 0 else high, rule)
+        return self.padded
+
+    def fit(self, targets: Tensor) -> Tensor:
+        """Return whether all labels of each example are in range, bool [n]."""
+        inside = (targets >= 0) & (targets < self.count) | (targets == self.ignored)
+        return inside.flatten(1).all(dim=1) if inside.ndim > 1 else inside

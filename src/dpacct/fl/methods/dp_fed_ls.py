@@ -43,9 +43,6 @@ class DPFedLS(Method):
         denoiser: instead of ``"laplacian"``: ``"james-stein"``, ``"james-stein-plus"`` (positive
             part), ``"soft-threshold"`` or ``"top-k"`` (0.4 of each tensor).
         paper_mode: divide by the number of clients that came, with an infinite epsilon.
-
-    Raises:
-        InvalidParameter: a value out of range.
     Source: Liang, Wang, Gu, Osher, Yao, "DP-Fed-LS", arXiv:2005.00218.
     """
 

@@ -129,9 +129,6 @@ class DPFedPGNLS(DPFedPGN):
 
     Args:
         smoothing: s, at least 0; published 0.01. 0 is DP-FedPGN.
-
-    Raises:
-        InvalidParameter: as `DPFedPGN`, or smoothing out of range.
     Source: as `DPFedPGN`; A_s of `dpacct.fl.postprocess.smooth`.
     """
 

@@ -34,9 +34,6 @@ class DPFedSAM(Method):
 
     Args:
         rho: radius, at least 0; published 0.5.
-
-    Raises:
-        InvalidParameter: rho out of range.
     Source: "DP-FedSAM", journal version, Option I; SAM: Foret et al. 2021, arXiv:2010.01412.
     """
 
@@ -74,9 +71,6 @@ class DPFedSAMTopK(DPFedSAM):
         placement: as above.
         refresh: with ``"shared"``, all coordinates are sent every so many rounds; 0 never again.
         paper_mode: do what is printed, with an infinite epsilon.
-
-    Raises:
-        InvalidParameter: a value out of range.
     Source: as `DPFedSAM`, Option II and Definition 5.
     """
 

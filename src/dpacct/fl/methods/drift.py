@@ -106,9 +106,6 @@ class FedDyn(Method):
 
     Args:
         strength: of the penalty, above 0; published 0.1, 0.01 and 0.001.
-
-    Raises:
-        InvalidParameter: a value out of range.
     Source: Acar et al. 2021, arXiv:2111.04263, Algorithm 1.
     """
 

@@ -51,9 +51,6 @@ class FedAlphaNormEC(Method):
         operator: ``"gradient"``: the run's own local steps. ``"incremental"``: one pass, example by
             example, in the order in which the client holds them.
         paper_mode: noise N(0, z^2) from each participant, with an infinite epsilon.
-
-    Raises:
-        InvalidParameter: a value out of range.
     Source: "Fed-alpha-NormEC", its algorithm (lines 4-8: all memories are updated).
     """
 

@@ -35,9 +35,6 @@ class FedSMPRandK(Method):
         seed: public, of the masks.
         unbiased: multiply what is released by d_l / k_l in each tensor, so that the expectation
             over masks is the whole mean (before the clip).
-
-    Raises:
-        InvalidParameter: a value out of range.
     Source: Hu, Guo, Gong, "Fed-SMP", arXiv:2202.07178.
     """
 
@@ -83,9 +80,6 @@ class FedSMPTopK(Method):
         refresh: every so many rounds, the first among them, all coordinates are sent, since a mask
             read from a masked release would never change; 0 never again after the first.
         paper_mode: clients' own masks after their noise, with an infinite epsilon.
-
-    Raises:
-        InvalidParameter: a value out of range.
     Source: as `FedSMPRandK`.
     """
 

@@ -45,9 +45,6 @@ class FedAvgSmoothed(Method):
         alpha: of the normalization, in [1e-12, 1e12]; published 0.01.
         beta: above 0; published 0.1 as the best of 0.001, 0.01, 0.1 (how it enters is not printed,
             and this is the one consistent reading).
-
-    Raises:
-        InvalidParameter: a value out of range.
     Source: the baseline of "Fed-alpha-NormEC".
     """
 
@@ -83,9 +80,6 @@ class BLUR(Method):
         penalty: lambda, at least 0. With plain steps of size lr the iterate is stable for
             lr lambda < 2.
         radius: B, above 0; None is the clip norm of the round. No paper prints either value.
-
-    Raises:
-        InvalidParameter: a value out of range.
     Source: Cheng, Wang, Wu, Xu 2022 (CVPR), "bounded local update regularization"; the formula is
         one reading of it.
     """
@@ -124,9 +118,6 @@ class BLURS(BLUR):
 
     Args:
         fraction: p in (0, 1], published 0.4; 1 is BLUR.
-
-    Raises:
-        InvalidParameter: as `BLUR`, or the fraction out of range.
     Source: as `BLUR`.
     """
 

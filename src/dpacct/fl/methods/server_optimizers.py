@@ -39,9 +39,6 @@ class Momentum:
 
     Args:
         beta: in [0, 1). nesterov: look ahead, as in `torch.optim.SGD`.
-
-    Raises:
-        InvalidParameter: a value out of range.
     Source: FedAvgM, Hsu, Qi, Brown 2019, arXiv:1909.06335.
     """
 
@@ -72,9 +69,6 @@ class Adam:
 
     Args:
         lr: above 0. beta1, beta2: in [0, 1). floor: above 0; published 1e-3 for means of updates.
-
-    Raises:
-        InvalidParameter: a value out of range.
     Source: Kingma, Ba 2015, arXiv:1412.6980; FedAdam of Reddi et al. 2021, arXiv:2003.00295, with
         the corrections 1 - beta^t, which that leaves out.
     """

@@ -63,13 +63,8 @@ def _logistic(dataset: Dataset) -> nn.Module:
 def _cnn(
     name: str, channels: tuple[int, ...], kernel: int, hidden: tuple[int, ...], dataset: Dataset
 ) -> nn.Module:
-    return ConvNet(
-        _image_shape(dataset, name),
-        dataset.num_classes,
-        channels=channels,
-        kernel=kernel,
-        hidden=hidden,
-    )
+    shape, classes = _image_shape(dataset, name), dataset.num_classes
+    return ConvNet(shape, classes, channels=channels, kernel=kernel, hidden=hidden)
 
 
 def _resnet(build: Callable[[int, int], nn.Module], dataset: Dataset) -> nn.Module:
@@ -80,12 +75,8 @@ def _lstm(name: str, num_units: int, num_layers: int, dataset: Dataset) -> nn.Mo
     if dataset.train.inputs.dtype is not torch.int64 or len(dataset.input_shape) != 1:
         rule = f"it reads text, and {dataset.name} holds none"
         raise InvalidParameter("model", name, rule)
-    return CharacterLSTM(
-        dataset.num_classes,
-        num_units=num_units,
-        num_layers=num_layers,
-        every_position=dataset.train.targets.ndim == 2,
-    )
+    every, classes = dataset.train.targets.ndim == 2, dataset.num_classes
+    return CharacterLSTM(classes, num_units=num_units, num_layers=num_layers, every_position=every)
 
 
 MODELS: dict[str, _Builder] = {

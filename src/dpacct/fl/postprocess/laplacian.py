@@ -33,8 +33,6 @@ def smooth(values: Tensor, strength: float, order: str = AXES) -> Tensor:
     Error:
         Relative to |v|: that of a float64 FFT, about 1e-16 log2(d) (a float32 one on devices
         without float64), and the rounding to the dtype of ``values``.
-    Raises:
-        InvalidParameter: strength or order out of range.
     Source: Osher et al. 2018, arXiv:1806.06317; docs/derivations/methods.md.
     """
     strength, order = check_strength(strength), check_order(order)
@@ -82,11 +80,7 @@ def noise_gain(size: int, strength: float) -> float:
 
 
 def check_strength(value: object) -> float:
-    """Check a smoothing strength.
-
-    Raises:
-        InvalidParameter: out of range.
-    """
+    """Check a smoothing strength."""
     return validate.at_least_zero("smoothing", value, "the strength of smoothing")
 
 

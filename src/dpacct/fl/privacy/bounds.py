@@ -121,9 +121,6 @@ class SmoothedNormalization(ScaledRows):
     Args:
         alpha: in [1e-12, 1e12].
 
-    Raises:
-        InvalidParameter: alpha out of range.
-
     Source: the normalization of Fed-alpha-NormEC.
     """
 
@@ -153,9 +150,6 @@ class AdaptiveClip(ScaledRows):
         rate: step of the norm's logarithm at a deviation of 1, above 0.
         indicator_noise: standard deviation of the noise on the sum of the indicators; None takes
             a twentieth of the planned cohort size (the paper's choice).
-
-    Raises:
-        InvalidParameter: a value out of range.
     """
 
     clip_norm: float
@@ -214,8 +208,6 @@ class PerLayerClip(ScaledRows):
     Args:
         clip_norms: one per trained tensor, in the model's order.
 
-    Raises:
-        InvalidParameter: none given, or one out of range.
     """
 
     clip_norms: tuple[float, ...]

@@ -195,9 +195,6 @@ class NoiseShares(Noise):
         minimum: fewest shares that may arrive, not counting clients that help an attacker.
         dropout_rate: in simulations, the probability in [0, 1) with which a client drops out,
             whatever its data.
-
-    Raises:
-        InvalidParameter: a value out of range.
     """
 
     minimum: int

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import random
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -28,60 +28,39 @@ _BLOCK = 1 << 20
 TWISTER = slice(24, 24 + 8 * 624)
 
 
-class Randomness(Protocol):
-    """A source of random bytes."""
+class Randomness:
+    """The generator of the operating system (``os.urandom``), of which no state is kept."""
 
-    @property
-    def private(self) -> bool:
-        """Return whether no attacker can predict it."""
-        ...
-
-    def take(self, count: int) -> bytes:
-        """Return the next ``count`` random bytes."""
-        ...
-
-    def save(self) -> str | None:
-        """Return the state from which `restore` continues; None if there is none to keep."""
-        ...
-
-    def restore(self, state: str | None) -> None:
-        """Continue from a saved state."""
-        ...
-
-
-class OperatingSystem:
-    """The generator of the operating system (``os.urandom``). It keeps no state of ours."""
-
+    # Whether no attacker can predict the bytes.
     private = True
 
     def take(self, count: int) -> bytes:
-        """Return random bytes."""
+        """Return the next ``count`` random bytes."""
         return os.urandom(count)
 
-    def save(self) -> None:
-        """Return None: noise and cohorts are drawn afresh after a resume, and never twice."""
-        return
+    def save(self) -> str | None:
+        """Return the state from which `restore` continues.
+
+        None here: after a resume, noise and cohorts are drawn afresh, and never twice.
+        """
+        return None
 
     def restore(self, state: str | None) -> None:
-        """Accept the absence of a state."""
+        """Continue from a saved state, or reject one that belongs to a seeded run."""
         if state is not None:
             rule = "the checkpoint belongs to a run with a seed"
             raise InvalidParameter("seed", None, rule, "Give the same seed to resume it.")
 
 
-class Seeded:
-    """Bytes that follow from a seed: for tests and for repeating an experiment exactly.
-
-    Raises:
-        InvalidParameter: the seed is no whole number from 0 to 2^63 - 1.
-    """
+class Seeded(Randomness):
+    """Bytes that follow from a seed in 0 .. 2^63 - 1: for tests and exact repetitions."""
 
     private = False
 
     def __init__(self, seed: int) -> None:
-        rule = "a seed is a whole number from 0 to 2^63 - 1"
         whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
         if not whole or not 0 <= seed < 2**63:
+            rule = "a seed is a whole number from 0 to 2^63 - 1"
             raise InvalidParameter("seed", seed, rule)
         self._generator = np.random.Generator(np.random.PCG64(int(seed)))
 
@@ -94,7 +73,7 @@ class Seeded:
         return json.dumps(self._generator.bit_generator.state)
 
     def restore(self, state: str | None) -> None:
-        """Continue from a saved state."""
+        """Continue from a saved state, or reject a checkpoint without one."""
         if state is None:
             rule = "the checkpoint belongs to a run without a seed"
             raise InvalidParameter("seed", "given", rule, "Drop it to resume the run.")
@@ -177,15 +156,10 @@ def secret_generator(device: torch.device) -> torch.Generator:
     """
     generator = torch.Generator(device)
     if device.type != "cpu":
-        return generator.manual_seed(torch_seed(OperatingSystem()))
+        return generator.manual_seed(torch_seed(Randomness()))
     state = generator.get_state()
     words = state[TWISTER].view(torch.int64)
     secret = torch.frombuffer(bytearray(os.urandom(4 * len(words))), dtype=torch.int32)
     words.copy_(secret.to(torch.int64) & 0xFFFFFFFF)
     generator.set_state(state)
     return generator
-
-
-def randomness_for(seed: int | None) -> Randomness:
-    """Return the operating system's generator, or a seeded one."""
-    return OperatingSystem() if seed is None else Seeded(seed)

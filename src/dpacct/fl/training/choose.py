@@ -24,8 +24,7 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import Layout, Params, State, copies, set_training_mode
 from dpacct.fl.local.batches import Batch, BatchPlan, padded_width
-from dpacct.fl.local.labels import Labels
-from dpacct.fl.local.losses import LocalLoss, LossFunction, separate
+from dpacct.fl.local.losses import Labels, LocalLoss, LossFunction, separate
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.tensors import listed, norm

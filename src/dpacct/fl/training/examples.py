@@ -19,8 +19,7 @@ from dpacct.fl.clients import ClientData
 from dpacct.fl.examples import Examples
 from dpacct.fl.layout import Layout, Params, State, type_of_updates
 from dpacct.fl.local.batches import Batch
-from dpacct.fl.local.labels import Labels
-from dpacct.fl.local.losses import LocalLoss
+from dpacct.fl.local.losses import Labels, LocalLoss
 from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.tensors import listed
 from dpacct.fl.training.isolation import Isolation

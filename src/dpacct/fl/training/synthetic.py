@@ -18,8 +18,7 @@ from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import ClientData, Population, checked
 from dpacct.fl.layout import Params, copies
 from dpacct.fl.local.batches import Batch, BatchPlan, plan_batches
-from dpacct.fl.local.labels import Labels
-from dpacct.fl.local.losses import LocalLoss
+from dpacct.fl.local.losses import Labels, LocalLoss
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.training.tasks import Broadcast, Task, Trial
 

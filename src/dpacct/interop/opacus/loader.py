@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader
 
 from dpacct import validate
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError, Unsupported
-from dpacct.fl.privacy.randomness import OperatingSystem, draw_cohort
+from dpacct.fl.privacy.randomness import Randomness, draw_cohort
 from dpacct.interop.opacus.audit import Audited
 from dpacct.interop.opacus.steps import Batch, Steps, check_precision
 from dpacct.ledger import Event, Run, Ticket
@@ -110,7 +110,7 @@ class CheckedSampler(_samplers.UniformWithReplacementSampler):
             if not there:
                 return
             if self._private:
-                places = draw_cohort(self.event.round.sampling, len(own), OperatingSystem())
+                places = draw_cohort(self.event.round.sampling, len(own), Randomness())
             else:
                 coins: Any = torch.rand(len(own), generator=self.generator, dtype=torch.float64)
                 places = (coins < self._rate).nonzero().flatten().tolist()
