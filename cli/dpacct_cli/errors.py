@@ -31,6 +31,7 @@ LABELS = {
     "claims": "FILE",
     "claim": "--claim",
     "report": "FILE",
+    "path": "FILE",
     "solve": "--solve",
     "sampling": "--sampling",
     "cohort_size": "--cohort",

@@ -1,15 +1,15 @@
-"""Who may touch a ledger's file: many readers, or one writer; and what a forked process may not.
+"""The lock of a ledger's file: many readers, or one writer; and what a forked process may not do.
 
 SQLite's own locks belong to a process and a file: they are gone as soon as anything in the process
-opens and closes the file, be it to copy it. A lock of ours (flock) belongs to one open descriptor,
+opens and closes the file, e.g. to copy it. A lock of ours (flock) belongs to one open descriptor,
 so that nothing else in the process can drop it.
 
 Rule 1: a reader holds the shared lock, a writer the exclusive one.
 Rule 2: waiting can be interrupted and ends after `BUSY_SECONDS`.
-Rule 3: a process that waits is next: before the lock each one takes a gate, and keeps it while
+Rule 3: a process that waits is next: each process takes a gate before the lock, and keeps it while
 waiting. Without it, a writer that comes back at once would keep all others out.
-Rule 4: no process forks while a ledger is touched. What a child inherits is neither used nor ever
-closed: closing it would undo what its parent is about to write.
+Rule 4: no process forks while a ledger is touched. A child neither uses nor ever closes what it
+inherits: closing it would undo what its parent is about to write.
 """
 
 from __future__ import annotations
@@ -41,8 +41,24 @@ def too_long() -> str:
     return f"another process has kept the file locked for {BUSY_SECONDS:g} s"
 
 
+class Waiting:
+    """Ever longer pauses, until `BUSY_SECONDS` are over."""
+
+    def __init__(self) -> None:
+        self._until = time.monotonic() + BUSY_SECONDS
+        self._pause = _FIRST_PAUSE
+
+    def pause(self) -> bool:
+        """Wait a little; return False if it was long enough."""
+        if time.monotonic() >= self._until:
+            return False
+        time.sleep(self._pause)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        return True
+
+
 class Lock:
-    """The lock of one open ledger, and all that has to be closed with it.
+    """The lock of one open ledger, with the connections that are closed with it.
 
     Args:
         path: for messages.
@@ -84,7 +100,7 @@ class Lock:
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be copied, or sent to another process, with all that it belongs to."""
+        """Refuse to be copied, or sent to another process, with everything that refers to it."""
         raise LedgerError(
             f"{self._path}: an open ledger, its runs and its tickets can neither be copied nor "
             f"sent to another process; open it by its path there."
@@ -96,15 +112,11 @@ class Lock:
         return self._owner == (os.getpid(), threading.get_ident())
 
     def check_owner(self) -> None:
-        """Refuse any process and thread but those that opened it."""
-        process, thread = self._owner
-        if os.getpid() != process:
+        """Reject all processes and threads but those that opened it."""
+        if not self.owned:
+            what = "process" if os.getpid() != self._owner[0] else "thread"
             raise LedgerError(
-                f"{self._path}: the ledger was opened by another process; open it in this one."
-            )
-        if threading.get_ident() != thread:
-            raise LedgerError(
-                f"{self._path}: the ledger was opened by another thread; open it in this one."
+                f"{self._path}: the ledger was opened by another {what}; open it in this one."
             )
         if self.descriptor < 0:
             raise LedgerError(f"{self._path}: the ledger was closed.")
@@ -119,8 +131,9 @@ class Lock:
             waiting = Waiting()
             try:
                 if self._gate >= 0:
-                    self._take(self._gate, fcntl.LOCK_EX, waiting)
-                self._take(self.descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH, waiting)
+                    self._wait_for(self._gate, fcntl.LOCK_EX, waiting)
+                kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+                self._wait_for(self.descriptor, kind, waiting)
             finally:
                 if self._gate >= 0:
                     fcntl.flock(self._gate, fcntl.LOCK_UN)
@@ -134,11 +147,11 @@ class Lock:
             # An interrupt may have kept it from being taken.
             with suppress(RuntimeError):
                 _TOUCHED.release()
-        # Without having it, too: an interrupt may have come just behind the call that took it.
+        # Even if it is not held: an interrupt may have come just behind the call that took it.
         if fcntl is not None and self.descriptor >= 0:
             fcntl.flock(self.descriptor, fcntl.LOCK_UN)
 
-    def _take(self, descriptor: int, kind: int, waiting: Waiting) -> None:
+    def _wait_for(self, descriptor: int, kind: int, waiting: Waiting) -> None:
         if fcntl is None:
             return
         while True:
@@ -168,24 +181,8 @@ class Lock:
         self._close_descriptors()
 
 
-class Waiting:
-    """Ever longer pauses, until `BUSY_SECONDS` are over."""
-
-    def __init__(self) -> None:
-        self._until = time.monotonic() + BUSY_SECONDS
-        self._pause = _FIRST_PAUSE
-
-    def pause(self) -> bool:
-        """Wait a little; return False if it was long enough."""
-        if time.monotonic() >= self._until:
-            return False
-        time.sleep(self._pause)
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        return True
-
-
 _OPEN: weakref.WeakSet[Lock] = weakref.WeakSet()
-# Held while SQLite is at work: a child must not inherit what it remembers of locks at such a time.
+# Held while SQLite is at work: a child must not inherit its record of locks at such a time.
 _TOUCHED = threading.RLock()
 
 

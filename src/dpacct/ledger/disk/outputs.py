@@ -1,9 +1,9 @@
-"""Writing a file that a user named: whole or not at all, and never over what must stay.
+"""Writing a file that a user named: whole or not at all, and never over a ledger.
 
-Rule 1: a file that is there is replaced only if that is asked for.
-Rule 2: a ledger is never replaced, nor its journal or its witness, whatever it is called and
-through whatever link: it is known by its content, what stands beside it by its name as well, and
-one whose beginning is damaged by its witness.
+Rule 1: an existing file is replaced only if the user asks for it.
+Rule 2: a ledger, its journal and its witness are never replaced, under any name and through any
+link. A ledger is known by its content, or by its witness if its beginning is damaged. The files
+beside it are known by name as well.
 Rule 3: a file under its final name is complete: it is written beside its place, flushed to disk,
 and renamed.
 """
@@ -18,31 +18,23 @@ from typing import BinaryIO
 
 from dpacct.errors import InvalidParameter
 from dpacct.ledger.disk.place import sync_folder
-from dpacct.ledger.disk.rows import APPLICATION_ID
+from dpacct.ledger.disk.rows import begins_as_ledger
 from dpacct.ledger.disk.witness import is_witness
 
-_SQLITE = b"SQLite format 3\x00"
-# Where the head of an SQLite file holds its application id.
-_APPLICATION = slice(68, 72)
 # One byte more than a witness has.
 _HEAD = 513
-# How SQLite's write-ahead logs and rollback journals begin.
+# The first bytes of SQLite's write-ahead logs and rollback journals.
 _JOURNALS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83", b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7")
 _BESIDE = {"-wal": "journal", "-shm": "journal", "-journal": "journal", ".witness": "witness"}
 
 
 def is_ledger(path: Path) -> bool:
     """Return whether a file is a ledger, by its content."""
-    head = _head(path)
-    return head.startswith(_SQLITE) and head[_APPLICATION] == APPLICATION_ID.to_bytes(4)
+    return begins_as_ledger(_head(path))
 
 
 def protected(path: Path) -> str:
-    """Return why no output may replace or become this file (Rule 2); empty for all others.
-
-    Args:
-        path: of a file that may exist or not; links are followed.
-    """
+    """Return why no output may replace or become this file (Rule 2); empty for all others."""
     real = Path(os.path.realpath(path))
     for suffix, what in _BESIDE.items():
         base = real.name.removesuffix(suffix)
@@ -71,14 +63,14 @@ def write_file(
     """Write a file.
 
     Args:
-        path: where; links are followed. What is no plain file (a pipe, a terminal) is written to.
+        path: its place; links are followed. A pipe or a terminal is written to directly.
         write: puts the content into a stream.
         name: of the path, for messages.
-        replace: whether a file that is there may be replaced.
+        replace: whether an existing file may be replaced.
         owner_only: only the owner may read or write the file (mode 0600).
     Raises:
-        InvalidParameter: something is there that may not be replaced.
-        OSError: it cannot be written; a file that was there is untouched.
+        InvalidParameter: the file may not be replaced.
+        OSError: it cannot be written; an existing file is untouched.
     """
     real = _led_to(path, name)
     if real.exists() and not real.is_file() and not real.is_dir():
@@ -88,15 +80,8 @@ def write_file(
     check_place(path, name, replace=replace)
     temporary = real.with_name(f".{real.name}.{os.getpid()}.tmp")
     try:
-        # The mode is set when the file is made: it never holds anything that others may read.
         temporary.unlink(missing_ok=True)
-        mode = 0o600 if owner_only else 0o666
-        with os.fdopen(
-            os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb"
-        ) as stream:
-            write(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
+        _write_new(temporary, write, 0o600 if owner_only else 0o666)
         if replace:
             temporary.replace(real)
         else:
@@ -110,10 +95,10 @@ def write_file(
 
 
 def check_place(path: Path, name: str, *, replace: bool) -> None:
-    """Refuse a place where `write_file` would refuse to write; arguments as there.
+    """Reject a place at which `write_file` would not write; arguments as there.
 
     Raises:
-        InvalidParameter: something is there that may not be replaced.
+        InvalidParameter: the file may not be replaced.
     """
     real = _led_to(path, name)
     if real.is_dir():
@@ -125,19 +110,14 @@ def check_place(path: Path, name: str, *, replace: bool) -> None:
 
 
 def _was_ledger(path: Path) -> bool:
-    """Return whether a file is a ledger, or was one before it was damaged, as its witness shows."""
-    if is_ledger(path):
-        return True
-    # What was deleted needs no witness to be written anew; what is there and damaged does.
-    return path.is_file() and is_witness(_head(path.with_name(f"{path.name}.witness")))
+    """Return whether a file is a ledger, or was one before it was damaged, by its witness."""
+    # A deleted ledger needs no witness to be written anew; a damaged one does.
+    witness = path.with_name(f"{path.name}.witness")
+    return is_ledger(path) or (path.is_file() and is_witness(_head(witness)))
 
 
 def _led_to(path: Path, name: str) -> Path:
-    """Return the file that a path leads to, links followed; there may be none yet.
-
-    Raises:
-        InvalidParameter: there can be none.
-    """
+    """Return the file that a path leads to, links followed; there may be none yet."""
     try:
         real = Path(os.path.realpath(path))
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -148,20 +128,25 @@ def _led_to(path: Path, name: str) -> Path:
     return real
 
 
+def _write_new(file: Path, write: Callable[[BinaryIO], object], mode: int) -> None:
+    """Write a new file. Its mode is set when it is made: others never read what it holds."""
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
+        write(stream)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
 def _give_name(temporary: Path, real: Path) -> None:
     """Give a file its final name, if that is still free."""
     try:
-        # A link fails where the name exists already.
+        # A link fails if the name exists already.
         os.link(temporary, real)
     except FileExistsError:
         raise
     except OSError:
-        # Not every file system has links.
+        # Some file systems have no links.
         mode = temporary.stat().st_mode & 0o777
-        with os.fdopen(os.open(real, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
-            stream.write(temporary.read_bytes())
-            stream.flush()
-            os.fsync(stream.fileno())
+        _write_new(real, lambda stream: stream.write(temporary.read_bytes()), mode)
 
 
 def _head(path: Path) -> bytes:

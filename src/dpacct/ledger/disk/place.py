@@ -1,8 +1,8 @@
 """The place of a ledger: one regular file, under one name, on a disk of this machine.
 
 Rule 1: symbolic links are followed once; journal and witness stand beside the real file.
-Rule 2: a file with a second name is refused: a journal beside one name is not found by the other.
-Rule 3: a file system that other machines write to is not written to: its locks do not reach them.
+Rule 2: a file with a second name is rejected: a journal beside one name is not found by the other.
+Rule 3: a network file system is not written to: locks there do not reach other machines.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import os
 import stat
 import unicodedata
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from dpacct.errors import InvalidParameter, LedgerError
@@ -28,28 +29,31 @@ _NETWORKS = frozenset(
     }
 )  # fmt: skip
 _MOUNTS = Path("/proc/self/mountinfo")
+# As that file writes a space, a tab, a line break and a backslash.
+_ESCAPED = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Place:
     """A ledger's file.
 
     Attributes:
         path: as it was given, for messages.
         file: absolute, without symbolic links.
-        journal: undoes a write that is cut short; it exists only during one.
-        witness: remembers how far the ledger had come.
     """
 
     path: Path
     file: Path
-    journal: Path = field(init=False)
-    witness: Path = field(init=False)
 
-    def __post_init__(self) -> None:
-        for name, ending in (("journal", "-journal"), ("witness", ".witness")):
-            beside = self.file.with_name(f"{self.file.name}{ending}")
-            object.__setattr__(self, name, beside)
+    @cached_property
+    def journal(self) -> Path:
+        """The file that undoes a write that is cut short; it exists only during one."""
+        return self.file.with_name(f"{self.file.name}-journal")
+
+    @cached_property
+    def witness(self) -> Path:
+        """The file that remembers how far the ledger had come."""
+        return self.file.with_name(f"{self.file.name}.witness")
 
 
 def locate(path: str | os.PathLike[str]) -> Place | None:
@@ -97,7 +101,7 @@ def new_place(path: str | os.PathLike[str]) -> Place:
 
 
 def check_mount(place: Place, *, writing: bool) -> None:
-    """Refuse a file that is mounted by itself, and to write where other machines do (Rule 3)."""
+    """Reject a file that is mounted by itself, and writing to a network (Rule 3)."""
     point, system = _mount_of(place.file)
     if point == place.file:
         raise LedgerError(
@@ -112,13 +116,13 @@ def check_mount(place: Place, *, writing: bool) -> None:
 
 
 def check_still_there(place: Place, descriptor: int) -> None:
-    """Refuse to go on with an open file that is not the one under its name, or has two (Rule 2)."""
+    """Reject an open file that is not the one under its name, or has two names (Rule 2)."""
     opened = os.fstat(descriptor)
     try:
         found = place.file.stat(follow_symlinks=False)
     except OSError:
         found = None
-    if found is None or (found.st_dev, found.st_ino) != (opened.st_dev, opened.st_ino):
+    if found is None or not os.path.samestat(found, opened):
         raise LedgerError(
             f"{place.path}: the file was moved, replaced or deleted while it was open. Nothing "
             f"may be released; put it back, or open it under its new name."
@@ -131,22 +135,20 @@ def check_still_there(place: Place, descriptor: int) -> None:
 
 
 def drafts(place: Place, of: os.stat_result) -> list[Path]:
-    """Return names that a process left which was killed while it made this very file."""
-    if of.st_nlink <= 1:
-        return []
+    """Return names of this very file that a process left which was killed while it made it."""
     found: list[Path] = []
-    with suppress(OSError):
-        for file in place.file.parent.iterdir():
-            if file.name.startswith(f".{place.file.name}.draft-"):
-                with suppress(OSError):
-                    other = file.stat(follow_symlinks=False)
-                    if (other.st_dev, other.st_ino) == (of.st_dev, of.st_ino):
-                        found.append(file)
+    if of.st_nlink > 1:
+        with suppress(OSError):
+            for file in place.file.parent.iterdir():
+                if file.name.startswith(f".{place.file.name}.draft-"):
+                    with suppress(OSError):
+                        if os.path.samestat(file.stat(follow_symlinks=False), of):
+                            found.append(file)
     return found
 
 
 def sync_folder(folder: Path) -> None:
-    """Put the names in a folder on disk, where the system can do that."""
+    """Flush the names in a folder to disk, if the system can do that."""
     if hasattr(os, "O_DIRECTORY"):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -156,15 +158,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def reason_of(error: OSError) -> str:
-    """Return why the system refused, as a clause."""
+    """Return the system's reason, as a clause."""
     return error.strerror or type(error).__name__
 
 
 def _checked_name(path: str | os.PathLike[str]) -> str:
-    try:
-        name = os.fspath(path)
-    except TypeError:
-        name = None
+    name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(name, str):
         raise InvalidParameter("path", path, "the name of a ledger is a text or a Path")
     # Control characters, line separators, and what stands for bytes that are no text.
@@ -192,7 +191,7 @@ def _shown(name: str) -> str:
 
 
 def _mount_of(file: Path) -> tuple[Path | None, str]:
-    """Return the mount point that a file belongs to and its kind of file system, if known."""
+    """Return the mount point of a file and its kind of file system, if known (Linux)."""
     try:
         lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
@@ -204,7 +203,7 @@ def _mount_of(file: Path) -> tuple[Path | None, str]:
         if len(fields) < 5:
             continue
         name = fields[4]
-        for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        for code, character in _ESCAPED:
             name = name.replace(code, character)
         point = Path(name)
         # Of two mounts at one point the later one is seen.

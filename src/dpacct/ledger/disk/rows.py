@@ -1,17 +1,18 @@
 """Entries as rows of an SQLite table, which are added and never changed.
 
-Rule 1: what is read is checked: the types of a row, and, of an entry that says how much was spent,
-its hash. `Rows.chunk` alone reads as it stands, for `verify`.
+Rule 1: what is read is checked: the types of a row, and the hash of an entry that says how much was
+spent. `Rows.chunk` alone reads entries as they stand, for `verify`.
 Rule 2: no other process changes what a transaction reads. So the latest entry is read and checked
 once in it.
-Rule 3: whatever SQLite or the system refuses becomes a `LedgerError` of one sentence.
+Rule 3: errors of SQLite and of the system become a `LedgerError` of one sentence.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 from dpacct.display import line
 from dpacct.errors import LedgerError
@@ -33,16 +34,15 @@ _TABLE = (
     "CREATE TABLE entries (number INTEGER PRIMARY KEY, run INTEGER NOT NULL, kind TEXT NOT NULL, "
     "closes INTEGER UNIQUE, text TEXT NOT NULL, hash BLOB NOT NULL)"
 )
-_INDEX = "CREATE INDEX entries_by_run ON entries (run, number)"
-_NO_DELETE = (
+_STAY = (
     "CREATE TRIGGER entries_stay BEFORE DELETE ON entries "
     "BEGIN SELECT RAISE(ABORT, 'entries are never deleted'); END"
 )
-_NO_UPDATE = (
+_KEEP = (
     "CREATE TRIGGER entries_keep BEFORE UPDATE ON entries "
     "BEGIN SELECT RAISE(ABORT, 'entries are never changed'); END"
 )
-SCHEMA = (_TABLE, _INDEX, _NO_DELETE, _NO_UPDATE)
+SCHEMA = (_TABLE, "CREATE INDEX entries_by_run ON entries (run, number)", _STAY, _KEEP)
 NO_LIMIT = 2**63 - 1
 _COLUMNS = "number, kind, run, text, hash"
 _BEFORE = "(SELECT hash FROM entries AS earlier WHERE earlier.number = entries.number - 1)"
@@ -60,6 +60,11 @@ _REASONS = {
     "SQLITE_IOERR": "reading or writing failed; the disk may be full or broken",
     "SQLITE_CONSTRAINT": "the entry contradicts one that is there",
 }
+
+
+def begins_as_ledger(head: bytes) -> bool:
+    """Return whether the first 72 bytes of a file are those of a ledger."""
+    return head.startswith(b"SQLite format 3\x00") and head[68:72] == APPLICATION_ID.to_bytes(4)
 
 
 class Rows:
@@ -105,7 +110,7 @@ class Rows:
 
     def is_closed(self, number: int) -> bool:
         """Return whether a reservation was committed or abandoned."""
-        return self._exists("number <= ? AND closes = ?", self._limit, number)
+        return self._count("closes = ?", number) > 0
 
     def add(self, entry: Entry, closes: int | None) -> None:
         """Add an entry; ``closes`` is the reservation that it settles."""
@@ -118,7 +123,7 @@ class Rows:
 
     def commits_behind(self, number: int) -> int:
         """Return how many rounds were released behind an entry."""
-        return self._number("count(*)", "number > ? AND kind = 'commit'", number)
+        return self._count("number > ? AND kind = 'commit'", number)
 
     def chunk(self, after: int) -> list[tuple[Entry, int | None]]:
         """Return the next entries behind a number, unchecked, with the reservation each settles."""
@@ -131,11 +136,11 @@ class Rows:
 
     def trained(self) -> bool:
         """Return whether training by version 0.2 registered a run or charged a round."""
-        return any(map(self._exists, _TRAINED))
+        return any(map(self._count, _TRAINED))
 
     def relabelled(self) -> bool:
         """Return whether the rounds of version 0.2 were relabelled."""
-        return self._exists("run = 0 AND kind = 'relabel'")
+        return self._count("run = 0 AND kind = 'relabel'") > 0
 
     def problems(self) -> list[str]:
         """Return what SQLite finds wrong with the file, and what is wrong with its tables."""
@@ -146,7 +151,7 @@ class Rows:
         if {str(row[0]) for row in self._connection.execute(query)} != set(SCHEMA):
             problems.append("the tables are not those of a ledger")
         # They would be read as entries of runs, but not as part of the chain.
-        if odd := self._number("count(*)", "number < 1"):
+        if odd := self._count("number < 1"):
             problems.append(f"{odd} entries are numbered below 1")
         return problems
 
@@ -173,12 +178,8 @@ class Rows:
         """Make the file one of this version, with the transaction."""
         self._connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
-    def _exists(self, clause: str, *values: int) -> bool:
-        query = f"SELECT 1 FROM entries WHERE {clause} LIMIT 1"  # noqa: S608 - constants
-        return self._connection.execute(query, values).fetchone() is not None
-
-    def _number(self, what: str, clause: str, *values: int) -> int:
-        query = f"SELECT {what} FROM entries WHERE number <= ? AND {clause}"  # noqa: S608 - constants
+    def _count(self, clause: str, *values: int) -> int:
+        query = f"SELECT count(*) FROM entries WHERE number <= ? AND {clause}"  # noqa: S608 - constants
         (number,) = self._connection.execute(query, (self._limit, *values)).fetchone()
         return number
 
@@ -199,16 +200,6 @@ class Rows:
         return entry
 
 
-def make_tables(connection: sqlite3.Connection, path: Path, first: Entry) -> None:
-    """Make all that a new ledger holds."""
-    for statement in SCHEMA:
-        connection.execute(statement)
-    connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-    rows = Rows(path, connection)
-    rows.add(first, None)
-    rows.bring_up_to_date()
-
-
 def _entry(path: Path, columns: list[object]) -> Entry:
     match columns:
         case [int(number), str(kind), int(run), str(text), bytes(hash_)]:
@@ -217,7 +208,13 @@ def _entry(path: Path, columns: list[object]) -> Entry:
             raise LedgerError(f"{path}: an entry has the wrong types; the ledger is damaged.")
 
 
-# What SQLite refuses
+def make_tables(connection: sqlite3.Connection, path: Path, first: Entry) -> None:
+    """Make the tables of a new ledger, with its first entry."""
+    for statement in (*SCHEMA, f"PRAGMA application_id={APPLICATION_ID}"):
+        connection.execute(statement)
+    rows = Rows(path, connection)
+    rows.add(first, None)
+    rows.bring_up_to_date()
 
 
 def connect(file: Path, mode: str) -> sqlite3.Connection:
@@ -233,7 +230,7 @@ def connect(file: Path, mode: str) -> sqlite3.Connection:
 
 
 def patiently(connection: sqlite3.Connection, statement: str) -> None:
-    """Execute what fails while a program that is not ours locks the file, until it succeeds."""
+    """Execute a statement as soon as no foreign program locks the file."""
     waiting = Waiting()
     while True:
         try:
@@ -246,7 +243,7 @@ def patiently(connection: sqlite3.Connection, statement: str) -> None:
 
 
 def reason_of_sqlite(error: sqlite3.Error) -> str:
-    """Return why SQLite refused, as a clause."""
+    """Return the reason of an error of SQLite, as a clause."""
     name = _name(error)
     if name.startswith("SQLITE_BUSY"):
         return too_long()
@@ -258,34 +255,21 @@ def reason_of_sqlite(error: sqlite3.Error) -> str:
     return line(str(error)) or type(error).__name__
 
 
-class translated:  # noqa: N801 - used as a function
-    """Turns what SQLite and the system raise into a `LedgerError` that names the file (Rule 3)."""
-
-    __slots__ = ("_path",)
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        match error:
-            case sqlite3.Error():
-                reason = reason_of_sqlite(error)
-            case OSError():
-                why = error.strerror or type(error).__name__
-                reason = f"the ledger cannot be read or written: {why}"
-            case UnicodeDecodeError():
-                reason = "an entry is not text; the ledger is damaged"
-            case _:
-                return
-        raise LedgerError(f"{self._path}: {reason}.") from None
+@contextmanager
+def translated(path: Path) -> Generator[None]:
+    """Turn errors of SQLite and of the system into a `LedgerError` that names the file (Rule 3)."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        reason = reason_of_sqlite(error)
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        reason = f"the ledger cannot be read or written: {why}"
+    except UnicodeDecodeError:
+        reason = "an entry is not text; the ledger is damaged"
+    else:
+        return
+    raise LedgerError(f"{path}: {reason}.")
 
 
 def _name(error: sqlite3.Error) -> str:

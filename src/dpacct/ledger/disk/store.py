@@ -3,14 +3,14 @@
 Rule 1: the file comes into being complete, under its own name, or not at all.
 Rule 2: an entry is on disk before the call that writes it returns, and then in the witness.
 Rule 3: what is read and written together is one transaction that excludes other writers.
-Rule 4: a file that holds less than was seen in it, or than its witness knows, is refused.
+Rule 4: a file that holds less than was seen in it, or than its witness knows, is rejected.
 Rule 5: a write that is cut short is undone by a rollback journal, which exists only meanwhile: a
-ledger at rest is one file. What a crash left is played into a copy first, and into the file only if
-the ledger is whole then. A reader goes on with that copy, and leaves nothing behind. A journal that
-begins with a zero was not completed, and the file was not written to yet.
+ledger at rest is one file. A journal that a crash left is played into a copy first, and into the
+file only if the ledger is whole then. A reader goes on with that copy, and leaves nothing behind. A
+journal that begins with a zero was not completed, and the file was not written to yet.
 Rule 6: before and behind every write, and before every reading, the file is still the one under its
 name, and has no other.
-Rule 7: whatever interrupts a call, it leaves no transaction and no lock.
+Rule 7: an interrupted call leaves no transaction and no lock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from dpacct.errors import LedgerError
+from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.disk.lock import Lock
 from dpacct.ledger.disk.place import (
     Place,
@@ -37,6 +37,7 @@ from dpacct.ledger.disk.place import (
 from dpacct.ledger.disk.rows import (
     NO_LIMIT,
     Rows,
+    begins_as_ledger,
     connect,
     make_tables,
     patiently,
@@ -56,8 +57,10 @@ from dpacct.ledger.record.entries import Entry
 
 # A copy is made again if another program writes meanwhile, which knows no lock of ours.
 _TRIES = 5
-# Of the file and its journal: which file it is, how long, and when it was changed.
+# Of the file and its journal: inode, length, and time of the last change.
 _Files = tuple[tuple[int, int, int] | None, ...]
+# Reading it locks the file, or undoes a write that was cut short.
+_TOUCH = "SELECT 1 FROM sqlite_master"
 
 Answer = TypeVar("Answer")
 
@@ -71,7 +74,7 @@ class Store:
         self._lock = lock
         self._read_only = read_only
         self._connection: sqlite3.Connection | None = None
-        # Of what the connection reads a copy; None if it reads the file itself.
+        # The files that the connection reads a copy of; None if it reads the file itself.
         self._copied: _Files | None = None
         self._busy = False
         self._seen: Entry | None = None
@@ -81,7 +84,6 @@ class Store:
         """Open an existing file."""
         check_mount(place, writing=not read_only)
         try:
-            size = place.file.stat().st_size
             how = os.O_RDONLY if read_only else os.O_RDWR
             descriptor = os.open(place.file, how | getattr(os, "O_NOFOLLOW", 0))
         except OSError as error:
@@ -90,7 +92,7 @@ class Store:
             raise LedgerError(f"{place.path}: no ledger can be opened: {reason}.") from None
         lock = Lock(place.path, descriptor, gate=place.witness)
         try:
-            _check_usable(place, size, writing=not read_only)
+            _check_usable(place, descriptor, writing=not read_only)
             store = cls(place, lock, read_only=read_only)
             # A first write makes the witness, if there is none.
             (store.read if read_only else store.write)(store._check)
@@ -104,7 +106,7 @@ class Store:
         self._lock.close()
 
     def read(self, action: Callable[[Rows], Answer], limit: int = NO_LIMIT) -> Answer:
-        """Return what ``action`` reads, all of it of one time (Rule 3)."""
+        """Return the result of ``action``, which reads rows of one time (Rule 3)."""
 
         def transaction() -> Answer:
             while not self._begin_to_read():
@@ -116,7 +118,7 @@ class Store:
         return self._alone(transaction)
 
     def write(self, action: Callable[[Rows], Answer]) -> Answer:
-        """Return what ``action`` returns; what it adds is on disk then, or undone (Rule 2)."""
+        """Return the result of ``action``; its rows are on disk then, or undone (Rule 2)."""
 
         def transaction() -> Answer:
             self._lock.take(exclusive=True)
@@ -150,14 +152,14 @@ class Store:
         return self.read(self._checked_head)
 
     def witness(self) -> Witness | None:
-        """Return what the witness beside the file says; None if there is none."""
+        """Return the content of the witness beside the file; None if there is none."""
         return self.read(lambda _: read_witness(self.place))
 
     def pass_with_process(self) -> None:
         """Write without flushing from here on: the file will be deleted with its process.
 
-        What undoes a write is kept in memory, too: making and deleting a file for it takes longer
-        than the write, and such a ledger is not used again if its process was killed.
+        The journal is kept in memory, too: making and deleting its file takes longer than the
+        write, and such a ledger is not used again if its process was killed.
         """
         with translated(self.path):
             self.connection.execute("PRAGMA synchronous=OFF")
@@ -171,7 +173,7 @@ class Store:
         return self._connection
 
     def _alone(self, transaction: Callable[[], Answer]) -> Answer:
-        """Return what a transaction returns; whatever happens, nothing of it is left (Rule 7)."""
+        """Return the result of a transaction, and leave nothing of it behind (Rule 7)."""
         self._lock.check_owner()
         if self._busy:
             raise LedgerError(
@@ -199,27 +201,25 @@ class Store:
             # A child that was forked meanwhile: its parent's write goes on.
             return
         try:
-            if self._connection is not None and self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-        except sqlite3.Error:
-            # The journal stays, and the next call puts it right.
-            pass
+            # If it fails, the journal stays, and the next call puts it right.
+            with suppress(sqlite3.Error):
+                if self._connection is not None and self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
         finally:
             self._lock.release()
             self._busy = False
 
     def _check(self, rows: Rows) -> None:
-        """Refuse what has no entries, or is behind its witness."""
+        """Reject a file that has no entries, or is behind its witness."""
         rows.head()
         compare(self.place, rows)
 
     def _checked_head(self, rows: Rows) -> Entry:
         """Return the latest entry, unless the file was replaced by an older one (Rule 4)."""
         head, seen = rows.head(), self._seen
-        older = seen is not None and (
+        if seen is not None and (
             head.number < seen.number or rows.entry(seen.number).hash != seen.hash
-        )
-        if seen is not None and older:
+        ):
             raise LedgerError(
                 f"{self.path}: the file was overwritten while it was open: entry {seen.number} is "
                 f"not the one that was read before. Restore the newer copy."
@@ -243,8 +243,7 @@ class Store:
         if self._read_only:
             self._choose(left=left)
         patiently(self.connection, "BEGIN")
-        # Only this locks the file, and it may fail where BEGIN did not.
-        patiently(self.connection, "SELECT 1 FROM sqlite_master")
+        patiently(self.connection, _TOUCH)
         return True
 
     def _choose(self, *, left: bool) -> None:
@@ -256,12 +255,15 @@ class Store:
             self._lock.drop(self._connection)
             self._connection = None
         if files is None:
-            self._connection = self._lock.keep(connect(self.place.file, "ro"))
-            Rows(self.path, self._connection).version()
+            self._connect("ro")
         else:
             files, connection = self._copy_put_right()
             self._connection = self._lock.keep(connection)
         self._copied = files
+
+    def _connect(self, mode: str) -> None:
+        self._connection = self._lock.keep(connect(self.place.file, mode))
+        Rows(self.path, self._connection).version()
 
     def _put_right(self) -> None:
         """Under the exclusive lock: undo what a crash left half done."""
@@ -270,11 +272,9 @@ class Store:
         if left:
             self._copy_put_right()[1].close()
         if self._connection is None:
-            self._connection = self._lock.keep(connect(self.place.file, "rw"))
-            Rows(self.path, self._connection).version()
+            self._connect("rw")
         if left:
-            # Reading it undoes a write that was cut short.
-            patiently(self._connection, "SELECT 1 FROM sqlite_master")
+            patiently(self.connection, _TOUCH)
             if self._left_over():
                 raise LedgerError(
                     f"{self.path}: what a crash left beside the ledger cannot be put right; is "
@@ -304,14 +304,14 @@ class Store:
             return False
 
     def _copy_put_right(self) -> tuple[_Files, sqlite3.Connection]:
-        """Return a copy with the journal played into it, and the state that it was made of.
+        """Return a copy with the journal played into it, and the state of the copied files.
 
         Its names are gone as soon as it is open, so that nothing is left of it.
         """
         for _ in range(_TRIES):
             files = _files_of(self.place)
             try:
-                import tempfile  # noqa: PLC0415 - most ledgers are not temporary
+                import tempfile  # noqa: PLC0415 - few ledgers need it
 
                 folder = Path(tempfile.mkdtemp(prefix="dpacct-"))
                 try:
@@ -334,8 +334,7 @@ class Store:
         """Return a connection to a copy that is a whole ledger."""
         connection = connect(copy, "rw")
         try:
-            # Reading it undoes a write that was cut short.
-            connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+            connection.execute(_TOUCH).fetchone()
             connection.execute("PRAGMA query_only=1")
             rows = Rows(self.path, connection)
             rows.version()
@@ -353,12 +352,8 @@ class Store:
         )
 
 
-def make_file(place: Place, first: Entry) -> bool:
-    """Make a new file with its first entry (Rule 1).
-
-    Returns:
-        Whether it was made; False if another process was faster.
-    """
+def make_file(place: Place, first: Entry) -> None:
+    """Make a new file with its first entry (Rule 1); if another process was faster, do nothing."""
     check_mount(place, writing=True)
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
     draft = place.file.with_name(f".{place.file.name}.draft-{mark}")
@@ -367,32 +362,34 @@ def make_file(place: Place, first: Entry) -> bool:
             connection.execute("BEGIN IMMEDIATE")
             make_tables(connection, place.path, first)
             connection.execute("COMMIT")
-        # A link fails where the name exists already: no ledger is ever replaced.
-        os.link(draft, place.file)
-        sync_folder(place.file.parent)
-    except FileExistsError:
-        return False
+        # A link fails if the name exists already: no ledger is ever replaced.
+        with suppress(FileExistsError):
+            os.link(draft, place.file)
+            sync_folder(place.file.parent)
     except (sqlite3.Error, OSError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else reason_of_sqlite(error)
         raise LedgerError(f"{place.path}: no ledger can be made: {reason}.") from None
     finally:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
-    return True
 
 
-def _check_usable(place: Place, size: int, *, writing: bool) -> None:
-    if size == 0:
+def _check_usable(place: Place, descriptor: int, *, writing: bool) -> None:
+    head = os.read(descriptor, 72)
+    if not head:
         raise LedgerError(
             f"{place.path}: the file is empty, and a ledger never is. If nothing was ever "
             f"released under it, delete it; else restore a copy."
         )
+    # A file with a witness is a ledger, and damaged.
+    if not begins_as_ledger(head) and not os.path.lexists(place.witness):
+        raise InvalidParameter("path", str(place.path), "this file is not a ledger of dpacct")
     if writing and not os.access(place.file.parent, os.W_OK | os.X_OK):
         raise LedgerError(f"{place.path}: the folder of the ledger cannot be written to.")
 
 
 def _files_of(place: Place) -> _Files:
-    """Return in what state the file and its journal are."""
+    """Return the state of the file and its journal."""
     found: list[tuple[int, int, int] | None] = []
     for file in (place.file, place.journal):
         try:

@@ -1,11 +1,11 @@
 """The witness: a small file beside a ledger that remembers how far the ledger had come.
 
-Rule 1: it is never ahead of the ledger: it is written when the entry is on disk, and before what
-the entry allows may leave. After a crash it may be behind.
-Rule 2: a ledger that is behind its witness, or another one, is neither read nor written.
+Rule 1: it is never ahead of the ledger: it is written when the entry is on disk, and before
+anything that the entry allows may leave. After a crash it may be behind.
+Rule 2: a ledger that is behind its witness, or another ledger, is neither read nor written.
 Rule 3: it has one form, with a checksum, of one disk sector, which is written at once; any other
-form is refused. A missing witness is made anew, and says since when it exists. Deleting it is how a
-loss is accepted.
+form is rejected. A missing witness is made anew, and says since when it exists. To accept a loss,
+the owner deletes it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -24,8 +24,7 @@ from dpacct.ledger.record.entries import Entry, Position, canonical
 
 _VERSION = 1
 _SIZE = 512
-_NAMES = ("identity", "entry", "head", "committed")
-# A witness may be any kind of file by now; opening it must neither wait nor follow.
+# Another kind of file may stand there by now; opening it must neither wait nor follow.
 _PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
@@ -78,7 +77,7 @@ def make_witness(place: Place, witness: Witness) -> None:
         draft.unlink(missing_ok=True)
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN, 0o600)
         try:
-            # Whoever may write to the ledger may write to its witness.
+            # Users who may write to the ledger may write to its witness.
             owner = place.file.stat()
             if hasattr(os, "fchmod"):
                 os.fchmod(descriptor, owner.st_mode & 0o666)
@@ -97,7 +96,7 @@ def make_witness(place: Place, witness: Witness) -> None:
 def update_witness(place: Place, witness: Witness) -> None:
     """Write the next witness over it: a whole sector, so that no crash leaves half of it.
 
-    It is not flushed: losing it with the power leaves it behind the ledger (Rule 1).
+    It is not flushed: a power loss leaves it behind the ledger (Rule 1).
     """
     try:
         descriptor = os.open(place.witness, os.O_WRONLY | _PLAIN)
@@ -118,15 +117,15 @@ def compare(place: Place, rows: Rows) -> Witness | None:
 
 
 def require(rows: Rows, position: Position, holder: str) -> None:
-    """Refuse a ledger that has lost what a position says it had.
+    """Reject a ledger that has lost entries which a position of it had.
 
     Args:
         rows: of the ledger.
         position: how far it had come.
-        holder: where that is kept, e.g. ``the checkpoint run.ckpt``.
+        holder: the place of the position, e.g. ``the checkpoint run.ckpt``.
     Raises:
         LedgerError: it is another ledger, or its entries up to the position are not all there.
-        InvalidParameter: it is no position.
+        InvalidParameter: it is not a position.
     """
     if not isinstance(position, Position):
         raise InvalidParameter("position", position, "a position is what Ledger.position gives")
@@ -152,12 +151,12 @@ def require(rows: Rows, position: Position, holder: str) -> None:
 def first_witness(rows: Rows) -> Witness:
     """Return the witness of a ledger that has none; reads all entries."""
     head, identity = rows.head(), rows.entry(1).hash.hex()
-    released = rows.commits_behind(0)
-    return Witness(Position(identity, head.number, head.hash.hex(), released), head.number)
+    position = Position(identity, head.number, head.hash.hex(), rows.commits_behind(0))
+    return Witness(position, head.number)
 
 
 def next_witness(rows: Rows, witness: Witness, before: Entry) -> Witness:
-    """Return what a witness is to say when the latest entry is on disk.
+    """Return the witness of the moment when the latest entry is on disk.
 
     Args:
         rows, witness: of the transaction.
@@ -166,19 +165,16 @@ def next_witness(rows: Rows, witness: Witness, before: Entry) -> Witness:
     known, head = witness.position, rows.head()
     if head.number == known.entry:
         return witness
-    # After a crash the witness is behind, and what it missed is counted.
+    # After a crash the witness is behind, and the rounds that it missed are counted.
     behind = known.entry != before.number
     more = rows.commits_behind(known.entry) if behind else rows.released
-    position = replace(
-        known, entry=head.number, head=head.hash.hex(), committed=known.committed + more
-    )
+    position = Position(known.identity, head.number, head.hash.hex(), known.committed + more)
     return replace(witness, position=position)
 
 
 @lru_cache(maxsize=4)
 def _rendered(witness: Witness) -> bytes:
-    content: dict[str, Any] = {name: getattr(witness.position, name) for name in _NAMES}
-    text = canonical(content | {"version": _VERSION, "since": witness.since})
+    text = canonical(asdict(witness.position) | {"version": _VERSION, "since": witness.since})
     check = hashlib.sha256(text.encode()).hexdigest()
     return f"{text}\n{check}".ljust(_SIZE - 1).encode() + b"\n"
 
@@ -187,11 +183,11 @@ def _rendered(witness: Witness) -> bytes:
 def _parsed(data: bytes) -> Witness | None:
     try:
         content: dict[str, Any] = json.loads(data.split(b"\n")[0])
-        position = Position(**{name: content[name] for name in _NAMES})
-        found = Witness(position, content["since"])
-    except (ValueError, KeyError, TypeError, InvalidParameter):
+        since, _ = content.pop("since"), content.pop("version")
+        found = Witness(Position(**content), since)
+    except (ValueError, KeyError, TypeError, AttributeError, InvalidParameter):
         return None
-    valid = type(found.since) is int and 1 <= found.since <= position.entry
+    valid = type(since) is int and 1 <= since <= found.position.entry
     # Checksum, version, and that there is nothing else, at once.
     return found if valid and _rendered(found) == data else None
 
