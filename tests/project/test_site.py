@@ -133,7 +133,8 @@ def test_the_cells_of_every_tutorial_are_python(page: Path) -> None:
 def test_pages_move_with_their_links_pictures_and_formulas() -> None:
     files: set[str] = set()
     text = (
-        "See [risk](../../docs/explanation/attack-risk.md#in-python), ![picture](picture.png), $`a_1`$ and\n\n"
+        "See [risk](../../docs/explanation/attack-risk.md#in-python), "
+        "![picture](picture.png), $`a_1`$ and\n\n"
         '```math\nx\n```\n\n```python skip="no"\n[a](b.md)\n```\n'
     )
     moved = stage.staged("evidence/pictures/README.md", text, files)
