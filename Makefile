@@ -5,7 +5,7 @@ PYTHON := $(VENV)/bin/python
 FLOWER_VENV ?= .venv-flower
 FLOWER := $(FLOWER_VENV)/bin/python
 
-.PHONY: test slow thorough explore flower lint bench gpu docs reference site
+.PHONY: test slow thorough explore flower lint bench gpu docs pictures site
 
 test: | $(PYTHON)
 	$(PYTHON) -m pytest -n auto
@@ -43,9 +43,9 @@ gpu: | $(PYTHON)
 docs: | $(PYTHON)
 	DPACCT_TESTS=thorough $(PYTHON) -m pytest -n auto tests/project/test_docs_examples.py tests/project/test_site_build.py
 
-# The page of all commands, after a change of an option or of its help.
-reference: | $(PYTHON)
-	$(PYTHON) -m website.commands
+# The pictures of the documentation, from the examples of its pages.
+pictures: | $(PYTHON)
+	$(PYTHON) -m website.pictures
 
 # The documentation site: build/site/html/index.html. Installs the group `site`, then needs no network.
 site: | $(PYTHON)

