@@ -75,8 +75,8 @@ def exactly() -> None:
     noise, mine = processor_seconds(lambda: ours("tight"), REPEATS)
     rows = [["dpacct tight", f"{noise:.6f}", f"{1000 * mine:.1f} ms", "1x", "at most 1.28601"]]
     peers: list[tuple[str, str, Callable[[], float], str]] = [
-        (DpAccountingPld().name, "dp_accounting", _dp_accounting_noise, "at least 200x"),
-        (OpacusPrv().name, "opacus", _opacus_noise, "-"),
+        (DpAccountingPld().name, "dp_accounting", dp_accounting_noise, "at least 200x"),
+        (OpacusPrv().name, "opacus", opacus_noise, "-"),
     ]
     for name, package, call, goal in peers:
         if find_spec(package) is not None:
@@ -93,7 +93,7 @@ def exactly() -> None:
     )
 
 
-def _dp_accounting_noise() -> float:
+def dp_accounting_noise() -> float:
     """The noise that dp-accounting's own calibration finds with its loss distributions."""
     library, pld = import_module("dp_accounting"), import_module("dp_accounting.pld")
 
@@ -106,7 +106,7 @@ def _dp_accounting_noise() -> float:
     )
 
 
-def _opacus_noise() -> float:
+def opacus_noise() -> float:
     """The noise that Opacus' own calibration finds with its random variables."""
     found = import_module("opacus.accountants.utils").get_noise_multiplier(
         target_epsilon=BUDGET.epsilon,

@@ -1,8 +1,12 @@
-"""Tables in pages: Markdown between two comments, written by a script and checked by a test."""
+"""Tables in pages: Markdown between two comments, written by a script and checked by a test.
+
+A long table is a CSV file in the folder ``tables`` beside its page.
+"""
 
 from __future__ import annotations
 
 import argparse
+import csv
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -47,13 +51,18 @@ def bracket(achieved: float, proven: float, digits: int = 5) -> str:
 
 
 def tables_of(page: Path) -> dict[str, str]:
-    """The tables that a page holds, by name."""
+    """Return the tables of a page and of the CSV files beside it, as Markdown by name."""
     places = _PLACE.finditer(page.read_text(encoding="utf-8"))
-    return {place["name"]: place["table"].rstrip("\n") for place in places}
+    found = {place["name"]: place["table"].rstrip("\n") for place in places}
+    for file in sorted((page.parent / "tables").glob("*.csv")):
+        with file.open(encoding="utf-8", newline="") as lines:
+            header, *rows = csv.reader(lines)
+        found[file.stem] = markdown(header, rows)
+    return found
 
 
 def put_tables(page: Path, tables: Mapping[str, str]) -> None:
-    """Replace the tables of a page, which must have a place for each.
+    """Replace the tables of a page, which must have a place or a CSV file for each.
 
     Raises:
         SystemExit: it has none.
@@ -61,6 +70,14 @@ def put_tables(page: Path, tables: Mapping[str, str]) -> None:
     missing = tables.keys() - tables_of(page).keys()
     if missing:
         raise SystemExit(f"{page} has no place for the table {', '.join(sorted(missing))}")
+    for file in (page.parent / "tables").glob("*.csv"):
+        if file.stem in tables:
+            header, _, *rows = tables[file.stem].splitlines()
+            with file.open("w", encoding="utf-8", newline="") as lines:
+                csv.writer(lines, lineterminator="\n").writerows(
+                    line.removeprefix("| ").removesuffix(" |").split(" | ")
+                    for line in (header, *rows)
+                )
 
     def filled(place: re.Match[str]) -> str:
         name = place["name"]

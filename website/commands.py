@@ -61,4 +61,3 @@ def section(path: str, command: Any) -> str:
 def text() -> str:
     """Return the whole page."""
     return "\n\n".join([HEAD.strip(), *(section(*each) for each in commands())]) + "\n"
-

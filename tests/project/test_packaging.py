@@ -131,9 +131,12 @@ def test_continuous_integration_resolves_the_extras_on_each_python() -> None:
     assert re.findall(r'"(3\.\d+)"', script) == versions
 
 
-def test_the_readme_begins_with_the_two_commands() -> None:
-    first_screen = read("README.md").splitlines()[:30]
-    commands = [line for line in first_screen if line.startswith("python3 -m venv .venv && ")]
+def test_the_readme_has_the_two_commands() -> None:
+    commands = [
+        line
+        for line in read("README.md").splitlines()
+        if line.startswith("python3 -m venv .venv && ")
+    ]
     assert len(commands) == 2
     assert commands[0].endswith("dpacct calibrate --eps 8 --rounds 300 --q 0.1")
     assert " -c constraints.txt " in commands[1]
