@@ -12,7 +12,8 @@ PAGE = "reference/commands"
 HEAD = """\
 # Every command and option
 
-The output of `dpacct COMMAND --help-all`, on one page. The page [command line](command-line.md) explains shared
+The output of `dpacct COMMAND --help-all`, on one page. The page
+[command line](command-line.md) explains shared
 options, exit codes and JSON keys.
 """
 

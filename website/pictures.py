@@ -81,7 +81,7 @@ def main() -> None:
                 sys.exit(f"{page}: " + "\n".join(complaints))
             for name in sorted(wanted):
                 shutil.copyfile(Path(scratch) / name, FOLDER / name)
-                print(name)
+                sys.stdout.write(f"{name}\n")
 
 
 if __name__ == "__main__":

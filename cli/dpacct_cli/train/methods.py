@@ -108,7 +108,7 @@ def _own(name: str) -> Callable[..., Method]:
         raise InvalidParameter("method", name, f"{place} has no {attribute}; {has}")
     if not _is_method(found):
         rule = f"{attribute} of {place} is {_described(found)}; a method is a class that derives "
-        hint = "docs/how-to/federated.md has an example."
+        hint = "docs/how-to/train-federated.md has an example."
         raise InvalidParameter("method", name, f"{rule}from dpacct.fl.Method", hint)
     return cast("Callable[..., Method]", found)
 

@@ -10,7 +10,7 @@ and sees that client alone: the engine may run it for many clients at once under
 Rule 2: what runs behind the noise (`post`, `server`) sees `Noised` and public state alone.
 Rule 3: a method keeps no state of its own. State lives in the dictionaries of tensors passed in.
 `dpacct.fl.audit` checks all three by running a method on neighboring sets of clients. An example:
-docs/how-to/federated.md, "A method of your own".
+docs/how-to/train-federated.md, "Your own method".
 """
 
 from __future__ import annotations
