@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import dpacct
 from dpacct import Full, Ledger, Poisson, Round, fl
 from dpacct.errors import LedgerError
-from dpacct.fl.auditing.verdict import passing_ledger
+from dpacct.fl.auditing.canary_audit import passing_ledger
 from dpacct.fl.tensors import norm
 from evidence.detectors.faults import DividedTwice
 

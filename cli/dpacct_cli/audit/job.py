@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dpacct.fl.auditing.canary_audit import OTHERS, RunAudit
 from dpacct.fl.auditing.rounds import RoundAudit, audit_round
 from dpacct.fl.auditing.runs import audit_run
-from dpacct.fl.auditing.verdict import OTHERS, RunAudit
 from dpacct.fl.clients import Population
 from dpacct.fl.examples import Examples
 from dpacct.rounds import Uniform

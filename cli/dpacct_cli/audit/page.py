@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from dpacct.display import down, up
+from dpacct.fl.auditing.canary_audit import RunAudit
 from dpacct.fl.auditing.rounds import RoundAudit
-from dpacct.fl.auditing.verdict import RunAudit
 from dpacct.rounds import Round
 from dpacct_cli import mechanism
 from dpacct_cli.render import Page, Row, plain

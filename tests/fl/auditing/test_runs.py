@@ -10,9 +10,9 @@ from torch import nn
 
 from dpacct import Budget, Full, Poisson, Round, Uniform, epsilon, fl
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.auditing.canaries import Canaries, Directions, with_canaries
+from dpacct.fl.auditing.canaries import Canaries, with_canaries
+from dpacct.fl.auditing.canary_audit import least_canaries
 from dpacct.fl.auditing.runs import audit_run
-from dpacct.fl.auditing.verdict import least_canaries
 from tests.fl.problems import cross_entropy, make_clients
 
 pytestmark = pytest.mark.usefixtures("uncounted")
@@ -149,7 +149,7 @@ def test_the_preflight_sees_them_before():
 def test_canaries_are_trained_and_bounded_like_all_others():
     canaries = Canaries(40)
     people = with_canaries(make_clients([5, 3]), canaries, silent=True)
-    directions = canaries.aim(600, 0.5, replaced=False)
+    canaries.aim(600, 0.5, replaced=False)
     assert len(people) == 42
     assert len(people[-40:]) == 40
     inside = [number for number in range(40) if canaries.coins[number]]
@@ -160,7 +160,7 @@ def test_canaries_are_trained_and_bounded_like_all_others():
     assert torch.equal((rows @ rows.T).fill_diagonal_(0), torch.zeros(40, 40))
     assert rows.norm(dim=1).min() > 0.5
     assert not people[0].update.any()
-    assert directions.count > 40
+    assert canaries.count > 40
 
 
 def test_coins_are_fair_and_decide_what_is_sent():
@@ -174,11 +174,12 @@ def test_coins_are_fair_and_decide_what_is_sent():
 
 
 def test_directions_project_on_themselves():
-    directions = Directions.draw(50, 7, torch.Generator().manual_seed(2))
-    rows = torch.stack([directions.row(number) for number in range(7)])
+    canaries = Canaries(6)
+    canaries.aim(50, 0.5, replaced=False)
+    rows = torch.stack([canaries.raw(number) for number in range(canaries.count)])
     vector = torch.randn(50)
-    weights = rows.sum(dim=0)
-    assert torch.allclose(directions.project(vector, weights), (rows @ vector).double())
+    found = canaries.project(vector, rows.sum(dim=0))
+    assert torch.allclose(found, (rows @ vector).double())
 
 
 @pytest.mark.parametrize(
@@ -264,8 +265,8 @@ def test_a_seed_does_not_choose_coins_and_a_generator_does():
     for known in (None, None, *(torch.Generator().manual_seed(4) for _ in range(2))):
         torch.manual_seed(9)
         canaries = Canaries(200, known)
-        directions = canaries.aim(2000, 0.5, replaced=False)
-        drawn.append((canaries.coins, directions.owners, directions.signs))
+        canaries.aim(2000, 0.5, replaced=False)
+        drawn.append(canaries.drawn)
     # 200 fair coins twice: one time in 2^200.
     assert not any(map(torch.equal, drawn[0], drawn[1]))
     assert all(map(torch.equal, drawn[2], drawn[3]))

@@ -1,21 +1,25 @@
-"""`audit`: check that a method, with its bound and noise, does what it is charged for.
+"""`audit`: check a method, with its bound and noise, against the charge of a round of them.
 
-Runs rounds on neighboring sets of clients and checks what the engine cannot enforce. It finds
-faults; passing it is evidence, not a proof. Write it into the tests of a method of your own.
+Runs rounds on neighboring sets of clients and checks properties that the engine cannot enforce. It
+finds faults. Passing is evidence, not a proof. Use it in the tests of a method of your own.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
-from dpacct.fl.auditing.bench import Bench, collect, default_problem
+from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
+from dpacct.fl.engine.engine import Engine
+from dpacct.fl.engine.states import Collected, Released, TrainingState
+from dpacct.fl.layout import Layout, trainable
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.fedavg import DPFedAvg
 from dpacct.fl.methods.protocol import Method
@@ -23,10 +27,13 @@ from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.privacy.bounds import INDICATOR_NORM, AdaptiveClip, Bound
 from dpacct.fl.privacy.findings import (
     Audit,
-    Draws,
     Finding,
+    check_bound,
     check_charge,
+    repeated,
     wrong_mean,
+    wrong_scale,
+    wrong_shape,
     wrong_std,
 )
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std
@@ -34,7 +41,17 @@ from dpacct.fl.privacy.randomness import Seeded
 from dpacct.fl.public import PublicSize
 from dpacct.fl.settings import choose_bound, choose_sampling
 from dpacct.fl.surroundings import undisturbed
+from dpacct.fl.tensors import forked_generators, norm
+from dpacct.fl.training.choose import TrainerChooser
+from dpacct.fl.training.tasks import Trainer
 from dpacct.rounds import Adjacency, Full, Sampling, Uniform
+
+_CHUNK = 3
+# Share of a contribution that rounding may change in other groups.
+_ROUNDING = 1e-4
+# Rounds in which the noise of a count is drawn, one number each. A standard deviation of half the
+# charged one lies 15 standard errors of the square away.
+_COUNTS = 512
 
 
 # If the caller has switched gradients off, no client would move a sum.
@@ -55,16 +72,16 @@ def audit(
     draws: int = 16,
     vectorize: bool | Literal["auto"] = "auto",
 ) -> Audit:
-    """Check a method, its bound and its noise against what a round of them is charged for.
+    """Check a method, its bound and its noise against the charge of a round of them.
 
     Args:
         method, clip_norm, bound, noise, noise_multiplier, sampling, adjacency, local: as for
-            `Federation`; default DP-FedAvg, clip norm 0.5 where the method has no bound of its
-            own, Gaussian noise, everybody.
-        model, loss, clients: what to train; default a small classifier on synthetic clients. Give
+            `Federation`; default DP-FedAvg, clip norm 0.5 if the method has no bound of its own,
+            Gaussian noise, all clients in each round.
+        model, loss, clients: the training; default a small classifier on synthetic clients. Give
             all three or none; at least three clients.
-        draws: rounds of noise that are looked at.
-        vectorize: which trainers are looked at; "auto": both, if the method can be batched.
+        draws: rounds of noise to test.
+        vectorize: which trainers to test; "auto": both, if the method can be batched.
     Returns:
         The findings: ``bound``, ``alone``, ``sensitivity``, ``charge``, ``noise``, ``empty
         cohort``, ``fresh``, ``release`` and ``memory``; for an adaptive clip norm also
@@ -76,12 +93,12 @@ def audit(
     if clip_norm is None and bound is None and method.bound is None:
         clip_norm = 0.5
     scheme = choose_sampling(Full() if sampling is None else sampling)
-    problem = default_problem(model, loss, clients)
+    problem = _problem(model, loss, clients)
     # The clients of an audit are no secret: their number may be declared.
     declares = adjacency == Adjacency.ADD_REMOVE and not isinstance(scheme, Uniform)
     declared = len(problem.clients) if declares else None
     public = PublicSize.choose(declared, scheme, len(problem.clients))
-    bench = Bench(
+    rounds = _Rounds(
         problem,
         method,
         choose_bound(bound, clip_norm, method),
@@ -90,78 +107,305 @@ def audit(
         method.prepare(SGD(lr=0.5, epochs=1, batch_size=4) if local is None else local),
         vectorize=vectorize,
     )
+    like = next(iter(rounds.params.values()))
     return Audit(
         (
-            bench.check_bound(),
-            bench.check_alone(),
-            bench.check_sensitivity(),
-            *check_charge(bench.plan, bench.bound, bench.noise),
-            *bench.check_noise(draws),
-            *check_indicator(bench),
-            bench.check_release(),
-            bench.check_memory(),
+            check_bound(rounds.bound, rounds.layout, rounds.plan.contributions, like),
+            _check_alone(rounds),
+            _check_sensitivity(rounds),
+            *check_charge(rounds.plan, rounds.bound, rounds.noise),
+            *_check_noise(rounds, draws),
+            *_check_indicator(rounds),
+            _check_release(rounds),
+            _check_memory(rounds),
         )
     )
 
 
-# A standard deviation of half the charged one lies 15 standard errors of the square away.
-ROUNDS = 512
+@dataclass(frozen=True, slots=True, eq=False)
+class _Problem:
+    """A model, its loss, and a population to run an audit on."""
+
+    model: nn.Module
+    loss: Callable[[Tensor, Tensor], Tensor]
+    clients: list[ClientData]
 
 
-def check_indicator(bench: Bench) -> tuple[Finding, ...]:
-    """Check the noisy count that moves an adaptive clip norm.
+def _problem(model: Any, loss: Any, clients: Sequence[ClientData] | None) -> _Problem:
+    """Return the given problem, or a classifier on synthetic clients of different sizes."""
+    if model is not None and loss is not None and clients is not None:
+        if len(clients) < 3:
+            raise InvalidParameter("clients", len(clients), "an audit needs at least three")
+        return _Problem(model, loss, list(clients))
+    if any(part is not None for part in (model, loss, clients)):
+        rule = "an audit is given all of model, loss and clients, or none of them"
+        raise InvalidParameter("model", type(model).__name__, rule)
+    features, classes = 24, 8
+    generator = torch.Generator().manual_seed(7)
+    network = nn.Sequential(nn.Linear(features, 48), nn.Tanh(), nn.Linear(48, classes))
+    with torch.no_grad():
+        for value in network.parameters():
+            value.copy_(0.2 * torch.randn(value.shape, generator=generator))
+    synthetic = [
+        ClientData(
+            torch.randn(size, features, generator=generator),
+            torch.randint(classes, (size,), generator=generator),
+        )
+        for size in (8, 5, 12, 1, 7)
+    ]
+    return _Problem(network, nn.functional.cross_entropy, synthetic)
 
-    Of the count only one number comes out of each round, so its noise is judged over many rounds.
-    """
-    bound = bench.bound
-    std = bench.plan.indicator_std(bound)
-    if not isinstance(bound, AdaptiveClip) or std is None:
+
+def _scaled(values: Tensor, factor: float) -> Tensor:
+    return values * factor if values.is_floating_point() else values.flip(0)
+
+
+class _Rounds:
+    """Rounds of an engine, all of which draw the same batches."""
+
+    def __init__(
+        self,
+        problem: _Problem,
+        method: Method,
+        bound: Bound,
+        noise: Noise,
+        plan: NoisePlan,
+        local: SGD,
+        *,
+        vectorize: bool | str,
+    ) -> None:
+        self.method, self.bound, self.noise, self.plan = method, bound, noise, plan
+        self.params = {n: p.detach().clone() for n, p in trainable(problem.model).items()}
+        self.layout, self.clients = Layout.of(self.params), problem.clients
+        self.everybody = list(range(len(self.clients)))
+        device = next(iter(self.params.values())).device
+        self._engine = Engine(
+            self.clients, method, self.layout, local, plan, noise, Seeded(20), device, 1.0
+        )
+        chooser = TrainerChooser(
+            problem.model, problem.loss, method, self.layout, local, vectorize=vectorize
+        )
+        # The first one is used if one is enough.
+        self.trainers: dict[str, Trainer] = {"one by one": chooser.alone}
+        if vectorize is not False:
+            tasks = [self._engine.task(client, self.state(), 0) for client in self.everybody[:3]]
+            complaint = chooser.compare(tasks, self._engine.broadcast(self.state()))
+            if complaint and vectorize is True:
+                raise Unsupported(f"vectorize=True, but {complaint}")
+            if not complaint:
+                self.trainers["in groups"] = chooser.vectorized
+
+    def state(self) -> TrainingState:
+        """Return a state before the first round, which shares nothing with another one."""
+        params = {name: value.clone() for name, value in self.params.items()}
+        server = {n: v.clone() for n, v in self.method.init(dict(params)).items()}
+        return TrainingState(0, params, server, {}, self.bound, None)
+
+    def collect(
+        self, cohort: Sequence[int], trainer: Trainer | None = None, **changes: Any
+    ) -> tuple[Engine, TrainingState, Collected]:
+        """Play a round with just these clients, up to its sums.
+
+        Args:
+            changes: of the engine.
+        Returns:
+            The engine, whose randomness has advanced by this round, its state, and the sums.
+        """
+        engine = replace(self._engine, source=Seeded(20), **changes)
+        state, trainer = self.state(), trainer or self.trainers["one by one"]
+        with forked_generators():
+            return engine, state, engine.collect(state, engine.draw_for(cohort), trainer, _CHUNK)
+
+    def exact(
+        self,
+        cohort: Sequence[int],
+        clients: Sequence[ClientData] | None = None,
+        trainer: Trainer | None = None,
+    ) -> Collected:
+        """Return the sums of a cohort without noise."""
+        _, _, found = self.collect(
+            cohort, trainer, noise=GaussianNoise(), clients=clients or self.clients
+        )
+        return found
+
+    def releases(
+        self, cohort: Sequence[int], draws: int, seed: int
+    ) -> tuple[list[Released | None], Tensor | None]:
+        """Release the sums of a cohort so many times, each with new noise.
+
+        Returns:
+            The releases, and the mask's coordinates, None for all.
+        """
+        engine, state, found = self.collect(cohort)
+        engine = replace(engine, source=Seeded(seed))
+        return [engine.release(state, found) for _ in range(draws)], found.kept
+
+    def neighbors(self, client: int) -> list[tuple[list[ClientData], list[int]]]:
+        """Return neighboring populations with their cohorts."""
+        clients = self.clients
+        if self.plan.adjacency is not Adjacency.REPLACE_ONE:
+            return [(clients, [other for other in self.everybody if other != client])]
+        own = clients[client]
+        # Replacements that push the model elsewhere.
+        extremes = [
+            ClientData(own.inputs[:0], own.targets[:0]),
+            ClientData(_scaled(own.inputs, -10), own.targets),
+            ClientData(_scaled(own.inputs, 100), own.targets.flip(0)),
+            clients[0],
+            clients[-1],
+        ]
+        return [
+            ([*clients[:client], other, *clients[client + 1 :]], self.everybody)
+            for other in extremes
+        ]
+
+
+def _check_alone(rounds: _Rounds) -> Finding:
+    """Check that a contribution is the same up to rounding beside other clients."""
+    for name, trainer in rounds.trainers.items():
+        whole = rounds.exact(rounds.everybody, trainer=trainer).total
+        for client in rounds.everybody:
+            whole = whole - rounds.exact([client], trainer=trainer).total
+        gap = float(norm(whole))
+        if gap > _ROUNDING * rounds.bound.clip_norm * len(rounds.everybody):
+            detail = f"{name}, the sum differs from that of the clients alone by {gap:.3g}"
+            return Finding("alone", passed=False, detail=detail)
+    names = " and ".join(rounds.trainers)
+    detail = f"trained {names}, contributions do not depend on the other clients"
+    return Finding("alone", passed=True, detail=detail)
+
+
+def _check_sensitivity(rounds: _Rounds) -> Finding:
+    """Check how far the sum moves between neighbors."""
+    claimed = rounds.bound.sensitivity(rounds.plan.adjacency)
+    worst = 0.0
+    for place, trainer in enumerate(rounds.trainers.values()):
+        base = rounds.exact(rounds.everybody, trainer=trainer).total
+        # `alone` compares the trainers: the neighbors of one client are enough for the second.
+        for client in rounds.everybody[: 1 if place else None]:
+            for clients, cohort in rounds.neighbors(client):
+                moved = rounds.exact(cohort, clients, trainer).total - base
+                worst = max(worst, float(norm(moved)))
+    return Finding(
+        "sensitivity",
+        worst <= claimed * (1 + _ROUNDING),
+        f"the sum moved by up to {worst:.6g} between neighbors, and {claimed:.6g} is claimed",
+    )
+
+
+def _check_noise(rounds: _Rounds, draws: int) -> list[Finding]:
+    """Check spread, law and freshness of the noise, with all clients and with none."""
+    findings: list[Finding] = []
+    again = ""
+    for name, cohort in (("noise", rounds.everybody), ("empty cohort", list[int]())):
+        if not cohort and getattr(rounds.noise, "minimum", 0):
+            continue  # Too few shares for a release.
+        exact = rounds.exact(cohort).total
+        rows: list[Tensor] = []
+        releases, kept = rounds.releases(cohort, draws, seed=21)
+        for release in releases:
+            if release is None:
+                rows.append(torch.full_like(exact, math.nan))
+                continue
+            vector = release.mean.vector.double() * rounds.plan.cohort_size
+            rows.append((vector if kept is None else vector[kept]) - exact)
+        noise = torch.stack(rows).numpy()
+        if cohort:
+            again = repeated(noise)
+        std = drawn_std(rounds.noise, rounds.plan.update_std(rounds.bound), len(cohort))
+        if std is None or not np.isfinite(noise).all():
+            findings.append(Finding(name, passed=False, detail="nothing was released"))
+            continue
+        wrong = wrong_scale(noise, exact.numpy(), std) or wrong_std(noise, std)
+        wrong = wrong or wrong_mean(noise, std) or wrong_shape(noise, std)
+        detail = wrong or f"standard deviation {std:.6g} over {noise.size} values, as charged"
+        findings.append(Finding(name, not wrong, detail))
+    return [*findings, Finding("fresh", not again, again or "no noise came twice")]
+
+
+def _check_indicator(rounds: _Rounds) -> tuple[Finding, ...]:
+    """Check the noisy count that moves an adaptive clip norm: its sensitivity and its noise."""
+    std = rounds.plan.indicator_std(rounds.bound)
+    if not isinstance(rounds.bound, AdaptiveClip) or std is None:
         return ()
-    return (_count(bench, std),)
 
+    def count(cohort: Sequence[int], clients: Sequence[ClientData] | None = None) -> float:
+        found = rounds.exact(cohort, clients).indicators
+        return math.nan if found is None else float(found)
 
-def _count(bench: Bench, std: float) -> Finding:
-    """Check how far the count moves between neighbors, and the noise on it."""
-    doubled = 2 if bench.plan.adjacency is Adjacency.REPLACE_ONE else 1
-    claimed = INDICATOR_NORM * doubled
-    base = _exact(bench, bench.everybody)
+    claimed = INDICATOR_NORM * (2 if rounds.plan.adjacency is Adjacency.REPLACE_ONE else 1)
+    base = count(rounds.everybody)
     moved = max(
-        abs(_exact(bench, cohort, clients) - base)
-        for client in bench.everybody
-        for clients, cohort in bench.neighbors(client)
+        abs(count(cohort, clients) - base)
+        for client in rounds.everybody
+        for clients, cohort in rounds.neighbors(client)
     )
     if moved > claimed * (1 + 1e-9):
         detail = f"the count moved by {moved:.6g} between neighbors, and {claimed:g} is claimed"
-        return Finding("indicator", passed=False, detail=detail)
-    noise = _residuals(bench, base)
-    charged = drawn_std(bench.noise, std, len(bench.everybody))
+        return (Finding("indicator", passed=False, detail=detail),)
+    counts = [
+        math.nan if release is None or release.indicator_sum is None else release.indicator_sum
+        for release in rounds.releases(rounds.everybody, _COUNTS, seed=22)[0]
+    ]
+    noise = np.array(counts, dtype=np.float64).reshape(-1, 1) - base
+    charged = drawn_std(rounds.noise, std, len(rounds.everybody))
     if charged is None or not np.isfinite(noise).all():
-        return Finding("indicator", passed=False, detail="nothing was released")
+        return (Finding("indicator", passed=False, detail="nothing was released"),)
     wrong = wrong_std(noise, charged) or wrong_mean(noise, charged)
     seen = f"the count moved by up to {moved:g}, its noise has standard deviation {charged:.6g}"
-    return Finding("indicator", not wrong, wrong or f"{seen} over {noise.size} rounds, as charged")
+    detail = wrong or f"{seen} over {noise.size} rounds, as charged"
+    return (Finding("indicator", not wrong, detail),)
 
 
-def _exact(
-    bench: Bench, cohort: Sequence[int], clients: Sequence[ClientData] | None = None
-) -> float:
-    """Return the count of a cohort without noise."""
-    bench.replay()
-    plain = replace(bench.engine, noise=GaussianNoise(), clients=clients or bench.problem.clients)
-    found = collect(plain, bench.state(), cohort, bench.trainer)
-    return math.nan if found.indicators is None else float(found.indicators)
+def _check_release(rounds: _Rounds) -> Finding:
+    """Check that, given the release, the new state does not depend on the clients."""
+    engine, state, found = rounds.collect(rounds.everybody)
+    release = engine.release(state, found)
+    if release is None:
+        return Finding("release", passed=True, detail="nothing was released")
+    clients = rounds.clients
+    # As many clients, which have nothing in common with the others.
+    strangers = [
+        ClientData(_scaled(data.inputs, -3), data.targets) for data in clients[1:] + clients[:1]
+    ]
+    after: list[TrainingState] = []
+    for people, cohort in (
+        (clients, rounds.everybody),
+        (strangers, rounds.everybody[: len(clients) // 2]),
+    ):
+        # The release is that of the first population in both worlds.
+        engine, state, _ = rounds.collect(cohort, clients=people)
+        after.append(engine.apply(state, release))
+    if _same(*after):
+        detail = "the new model and server state follow from the release alone"
+        return Finding("release", passed=True, detail=detail)
+    detail = "the new model or server state depends on the clients beside the noisy release"
+    return Finding("release", passed=False, detail=detail)
 
 
-def _residuals(bench: Bench, exact: float) -> Draws:
-    """Return released counts minus the exact one, float64 [ROUNDS, 1]; NaN for no release."""
-    fresh = Seeded(22)
-    bench.replay()
-    state = bench.state()
-    found = collect(bench.engine, state, bench.everybody, bench.trainer)
-    engine = replace(bench.engine, source=fresh)
-    counts: list[float] = []
-    for _ in range(ROUNDS):
-        release = engine.release(state, found)
-        count = None if release is None else release.indicator_sum
-        counts.append(math.nan if count is None else count)
-    return np.array(counts, dtype=np.float64).reshape(-1, 1) - exact
+def _same(one: TrainingState, two: TrainingState) -> bool:
+    if isinstance(one.bound, AdaptiveClip) and one.bound != two.bound:
+        return False
+    return all(
+        a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+        for a, b in ((one.params, two.params), (one.server_state, two.server_state))
+    )
+
+
+def _check_memory(rounds: _Rounds) -> Finding:
+    """Check that a client's memory does not depend on the other clients."""
+    detail = "clients keep none"
+    for trainer in rounds.trainers.values():
+        one, two = (
+            rounds.collect(cohort, trainer)[2].memories
+            for cohort in (rounds.everybody, rounds.everybody[:1])
+        )
+        for client in one.keys() & two.keys():
+            detail = "depend on data and broadcasts alone"
+            if not all(
+                torch.allclose(value, two[client][name], rtol=_ROUNDING, atol=1e-6)
+                for name, value in one[client].items()
+            ):
+                fault = "they depend on the cohort or on noise"
+                return Finding("memory", passed=False, detail=fault)
+    return Finding("memory", passed=True, detail=detail)

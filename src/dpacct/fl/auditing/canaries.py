@@ -1,15 +1,15 @@
-"""Canaries: known contributions of the largest size, and what releases show of them.
+"""Canaries: known contributions of the largest size, planted among the clients of a run.
 
 A canary takes part or not by a fair coin, and sends an update in a direction of its own. After a
-run, the inner products of the releases with these directions show which of them took part.
+run, the inner products of the releases with these directions show which canaries took part.
 
-Rule 1: coins and directions come from the operating system, or from a generator that is given, and
-    never from torch's global one. A run draws what it draws without an audit, and the user who
-    seeds it does not choose its canaries.
-Rule 2: directions share no coordinate, so each shows in the release by itself. Canary i has some
+Rule 1: Coins and directions come from the operating system, or from a given generator, and never
+    from torch's global one. A run draws the same numbers as without an audit, and its seed does not
+    choose the canaries.
+Rule 2: Directions share no coordinate, so each shows in the release by itself. A canary has some
     coordinates of the model, chosen at random, with random signs. They cross all layers, so a
     bound that is applied layer by layer shows as a longer contribution.
-Rule 3: some directions have no canary. They show the noise alone.
+Rule 3: Some directions have no canary. They show the noise alone.
 """
 
 from __future__ import annotations
@@ -18,70 +18,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import overload
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from dpacct.empirical.audits import Seen
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import Canary, ClientData, Population, checked
 from dpacct.fl.examples import Examples
 from dpacct.fl.privacy.randomness import secret_generator
 from dpacct.fl.tensors import integers
-from dpacct.ledger import Event
-from dpacct.rounds import Adjacency
 
 # Length of a canary's raw update in clip norms, so that the bound has something to do.
 _LENGTH = 100.0
-# One direction without a canary for each with one, if each still has so many coordinates; else
-# one for four.
+# One direction without a canary for each with one, if each still has so many coordinates.
+# Otherwise one for four.
 _WIDE, _SHARE = 4, 4
 # Canaries that are bounded at a time.
 _CHUNK = 64
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Directions:
-    """Unit vectors that share no coordinate.
-
-    Attributes:
-        owners: int64 [d], the direction that has each coordinate; -1 for none.
-        signs: [d], 1 or -1. count: how many directions. size: coordinates of each.
-    """
-
-    owners: Tensor
-    signs: Tensor
-    count: int
-    size: int
-
-    @classmethod
-    def draw(cls, coordinates: int, count: int, generator: torch.Generator) -> Directions:
-        """Draw directions in a model of so many coordinates, at least ``count``."""
-        size = coordinates // count
-        owners = torch.full((coordinates,), -1, dtype=torch.int64)
-        places = torch.randperm(coordinates, generator=generator)[: size * count]
-        owners[places] = torch.arange(count).repeat(size)
-        signs = torch.randint(2, (coordinates,), generator=generator) * 2.0 - 1.0
-        return cls(owners, signs, count, size)
-
-    def row(self, number: int) -> Tensor:
-        """Return one of them [d], of length 1."""
-        return torch.where(self.owners == number, self.signs, 0.0) / self.size**0.5
-
-    def project(self, vector: Tensor, weights: Tensor) -> Tensor:
-        """Return inner products [n] with vectors of the same coordinates as these.
-
-        Args:
-            vector: [d]. weights: [d], at each coordinate that of the vector that has it.
-        """
-        owned = self.owners >= 0
-        products = vector.double() * weights.double()
-        sums = torch.zeros(self.count, dtype=torch.float64)
-        return sums.index_add_(0, self.owners[owned], products[owned])
-
-
 class Canaries:
-    """Canaries, each in or out by a fair coin of its own.
+    """Canaries, each in or out by a fair coin of its own, with directions once `aim` was called.
 
     Args:
         count: how many. generator: of coins and directions, on the CPU; default one whose whole
@@ -89,6 +45,9 @@ class Canaries:
 
     Attributes:
         coins: bool [m], which of them are in. asked: how often the update of one was asked for.
+        owners: int64 [d], the direction that has each coordinate; -1 for none. Directions from m
+            on have no canary.
+        count: the number of directions.
 
     Raises:
         InvalidParameter: the generator is none, torch's global one, or one of another device.
@@ -106,78 +65,143 @@ class Canaries:
         # Rule 1.
         self._generator = generator or secret_generator(torch.device("cpu"))
         self.coins = torch.rand(count, generator=self._generator) < 0.5
-        self.asked = 0
-        self._factor, self._length = 0.0, 0.0
-        self._directions: Directions | None = None
+        self.asked = self.count = 0
+        self.owners = torch.empty(0, dtype=torch.int64)
+        self._signs: Tensor | None = None
+        self._scale = self._opposite = 0.0
 
     def __len__(self) -> int:
         return len(self.coins)
 
-    def aim(self, coordinates: int, clip_norm: float, *, replaced: bool) -> Directions:
-        """Give each canary a direction, once model and bound are known.
+    def aim(self, coordinates: int, clip_norm: float, *, replaced: bool) -> None:
+        """Draw a direction for each canary, once model and bound are known. Rules 2 and 3.
 
         Args:
             coordinates: of the model. clip_norm: of the run's bound.
-            replaced: out means the opposite update, and not none.
+            replaced: a canary that is out sends the opposite update, and not none.
         Raises:
             InvalidParameter: the model has too few coordinates for so many canaries.
         """
-        count = len(self.coins)
+        canaries = len(self)
         most = coordinates * _SHARE // (_SHARE + 1)
-        if count > most:
+        if canaries > most:
             rule = f"a model of {coordinates} parameters has room for at most {most}"
-            raise InvalidParameter("canaries", count, rule)
-        empty = count if coordinates >= 2 * count * _WIDE else -(-count // _SHARE)
-        self._directions = Directions.draw(coordinates, count + empty, self._generator)
-        self._length, self._factor = _LENGTH * clip_norm, -1.0 if replaced else 0.0
-        return self._directions
+            raise InvalidParameter("canaries", canaries, rule)
+        empty = canaries if coordinates >= 2 * canaries * _WIDE else -(-canaries // _SHARE)
+        self.count = canaries + empty
+        size = coordinates // self.count
+        self.owners = torch.full((coordinates,), -1, dtype=torch.int64)
+        places = torch.randperm(coordinates, generator=self._generator)[: size * self.count]
+        self.owners[places] = torch.arange(self.count).repeat(size)
+        self._signs = torch.randint(2, (coordinates,), generator=self._generator) * 2.0 - 1.0
+        self._scale, self._opposite = _LENGTH * clip_norm / size**0.5, -1.0 if replaced else 0.0
 
     @property
-    def directions(self) -> Directions:
-        """Directions of canaries, and behind them those without a canary.
+    def signs(self) -> Tensor:
+        """The sign of each coordinate, [d].
 
         Raises:
             Unsupported: `aim` was not called yet.
         """
-        if self._directions is None:
+        if self._signs is None:
             raise Unsupported("canaries have no direction before the run is known")
-        return self._directions
+        return self._signs
 
-    def raw(self, number: int) -> Tensor:
-        """Return the update [d] of a canary that is in, before any bound."""
-        return self._length * self.directions.row(number)
+    def raw(self, direction: int) -> Tensor:
+        """Return the update [d] along a direction, before any bound."""
+        return torch.where(self.owners == direction, self._scale * self.signs, 0.0)
 
     def sent(self, number: int) -> Tensor:
         """Return the update [d] that a canary sends, as its coin decides."""
         self.asked += 1
-        return (1.0 if self.coins[number] else self._factor) * self.raw(number)
+        return (1.0 if self.coins[number] else self._opposite) * self.raw(number)
 
-    def nothing(self) -> Tensor:
+    def silence(self) -> Tensor:
         """Return the update [d] of a silent client."""
-        return self.directions.signs * 0.0
+        return torch.zeros_like(self.signs)
+
+    def project(self, vector: Tensor, weights: Tensor) -> Tensor:
+        """Return the inner product of a vector with each direction, float64 [count].
+
+        Args:
+            vector: [d]. weights: [d], at each coordinate that of the direction that has it.
+        """
+        owned = self.owners >= 0
+        products = vector.double() * weights.double()
+        sums = torch.zeros(self.count, dtype=torch.float64)
+        return sums.index_add_(0, self.owners[owned], products[owned])
 
     @property
-    def drawn(self) -> tuple[Tensor, Directions]:
+    def drawn(self) -> tuple[Tensor, Tensor, Tensor]:
         """Coins and directions, for another process to `adopt`."""
-        return self.coins, self.directions
+        return self.coins, self.owners, self.signs
 
-    def adopt(self, drawn: tuple[Tensor, Directions]) -> None:
-        """Take coins and directions of another process."""
-        self.coins, self._directions = drawn
+    def adopt(self, drawn: tuple[Tensor, Tensor, Tensor]) -> None:
+        """Take coins and directions of another process, which aimed at the same model."""
+        self.coins, self.owners, self._signs = drawn
 
 
-# Populations with canaries.
+@dataclass(frozen=True, slots=True, eq=False)
+class Aimed:
+    """The bounded contributions of canaries to a round, if they take part.
+
+    Attributes:
+        canaries: with their directions.
+        weights: float64 [d], at each coordinate that of the bounded canary which has it. The
+            weights of a canary have length 1.
+        lengths: float64 [n], of the bounded updates along each direction.
+        clip_norm: of the round.
+    """
+
+    canaries: Canaries
+    weights: Tensor
+    lengths: Tensor
+    clip_norm: float
+
+    @classmethod
+    def of(
+        cls,
+        canaries: Canaries,
+        bounded: Callable[[Tensor], Tensor],
+        like: Tensor,
+        clip_norm: float,
+    ) -> Aimed:
+        """Bound the update along each direction.
+
+        Args:
+            bounded: bounds updates [c, d] of dtype and device of ``like`` as the round does.
+        """
+        whole = torch.zeros(len(canaries.owners), dtype=torch.float64)
+        for start in range(0, canaries.count, _CHUNK):
+            numbers = range(start, min(start + _CHUNK, canaries.count))
+            rows = torch.stack([canaries.raw(number) for number in numbers]).to(like)
+            whole += bounded(rows).sum(dim=0).double().cpu()
+        lengths = canaries.project(whole, whole).sqrt()
+        shares = torch.where(lengths > 0, lengths, 1.0)[canaries.owners.clamp(min=0)]
+        return cls(canaries, whole / shares, lengths, clip_norm)
+
+    def shown(self, released: Tensor, number: int) -> Tensor:
+        """Return the projections of a noisy sum [d] on each direction, in clip norms; float64 [n].
+
+        Args:
+            number: of the round, for the error.
+        Raises:
+            Unsupported: the sum is not finite.
+        """
+        if not bool(released.isfinite().all()):
+            raise Unsupported(f"round {number} released numbers that are not finite")
+        return self.canaries.project(released, self.weights) / self.clip_norm
 
 
 def with_canaries(clients: Population, canaries: Canaries, *, silent: bool) -> Population:
     """Return a population with canaries behind it.
 
-    Canaries train on the data of the first client, and send what was decided beforehand.
+    Canaries train on the data of the first client, and send a predetermined update.
 
     Args:
         clients: the others.
         silent: the others train, and send nothing. Privacy is promised against an attacker who
-            knows what they send, so the audit may know it too.
+            knows the updates of all others, so the audit may know them too.
     Raises:
         InvalidParameter: the population is empty, or none.
     """
@@ -187,12 +211,12 @@ def with_canaries(clients: Population, canaries: Canaries, *, silent: bool) -> P
     if not len(clients):
         raise InvalidParameter("clients", 0, "a canary borrows the data of a client")
     if isinstance(clients, Examples):
-        return CanaryExamples(clients, canaries, silent=silent)
-    return CanaryClients(clients, canaries, silent=silent)
+        return _CanaryExamples(clients, canaries, silent=silent)
+    return _CanaryClients(clients, canaries, silent=silent)
 
 
-class CanaryClients(Sequence[ClientData]):
-    """Clients with canaries behind them; see `with_canaries`."""
+class _CanaryClients(Sequence[ClientData]):
+    """Clients with canaries behind them."""
 
     def __init__(self, clients: Population, canaries: Canaries, *, silent: bool) -> None:
         self._clients, self._canaries, self._silent = clients, canaries, silent
@@ -209,17 +233,17 @@ class CanaryClients(Sequence[ClientData]):
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
         place = range(len(self))[index]
-        if place < len(self._clients):
-            data = self._clients[place]
-            if not self._silent:
-                return data
-            return Canary(data.inputs, data.targets, self._canaries.nothing())
-        update = self._canaries.sent(place - len(self._clients))
-        return Canary(self._lent.inputs, self._lent.targets, update)
+        if place >= len(self._clients):
+            update = self._canaries.sent(place - len(self._clients))
+            return Canary(self._lent.inputs, self._lent.targets, update)
+        data = self._clients[place]
+        if not self._silent:
+            return data
+        return Canary(data.inputs, data.targets, self._canaries.silence())
 
 
-class CanaryExamples(Examples):
-    """Examples with canaries behind them; see `with_canaries`."""
+class _CanaryExamples(Examples):
+    """Examples with canaries behind them. The data of a canary are those of the first example."""
 
     def __init__(self, examples: Examples, canaries: Canaries, *, silent: bool) -> None:
         super().__init__(_Lent(examples, len(canaries)), unit=examples.unit)
@@ -229,11 +253,11 @@ class CanaryExamples(Examples):
         """Return the gradient that replaces that of a row; see `Examples`."""
         if row >= self._others:
             return self._canaries.sent(row - self._others)
-        return self._canaries.nothing() if self._silent else None
+        return self._canaries.silence() if self._silent else None
 
 
 class _Lent:
-    """Examples, and the first of them again for each canary."""
+    """The storage of `_CanaryExamples`."""
 
     def __init__(self, examples: Examples, canaries: int) -> None:
         self._examples, self._canaries = examples, canaries
@@ -245,130 +269,3 @@ class _Lent:
         others = len(self._examples)
         data = self._examples.batch([row if row < others else 0 for row in integers(rows)])
         return data.inputs, data.targets
-
-
-# What releases show.
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Aimed:
-    """The bounded contributions of canaries to a round, if they take part.
-
-    Attributes:
-        weights: float64 [d], at each coordinate that of the bounded canary which has it, length 1.
-        lengths: float64 [n], of the bounded canaries, and of what stands for directions without
-            a canary. clip_norm: of the round.
-    """
-
-    weights: Tensor
-    lengths: Tensor
-    clip_norm: float
-
-    @classmethod
-    def of(
-        cls,
-        canaries: Canaries,
-        bounded: Callable[[Tensor], Tensor],
-        like: Tensor,
-        clip_norm: float,
-    ) -> Aimed:
-        """Bound all of them.
-
-        Args:
-            bounded: updates [c, d] as the round bounds them, of dtype and device of ``like``.
-        """
-        directions = canaries.directions
-        whole = torch.zeros(len(directions.owners), dtype=torch.float64)
-        for start in range(0, directions.count, _CHUNK):
-            numbers = range(start, min(start + _CHUNK, directions.count))
-            rows = torch.stack([canaries.raw(number) for number in numbers]).to(like)
-            whole += bounded(rows).sum(dim=0).double().cpu()
-        lengths = directions.project(whole, whole).sqrt()
-        shares = torch.where(lengths > 0, lengths, 1.0)[directions.owners.clamp(min=0)]
-        return cls(whole / shares, lengths, clip_norm)
-
-
-def projections(canaries: Canaries, released: Tensor, aimed: Aimed, number: int) -> Tensor:
-    """Return what a release shows of each direction, in clip norms; float64 [n].
-
-    Args:
-        released: the noisy sum [d]. aimed: of its round. number: of the round.
-    Raises:
-        Unsupported: it is not finite.
-    """
-    sums = released.cpu()
-    if not bool(sums.isfinite().all()):
-        raise Unsupported(f"round {number} released numbers that are not finite")
-    return canaries.directions.project(sums, aimed.weights) / aimed.clip_norm
-
-
-def updates_noise(event: Event) -> float:
-    """Return the noise multiplier of the sum of updates, also if other sums leave a round."""
-    charged = event.releases[0] if event.releases else event.charged
-    return charged.noise_multiplier
-
-
-class Watch:
-    """Collects what the releases of a run show.
-
-    Args:
-        canaries: of the run, which have their directions.
-        sampling_rate, adjacency: of its rounds.
-        sizes: of the tensors that the flat vector is made of.
-
-    Attributes:
-        events: as which the releases were charged.
-    """
-
-    def __init__(
-        self,
-        canaries: Canaries,
-        sampling_rate: float,
-        adjacency: Adjacency,
-        sizes: Sequence[int],
-    ) -> None:
-        self._canaries = canaries
-        self._sampling_rate, self._adjacency = sampling_rate, adjacency
-        self._projections: list[Tensor] = []
-        self._shifts: list[Tensor] = []
-        self._parts = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-        self._squares = torch.zeros(len(sizes), dtype=torch.float64)
-        self._terms = torch.zeros(len(sizes), dtype=torch.int64)
-        self.events: list[Event] = []
-
-    def see(self, released: Tensor, aimed: Aimed, event: Event) -> None:
-        """Note a release.
-
-        Args:
-            released: the noisy sum [d]. aimed: of its round. event: as which it was charged.
-        Raises:
-            Unsupported: it is not finite.
-        """
-        number = len(self.events) + 1
-        self._projections.append(projections(self._canaries, released, aimed, number))
-        self._shifts.append(aimed.lengths / aimed.clip_norm)
-        # Rule 3. A mask may leave a coordinate out, and so without noise.
-        empty = (self._canaries.directions.owners >= len(self._canaries)) & (aimed.weights != 0)
-        noise = released.cpu()[empty].double() / (aimed.clip_norm * updates_noise(event))
-        parts = self._parts[empty]
-        self._squares.index_add_(0, parts, noise**2)
-        self._terms += torch.bincount(parts, minlength=len(self._terms))
-        self.events.append(event)
-
-    def seen(self) -> Seen:
-        """Return all that was noted, at least one release."""
-        count = len(self._canaries)
-        projections = torch.stack(self._projections).numpy()
-        lengths = torch.stack(self._shifts).numpy()
-        return Seen(
-            projections[:, :count],
-            lengths[:, :count],
-            self._canaries.coins.numpy(),
-            # A mask may leave a direction without a coordinate, and so without noise.
-            np.where(lengths > 0, projections, np.nan)[:, count:],
-            np.array([updates_noise(event) for event in self.events]),
-            self._sampling_rate,
-            self._adjacency,
-            self._squares.numpy(),
-            self._terms.numpy(),
-        )

@@ -1,7 +1,7 @@
 """`audit_round`: run one round many times with and without one client, and tell them apart.
 
-Nothing is assumed of the round but that its repetitions are independent: the bound of epsilon is
-that of Clopper and Pearson.
+It assumes only that repetitions of the round are independent. The bound of epsilon is that of
+Clopper and Pearson.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ from dpacct.budget import Spent
 from dpacct.empirical.audits import Promise, separate
 from dpacct.empirical.confidence import Estimate
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.auditing.canaries import Canaries, projections, with_canaries
-from dpacct.fl.auditing.runs import contributions, refuse_ledger, watched
-from dpacct.fl.auditing.verdict import MOST, checked_terms, epsilon_as_seen
+from dpacct.fl.auditing.canaries import Canaries, with_canaries
+from dpacct.fl.auditing.canary_audit import MOST, checked_terms, epsilon_as_seen
+from dpacct.fl.auditing.runs import audited_loop, contributions, refuse_ledger
 from dpacct.fl.clients import Population
 from dpacct.fl.engine.loop import RoundLoop
 from dpacct.fl.federation import Federation
 from dpacct.fl.privacy.findings import AuditFailed
-from dpacct.ledger import Event
-from dpacct.numerics.rounding import Array
 from dpacct.rounds import Adjacency
 
 _FAULT = "one client is recognized more often than the charged budget of a round allows"
@@ -39,12 +37,12 @@ class RoundAudit:
 
     Attributes:
         charged: the epsilon that one round is charged, at its delta.
-        epsilon: a round exceeds it, whatever it is.
-        gaussian_epsilon: likewise, if its noise is Gaussian and its sampling as charged.
+        epsilon: a round exceeds it, whatever its noise is.
+        gaussian_epsilon: a round exceeds it, if its noise is Gaussian and its sampling as charged.
         tpr, fpr: how often the client is recognized if it takes part, and if it does not.
-        runs: repetitions in which the client was there; as many without, or with its opposite.
-        error: probability that a round which does as it is charged for fails.
-        confidence: of both epsilons and both limits, each.
+        runs: repetitions with the client; as many without it, or with its opposite.
+        error: probability that a round fails although it does what it is charged for.
+        confidence: of each epsilon and of each rate.
         noise_multiplier: as charged.
     """
 
@@ -65,10 +63,10 @@ class RoundAudit:
         return () if self.passed else (_FAULT,)
 
     def require(self) -> None:
-        """Raise if something was found.
+        """Raise if a fault was found.
 
         Raises:
-            AuditFailed: with all that was found.
+            AuditFailed: with the fault.
         """
         if not self.passed:
             raise AuditFailed(_FAULT)
@@ -87,13 +85,13 @@ def audit_round(
     """Run the first round of a run many times, with and without one more client.
 
     Args:
-        build: makes the run for a population; as for `dpacct.fl.auditing.runs.audit_run`.
-        clients: the others; few will do, and are quicker.
-        runs: repetitions with the client, which sends the largest contribution there is; and as
+        build: makes the run for a population; as for `audit_run`.
+        clients: the others; few are enough, and quicker.
+        runs: repetitions with the client, which sends the largest possible contribution; and as
             many without it (under replace-one: with its opposite). Half of them choose the test.
         others, error, confidence, generator: as for `audit_run`.
     Returns:
-        What was shown: with n runs at most about log(n / 8), however much is spent.
+        The findings. With n runs, the shown epsilon is at most about log(n / 8).
     Raises:
         InvalidParameter: too few runs for the error. Unsupported: a run whose rounds cannot be
             repeated here, or for which nothing is promised.
@@ -104,18 +102,33 @@ def audit_round(
     if number < least:
         rule = f"with an error of {error:g} an audit needs at least {least} runs of a round"
         raise InvalidParameter("runs", number, rule)
-    planted = Canaries(1, generator)
-    people = with_canaries(clients, planted, silent=silent)
+    canary = Canaries(1, generator)
+    people = with_canaries(clients, canary, silent=silent)
     with build(people) as run:
-        player = watched(run, people)
+        player = audited_loop(run, people)
         if not isinstance(player, RoundLoop):
             raise Unsupported("one process repeats a round, and this run has several")
         refuse_ledger(player.account)
-        inside, outside, event = _repeated(player, planted, number)
         delta, accountant = player.account.delta, player.account.accountant
+        engine, state = player.engine, player.state
+        plan = engine.plan
+        rate, replaced = plan.sampling.sampling_rate, plan.adjacency is Adjacency.REPLACE_ONE
+        canary.aim(engine.layout.size, state.bound.clip_norm, replaced=replaced)
+        player.prepare()
+        aimed, event = contributions(engine, state, canary)
+
+        def shown(*, inside: bool) -> float:
+            """Repeat the round, and return what it shows of the client, in clip norms."""
+            canary.coins.fill_(inside)
+            release = engine.release(state, player.collect(engine.draw()))
+            if release is None:
+                raise Unsupported("too few noise shares arrived, and nothing was released")
+            return float(aimed.shown((release.mean.vector * plan.cohort_size).cpu(), 1)[0])
+
+        # One after the other: nothing that changes with time can tell them apart.
+        pairs = [(shown(inside=True), shown(inside=False)) for _ in range(number)]
+    inside, outside = np.array(pairs).T
     free = 1 - confidence
-    plan = player.engine.plan
-    rate, replaced = plan.sampling.sampling_rate, plan.adjacency is Adjacency.REPLACE_ONE
     test = separate(inside, outside, lambda tried: tried.epsilon(delta, free))
     wide = separate(inside, outside, lambda tried: tried.distance(rate, free))
     promise = Promise.of(1 * event.charged, accountant)
@@ -133,32 +146,6 @@ def audit_round(
         confidence,
         event.charged.noise_multiplier,
     )
-
-
-def _repeated(player: RoundLoop, canary: Canaries, runs: int) -> tuple[Array, Array, Event]:
-    """Return what rounds with and without the client show of it, in clip norms, and their charge.
-
-    Raises:
-        Unsupported: nothing was released, or no numbers.
-    """
-    engine, state = player.engine, player.state
-    replaced = engine.plan.adjacency is Adjacency.REPLACE_ONE
-    canary.aim(engine.layout.size, state.bound.clip_norm, replaced=replaced)
-    player.prepare()
-    aimed, event = contributions(engine, state, canary)
-
-    def shown(*, inside: bool) -> float:
-        canary.coins.fill_(inside)
-        found = engine.release(state, player.collect(engine.draw()))
-        if found is None:
-            raise Unsupported("too few noise shares arrived, and nothing was released")
-        sums = found.mean.vector * engine.plan.cohort_size
-        return float(projections(canary, sums, aimed, 1)[0])
-
-    # One after the other: nothing that changes with time can tell them apart.
-    pairs = [(shown(inside=True), shown(inside=False)) for _ in range(runs)]
-    inside, outside = np.array(pairs).T
-    return inside, outside, event
 
 
 def least_runs(error: float) -> int:

@@ -1,7 +1,7 @@
 """Audits by canaries: `audit_run`, `audit_server` and `audit_loop`.
 
 All three put canaries behind the clients of a training (`dpacct.fl.auditing.canaries`), let it run
-as it is, and look at the noisy means alone. They differ in what carries the messages:
+as it is, and read only its noisy means. They differ in the transport of the messages:
 
 - `audit_run`: a `Federation` in one or several processes. Each process has the coins of rank 0,
   trains its share of the canaries, and gets the result of rank 0;
@@ -20,13 +20,11 @@ from torch import Tensor
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.auditing.canaries import Aimed, Canaries, Directions, Watch, with_canaries
-from dpacct.fl.auditing.verdict import (
-    SURELY,
+from dpacct.fl.auditing.canaries import Aimed, Canaries, with_canaries
+from dpacct.fl.auditing.canary_audit import (
+    CanaryAudit,
     RunAudit,
-    Wanted,
     check_functions,
-    conclude,
     passing_ledger,
 )
 from dpacct.fl.clients import Population
@@ -60,7 +58,7 @@ def audit_run(
     confidence: float = 0.95,
     generator: torch.Generator | None = None,
 ) -> RunAudit:
-    """Train a run with canaries among its clients, and test what it releases.
+    """Train a run with canaries among its clients, and test its releases.
 
     Args:
         build: makes the run for a population, e.g.
@@ -72,43 +70,42 @@ def audit_run(
         canaries: how many; each takes part or not (under replace-one: sends one of two opposite
             updates) by a coin. About 200 find noise that is 20 % too small.
         others: "silent": they train, and send nothing. Privacy is promised against attackers who
-            know what others send, and can subtract it, so this shows most. "heard": they send what
-            they train, which hides canaries, and shows what the model of a real run does.
-        error: probability that a run which does as it is charged for fails.
-        confidence: of the epsilons that are shown, each.
+            know the updates of all others, and can subtract them, so this shows most. "heard":
+            they send their updates, which hide canaries. This shows the model of a real run.
+        error: probability that a run fails although it does what it is charged for.
+        confidence: of each epsilon that is shown.
         generator: of coins and directions, on the CPU; default the operating system. Torch's
-            global generator is not drawn from. What the run draws must not follow from it.
+            global generator is not used. The draws of the run must not follow from it.
     Returns:
-        What was shown. Fewer canaries and rounds show less; passing is evidence, not a proof.
+        The findings. Fewer canaries and rounds show less. Passing is evidence, not a proof.
     Raises:
         InvalidParameter: too few canaries for the error, or more than the model has room for.
         Unsupported: a run whose release this audit cannot read.
     """
-    wanted = Wanted(canaries, others, error, confidence, generator)
+    audit = CanaryAudit(canaries, others, error, confidence, generator)
     check_functions(build=build)
-    planted = wanted.plant()
-    people = with_canaries(clients, planted, silent=wanted.silent)
+    people = with_canaries(clients, audit.canaries, silent=audit.silent)
     made: object = build(people)
     if not isinstance(made, Federation):
         raise InvalidParameter("build", type(made).__name__, "it makes a Federation")
     with made as run:
-        player = watched(run, people)
-        watch = _watch_engine(player.engine, player.state, planted)
+        player = audited_loop(run, people)
+        _aim(audit, player.engine, player.state)
 
-        def drawn() -> tuple[Tensor, Directions]:
+        def drawn() -> tuple[Tensor, Tensor, Tensor]:
             # Rank 0 alone knows whether there is a ledger.
             refuse_ledger(player.account)
-            return planted.drawn
+            return audit.canaries.drawn
 
-        planted.adopt(player.agree(drawn))
+        audit.canaries.adopt(player.agree(drawn))
         before = player.state
         for _ in run:
-            _see_round(watch, planted, player.engine, before, player.state)
+            _see_round(audit, player.engine, before, player.state)
             before = player.state
 
         def concluded() -> RunAudit:
-            _refuse_nothing_seen(watch, run.stopped_because)
-            return conclude(watch, run.epsilon, player.account.accountant, wanted, len(clients))
+            _check_seen(audit, run.stopped_because)
+            return audit.conclude(run.epsilon, player.account.accountant, len(clients))
 
         return player.agree(concluded)
 
@@ -124,7 +121,7 @@ def audit_server(
     confidence: float = 0.95,
     generator: torch.Generator | None = None,
 ) -> RunAudit:
-    """Run a server with canaries among its clients, and test what it releases.
+    """Run a server with canaries among its clients, and test its releases.
 
     Args:
         build: makes the server for so many clients, without ledger and checkpoint.
@@ -135,18 +132,17 @@ def audit_server(
         clients: the other clients.
         canaries, others, error, confidence, generator: as for `audit_run`.
     Returns:
-        What was shown; as for `audit_run`. A round that releases nothing shows nothing.
+        The findings, as for `audit_run`. A round that releases nothing shows nothing.
     Raises:
         InvalidParameter: as for `audit_run`, or ``build`` made a server for other clients.
-        Unsupported: as for `audit_run`; nothing was released, or no client was asked for.
+        Unsupported: as for `audit_run`; nothing was released, or no canary was asked.
     """
     if isinstance(clients, Examples):
         rule = "clients of a server hold data of their own, a ClientData each"
         raise InvalidParameter("clients", "Examples", rule)
-    wanted = Wanted(canaries, others, error, confidence, generator)
+    audit = CanaryAudit(canaries, others, error, confidence, generator)
     check_functions(build=build, play=play)
-    planted = wanted.plant()
-    people = with_canaries(clients, planted, silent=wanted.silent)
+    people = with_canaries(clients, audit.canaries, silent=audit.silent)
     made: object = build(len(people))
     if not isinstance(made, Server):
         raise InvalidParameter("build", type(made).__name__, "it makes a Server")
@@ -154,26 +150,25 @@ def audit_server(
         if server.engine.num_clients != len(people):
             rule = f"it makes the server of {len(people)} clients, canaries among them"
             raise InvalidParameter("build", server.engine.num_clients, rule)
-        _refuse_unaudited(server.state, server.not_private_because)
+        _check_promise(server.state, server.not_private_because)
         refuse_ledger(server.account)
-        watch = _watch_engine(server.engine, server.state, planted)
-        states = [server.state]
+        _aim(audit, server.engine, server.state)
+        before = server.state
 
         def look() -> None:
-            states.append(server.state)
-            _see_round(watch, planted, server.engine, *states[-2:])
-            del states[0]
+            nonlocal before
+            _see_round(audit, server.engine, before, server.state)
+            before = server.state
 
         server.on_settled(look)
         play(server, people)
-        _refuse_nothing_seen(watch, server.stopped_because)
-        if not planted.asked:
+        _check_seen(audit, server.stopped_because)
+        if not audit.canaries.asked:
             raise Unsupported(
                 "no canary was asked what it sends: client k is people[k], and if that is an "
                 "fl.Canary it sends its update"
             )
-        charged, accountant = server.epsilon, server.account.accountant
-        return conclude(watch, charged, accountant, wanted, len(clients))
+        return audit.conclude(server.epsilon, server.account.accountant, len(clients))
 
 
 def audit_loop(
@@ -190,21 +185,21 @@ def audit_loop(
     confidence: float = 0.95,
     generator: torch.Generator | None = None,
 ) -> RunAudit:
-    """Run a loop with canaries in its population, and test what it releases.
+    """Run a loop with canaries in its population, and test its releases.
 
     Args:
         loop: ``loop(plan, run, update)`` trains, and yields each mean that it releases. It draws
-            cohorts by the plan it is given, whose population has the canaries behind the clients;
-            what a client sends it asks of ``update(number)``, once for each that takes part; it
-            charges the run, as `privatize` does.
-        update: what a client of this number sends: a tensor [d], or tensors by name.
+            cohorts by the plan it is given, whose population has the canaries behind the clients.
+            It asks ``update(number)`` once for each client that takes part. It charges the run, as
+            `privatize` does.
+        update: returns the update of a client: a tensor [d], or tensors by name.
         plan: of the loop, for its own clients.
         like: tensors of the layout of an update (the model's parameters), or one tensor [d].
         rounds: that the run of the ledger is planned for.
         delta: at which epsilon is shown.
         canaries, others, error, confidence, generator: as for `audit_run`.
     Returns:
-        What was shown; as for `audit_run`.
+        The findings, as for `audit_run`.
     Raises:
         AuditFailed: the loop released more than it charged.
         InvalidParameter: as for `audit_run`; an argument of another kind; or fewer means were
@@ -212,7 +207,7 @@ def audit_loop(
         Unsupported: rounds were charged that are not those of the plan; a parameter is no
             floating-point number; or the loop asked for no canary, and shows nothing.
     """
-    wanted = Wanted(canaries, others, error, confidence, generator)
+    audit = CanaryAudit(canaries, others, error, confidence, generator)
     length, at = validate.rounds(rounds), validate.delta(delta)
     check_functions(loop=loop, update=update)
     given: object = plan
@@ -221,33 +216,34 @@ def audit_loop(
     if not _is_update(like):
         rule = "it is a tensor, or tensors by name: dict(model.named_parameters())"
         raise InvalidParameter("like", type(like).__name__, rule)
-    clients, planted = plan.num_clients or plan.public.size, wanted.plant()
-    grown = _grown(plan, clients + len(planted))
+    clients = plan.num_clients or plan.public.size
+    grown = _grown(plan, clients + canaries)
     template = _by_name(like)
     layout, bound = Layout.of(template), cast("Bound", grown.bound)
     check_tensors(template, layout, "like")
-    relation = Adjacency(cast("str", grown.adjacency))
-    watch = _aim(planted, layout, bound, grown.sampling.sampling_rate, relation)
-    most = grown.charge.contributions
+    rate, relation = grown.sampling.sampling_rate, Adjacency(cast("str", grown.adjacency))
+    audit.aim(layout.sizes, bound.clip_norm, rate, relation)
     flat = layout.flatten(template).detach()
     row = flat if flat.dtype == torch.float64 else flat.float()
+    most = grown.charge.contributions
     aimed = Aimed.of(
-        planted, lambda rows: contribute(rows, bound, layout, most)[0], row, bound.clip_norm
+        audit.canaries, lambda rows: contribute(rows, bound, layout, most)[0], row, bound.clip_norm
     )
     event = grown.charge.event(bound, grown.noise, {"clip_norm": bound.clip_norm})
-    sent = _sent(planted, clients, update, layout, like, silent=wanted.silent)
+
+    sent = _sent(audit, update, clients, layout, like)
     with passing_ledger(at) as ledger:
         run = ledger.start_run("audit", plan=length * grown.round)
-        count = 0
         releases: object = loop(grown, run, sent)
         if not isinstance(releases, Iterable):
             rule = "it yields each mean that it releases"
             raise InvalidParameter("loop", type(releases).__name__, rule)
         for released in cast("Iterable[object]", releases):
-            count += 1
-            watch.see(_mean(released, layout) * grown.charge.cohort_size, aimed, event)
+            audit.see(_mean(released, layout) * grown.charge.cohort_size, aimed, event)
+            count = len(audit.events)
             if count > run.committed:
                 raise AuditFailed(f"release {count} was not charged: {run!r} has {run.committed}")
+        count = len(audit.events)
         if not count:
             raise InvalidParameter("loop", "no release", "it yields each mean that it releases")
         if count < run.committed:
@@ -256,20 +252,18 @@ def audit_loop(
         if not run.on_plan:
             raise Unsupported(f"the loop charged other rounds than the plan's, {grown.round!r}")
         charged = run.epsilon()
-    expected = grown.sampling.sampling_rate * len(planted) * count
-    if not planted.asked and expected > SURELY:
-        raise Unsupported(
-            "the loop asked for no canary: it draws cohorts by the plan that it is given, and asks "
-            "the update that it is given"
-        )
-    return conclude(watch, charged, "tight", wanted, clients)
+    audit.check_asked(
+        "the loop asked for no canary: it draws cohorts by the plan that it is given, and asks "
+        "the update that it is given"
+    )
+    return audit.conclude(charged, "tight", clients)
 
 
-# What a run of the engine releases, for `audit_run`, `audit_server` and `audit_round`.
+# A run of the engine, for `audit_run`, `audit_server` and `audit_round`.
 
 
-def watched(run: Federation, people: Population) -> RoundLoop:
-    """Return the player of a run on these people, whose promise can be tested.
+def audited_loop(run: Federation, people: Population) -> RoundLoop:
+    """Return the loop of a run on these clients, whose promise can be tested.
 
     Raises:
         InvalidParameter: it trains others. Unsupported: nothing is promised, or the run goes on
@@ -279,11 +273,11 @@ def watched(run: Federation, people: Population) -> RoundLoop:
     if player.engine.clients is not people:
         rule = "the run trains the clients that it is given"
         raise InvalidParameter("build", type(player.engine.clients).__name__, rule)
-    _refuse_unaudited(player.state, run.not_private_because)
+    _check_promise(player.state, run.not_private_because)
     return player
 
 
-def _refuse_unaudited(state: TrainingState, not_private_because: str | None) -> None:
+def _check_promise(state: TrainingState, not_private_because: str | None) -> None:
     if state.round:
         raise Unsupported("a run is audited from its beginning, and this one goes on from another")
     if not_private_because is not None:
@@ -291,7 +285,7 @@ def _refuse_unaudited(state: TrainingState, not_private_because: str | None) -> 
 
 
 def refuse_ledger(account: Account) -> None:
-    """Refuse a run whose charge would be kept.
+    """Reject a run whose charge would be kept.
 
     Raises:
         Unsupported: it has a ledger or a checkpoint.
@@ -314,39 +308,29 @@ def contributions(engine: Engine, state: TrainingState, canaries: Canaries) -> t
     return aimed, engine.plan.event(state.bound, engine.noise, {})
 
 
-def _aim(
-    canaries: Canaries, layout: Layout, bound: Bound, rate: float, adjacency: Adjacency
-) -> Watch:
-    """Give canaries their directions, and watch them."""
-    replaced = adjacency is Adjacency.REPLACE_ONE
-    canaries.aim(layout.size, bound.clip_norm, replaced=replaced)
-    return Watch(canaries, rate, adjacency, layout.sizes)
-
-
-def _watch_engine(engine: Engine, state: TrainingState, canaries: Canaries) -> Watch:
-    plan = engine.plan
-    return _aim(canaries, engine.layout, state.bound, plan.sampling.sampling_rate, plan.adjacency)
+def _aim(audit: CanaryAudit, engine: Engine, state: TrainingState) -> None:
+    plan, norm = engine.plan, state.bound.clip_norm
+    audit.aim(engine.layout.sizes, norm, plan.sampling.sampling_rate, plan.adjacency)
 
 
 def _see_round(
-    watch: Watch, canaries: Canaries, engine: Engine, before: TrainingState, after: TrainingState
+    audit: CanaryAudit, engine: Engine, before: TrainingState, after: TrainingState
 ) -> None:
-    """Note what a round has released, if it has; too few noise shares may have arrived."""
-    if after is before or after.released is None:
-        return
-    aimed, event = contributions(engine, before, canaries)
-    watch.see(after.released * engine.plan.cohort_size, aimed, event)
+    """Note the release of a round. There is none if too few noise shares arrived."""
+    if after is not before and after.released is not None:
+        aimed, event = contributions(engine, before, audit.canaries)
+        audit.see(after.released * engine.plan.cohort_size, aimed, event)
 
 
-def _refuse_nothing_seen(watch: Watch, stopped_because: str | None) -> None:
-    if watch.events:
+def _check_seen(audit: CanaryAudit, stopped_because: str | None) -> None:
+    if audit.events:
         return
     if stopped_because:
         raise InvalidParameter("rounds", 0, f"no round ran: {stopped_because}")
     raise Unsupported("too few noise shares arrived, and nothing was released")
 
 
-# What a loop by hand sends and releases.
+# A loop by hand.
 
 
 def _is_update(given: object) -> TypeGuard[Tensor | Tensors]:
@@ -359,6 +343,41 @@ def _by_name(update: Tensor | Tensors) -> Tensors:
     return {"update": update} if isinstance(update, Tensor) else update
 
 
+def _mean(released: object, layout: Layout) -> Tensor:
+    """Return a released mean as one vector [d]."""
+    if not _is_update(released):
+        rule = "each mean that it yields is a tensor, or tensors by name"
+        raise InvalidParameter("loop", type(released).__name__, rule)
+    mean = _by_name(released)
+    check_tensors(mean, layout, "a released mean")
+    return layout.flatten(mean).detach()
+
+
+def _sent(
+    audit: CanaryAudit, update: Update, clients: int, layout: Layout, like: Tensor | Tensors
+) -> Update:
+    """Return the function that gives the update of each client and canary, formed ``like`` one."""
+    everybody = clients + len(audit.canaries)
+
+    def sent(number: int) -> Any:
+        if not (isinstance(number, SupportsIndex) and 0 <= number.__index__() < everybody):
+            rule = f"the numbers that the plan draws are those from 0 to {everybody - 1}"
+            raise InvalidParameter("number", number, rule)
+        place = number.__index__()
+        if place >= clients:
+            planted = audit.canaries.sent(place - clients)
+        else:
+            own = update(place)
+            if not audit.silent:
+                return own
+            planted = audit.canaries.silence()
+        if isinstance(like, Tensor):
+            return planted.to(like)
+        return {name: part.to(like[name]) for name, part in layout.unflatten(planted).items()}
+
+    return sent
+
+
 def _grown(plan: AggregationPlan, number: int) -> AggregationPlan:
     """Return the plan for so many clients and canaries; cohorts have the same share of them."""
     sampling = plan.sampling
@@ -367,43 +386,3 @@ def _grown(plan: AggregationPlan, number: int) -> AggregationPlan:
         sampling = Uniform(cohort_size, number)
     # The clip norm is that of the bound.
     return replace(plan, clip_norm=None, num_clients=number, sampling=sampling)
-
-
-def _mean(released: object, layout: Layout) -> Tensor:
-    """Return a released mean as one vector [d]."""
-    if not _is_update(released):
-        rule = "each mean that it yields is a tensor, or tensors by name"
-        raise InvalidParameter("loop", type(released).__name__, rule)
-    check_tensors(_by_name(released), layout, "a released mean")
-    return layout.flatten(_by_name(released)).detach()
-
-
-def _sent(
-    canaries: Canaries,
-    clients: int,
-    update: Update,
-    layout: Layout,
-    like: Tensor | Tensors,
-    *,
-    silent: bool,
-) -> Update:
-    """Return the function that gives what each number of the population sends."""
-
-    def shaped(row: Tensor) -> Any:
-        # In the form in which the loop knows updates.
-        if isinstance(like, Tensor):
-            return row.to(like)
-        return {name: part.to(like[name]) for name, part in layout.unflatten(row).items()}
-
-    def sent(number: int) -> Any:
-        people = clients + len(canaries)
-        if not (isinstance(number, SupportsIndex) and 0 <= number.__index__() < people):
-            rule = f"the numbers that the plan draws are those from 0 to {people - 1}"
-            raise InvalidParameter("number", number, rule)
-        place = number.__index__()
-        if place >= clients:
-            return shaped(canaries.sent(place - clients))
-        own = update(place)
-        return shaped(canaries.nothing()) if silent else own
-
-    return sent

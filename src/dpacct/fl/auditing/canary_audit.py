@@ -1,0 +1,260 @@
+"""The course and the result of an audit by canaries, for every kind of training.
+
+The function that runs a training makes a `CanaryAudit`, plants its canaries, calls `aim` once model
+and bound are known, `see` for each release, and `conclude` at the end.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpacct import validate
+from dpacct.accountant import find_accountant
+from dpacct.budget import Budget, Spent
+from dpacct.empirical.audits import Promise, Seen, Shown, best_number, judge
+from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.fl.auditing.canaries import Aimed, Canaries
+from dpacct.fl.privacy.findings import AuditFailed
+from dpacct.ledger import Event, Ledger
+from dpacct.rounds import Adjacency, Phase, Schedule
+
+# Of canaries, and of repetitions of a round.
+MOST = 1_000_000
+OTHERS = ("silent", "heard")
+# If so many canaries are expected, chance leaves out all of them one time in 1e13.
+_SURELY = 30.0
+_FAULTS = {
+    "guesses": "more canaries were recognized than the charged budget allows",
+    "noise": "the released sums carry less noise than was charged for",
+    "contribution": "a client moves the sum by more than the clip norm",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunAudit:
+    """The result of an audit of one run by canaries.
+
+    Attributes:
+        charged: the epsilon that the rounds which ran are charged, at their delta.
+        shown: the bounds that canaries prove, beside the promised values.
+        gaussian_epsilon: the run exceeds it, if its noise is Gaussian and its sampling as charged;
+            that of the updates alone, if a count of clipped clients is released beside them.
+        rounds: how many ran. clients: besides the canaries.
+        noise_multiplier: of the first round, as charged.
+    """
+
+    charged: Spent
+    shown: Shown
+    gaussian_epsilon: float
+    rounds: int
+    clients: int
+    noise_multiplier: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing contradicts the charge."""
+        return not self.shown.faults
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """The faults that were found, each in a sentence."""
+        return tuple(_FAULTS[name] for name in self.shown.faults)
+
+    def require(self) -> None:
+        """Raise if a fault was found.
+
+        Raises:
+            AuditFailed: with all faults that were found.
+        """
+        if self.faults:
+            raise AuditFailed("; ".join(self.faults))
+
+
+class CanaryAudit:
+    """An audit by canaries, from its coins to its result.
+
+    Args:
+        canaries, others, error, confidence, generator: as for `audit_run`.
+
+    Attributes:
+        canaries: with their coins. silent: whether the other clients send nothing.
+        events: the charges of the releases so far.
+
+    Raises:
+        InvalidParameter: a value out of range, or too few canaries for the error.
+    """
+
+    def __init__(
+        self,
+        canaries: int,
+        others: str,
+        error: float,
+        confidence: float,
+        generator: torch.Generator | None,
+    ) -> None:
+        number = validate.count("canaries", canaries, "canaries of an audit", MOST)
+        self.silent, self._error, self._confidence = checked_terms(others, error, confidence)
+        least = least_canaries(error)
+        if number < least:
+            words = f"with an error of {error:g} an audit needs at least {least}"
+            raise InvalidParameter("canaries", number, f"{words}: luck guesses fewer coins")
+        self.canaries = Canaries(number, generator)
+        self.events: list[Event] = []
+        self._shown: list[Tensor] = []
+        self._lengths: list[Tensor] = []
+
+    def aim(
+        self, sizes: Sequence[int], clip_norm: float, sampling_rate: float, adjacency: Adjacency
+    ) -> None:
+        """Give canaries their directions.
+
+        Args:
+            sizes: of the tensors that the flat vector is made of. clip_norm: of the first round.
+            sampling_rate, adjacency: of the rounds.
+        """
+        replaced = adjacency is Adjacency.REPLACE_ONE
+        self.canaries.aim(sum(sizes), clip_norm, replaced=replaced)
+        self._sampling_rate, self._adjacency = sampling_rate, adjacency
+        self._tensors = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+        # Of the noise in each tensor: the sum of squares in charged variances, and their number.
+        self._squares = torch.zeros(len(sizes), dtype=torch.float64)
+        self._terms = torch.zeros(len(sizes), dtype=torch.int64)
+
+    def see(self, released: Tensor, aimed: Aimed, event: Event) -> None:
+        """Note a release.
+
+        Args:
+            released: the noisy sum [d]. aimed: of its round. event: its charge.
+        Raises:
+            Unsupported: it is not finite.
+        """
+        sums = released.cpu()
+        self._shown.append(aimed.shown(sums, len(self.events) + 1))
+        self._lengths.append(aimed.lengths / aimed.clip_norm)
+        # Directions without a canary. A mask may leave a coordinate out, and so without noise.
+        empty = (self.canaries.owners >= len(self.canaries)) & (aimed.weights != 0)
+        noise = sums[empty].double() / (aimed.clip_norm * updates_noise(event))
+        self._squares.index_add_(0, self._tensors[empty], noise**2)
+        self._terms += torch.bincount(self._tensors[empty], minlength=len(self._terms))
+        self.events.append(event)
+
+    def check_asked(self, said: str) -> None:
+        """Check that some canary took part, if enough of them were expected to.
+
+        Raises:
+            Unsupported: with these words.
+        """
+        expected = self._sampling_rate * len(self.canaries) * len(self.events)
+        if not self.canaries.asked and expected > _SURELY:
+            raise Unsupported(said)
+
+    def conclude(self, charged: Spent, accountant: str, clients: int) -> RunAudit:
+        """Return the result, after at least one release.
+
+        Args:
+            charged: epsilon of the run. accountant: that proves it. clients: besides the canaries.
+        """
+        events, count = self.events, len(self.canaries)
+        shown, lengths = torch.stack(self._shown).numpy(), torch.stack(self._lengths).numpy()
+        noises = [updates_noise(event) for event in events]
+        seen = Seen(
+            shown[:, :count],
+            lengths[:, :count],
+            self.canaries.coins.numpy(),
+            # A mask may leave a direction without a coordinate, and so without noise.
+            np.where(lengths > 0, shown, np.nan)[:, count:],
+            np.array(noises),
+            self._sampling_rate,
+            self._adjacency,
+            self._squares.numpy(),
+            self._terms.numpy(),
+        )
+        plan = Schedule(Phase(event.charged, 1) for event in events)
+        made = best_number(seen, charged.delta, 1 - self._confidence)
+        promise = Promise.of(plan, accountant)
+        found = judge(seen, promise, made, charged.delta, self._error, self._confidence)
+        # The spread is that of the updates' noise. The noise on a count of clipped clients, which
+        # may be released beside them, was not measured.
+        measured = [found.noise_factor * noise for noise in noises]
+        gaussian = epsilon_as_seen(events, measured, charged.delta, accountant)
+        first = events[0].charged.noise_multiplier
+        return RunAudit(charged, found, gaussian, len(events), clients, first)
+
+
+def updates_noise(event: Event) -> float:
+    """Return the noise multiplier of the sum of updates, also if other sums leave a round."""
+    charged = event.releases[0] if event.releases else event.charged
+    return charged.noise_multiplier
+
+
+def epsilon_as_seen(
+    events: Sequence[Event], noises: Sequence[float], delta: float, accountant: str
+) -> float:
+    """Return an epsilon that rounds of at most these noise multipliers exceed; 0 if any may be.
+
+    Args:
+        events: their charges, from which all but the noise is taken.
+    """
+    low, high = validate.NOISE_MULTIPLIER_RANGE
+    if max(noises) > high:
+        return 0.0
+    # More noise than was measured proves less.
+    seen = Schedule(
+        Phase(replace(event.charged, noise_multiplier=max(noise, low)), 1)
+        for event, noise in zip(events, noises, strict=True)
+    )
+    return find_accountant(accountant).epsilon(seen, delta).lower
+
+
+def checked_terms(others: str, error: float, confidence: float) -> tuple[bool, float, float]:
+    """Return whether the other clients are silent, and both probabilities, if they are valid.
+
+    Raises:
+        InvalidParameter: a value out of range.
+    """
+    sure = validate.positive_probability(
+        "confidence", confidence, "the confidence of an audit", below_one=True
+    )
+    wrong = validate.positive_probability("error", error, "the error of an audit")
+    if others not in OTHERS:
+        raise InvalidParameter("others", others, f"the other clients are {' or '.join(OTHERS)}")
+    return others == OTHERS[0], wrong, sure
+
+
+def least_canaries(error: float) -> int:
+    """Return how many coins must be guessed to refute a claim, if all guesses are right.
+
+    Args:
+        error: probability that chance alone does as well.
+    """
+    return math.ceil(-math.log2(error / 3)) + 1
+
+
+def check_functions(**given: object) -> None:
+    """Check that the named arguments are functions.
+
+    Raises:
+        InvalidParameter: one is not.
+    """
+    for name, value in given.items():
+        if not callable(value):
+            raise InvalidParameter(name, type(value).__name__, "it is a function")
+
+
+@contextmanager
+def passing_ledger(delta: float) -> Generator[Ledger]:
+    """Provide a ledger that rejects nothing and is deleted afterward."""
+    with tempfile.TemporaryDirectory(prefix="dpacct-") as folder:
+        path, budget = Path(folder) / "passing.ledger", Budget(sys.float_info.max, delta)
+        with Ledger.open(path, budget, passing=True) as ledger:
+            yield ledger
