@@ -10,7 +10,7 @@ import torch
 import dpacct.fl  # noqa: F401 - asks for kernels that repeat themselves
 from dpacct.errors import InvalidParameter
 from dpacct.fl.engine import engine as laps
-from dpacct.fl.engine.engine import Laps
+from dpacct.fl.engine.engine import Clock as Laps
 from dpacct.fl.tensors import choose_device, listed, sent
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")

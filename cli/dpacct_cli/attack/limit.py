@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant
-from dpacct.errors import InvalidParameter
 from dpacct.fl.engine.checkpoint import saved_in
 from dpacct.fl.privacy.account import check_run
 from dpacct.fl.privacy.randomness import SEEDED
@@ -18,7 +17,7 @@ from dpacct.ledger import Ledger, Run
 from dpacct.risk.attacks import Attacks
 from dpacct.risk.measures import Accusations, AnyMechanism, accusations
 from dpacct.rounds import Adjacency, Phase, Round, Schedule
-from dpacct_cli.attack.target import Target, named
+from dpacct_cli.attack.target import Target
 from dpacct_cli.render import plain, up
 
 
@@ -77,13 +76,9 @@ def proven(target: Target, *, strangers: bool) -> Proven:
             by another, whatever the run's own adjacency.
     Raises:
         LedgerError: the ledger is damaged, or not that of the checkpoint.
-        InvalidParameter: the checkpoint does not say where its run stood.
     """
     path = target.files.ledger
-    try:
-        saved = saved_in(dict(target.content), str(target.path))
-    except InvalidParameter as error:
-        raise named(error) from None
+    saved = saved_in(dict(target.content))
     if saved is None:
         return _both(_limit(Schedule(), DEFAULT_ACCOUNTANT))
     if not path.is_file():

@@ -104,7 +104,7 @@ def _take_parameters(job: Job, content: Mapping[str, Any], path: Path) -> None:
                 f"{here:,}: it belongs to another model, or the data have changed"
             )
             raise InvalidParameter(ARGUMENT, str(path), rule)
-    load_parameters(dict(content), str(path), job.model)
+    load_parameters(dict(content), path, job.model)
 
 
 def named(error: InvalidParameter) -> InvalidParameter:

@@ -18,7 +18,7 @@ from dpacct.fl.auditing.rounds import RoundAudit, audit_round
 from dpacct.fl.auditing.runs import audit_loop, audit_run, audit_server
 from dpacct.fl.auditing.canary_audit import RunAudit
 from dpacct.fl.clients import Canary, ClientData, Population
-from dpacct.fl.engine.open_round import OpenRound
+from dpacct.fl.engine.rounds import OpenRound
 from dpacct.fl.engine.states import Contributions, Draw
 from dpacct.fl.examples import Examples
 from dpacct.fl.federation import Federation

@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 from dpacct import fl
-from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.errors import Unsupported
 from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import Layout, trainable
 from dpacct.fl.local.batches import plan_batches
 from dpacct.fl.local.losses import LocalLoss
-from dpacct.fl.training.choose import TrainerChooser, TrainingPlan
+from dpacct.fl.training.choose import TrainerChooser
 from dpacct.fl.training.examples import ExampleTrainer
 from dpacct.fl.training.sequential import SequentialTrainer
-from dpacct.fl.training.synthetic import Kind
+from dpacct.fl.training.synthetic import Kind, Synthetic
 from dpacct.fl.training.tasks import Broadcast, Task
 from dpacct.fl.training.vectorized import VectorizedTrainer
 from tests.fl.problems import cross_entropy, federation, flat, linear, make_clients, perceptron
@@ -313,26 +313,6 @@ def test_a_plan_that_is_not_possible_any_more_is_chosen_anew(tmp_path):
         assert run.training_path.startswith("one client at a time; not as before")
 
 
-PLAN = TrainingPlan(
-    vectorized=True, group=8, widest=9, chunk=16, device="cpu", reason="8 clients at once"
-)
-
-
-def test_a_plan_is_read_as_it_was_written():
-    assert TrainingPlan.of(PLAN.plain()) == PLAN
-    assert TrainingPlan.of(None) is None
-
-
-@pytest.mark.parametrize(
-    "change", [{"group": 0}, {"group": 1.5}, {"vectorized": 1}, {"more": 1}, {"reason": None}]
-)
-def test_a_damaged_plan_is_refused(change):
-    with pytest.raises(InvalidParameter, match="training plan"):
-        TrainingPlan.of(PLAN.plain() | change)
-    with pytest.raises(InvalidParameter, match="training plan"):
-        TrainingPlan.of([1, 2])
-
-
 def test_little_memory_means_small_groups():
     model = perceptron()
     layout = Layout.of(trainable(model))
@@ -350,9 +330,9 @@ def test_little_memory_means_small_groups():
     def make(size, _):
         return ClientData(clients[0].inputs[:size], clients[0].targets[:size])
 
-    kind = Kind.of(clients[0])
-    large = chooser(None).choose(make, kind, None, broadcast, 100).plan
-    small = chooser(20_000).choose(make, kind, None, broadcast, 100).plan
+    synthetic = Synthetic(make, Kind.of(clients[0]), None)
+    large = chooser(None).choose(synthetic, broadcast, 100).plan
+    small = chooser(20_000).choose(synthetic, broadcast, 100).plan
     assert small.group < large.group == 128
     with pytest.raises(Unsupported, match="memory has no room"):
-        chooser(1000).choose(make, kind, None, broadcast, 100)
+        chooser(1000).choose(synthetic, broadcast, 100)

@@ -16,9 +16,8 @@ from dpacct.errors import Unsupported
 from dpacct.fl.clients import ClientData, check_population
 from dpacct.fl.engine.checkpoint import resume, save
 from dpacct.fl.engine.engine import Engine
-from dpacct.fl.engine.open_round import OpenRound
 from dpacct.fl.engine.rehearsal import Rehearsal, preflight
-from dpacct.fl.engine.rounds import Rounds
+from dpacct.fl.engine.rounds import OpenRound, Rounds
 from dpacct.fl.engine.states import Collected, Draw, TrainingState
 from dpacct.fl.layout import set_training_mode
 from dpacct.fl.privacy.account import Account
@@ -35,29 +34,30 @@ class RoundLoop:
     """One run in progress.
 
     Args:
-        rounds: of the run. chooser: of the way to train.
+        rounds: of the run. chooser: of the trainer.
         preflight: whether the run is audited before it begins.
         example: a synthetic client, see `dpacct.fl.engine.rehearsal`.
 
     Attributes:
         choice: how clients are trained, once that is chosen.
         trained_before: how they were trained before the run was resumed, or on rank 0.
+        budget: of a new ledger; None on another rank until rank 0 has begun.
     """
 
     def __init__(
         self,
         rounds: Rounds,
         chooser: TrainerChooser,
-        preflight: bool,  # noqa: FBT001 - built in one place
+        *,
+        preflight: bool,
         example: ClientData | None,
     ) -> None:
-        self.rounds = rounds
+        self.rounds, self.chooser = rounds, chooser
         self.choice: Choice | None = None
         self.trained_before: TrainingPlan | None = None
-        self.chooser = chooser
+        self.budget: Budget | None = rounds.account.budget
         self._settings: dict[str, str] = {}
-        self._preflight = preflight
-        self._example = example
+        self._preflight, self._example = preflight, example
 
     @property
     def engine(self) -> Engine:
@@ -70,13 +70,8 @@ class RoundLoop:
         return self.rounds.account
 
     @property
-    def budget(self) -> Budget | None:
-        """The budget of a new ledger; None on another rank until rank 0 has begun."""
-        return self.account.budget
-
-    @property
     def state(self) -> TrainingState:
-        """Where the run stands."""
+        """The state after the finished rounds."""
         return self.rounds.state
 
     def begin(self) -> None:
@@ -84,17 +79,32 @@ class RoundLoop:
 
         Raises:
             BudgetExceeded: not one round fits, or not the plan.
-            Anything that `dpacct.fl.engine.rehearsal.Rehearsal` raises.
+            Anything that `prepare` raises.
         """
         self.prepare()
         self.rounds.begin()
 
     @undisturbed()
     def prepare(self) -> None:
-        """Try all of it; nothing is registered yet. Rule 1."""
+        """Try everything on synthetic clients, and choose how clients are trained. Rule 1.
+
+        Raises:
+            AuditFailed: `preflight` found something. Anything that the rehearsal raises.
+        """
         self._check_population()
         if self.choice is None and self.state.round < self.rounds.planned:
-            self.choice = self._rehearse()
+            self._rehearse()
+
+    def _rehearse(self) -> Choice:
+        engine, state = self.engine, self.state
+        self._settings = kept_settings()
+        with forked_generators(), self._settled(0):
+            rehearsal = Rehearsal(engine, self.chooser, state, self._example, self.trained_before)
+            choice = rehearsal.run()
+            if self._preflight:
+                preflight(engine, state).require()
+        self.choice = choice
+        return choice
 
     def resume(self, path: Path) -> None:
         """Go on from a checkpoint, see `dpacct.fl.engine.checkpoint`."""
@@ -117,27 +127,8 @@ class RoundLoop:
         """Return a context around the rounds of a run; other ranks would receive its end."""
         return nullcontext()
 
-    def _rehearse(self) -> Choice:
-        """Try everything on synthetic clients, choose how clients are trained, and audit the run.
-
-        Raises:
-            AuditFailed: `preflight` found something. Anything that the rehearsal raises.
-        """
-        engine, state = self.engine, self.state
-        self._settings = kept_settings()
-        with forked_generators(), self._settled(0):
-            choice = Rehearsal(
-                engine, self.chooser, state, self._example, self.trained_before
-            ).run()
-            if self._preflight:
-                preflight(engine, state).require()
-        return choice
-
-    def _check_population(self) -> None:
-        check_population(self.engine.clients, self.engine.num_clients)
-
     def play(self) -> Report:
-        """Play one round.
+        """Run one round.
 
         Raises:
             BudgetExceeded: it does not fit; nothing was drawn.
@@ -150,7 +141,6 @@ class RoundLoop:
 
     def open(self) -> OpenRound:
         """Reserve the next round, and draw its cohort; see `Rounds.open`."""
-        # Rule 2.
         self._check_population()
         check_kept(self._settings)
         return self.rounds.open()
@@ -163,6 +153,10 @@ class RoundLoop:
         with forked_generators(), self._settled(draw.seed):
             return self.engine.collect(self.state, draw, choice.trainer, choice.plan.chunk)
 
+    def _check_population(self) -> None:
+        """Check that the population is the one that was planned. Rule 2."""
+        check_population(self.engine.clients, self.engine.num_clients)
+
     @contextmanager
     def _settled(self, seed: int) -> Generator[None]:
         """Prepare model, precision and seed for the training of clients inside.
@@ -171,8 +165,7 @@ class RoundLoop:
             Unsupported: code inside wrote to the user's model, which is restored.
         """
         model = self.rounds.model
-        tensors = dict(model.named_parameters()) | dict(model.named_buffers())
-        released = Snapshot(tensors)
+        released = Snapshot(dict(model.named_parameters()) | dict(model.named_buffers()))
         seed_generators(seed, self.engine.device)
         try:
             with arithmetic(self.engine.local.precision):

@@ -1,8 +1,8 @@
-"""The plan of a run: what noise, sampling and clip norm each of its rounds has.
+"""The plan of a run: noise, sampling and clip norm of each of its rounds.
 
 A constant run is the schedule ``rounds * Round(...)``. Rule 1: the plan is fixed before the run and
-public. Rule 2: noise and sampling of a round are those of the ledger's next place in the plan; a
-round that a crash has lost keeps its place, so that what runs is always what was planned there.
+public. Rule 2: noise and sampling of a round are those of the ledger's next place in the plan. A
+round that a crash has lost keeps its place, so each round runs as it was planned at its place.
 Rule 3: clip norms and learning rates cost nothing, and follow the number of the training round.
 """
 
@@ -30,13 +30,13 @@ class RunPlan:
 
     Attributes:
         schedule: the rounds. noise: adjacency and public size of each of them.
-        clip_norms: of each round; None where the bound stays or follows the releases.
+        clip_norms: of each round; None if the bound stays or follows the releases.
     """
 
     schedule: Schedule
     noise: NoisePlan
     clip_norms: RoundValues | None = None
-    # Both are asked for in each round, and a schedule may have 10^5 phases.
+    # Built once: each round asks for them, and a schedule may have 10^5 phases.
     _places: Plan = field(init=False, repr=False, compare=False)
     _digest: str = field(init=False, repr=False, compare=False)
 
@@ -51,28 +51,22 @@ class RunPlan:
         """Whether all rounds have the same noise and sampling."""
         return len(self.schedule.phases) == 1
 
-    def of(self, round_: Round) -> NoisePlan:
-        """Return what the engine needs of a planned round."""
-        return replace(
-            self.noise, sampling=round_.sampling, noise_multiplier=round_.noise_multiplier
-        )
-
     def at(self, position: int) -> NoisePlan:
         """Return the noise and sampling at a place, from 0; past the end those of the last."""
-        found = self._places.round_at(position)
-        return self.of(self.schedule.phases[-1].round if found is None else found)
+        round_ = self._places.round_at(position) or self.schedule.phases[-1].round
+        return self._noise_of(round_)
+
+    def _noise_of(self, round_: Round) -> NoisePlan:
+        sampling, multiplier = round_.sampling, round_.noise_multiplier
+        return replace(self.noise, sampling=sampling, noise_multiplier=multiplier)
 
     def bound(self, bound: Bound, round_number: int) -> Bound:
-        """Return the bound of a round, from the one of an earlier round."""
+        """Return the bound of a round, from the bound of an earlier round."""
         return bound if self.clip_norms is None else Clip(self.clip_norms(round_number))
 
     def charged(self, charge: Callable[[NoisePlan], Round]) -> Schedule:
-        """Return the schedule as the ledger charges it.
-
-        Args:
-            charge: of one round, read from the objects that run.
-        """
-        known = {round_: charge(self.of(round_)) for round_ in self.schedule.distinct()}
+        """Return the schedule as the ledger charges it; ``charge`` converts one round."""
+        known = {round_: charge(self._noise_of(round_)) for round_ in self.schedule.distinct()}
         return Schedule(Phase(known[round_], count) for round_, count in self.schedule)
 
     def as_registered(self, registered: Schedule, *, calibrated: bool) -> RunPlan:

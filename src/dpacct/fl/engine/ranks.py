@@ -1,5 +1,7 @@
 """Several processes that train one model: rank 0 keeps the ledger, all ranks train.
 
+    rank 0:  Begin -> (answers) -> Start -> Work -> memories -> (sums) -> Done -> Work ... -> Stop
+
 Rule 1: rank 0 alone reserves, draws, adds noise, commits and writes files. Other ranks receive the
 draw of a round after it was reserved. Rule 2: a rank sends the sum of its share of the cohort, and
 its clients' memories, to rank 0. Sums are exact in any order, so the model does not depend on the
@@ -17,7 +19,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, distributed
@@ -36,27 +38,18 @@ from dpacct.fl.report.reports import Report
 from dpacct.fl.settings import LocalSettings
 from dpacct.fl.training.choose import TrainerChooser, TrainingPlan
 
-Sent = TypeVar("Sent")
 Made = TypeVar("Made")
 Held = TypeVar("Held", TrainingState, Collected)
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The run that rank 0 is about to register: noise, setting in words, clients, training."""
+    """The run that rank 0 is about to register; ``setting`` holds settings and versions."""
 
     plan: RunPlan
     setting: str
-    versions: str
     num_clients: int
     training: TrainingPlan | None
-
-    @classmethod
-    def of(cls, rounds: Rounds, training: TrainingPlan | None) -> Begin:
-        """Describe the rounds of this process."""
-        versions = f"dpacct {__version__}, torch {torch.__version__}"
-        setting = f"{rounds.setting()}, {rounds.first_bound!r}"
-        return cls(rounds.plan, setting, versions, rounds.engine.num_clients, training)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +80,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """What rank 0 has made for all ranks outside the rounds of a run."""
+    """A value that rank 0 has made for all ranks outside the rounds of a run."""
 
     made: Any
 
@@ -102,19 +95,29 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """An error in words, sent in place of a rank's part."""
+    """An error in one line, sent in place of a rank's part."""
 
     words: str
+
+    @classmethod
+    def now(cls) -> Failed:
+        """Describe the error that is being handled."""
+        error = sys.exception()
+        if error is None:
+            return cls("")
+        if isinstance(error, GeneratorExit):
+            return cls("its loop was left before the end")
+        return cls(f"{type(error).__name__}: {error}".partition("\n")[0])
 
 
 Message = Begin | Start | Work | Done | Agreed | Stop
 
 
 class Ranks:
-    """The processes of a run, as one of them sees them.
+    """The connections of this process to the other processes of a run.
 
     Attributes:
-        rank, size: number of this process, and how many there are. over: whether a run has ended.
+        rank, size: number of this process, and of all. over: whether a run has ended.
 
     Raises:
         InvalidParameter: ``torch.distributed`` is not initialized.
@@ -132,27 +135,31 @@ class Ranks:
             self._group = cast("Any", distributed).new_group(backend="gloo")
         self.over = False
 
-    def tell(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Send a message from rank 0 to all other ranks."""
         self.over = isinstance(message, Stop)
         with self._talking():
             distributed.broadcast_object_list([message], src=0, group=self._group)
 
-    def hear(self, *kinds: type[Message]) -> Any:
-        """Wait for a message of one of these kinds from rank 0.
+    def receive(self, kind: type[Message] | None = None) -> Any:
+        """Wait for a message from rank 0, of this kind if one is given.
 
         Raises:
             BudgetExceeded, Unsupported: rank 0 has stopped.
         """
-        said: list[Any] = [None]
+        box: list[Any] = [None]
         with self._talking():
-            distributed.broadcast_object_list(said, src=0, group=self._group)
-        self.over = isinstance(said[0], Stop)
-        if kinds and not isinstance(said[0], kinds):
-            _refuse(said[0])
-        return said[0]
+            distributed.broadcast_object_list(box, src=0, group=self._group)
+        [message] = box
+        self.over = isinstance(message, Stop)
+        if kind is None or isinstance(message, kind):
+            return message
+        reason = message.reason if self.over else f"it sent {message!r} out of turn"
+        if self.over and message.budget:
+            raise BudgetExceeded(reason)
+        raise Unsupported(f"rank 0 has stopped: {reason or 'it has no more rounds'}")
 
-    def hand_out(self, memories: Sequence[dict[int, State]] | None) -> dict[int, State]:
+    def scatter(self, memories: Sequence[dict[int, State]] | None) -> dict[int, State]:
         """Send the memories of each rank's clients from rank 0, and return those of this rank."""
         own: list[Any] = [None]
         parts = None if memories is None else list(memories)
@@ -160,7 +167,7 @@ class Ranks:
             distributed.scatter_object_list(own, parts, src=0, group=self._group)
         return own[0]
 
-    def collect(self, own: Sent | Failed) -> list[Sent]:
+    def gather(self, own: Collected | Failed | None) -> list[Any]:
         """Return all ranks' parts on rank 0, and an empty list on the other ranks.
 
         Raises:
@@ -190,8 +197,8 @@ class Ranks:
 class Leader(RoundLoop):
     """Rank 0 of a run."""
 
-    def __init__(self, ranks: Ranks, *loop: Any) -> None:
-        super().__init__(*loop)
+    def __init__(self, ranks: Ranks, rounds: Rounds, chooser: TrainerChooser, **loop: Any) -> None:
+        super().__init__(rounds, chooser, **loop)
         self._ranks = ranks
 
     def begin(self) -> None:
@@ -201,15 +208,14 @@ class Leader(RoundLoop):
             Unsupported: a rank has another setting, or cannot train; nothing is charged.
         """
         self.prepare()
-        training = None if self.choice is None else self.choice.plan
-        self._ranks.tell(Begin.of(self.rounds, training))
-        self._ranks.collect(None)
+        self._ranks.send(_begin(self.rounds, None if self.choice is None else self.choice.plan))
+        self._ranks.gather(None)
         self.rounds.begin()
-        start = Start(self.rounds.planned, _public(self.state), self.account.budget)
-        self._ranks.tell(start)
+        state = _without_memories(self.state)
+        self._ranks.send(Start(self.rounds.planned, state, self.account.budget))
 
     def play(self) -> Report:
-        """Play one round, each rank with its share of the cohort; see `RoundLoop.play`.
+        """Run one round, each rank with its share of the cohort; see `RoundLoop.play`.
 
         Raises:
             Unsupported: a rank has failed; nothing is released.
@@ -218,34 +224,34 @@ class Leader(RoundLoop):
         try:
             opened = self.open()
         except BudgetExceeded as refusal:
-            ranks.tell(Stop(str(refusal), budget=True))
+            ranks.send(Stop(str(refusal), budget=True))
             raise
         known = self.state.client_states
-        ranks.tell(Work(opened.draw, bool(known), self.engine.plan))
+        ranks.send(Work(opened.draw, bool(known), self.engine.plan))
         shares = [opened.draw.share(rank, ranks.size) for rank in range(ranks.size)]
         if known:
-            own_parts = [{c: known[c] for c in s.workers if c in known} for s in shares]
-            ranks.hand_out([cast("dict[int, State]", _on(part, _HOST)) for part in own_parts])
+            parts = [{c: known[c] for c in s.workers if c in known} for s in shares]
+            ranks.scatter([_on(part, _HOST) for part in parts])
         own = None
         try:
             own = self.collect(shares[0])
         finally:
-            parts = ranks.collect(own or Failed(_words_of(sys.exception())))
+            parts = ranks.gather(own or Failed.now())
         for part in parts:
             opened.merge(moved(part, self.engine.device))
         report = opened.release()
-        ranks.tell(Done(replace(report, spent=_spent_elsewhere), _public(self.state)))
+        ranks.send(Done(replace(report, spent=_spent_elsewhere), _without_memories(self.state)))
         return report
 
     def agree(self, make: Callable[[], Made]) -> Made:
         """Make something, and send it to all ranks; an error here stops them."""
-        made: Agreed | None = None
+        message: Agreed | None = None
         try:
-            found = make()
-            made = Agreed(found)
-            return found
+            made = make()
+            message = Agreed(made)
+            return made
         finally:
-            self._ranks.tell(made or Stop(_words_of(sys.exception())))
+            self._ranks.send(message or Stop(Failed.now().words))
 
     @contextmanager
     def to_the_end(self) -> Generator[None]:
@@ -255,30 +261,21 @@ class Leader(RoundLoop):
         finally:
             if not self._ranks.over:
                 with suppress(ConnectionError):
-                    self._ranks.tell(Stop(_words_of(sys.exception())))
+                    self._ranks.send(Stop(Failed.now().words))
 
 
 class Follower(RoundLoop):
     """A rank other than 0. It has no ledger, draws nothing and adds no noise."""
 
-    def __init__(self, ranks: Ranks, *loop: Any) -> None:
-        super().__init__(*loop)
+    def __init__(self, ranks: Ranks, rounds: Rounds, chooser: TrainerChooser, **loop: Any) -> None:
+        super().__init__(rounds, chooser, **loop)
         self._ranks = ranks
-        self._budget: Budget | None = None
+        self.budget = None
 
     @property
     def account(self) -> Account:
-        """Rank 0 has the ledger.
-
-        Raises:
-            Unsupported: always.
-        """
+        """Raise, since rank 0 has the ledger."""
         raise Unsupported(f"rank {self._ranks.rank} keeps no ledger: rank 0 knows what is spent")
-
-    @property
-    def budget(self) -> Budget | None:
-        """The budget of rank 0, None until it has begun."""
-        return self._budget
 
     def begin(self) -> None:
         """Wait for the run of rank 0, and try it; see `RoundLoop.begin`.
@@ -287,25 +284,24 @@ class Follower(RoundLoop):
             InvalidParameter: rank 0 has another setting.
             Unsupported: rank 0 has stopped, or its training is not possible here.
         """
-        message: Begin = self._ranks.hear(Begin)
-        tried: Failed | None = Failed("")
+        message: Begin = self._ranks.receive(Begin)
+        tried = False
         try:
             self._try(message)
-            tried = None
+            tried = True
         finally:
-            self._ranks.collect(tried and Failed(_words_of(sys.exception())))
-        start: Start = self._ranks.hear(Start)
+            self._ranks.gather(None if tried else Failed.now())
+        start: Start = self._ranks.receive(Start)
         self._take(start.state)
-        self._budget = start.budget
+        self.budget = start.budget
         self.rounds.planned = start.rounds
 
     def _try(self, message: Begin) -> None:
         self.rounds.plan = message.plan
         self.rounds.engine = replace(self.engine, plan=message.plan.at(0))
-        ours = Begin.of(self.rounds, message.training)
+        ours = _begin(self.rounds, message.training)
         if ours != message:
-            rule = f"rank 0 trains {message.setting} with {message.versions}"
-            raise InvalidParameter("distributed", f"{ours.setting}, {ours.versions}", rule)
+            raise InvalidParameter("distributed", ours.setting, f"rank 0 trains {message.setting}")
         self.trained_before = message.training
         self.prepare()
         choice, training = self.choice, message.training
@@ -321,45 +317,41 @@ class Follower(RoundLoop):
             BudgetExceeded: no round fits any more. Unsupported: rank 0, or another rank, stopped.
         """
         ranks = self._ranks
-        work: Work = ranks.hear(Work)
+        work: Work = ranks.receive(Work)
         self.rounds.engine = replace(self.engine, plan=work.plan)
-        self.state.client_states = ranks.hand_out(None) if work.memories else {}
+        self.state.client_states = ranks.scatter(None) if work.memories else {}
         part = None
         try:
             part = moved(self.collect(work.draw.share(ranks.rank, ranks.size)), _HOST)
         finally:
-            ranks.collect(part or Failed(_words_of(sys.exception())))
-        done: Done = ranks.hear(Done)
+            ranks.gather(part or Failed.now())
+        done: Done = ranks.receive(Done)
         self._take(done.state)
         return done.report
 
     def agree(self, make: Callable[[], Made]) -> Made:
-        """Return what rank 0 has made.
+        """Return the value that rank 0 has made.
 
         Raises:
             Unsupported: it has stopped.
         """
         del make
-        return self._ranks.hear(Agreed).made
+        return self._ranks.receive(Agreed).made
 
     @contextmanager
     def to_the_end(self) -> Generator[None]:
-        """Tell rank 0 that this rank has left, as long as rank 0 counts on it."""
+        """Answer rank 0 after this rank has left, as long as rank 0 counts on it."""
         try:
             yield
         finally:
             left = Failed("it has left the run")
             with suppress(ConnectionError):
                 while not self._ranks.over:
-                    match self._ranks.hear():
-                        case Work(memories=memories):
-                            if memories:
-                                self._ranks.hand_out(None)
-                            self._ranks.collect(left)
-                        case Begin():
-                            self._ranks.collect(left)
-                        case _:
-                            pass
+                    message = self._ranks.receive()
+                    if isinstance(message, Work) and message.memories:
+                        self._ranks.scatter(None)
+                    if isinstance(message, Work | Begin):
+                        self._ranks.gather(left)
 
     def save(self, path: Path) -> None:
         """Leave checkpoints to rank 0."""
@@ -385,10 +377,10 @@ def loop_of(
 ) -> RoundLoop:
     """Return the loop of a process; arguments as for `RoundLoop`."""
     if ranks is None:
-        return RoundLoop(rounds, chooser, preflight, example)
+        return RoundLoop(rounds, chooser, preflight=preflight, example=example)
     if ranks.rank == 0:
-        return Leader(ranks, rounds, chooser, preflight, example)
-    return Follower(ranks, rounds, chooser, False, example)  # noqa: FBT003 - in their order
+        return Leader(ranks, rounds, chooser, preflight=preflight, example=example)
+    return Follower(ranks, rounds, chooser, preflight=False, example=example)
 
 
 def follower_settings(settings: LocalSettings) -> LocalSettings:
@@ -409,32 +401,24 @@ _HOST = torch.device("cpu")
 
 
 def _on(value: Any, device: torch.device) -> Any:
-    """Return a value with its tensors, and those that it contains, on a device."""
-    match value:
-        case Tensor():
-            return value.to(device)
-        case dict():
-            entries = cast("dict[Any, Any]", value)
-            return {key: _on(entry, device) for key, entry in entries.items()}
-        case list():
-            return [_on(entry, device) for entry in cast("list[Any]", value)]
-        case _:
-            return value
+    """Return a value with its tensors, and the tensors in its containers, on a device."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        entries = cast("dict[Any, Any]", value)
+        return {key: _on(entry, device) for key, entry in entries.items()}
+    if isinstance(value, list):
+        return [_on(entry, device) for entry in cast("list[Any]", value)]
+    return value
 
 
-def _refuse(message: object) -> NoReturn:
-    """Raise because rank 0 has stopped, or sent something unexpected."""
-    stop = message if isinstance(message, Stop) else Stop(f"it said {message!r} out of turn")
-    if stop.budget:
-        raise BudgetExceeded(stop.reason)
-    raise Unsupported(f"rank 0 has stopped: {stop.reason or 'it plays no more rounds'}")
-
-
-def _words_of(error: BaseException | None) -> str:
-    """Return an error in one line; empty for none."""
-    if isinstance(error, GeneratorExit):
-        return "its loop was left before the end"
-    return "" if error is None else f"{type(error).__name__}: {error}".partition("\n")[0]
+def _begin(rounds: Rounds, training: TrainingPlan | None) -> Begin:
+    """Describe the rounds of this process."""
+    setting = (
+        f"{rounds.setting()}, {rounds.first_bound!r} with dpacct {__version__}, "
+        f"torch {torch.__version__}"
+    )
+    return Begin(rounds.plan, setting, rounds.engine.num_clients, training)
 
 
 def _spent_elsewhere() -> Spent:
@@ -442,6 +426,6 @@ def _spent_elsewhere() -> Spent:
     raise Unsupported("this rank keeps no ledger: rank 0 knows what is spent")
 
 
-def _public(state: TrainingState) -> TrainingState:
-    """Return what every rank may know: all but the memories of clients."""
+def _without_memories(state: TrainingState) -> TrainingState:
+    """Return the part of a state that every rank may know."""
     return replace(state, client_states={})

@@ -1,86 +1,370 @@
 """The rounds of a run, wherever its clients train: ledger, engine and model in one order.
 
-Rule 1: a round is reserved before anything is drawn. Rule 2: cohorts come from secret randomness.
-Rule 3: the model is the one that was charged for. What happens in a round: `open_round`.
+    reserve -> draw -> bound and add -> noise -> commit -> model and memories -> next round
+
+Rule 1: a round is reserved before anything is drawn. Rule 2: a contribution belongs to the draw
+that it was bounded for and to a client of that draw, and counts once. Rule 3: model, bound and
+noise are those that were charged. Rule 4: the round is committed before anything is released, and
+before clients' memories change.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dpacct.accountant import spend
 from dpacct.budget import Budget, Spent
-from dpacct.errors import InvalidParameter
+from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.data.dataset import PartitionedClients
 from dpacct.fl.engine.engine import Engine
-from dpacct.fl.engine.open_round import OpenRound
 from dpacct.fl.engine.plan import RunPlan
-from dpacct.fl.engine.states import TrainingState, on_host
-from dpacct.fl.layout import State
+from dpacct.fl.engine.states import (
+    Collected,
+    Contributions,
+    Draw,
+    Released,
+    TrainingState,
+    on_host,
+)
+from dpacct.fl.layout import State, copies
 from dpacct.fl.privacy.account import Account
+from dpacct.fl.privacy.bounds import Bound, SmoothedNormalization, check_limits
+from dpacct.fl.privacy.noise import SharesElsewhere, drawn_std, grid_exponent
+from dpacct.fl.report.reports import Diagnostics, Report, Timing
 from dpacct.fl.surroundings import undisturbed
+from dpacct.fl.tensors import norm, numbers
+from dpacct.fl.training.tasks import Broadcast
 from dpacct.ledger import Event, Ticket
 from dpacct.ledger.record.plans import Plan
 from dpacct.rounds import Round, Schedule
 
-
-def bytes_for_client_states(device: torch.device) -> int:
-    """Return how much memory clients' states may take on a device."""
-    if device.type == "cuda":
-        return int(0.4 * torch.cuda.mem_get_info(device)[0])
-    return 0 if device.type == "cpu" else 1 << 30
+_ROUNDING = 1e-5
 
 
+class OpenRound:
+    """One round: reserved and drawn, then filled with contributions, then released once.
+
+    The cohort is secret, as amplification by sampling needs. A round that is never released stays
+    spent.
+
+    Attributes:
+        number: 1, 2, ...
+        draw: the cohort; secret. broadcast: the values that all clients receive; public.
+        settled: whether the round is over; nothing is added any more.
+        released: the noised mean, None before the release or if nothing may leave; public.
+    """
+
+    def __init__(
+        self, rounds: Rounds, ticket: Ticket, event: Event, began: float, charging: float
+    ) -> None:
+        engine, state = rounds.engine, rounds.state
+        self._rounds, self._engine, self._state = rounds, engine, state
+        self._ticket, self._event, self._began, self._charging = ticket, event, began, charging
+        self._answered: set[int] = set()
+        self._committed = False
+        self.settled = False
+        self.released: Released | None = None
+        self.draw: Draw = engine.draw()
+        self.number = state.round + 1
+        self._found: Collected | None = None
+        self.broadcast: Broadcast = engine.broadcast(state)
+
+    @property
+    def found(self) -> Collected:
+        """The sums so far. Private."""
+        if self._found is None:
+            self._found = self._engine.open(self._state)
+            self._found.token = self.draw.token
+        return self._found
+
+    @property
+    def cohort(self) -> Sequence[int]:
+        """The clients whose contributions are summed, ascending. Secret."""
+        return self.draw.members
+
+    @property
+    def workers(self) -> Sequence[int]:
+        """The clients that train: the cohort, or all clients if the method asks for it."""
+        return self.draw.workers
+
+    def memory(self, client: int) -> State | None:
+        """Return a copy of a client's memory; None for clients without memory."""
+        own = self._engine.memory(client, self._state)
+        return None if own is None else copies(own)
+
+    def bound(self, rows: Tensor) -> Contributions:
+        """Mask and bound raw updates [c, d] as `Method.local_update` returns them.
+
+        Raises:
+            InvalidParameter: they have another shape.
+        """
+        _check_shape("rows", rows, len(rows), self._engine.layout.size)
+        rows = rows.detach().to(self._engine.device, copy=True)
+        bounded = self._engine.bound(self._state, self.found.kept, rows)
+        return replace(bounded, token=self.draw.token)
+
+    def check(self, rows: Tensor, below: Tensor) -> Contributions:
+        """Hold updates [c, k] that clients have masked and bounded to the same limits.
+
+        Args:
+            rows: over the coordinates of the mask.
+            below: bool [c], whether each was within the clip norm before it was bounded.
+        Raises:
+            InvalidParameter: they have another shape.
+        """
+        kept, device = self.found.kept, self._engine.device
+        _check_shape("rows", rows, len(rows), self._engine.kept_layout(kept).size)
+        _check_shape("below", below, len(rows))
+        rows, below = rows.detach().to(device), below.to(device)
+        checked = self._engine.check(self._state, kept, rows, below)
+        return replace(checked, token=self.draw.token)
+
+    def add(self, clients: Sequence[int], contributions: Contributions) -> None:
+        """Add contributions, one for each client; workers outside the cohort contribute nothing.
+
+        Raises:
+            InvalidParameter: a client that is not in the round, or came before, or contributions
+                that were bounded for another round; nothing is added.
+        """
+        self._require_open()
+        self._require_ours("contributions", contributions.token)
+        if isinstance(self._engine.noise, SharesElsewhere):
+            self._engine.noise.encode(contributions.bounded.rows, (), 0.0)
+        if len(clients) != len(contributions):
+            rule = f"there are {len(contributions)} contributions, one of each client"
+            raise InvalidParameter("clients", len(clients), rule)
+        self._register(clients)
+        self.found.clients.extend(clients)
+        members = set(self.draw.members)
+        ours = [place for place, client in enumerate(clients) if client in members]
+        self._engine.add(self._state, self.found, contributions.take(ours))
+
+    def commit(self) -> None:
+        """Commit the round ahead of its release, for sums that arrive with their noise.
+
+        Raises:
+            Unsupported: the bound or the noise has changed since the round was reserved.
+            LedgerError: the ledger cannot be written; nothing may be asked for.
+        """
+        self._require_open()
+        self._check_unchanged()
+        if not self._committed:
+            self._ticket.commit()
+        self._committed = True
+
+    def add_sum(self, clients: Sequence[int], total: Tensor) -> None:
+        """Add the sum of updates and noise shares of clients, formed by a secure aggregator.
+
+        Args:
+            clients: the contributors, each once.
+            total: sum of their rows by `dpacct.fl.privacy.noise.with_share`, modulo 2^64,
+                int64 [k].
+        Raises:
+            InvalidParameter: a client that is not in the round, or came before, or another shape.
+            Unsupported: the noise is added here; or the round is not committed, although its
+                sum can be read by now.
+        """
+        self._require_open()
+        noise, own = self._engine.noise, self.found.total
+        if not isinstance(noise, SharesElsewhere):
+            raise Unsupported(f"a sum with noise in it: {noise.name} noise is added here")
+        if not self._committed:
+            raise Unsupported("the sum can be read before the round is committed; commit() first")
+        if total.shape != own.shape:
+            shown = f"of shape {tuple(total.shape)}"
+            raise InvalidParameter("total", shown, f"a sum holds {len(own)} numbers")
+        if total.dtype != torch.int64:
+            raise InvalidParameter("total", str(total.dtype), "whole numbers, as int64")
+        self._register(clients)
+        self.found.clients.extend(clients)
+        self.found.arrived += len(clients)
+        own.add_(total.to(self._engine.device))
+
+    def remember(self, client: int, memory: State) -> None:
+        """Take a client's memory after the round; it is kept once the round is committed.
+
+        Raises:
+            InvalidParameter: it is not in the round, or its clients have other memories.
+        """
+        self._require_open()
+        if client not in set(self.draw.workers):
+            raise InvalidParameter("client", client, f"it is not in round {self.number}")
+        before = self._engine.memory(client, self._state) or {}
+        kinds = {name: (value.shape, value.dtype) for name, value in before.items()}
+        same = {name: (value.shape, value.dtype) for name, value in memory.items()} == kinds
+        if not same or not all(bool(torch.isfinite(value).all()) for value in memory.values()):
+            rule = f"it holds finite tensors {', '.join(kinds) or '(none)'} of their kinds"
+            raise InvalidParameter("memory", f"of client {client}", rule)
+        self.found.memories[client] = copies(memory)
+
+    def merge(self, part: Collected) -> None:
+        """Add the sums of a `Draw.share` of the round, from another process.
+
+        Raises:
+            InvalidParameter: it belongs to another round, or holds a client that came before.
+        """
+        self._require_open()
+        self._require_ours("part", part.token)
+        self._register(part.clients)
+        if self._found is None:
+            self._found = part
+        else:
+            self._found.merge(part)
+
+    @undisturbed()
+    def release(self) -> Report:
+        """Add the noise, commit, and move the model, for any number of contributions.
+
+        Raises:
+            Unsupported: the bound or the noise has changed since the round was reserved.
+            LedgerError: the ledger cannot be written; nothing leaves.
+        """
+        self._require_open()
+        self.settled = True
+        before = time.perf_counter()
+        rounds, engine, state, found = self._rounds, self._engine, self._state, self.found
+        self._check_unchanged()
+        bound, limits = state.bound, list(state.bound.limits(engine.kept_layout(found.kept)))
+        release = engine.release(state, found)
+        std = drawn_std(engine.noise, engine.plan.update_std(bound), found.arrived) or 0.0
+        if release is not None:
+            if not self._committed:  # Rule 4.
+                self._ticket.commit()
+            state.client_states.update(rounds.placed(found.memories))
+            rounds.state = engine.apply(state, release)
+            rounds.write_model()
+            self.released = release
+        else:
+            # Nothing is released; the round was charged all the same.
+            state.round += 1
+        rounds.advance()
+        now = time.perf_counter()
+        privacy = self._charging + found.privacy_seconds + now - before
+        return Report(
+            round=rounds.state.round,
+            rounds=rounds.planned,
+            spent=rounds.account.spent_so_far(),
+            not_private_because=rounds.not_private_because,
+            noise_multiplier=self._event.charged.noise_multiplier,
+            noise_std=std,
+            clip_norm=bound.clip_norm,
+            released=release is not None,
+            unit=rounds.account.unit,
+            adjacency=str(engine.plan.adjacency),
+            diagnostics=diagnose(found, bound, std, limits),
+            timing=Timing(found.local_seconds, privacy, now - self._began),
+        )
+
+    def _check_unchanged(self) -> None:
+        """Check that bound and noise are those that were charged. Rule 3."""
+        rounds, engine, state = self._rounds, self._engine, self._state
+        check_limits(state.bound, engine.kept_layout(self.found.kept))
+        same = rounds.engine is engine and rounds.state is state
+        if not same or not engine.plan.charged_for(self._event, state.bound):
+            raise Unsupported("the bound or the noise changed while clients trained: no release")
+
+    def _require_open(self) -> None:
+        if self.settled:
+            raise Unsupported(f"round {self.number} was released; nothing is added to it any more")
+
+    def _require_ours(self, name: str, token: bytes) -> None:
+        if token != self.draw.token:
+            rule = f"round {self.number} takes what was bounded or collected for it"
+            raise InvalidParameter(name, "of another round", rule)
+
+    def _register(self, clients: Sequence[int]) -> None:
+        """Note that these clients have answered, or raise and note nothing. Rule 2."""
+        workers, answered = set(self.draw.workers), set(self._answered)
+        for client in clients:
+            if client not in workers or client in answered:
+                fault = "has contributed to" if client in answered else "is not in"
+                rule = f"it {fault} round {self.number}, whose clients count once"
+                raise InvalidParameter("clients", client, rule)
+            answered.add(client)
+        self._answered = answered
+
+
+def _check_shape(name: str, values: Tensor, *shape: int) -> None:
+    """Refuse a shape that torch would broadcast."""
+    if tuple(values.shape) != shape:
+        rule = f"one row of {shape[1]} numbers a client" if len(shape) > 1 else "one a client"
+        raise InvalidParameter(name, f"of shape {tuple(values.shape)}", rule)
+
+
+def diagnose(
+    found: Collected, bound: Bound, std: float, limits: list[tuple[int, int, float]]
+) -> Diagnostics:
+    """Return statistics of the raw updates of one round, which are not private.
+
+    Args:
+        found: the sums. bound: of the round. std: of the noise on the sum.
+        limits: of one row, which fix the grid of whole-number sums.
+    """
+    total = found.total
+    norms = torch.cat([total.new_zeros(0, dtype=torch.float64), *found.norms])
+    dropped = torch.stack([total.new_zeros((), dtype=torch.int64), *found.dropped])
+    values = [norm(total.double()), dropped.sum().double()]
+    if len(norms):
+        # An update that a method has projected onto the ball lies on its edge, up to rounding.
+        over = norms > bound.clip_norm * (1 + _ROUNDING)
+        values += [over.double().mean(), norms.mean(), norms.median(), norms.max()]
+    # One tensor, so that a device is waited for once.
+    length, count, *raw = numbers(torch.stack(values))
+    if not raw:
+        return Diagnostics(found.arrived, math.nan, math.nan, math.nan, math.nan, int(count), 0.0)
+    scale = 1.0 if total.is_floating_point() else 2.0 ** grid_exponent(limits)
+    noise = std * math.sqrt(max(len(total), 1))
+    clipped, mean, median, largest = raw
+    return Diagnostics(
+        cohort_size=found.arrived,
+        clipped_fraction=0.0 if isinstance(bound, SmoothedNormalization) else clipped,
+        norm_mean=mean,
+        norm_median=median,
+        norm_max=largest,
+        dropped_updates=int(count),
+        # A round that releases nothing has no noise to compare with.
+        signal_to_noise=length * scale / noise if noise else math.nan,
+    )
+
+
+@dataclass(eq=False, repr=False)
 class Rounds:
     """The rounds of one run.
 
-    Args:
+    Attributes:
         engine: its parts, with noise and sampling of the next round. plan: of all rounds.
-        account: its ledger. state: where it stands. model: receives each round's parameters.
+        account: its ledger. state: after the finished rounds. model: receives each release.
         name: of the run in the ledger. accountant: that charges the plan.
-        limit: the budget that noise was given with, or None.
+        limit: the budget of a run whose noise was given, or None.
         calibrated: whether the noise was found for the budget.
         not_private_because: for reports; None if the run is private.
-
-    Attributes:
         planned: number of rounds; fewer than asked for if the budget allows no more.
         first_bound: of the first round.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        plan: RunPlan,
-        account: Account,
-        state: TrainingState,
-        model: nn.Module,
-        *,
-        name: str,
-        accountant: str,
-        limit: Budget | None,
-        calibrated: bool,
-        not_private_because: str | None,
-    ) -> None:
-        self.engine = engine
-        self.plan = plan
-        self.account = account
-        self.state = state
-        self.model = model
-        self.name = name
-        self.accountant = accountant
-        self.limit = limit
-        self.calibrated = calibrated
-        self.not_private_because = not_private_because
-        self.planned = plan.schedule.rounds
-        self.first_bound = state.bound
+    engine: Engine
+    plan: RunPlan
+    account: Account
+    state: TrainingState
+    model: nn.Module
+    name: str
+    accountant: str
+    limit: Budget | None
+    calibrated: bool
+    not_private_because: str | None
+
+    def __post_init__(self) -> None:
+        self.planned = self.plan.schedule.rounds
+        self.first_bound = self.state.bound
         self._left: Ticket | None = None
-        self._on_device: bool | None = None
+        self._memories_on_device: bool | None = None
 
     def begin(self) -> None:
         """Register the run in the ledger with its plan, unless it goes on.
@@ -96,11 +380,10 @@ class Rounds:
         if isinstance(self.engine.clients, PartitionedClients):
             # Whether epsilon is about the owners of the data or about simulated clients.
             details["simulated_clients"] = self.engine.clients.simulated
-        plan = Plan(self.charged()).first(self.planned)
-        self.account.start(self.name, event, plan, details)
+        self.account.start(self.name, event, Plan(self.charged()).first(self.planned), details)
 
     def planned_epsilon(self) -> Spent:
-        """Return what the whole plan costs if cohorts and noise are secret."""
+        """Return the epsilon of the whole plan if cohorts and noise are secret."""
         plan = Plan(self.charged()).first(self.planned)
         return spend(plan, self.account.delta, self.accountant)
 
@@ -121,46 +404,36 @@ class Rounds:
         self.state.bound = self.plan.bound(self.state.bound, self.state.round + 1)
 
     def event(self) -> Event:
-        """The next round as it will be charged, read from the objects that run."""
+        """Return the next round as it will be charged, read from the objects that run."""
         engine, bound = self.engine, self.state.bound
-        return engine.plan.event(bound, engine.noise, self._details())
-
-    def still(self, event: Event) -> bool:
-        """Return whether the bound of the next round is that of this event."""
-        return self.engine.plan.charged_for(event, self.state.bound)
-
-    def _details(self) -> dict[str, Any]:
-        engine, bound = self.engine, self.state.bound
-        return {
+        details = {
             "round": self.state.round + 1,
             "method": engine.method.name or type(engine.method).__name__,
             "bound": type(bound).__name__,
             "clip_norm": bound.clip_norm,
             "cohort_size": engine.plan.cohort_size,
         }
+        return engine.plan.event(bound, engine.noise, details)
 
     @undisturbed()
     def open(self) -> OpenRound:
-        """Reserve the next round, and draw who takes part in it.
+        """Reserve the next round, and draw its cohort.
 
         Raises:
             BudgetExceeded: it does not fit; nothing was drawn.
             InvalidParameter: the model has changed; nothing is charged.
         """
         began = time.perf_counter()
-        # Rule 3.
         self._check_model()
-        # Rule 1.
         left, self._left = self._left, None
         ticket = left if left and left.event == self.event() else None
         if ticket is None:
             self.advance()
         event = self.event()
-        ticket = ticket or self.account.reserve(event)
+        ticket = ticket or self.account.reserve(event)  # Rule 1.
         charging = time.perf_counter() - began
         # From here on randomness is drawn: the round stays spent, whatever happens.
         ticket.draw()
-        # Rule 2.
         return OpenRound(self, ticket, event, began, charging)
 
     def take_over(self) -> None:
@@ -171,29 +444,30 @@ class Rounds:
             self.advance()
 
     def setting(self) -> str:
-        """What must not change when a run goes on, in words."""
-        engine = self.engine
+        """Return the settings that must not change when a run goes on, in words."""
+        engine, norms = self.engine, self.plan.clip_norms
         return (
             f"{engine.method!r}, {engine.local!r}, {self.plan.words()}, "
             f"{type(engine.noise).__name__}, {engine.plan.public}, "
-            f"{engine.layout.size} parameters, "
-            f"server_lr={engine.server_lr!r}"
-            + ("" if self.plan.clip_norms is None else f", clip_norms={self.plan.clip_norms!r}")
+            f"{engine.layout.size} parameters, server_lr={engine.server_lr!r}"
+            + ("" if norms is None else f", clip_norms={norms!r}")
             + ("" if engine.server is None else f", server={engine.server!r}")
         )
 
-    def keep(self, memories: dict[int, State]) -> dict[int, State]:
-        """Return clients' memories as they are kept between rounds.
+    def placed(self, memories: dict[int, State]) -> dict[int, State]:
+        """Return clients' memories where they are kept between rounds.
 
-        They stay on the device if those of all clients fit there, else they go to the CPU. No
-        bit of a release depends on it.
+        They stay on the device if the memories of all clients fit there, else they go to the CPU.
+        No bit of a release depends on it.
         """
         device = self.engine.device
-        if self._on_device is None and memories:
+        if self._memories_on_device is None and memories:
             largest = max(sum(v.nbytes for v in own.values()) for own in memories.values())
-            room = bytes_for_client_states(device)
-            self._on_device = self.engine.num_clients * largest <= room
-        if self._on_device or device.type == "cpu":
+            limit = 1 << 30
+            if device.type == "cuda":
+                limit = int(0.4 * torch.cuda.mem_get_info(device)[0])
+            self._memories_on_device = self.engine.num_clients * largest <= limit
+        if self._memories_on_device or device.type == "cpu":
             return memories
         return {client: on_host(own) for client, own in memories.items()}
 
@@ -205,23 +479,23 @@ class Rounds:
         own = self.engine.plan.noise_multiplier
         if self.plan.constant and math.isclose(noise_multiplier, own, rel_tol=1e-5):
             [(round_, count)] = self.plan.schedule
-            found = count * Round(noise_multiplier, round_.sampling, round_.adjacency)
-            self.plan = replace(self.plan, schedule=found)
+            same = count * Round(noise_multiplier, round_.sampling, round_.adjacency)
+            self.plan = replace(self.plan, schedule=same)
             self.engine = replace(self.engine, plan=self.plan.at(0))
 
     def write_model(self) -> None:
         """Copy the released parameters into the model."""
-        # Looking each of them up by its name takes longer than the copies.
+        # One dictionary: finding each parameter by its name takes longer than the copies.
         own = dict(self.model.named_parameters())
         with torch.no_grad():
             for name, value in self.state.params.items():
                 own[name].copy_(value)
 
     def _check_model(self) -> None:
-        """Refuse a model that cannot take up the next release."""
+        """Refuse a model that cannot take up the next release. Rule 3."""
         own = {name: value.shape for name, value in self.model.named_parameters()}
         for name, value in self.state.params.items():
             if own.get(name) != value.shape:
                 rule = f"its parameter {name} of shape {tuple(value.shape)} is trained"
-                found = "another shape" if name in own else f"without {name}"
-                raise InvalidParameter("model", found, rule)
+                shown = "another shape" if name in own else f"without {name}"
+                raise InvalidParameter("model", shown, rule)

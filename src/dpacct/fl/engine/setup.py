@@ -1,8 +1,9 @@
-"""From the settings of a run to its engine, its ledger and its first state: checked before all."""
+"""From the settings of a run to its engine, its ledger and its first state, all of it checked."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from torch import nn
 
@@ -46,8 +47,9 @@ from dpacct.fl.settings import (
 )
 from dpacct.fl.surroundings import undisturbed
 from dpacct.fl.training.choose import TrainerChooser
+from dpacct.ledger import Ledger
 from dpacct.ledger.record.plans import PAIRS, TIGHT
-from dpacct.ledger.terms import CLIENT, Terms, known_terms
+from dpacct.ledger.terms import CLIENT, known_terms
 from dpacct.rounds import Adjacency, Round, Sampling, Schedule, Uniform
 
 
@@ -64,22 +66,22 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds
     if ledger is None and checkpoint is not None:
         ledger = checkpoint.with_name(f"{checkpoint.name}.ledger")
     check_population(clients, len(clients))
-    schemes = [choose_sampling(each) for each in settings.samplings]
+    schemes = [choose_sampling(scheme) for scheme in settings.samplings]
     # Schemes that disagree about the population are refused one by one.
     public, *_ = [PublicSize.choose(settings.public_size, s, len(clients)) for s in schemes]
     asked = settings.adjacency if settings.schedule is None else settings.schedule.adjacency
     relation, *_ = [public.adjacency(scheme, asked) for scheme in schemes]
-    budget, unit = settings.budget, unit_of(clients)
-    delta = _choose_delta(budget, settings.delta, known_terms(ledger), relation, unit)
+    unit = clients.unit if isinstance(clients, Examples) else CLIENT
+    delta = _choose_delta(settings, ledger, relation, unit)
     method = DPFedAvg() if settings.method is None else settings.method
     count = settings.planned_rounds
-    local = local_training(clients, method, settings.local).over(count)
+    local = _local_training(clients, method, settings.local).over(count)
     server_lr = values_over("server_lr", settings.server_lr, count, server_rate)
     norms = settings.clip_norm
     if callable(norms):
         norms = values_over("clip_norm", norms, count, clip_norm)
-    norm = norms(1) if isinstance(norms, RoundValues) else norms
-    bound = choose_bound(settings.bound, norm, method)
+    by_round = norms if isinstance(norms, RoundValues) else None
+    bound = choose_bound(settings.bound, norms if by_round is None else by_round(1), method)
     params = copies(trainable(model))
     layout = Layout.of(params)
     check_limits(bound, layout)
@@ -88,22 +90,11 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds
     for scheme in schemes:
         noise.check(scheme, relation, len(clients))
         accountant = plan_accountant(method, params, settings.accountant, scheme)
-    schedule, kept = _choose_schedule(
-        settings.schedule,
-        count,
-        schemes[0],
-        relation,
-        budget,
-        settings.noise_multiplier,
-        delta,
-        accountant,
-    )
+    schedule, budget = _choose_schedule(settings, schemes[0], relation, delta, accountant)
     source = Randomness() if settings.seed is None else Seeded(settings.seed)
     reason = method.not_private_because or (None if source.private else SEEDED)
-    account = Account(ledger, kept, private=reason is None, accountant=accountant, unit=unit)
-    multiplier = schedule.phases[0].round.noise_multiplier
-    first = NoisePlan(schemes[0], relation, multiplier, public)
-    plan = RunPlan(schedule, first, norms if isinstance(norms, RoundValues) else None)
+    account = Account(ledger, budget, private=reason is None, accountant=accountant, unit=unit)
+    first = NoisePlan(schemes[0], relation, schedule.phases[0].round.noise_multiplier, public)
     device = next(iter(params.values())).device
     engine = Engine(
         clients,
@@ -117,18 +108,17 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds
         server_lr,
         settings.server,
     )
-    state = TrainingState(0, params, copies(method.init(copies(params))), {}, bound, None)
     given = settings.noise_multiplier is not None
     rounds = Rounds(
         engine,
-        plan,
+        RunPlan(schedule, first, by_round),
         account,
-        state,
+        TrainingState(0, params, copies(method.init(copies(params))), {}, bound, None),
         model,
         name=settings.name or method.name or type(method).__name__,
         accountant=accountant,
-        limit=budget if given else None,
-        calibrated=budget is not None and not given,
+        limit=settings.budget if given else None,
+        calibrated=settings.budget is not None and not given,
         not_private_because=reason,
     )
     # A bound or noise that cannot be charged for in some round is refused here.
@@ -137,53 +127,42 @@ def prepare(settings: Settings, model: nn.Module, clients: Population) -> Rounds
 
 
 def _choose_delta(
-    budget: Budget | None,
-    delta: float | None,
-    terms: Terms | None,
-    adjacency: Adjacency,
-    unit: str,
+    settings: Settings, ledger: Ledger | str | Path | None, adjacency: Adjacency, unit: str
 ) -> float:
-    """The one delta of a run: that of its ledger, which its budget and its own may only repeat.
+    """Return the one delta of a run. An existing ledger fixes it; budget and delta may repeat it.
 
     Raises:
         InvalidParameter: two of them differ, one is out of range, or the ledger has another
             adjacency or unit.
     """
+    budget, delta = settings.budget, settings.delta
     own = None if delta is None else validate.delta(delta)
     if budget is not None:
         if own not in (None, budget.delta):
             rule = f"the budget has a delta of its own ({budget.delta:g})"
             raise InvalidParameter("delta", delta, rule, "Drop one of them.")
         own = budget.delta
+    terms = known_terms(ledger)
     if terms is not None:
         return terms.check(own, adjacency, unit)
     return DEFAULT_DELTA if own is None else own
 
 
 def _choose_schedule(
-    planned: Schedule | None,
-    rounds: int | None,
-    sampling: Sampling,
-    adjacency: Adjacency,
-    budget: Budget | None,
-    noise_multiplier: float | None,
-    delta: float,
-    accountant: str,
+    settings: Settings, sampling: Sampling, adjacency: Adjacency, delta: float, accountant: str
 ) -> tuple[Schedule, Budget]:
     """Return the rounds of a run with their noise, and the budget of a new ledger.
 
     Args:
-        planned: a schedule; a budget scales its noise. None: equal rounds of the next arguments.
-        rounds, sampling, adjacency, noise_multiplier: of equal rounds.
-        budget: that the noise has to meet, or that goes with given noise; None for no limit.
-        delta: of the run. accountant: that calibrates.
+        settings: of the run; its budget scales the noise of a schedule.
+        sampling, adjacency: of equal rounds. delta: of the run. accountant: that calibrates.
     Raises:
         InvalidParameter: neither budget nor noise.
     """
-    plan = planned
-    if plan is None and noise_multiplier is not None:
-        multiplier = validate.noise_multiplier(noise_multiplier)
-        plan = validate.rounds(rounds) * Round(multiplier, sampling, adjacency)
+    plan, budget = settings.schedule, settings.budget
+    if plan is None and settings.noise_multiplier is not None:
+        multiplier = validate.noise_multiplier(settings.noise_multiplier)
+        plan = settings.planned_rounds * Round(multiplier, sampling, adjacency)
         if budget is not None:
             return plan, budget
     if budget is None:
@@ -194,33 +173,40 @@ def _choose_schedule(
         return plan, Budget(2 * epsilon(plan, delta=delta, accountant="rdp").upper + 1, delta)
     if plan is not None:
         found = calibrate(epsilon=budget.epsilon, delta=delta, schedule=plan, accountant=accountant)
-        return found.schedule, budget
-    found = calibrate(
-        epsilon=budget.epsilon,
-        delta=delta,
-        rounds=rounds,
-        sampling=sampling,
-        adjacency=adjacency,
-        accountant=accountant,
-    )
+    else:
+        found = calibrate(
+            epsilon=budget.epsilon,
+            delta=delta,
+            rounds=settings.planned_rounds,
+            sampling=sampling,
+            adjacency=adjacency,
+            accountant=accountant,
+        )
     return found.schedule, budget
 
 
 def plan_accountant(method: Method, params: Params, accountant: str, sampling: Sampling) -> str:
-    """The accountant of a run's plan: the one asked for, unless the method's clients remember.
+    """Return the accountant of a run's plan: fixed pairs if the method's clients have memories.
 
-    Args:
-        method: of the run.
-        params: the model's.
-        accountant: that was asked for.
-        sampling: of its rounds.
+    docs/derivations/federated.md, "Client memories", has data sets that exceed every bound for
+    rounds that are taken one after the other. In cohorts of fixed size one client's memory would
+    depend on another client's place.
+
     Raises:
-        Unsupported: memories that are kept by those who take part, in cohorts of fixed size.
+        Unsupported: memories that only participants keep, in cohorts of fixed size.
     """
-    remembers = has_memories(method, params)
-    if remembers and not method.everyone_computes and method.not_private_because is None:
-        _check_memories(method, sampling)
-    return PAIRS if remembers and accountant == TIGHT else accountant
+    if not has_memories(method, params):
+        return accountant
+    by_cohort = not method.everyone_computes and method.not_private_because is None
+    if by_cohort and isinstance(sampling, Uniform):
+        raise Unsupported(
+            f"clients of {method.name or type(method).__name__} remember when they took part, and "
+            f"in cohorts of fixed size one takes part in the place of another: what others "
+            f"remember tells of each, which no bound covers. Take Poisson("
+            f"{sampling.sampling_rate:g}), or let all clients update their memory in every round "
+            "(everyone_computes = True)"
+        )
+    return PAIRS if accountant == TIGHT else accountant
 
 
 def has_memories(method: Method, params: Params) -> bool:
@@ -229,36 +215,15 @@ def has_memories(method: Method, params: Params) -> bool:
     return overridden or method.init_client(params) is not None
 
 
-def _check_memories(method: Method, sampling: Sampling) -> None:
-    """Refuse cohorts in which one client's memory would tell of another client's place.
-
-    docs/derivations/federated.md, "Client memories", has data sets that exceed every bound for
-    rounds that are taken one after the other.
-    """
-    if isinstance(sampling, Uniform):
-        raise Unsupported(
-            f"clients of {method.name or type(method).__name__} remember when they took part, and "
-            f"in cohorts of fixed size one takes part in the place of another: what others "
-            f"remember tells of each, which no bound covers. Take Poisson("
-            f"{sampling.sampling_rate:g}), or let all clients update their memory in every round "
-            "(everyone_computes = True)"
-        )
-
-
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
-def unit_of(clients: Population) -> str:
-    """The unit that a run on this population protects, in words."""
-    return clients.unit if isinstance(clients, Examples) else CLIENT
-
-
-def local_training(clients: Population, method: Method, local: SGD | None) -> SGD:
-    """The local training of a run: as asked and as the method needs it; one step for an example.
+def _local_training(clients: Population, method: Method, local: SGD | None) -> SGD:
+    """Return the local training of a run, as the method needs it; one step for an example.
 
     Raises:
         InvalidParameter: more than one step for an example, or momentum, which has no second step;
-            or what the method refuses.
+            or a setting that the method refuses.
     """
     if not isinstance(clients, Examples):
         return method.prepare(SGD() if local is None else local)
@@ -272,30 +237,6 @@ def local_training(clients: Population, method: Method, local: SGD | None) -> SG
         hint = "For momentum from round to round give server=fl.Momentum(0.9)."
         raise InvalidParameter("momentum", one.momentum, rule, hint)
     return replace(one, steps=1, epochs=None, batch_size=1)
-
-
-def _refuse_for_examples(model: nn.Module, method: Method) -> None:
-    """What makes no sense where single examples are protected.
-
-    Raises:
-        Unsupported: a layer that mixes the examples of a batch, or a method with memories.
-    """
-    for name, module in modules_of(model):
-        # Without running statistics a norm takes the batch's own, in eval mode too.
-        fixed = keeps_statistics(module) and is_frozen(module)
-        if isinstance(module, _BATCH_NORMS) and not fixed:
-            raise Unsupported(
-                f"{name or 'the model'} ({type(module).__name__}) mixes the examples of a batch: "
-                "the gradient of one depends on the others, and no bound on one example's gradient "
-                "covers that. Use group or layer norm, or freeze this norm before the run: "
-                "norm.eval().requires_grad_(False)"
-            )
-    members = ("init_client", "client_state")
-    if method.everyone_computes or any(overrides(method, member) for member in members):
-        raise Unsupported(
-            f"{method.name or type(method).__name__} gives each client a memory, and examples have "
-            "none. Train clients, or take a method without memories"
-        )
 
 
 @undisturbed()
@@ -323,6 +264,26 @@ def choose_chooser(
     )
 
 
+def _refuse_for_examples(model: nn.Module, method: Method) -> None:
+    """Refuse a layer that mixes the examples of a batch, and a method with memories."""
+    for name, module in modules_of(model):
+        # Without running statistics a norm takes the statistics of the batch, in eval mode too.
+        fixed = keeps_statistics(module) and is_frozen(module)
+        if isinstance(module, _BATCH_NORMS) and not fixed:
+            raise Unsupported(
+                f"{name or 'the model'} ({type(module).__name__}) mixes the examples of a batch: "
+                "the gradient of one depends on the others, and no bound on one example's gradient "
+                "covers that. Use group or layer norm, or freeze this norm before the run: "
+                "norm.eval().requires_grad_(False)"
+            )
+    members = ("init_client", "client_state")
+    if method.everyone_computes or any(overrides(method, member) for member in members):
+        raise Unsupported(
+            f"{method.name or type(method).__name__} gives each client a memory, and examples have "
+            "none. Train clients, or take a method without memories"
+        )
+
+
 def elsewhere(noise: NoiseShares) -> SharesElsewhere:
     """Return noise whose shares real clients add.
 
@@ -336,20 +297,19 @@ def elsewhere(noise: NoiseShares) -> SharesElsewhere:
 
 
 def check_shares(rounds: Rounds) -> None:
-    """Check that a run with noise shares from elsewhere hides all that is a client's own.
+    """Check that a run with noise shares from elsewhere hides each client's own values.
 
     Raises:
-        Unsupported: something of a client would be seen, or a share cannot be drawn.
+        Unsupported: the server would see a client's own value, or a share cannot be drawn.
     """
     engine, bound = rounds.engine, rounds.state.bound
     noise, method = engine.noise, engine.method
     if not isinstance(noise, SharesElsewhere):
         return
-    name = method.name or type(method).__name__
     if method.everyone_computes or overrides(method, "init_client"):
         raise Unsupported(
-            f"{name} with noise shares: the server keeps its clients' memories, which no noise "
-            "covers. Take a method without memories"
+            f"{method.name or type(method).__name__} with noise shares: the server keeps its "
+            "clients' memories, which no noise covers. Take a method without memories"
         )
     if isinstance(bound, AdaptiveClip):
         raise Unsupported(
@@ -361,9 +321,9 @@ def check_shares(rounds: Rounds) -> None:
             "noise shares of clients elsewhere with a schedule: clients agree on one noise for the "
             "whole run. Take equal rounds and one clip norm, or noise added by the server"
         )
-    # What clients are to draw is tried before anything is charged.
-    limits = bound.limits(engine.layout)
     if engine.layout.size:
+        # A share that clients cannot draw is refused before anything is charged.
+        limits = bound.limits(engine.layout)
         share_sigma(limits, engine.plan.update_std(bound), noise.minimum)
 
 

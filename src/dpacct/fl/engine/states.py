@@ -1,6 +1,6 @@
-"""The values of a round: the draw, the contributions and sums, the release, and the state.
+"""The values of a round: the draw, contributions and their sums, the release, and the state.
 
-Rule: private and secret values have no ``repr``: a log, or a traceback with variables, shows the
+Rule: private and secret values have no ``repr``. A log, or a traceback with variables, shows the
 name of the class alone.
 """
 
@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from secrets import token_bytes
 
-import torch
 from torch import Tensor
 
 from dpacct.fl.layout import Params, State
@@ -18,17 +17,14 @@ from dpacct.fl.privacy.bounds import Bound
 from dpacct.fl.privacy.markers import Bounded, Noised
 from dpacct.fl.tensors import listed
 
-# Of SplitMix64, like the seeds of a client's steps.
-_GOLDEN = 0x9E3779B97F4A7C15
-
 
 def client_seed(order: int, client: int) -> int:
-    """Return the seed of a client's batches and dropout, from that of the round's.
+    """Return the seed of a client's batches and dropout, from the seed of the round.
 
-    It is mixed: the seeds of steps add multiples of the same constant, and without mixing two
-    clients would share dropout masks, depending on who is listed between them.
+    This is SplitMix64. The seeds of local steps add multiples of the same constant, so without the
+    mixing two clients would share dropout masks, depending on the clients listed between them.
     """
-    word = (order + (client + 1) * _GOLDEN) % 2**64
+    word = (order + (client + 1) * 0x9E3779B97F4A7C15) % 2**64
     word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     word = (word ^ (word >> 27)) * 0x94D049BB133111EB % 2**64
     return (word ^ (word >> 31)) % 2**63
@@ -44,7 +40,7 @@ class TrainingState:
     """The values that change from round to round.
 
     Attributes:
-        round: rounds done.
+        round: number of finished rounds.
         params: released parameters, on the device.
         server_state: public. client_states: private, by client.
         bound: of the next round.
@@ -65,7 +61,7 @@ class Draw:
 
     Attributes:
         members: clients whose contributions are summed, ascending.
-        workers: clients that train: the members, or all clients if the method says so.
+        workers: clients that train: the members, or all clients if the method asks for that.
         seed: of the global generators around training. order: of the batches of the clients.
         token: identifies this draw and its shares.
     """
@@ -83,10 +79,9 @@ class Draw:
     def share(self, part: int, parts: int) -> Draw:
         """Return every ``parts``-th worker, from number ``part`` on, to train in several processes.
 
-        The shares together are the draw; `Collected.merge` joins what they collect.
+        The shares together are the draw; `Collected.merge` joins the sums of the shares.
         """
-        workers = list(self.workers)[part::parts]
-        members = set(self.members)
+        workers, members = list(self.workers)[part::parts], set(self.members)
         return replace(self, workers=workers, members=[w for w in workers if w in members])
 
 
@@ -96,10 +91,10 @@ class Contributions:
 
     Attributes:
         bounded: the rows [c, k].
-        norms: of the raw updates, float64 [c]; zero for those that were not finite.
+        norms: of the raw updates, float64 [c]; zero for an update that was not finite.
         below: whether an update was within the clip norm before it was bounded [c].
-        bad: which were not finite [c]; they contribute zero.
-        token: of the draw for which they were bounded.
+        bad: whether an update was not finite [c]; its row is zero.
+        token: of the draw for which the updates were bounded.
     """
 
     bounded: Bounded
@@ -129,14 +124,13 @@ class Collected:
         total: sum of encoded rows, as `Noise.zeros` [k].
         indicators: encoded sum of the indicators [1], None without an adaptive clip.
         kept: the mask's coordinates, None for all.
-        arrived: how many contributions the sum holds.
-        norms: of the raw updates in it.
-        dropped: how many of them were not finite.
-        local_seconds, privacy_seconds: what it took.
+        arrived: number of contributions in the sum.
+        norms: of the raw updates. dropped: number of updates that were not finite.
+        local_seconds, privacy_seconds: time of training, and of bounding and summing.
         memories: new client states, applied once the round is committed.
-        raw: unbounded rows, for a method that does what a paper prints; else None.
-        clients: whose contributions it holds, or would if they were members.
-        token: of the draw that it belongs to.
+        raw: unbounded rows, for a method that reproduces a paper's procedure; else None.
+        clients: the workers that have answered, members or not.
+        token: of the draw that the sums belong to.
     """
 
     total: Tensor
@@ -152,33 +146,28 @@ class Collected:
     clients: list[int] = field(default_factory=list[int])
     token: bytes = b""
 
-    def empty(self) -> Collected:
-        """Return empty sums of the same kind, to be merged with these."""
-        indicators = None if self.indicators is None else torch.zeros_like(self.indicators)
-        return Collected(torch.zeros_like(self.total), indicators, self.kept)
-
     def merge(self, other: Collected) -> None:
-        """Add what another process collected from other clients of the same round.
+        """Add the sums of other clients of the same round, from another process.
 
-        Sums are exact, so that the order of merging shows in no bit of them.
+        Sums are exact, so no bit of them depends on the order of merging.
         """
         self.total.add_(other.total)
         if self.indicators is not None and other.indicators is not None:
             self.indicators.add_(other.indicators)
         self.arrived += other.arrived
-        self.norms.extend(other.norms)
-        self.dropped.extend(other.dropped)
+        self.norms += other.norms
+        self.dropped += other.dropped
         self.local_seconds += other.local_seconds
         self.privacy_seconds += other.privacy_seconds
-        self.memories.update(other.memories)
-        self.clients.extend(other.clients)
+        self.memories |= other.memories
+        self.clients += other.clients
         if self.raw is not None:
-            self.raw.extend(other.raw or [])
+            self.raw += other.raw or []
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Released:
-    """What the aggregator releases: the noised mean, and the noisy sum of the indicators."""
+    """The values that leave the aggregator: the noised mean, and the noisy sum of indicators."""
 
     mean: Noised
     indicator_sum: float | None

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
-from dpacct.fl.engine.open_round import OpenRound
+from dpacct.fl.engine.rounds import OpenRound
 from dpacct.fl.flower import wire
 from dpacct.fl.flower.roster import Expected, Roster, exchange
 from dpacct.fl.flower.wire import Answer, Assignment

@@ -1,9 +1,9 @@
 """How a run trains: one client at a time, or groups of them at once, compared on synthetic clients.
 
 Rule 1: groups are used only if they give the updates of one-by-one training, to 1e-4 of their norm.
-Rule 2: of two equal ways the faster one is taken. A seeded run does not measure, so that it can be
-repeated, and single examples are always trained in groups. Rule 3: the choice follows from public
-values and synthetic clients alone, and is kept in the checkpoint.
+Rule 2: of two equal trainers the faster one is taken. A seeded run does not measure, so that it can
+be repeated, and single examples are always trained in groups. Rule 3: the choice follows from
+public values and synthetic clients alone, and is kept in the checkpoint.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -24,31 +24,30 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
 from dpacct.fl.layout import Layout, Params, State, copies, set_training_mode
 from dpacct.fl.local.batches import Batch, BatchPlan, padded_width
-from dpacct.fl.local.losses import Labels, LocalLoss, LossFunction, separate
+from dpacct.fl.local.losses import LocalLoss, LossFunction, separate
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.tensors import listed, norm
 from dpacct.fl.training.examples import STEP, ExampleTrainer, largest_group
 from dpacct.fl.training.sequential import SequentialTrainer
-from dpacct.fl.training.synthetic import Kind, Maker, synthetic_task
+from dpacct.fl.training.synthetic import Kind, Synthetic, synthetic_task
 from dpacct.fl.training.tasks import Broadcast, Task, Trainer, Trial
 from dpacct.fl.training.vectorized import VectorizedTrainer
 
 _GIB = 1 << 30
 _GROUPS = (16, 32, 64, 128)
-# What surrounds the arithmetic of a group takes about as long as so many more small clients.
+# The time around the arithmetic of a group, in small clients.
 _OVERHEAD = 24
 # Copies of the parameters that a client in a group takes, with its gradient and momentum.
 _COPIES = 6
-# Examples of a synthetic batch, at most: how many a client has is not known.
+# Examples of a synthetic batch, at most: the number of a client's examples is not known.
 _BATCH = 32
-# Seconds for a client after which a CPU has nothing to save around the arithmetic.
+# Seconds for a client from which on a CPU has nothing to save around the arithmetic.
 _SLOW = 0.3
 # Steps of a client that is timed, at most.
 _TIMED_STEPS = 10
-# What a model raises that `torch.func` cannot batch.
+# Errors of a model that `torch.func` cannot batch.
 _UNBATCHABLE = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
-_LONGEST = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,67 +70,42 @@ class TrainingPlan:
 
     def trains_like(self, other: TrainingPlan) -> bool:
         """Return whether two plans form the same groups."""
-        mine, theirs = (
-            (plan.vectorized, plan.vectorized and (plan.group, plan.widest))
-            for plan in (self, other)
-        )
-        return mine == theirs
-
-    def plain(self) -> dict[str, Any]:
-        """Return the plan as a checkpoint holds it."""
-        return asdict(self) | {"reason": line(self.reason, _LONGEST)[:_LONGEST]}
-
-    @classmethod
-    def of(cls, content: object) -> TrainingPlan | None:
-        """Read what `plain` wrote; None if a checkpoint holds no plan.
-
-        Raises:
-            InvalidParameter: it is damaged.
-        """
-        if content is None:
-            return None
-        kinds: dict[str, type] = dict.fromkeys(("group", "widest", "chunk"), int)
-        kinds |= {"vectorized": bool, "device": str, "reason": str}
-        found: dict[str, Any] = cast("Any", content) if isinstance(content, dict) else {}
-        right = found.keys() == kinds.keys() and all(
-            type(found[name]) is kind for name, kind in kinds.items()
-        )
-        if not right or min(found["group"], found["widest"], found["chunk"]) < 1:
-            rule = "it says how clients are trained"
-            raise InvalidParameter("training plan", str(found)[:60], rule)
-        return cls(**found)
+        if not (self.vectorized and other.vectorized):
+            return self.vectorized == other.vectorized
+        return (self.group, self.widest) == (other.group, other.widest)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RoundTrainer:
+class RoundTrainer(Trainer):
     """The `Trainer` of real rounds: no client's data can stop it, or change another update.
 
     Attributes:
         alone: trains one client after the other. together: trains groups, or None.
-        kind: of the examples of clients in groups. labels: their targets, None for any.
+        synthetic: has kind and labels of clients in groups.
         local: of the run. widest: see `TrainingPlan`.
     """
 
     alone: SequentialTrainer
     together: VectorizedTrainer | None
-    kind: Kind
-    labels: Labels | None
+    synthetic: Synthetic
     local: SGD
     widest: int
 
     def admit(self, data: ClientData) -> bool:
         """See `Trainer`."""
-        fitting = self.labels is None or self.labels.check(data.targets)
-        if self.together is None or not fitting or Kind.of(data) != self.kind:
+        labels = self.synthetic.labels
+        fitting = labels is None or labels.check(data.targets)
+        if self.together is None or not fitting or Kind.of(data) != self.synthetic.kind:
             return False
         return padded_width(len(data), self.local) <= self.widest
 
     def train(self, tasks: Sequence[Task], broadcast: Broadcast) -> Tensor:
         """See `Trainer`; a client that fails has a row of NaN."""
         grouped = [self.together is not None and not task.alone for task in tasks]
-        rows = self.alone.attempt(
+        rows = self.alone.train(
             [replace(t, failed=t.failed or g) for t, g in zip(tasks, grouped, strict=True)],
             broadcast,
+            attempt=True,
         )
         places = [n for n, task in enumerate(tasks) if grouped[n] and not task.failed]
         self._train_groups(tasks, places, broadcast, rows)
@@ -142,13 +116,13 @@ class RoundTrainer:
     ) -> None:
         """Fill in rows; clients are split until it is clear whose data raise an error.
 
-        The other clients lose nothing: their updates are the same whoever shares their group.
+        The other clients lose nothing: their updates are the same in every group.
         """
         if self.together is None or not places:
             return
         with Trial() as trial:
-            found = self.together.train([tasks[place] for place in places], broadcast)
-            rows[listed(places, rows.device)] = found
+            updates = self.together.train([tasks[place] for place in places], broadcast)
+            rows[listed(places, rows.device)] = updates
         if trial.error is not None and len(places) > 1:
             half = len(places) // 2
             self._train_groups(tasks, places[:half], broadcast, rows)
@@ -173,16 +147,10 @@ class RoundTrainer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
-    """The plan of a run with its trainer.
-
-    Attributes:
-        note: on a plan that could not be kept; empty for none.
-    """
+    """The plan of a run with its trainer; ``note`` says why an earlier plan was not kept."""
 
     plan: TrainingPlan
     trainer: RoundTrainer | ExampleTrainer
-    kind: Kind
-    labels: Labels | None
     note: str = ""
 
     @property
@@ -197,16 +165,13 @@ class TrainerChooser:
     Args:
         model, loss, method, layout, local: of the run.
         vectorize: "auto", True or False. chunk: clients at a time, None for as many as fit.
-        memory_limit: bytes for what is in memory at a time; None for 1 GiB, or 40 % of what is free
-            on a GPU.
+        memory_limit: bytes for the clients that are trained at a time; None for 1 GiB, or 40 % of
+            the free memory of a GPU.
         examples: whether the population are single examples.
 
     Attributes:
         model: the copy that clients train. loss: with it.
         alone: trains one by one. vectorized: trains small groups. Both raise a client's errors.
-
-    Raises:
-        InvalidParameter: one of the settings makes no sense. Unsupported: no copy can be made.
     """
 
     def __init__(
@@ -229,123 +194,93 @@ class TrainerChooser:
             chunk = validate.count("chunk_size", chunk, "the chunk size")
         if memory_limit is not None:
             memory_limit = validate.count("memory_limit", memory_limit, "a memory limit in bytes")
-        device = next(model.parameters()).device
-        self._limit = memory_limit or _default_memory(device)
+        device, free = next(model.parameters()).device, 0
+        if device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(device)
+        self._limit = memory_limit or max(_GIB, int(0.4 * free))
         self.model, objective = separate(model, loss)
-        self.loss = LocalLoss(
-            self.model, objective, layout.names, local.precision, functional=False
-        )
+        names, precision = layout.names, local.precision
+        self.loss = LocalLoss(self.model, objective, names, precision, functional=False)
         self._method, self._layout, self._local = method, layout, local
         self._vectorize, self._chunk, self._examples = vectorize, chunk, examples
         self.alone = SequentialTrainer(method, self.loss, layout)
         self._batched = self.loss.batched()
-        self.vectorized: VectorizedTrainer | ExampleTrainer = (
-            ExampleTrainer(method, self._batched, layout, 2)
-            if examples
-            else VectorizedTrainer(method, self._batched, layout, 2)
-        )
-        self._tolerance = 5e-2 if local.precision == "bfloat16" else 1e-4
+        kind = ExampleTrainer if examples else VectorizedTrainer
+        self.vectorized: VectorizedTrainer | ExampleTrainer = kind(method, self._batched, layout, 2)
+        self._tolerance = 5e-2 if precision == "bfloat16" else 1e-4
 
     def choose(
-        self,
-        make: Maker,
-        kind: Kind,
-        labels: Labels | None,
-        broadcast: Broadcast,
-        cohort: int,
-        *,
-        timed: bool = True,
+        self, synthetic: Synthetic, broadcast: Broadcast, cohort: int, *, timed: bool = True
     ) -> Choice:
         """Decide, on a few synthetic clients.
 
+        ``vectorize=True`` is Unsupported if this model or method cannot be batched.
+
         Args:
-            make: makes them. kind, labels: of the examples of real ones.
-            broadcast: of the round. cohort: planned number of workers in a round.
-            timed: whether the faster way may be measured.
-        Raises:
-            Unsupported: vectorize=True, and this model or method cannot be.
+            synthetic: makes them. broadcast: of the round.
+            cohort: planned number of workers in a round.
+            timed: whether the speed may be measured.
         """
-        unit = "example" if self._examples else "client"
+        reason = f"one {'example' if self._examples else 'client'} at a time"
         few = not self._examples and (cohort < 2 or self._chunk == 1)
         if self._vectorize is False or (self._vectorize == "auto" and few):
-            return self.build(
-                self._sequential(broadcast, cohort, f"one {unit} at a time"), kind, labels
-            )
-        tasks = self._tasks(make, broadcast)
+            return self._build(self._sequential(broadcast, cohort, reason), synthetic)
+        tasks = self._tasks(synthetic, broadcast)
         fitting = self._limit // max(self._bytes_each(tasks[0], broadcast), 1)
         plan = self._grouped(broadcast, cohort, fitting)
         complaint = "" if fitting >= 2 else "memory has no room for two at once"
         complaint = complaint or self.compare(tasks, broadcast)
         if complaint and self._vectorize is True:
             raise Unsupported(f"vectorize=True, but {complaint}")
-        measured = self._vectorize == "auto" and timed and not self._examples
-        if not complaint and measured:
-            ratio = self._speedup(plan, tasks, broadcast, cohort)
+        if not complaint and self._vectorize == "auto" and timed and not self._examples:
+            ratio = self._speedup(plan, tasks[0], broadcast, cohort)
             if ratio < 1:
                 complaint = f"{plan.group} at once take {1 / ratio:.1f} times as long"
             else:
-                plan = replace(
-                    plan, reason=f"{plan.reason}, {ratio:.1f} times as fast as one at a time"
-                )
+                faster = f"{plan.reason}, {ratio:.1f} times as fast as one at a time"
+                plan = replace(plan, reason=faster)
         if complaint:
-            plan = self._sequential(broadcast, cohort, f"one {unit} at a time: {complaint}")
-        return self.build(plan, kind, labels)
+            plan = self._sequential(broadcast, cohort, f"{reason}: {complaint}")
+        return self._build(plan, synthetic)
 
-    def retake(
-        self,
-        plan: TrainingPlan,
-        make: Maker,
-        kind: Kind,
-        labels: Labels | None,
-        broadcast: Broadcast,
-    ) -> Choice:
+    def retake(self, plan: TrainingPlan, synthetic: Synthetic, broadcast: Broadcast) -> Choice:
         """Return the choice of another process, or of a run before it was stopped.
 
-        Speed is not measured again. Equality is.
-
-        Raises:
-            Unsupported: that plan is not possible here.
+        Speed is not measured again. Equality is. A plan that is impossible here is Unsupported.
         """
-        if plan.device != broadcast.device.type:
-            raise Unsupported(
-                f"it was chosen on {plan.device}, and this is {broadcast.device.type}"
-            )
+        here = broadcast.device.type
+        if plan.device != here:
+            raise Unsupported(f"it was chosen on {plan.device}, and this is {here}")
         if self._vectorize not in ("auto", plan.vectorized):
             raise Unsupported(f"vectorize={self._vectorize} asks for another way")
         if plan.vectorized:
-            complaint = self.compare(self._tasks(make, broadcast), broadcast)
+            complaint = self.compare(self._tasks(synthetic, broadcast), broadcast)
             if complaint:
                 raise Unsupported(complaint)
-        return self.build(plan, kind, labels)
+        return self._build(plan, synthetic)
 
-    def build(self, plan: TrainingPlan, kind: Kind, labels: Labels | None) -> Choice:
-        """Return the trainer of a plan."""
-        method, layout = self._method, self._layout
+    def _build(self, plan: TrainingPlan, synthetic: Synthetic) -> Choice:
+        parts = (self._method, self._batched, self._layout, plan.group)
         if self._examples and plan.vectorized:
-            trainer = ExampleTrainer(method, self._batched, layout, plan.group, kind, labels)
-            return Choice(plan, trainer, kind, labels)
-        together = VectorizedTrainer(method, self._batched, layout, plan.group)
-        grouped = together if plan.vectorized else None
-        return Choice(
-            plan,
-            RoundTrainer(self.alone, grouped, kind, labels, self._local, plan.widest),
-            kind,
-            labels,
-        )
+            return Choice(plan, ExampleTrainer(*parts, synthetic.kind, synthetic.labels))
+        together = VectorizedTrainer(*parts) if plan.vectorized else None
+        trainer = RoundTrainer(self.alone, together, synthetic, self._local, plan.widest)
+        return Choice(plan, trainer)
 
     def compare(self, tasks: Sequence[Task], broadcast: Broadcast) -> str:
-        """Return what is wrong with training these clients at once, or nothing. Rule 1."""
+        """Return a fault of training these clients at once, or nothing. Rule 1."""
         tasks = [task for task in tasks if task.plan.steps]
         try:
             # Without dropout, so that both trainers see the same function.
             with self._evaluating():
                 same = self._agree(tasks, broadcast)
-                wide = None if same else _in_double(tasks, broadcast)
-                if wide is not None:
-                    # A model that holds constants in float32 fails here.
+                if not same and all(v.dtype == torch.float32 for v in broadcast.anchor.values()):
+                    # Rounding may decide on which side of its kink an activation lies, and then
+                    # two correct results differ visibly. With 53 bits that hardly happens twice. A
+                    # model that holds constants in float32 fails here.
                     with Trial():
-                        same = self._agree(*wide)
-            # With dropout, for what torch.func refuses.
+                        same = self._agree(*_in_double(tasks, broadcast))
+            # With dropout, for functions that torch.func refuses.
             self.vectorized.train(tasks, broadcast)
         except _UNBATCHABLE as error:
             first = str(error).strip().partition("\n")[0]
@@ -359,8 +294,8 @@ class TrainerChooser:
 
     def _agree(self, tasks: Sequence[Task], broadcast: Broadcast) -> bool:
         expected = self.alone.train(tasks, broadcast)
-        found = self.vectorized.train(tasks, broadcast)
-        gap, scale = norm(found - expected, dim=1), norm(expected, dim=1)
+        updates = self.vectorized.train(tasks, broadcast)
+        gap, scale = norm(updates - expected, dim=1), norm(expected, dim=1)
         floor = 1e-6 * norm(self._layout.flatten(broadcast.anchor))
         near = (gap <= self._tolerance * scale + floor).all()
         return bool(near) or not bool(gap.isfinite().all())
@@ -375,31 +310,34 @@ class TrainerChooser:
             if training:
                 set_training_mode(self.model)
 
-    def _tasks(self, make: Maker, broadcast: Broadcast) -> list[Task]:
+    def _tasks(self, synthetic: Synthetic, broadcast: Broadcast) -> list[Task]:
         """Return a client of two batches, of which the second is not full; one batch; a few."""
+        width = min(self._local.batch_size or _BATCH, _BATCH)
+        sizes = (2 * width - width // 3, width, min(width, 2))
+        clients = [synthetic.make(size, seed) for seed, size in enumerate(sizes)]
         if self._examples:
-            people = [make(1, seed) for seed in range(3)]
-        else:
-            width = min(self._local.batch_size or _BATCH, _BATCH)
-            sizes = (2 * width - width // 3, width, min(width, 2))
-            people = [make(size, seed) for seed, size in enumerate(sizes)]
-        return [synthetic_task(data, self._method, broadcast) for data in people]
+            clients = [synthetic.make(1, seed) for seed in range(3)]
+        return [synthetic_task(data, self._method, broadcast) for data in clients]
 
     def _sequential(self, broadcast: Broadcast, cohort: int, reason: str) -> TrainingPlan:
         rows = max(1, self._limit // (16 * max(self._layout.size, 1)))
-        chunk = self._chunk or min(cohort, rows)
-        return TrainingPlan(False, 1, 1, max(chunk, 1), broadcast.device.type, reason)  # noqa: FBT003
+        chunk = max(self._chunk or min(cohort, rows), 1)
+        return TrainingPlan(False, 1, 1, chunk, broadcast.device.type, reason)  # noqa: FBT003
 
     def _grouped(self, broadcast: Broadcast, cohort: int, fitting: int) -> TrainingPlan:
         """Return the plan of groups that take the least work and fit into memory."""
         device = broadcast.device.type
+
+        def work(size: int) -> float:
+            """Return the work of a round in clients, empty ones included."""
+            return _expected_groups(cohort, size) * (size + _OVERHEAD)
+
         if self._examples:
-            sizes = range(STEP, largest_group(self._layout) + 1, STEP)
-            group = min(sizes, key=lambda size: _expected_work(cohort, size))
+            group = min(range(STEP, largest_group(self._layout) + 1, STEP), key=work)
             chunk = max(group, (self._chunk or fitting) // group * group)
             return TrainingPlan(True, group, 1, chunk, device, f"{group} examples at once")  # noqa: FBT003
         sizes = [size for size in _GROUPS if size <= fitting] or [max(fitting, 2)]
-        group = self._chunk or min(sizes, key=lambda size: _expected_work(cohort, size))
+        group = self._chunk or min(sizes, key=work)
         width = self._local.batch_size or _BATCH
         # Of one full batch, clients may have as many examples as memory has room for.
         widest = max(width, fitting * width // group)
@@ -425,31 +363,19 @@ class TrainerChooser:
             saved = saved * self._local.batch_size // len(rows)
         return _COPIES * sum(value.nbytes for value in broadcast.anchor.values()) + 2 * saved
 
-    def _speedup(
-        self, plan: TrainingPlan, tasks: Sequence[Task], broadcast: Broadcast, cohort: int
-    ) -> float:
+    def _speedup(self, plan: TrainingPlan, task: Task, broadcast: Broadcast, cohort: int) -> float:
         """Return how many times as fast as one by one a cohort is trained in groups. Rule 2."""
-        timed = self._longer(tasks[0])
+        # As many steps as the client would take, up to a few.
+        steps = min(self._local.count_steps(len(task.data)), _TIMED_STEPS)
+        again = [step % task.plan.steps for step in range(max(steps, task.plan.steps))]
+        longer = BatchPlan(task.plan.indices[again], task.plan.counts[again])
+        timed = replace(task, plan=longer)
         alone = _seconds(self.alone, [timed], broadcast)
         if alone > _SLOW and broadcast.device.type == "cpu":
             return 0.5
         trainer = VectorizedTrainer(self._method, self._batched, self._layout, plan.group)
-        whole = _seconds(trainer, [timed] * plan.group, broadcast)
-        return alone * cohort / (whole * _expected_groups(cohort, plan.group))
-
-    def _longer(self, task: Task) -> Task:
-        """Return a client with as many steps as it would take, up to a few."""
-        plan = task.plan
-        steps = min(self._local.count_steps(len(task.data)), _TIMED_STEPS)
-        again = [step % plan.steps for step in range(max(steps, plan.steps))]
-        return replace(task, plan=BatchPlan(plan.indices[again], plan.counts[again]))
-
-
-def _default_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return max(_GIB, int(0.4 * free))
-    return _GIB
+        together = _seconds(trainer, [timed] * plan.group, broadcast)
+        return alone * cohort / (together * _expected_groups(cohort, plan.group))
 
 
 def _expected_groups(cohort: int, size: int) -> float:
@@ -458,15 +384,9 @@ def _expected_groups(cohort: int, size: int) -> float:
     return sum(max(1, math.ceil(count / size)) for count in spread) / len(spread)
 
 
-def _expected_work(cohort: int, size: int) -> float:
-    """Return the work of a round in clients, empty ones included."""
-    return _expected_groups(cohort, size) * (size + _OVERHEAD)
-
-
 def _seconds(trainer: Trainer, tasks: Sequence[Task], broadcast: Broadcast) -> float:
     """Return the least time of three trainings; the first one also warms up."""
-    best = math.inf
-    cpu = broadcast.device.type == "cpu"
+    best, cpu = math.inf, broadcast.device.type == "cpu"
     for _ in range(3):
         if not cpu:
             torch.cuda.synchronize(broadcast.device)
@@ -475,20 +395,14 @@ def _seconds(trainer: Trainer, tasks: Sequence[Task], broadcast: Broadcast) -> f
         if not cpu:
             torch.cuda.synchronize(broadcast.device)
         taken = time.perf_counter() - began
-        # On a shared machine the clock also counts the time of others.
+        # On a shared machine the clock also counts the time of other processes.
         own = time.process_time() - spent if cpu else 0.0
         best = min(best, taken, own or taken)
     return best
 
 
-def _in_double(tasks: Sequence[Task], broadcast: Broadcast) -> tuple[list[Task], Broadcast] | None:
-    """Return the same clients in float64, None if they are.
-
-    Rounding may decide on which side of its kink an activation lies, and then two correct results
-    differ visibly; with 53 bits that hardly happens twice.
-    """
-    if any(value.dtype == torch.float64 for value in broadcast.anchor.values()):
-        return None
+def _in_double(tasks: Sequence[Task], broadcast: Broadcast) -> tuple[list[Task], Broadcast]:
+    """Return the same clients in float64."""
 
     def wide(values: Tensor) -> Tensor:
         return values.double() if values.dtype == torch.float32 else values
@@ -496,7 +410,7 @@ def _in_double(tasks: Sequence[Task], broadcast: Broadcast) -> tuple[list[Task],
     def each(tensors: Params) -> Params:
         return {name: wide(value) for name, value in tensors.items()}
 
-    people = [
+    clients = [
         replace(
             task,
             data=ClientData(wide(task.data.inputs), wide(task.data.targets)),
@@ -505,4 +419,4 @@ def _in_double(tasks: Sequence[Task], broadcast: Broadcast) -> tuple[list[Task],
         for task in tasks
     ]
     anchor, server = each(broadcast.anchor), each(broadcast.server_state)
-    return people, replace(broadcast, anchor=anchor, server_state=server)
+    return clients, replace(broadcast, anchor=anchor, server_state=server)

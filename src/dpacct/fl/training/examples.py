@@ -1,8 +1,8 @@
 """Gradients of single examples, many at once: vmap(grad) over examples that share parameters.
 
 Each example is a client of its own that takes one step from the released parameters. Groups have
-one constant size, filled up with zeros, so that what is computed for an example has the same form
-whoever else was drawn; dropout follows from the example's own seed.
+one constant size, filled up with zeros, so that the computation for an example has the same form
+for every cohort; dropout follows from the example's own seed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.func import grad, vmap
 
 from dpacct.fl.clients import ClientData
 from dpacct.fl.examples import Examples
-from dpacct.fl.layout import Layout, Params, State, type_of_updates
+from dpacct.fl.layout import Layout, Params, type_of_updates
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import Labels, LocalLoss
 from dpacct.fl.methods.protocol import Method, overrides
@@ -25,7 +25,7 @@ from dpacct.fl.tensors import listed
 from dpacct.fl.training.isolation import Isolation
 from dpacct.fl.training.own_functions import OwnFunctions, seeds_of_steps
 from dpacct.fl.training.synthetic import Kind
-from dpacct.fl.training.tasks import Broadcast, Task, Trial
+from dpacct.fl.training.tasks import Broadcast, Task, Trainer, Trial
 
 # Bytes of a group's gradients. More of them fall out of the cache, and are given back to the system
 # and page-faulted again in each step.
@@ -52,9 +52,6 @@ class ExampleBatch:
     seeds: Tensor
     failed: Tensor
 
-    def __len__(self) -> int:
-        return len(self.seeds)
-
     def __getitem__(self, part: slice) -> ExampleBatch:
         data = ClientData(self.data.inputs[part], self.data.targets[part])
         return ExampleBatch(data, self.seeds[part], self.failed[part])
@@ -79,7 +76,7 @@ class Gradients:
         return torch.cat([part.flatten(1) for part in self.parts], dim=1).mul_(self.scale)
 
 
-class ExampleTrainer:
+class ExampleTrainer(Trainer):
     """A `Trainer` of examples.
 
     Args:
@@ -97,60 +94,41 @@ class ExampleTrainer:
         kind: Kind | None = None,
         labels: Labels | None = None,
     ) -> None:
-        self.group = group
-        self.kind = kind
-        self.labels = labels
-        self._method = method
-        self._loss = loss
-        self._layout = layout
+        self.group, self.kind, self.labels = group, kind, labels
+        self._method, self._loss, self._layout = method, loss, layout
         self._isolation = Isolation(loss, method)
         changes = ("gradient", "after_step", "local_update")
         self._plain = not any(overrides(method, name) for name in changes)
-
-    def admit(self, data: ClientData) -> bool:
-        """Admit all examples."""
-        del data
-        return True
 
     def read(
         self, examples: Examples, rows: Sequence[int], seeds: Sequence[int], device: torch.device
     ) -> ExampleBatch:
         """Return some examples, on the device. An error with one of them is its own failure."""
-        drawn = listed(seeds, device)
-        data: ClientData | None = None
-        with Trial():
-            data = examples.batch(rows)
-        if data is None or len(data) != len(rows) or self._kind_of(data) != self.kind:
-            return self._read_singly(examples, rows, drawn)
-        return self._checked(data, drawn, torch.zeros(len(rows), dtype=torch.bool))
-
-    def _read_singly(self, examples: Examples, rows: Sequence[int], seeds: Tensor) -> ExampleBatch:
-        found: list[ClientData | None] = []
-        for row in rows:
-            found.append(None)
-            with Trial():
-                data = examples.batch([row])
-                found[-1] = data if len(data) == 1 and self._kind_of(data) == self.kind else None
-        assert self.kind is not None  # noqa: S101 - a trainer that reads has a kind
-        nothing = self.kind.zeros(1)
-        kept = [nothing if data is None else data for data in found]
-        inputs, targets = torch.cat([d.inputs for d in kept]), torch.cat([d.targets for d in kept])
-        return self._checked(
-            ClientData(inputs, targets), seeds, torch.tensor([data is None for data in found])
-        )
-
-    def _kind_of(self, data: ClientData) -> Kind | None:
-        return None if self.kind is None else Kind.of(data)
-
-    def _checked(self, data: ClientData, seeds: Tensor, failed: Tensor) -> ExampleBatch:
+        data = self._attempt(examples, rows)
+        failed = torch.zeros(len(rows), dtype=torch.bool)
+        if data is None:
+            assert self.kind is not None  # noqa: S101 - a trainer that reads has a kind
+            alone = [self._attempt(examples, [row]) for row in rows]
+            failed = torch.tensor([one is None for one in alone])
+            kept = [one or self.kind.zeros(1) for one in alone]
+            inputs, targets = [one.inputs for one in kept], [one.targets for one in kept]
+            data = ClientData(torch.cat(inputs), torch.cat(targets))
         if self.labels is not None and len(data):
             # On a GPU, a label out of range would break off all that runs there.
             wrong = ~self.labels.fit(data.targets)
             failed = failed.to(wrong.device) | wrong
             shape = (-1, *[1] * (data.targets.ndim - 1))
             data = ClientData(data.inputs, data.targets.masked_fill(wrong.view(shape), 0))
-        moved = ClientData(data.inputs.to(seeds.device), data.targets.to(seeds.device))
-        return ExampleBatch(moved, seeds, failed.to(seeds.device))
+        moved = ClientData(data.inputs.to(device), data.targets.to(device))
+        return ExampleBatch(moved, listed(seeds, device), failed.to(device))
+
+    def _attempt(self, examples: Examples, rows: Sequence[int]) -> ClientData | None:
+        """Return some examples, None if they cannot be read or are of another kind."""
+        with Trial():
+            data = examples.batch(rows)
+            if len(data) == len(rows) and self.kind in (None, Kind.of(data)):
+                return data
+        return None
 
     def train(self, tasks: Sequence[Task], broadcast: Broadcast) -> Tensor:
         """See `Trainer`: each task is the example of its first step."""
@@ -169,80 +147,71 @@ class ExampleTrainer:
             seeds = listed([tasks[n].seed or 0 for n in taken], start.device)
             batch = ExampleBatch(data, seeds, torch.zeros_like(seeds, dtype=torch.bool))
             with self._isolation.around(broadcast) as shown:
-                found = [self._compute(part, shown).rows() for part in self._cut(batch)]
-            rows[listed(taken, rows.device)] = torch.cat(found).to(rows.dtype)
+                updates = [self._compute(part, shown).rows() for part in self._cut(batch)]
+            rows[listed(taken, rows.device)] = torch.cat(updates).to(rows.dtype)
         return rows
-
-    def remember(
-        self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast
-    ) -> list[State] | None:
-        """Return None: examples have no memory."""
-        del tasks, rows, broadcast
 
     def groups(self, batch: ExampleBatch, broadcast: Broadcast) -> Iterator[Gradients]:
         """Yield the updates of examples, group by group; NaN for an example that fails."""
         with self._isolation.around(broadcast) as shown:
             for part in self._cut(batch):
-                yield from self._attempt(part, shown)
+                yield from self._group(part, shown)
 
     def _cut(self, batch: ExampleBatch) -> Iterator[ExampleBatch]:
-        for first in range(0, len(batch), self.group):
+        for first in range(0, len(batch.seeds), self.group):
             yield batch[first : first + self.group]
 
-    def _attempt(self, batch: ExampleBatch, shown: Broadcast) -> Iterator[Gradients]:
+    def _group(self, batch: ExampleBatch, shown: Broadcast) -> Iterator[Gradients]:
         """Yield the updates of a group, split until it is clear whose data raise an error."""
         found: Gradients | None = None
         with Trial():
             found = self._compute(batch, shown)
+        half = len(batch.seeds) // 2
         if found is not None:
             if bool(batch.failed.any()):
                 found.parts[0][batch.failed] = torch.nan
             yield found
-        elif len(batch) == 1:
+        elif not half:
             start = self._layout.flatten(shown.anchor)
             yield Gradients([torch.full_like(start, torch.nan).unsqueeze(0)], 1.0)
         else:
-            half = len(batch) // 2
-            yield from self._attempt(batch[:half], shown)
-            yield from self._attempt(batch[half:], shown)
+            yield from self._group(batch[:half], shown)
+            yield from self._group(batch[half:], shown)
 
     def _compute(self, batch: ExampleBatch, shown: Broadcast) -> Gradients:
         """Return the updates of at most a group of examples, filled up to a group."""
+        count = len(batch.seeds)
         inputs = _filled(batch.data.inputs, self.group)
         targets = _filled(batch.data.targets, self.group)
         seeds = _filled(seeds_of_steps(batch.seeds, 1)[0], self.group)
-        rate = shown.step_size(1)
+
+        def gradient(params: Params, x: Tensor, y: Tensor, seed: Tensor) -> Params:
+            def loss(params: Params) -> Any:
+                with OwnFunctions(seed):
+                    return self._loss(params, Batch(x.unsqueeze(0), y.unsqueeze(0), None))
+
+            return cast("Params", grad(loss)(params))
+
         if self._plain and not shown.local.weight_decay:
-            found = vmap(self._gradient, in_dims=(None, 0, 0, 0))(
-                shown.anchor, inputs, targets, seeds
-            )
-            parts = [found[name][: len(batch)].detach() for name in self._layout.names]
-            return Gradients(parts, -rate)
+            grads = vmap(gradient, in_dims=(None, 0, 0, 0))(shown.anchor, inputs, targets, seeds)
+            parts = [grads[name][:count].detach() for name in self._layout.names]
+            return Gradients(parts, -shown.step_size(1))
 
-        def one(x: Tensor, y: Tensor, seed: Tensor) -> Tensor:
+        def update(x: Tensor, y: Tensor, seed: Tensor) -> Tensor:
             with OwnFunctions(seed):
-                return self._update(x, y, shown)
+                return self._update(Batch(x.unsqueeze(0), y.unsqueeze(0), None), shown)
 
-        rows = vmap(one)(inputs, targets, seeds)
+        rows = vmap(update)(inputs, targets, seeds)
         # However a method computes, the updates of all examples have one type.
-        kind = type_of_updates(shown.anchor)
-        return Gradients([rows[: len(batch)].detach().to(kind)], 1.0)
+        return Gradients([rows[:count].detach().to(type_of_updates(shown.anchor))], 1.0)
 
-    def _gradient(self, params: Params, x: Tensor, y: Tensor, seed: Tensor) -> Params:
-        def loss(params: Params) -> Any:
-            with OwnFunctions(seed):
-                return self._loss(params, Batch(x.unsqueeze(0), y.unsqueeze(0), None))
-
-        return cast("Params", grad(loss)(params))
-
-    def _update(self, x: Tensor, y: Tensor, shown: Broadcast) -> Tensor:
+    def _update(self, batch: Batch, shown: Broadcast) -> Tensor:
         """Return the update [d] that the method makes of one step."""
         rate, decay = shown.step_size(1), shown.local.weight_decay
         context = shown.context(rate, 1)
         anchor = context.anchor
-        batch = Batch(x.unsqueeze(0), y.unsqueeze(0), None)
-        found = self._method.gradient(self._loss, anchor, batch, context)
-        moved = {n: anchor[n] - rate * (g + decay * anchor[n]) for n, g in found.items()}
+        grads = self._method.gradient(self._loss, anchor, batch, context)
+        moved = {n: anchor[n] - rate * (g + decay * anchor[n]) for n, g in grads.items()}
         moved = self._method.after_step(moved, context)
         delta = self._layout.flatten(moved) - self._layout.flatten(anchor)
         return self._method.local_update(delta, None, context)

@@ -13,7 +13,7 @@ the updates of synthetic clients (`dpacct.fl.engine.rehearsal`), and is the user
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -30,15 +30,13 @@ from dpacct.fl.training.tasks import Broadcast
 
 _REASON = "it would reach the next client, or the release, past the bound"
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
-_SIZED = (list, dict, set)
 
 
 class Snapshot:
     """Tensors as they are now, by name, in storage of their own."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self._tensors = dict(tensors)
-        self._before = copies(tensors)
+        self._tensors, self._before = dict(tensors), copies(tensors)
 
     def changed(self) -> str | None:
         """Return the name of a tensor that has other values than before, or None."""
@@ -62,7 +60,6 @@ class Isolation:
 
     def __init__(self, loss: LocalLoss, method: Method | None) -> None:
         self._loss = loss
-        self._method = method
         self._shared: Snapshot | None = None
         self._owners: dict[str, object] = {
             f"the layer {name}" if name else "the model": layer
@@ -76,23 +73,26 @@ class Isolation:
     def around(self, broadcast: Broadcast) -> Generator[Broadcast]:
         """Give clients copies of a broadcast, and check afterward, whatever happened inside.
 
-        Raises:
-            Unsupported: clients changed something that they share.
+        A change of something that clients share is Unsupported.
         """
         if self._shared is None:
             self._shared = Snapshot(self._tensors())
         anchor, server = copies(broadcast.anchor), copies(broadcast.server_state)
         shown = replace(broadcast, anchor=anchor, server_state=server)
-        attributes = self._attributes()
+        attributes = dict(self._attributes())
         try:
             yield shown
         finally:
-            self._check(broadcast, shown, attributes)
+            self._check(self._shared, broadcast, shown, attributes)
 
     def _check(
-        self, released: Broadcast, shown: Broadcast, attributes: dict[str, tuple[object, int]]
+        self,
+        shared: Snapshot,
+        released: Broadcast,
+        shown: Broadcast,
+        before: dict[str, tuple[object, int]],
     ) -> None:
-        """Compare what clients were shown with what it was. Rule 2."""
+        """Compare the values that clients were shown with the values before. Rule 2."""
         for what, copied, own in (
             ("parameter", shown.anchor, released.anchor),
             ("server state", shown.server_state, released.server_state),
@@ -103,8 +103,10 @@ class Isolation:
                         f"the model, the loss or the method writes to the {what} {name!r} in place "
                         f"while a client trains; {_REASON}"
                     )
-        changed = self._shared.changed() if self._shared else None
-        changed = changed or _difference(attributes, self._attributes())
+        changed, now = shared.changed(), dict(self._attributes())
+        for name in now.keys() | before.keys():
+            if name not in now or name not in before or not _same(now[name], before[name]):
+                changed = changed or name
         if changed is not None:
             raise Unsupported(
                 f"{changed} changes while a client trains; {_REASON}. Keep nothing between calls"
@@ -113,34 +115,27 @@ class Isolation:
     def _tensors(self) -> dict[str, Tensor]:
         """Return all tensors that clients share, by the words of an error."""
         model = self._loss.model
-        found = {f"the frozen tensor {n}": v for n, v in self._loss.constants.items()}
-        found |= {f"the model's parameter {n}": p for n, p in model.named_parameters()}
-        found |= {f"the model's buffer {n}": b for n, b in model.named_buffers()}
+        shared = {f"the frozen tensor {n}": v for n, v in self._loss.constants.items()}
+        shared |= {f"the model's parameter {n}": p for n, p in model.named_parameters()}
+        shared |= {f"the model's buffer {n}": b for n, b in model.named_buffers()}
         for title, owner in self._owners.items():
             for name, value in getattr(owner, "__dict__", {}).items():
                 if isinstance(value, Tensor) and value.layout is torch.strided:
-                    found[f"{title}'s tensor {name}"] = value
-        return found
+                    shared[f"{title}'s tensor {name}"] = value
+        return shared
 
-    def _attributes(self) -> dict[str, tuple[object, int]]:
-        """Return the public attributes of the shared objects, with the lengths of containers."""
-        found: dict[str, tuple[object, int]] = {}
+    def _attributes(self) -> Iterator[tuple[str, tuple[object, int]]]:
+        """Yield the public attributes of the shared objects, with the lengths of containers."""
         for title, owner in self._owners.items():
             for name, value in getattr(owner, "__dict__", {}).items():
                 if not name.startswith("_"):
-                    length = len(cast("Any", value)) if isinstance(value, _SIZED) else -1
-                    found[f"{title}'s attribute {name}"] = value, length
-        return found
+                    sized = isinstance(value, list | dict | set)
+                    length = len(cast("Any", value)) if sized else -1
+                    yield f"{title}'s attribute {name}", (value, length)
 
 
-def _difference(
-    before: Mapping[str, tuple[object, int]], now: Mapping[str, tuple[object, int]]
-) -> str | None:
-    for name in now.keys() | before.keys():
-        if name not in now or name not in before:
-            return name
-        (new, length), (old, known) = now[name], before[name]
-        equal = isinstance(new, _PLAIN) and type(new) is type(old) and new == old
-        if (new is not old and not equal) or length != known:
-            return name
-    return None
+def _same(one: tuple[object, int], two: tuple[object, int]) -> bool:
+    """Return whether an attribute is the same object, or an equal plain value."""
+    (new, length), (old, known) = one, two
+    equal = isinstance(new, _PLAIN) and type(new) is type(old) and new == old
+    return (new is old or equal) and length == known

@@ -1,9 +1,9 @@
 """Functions of torch that would mix the clients of a vmapped model, made each client's own.
 
-Random numbers that vmap draws for a whole group depend on a client's place in it: one client more
-or less would change all dropout masks, and the sum would move by more than one contribution. Here
-dropout follows from the client's seed, the step and the place in the model. All other random
-operations are errors under vmap, and their models are trained one by one.
+Random numbers that vmap draws for a group depend on a client's place in it: one client more or less
+would change all dropout masks, and the sum would move by more than one contribution. Here dropout
+follows from the client's seed, the step and the place in the model. All other random operations are
+errors under vmap, and their models are trained one by one.
 
 An embedding with a table per client is looked up by torch in the tables of all clients, laid one
 behind the other: an index out of range would read another client's weights. Here its row is NaN, so
@@ -21,7 +21,6 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 _GOLDEN = 0x9E3779B97F4A7C15
-_WORD = 1 << 64
 # Bits of which a number in [0, 1) is made.
 _BITS = 24
 
@@ -35,8 +34,7 @@ class OwnFunctions(TorchFunctionMode):
 
     def __init__(self, seed: Tensor) -> None:
         super().__init__()
-        self._seed = seed
-        self._calls = 0
+        self._seed, self._calls = seed, 0
 
     def __torch_function__(
         self,
@@ -46,7 +44,6 @@ class OwnFunctions(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Replace dropout and embeddings, and call all other functions."""
-        del types
         named = dict(kwargs or {})
         if func is functional.dropout:
             return self._dropout(*args, **named)
@@ -81,8 +78,8 @@ def _embedding(
     **named: Any,
 ) -> Tensor:
     inside = (input >= 0) & (input < weight.shape[0])
-    found = functional.embedding(torch.where(inside, input, 0), weight, *args, **named)
-    return torch.where(inside.unsqueeze(-1), found, torch.nan)
+    vectors = functional.embedding(torch.where(inside, input, 0), weight, *args, **named)
+    return torch.where(inside.unsqueeze(-1), vectors, torch.nan)
 
 
 def seeds_of_steps(seeds: Tensor, steps: int) -> Tensor:
@@ -106,5 +103,5 @@ def _shifted(values: Tensor, bits: int) -> Tensor:
 
 def _signed(word: int) -> int:
     """Return 64 bits as a number with a sign."""
-    word %= _WORD
-    return word - _WORD if word >= _WORD // 2 else word
+    word %= 2**64
+    return word - 2**64 if word >= 2**63 else word

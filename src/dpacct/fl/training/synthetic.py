@@ -2,7 +2,7 @@
 
 Rule 1: dtypes and shapes are declared by an example client, or are those of most of the first few
 clients: one client changes them no more than it changes a vote that is not close. Rule 2: nothing
-else of the clients is looked at before a round is charged.
+else of the clients is read before a round is charged.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from dpacct.fl.local.losses import Labels, LocalLoss
 from dpacct.fl.methods.protocol import Method
 from dpacct.fl.training.tasks import Broadcast, Task, Trial
 
-_VOTERS = 5
-_ASKED = 32
+_VOTERS, _ASKED = 5, 32
 _TRIED = 2
 _STEPS = 3
-# Where a model holds no embedding, whole numbers are most likely flags or bytes.
+# If a model holds no embedding, whole numbers are most likely flags or bytes.
 _FEW = 2
 
 
@@ -56,8 +55,7 @@ class Kind:
 def usual_kind(clients: Population) -> Kind:
     """Return the kind of most of the first few clients that can be read; of several, the first.
 
-    Raises:
-        InvalidParameter: what a population holds is no `ClientData`.
+    If none can be read, the error of the first one is raised: it is no matter of a client.
     """
     votes: Counter[Kind] = Counter()
     first: Exception | None = None
@@ -68,59 +66,83 @@ def usual_kind(clients: Population) -> Kind:
         if votes.total() == _VOTERS:
             break
     if not votes and first is not None:
-        # All of them: that is no matter of a client.
         raise first
     return votes.most_common(1)[0][0]
 
 
-Maker = Callable[[int, int], ClientData]
+@dataclass(frozen=True, slots=True)
+class Synthetic:
+    """Synthetic clients of one kind.
+
+    Attributes:
+        make: makes one from (number of examples, seed).
+        kind: of the examples of real clients. labels: their targets, None for any.
+    """
+
+    make: Callable[[int, int], ClientData]
+    kind: Kind
+    labels: Labels | None
 
 
 def synthetic_clients(
     kind: Kind, example: ClientData | None, loss: LocalLoss, params: Params
-) -> tuple[Maker, Labels | None]:
-    """Return a function of (number of examples, seed) that makes clients, and their labels.
+) -> Synthetic:
+    """Return synthetic clients, or raise an error of the model or the loss.
 
-    Values are random where the model and the loss take them (reals in [0, 1), whole numbers below
-    the smallest embedding, labels below the number of outputs), else zero.
+    Values are random if the model and the loss take them (reals in [0, 1), whole numbers below the
+    smallest embedding, labels below the number of outputs), else zero.
 
     Args:
         kind: of the examples. example: a client whose examples are taken instead.
         loss: with the model. params: to call it with.
-    Raises:
-        Anything that the model or the loss raises on zeros, or on the example.
     """
+    device = next(iter(params.values())).device
+
+    def tried(make: Callable[[int, int], ClientData]) -> Synthetic:
+        data = make(_TRIED, 0)
+        inputs, targets = data.inputs.to(device), data.targets.to(device)
+        outputs = loss.outputs(copies(params), inputs)
+        loss(copies(params), Batch(inputs, targets, None))
+        return Synthetic(make, kind, Labels.of(loss, outputs, targets))
+
     if example is not None:
         if not len(example):
             raise InvalidParameter("example", 0, "an example client has at least one example")
-        make = _resampled(example)
-        return make, _try(make, loss, params)
-    sizes = [
-        layer.num_embeddings
-        for layer in loss.model.modules()
-        if isinstance(layer, nn.Embedding | nn.EmbeddingBag)
-    ]
-    tokens = min(sizes, default=_FEW)
-    with Trial():
-        inputs = _varied(kind, tokens, 1)(_TRIED, 0).inputs.to(_device(params))
-        outputs = loss.outputs(copies(params), inputs)
-        many = outputs.ndim == len(kind.target_shape) + 2
-        make = _varied(kind, tokens, outputs.shape[1] if many else 1)
-        return make, _try(make, loss, params)
 
-    def make_zeros(count: int, seed: int) -> ClientData:
+        def resampled(count: int, seed: int) -> ClientData:
+            generator = torch.Generator().manual_seed(seed)
+            rows = torch.randint(len(example), (count,), generator=generator)
+            return ClientData(example.inputs.cpu()[rows], example.targets.cpu()[rows])
+
+        return tried(resampled)
+    embeddings = (nn.Embedding, nn.EmbeddingBag)
+    layers = [layer for layer in loss.model.modules() if isinstance(layer, embeddings)]
+    tokens = min((layer.num_embeddings for layer in layers), default=_FEW)
+
+    def random(count: int, seed: int, classes: int = 1) -> ClientData:
+        generator = torch.Generator().manual_seed(seed)
+        inputs = _random((count, *kind.input_shape), kind.input_dtype, tokens, generator)
+        targets = _random((count, *kind.target_shape), kind.target_dtype, classes, generator)
+        return ClientData(inputs, targets)
+
+    with Trial():
+        outputs = loss.outputs(copies(params), random(_TRIED, 0).inputs.to(device))
+        many = outputs.ndim == len(kind.target_shape) + 2
+        classes = outputs.shape[1] if many else 1
+        return tried(lambda count, seed: random(count, seed, classes))
+
+    def zeros(count: int, seed: int) -> ClientData:
         del seed
         return kind.zeros(count)
 
-    return make_zeros, _try(make_zeros, loss, params)
+    return tried(zeros)
 
 
 def synthetic_task(data: ClientData, method: Method, broadcast: Broadcast) -> Task:
     """Return the task of a synthetic client, with a few steps of its local training."""
-    device = broadcast.device
-    seed = len(data)
+    device, seed = broadcast.device, len(data)
     plan = plan_batches(len(data), broadcast.local, torch.Generator().manual_seed(seed))
-    # The one with the smallest batch among them: padding is what may go wrong.
+    # The step with the smallest batch is among them: padding is what may go wrong.
     chosen = sorted({*range(min(_STEPS - 1, plan.steps)), int(plan.counts.argmin())})
     state = method.init_client(copies(broadcast.anchor))
     return Task(
@@ -129,40 +151,6 @@ def synthetic_task(data: ClientData, method: Method, broadcast: Broadcast) -> Ta
         None if state is None else copies(state),
         seed,
     )
-
-
-def _try(make: Maker, loss: LocalLoss, params: Params) -> Labels | None:
-    """Run one forward pass, and return the labels that its loss takes."""
-    data, device = make(_TRIED, 0), _device(params)
-    inputs, targets = data.inputs.to(device), data.targets.to(device)
-    outputs = loss.outputs(copies(params), inputs)
-    loss(copies(params), Batch(inputs, targets, None))
-    return Labels.of(loss, outputs, targets)
-
-
-def _device(params: Params) -> torch.device:
-    return next(iter(params.values())).device
-
-
-def _varied(kind: Kind, tokens: int, classes: int) -> Maker:
-    """Return a maker of random values, with whole numbers below the last two."""
-
-    def make(count: int, seed: int) -> ClientData:
-        generator = torch.Generator().manual_seed(seed)
-        inputs = _random((count, *kind.input_shape), kind.input_dtype, tokens, generator)
-        targets = _random((count, *kind.target_shape), kind.target_dtype, classes, generator)
-        return ClientData(inputs, targets)
-
-    return make
-
-
-def _resampled(example: ClientData) -> Maker:
-    def make(count: int, seed: int) -> ClientData:
-        generator = torch.Generator().manual_seed(seed)
-        rows = torch.randint(len(example), (count,), generator=generator)
-        return ClientData(example.inputs.cpu()[rows], example.targets.cpu()[rows])
-
-    return make
 
 
 def _random(

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -36,8 +36,7 @@ class Trial:
         error: the exception that was raised inside, or None.
     """
 
-    def __init__(self) -> None:
-        self.error: Exception | None = None
+    error: Exception | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -49,7 +48,6 @@ class Trial:
         trace: TracebackType | None,
     ) -> bool:
         """Keep an exception of the client."""
-        del kind, trace
         if not isinstance(error, Exception) or isinstance(error, Unsupported | Warning):
             return False
         self.error = error
@@ -95,8 +93,10 @@ class Broadcast:
     def context(
         self, lr: float | Tensor, steps: int | Tensor, memory: State | None = None
     ) -> Context:
-        """Return the context of a client with this memory that takes so many steps of rate lr."""
-        # Dictionaries of its own: one client's entries are not the next one's.
+        """Return the context of a client with this memory and so many steps of rate lr.
+
+        Its dictionaries are its own: an entry that one client adds reaches no other client.
+        """
         anchor, state = dict(self.anchor), dict(self.server_state)
         own = None if memory is None else dict(memory)
         return Context(self.round, anchor, state, self.local, lr, steps, self.clip_norm, own)
@@ -107,30 +107,30 @@ class Broadcast:
         return rate / max(steps, 1) if self.local.total_lr else rate
 
 
-class Trainer(Protocol):
+class Trainer:
     """Turns a chunk of clients into their updates."""
 
     def admit(self, data: ClientData) -> bool:
         """Return whether a client may be trained in a group, judged by its own data alone.
 
-        Raises:
-            InvalidParameter: it cannot be trained at all.
+        A client that cannot be trained at all is an InvalidParameter.
         """
-        ...
+        del data
+        return True
 
     def train(self, tasks: Sequence[Task], broadcast: Broadcast) -> Tensor:
         """Return updates [c, d] of `Method.local_update`, in the type of the parameters.
 
-        Raises:
-            Unsupported: a client changed something that another one, or the release, depends on.
+        A client that changes something which another client, or the release, depends on is
+        Unsupported.
         """
-        ...
+        raise NotImplementedError
 
     def remember(
         self, tasks: Sequence[Task], rows: Tensor, broadcast: Broadcast
     ) -> list[State] | None:
         """Return new client states from bounded rows [c, d]; None for clients without memory."""
-        ...
+        del tasks, rows, broadcast
 
 
 NO_DATA = ClientData(torch.zeros(0), torch.zeros(0))
@@ -162,53 +162,9 @@ def join(
     own = None if memory is None else {n: v.to(device) for n, v in copies(memory).items()}
     with Trial():
         data = checked(read())
-        moved = ClientData(data.inputs.to(device), data.targets.to(device))
+        alone = trainer is not None and not trainer.admit(data)
+        plan = plan_batches(len(data), local, torch.Generator().manual_seed(seed))
         planted = data.update.to(device) if isinstance(data, Canary) else None
-        return _task(data, moved, local, own, seed, trainer, planted)
+        moved = ClientData(data.inputs.to(device), data.targets.to(device))
+        return Task(moved, plan, own, seed, alone=alone, planted=planted)
     return Task(NO_DATA, NO_STEPS, own, seed, failed=True)
-
-
-def join_gathered(
-    whole: ClientData,
-    sizes: Sequence[int],
-    local: SGD,
-    memories: Sequence[State | None],
-    seeds: Sequence[int],
-    device: torch.device,
-    trainer: Trainer | None,
-) -> list[Task]:
-    """Return tasks as `join` does, of clients whose examples follow each other in ``whole``.
-
-    Clients get views of it, and are shown copies of batches alone.
-    """
-    moved = ClientData(whole.inputs.to(device), whole.targets.to(device))
-    # Labels are judged on the host, so that a device is waited for once.
-    targets = whole.targets.cpu()
-    tasks: list[Task] = []
-    start = 0
-    for size, memory, seed in zip(sizes, memories, seeds, strict=True):
-        part = slice(start, start + size)
-        start += size
-        own = memory and {name: value.to(device) for name, value in copies(memory).items()}
-        task = Task(NO_DATA, NO_STEPS, own, seed, failed=True)
-        with Trial():
-            shown = ClientData(whole.inputs[part], targets[part])
-            data = ClientData(moved.inputs[part], moved.targets[part])
-            task = _task(shown, data, local, own, seed, trainer)
-        tasks.append(task)
-    return tasks
-
-
-def _task(
-    shown: ClientData,
-    data: ClientData,
-    local: SGD,
-    memory: State | None,
-    seed: int,
-    trainer: Trainer | None,
-    planted: Tensor | None = None,
-) -> Task:
-    """Return a task; the trainer judges ``shown``, the same data on the host."""
-    grouped = trainer is None or trainer.admit(shown)
-    plan = plan_batches(len(data), local, torch.Generator().manual_seed(seed))
-    return Task(data, plan, memory, seed, alone=not grouped, planted=planted)

@@ -30,16 +30,12 @@ from dpacct.fl.methods.protocol import Method, overrides
 from dpacct.fl.tensors import listed, sent, truths
 from dpacct.fl.training.isolation import Isolation
 from dpacct.fl.training.own_functions import OwnFunctions, seeds_of_steps
-from dpacct.fl.training.tasks import NO_STEPS, Broadcast, Task
+from dpacct.fl.training.tasks import NO_STEPS, Broadcast, Task, Trainer
 
 GROUP = 32
 
 
-# Learning rates [c], numbers of steps [c] and memories [c, ...] of the clients of a group.
-_Known = tuple[Tensor, Tensor, State | None]
-
-
-class VectorizedTrainer:
+class VectorizedTrainer(Trainer):
     """A `Trainer` of groups. Needs a model and a method that `torch.func` can batch.
 
     Args:
@@ -49,9 +45,7 @@ class VectorizedTrainer:
 
     def __init__(self, method: Method, loss: LocalLoss, layout: Layout, group: int = GROUP) -> None:
         self.group = group
-        self._method = method
-        self._loss = loss
-        self._layout = layout
+        self._method, self._loss, self._layout = method, loss, layout
         self._isolation = Isolation(loss, method)
         self._projects = overrides(method, "after_step")
         self._transforms = overrides(method, "local_update")
@@ -62,19 +56,14 @@ class VectorizedTrainer:
             if isinstance(module, nn.Linear)
         }
 
-    def admit(self, data: ClientData) -> bool:
-        """Admit all clients, whose data must then be of one kind."""
-        del data
-        return True
-
     def train(self, tasks: Sequence[Task], broadcast: Broadcast) -> Tensor:
         """See `Trainer`."""
         start = self._layout.flatten(broadcast.anchor)
         rows = start.new_full((len(tasks), self._layout.size), torch.nan)
         with self._isolation.around(broadcast) as shown:
             for places, group in self._groups(tasks, shown.local):
-                found = self._train_group(group, shown)
-                rows[listed(places, rows.device)] = found[: len(places)].to(rows.dtype)
+                updates = self._train_group(group, shown)
+                rows[listed(places, rows.device)] = updates[: len(places)].to(rows.dtype)
         return rows
 
     def remember(
@@ -90,10 +79,8 @@ class VectorizedTrainer:
                 own = rows[first : first + self.group]
                 padded = own.new_zeros(self.group, own.shape[1])
                 padded[: len(own)] = own
-                found = self._map_rows("client_state", group, padded, shown)
-                states += [
-                    {n: v[place].clone() for n, v in found.items()} for place in range(len(own))
-                ]
+                stacked = self._map_rows("client_state", group, padded, shown)
+                states += [{n: v[p].clone() for n, v in stacked.items()} for p in range(len(own))]
         return states
 
     def _groups(self, tasks: Sequence[Task], local: SGD) -> Iterator[tuple[list[int], list[Task]]]:
@@ -136,16 +123,13 @@ class VectorizedTrainer:
     def _map_rows(self, member: str, tasks: Sequence[Task], rows: Tensor, shown: Broadcast) -> Any:
         """Apply `Method.local_update` or `Method.client_state` to each row by itself."""
         change: Callable[..., Any] = getattr(self._method, member)
-        steps = [task.plan.steps for task in tasks]
-        rates = listed([shown.step_size(n) for n in steps], rows.device, rows.dtype)
-        counts = listed(steps, rows.device)
-        known = (rates, counts, _stacked([task.state for task in tasks]))
+        known = _Known.of(tasks, shown, rows)
 
         def one(row: Tensor, lr: Tensor, count: Tensor, state: State | None) -> Any:
             first = (row, state) if member == "local_update" else (state, row)
             return change(*first, shown.context(lr, count, state))
 
-        return vmap(one, in_dims=(0, *_dims(known)))(rows, *known)
+        return vmap(one, in_dims=(0, *known.dims))(rows, *known)
 
     def _gradients(
         self, params: Params, inputs: Tensor, targets: Tensor, weights: Tensor, seeds: Tensor
@@ -169,8 +153,8 @@ class VectorizedTrainer:
                 return self._loss(own, Batch(x, y, weight))
 
         if self._loss.takes_classes(targets):
-            found = vmap(outputs)(leaves, inputs, seeds)
-            losses = self._loss.cross_entropies(found, targets, weights)
+            scores = vmap(outputs)(leaves, inputs, seeds)
+            losses = self._loss.cross_entropies(scores, targets, weights)
         else:
             losses = vmap(loss)(leaves, inputs, targets, weights, seeds)
         if not losses.requires_grad:
@@ -180,42 +164,39 @@ class VectorizedTrainer:
 
     def _descend(self, params: Params, tasks: Sequence[Task], shown: Broadcast) -> Params:
         """Return the stacked parameters after the local steps of all clients."""
-        local = shown.local
-        like = next(iter(params.values()))
-        steps = [task.plan.steps for task in tasks]
-        rates = listed([shown.step_size(n) for n in steps], like.device, like.dtype)
-        counts = listed(steps, like.device)
-        known = (rates, counts, _stacked([task.state for task in tasks]))
+        local, like = shown.local, next(iter(params.values()))
+        known = _Known.of(tasks, shown, like)
         group = _GroupData.of(tasks, local, like)
         seeds = listed([task.seed or 0 for task in tasks], like.device)
-        streams = seeds_of_steps(seeds, len(group.rows))
         rate = shown.step_size(0)
         simple = not (self._steers or self._projects or local.momentum or local.total_lr)
         momenta: Params = {}
-        for seed, (rows, weights, active) in zip(streams, group.steps(), strict=True):
-            x, y = _taken(group.inputs, rows), _taken(group.targets, rows)
+        for step, seed in enumerate(seeds_of_steps(seeds, len(group.rows))):
+            rows = group.rows[step]
+            batch = (_taken(group.inputs, rows), _taken(group.targets, rows), group.weights[step])
             if self._steers:
-                found = self._directions(params, (x, y, weights, seed), known, shown)
+                grads = self._directions(params, (*batch, seed), known, shown)
             else:
-                found = self._gradients(params, x, y, weights, seed)
-            if simple and active is None:
+                grads = self._gradients(params, *batch, seed)
+            if simple and group.all_active[step]:
                 # Gradients are fresh tensors: parameters may be changed in place.
                 for name, value in params.items():
-                    value.mul_(1 - rate * local.weight_decay).sub_(found[name], alpha=rate)
+                    value.mul_(1 - rate * local.weight_decay).sub_(grads[name], alpha=rate)
                 continue
-            found = momenta = _with_momentum(found, params, momenta, local)
+            grads = momenta = _with_momentum(grads, params, momenta, local)
             if local.total_lr:
-                moved = {n: v - found[n] * _like(rates, v) for n, v in params.items()}
+                moved = {n: v - grads[n] * _like(known.rates, v) for n, v in params.items()}
             else:
-                moved = {n: v.sub(found[n], alpha=rate) for n, v in params.items()}
+                moved = {n: v.sub(grads[n], alpha=rate) for n, v in params.items()}
             if self._projects:
                 moved = self._projections(moved, known, shown)
-            if active is not None:
+            if not group.all_active[step]:
                 # Rule 2. The old value itself: zero times a gradient that overflowed is no number.
+                active = group.active[step]
                 moved = {n: torch.where(_like(active, v), v, params[n]) for n, v in moved.items()}
             params = moved
-        if 0 in steps:
-            idle = counts == 0
+        if not all(task.plan.steps for task in tasks):
+            idle = known.counts == 0
             params = {
                 name: torch.where(_like(idle, value), shown.anchor[name], value)
                 for name, value in params.items()
@@ -227,9 +208,7 @@ class VectorizedTrainer:
     ) -> Params:
         """Return the directions of `Method.gradient`, each client's by itself.
 
-        Args:
-            params: [c, ...]. batch: inputs, targets, weights and seeds of a step, each [c, ...].
-            known: rates, numbers of steps and memories of the clients.
+        ``batch`` has inputs, targets, weights and seeds of a step, each [c, ...].
         """
 
         def one(own: Params, x: Tensor, y: Tensor, weights: Tensor, seed: Tensor, *of: Any) -> Any:
@@ -237,7 +216,7 @@ class VectorizedTrainer:
                 batch = Batch(x, y, weights)
                 return self._method.gradient(self._loss, own, batch, shown.context(*of))
 
-        return vmap(one, in_dims=(0, 0, 0, 0, 0, *_dims(known)))(params, *batch, *known)
+        return vmap(one, in_dims=(0, 0, 0, 0, 0, *known.dims))(params, *batch, *known)
 
     def _projections(self, params: Params, known: _Known, shown: Broadcast) -> Params:
         """Return the iterates after `Method.after_step`, each client's by itself."""
@@ -245,11 +224,31 @@ class VectorizedTrainer:
         def one(own: Params, *of: Any) -> Params:
             return self._method.after_step(own, shown.context(*of))
 
-        return vmap(one, in_dims=(0, *_dims(known)))(params, *known)
+        return vmap(one, in_dims=(0, *known.dims))(params, *known)
+
+
+class _Known(NamedTuple):
+    """Learning rates [c], numbers of steps [c] and memories [c, ...] of the clients of a group."""
+
+    rates: Tensor
+    counts: Tensor
+    memories: State | None
+
+    @classmethod
+    def of(cls, tasks: Sequence[Task], shown: Broadcast, like: Tensor) -> _Known:
+        steps = [task.plan.steps for task in tasks]
+        rates = listed([shown.step_size(n) for n in steps], like.device, like.dtype)
+        states = [cast("State", task.state) for task in tasks]
+        memories = tasks[0].state and {n: torch.stack([s[n] for s in states]) for n in states[0]}
+        return cls(rates, listed(steps, like.device), memories)
+
+    @property
+    def dims(self) -> tuple[int, int, int | None]:
+        return (0, 0, None if self.memories is None else 0)
 
 
 class _GroupData(NamedTuple):
-    """The data of the clients of a group behind each other, and which rows a step takes.
+    """The data of the clients of a group behind each other, and the rows of each step.
 
     Attributes:
         inputs: [n, ...]. targets: [n, ...].
@@ -272,10 +271,10 @@ class _GroupData(NamedTuple):
         nothing = ClientData(
             *(part.new_zeros(1, *part.shape[1:]) for part in (first.inputs, first.targets))
         )
-        parts = [_drawn(task) if task.plan.steps else (nothing, task.plan) for task in tasks]
+        parts = [_used(task) if task.plan.steps else (nothing, task.plan) for task in tasks]
         starts = list(accumulate((len(data) for data, _ in parts), initial=0))
         steps = max(plan.steps for _, plan in parts)
-        width = padded_width(len(working[0].data), local)
+        width = padded_width(len(first), local)
         width = max(width, *(plan.indices.shape[1] for _, plan in parts))
         rows = torch.zeros(steps, len(parts), width, dtype=torch.int64)
         counts = torch.zeros(steps, len(parts), dtype=torch.int64)
@@ -305,19 +304,13 @@ class _GroupData(NamedTuple):
             truths((active | idle).all(dim=1)),
         )
 
-    def steps(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """Yield rows, weights and the clients that still train of each step; None for all."""
-        columns = zip(self.rows, self.weights, self.active, self.all_active, strict=True)
-        for rows, weights, active, everybody in columns:
-            yield rows, weights, None if everybody else active
-
 
 def _taken(values: Tensor, rows: Tensor) -> Tensor:
     """Return values [c, b, ...] of rows [c, b], which is faster than an index of two dimensions."""
     return values.index_select(0, rows.flatten()).view(*rows.shape, *values.shape[1:])
 
 
-def _drawn(task: Task) -> tuple[ClientData, BatchPlan]:
+def _used(task: Task) -> tuple[ClientData, BatchPlan]:
     """Return the examples that a client's plan uses, and the plan for these."""
     data, plan = task.data, task.plan
     if plan.indices.numel() >= len(data):
@@ -328,28 +321,13 @@ def _drawn(task: Task) -> tuple[ClientData, BatchPlan]:
     return part, BatchPlan(places, plan.counts)
 
 
-def _stacked(states: Sequence[State | None]) -> State | None:
-    """Return the memories of clients with a leading dimension c, or None."""
-    if states[0] is None:
-        return None
-    return {n: torch.stack([cast("State", s)[n] for s in states]) for n in states[0]}
-
-
-def _dims(known: _Known) -> tuple[int, int, int | None]:
-    return (0, 0, None if known[2] is None else 0)
-
-
-def _with_momentum(found: Params, params: Params, momenta: Params, local: SGD) -> Params:
-    """Return gradients with weight decay and momentum, as `torch.optim.SGD` adds them.
-
-    Args:
-        found: gradients. params: before the step. momenta: of the step before, or nothing.
-    """
+def _with_momentum(grads: Params, params: Params, momenta: Params, local: SGD) -> Params:
+    """Return gradients with weight decay and momentum, as `torch.optim.SGD` adds them."""
     if local.weight_decay:
-        found = {n: g.add(params[n], alpha=local.weight_decay) for n, g in found.items()}
+        grads = {n: g.add(params[n], alpha=local.weight_decay) for n, g in grads.items()}
     if local.momentum and momenta:
-        found = {n: g.add(momenta[n], alpha=local.momentum) for n, g in found.items()}
-    return found
+        grads = {n: g.add(momenta[n], alpha=local.momentum) for n, g in grads.items()}
+    return grads
 
 
 def _like(values: Tensor, other: Tensor) -> Tensor:
