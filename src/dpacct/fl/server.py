@@ -19,8 +19,8 @@ from dpacct.errors import BudgetExceeded, Unsupported
 from dpacct.fl.clients import ClientData
 from dpacct.fl.engine.checkpoint import resume, save
 from dpacct.fl.engine.engine import reproduces
-from dpacct.fl.engine.rounds import OpenRound
 from dpacct.fl.engine.rehearsal import check_kind, preflight
+from dpacct.fl.engine.rounds import OpenRound
 from dpacct.fl.engine.setup import check_shares, elsewhere, prepare, rehearsed
 from dpacct.fl.federation import PrivateRun
 from dpacct.fl.privacy.noise import NoiseShares

@@ -249,12 +249,3 @@ def test_a_missing_checkpoint_is_told(dpacct: Any, line: str) -> None:
     ran = dpacct(line)
     assert ran.code == 2
     assert ran.err.startswith("dpacct: CHECKPOINT is missing")
-
-
-@pytest.mark.usefixtures("trained")
-def test_a_checkpoint_that_names_no_ledger_is_told_by_its_own_name(dpacct: Any) -> None:
-    content = torch.load(CHECKPOINT, weights_only=False)
-    torch.save(content | {"ledger": "x"}, CHECKPOINT)
-    ran = dpacct(f"attack {CHECKPOINT}")
-    told = f"dpacct: CHECKPOINT is '{CHECKPOINT}'; it does not name its ledger.\n"
-    assert (ran.code, ran.err) == (2, told)

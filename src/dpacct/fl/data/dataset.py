@@ -23,7 +23,7 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import ClientData
 from dpacct.fl.data.partitions import Indices, Partition
-from dpacct.fl.tensors import from_array, sent
+from dpacct.fl.tensors import from_array
 
 Protection = Literal["public", "unprotected"]
 
@@ -208,22 +208,6 @@ class PartitionedClients(Sequence[ClientData]):
 
     def __iter__(self) -> Iterator[ClientData]:
         return (self[client] for client in range(len(self)))
-
-    def together(self, clients: Sequence[int]) -> tuple[ClientData, list[int]] | None:
-        """Return the examples of several clients at once, and how many each client has.
-
-        Returns None for a subclass or another scaling, which may mix clients. The product and the
-        sum that are computed here have the same bits at every place.
-        """
-        examples = self._examples
-        plain = type(examples) is Examples and type(examples.scaling) in (Scaling, type(None))
-        if type(self).__getitem__ is not PartitionedClients.__getitem__ or not plain:
-            return None
-        parts = [self._partition[client] for client in clients]
-        # One upload.
-        rows = sent(from_array(np.concatenate(parts)), examples.targets.device)
-        # Counted from the gathered rows, not from what the partition says elsewhere (rule 3).
-        return ClientData(*examples.batch(rows)), [len(part) for part in parts]
 
     @property
     def simulated(self) -> bool:
