@@ -39,7 +39,8 @@ class Drawn(Protocol):
 
 def drawn(function: str, value: Any, **options: Any) -> Drawn:
     """Return the picture of a value by a function of `dpacct.pictures`."""
-    return getattr(import_module(_PICTURES), function)(value, **options)
+    pictures: Any = import_module(_PICTURES)
+    return pictures.Drawing(getattr(pictures, function)(value), **options)
 
 
 def up(value: float | Decimal, digits: int = 5) -> str:

@@ -257,7 +257,7 @@ class Schedule:
         Raises:
             InvalidParameter: there are no rounds.
         """
-        return drawn("draw_schedule", self, dark=dark)
+        return drawn("schedule_picture", self, dark=dark)
 
     def __repr__(self) -> str:
         return " + ".join(f"{count} * {round_!r}" for round_, count in self.phases) or "Schedule()"

@@ -73,6 +73,7 @@ ONLY = {
     "matplotlib": {"pictures"},
     "plotext": {"pictures"},
     "jinja2": {"report"},
+    "fpdf": {"report"},
 }
 HEAVY = {
     "scipy.stats",
@@ -84,6 +85,7 @@ HEAVY = {
     "flwr",
     "matplotlib",
     "jinja2",
+    "fpdf",
 }
 
 

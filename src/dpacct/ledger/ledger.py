@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from dpacct import validate
 from dpacct.budget import Budget, Spent
@@ -26,6 +26,9 @@ from dpacct.ledger.writing import LedgerFile, Transaction, registered
 from dpacct.renyi.odometer import design_mixture
 from dpacct.rounds import Adjacency, Round, Schedule
 from dpacct.validate import MAX_ROUNDS
+
+if TYPE_CHECKING:
+    from dpacct.report import Report
 
 MOST_ELSEWHERE = 100_000
 # The version of the running code, for entries and reports. The package imports the ledger: an
@@ -320,21 +323,23 @@ class Ledger:
 
         return report_of(self._file.now(), SOFTWARE)
 
-    def report_markdown(self) -> str:
-        """Return the report for a reviewer, as Markdown; verifies the ledger first."""
+    def report_document(self) -> Report:
+        """Return the report for a reviewer in all its forms; verifies the ledger first."""
         from dpacct.ledger.report.compose import verified_report  # noqa: PLC0415 - as above
 
-        return verified_report(self._file.now(), self._file.store, SOFTWARE).to_markdown()
+        return verified_report(self._file.now(), self._file.store, SOFTWARE)
+
+    def report_markdown(self) -> str:
+        """Return the report for a reviewer as Markdown; verifies the ledger first."""
+        return self.report_document().to_markdown()
 
     def report_html(self) -> str:
-        """Return the report for a reviewer, as one page of HTML; verifies the ledger first."""
-        from dpacct.ledger.report.compose import verified_report  # noqa: PLC0415 - as above
-
-        return verified_report(self._file.now(), self._file.store, SOFTWARE).to_html()
+        """Return the report for a reviewer as one page of HTML; verifies the ledger first."""
+        return self.report_document().to_html()
 
     def plot(self, *, dark: bool = False) -> Drawn:
         """Return a picture of the spent epsilon, by round and by run; needs at least one round."""
-        return drawn("draw_ledger", self.report(), dark=dark)
+        return drawn("ledger_picture", self.report(), dark=dark)
 
     def export(self) -> Iterator[dict[str, Any]]:
         """Yield every entry as it stands in the file, with its hash."""

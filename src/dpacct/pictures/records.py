@@ -57,6 +57,11 @@ def ledger_picture(report: dict[str, Any]) -> Picture:
     return Picture(title, tuple(panels), note)
 
 
+def epsilon_chart(report: dict[str, Any]) -> Picture:
+    """Draw the chart of a report: epsilon by round, without a title."""
+    return Picture("", (epsilon_panel(report),))
+
+
 def epsilon_panel(report: dict[str, Any]) -> Panel:
     """Draw epsilon by round from the facts of a report.
 
@@ -68,7 +73,7 @@ def epsilon_panel(report: dict[str, Any]) -> Panel:
     xs = [0.0, *(float(point["round"]) for point in points)]
     known = all(point["lower"] is not None for point in points)
     curve = Curve(
-        f"{up(points[-1]['upper'], 4)} so far",
+        f"{up(points[-1]['upper'], 4)}{'' if report['budget'] is None else ' so far'}",
         xs,
         [0.0, *(point["upper"] for point in points)],
         lower=[0.0, *(point["lower"] for point in points)] if known else (),

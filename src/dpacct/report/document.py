@@ -1,4 +1,4 @@
-"""A report: facts for programs, and blocks for people, written as Markdown, HTML or JSON.
+"""A report: facts for programs, and blocks for people, written as HTML, PDF, Markdown or JSON.
 
 Rule: text that comes from users stays text. No markup of theirs works in a page.
 """
@@ -8,17 +8,17 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.resources import files
 from typing import Any, Literal
 
-from dpacct.display import drawn, escaped
+from dpacct import validate
+from dpacct.display import drawn, escaped, line
 from dpacct.errors import Unsupported
 
 SIGNATURE_FIELDS = ("Name", "Date", "Signature")
-_BLANKS = "  ".join(f"{word} " + "\\_" * 20 for word in SIGNATURE_FIELDS)
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>|#])")
 
 
@@ -62,25 +62,23 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart, which only the HTML page shows.
+    """A chart, which Markdown leaves out.
 
     Attributes:
         function: in `dpacct.pictures`. data: its argument. caption: what the chart shows.
     """
 
-    function: Literal["draw_epsilon", "draw_people"]
+    function: Literal["epsilon_chart", "people_picture"]
     data: Any
     caption: str
 
-    @property
-    def source(self) -> str:
-        """The chart as the address of an SVG image that is part of the page.
+    def to_bytes(self, form: str) -> bytes:
+        """Return the chart as svg or png.
 
         Raises:
             Unsupported: matplotlib is missing.
         """
-        svg = drawn(self.function, self.data).to_bytes("svg")
-        return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+        return drawn(self.function, self.data).to_bytes(form)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,28 +103,52 @@ class Report:
     facts: dict[str, Any]
     blocks: tuple[Block, ...]
 
+    @property
+    def title(self) -> str:
+        """The title of the page."""
+        return next((b.words for b in self.blocks if isinstance(b, Heading)), "Privacy report")
+
+    def with_cover(self, *, title: str = "", author: str = "", date: str = "") -> Report:
+        """Return the report with another title, and with an author and a date below it.
+
+        Raises:
+            InvalidParameter: one of them is not a line of text.
+        """
+        said = {"title": title, "author": author, "date": date}
+        said = {key: validate.line(key, text, f"the {key}") for key, text in said.items() if text}
+        blocks = list(self.blocks)
+        if title:
+            blocks[0] = Heading(1, line(title))
+        if author or date:
+            blocks.insert(1, Paragraph(", ".join(line(text) for text in (author, date) if text)))
+        return replace(self, facts=self.facts | said, blocks=tuple(blocks))
+
     def to_html(self) -> str:
         """Return one page of HTML that loads nothing and runs no script.
 
         Raises:
             Unsupported: Jinja2 or matplotlib is missing.
         """
-        try:
-            jinja2: Any = import_module("jinja2")
-        except ModuleNotFoundError:
-            rule = "Jinja2 writes this page and is missing: pip install -e '.[report]'"
-            raise Unsupported(rule) from None
+        jinja2 = needed("jinja2", "Jinja2")
         page = files("dpacct.report").joinpath("page.html").read_text(encoding="utf-8")
         environment = jinja2.Environment(
             autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
         )
-        environment.filters["plain"] = _plain
-        environment.filters["pieces"] = _pieces
+        environment.filters |= {"plain": plain, "pieces": _pieces, "svg": _svg_address}
         kinds = [(type(block).__name__, block) for block in self.blocks]
-        title = next((b.words for b in self.blocks if isinstance(b, Heading)), "Privacy report")
         return environment.from_string(page).render(
-            blocks=kinds, title=title, fields=SIGNATURE_FIELDS
+            blocks=kinds, title=self.title, fields=SIGNATURE_FIELDS
         )
+
+    def to_pdf(self) -> bytes:
+        """Return pages in A4.
+
+        Raises:
+            Unsupported: fpdf2 or matplotlib is missing.
+        """
+        from dpacct.report.pdf import pdf_of  # noqa: PLC0415 - few reports are printed
+
+        return pdf_of(self)
 
     def to_markdown(self) -> str:
         """Return the page as Markdown, without charts."""
@@ -138,22 +160,40 @@ class Report:
 
 
 #: The formats of a report, each with its writer.
-FORMATS: dict[str, Callable[[Report], str]] = {
+FORMATS: dict[str, Callable[[Report], str | bytes]] = {
     "html": Report.to_html,
+    "pdf": Report.to_pdf,
     "md": Report.to_markdown,
     "json": Report.to_json,
 }
 
 
-def _plain(words: str) -> str:
+def needed(package: str, name: str) -> Any:
+    """Import a package of the extra `report`.
+
+    Raises:
+        Unsupported: it is missing.
+    """
+    try:
+        return import_module(package)
+    except ModuleNotFoundError:
+        rule = f"{name} writes this page and is missing: pip install -e '.[report]'"
+        raise Unsupported(rule) from None
+
+
+def plain(words: str) -> str:
     """Return words on one line, with control characters escaped."""
     return escaped(" ".join(words.split()))
 
 
 def _pieces(words: str) -> list[str]:
     """Split words at backticks: every second piece is code."""
-    pieces = _plain(words).split("`")
-    return pieces if len(pieces) % 2 else [_plain(words)]
+    pieces = plain(words).split("`")
+    return pieces if len(pieces) % 2 else [plain(words)]
+
+
+def _svg_address(chart: Chart) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(chart.to_bytes('svg')).decode()}"
 
 
 def _markdown(block: Block) -> str:
@@ -166,17 +206,13 @@ def _markdown(block: Block) -> str:
             return "\n".join(f"- {_safe(item)}" for item in items)
         case Table(header, rows):
             rule = ["---:" if block.is_number(n) else "---" for n in range(len(header))]
-            return "\n".join([_row(map(_safe, header)), _row(rule), *map(_safe_row, rows)])
+            cells = [map(_safe, header), rule, *(map(_safe, row) for row in rows)]
+            return "\n".join(map(_row, cells))
         case Chart():
             return ""
         case Signatures(items):
-            return "\n\n".join(
-                f"{number}. {_safe(item)}\n\n   {_BLANKS}" for number, item in enumerate(items, 1)
-            )
-
-
-def _safe_row(cells: Sequence[str]) -> str:
-    return _row(map(_safe, cells))
+            blanks = ", ".join(f"{word}:" for word in SIGNATURE_FIELDS)
+            return "\n".join(f"{n}. {_safe(item)} ({blanks})" for n, item in enumerate(items, 1))
 
 
 def _row(cells: Iterable[str]) -> str:
@@ -185,7 +221,7 @@ def _row(cells: Iterable[str]) -> str:
 
 def _safe(words: str) -> str:
     """Escape markup, except for commands in backticks that dpacct wrote itself."""
-    pieces = re.split(r"(`dpacct [^`]*`|`export`)", _plain(words))
+    pieces = re.split(r"(`dpacct [^`]*`|`export`)", plain(words))
     return "".join(
         piece if n % 2 else _MARKUP.sub(r"\\\1", piece) for n, piece in enumerate(pieces)
     )

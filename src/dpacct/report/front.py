@@ -2,6 +2,8 @@
 
 Rule 1: every figure follows from the proven bounds.
 Rule 2: a weak guarantee is called weak.
+Rule 3: a figure says whether it follows from the noise and sampling of the rounds or from epsilon
+and delta alone. The second kind is far larger at the same epsilon, and readers compare reports.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ from dpacct.report.words import Question, question
 from dpacct.risk.measures import AnyMechanism
 from dpacct.rounds import Adjacency
 
-# A guarantee under which a guess is right more often than this is weak.
-WEAK = 0.95
+# A guarantee is weak if a guess is right more often than this, or, if only epsilon is known, if
+# epsilon is larger than this.
+WEAK, WEAK_EPSILON = 0.95, 10.0
 _WEAK_WORDS = (
     "This guarantee is weak: the best attacker is hardly ever wrong. Do not call the result "
     "private without this figure."
@@ -43,14 +46,6 @@ NOT_PROMISED = (
     "may also be true of this {unit}"
 )
 GROUPS = "members of a group, such as a household, are protected less than a single one"
-_BUDGET = (
-    "These figures describe the budget. It limits all releases, now and later, even if earlier "
-    "results influence later rounds."
-)
-_TWO_COLUMNS = (
-    " The last column holds for any procedure with this epsilon and delta. The noise and sampling "
-    "of this procedure allow only the smaller figures beside it."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +82,13 @@ class Promise:
         """The sharpest bounds that are proven."""
         return self.of_promise if self.risks is None else self.risks
 
+    @property
+    def weak(self) -> bool:
+        """Whether the report warns that the guarantee is weak."""
+        if self.risks is None:
+            return self.epsilon > WEAK_EPSILON
+        return self.risks.guess > WEAK
+
 
 def risk_to_json(promise: Promise | None) -> dict[str, Any] | None:
     """Return the risks as a JSON object; null without a guarantee."""
@@ -110,25 +112,67 @@ def front_page(promise: Promise) -> list[Block]:
         ("groups", GROUPS),
         ("not promised", NOT_PROMISED.replace("{unit}", unit)),
     ]
+    many = "" if promise.num_units is None else f" of the {promise.num_units:,}"
+    verb = "will look" if promise.planned else "look"
+    promised = (
+        f"The promise to each {unit}{many}: the releases {verb} nearly the same {asked.whatever}. "
+        f"Two numbers measure this. Epsilon is {trimmed(up(promise.epsilon))}, and delta is "
+        f"{chosen(promise.delta)}, which is {one_in(promise.delta)}. Smaller is more private. "
+        f"The promise covers all data of one {unit} in all rounds together."
+    )
+    if promise.spent is not None:
+        promised += (
+            " These figures describe the budget. It limits all releases, now and later, even if "
+            "earlier results influence later rounds."
+        )
     return [
-        Paragraph(_headline(promise, asked), strong=True),
-        *([Paragraph(_WEAK_WORDS)] if promise.best.guess > WEAK else []),
+        Paragraph(headline(promise), strong=True),
+        Paragraph(_basis(promise)),
+        *([Paragraph(_WEAK_WORDS)] if promise.weak else []),
         Heading(2, "What is promised, and to whom"),
-        Paragraph(_promised(promise, asked)),
+        Paragraph(promised),
         Heading(2, "Who is protected, and against whom"),
         Table(("", ""), tuple(rows), "Who is protected, against whom, and what is not covered"),
         *_attacks(promise, asked),
     ]
 
 
-def _headline(promise: Promise, asked: Question) -> str:
-    right = of_thousand(promise.best.guess)
-    most = "at most" if promise.best.guess < 1 else "possibly"
+def headline(promise: Promise) -> str:
+    """Return the claim of the first page in two sentences, and what a budget has spent."""
+    asked = question(promise.adjacency, promise.unit).asked
+    guess = promise.best.guess
+    most = "at most" if guess < 1 else "possibly"
     words = (
-        f"An attacker who sees every release correctly guesses {asked.asked}, {most} {right} times "
-        f"in 1,000. Chance is {chosen_of_thousand(EVEN)}."
+        f"An attacker who sees every release correctly guesses {asked}, {most} "
+        f"{of_thousand(guess)} times in 1,000. Chance is {chosen_of_thousand(EVEN)}."
     )
-    return words if promise.spent is None else f"{words} {spent_words(promise)}"
+    if promise.spent is None:
+        return words
+    # The spent epsilon of an odometer is a random variable: it bounds attacks on the runs in which
+    # it is no larger, up to a share delta of all runs (docs/derivations/adaptive.md).
+    right = of_thousand(AnyMechanism(promise.spent, promise.delta).guess(EVEN))
+    return (
+        f"{words} So far epsilon {trimmed(up(promise.spent))} of the budget is spent. Among runs "
+        f"that spent no more, at most {right} of 1,000 guesses are correct, except for "
+        f"{one_in(promise.delta)} of all runs."
+    )
+
+
+def _basis(promise: Promise) -> str:
+    """Return from what the figure of the headline follows (Rule 3)."""
+    epsilon = trimmed(up(promise.epsilon, 3))
+    if promise.risks is None:
+        return (
+            f"This is a worst case over all procedures with epsilon {epsilon}. Gaussian noise and "
+            "sampling allow less, but how much less is not known before all rounds are fixed. Do "
+            "not compare this figure with one of a planned run: at the same epsilon, that figure "
+            "is much smaller."
+        )
+    worst = of_thousand(promise.of_promise.guess)
+    return (
+        f"This figure follows from the noise and sampling of these rounds. Epsilon {epsilon} alone "
+        f"would allow {worst} of 1,000, with the worst procedure that has it."
+    )
 
 
 def one_in(delta: float) -> str:
@@ -137,35 +181,6 @@ def one_in(delta: float) -> str:
     # Three digits suggest no more precision than there is.
     step = 10 ** max(0, len(str(many)) - 3)
     return f"1 in {many // step * step:,}" if many > 1 else "more than 1 in 2"
-
-
-def _promised(promise: Promise, asked: Question) -> str:
-    unit = line(promise.unit)
-    many = "" if promise.num_units is None else f" of the {promise.num_units:,}"
-    verb = "will look" if promise.planned else "look"
-    words = (
-        f"The promise to each {unit}{many}: the releases {verb} nearly the same {asked.whatever}. "
-        f"Two numbers measure this. Epsilon is {trimmed(up(promise.epsilon))}, and delta is "
-        f"{chosen(promise.delta)}, which is {one_in(promise.delta)}. Smaller is more private. "
-        f"The promise covers all data of one {unit} in all rounds together."
-    )
-    return words if promise.spent is None else f"{words} {_BUDGET}"
-
-
-def spent_words(promise: Promise) -> str:
-    """Return what an odometer reading is worth.
-
-    The reading is a random variable: it bounds attacks on the runs in which it is no larger, up to
-    a share delta of all runs (docs/derivations/adaptive.md).
-    """
-    if promise.spent is None:
-        return ""
-    right = of_thousand(AnyMechanism(promise.spent, promise.delta).guess(EVEN))
-    return (
-        f"So far epsilon {trimmed(up(promise.spent))} of the budget is spent. Among runs that "
-        f"spent no more, at most {right} of 1,000 guesses are correct, except for "
-        f"{one_in(promise.delta)} of all runs."
-    )
 
 
 def _attacks(promise: Promise, asked: Question) -> list[Block]:
@@ -181,10 +196,15 @@ def _attacks(promise: Promise, asked: Question) -> list[Block]:
         [chosen_of_thousand(row.fpr), *map(of_thousand, (row.tpr, *row.right))]
         for row in best.rates
     ]
+    averages = "These are averages over the randomness of the procedure, not counts of one run."
     if promise.risks is not None:
         header.append("found at most, by epsilon and delta alone")
         for cells, row in zip(rows, promise.of_promise.rates, strict=True):
             cells.append(of_thousand(row.tpr))
+        averages += (
+            " The last column holds for any procedure with this epsilon and delta. The noise and "
+            "sampling of this procedure allow only the smaller figures beside it."
+        )
     middle = best.rates[len(best.rates) // 2]
     caption = (
         f"An attack that wrongly accuses {chosen_of_thousand(middle.fpr)} of 1,000 finds at most "
@@ -198,20 +218,13 @@ def _attacks(promise: Promise, asked: Question) -> list[Block]:
             f"this:"
         ),
         Table(tuple(header), tuple(map(tuple, rows)), "The best possible attacks, in people"),
-        Chart("draw_people", best, caption),
-        Paragraph(
-            "These are averages over the randomness of the procedure, not counts of one run."
-            + ("" if promise.risks is None else _TWO_COLUMNS)
-        ),
+        Chart("people_picture", best, caption),
+        Paragraph(averages),
     ]
 
 
 def nothing_promised(reason: str) -> list[Block]:
-    """Return the first page without a guarantee.
-
-    Args:
-        reason: whole sentences.
-    """
+    """Return the first page without a guarantee; ``reason`` is whole sentences."""
     return [
         Paragraph(f"There is no privacy guarantee: {reason}", strong=True),
         Paragraph(

@@ -24,7 +24,6 @@ PRIORS = (0.5, 0.01)
 EVEN = 0.5
 # More kinds of rounds take seconds. The bound by epsilon and delta alone is used then.
 MOST_KINDS = 300
-_KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,33 +43,19 @@ class AtRate:
 
 @dataclass(frozen=True, slots=True)
 class Risks:
-    """Bounds on all attacks.
-
-    Attributes:
-        guess: on the share of correct guesses at even odds.
-        rates: at `FPRS`.
-    """
+    """Bounds on all attacks: on the share of correct guesses at even odds, and at `FPRS`."""
 
     guess: float
     rates: tuple[AtRate, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object of a report."""
-        return {
-            "prior": EVEN,
-            "best_guess": self.guess,
-            "rates": [
-                {
-                    "fpr": row.fpr,
-                    "tpr": row.tpr,
-                    "posteriors": [
-                        {"prior": prior, "posterior": right}
-                        for prior, right in zip(PRIORS, row.right, strict=True)
-                    ],
-                }
-                for row in self.rates
-            ],
-        }
+        rates: list[dict[str, Any]] = []
+        for row in self.rates:
+            pairs = zip(PRIORS, row.right, strict=True)
+            posteriors = [{"prior": prior, "posterior": right} for prior, right in pairs]
+            rates.append({"fpr": row.fpr, "tpr": row.tpr, "posteriors": posteriors})
+        return {"prior": EVEN, "best_guess": self.guess, "rates": rates}
 
 
 def _at(fpr: float, tpr: float) -> AtRate:
@@ -88,7 +73,7 @@ def risks_of_promise(epsilon: float, delta: float) -> Risks:
     return Risks(mechanism.guess(EVEN), tuple(_at(fpr, mechanism.tpr(fpr)) for fpr in FPRS))
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=64)
 def risks_of_rounds(schedule: Schedule, accountant: str) -> Risks | None:
     """Return bounds for rounds that were fixed in advance, or None if there are none.
 

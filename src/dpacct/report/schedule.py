@@ -8,7 +8,7 @@ from typing import Any
 from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT, find_accountant, spend
 from dpacct.budget import Spent
-from dpacct.display import chosen, line
+from dpacct.display import chosen, line, up
 from dpacct.report.document import Block, Chart, Heading, Paragraph, Report, Table
 from dpacct.report.front import Promise, front_page, nothing_promised, risk_to_json
 from dpacct.report.risks import risks_of_rounds
@@ -21,7 +21,7 @@ from dpacct.report.words import (
     schedule_assumptions,
     to_sign,
 )
-from dpacct.rounds import Phase, Round, Schedule, as_schedule
+from dpacct.rounds import Round, Schedule, as_schedule, first_rounds
 from dpacct.schedules.files import phase_entry
 from dpacct.tight.accountant import TightAccountant
 
@@ -58,8 +58,9 @@ def on_schedule(
     one = validate.line("unit", unit, "the unit of privacy")
     title = validate.line("name", name, "the name of a report") if name else _title(plan)
     spent = spend(plan, at, engine.name)
+    bounded = math.isfinite(spent.upper)
     promise = None
-    if math.isfinite(spent.upper):
+    if bounded:
         risks = risks_of_rounds(plan, engine.name)
         promise = Promise(
             one, plan.adjacency, spent.upper, spent.delta, risks, num_units, planned=True
@@ -71,7 +72,7 @@ def on_schedule(
         "unit": one,
         "num_units": num_units,
         "adjacency": str(plan.adjacency),
-        "epsilon": {"lower": spent.lower, "upper": _finite(spent.upper)},
+        "epsilon": {"lower": spent.lower, "upper": spent.upper if bounded else None},
         "delta": spent.delta,
         "accountant": engine.name,
         "rounds": plan.rounds,
@@ -85,10 +86,12 @@ def on_schedule(
         *(front_page(promise) if promise else nothing_promised("no epsilon is proven.")),
         *(to_sign(assumed) if promise else []),
         *_figures(plan, spent, engine.name, one),
-        *_chart(facts),
-        *glossary(),
     ]
-    return Report(facts, tuple(blocks))
+    if len(facts["points"]) > 1 and bounded:
+        data = facts | {"budget": None, "part_of_plan": False, "epsilon_any_stop": None}
+        caption = f"Epsilon is at most {up(spent.upper)} after {rounds_words(plan.rounds)}"
+        blocks.append(Chart("epsilon_chart", data, caption))
+    return Report(facts, (*blocks, *glossary()))
 
 
 def _title(plan: Schedule) -> str:
@@ -103,41 +106,19 @@ def _points(plan: Schedule, spent: Spent, accountant: str) -> list[dict[str, Any
     """Return epsilon by round if that is quick: the game of fixed-size sampling is not."""
     engine = find_accountant(accountant)
     plays = isinstance(engine, TightAccountant) and engine.plays(plan)
-    last = {"round": plan.rounds, "upper": spent.upper, "lower": spent.lower}
-    found: list[dict[str, Any]] = []
+    found = {plan.rounds: spent.interval}
     if not plays and len(plan.distinct()) <= _MANY_KINDS:
-        due = sorted({max(1, plan.rounds * k // _POINTS) for k in range(1, _POINTS)})
-        for rounds in due:
-            if rounds < plan.rounds:
-                part = engine.epsilon(_first(plan, rounds), spent.delta)
-                found.append({"round": rounds, "upper": part.upper, "lower": part.lower})
-    points = [*found, last]
+        due = {max(1, plan.rounds * k // _POINTS) for k in range(1, _POINTS)} - {plan.rounds}
+        found |= {n: engine.epsilon(first_rounds(plan, n), spent.delta) for n in due}
     return [
-        point | {"upper": _finite(point["upper"]), "lower": point["lower"], "guarantee": "planned"}
-        for point in points
+        {
+            "round": rounds,
+            "upper": part.upper if math.isfinite(part.upper) else None,
+            "lower": part.lower,
+            "guarantee": "planned",
+        }
+        for rounds, part in sorted(found.items())
     ]
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _first(plan: Schedule, rounds: int) -> Schedule:
-    """Return the first rounds of a plan."""
-    phases: list[Phase] = []
-    for round_, count in plan:
-        taken = min(count, rounds)
-        if taken:
-            phases.append(Phase(round_, taken))
-        rounds -= taken
-    return Schedule(phases)
-
-
-def _chart(facts: dict[str, Any]) -> list[Block]:
-    if len(facts["points"]) < 2:
-        return []
-    data = facts | {"budget": None, "part_of_plan": False, "epsilon_any_stop": None, "marks": ()}
-    return [Chart("draw_epsilon", data, "Proven epsilon by round, if it was planned to stop there")]
 
 
 def _figures(plan: Schedule, spent: Spent, accountant: str, unit: str) -> list[Block]:
@@ -151,22 +132,21 @@ def _figures(plan: Schedule, spent: Spent, accountant: str, unit: str) -> list[B
         ("setting", "central: a trusted server adds the noise to each sum, once"),
         ("what is covered", "the noisy sums of these rounds, and everything computed from them"),
     )
-    phases = plan.phases[:_MOST_PHASES]
-    lines = tuple(
+    phases = tuple(
         (
             f"{count:,}",
             chosen(round_.noise_multiplier, least=True),
             sampling_words(round_.sampling),
         )
-        for round_, count in phases
+        for round_, count in plan.phases[:_MOST_PHASES]
     )
-    more = len(plan.phases) - len(phases)
     blocks: list[Block] = [
         Heading(2, "The figures", new_page=True),
         Table(("", ""), rows, "What is claimed"),
         Heading(3, "What runs"),
-        Table(("rounds", "noise multiplier", "sampling"), lines, "The rounds in order"),
+        Table(("rounds", "noise multiplier", "sampling"), phases, "The rounds in order"),
     ]
+    more = len(plan.phases) - len(phases)
     if more:
         blocks.append(Paragraph(f"And {more} more phases. The JSON report lists all of them."))
     return blocks

@@ -38,14 +38,14 @@ class Question:
 
 
 _QUESTIONS = {
-    Adjacency.ADD_REMOVE: Question(
+    Adjacency.ADD_REMOVE: (
         "whether or not your data are used",
         "whether its data were used at all, and what they contain",
         "whether the data of a given {unit} were used",
         "took part",
         "did not take part",
     ),
-    Adjacency.REPLACE_ONE: Question(
+    Adjacency.REPLACE_ONE: (
         "whatever your data contain",
         "what its data contain: they could be those of any other {unit}",
         "which of two records was used for a given {unit}",
@@ -53,7 +53,7 @@ _QUESTIONS = {
         "had other data",
         "how many took part, and that a given {unit} took part if that is known",
     ),
-    Adjacency.ZERO_OUT: Question(
+    Adjacency.ZERO_OUT: (
         "whether or not you contribute",
         "whether it contributed anything, and what",
         "whether a given {unit} contributed",
@@ -66,8 +66,7 @@ _QUESTIONS = {
 
 def question(adjacency: Adjacency | str, unit: str) -> Question:
     """Return the attacker's question about one unit, such as a client or a patient."""
-    found = _QUESTIONS[Adjacency(adjacency)]
-    texts = (found.whatever, found.hidden, found.asked, found.member, found.other, found.visible)
+    texts = _QUESTIONS[Adjacency(adjacency)]
     return Question(*(text.replace("{unit}", line(unit)) for text in texts))
 
 
@@ -155,34 +154,28 @@ def to_sign(assumptions: tuple[str, ...]) -> list[Block]:
     ]
 
 
-_GLOSSARY = (
-    (
-        "epsilon",
-        (
-            "The data of one unit change the probability of any outcome by a factor of at most "
-            "e^epsilon. Near 0 that is hardly anything. Above about 10, epsilon alone says little."
-        ),
+_GLOSSARY = {
+    "epsilon": (
+        "The data of one unit change the probability of any outcome by a factor of at most "
+        "e^epsilon. Near 0 that is hardly anything. Above about 10, epsilon alone says little."
     ),
-    ("delta", "The probability with which the limit of epsilon may fail."),
-    (
-        "[lower, upper]",
-        (
-            "Bounds on the true epsilon. The upper bound is proven and is the one to promise. A "
-            "known pair of data sets reaches the lower bound."
-        ),
+    "delta": "The probability with which the limit of epsilon may fail.",
+    "[lower, upper]": (
+        "Bounds on the true epsilon. The upper bound is proven and is the one to promise. A "
+        "known pair of data sets reaches the lower bound."
     ),
-    (
-        "noise multiplier",
-        (
-            "The standard deviation of the noise on each sum, divided by the largest change that "
-            "one contribution can cause."
-        ),
+    "noise multiplier": (
+        "The standard deviation of the noise on each sum, divided by the largest change that "
+        "one contribution can cause."
     ),
-    ("neighbors", "Two data sets that differ by the protected unit."),
-    ("sampling", "Who takes part in a round. Secret random sampling protects further."),
-)
+    "neighbors": "Two data sets that differ by the protected unit.",
+    "sampling": "Who takes part in a round. Secret random sampling protects further.",
+}
 
 
 def glossary() -> list[Block]:
     """Return the section at the end."""
-    return [Heading(2, "Glossary"), Table(("", ""), _GLOSSARY, "Terms of this report")]
+    return [
+        Heading(2, "Glossary"),
+        Table(("", ""), tuple(_GLOSSARY.items()), "Terms of the report"),
+    ]

@@ -12,7 +12,7 @@ import pytest
 
 from dpacct import Budget, Ledger, Poisson, Round, __version__
 from dpacct.ledger import Event, Release
-from dpacct.pictures import draw_epsilon
+from dpacct.pictures import epsilon_chart
 
 BUDGET = Budget(8, 1e-5)
 FIRST = Event(Round(1.5, Poisson(0.05)), (Release("update", 1.5, 0.2), Release("quantile", 20.0)))
@@ -116,7 +116,7 @@ def test_epsilon_over_rounds_is_true_at_every_point_and_in_the_chart(eventful: T
     kinds = [p["guarantee"] for p in points]
     assert kinds == sorted(kinds, reverse=True)
     assert set(kinds) == {"planned", "adaptive"}
-    [panel] = draw_epsilon(report).picture.panels
+    [panel] = epsilon_chart(report).panels
     assert list(panel.curves[0].y[1:]) == uppers
     assert [level.words for level in panel.levels] == ["budget 8"]
     assert eventful.html.count('src="data:image/svg+xml;base64,') == 2

@@ -67,7 +67,7 @@ def compose(report: dict[str, Any], found: Verification, promise: Promise | None
 def _chart(report: dict[str, Any]) -> list[Block]:
     if all(point["upper"] is None for point in report["points"]):
         return []
-    return [Chart("draw_epsilon", report, "Proven epsilon by round, over all runs")]
+    return [Chart("epsilon_chart", report, "Proven epsilon by round, over all runs")]
 
 
 def _front(report: dict[str, Any], found: Verification, promise: Promise | None) -> list[Block]:
