@@ -86,10 +86,7 @@ def test_a_method_is_a_frozen_value_that_says_what_it_is(name):
 @each
 @pytest.mark.parametrize(
     "mechanism",
-    [
-        {"sampling": fl.Uniform(2, 5)},
-        {"sampling": fl.Poisson(0.4), "noise_multiplier": 0.3},
-    ],
+    [{"sampling": fl.Uniform(2, 5)}, {"sampling": fl.Poisson(0.4), "noise_multiplier": 0.3}],
     ids=["uniform", "poisson"],
 )
 def test_the_audit_passes(name, options, mechanism):

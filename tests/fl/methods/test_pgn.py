@@ -14,13 +14,7 @@ from dpacct.fl.methods import DPFedAvg, DPFedPGN, DPFedPGNLS
 from dpacct.fl.training.sequential import SequentialTrainer
 from dpacct.fl.training.tasks import Broadcast, Task
 from dpacct.fl.training.vectorized import VectorizedTrainer
-from tests.fl.methods.stage import (
-    half_square,
-    points,
-    quadratics,
-    simulate,
-    vector,
-)
+from tests.fl.methods.stage import half_square, points, quadratics, simulate, vector
 from tests.fl.problems import cross_entropy, make_clients, perceptron
 
 TWO = quadratics([[1.0, 0.0], [0.0, 2.0]])

@@ -38,8 +38,7 @@ def test_test_vectors():
 
 
 @pytest.mark.parametrize(
-    "denoise",
-    [james_stein, lambda v, s: james_stein(v, s, positive_part=True), soft_threshold],
+    "denoise", [james_stein, lambda v, s: james_stein(v, s, positive_part=True), soft_threshold]
 )
 @given(values=vectors, level=levels)
 def test_odd_and_the_identity_without_noise(denoise, values, level):
@@ -136,8 +135,7 @@ def test_denoisers_by_name():
 
 
 @pytest.mark.parametrize(
-    "build",
-    [lambda: LaplacianSmoothing(-1), lambda: LaplacianSmoothing(1, "OI"), lambda: TopK(0)],
+    "build", [lambda: LaplacianSmoothing(-1), lambda: LaplacianSmoothing(1, "OI"), lambda: TopK(0)]
 )
 def test_denoisers_out_of_range_are_refused(build):
     with pytest.raises(InvalidParameter):

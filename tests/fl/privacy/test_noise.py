@@ -15,13 +15,7 @@ from dpacct import fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.privacy.findings import repeated, wrong_mean, wrong_shape, wrong_std
 from dpacct.fl.privacy.noise import GaussianNoise, SecureGaussianNoise, grid_exponent
-from dpacct.fl.privacy.randomness import (
-    Randomness,
-    Seeded,
-    draw_below,
-    draw_cohort,
-    normals,
-)
+from dpacct.fl.privacy.randomness import Randomness, Seeded, draw_below, draw_cohort, normals
 from dpacct.fl.public import PublicSize
 from dpacct.rounds import Adjacency, Full, Poisson, Uniform
 from tests.fl.problems import federation, flat, linear, make_clients

@@ -26,12 +26,7 @@ from tests.fl.problems import federation, flat, linear, make_clients
 
 CPU = torch.device("cpu")
 PLANNED = MappingProxyType(
-    {
-        "noise_multiplier": None,
-        "budget": Budget(6, 1e-5),
-        "sampling": fl.Poisson(0.5),
-        "rounds": 5,
-    }
+    {"noise_multiplier": None, "budget": Budget(6, 1e-5), "sampling": fl.Poisson(0.5), "rounds": 5}
 )
 KINDS = {
     "planned": {},

@@ -275,12 +275,7 @@ def _read_cells(file: Path) -> dict[str, Cells]:
         columns = {mark: next(csv.reader([first], delimiter=mark), [""]) for mark in _DELIMITERS}
         delimiter = max(_DELIMITERS, key=lambda mark: len(columns[mark]))
         frame: Any = pandas.read_csv(
-            file,
-            sep=delimiter,
-            header=None,
-            dtype=str,
-            keep_default_na=False,
-            encoding="utf-8-sig",
+            file, sep=delimiter, header=None, dtype=str, keep_default_na=False, encoding="utf-8-sig"
         )
     except UnicodeDecodeError as error:
         rule = f"it is not text in UTF-8 (byte {error.start})"

@@ -11,13 +11,7 @@ from dpacct.fl.layout import Params, State
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import Loss
 from dpacct.fl.local.sgd import SGD
-from dpacct.fl.methods.parameters import (
-    one_if_any,
-    plain_steps,
-    step_along,
-    steps_taken,
-    zeros,
-)
+from dpacct.fl.methods.parameters import one_if_any, plain_steps, step_along, steps_taken, zeros
 from dpacct.fl.methods.protocol import Context, Method
 from dpacct.fl.methods.published import PublishedRound, median_clipped_sum
 from dpacct.fl.postprocess.laplacian import check_strength, smooth

@@ -31,13 +31,7 @@ from dpacct.fl.privacy.noise import STD_MARGIN, Noise
 from dpacct.fl.privacy.sums import MAX_CONTRIBUTIONS
 from dpacct.fl.public import PublicSize
 from dpacct.ledger import Event, Ledger, Position, Release, Run, Ticket
-from dpacct.ledger.record.plans import (
-    PAIRS,
-    TIGHT,
-    Plan,
-    achieved_epsilon,
-    epsilon_so_far,
-)
+from dpacct.ledger.record.plans import PAIRS, TIGHT, Plan, achieved_epsilon, epsilon_so_far
 from dpacct.ledger.record.state import RunState
 from dpacct.ledger.terms import CLIENT, Terms
 from dpacct.rounds import Adjacency, Phase, Round, Sampling, Schedule
