@@ -188,16 +188,6 @@ def test_loaders_without_owners_have_simulated_clients(tmp_path: Path, name: str
         assert of_clients(partition, np.array([0, 3]))[1].simulated
 
 
-def test_a_partition_knows_what_was_off_without_it() -> None:
-    """The deal that tables were split by moves others if a row leaves; the keyed hash does not."""
-    order = np.random.default_rng(0)
-    before = order.permutation(600) < 120
-    after = np.random.default_rng(0).permutation(599) < 120
-    assert np.sum(before[:599] != after) > 100
-    names = [f"p{k}" for k in range(600)]
-    assert np.array_equal(assign_owners(names, 0.2)[1][:599], assign_owners(names[:599], 0.2)[1])
-
-
 @given(
     names=st.lists(st.text(max_size=5), min_size=1, max_size=30),
     share=st.floats(0.01, 0.99),

@@ -187,14 +187,6 @@ def test_declared_columns_follow_their_public_ranges(tmp_path: Path) -> None:
     assert (data.test_data, data.label_set) == ("unprotected", "public")
 
 
-def test_a_row_never_changes_what_another_becomes(tmp_path: Path) -> None:
-    schema = TableSchema(numeric={"a": (0, 10)}, classes=("0", "1"))
-    text = "a,label,split\n3,0,train\n4,1,test\n"
-    alone = load_table(write_table(tmp_path, text), schema)
-    among = load_table(write_table(tmp_path, f"{text}1e9,1,train\n"), schema)
-    assert torch.equal(among.train.inputs[:1], alone.train.inputs)
-
-
 def test_without_a_split_some_rows_are_held_out(tmp_path: Path) -> None:
     rows = "".join(f"{k},{k % 2}\n" for k in range(50))
     file = write_table(tmp_path, f"a,label\n{rows}")

@@ -194,20 +194,6 @@ def test_a_run_takes_the_local_operator_of_the_method():
             assert run.player.engine.local == expected
 
 
-def test_a_large_alpha_is_linear_error_feedback():
-    alpha, beta = 1e5, 2e4
-    states = simulate(
-        FedAlphaNormEC(alpha, beta), points(START), people(), 3, local=fl.SGD(lr=0.1, steps=1),
-        server_lr=0.1,
-    )  # fmt: skip
-    x, memories = np.array(START), np.zeros((5, 3))
-    centers = np.stack([client.targets[0].numpy() for client in people()])
-    for state in states[1:]:
-        memories = memories + beta / alpha * ((x - centers) - memories)
-        x = x - 0.1 * memories.mean(axis=0)
-        assert vector(state.params).numpy() == pytest.approx(x, rel=1e-4)
-
-
 @pytest.mark.slow
 def test_the_memory_removes_the_bias_of_normalization():
     clients = quadratics([[0.0], [0.0], [3.0]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +12,6 @@ import torch.nn.functional as F  # noqa: N812 - the name that everybody uses
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from dpacct import fl
 from dpacct.errors import InvalidParameter
 from dpacct.fl.data import Dataset, Examples, load_digits
 from dpacct.fl.models import MODELS, CharacterLSTM, ConvNet, build_model, save_parameters
@@ -91,7 +90,7 @@ def test_no_state_besides_parameters_and_each_is_used(name: str) -> None:
         assert parameter.grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "resnet18"])
+@pytest.mark.parametrize("name", ["logistic", "cnn-small", "resnet20", "lstm-small"])
 def test_vectorized_over_clients_equals_one_by_one(name: str) -> None:
     data = text(6) if "lstm" in name else images((1, 8, 8), 5)
     model = build_model(name, data, seed=1)
@@ -204,37 +203,6 @@ def test_the_lstm_is_fused_outside_of_transforms_alone(monkeypatch: pytest.Monke
     assert len(calls) == 3
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", [fl.DPFedAvg(), fl.DPFedSAM(rho=0.1)])
-def test_the_lstm_trains_alike_in_both_ways(method: fl.Method) -> None:
-    data = text(6)
-    clients = [
-        fl.ClientData(data.train.inputs[:rows], data.train.targets[:rows]) for rows in (4, 1, 3)
-    ]
-    ends: list[list[torch.Tensor]] = []
-    for vectorize in (False, True):
-        torch.manual_seed(6)
-        model = CharacterLSTM(97, num_units=8)
-        with fl.Federation(
-            model,
-            F.cross_entropy,
-            clients,
-            method=method,
-            clip_norm=0.1,
-            sampling=fl.Full(),
-            noise_multiplier=0.5,
-            delta=1e-3,
-            rounds=2,
-            local=fl.SGD(lr=1.0, epochs=2, batch_size=2),
-            vectorize=vectorize,
-            seed=1,
-        ) as run:
-            run.run()
-        ends.append([parameter.detach() for parameter in model.parameters()])
-    for one, other in zip(*ends, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
-
-
 def test_a_character_depends_on_what_is_before_it_only() -> None:
     model = CharacterLSTM(97)
     codes = torch.randint(0, 97, (1, 12))
@@ -301,21 +269,4 @@ def test_parameters_come_back_from_disk(tmp_path: Path) -> None:
     other.load_state_dict(torch.load(file, weights_only=True))
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(one, two)
-    assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
-
-
-def test_a_model_that_cannot_be_written_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "model.pt"
-    file.write_bytes(b"old")
-
-    def full(_: object, stream: BinaryIO) -> None:
-        stream.write(b"half")
-        raise OSError("no space")
-
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(OSError, match="no space"):
-        save_parameters(build_model("logistic", images((1, 8, 8), 5)), file)
-    assert file.read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]

@@ -80,28 +80,6 @@ def test_only_kept_coordinates_move_and_only_they_get_noise(secure, vectorize):
     assert torch.equal(moved, fl.RandomK(0.25).select(layout, 1, None))
 
 
-def test_the_update_is_masked_before_it_is_clipped():
-    @dataclass(frozen=True)
-    class Fixed(Sparse):
-        def local_update(self, delta, client_state, context):
-            return torch.ones_like(delta)
-
-    seen = []
-
-    class Watching(fl.GaussianNoise):
-        def add(self, total, limits, std, source):
-            seen.append(float(total.norm()))
-            return total
-
-    with federation(
-        perceptron(), make_clients([6]), method=Fixed(), noise=Watching(), clip_norm=0.5, rounds=1
-    ) as run:
-        run.run()
-    # Masked after clipping it would be half as long.
-    # What came before was the rehearsal.
-    assert seen[-1] == pytest.approx(0.5, rel=1e-4)
-
-
 def test_layers_have_their_own_bounds_under_a_mask_too():
     model = perceptron()
     with federation(
@@ -192,40 +170,3 @@ def test_what_a_release_says_of_itself():
         "weight": (3, 6),
         "bias": (3,),
     }
-
-
-def test_memories_of_all_clients_follow_one_course_whoever_takes_part():
-    @dataclass(frozen=True)
-    class Memory(Method):
-        everyone_computes: bool = True
-
-        def init_client(self, params):
-            return {"v": torch.zeros(sum(value.numel() for value in params.values()))}
-
-        def local_update(self, delta, client_state, context):
-            return delta - client_state["v"]
-
-        def client_state(self, client_state, bounded, context):
-            return {"v": client_state["v"] + 0.5 * bounded}
-
-        def server(self, params, noised, server_state):
-            # The model stays, so that only participation and noise differ between the two runs.
-            return dict(params), server_state
-
-    kept = []
-    for vectorize in (False, True):
-        with federation(
-            linear(),
-            make_clients([6] * 5),
-            method=Memory(),
-            sampling=fl.Poisson(0.3),
-            vectorize=vectorize,
-            local=fl.SGD(lr=0.1, steps=2, batch_size=None),
-        ) as run:
-            reports = list(run)
-            kept.append(run.player.state.client_states)
-        assert min(report.diagnostics.cohort_size for report in reports) < 5
-    assert kept[0].keys() == kept[1].keys() == set(range(5))
-    for client in range(5):
-        assert kept[0][client]["v"].any()
-        assert torch.allclose(kept[0][client]["v"], kept[1][client]["v"], atol=1e-6)

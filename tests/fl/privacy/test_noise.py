@@ -16,7 +16,6 @@ from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.privacy.findings import repeated, wrong_mean, wrong_shape, wrong_std
 from dpacct.fl.privacy.noise import GaussianNoise, SecureGaussianNoise, grid_exponent
 from dpacct.fl.privacy.randomness import Randomness, Seeded, draw_below, draw_cohort, normals
-from dpacct.fl.public import PublicSize
 from dpacct.rounds import Adjacency, Full, Poisson, Uniform
 from tests.fl.problems import federation, flat, linear, make_clients
 
@@ -111,14 +110,9 @@ def test_a_round_with_too_few_shares_releases_nothing_and_stays_charged():
     model = linear()
     before = flat(model)
     with federation(
-        model,
-        make_clients([4] * 6),
-        noise=fl.NoiseShares(6, dropout_rate=0.9999),
-        sampling=Uniform(6, 6),
-        rounds=2,
-        noise_multiplier=4.0,
-        local=fl.SGD(steps=1),
-    ) as run:
+        model, make_clients([4] * 6), noise=fl.NoiseShares(6, dropout_rate=0.9999),
+        sampling=Uniform(6, 6), rounds=2, noise_multiplier=4.0, local=fl.SGD(steps=1),
+    ) as run:  # fmt: skip
         for report in run:
             assert not report.released
             assert report.noise_std == 0
@@ -146,13 +140,9 @@ def test_a_seeded_run_with_secure_noise_trains_and_repeats():
 
 def test_with_enough_shares_it_trains():
     with federation(
-        linear(),
-        make_clients([4] * 8),
-        noise=fl.NoiseShares(2, dropout_rate=0.2),
-        adjacency="replace-one",
-        rounds=3,
-        noise_multiplier=4.0,
-    ) as run:
+        linear(), make_clients([4] * 8), noise=fl.NoiseShares(2, dropout_rate=0.2),
+        adjacency="replace-one", rounds=3, noise_multiplier=4.0,
+    ) as run:  # fmt: skip
         for report in run:
             assert report.released
             arrived = report.diagnostics.cohort_size
@@ -216,14 +206,6 @@ def test_a_client_joins_if_its_coin_is_below_a_threshold_that_is_never_above_the
             assert draw_below(1, rate, Coins(stays)) == []
     assert draw_below(1, 0.0, Coins(0)) == []
     assert draw_below(5, 2.0**-16, Coins(2**48 - 1, 0, 2**48, 2**63, 5)) == [0, 1, 4]
-
-
-def test_planned_cohorts():
-    assert PublicSize.choose(None, Full(), 7).expected_cohort(Full()) == 7
-    assert PublicSize.choose(16, Poisson(0.25), 8).expected_cohort(Poisson(0.25)) == 4
-    assert PublicSize.choose(None, Uniform(3, 9), 9).expected_cohort(Uniform(3, 9)) == 3
-    with pytest.raises(InvalidParameter):
-        PublicSize.choose(None, Uniform(3, 9), 10)
 
 
 def test_noise_on_the_cpu_has_a_key_of_all_its_bits():

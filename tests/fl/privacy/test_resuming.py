@@ -8,7 +8,6 @@ import shutil
 import zipfile
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,9 +24,9 @@ from dpacct.ledger import Ledger
 from tests.fl.problems import federation, flat, linear, make_clients
 
 CPU = torch.device("cpu")
-PLANNED = MappingProxyType(
-    {"noise_multiplier": None, "budget": Budget(6, 1e-5), "sampling": fl.Poisson(0.5), "rounds": 5}
-)
+PLANNED = {
+    "noise_multiplier": None, "budget": Budget(6, 1e-5), "sampling": fl.Poisson(0.5), "rounds": 5,
+}  # fmt: skip
 KINDS = {
     "planned": {},
     "adaptive_clip": {"clip_norm": None, "bound": fl.AdaptiveClip(0.3, indicator_noise=3.0)},
@@ -185,13 +184,10 @@ def test_rounds_that_released_nothing_are_no_lost_rounds(tmp_path):
     """Too few noise shares: the round is charged and over, and there are fewer released ones."""
     path = tmp_path / "run.pt"
     options = {
-        "noise_multiplier": 2.0,
-        "budget": None,
-        "sampling": fl.Full(),
-        "adjacency": "replace-one",
-        "noise": fl.NoiseShares(8, dropout_rate=0.9),
+        "noise_multiplier": 2.0, "budget": None, "sampling": fl.Full(),
+        "adjacency": "replace-one", "noise": fl.NoiseShares(8, dropout_rate=0.9),
         "checkpoint": path,
-    }
+    }  # fmt: skip
     with planned(**options) as run:
         for report in run:
             assert not report.released
