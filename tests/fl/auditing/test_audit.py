@@ -1,4 +1,4 @@
-"""The audit passes what is right and catches each fault that was planted."""
+"""The audit passes sound methods and catches each planted fault."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from dpacct.fl.privacy.bounds import clip_rows, row_norms
 from dpacct.rounds import Poisson, Uniform
 from tests.fl.problems import cross_entropy, linear, make_clients
 
+ADAPTIVE = fl.AdaptiveClip(0.5, indicator_noise=3.0)
+
 
 def faults(**options) -> set[str]:
     # Most faults do not depend on how clients are trained; one by one is the quickest.
@@ -28,14 +30,14 @@ def faults(**options) -> set[str]:
         {"adjacency": "replace-one", "noise_multiplier": 0.05},
         {"sampling": Poisson(0.4), "noise": fl.SecureGaussianNoise()},
         {"sampling": Uniform(2, 5), "noise": fl.NoiseShares(2)},
-        {"bound": fl.AdaptiveClip(0.5, indicator_noise=3.0), "adjacency": "replace-one"},
-        {"bound": fl.AdaptiveClip(0.5, indicator_noise=3.0), "noise": fl.SecureGaussianNoise()},
+        {"bound": ADAPTIVE, "adjacency": "replace-one", "vectorize": False},
+        {"bound": ADAPTIVE, "noise": fl.SecureGaussianNoise(), "vectorize": False},
         {"bound": fl.SmoothedNormalization(0.01), "local": fl.SGD(lr=0.5, steps=3, momentum=0.9)},
         {"bound": fl.PerLayerClip((0.1, 0.2, 0.3, 0.4))},
         {"model": linear(), "loss": cross_entropy, "clients": make_clients([5, 9, 1, 4])},
     ],
 )
-def test_what_is_right_passes(options):
+def test_sound_methods_pass(options):
     result = fl.audit(**options)
     result.require()
     assert result.passed
@@ -43,27 +45,16 @@ def test_what_is_right_passes(options):
     assert "FAIL" not in str(result)
 
 
-def test_masks_and_memories_pass():
-    @dataclass(frozen=True)
-    class Memory(Method):
-        mask: fl.Mask = field(default_factory=lambda: fl.RandomK(0.3))
-        everyone_computes: bool = True
+def test_false_alarms_are_rare():
+    assert all(fl.audit(draws=6, vectorize=False).passed for _ in range(4))
 
-        def init_client(self, params):
-            return {"v": torch.zeros(sum(value.numel() for value in params.values()))}
 
-        def local_update(self, delta, client_state, context):
-            return delta - client_state["v"]
-
-        def client_state(self, client_state, bounded, context):
-            return {"v": client_state["v"] + 0.5 * bounded}
-
-    fl.audit(Memory()).require()
+# Bounds.
 
 
 @dataclass(frozen=True)
-class PerTensorClip:
-    """Clips each tensor to C and claims C for the whole."""
+class OwnBound:
+    """Clips, and claims so."""
 
     clip_norm: float
 
@@ -72,6 +63,13 @@ class PerTensorClip:
 
     def limits(self, layout):
         return [(0, layout.size, self.clip_norm)]
+
+    def apply(self, rows, norms, layout, margin):
+        return clip_rows(rows, norms, self.clip_norm)
+
+
+class PerTensorClip(OwnBound):
+    """Clips each tensor to C and claims C for the whole."""
 
     def apply(self, rows, norms, layout, margin):
         for start, stop in layout.segments:
@@ -80,67 +78,32 @@ class PerTensorClip:
         return rows
 
 
-def test_clipping_tensor_by_tensor_is_caught():
-    assert "bound" in faults(bound=PerTensorClip(0.3))
-
-
-@dataclass(frozen=True)
-class CohortMedian:
+class CohortMedian(OwnBound):
     """Clips to the median norm of the chunk: one client's bound depends on the others."""
-
-    clip_norm: float
-
-    def sensitivity(self, adjacency):
-        return fl.Clip(self.clip_norm).sensitivity(adjacency)
-
-    def limits(self, layout):
-        return [(0, layout.size, self.clip_norm)]
 
     def apply(self, rows, norms, layout, margin):
         return clip_rows(rows, norms, min(float(norms.median()), self.clip_norm))
 
 
-def test_a_bound_that_looks_at_other_clients_is_caught():
-    assert "alone" in faults(bound=CohortMedian(5.0))
+class Understated(OwnBound):
+    """Claims half of what it lets through."""
+
+    def sensitivity(self, adjacency):
+        return super().sensitivity(adjacency) / 2
 
 
-class HalfTheNoise(fl.GaussianNoise):
-    def add(self, total, limits, std, source):
-        return super().add(total, limits, std / 2, source)
+class HalfPrecision(OwnBound):
+    """Bounds as it should, and rounds to half precision."""
+
+    def apply(self, rows, norms, layout, margin):
+        return clip_rows(rows, norms, self.clip_norm * (1 - margin)).half()
 
 
-def test_half_the_noise_is_caught():
-    assert faults(noise=HalfTheNoise()) >= {"noise", "empty cohort"}
+class PartialLimits(HalfPrecision):
+    """Leaves out a coordinate of its limits."""
 
-
-class LittleLess(fl.GaussianNoise):
-    def add(self, total, limits, std, source):
-        return super().add(total, limits, 0.95 * std, source)
-
-
-def test_five_percent_less_noise_is_caught():
-    assert faults(noise=LittleLess()) >= {"noise", "empty cohort"}
-
-
-class HalfTheNoiseOnCounts(fl.GaussianNoise):
-    def add(self, total, limits, std, source):
-        return super().add(total, limits, std / 2 if len(total) == 1 else std, source)
-
-
-def test_half_the_noise_on_the_indicators_is_caught():
-    bound = fl.AdaptiveClip(0.5, indicator_noise=3.0)
-    assert faults(bound=bound, noise=HalfTheNoiseOnCounts()) == {"indicator"}
-
-
-class CountsTwice(fl.GaussianNoise):
-    def encode(self, rows, limits, std):
-        return super().encode(2 * rows if rows.shape[1] == 1 else rows, limits, std)
-
-
-def test_an_indicator_that_moves_the_count_too_far_is_caught(monkeypatch):
-    monkeypatch.setattr("dpacct.fl.auditing.audit.GaussianNoise", CountsTwice)
-    bound = fl.AdaptiveClip(0.5, indicator_noise=3.0)
-    assert faults(bound=bound, noise=CountsTwice()) == {"indicator"}
+    def limits(self, layout):
+        return [(0, layout.size - 1, self.clip_norm)]
 
 
 class FreeIndicator(fl.AdaptiveClip):
@@ -150,20 +113,32 @@ class FreeIndicator(fl.AdaptiveClip):
         return noise_multiplier
 
 
-def test_an_indicator_that_is_not_charged_for_is_refused():
-    with pytest.raises(InvalidParameter, match="bound"):
-        fl.audit(bound=FreeIndicator(0.5, indicator_noise=3.0))
+# Noise.
 
 
-def test_an_indicator_that_the_charge_forgets_is_caught(monkeypatch):
-    event = NoisePlan.event
-    monkeypatch.setattr(
-        NoisePlan,
-        "event",
-        lambda plan, bound, *rest: event(plan, fl.Clip(bound.clip_norm), *rest),
-    )
-    bound = FreeIndicator(0.5, indicator_noise=3.0)
-    assert faults(bound=bound) == {"joint charge"}
+class HalfTheNoise(fl.GaussianNoise):
+    def add(self, total, limits, std, source):
+        return super().add(total, limits, std / 2, source)
+
+
+class LittleLess(fl.GaussianNoise):
+    def add(self, total, limits, std, source):
+        return super().add(total, limits, 0.95 * std, source)
+
+
+class HalfTheNoiseOnCounts(fl.GaussianNoise):
+    def add(self, total, limits, std, source):
+        return super().add(total, limits, std / 2 if len(total) == 1 else std, source)
+
+
+class CountsTwice(fl.GaussianNoise):
+    def encode(self, rows, limits, std):
+        return super().encode(2 * rows if rows.shape[1] == 1 else rows, limits, std)
+
+
+class CountsMore(fl.GaussianNoise):
+    def encode(self, rows, limits, std):
+        return 1.5 * super().encode(rows, limits, std)
 
 
 class SameSeed(fl.GaussianNoise):
@@ -172,41 +147,9 @@ class SameSeed(fl.GaussianNoise):
         return total + std * torch.randn(len(total), generator=generator)
 
 
-def test_a_generator_that_starts_over_each_round_is_caught():
-    assert "fresh" in faults(noise=SameSeed())
-
-
-class CountsMore(fl.GaussianNoise):
-    def encode(self, rows, limits, std):
-        return 1.5 * super().encode(rows, limits, std)
-
-
-def test_a_sum_that_holds_contributions_more_than_once_is_caught():
-    assert faults(noise=CountsMore(), noise_multiplier=0.3) == {"noise"}
-
-
 class Laplacian(fl.GaussianNoise):
     def add(self, total, limits, std, source):
         return total + torch.distributions.Laplace(0.0, std / 2**0.5).sample(total.shape)
-
-
-def test_noise_of_another_law_is_caught():
-    assert faults(noise=Laplacian()) == {"noise", "empty cohort"}
-
-
-class FromParticipants(fl.GaussianNoise):
-    """Each participant adds a share; nobody adds any where nobody came."""
-
-    def encode(self, rows, limits, std):
-        return rows + std / 5**0.5 * torch.randn(rows.shape)
-
-    def add(self, total, limits, std, source):
-        return total
-
-
-def test_noise_from_participants_alone_is_caught():
-    found = faults(noise=FromParticipants())
-    assert "empty cohort" in found
 
 
 class NoNoise(fl.GaussianNoise):
@@ -214,14 +157,20 @@ class NoNoise(fl.GaussianNoise):
         return total
 
 
+class FromParticipants(NoNoise):
+    """Each participant adds a share. An empty cohort has no noise."""
+
+    def encode(self, rows, limits, std):
+        return rows + std / 5**0.5 * torch.randn(rows.shape)
+
+
+# Methods.
+
+
 @dataclass(frozen=True)
 class NoiseBeforeClip(Method):
     def local_update(self, delta, client_state, context):
         return delta + torch.randn(delta.shape)
-
-
-def test_noise_before_the_clip_instead_of_after_it_is_caught():
-    assert faults(method=NoiseBeforeClip(), noise=NoNoise()) >= {"noise", "empty cohort"}
 
 
 @dataclass(frozen=True)
@@ -239,16 +188,6 @@ class Smuggler(Method):
         return moved, {"direction": self.aside[-1]}
 
 
-def test_a_raw_update_that_is_kept_aside_is_refused():
-    with pytest.raises(Unsupported, match="Smuggler's attribute aside"):
-        fl.audit(Smuggler())
-
-
-@pytest.mark.usefixtures("unwatched")
-def test_a_raw_update_in_the_server_state_is_caught():
-    assert "release" in faults(method=Smuggler())
-
-
 @dataclass(frozen=True)
 class InPlace(Method):
     """Writes the raw update into the broadcast state, in place."""
@@ -261,19 +200,9 @@ class InPlace(Method):
         return delta
 
 
-def test_a_broadcast_state_that_is_written_to_is_refused():
-    with pytest.raises(Unsupported, match="writes to the server state 'last'"):
-        fl.audit(InPlace())
-
-
-@pytest.mark.usefixtures("unwatched")
-def test_a_broadcast_state_that_is_written_to_is_not_the_released_one():
-    assert fl.audit(InPlace(), draws=4).passed
-
-
 @dataclass(frozen=True)
 class RealizedDenominator(Method):
-    """Counts who came, and divides by that."""
+    """Divides by the number of clients that trained."""
 
     came: list[int] = field(default_factory=list)
 
@@ -287,77 +216,112 @@ class RealizedDenominator(Method):
         return noised.map(lambda vector: vector * noised.cohort_size / max(came, 1))
 
 
-@pytest.mark.usefixtures("unwatched")
-def test_a_realized_denominator_is_caught():
-    assert "release" in faults(method=RealizedDenominator())
-
-
 @dataclass(frozen=True)
-class NoisyMemory(Method):
-    """Stores its own noise in its memory."""
+class Memory(Method):
+    """Remembers bounded updates, and masks them."""
+
+    mask: fl.Mask = field(default_factory=lambda: fl.RandomK(0.3))
+    everyone_computes: bool = True
 
     def init_client(self, params):
         return {"v": torch.zeros(sum(value.numel() for value in params.values()))}
+
+    def local_update(self, delta, client_state, context):
+        return delta - client_state["v"]
+
+    def client_state(self, client_state, bounded, context):
+        return {"v": client_state["v"] + 0.5 * bounded}
+
+
+@dataclass(frozen=True)
+class NoisyMemory(Memory):
+    """Stores its own noise in its memory."""
+
+    mask: fl.Mask = field(default_factory=fl.Dense)
+    everyone_computes: bool = False
 
     def local_update(self, delta, client_state, context):
         own = torch.Generator()
         own.seed()
         return delta + client_state["v"] + 0.1 * torch.randn(delta.shape, generator=own)
 
-    def client_state(self, client_state, bounded, context):
-        return {"v": bounded.clone()}
+
+def test_masks_and_memories_pass():
+    fl.audit(Memory()).require()
 
 
-def test_a_memory_that_holds_noise_is_caught():
-    assert "memory" in faults(method=NoisyMemory())
+@pytest.mark.parametrize(
+    ("options", "least", "most"),
+    [
+        ({"bound": PerTensorClip(0.3)}, {"bound"}, None),
+        ({"bound": CohortMedian(5.0)}, {"alone"}, None),
+        ({"bound": Understated(0.5)}, {"bound", "sensitivity"}, None),
+        ({"bound": HalfPrecision(0.3)}, {"bound"}, {"bound"}),
+        ({"bound": PartialLimits(0.3)}, {"bound"}, None),
+        ({"noise": HalfTheNoise()}, {"noise", "empty cohort"}, None),
+        ({"noise": LittleLess()}, {"noise", "empty cohort"}, None),
+        ({"noise": HalfTheNoiseOnCounts(), "bound": ADAPTIVE}, {"indicator"}, {"indicator"}),
+        ({"noise": SameSeed()}, {"fresh"}, None),
+        ({"noise": CountsMore(), "noise_multiplier": 0.3}, {"noise"}, {"noise"}),
+        ({"noise": Laplacian()}, {"noise", "empty cohort"}, {"noise", "empty cohort"}),
+        ({"noise": FromParticipants()}, {"empty cohort"}, None),
+        ({"method": NoiseBeforeClip(), "noise": NoNoise()}, {"noise", "empty cohort"}, None),
+        ({"method": NoisyMemory()}, {"memory"}, None),
+    ],
+)
+def test_a_fault_is_caught(options, least, most):
+    found = faults(**options)
+    assert least <= found <= (most or found)
 
 
-@dataclass(frozen=True)
-class Understated:
-    """Claims half of what it lets through."""
-
-    clip_norm: float
-
-    def sensitivity(self, adjacency):
-        return fl.Clip(self.clip_norm).sensitivity(adjacency) / 2
-
-    def limits(self, layout):
-        return [(0, layout.size, self.clip_norm)]
-
-    def apply(self, rows, norms, layout, margin):
-        return clip_rows(rows, norms, self.clip_norm)
+@pytest.mark.usefixtures("unwatched")
+@pytest.mark.parametrize("method", [Smuggler(), RealizedDenominator()])
+def test_a_state_that_follows_from_raw_updates_is_caught(method):
+    assert "release" in faults(method=method)
 
 
-def test_an_understated_sensitivity_is_caught():
-    assert faults(bound=Understated(0.5)) >= {"bound", "sensitivity"}
+@pytest.mark.usefixtures("unwatched")
+def test_a_broadcast_state_that_is_written_to_is_not_the_released_one():
+    assert fl.audit(InPlace(), draws=4).passed
 
 
-@dataclass(frozen=True)
-class HalfPrecision(Understated):
-    """Bounds as it should, and rounds to half precision."""
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"method": Smuggler()}, Unsupported, "Smuggler's attribute aside"),
+        ({"method": InPlace()}, Unsupported, "writes to the server state 'last'"),
+        ({"bound": FreeIndicator(0.5, indicator_noise=3.0)}, InvalidParameter, "bound"),
+        ({"model": linear()}, InvalidParameter, "all of model, loss and clients"),
+        (
+            {"model": linear(), "loss": cross_entropy, "clients": make_clients([3, 3])},
+            InvalidParameter,
+            "at least three",
+        ),
+    ],
+)
+def test_what_cannot_be_audited_is_refused(options, error, said):
+    with pytest.raises(error, match=said):
+        fl.audit(**options)
 
-    def sensitivity(self, adjacency):
-        return fl.Clip(self.clip_norm).sensitivity(adjacency)
 
-    def apply(self, rows, norms, layout, margin):
-        return clip_rows(rows, norms, self.clip_norm * (1 - margin)).half()
+def test_an_indicator_that_moves_the_count_too_far_is_caught(monkeypatch):
+    monkeypatch.setattr("dpacct.fl.auditing.audit.GaussianNoise", CountsTwice)
+    assert faults(bound=ADAPTIVE, noise=CountsTwice()) == {"indicator"}
 
 
-def test_half_precision_is_caught():
-    assert faults(bound=HalfPrecision(0.3)) == {"bound"}
+def test_an_indicator_that_the_charge_forgets_is_caught(monkeypatch):
+    event = NoisePlan.event
+    monkeypatch.setattr(
+        NoisePlan,
+        "event",
+        lambda plan, bound, *rest: event(plan, fl.Clip(bound.clip_norm), *rest),
+    )
+    assert faults(bound=FreeIndicator(0.5, indicator_noise=3.0)) == {"joint charge"}
 
 
 def test_a_margin_above_one_is_caught(monkeypatch):
     monkeypatch.setattr("dpacct.fl.privacy.findings.MARGIN", 1.03)
     assert faults() == {"bound"}
-
-
-def test_limits_that_leave_out_coordinates_are_caught():
-    class Partial(HalfPrecision):
-        def limits(self, layout):
-            return [(0, layout.size - 1, self.clip_norm)]
-
-    assert "bound" in faults(bound=Partial(0.3))
 
 
 def test_a_sum_that_rounds_is_caught(monkeypatch):
@@ -370,30 +334,13 @@ def test_a_sum_that_rounds_is_caught(monkeypatch):
 
 def test_a_failed_audit_can_be_required():
     with pytest.raises(fl.AuditFailed, match="standard deviation"):
-        fl.audit(noise=HalfTheNoise()).require()
+        fl.audit(noise=HalfTheNoise(), vectorize=False).require()
 
 
-def test_false_alarms_are_rare():
-    for _ in range(8):
-        assert fl.audit(draws=6, vectorize=False).passed
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"model": linear()},
-        {"model": linear(), "loss": cross_entropy, "clients": make_clients([3, 3])},
-    ],
-)
-def test_half_a_problem_is_refused(options):
-    with pytest.raises(InvalidParameter):
-        fl.audit(**options)
-
-
-def test_a_caller_without_gradients_is_told_the_same():
-    plain = fl.audit()
+def test_a_caller_without_gradients_gets_the_same_answer():
+    plain = fl.audit(vectorize=False)
     with torch.no_grad():
-        found = fl.audit()
+        found = fl.audit(vectorize=False)
     [moved] = [one.detail for one in plain.findings if one.check == "sensitivity"]
     assert moved in [one.detail for one in found.findings]
     assert "by up to 0 " not in moved

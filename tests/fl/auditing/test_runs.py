@@ -1,4 +1,4 @@
-"""Audits of whole runs: what is right passes, and planted faults are seen."""
+"""Audits by canaries of runs, of DP-SGD, and of one round: sound runs pass, faults are seen."""
 
 from __future__ import annotations
 
@@ -12,96 +12,21 @@ from dpacct import Budget, Full, Poisson, Round, Uniform, epsilon, fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.auditing.canaries import Canaries, with_canaries
 from dpacct.fl.auditing.canary_audit import least_canaries
-from dpacct.fl.auditing.runs import audit_run
+from dpacct.fl.auditing.rounds import least_runs
 from tests.fl.problems import cross_entropy, make_clients
 
 pytestmark = pytest.mark.usefixtures("uncounted")
-
-
-def builder(**options):
-    given = {
-        "rounds": 15,
-        "clip_norm": 0.5,
-        "noise_multiplier": 3.0,
-        "sampling": Full(),
-        "local": fl.SGD(lr=0.1, steps=1),
-        "delta": 1e-5,
-        "vectorize": True,
-    } | options
-
-    def build(clients):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(6, 120), nn.Tanh(), nn.Linear(120, 3))
-        return fl.Federation(model, cross_entropy, clients, **given)
-
-    return build
-
-
-# Noise comes from the operating system, so that an interval misses as often as it may: what it must
-# hold is asserted of intervals that miss with a probability of 1e-8.
+SLOW = pytest.mark.slow
+# Noise comes from the operating system, so that an interval misses as often as it may: sound runs
+# are tested with intervals that miss with a probability of 1e-8.
 SURE = 1 - 1e-8
-
-
-def audited(canaries=120, confidence=0.95, **options):
-    # Coins and directions from a seed: what passes here passes everywhere but for the noise.
-    known = torch.Generator().manual_seed(5)
-    people = make_clients([5, 3, 4])
-    build = builder(**options)
-    return audit_run(build, people, canaries=canaries, confidence=confidence, generator=known)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"sampling": Poisson(0.4), "noise_multiplier": 1.0},
-        {"adjacency": "replace-one", "vectorize": False, "rounds": 3},
-        {"secure_noise": True, "clip_norm": None, "bound": fl.PerLayerClip((0.2, 0.2, 0.3, 0.1))},
-        {"method": fl.AlphaNormEC(), "clip_norm": None},
-        # Most directions have no coordinate in most rounds.
-        {"method": fl.FedSMPRandK(0.05)},
-        {"method": fl.Scaffold(), "server": fl.Adam()},
-        pytest.param(
-            {"noise": fl.NoiseShares(minimum=20), "adjacency": "replace-one", "rounds": 6},
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            {"sampling": Uniform(50, 123), "noise_multiplier": 8.0, "rounds": 6},
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_what_is_right_passes(options):
-    found = audited(confidence=SURE, **({"rounds": 6} | options))
-    assert found.passed
-    found.require()
-    assert found.shown.epsilon < found.charged.upper
-    assert found.gaussian_epsilon < found.charged.upper
-
-
-def test_most_of_a_gaussian_epsilon_is_shown():
-    found = audited(noise_multiplier=1.0, rounds=10, canaries=200)
-    assert found.gaussian_epsilon > found.charged.upper / 2
-    assert found.shown.epsilon > 1.0
-
-
-def test_a_count_of_clipped_clients_has_noise_of_its_own():
-    # Canaries show the spread of the updates. Beside a count of clipped clients of little noise,
-    # most of what is charged is the count's, and nobody looked at its noise.
-    bound = fl.AdaptiveClip(0.5, indicator_noise=1.5)
-    found = audited(200, clip_norm=None, bound=bound, noise_multiplier=2.0)
-    assert found.passed
-    # Precisions add up; one client moves the count by half, as it is centered.
-    updates = (2.0**-2 - (0.5 / 1.5) ** 2) ** -0.5
-    seen = (15 * Round(updates)).scale_noise(found.shown.noise_factor)
-    assert found.gaussian_epsilon == pytest.approx(epsilon(seen, delta=1e-5).lower, rel=1e-4)
-    assert found.charged.lower == pytest.approx(
-        epsilon(15 * Round(2.0), delta=1e-5).lower, rel=1e-4
-    )
+# A long audit, as the documentation has it.
+LONG = {"canaries": 120, "rounds": 15}
 
 
 @dataclass(frozen=True)
 class Quieter(fl.GaussianNoise):
-    """Noise of a standard deviation that is a part of what it says."""
+    """Noise of a smaller standard deviation than charged."""
 
     part: float = 0.6
 
@@ -117,12 +42,113 @@ class Longer(fl.GaussianNoise):
         return 1.5 * super().encode(rows, limits, std)
 
 
+def builder(**options):
+    given = {
+        "rounds": 4,
+        "clip_norm": 0.5,
+        "noise_multiplier": 3.0,
+        "sampling": Full(),
+        "local": fl.SGD(lr=0.1, steps=1),
+        "delta": 1e-5,
+        "vectorize": True,
+    } | options
+
+    def build(clients):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 120), nn.Tanh(), nn.Linear(120, 3))
+        if isinstance(clients, fl.Examples):
+            given.pop("local", None)
+        return fl.Federation(model, cross_entropy, clients, **given)
+
+    return build
+
+
+def examples(count=30):
+    generator = torch.Generator().manual_seed(1)
+    targets = torch.randint(3, (count,), generator=generator)
+    return fl.Examples(torch.randn(count, 6, generator=generator), targets)
+
+
+def audited(people=None, canaries=60, confidence=SURE, build=None, error=1e-6, **options):
+    # Coins and directions from a seed: what passes here passes everywhere but for the noise.
+    return fl.audit_run(
+        build or builder(**options),
+        people or make_clients([5, 3, 4]),
+        canaries=canaries,
+        confidence=confidence,
+        error=error,
+        generator=torch.Generator().manual_seed(5),
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sampling": Poisson(0.4), "noise_multiplier": 1.0, "rounds": 8},
+        {"adjacency": "replace-one", "vectorize": False, "rounds": 3},
+        {"secure_noise": True, "clip_norm": None, "bound": fl.PerLayerClip((0.2, 0.2, 0.3, 0.1))},
+        {"method": fl.AlphaNormEC(), "clip_norm": None},
+        # Most directions have no coordinate in most rounds.
+        {"method": fl.FedSMPRandK(0.05)},
+        {"method": fl.Scaffold(), "server": fl.Adam()},
+        {"people": examples(), "method": fl.FedSMPRandK(), "secure_noise": True, "rounds": 3},
+        pytest.param({"people": examples(), "sampling": Poisson(0.4), **LONG}, marks=SLOW),
+        pytest.param({"people": examples(), "vectorize": False, "rounds": 3}, marks=SLOW),
+        pytest.param(
+            {"noise": fl.NoiseShares(minimum=20), "adjacency": "replace-one", **LONG}, marks=SLOW
+        ),
+        pytest.param({"sampling": Uniform(50, 123), "noise_multiplier": 8.0, **LONG}, marks=SLOW),
+    ],
+)
+def test_a_sound_run_passes(options):
+    found = audited(**options)
+    found.require()
+    assert found.passed
+    assert found.clients == (30 if "people" in options else 3)
+    assert found.shown.epsilon < found.charged.upper
+    assert found.gaussian_epsilon < found.charged.upper
+
+
+def test_most_of_a_gaussian_epsilon_is_shown():
+    found = audited(noise_multiplier=0.6, confidence=0.95, canaries=100)
+    assert found.gaussian_epsilon > found.charged.upper / 2
+    assert found.shown.epsilon > 1.0
+
+
+def test_canaries_of_examples_reach_the_release():
+    found = audited(examples(), noise_multiplier=0.5)
+    # Half of the sum's length is missed only by noise of more than seven standard deviations.
+    assert found.shown.noise_factor < 2.2
+    assert found.passed
+
+
+def test_a_count_of_clipped_clients_has_noise_of_its_own():
+    # Canaries show the spread of the updates. Beside a count of clipped clients of little noise,
+    # most of the charge is the count's, whose noise was not measured.
+    bound = fl.AdaptiveClip(0.5, indicator_noise=1.5)
+    found = audited(clip_norm=None, bound=bound, noise_multiplier=2.0, confidence=0.95)
+    assert found.passed
+    # Precisions add up; one client moves the count by half, as it is centered.
+    updates = (2.0**-2 - (0.5 / 1.5) ** 2) ** -0.5
+    seen = (4 * Round(updates)).scale_noise(found.shown.noise_factor)
+    assert found.gaussian_epsilon == pytest.approx(epsilon(seen, delta=1e-5).lower, rel=1e-4)
+    charged = epsilon(4 * Round(2.0), delta=1e-5).lower
+    assert found.charged.lower == pytest.approx(charged, rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
         ({"noise": Quieter()}, "noise"),
-        ({"noise": Quieter(), "sampling": Poisson(0.4)}, "noise"),
-        ({"noise": Longer(), "noise_multiplier": 1.0}, "contribution"),
+        ({"noise": Quieter(), "sampling": Poisson(0.4), "rounds": 8}, "noise"),
+        ({"noise": Longer(), "noise_multiplier": 0.5}, "contribution"),
+        ({"noise": Quieter(), "people": examples()}, "noise"),
+        ({"noise": Longer(), "people": examples(), "noise_multiplier": 0.5}, "contribution"),
+        ({"noise": Quieter(part=0.0), "rounds": 2}, "noise"),
+        pytest.param({"noise": Quieter(part=1e-9), "rounds": 2}, "noise", marks=SLOW),
+        pytest.param(
+            {"noise": Longer(), "noise_multiplier": 1.0, **LONG}, "contribution", marks=SLOW
+        ),
     ],
 )
 def test_a_fault_is_seen(options, fault):
@@ -130,15 +156,10 @@ def test_a_fault_is_seen(options, fault):
     found = audited(preflight=False, **options)
     assert fault in found.shown.faults
     assert not found.passed
+    if options["noise"] == Quieter(part=0.0):
+        assert found.gaussian_epsilon > 1e6
     with pytest.raises(fl.AuditFailed):
         found.require()
-
-
-@pytest.mark.parametrize("part", [0.0, 1e-9])
-def test_no_noise_at_all_is_a_fault_too(part):
-    found = audited(preflight=False, noise=Quieter(part=part), rounds=3)
-    assert "noise" in found.shown.faults
-    assert found.gaussian_epsilon > 1e6
 
 
 def test_the_preflight_sees_them_before():
@@ -146,21 +167,100 @@ def test_the_preflight_sees_them_before():
         audited(noise=Quieter())
 
 
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"canaries": 5}, InvalidParameter, f"canaries is 5; .* at least {least_canaries(1e-6)}"),
+        ({"canaries": 5000}, InvalidParameter, "canaries"),
+        ({"canaries": 10**12}, InvalidParameter, "canaries"),
+        ({"error": 0.0}, InvalidParameter, "error"),
+        ({"confidence": 1.0}, InvalidParameter, "confidence"),
+        ({"build": lambda _: builder()(make_clients([5, 3, 4]))}, InvalidParameter, "build"),
+        ({"seed": 1}, Unsupported, "promised"),
+    ],
+)
+def test_bad_audits_are_refused(options, error, said):
+    with pytest.raises(error, match=said):
+        audited(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"), [({"others": "loud"}, "others"), ({"generator": 7}, "is 'int'; it is")]
+)
+def test_other_options_are_checked(options, said):
+    with pytest.raises(InvalidParameter, match=said):
+        fl.audit_run(builder(), make_clients([5, 3]), canaries=40, **options)
+
+
+def test_a_run_that_its_budget_ends_is_audited_as_far_as_it_came():
+    found = audited(budget=Budget(3, 1e-5), delta=None, rounds=15)
+    assert found.passed
+    assert found.rounds < 15
+    assert found.charged.upper <= 3
+
+
+def test_a_run_that_goes_on_is_refused(tmp_path):
+    files = {"checkpoint": tmp_path / "a.checkpoint", "ledger": tmp_path / "a.ledger"}
+    with builder(**files)(make_clients([5, 3, 4] * 21)) as first:
+        next(iter(first))
+        first.save()
+    build = builder(**files)
+    with pytest.raises(Unsupported, match="from its beginning"):
+        audited(build=lambda people: build(people).resume())
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "ledger"])
+def test_an_audit_charges_no_ledger_and_writes_no_checkpoint(tmp_path, name):
+    with pytest.raises(Unsupported, match="without ledger= and checkpoint="):
+        audited(**{name: tmp_path / f"a.{name}"})
+    assert not list(tmp_path.iterdir())
+
+
+def test_several_processes_of_which_there_is_one(tmp_path):
+    group = {"world_size": 1, "rank": 0, "init_method": f"file://{tmp_path}/rendezvous"}
+    torch.distributed.init_process_group("gloo", **group)
+    try:
+        assert audited(canaries=40, distributed=True).passed
+        with pytest.raises(Unsupported, match="without ledger= and checkpoint="):
+            audited(canaries=40, distributed=True, ledger=tmp_path / "a.ledger")
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+# Canaries.
+
+
 def test_canaries_are_trained_and_bounded_like_all_others():
     canaries = Canaries(40)
     people = with_canaries(make_clients([5, 3]), canaries, silent=True)
     canaries.aim(600, 0.5, replaced=False)
-    assert len(people) == 42
-    assert len(people[-40:]) == 40
-    inside = [number for number in range(40) if canaries.coins[number]]
-    for number in range(40):
-        update = people[2 + number].update
-        assert bool(update.any()) == (number in inside)
+    assert (len(people), len(people[-40:])) == (42, 40)
+    for number, inside in enumerate(canaries.coins.tolist()):
+        assert bool(people[2 + number].update.any()) == inside
     rows = torch.stack([canaries.raw(number) for number in range(40)]).double()
     assert torch.equal((rows @ rows.T).fill_diagonal_(0), torch.zeros(40, 40))
     assert rows.norm(dim=1).min() > 0.5
     assert not people[0].update.any()
     assert canaries.count > 40
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_examples_stand_before_canaries(silent):
+    canaries, others = Canaries(40), examples(7)
+    people = with_canaries(others, canaries, silent=silent)
+    canaries.aim(600, 0.5, replaced=False)
+    assert isinstance(people, fl.Examples)
+    assert len(people) == 47
+    read, own = people.batch([3, 46, 0]), others.batch([3, 0, 0])
+    assert torch.equal(read.inputs, own.inputs)
+    assert torch.equal(read.targets, own.targets)
+    for row in range(47):
+        update = people.planted(row)
+        if row < 7:
+            assert update is None if not silent else not update.any()
+        else:
+            assert bool(update.any()) == bool(canaries.coins[row - 7])
+    assert all(others.planted(row) is None for row in range(7))
 
 
 def test_coins_are_fair_and_decide_what_is_sent():
@@ -179,85 +279,25 @@ def test_directions_project_on_themselves():
     rows = torch.stack([canaries.raw(number) for number in range(canaries.count)])
     vector = torch.randn(50)
     found = canaries.project(vector, rows.sum(dim=0))
-    assert torch.allclose(found, (rows @ vector).double())
-
-
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ({"canaries": 5}, f"canaries is 5; .* at least {least_canaries(1e-6)}"),
-        ({"canaries": 5000}, "canaries"),
-        ({"canaries": 10**12}, "canaries"),
-        ({"canaries": 40, "error": 0.0}, "error"),
-        ({"canaries": 40, "confidence": 1.0}, "confidence"),
-        ({"canaries": 40, "others": "loud"}, "others"),
-        ({"canaries": 40, "generator": 7}, "generator is 'int'; it is"),
-    ],
-)
-def test_bad_audits_are_refused(options, name):
-    with pytest.raises(InvalidParameter, match=name):
-        audit_run(builder(), make_clients([5, 3]), **options)
-
-
-def test_a_run_without_a_promise_is_refused():
-    with pytest.raises(Unsupported, match="promised"):
-        audit_run(builder(seed=1), make_clients([5, 3]), canaries=40)
-
-
-def test_a_run_that_its_budget_ends_is_audited_as_far_as_it_came():
-    found = audited(budget=Budget(3, 1e-5), delta=None)
-    assert found.passed
-    assert found.rounds < 15
-    assert found.charged.upper <= 3
-
-
-def test_a_run_that_goes_on_is_refused(tmp_path):
-    files = {"checkpoint": tmp_path / "a.checkpoint", "ledger": tmp_path / "a.ledger"}
-    with builder(**files)(make_clients([5, 3, 4] * 21)) as first:
-        next(iter(first))
-        first.save()
-    build = builder(**files)
-    with pytest.raises(Unsupported, match="from its beginning"):
-        audit_run(lambda people: build(people).resume(), make_clients([5, 3, 4]), canaries=60)
-
-
-@pytest.mark.parametrize("name", ["checkpoint", "ledger"])
-def test_an_audit_charges_no_ledger_and_writes_no_checkpoint(tmp_path, name):
-    file = tmp_path / f"a.{name}"
-    with pytest.raises(Unsupported, match="without ledger= and checkpoint="):
-        audited(canaries=40, **{name: file})
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_run_of_other_clients_is_refused():
-    others = make_clients([5, 3, 4])
-    build = builder()
-    with pytest.raises(InvalidParameter, match="build"):
-        audit_run(lambda _: build(others), make_clients([5, 3]), canaries=40)
+    assert torch.allclose(found, (rows @ vector).double(), rtol=1e-4)
 
 
 def test_an_audit_leaves_torchs_generator_alone():
-    """The run draws what it draws without an audit, and its seed does not choose the canaries."""
-    build = seeded_once(builder(rounds=2))
-    torch.manual_seed(9)
-    build(make_clients([5, 3]))
-    without = torch.get_rng_state()
-    torch.manual_seed(9)
-    audit_run(build, make_clients([5, 3]), canaries=40)
-    assert torch.equal(torch.get_rng_state(), without)
+    """The run draws as without an audit, and its seed does not choose the canaries."""
 
-
-def seeded_once(build):
-    """The model of a run as its author draws it, from whatever state there is."""
-
-    def built(clients):
+    def build(clients):
         state = torch.get_rng_state()
-        run = build(clients)
+        run = builder(rounds=2)(clients)
         torch.set_rng_state(state)
         torch.rand(5)
         return run
 
-    return built
+    torch.manual_seed(9)
+    build(make_clients([5, 3]))
+    without = torch.get_rng_state()
+    torch.manual_seed(9)
+    audited(build=build, canaries=40)
+    assert torch.equal(torch.get_rng_state(), without)
 
 
 def test_a_seed_does_not_choose_coins_and_a_generator_does():
@@ -272,12 +312,61 @@ def test_a_seed_does_not_choose_coins_and_a_generator_does():
     assert all(map(torch.equal, drawn[2], drawn[3]))
 
 
-def test_several_processes_of_which_there_is_one(tmp_path):
-    group = {"world_size": 1, "rank": 0, "init_method": f"file://{tmp_path}/rendezvous"}
-    torch.distributed.init_process_group("gloo", **group)
-    try:
-        assert audited(canaries=40, distributed=True).passed
-        with pytest.raises(Unsupported, match="without ledger= and checkpoint="):
-            audited(canaries=40, distributed=True, ledger=tmp_path / "a.ledger")
-    finally:
-        torch.distributed.destroy_process_group()
+# One round, run many times.
+
+
+def repeated(people=None, runs=60, **options):
+    given = {"noise_multiplier": 1.0, "local": None} | options
+
+    def build(clients):
+        settings = {"rounds": 3, "clip_norm": 0.5, "sampling": Full(), "delta": 1e-5} | given
+        return fl.Federation(nn.Linear(6, 5), cross_entropy, clients, **settings)
+
+    return fl.audit_round(build, people or make_clients([5, 3]), runs=runs)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {
+            "sampling": Poisson(0.5),
+            "clip_norm": None,
+            "bound": fl.AdaptiveClip(0.5, indicator_noise=30.0),
+        },
+        {"people": fl.Examples(torch.randn(9, 6), torch.zeros(9).long())},
+        pytest.param({"adjacency": "replace-one", "secure_noise": True}, marks=SLOW),
+    ],
+)
+def test_a_sound_round_passes(options):
+    found = repeated(**options)
+    found.require()
+    assert (found.passed, found.runs) == (True, 60)
+    assert found.tpr.lower <= found.tpr.value <= found.tpr.upper
+
+
+def test_the_client_is_recognized():
+    # Fourteen standard deviations apart, with the threshold in the middle.
+    found = repeated(noise_multiplier=0.07)
+    assert min(found.epsilon, found.gaussian_epsilon) > 1.5
+    assert (found.tpr.value, found.fpr.value) == (1.0, 0.0)
+
+
+def test_a_fault_of_a_round_is_seen():
+    # Noise of 0.12 for what is charged as noise of 6: eight standard deviations apart.
+    found = repeated(noise=Quieter(part=0.02), preflight=False, noise_multiplier=6.0, runs=80)
+    assert not found.passed
+    with pytest.raises(fl.AuditFailed, match="recognized"):
+        found.require()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"runs": 10}, InvalidParameter, str(least_runs(1e-6))),
+        ({"runs": 0}, InvalidParameter, "runs"),
+        ({"seed": 1}, Unsupported, "promised"),
+    ],
+)
+def test_bad_audits_of_a_round_are_refused(options, error, said):
+    with pytest.raises(error, match=said):
+        repeated(**options)
