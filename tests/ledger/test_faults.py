@@ -99,7 +99,7 @@ LAST = "WHERE number = (SELECT max(number) FROM entries)"
         (b"", (), "empty, and a ledger never is"),
         (b"x" * 5000, (), "not a ledger"),
         (bytes(4096), (), "not a ledger"),
-        (None, ("CREATE TABLE entries (x)",), "this is not a ledger of dpacct"),
+        (None, ("CREATE TABLE entries (x)",), "is not a ledger of dpacct"),
         (None, (DATABASE, f"PRAGMA user_version={SCHEMA_VERSION}", ENTRIES), "no entries"),
         (None, (DATABASE, "PRAGMA user_version=0", ENTRIES), "no schema version"),
         (None, (DATABASE, "PRAGMA user_version=1", ENTRIES), r"dpacct 0\.1 wrote this"),

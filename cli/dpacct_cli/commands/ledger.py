@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from dpacct import validate
 from dpacct.budget import DEFAULT_DELTA, Budget, Spent
-from dpacct.display import line
+from dpacct.display import down, line
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
 from dpacct.rounds import Adjacency, Round
 from dpacct_cli import mechanism, options
@@ -314,13 +314,13 @@ COMMANDS = {
 
 
 def _spent_number(summary: dict[str, Any]) -> str:
-    """Return the epsilon that holds whatever decided when to stop."""
+    """Return the epsilon that holds even if results influenced when to stop."""
     promise = summary["epsilon_any_stop"]
     return "inf" if promise is None else repr(promise)
 
 
 def _spent_rows(summary: dict[str, Any]) -> list[Row]:
-    """Return what all runs spent; the epsilon that holds whatever decided to stop comes first."""
+    """Return what all runs spent; the epsilon of whole plans comes first."""
     lower, upper = summary["epsilon"]["lower"], summary["epsilon"]["upper"]
     spent = Spent(lower or 0.0, math.inf if upper is None else upper, summary["delta"])
     if not math.isfinite(spent.upper):
@@ -329,8 +329,8 @@ def _spent_rows(summary: dict[str, Any]) -> list[Row]:
     if summary["part_of_plan"]:
         whole = Spent(spent.lower, summary["epsilon_any_stop"], spent.delta)
         rows = [
-            mechanism.epsilon_row(whole, lead="whatever decided when to stop, "),
-            Row("", bracket(spent.interval), "  only if it was settled in advance to stop here"),
+            mechanism.epsilon_row(whole, lead="even if results influenced when to stop, "),
+            Row("", bracket(spent.interval), "  only if stopping here was decided in advance"),
         ]
     if spent.upper > summary["budget"]["epsilon"]:
         rows.append(Row("", "more than the budget: no further round is admitted"))
@@ -363,8 +363,8 @@ def _spent_page(summary: dict[str, Any]) -> Page:
     if summary["relabelled"]:
         rows.append(Row("", "version 0.2 called its rounds add-remove; see the guide to ledgers"))
     if summary["plan_delta"]:
-        share = summary["adaptive_delta"] / summary["delta"]
-        rows.append(Row("", f"rounds outside the plans have {share:.2g} of delta"))
+        left = down(summary["adaptive_delta"], 2)
+        rows.append(Row("", f"delta reserved for unplanned rounds: {left}"))
     lines = [
         [
             str(run["run"]),
@@ -394,8 +394,8 @@ def _guarantee(summary: dict[str, Any]) -> str:
     if summary["part_of_plan"]:
         slots = summary["slots"]
         return (
-            f"{slots['used']} of {slots['planned']} planned rounds are charged; where results "
-            "decide, the whole plan counts"
+            f"{slots['used']} of {slots['planned']} planned rounds are charged; if results "
+            "influence when to stop, the whole plan counts"
         )
     return CLAIMS[summary["guarantee"]]
 
@@ -405,7 +405,7 @@ def _run_claim(run: dict[str, Any]) -> str:
         return "none, not private"
     finished = ", finished" if run["finished"] else ""
     if run["part_of_plan"]:
-        return f"planned{finished}, {up(run['epsilon']['upper'])} if settled in advance"
+        return f"planned{finished}, {up(run['epsilon']['upper'])} if decided in advance"
     if run["left_plan"]:
         return f"{run['guarantee']}, left its plan"
     return f"{run['guarantee']}{finished}"

@@ -2,9 +2,9 @@
 
 from dpacct.ledger.ledger import Ledger
 from dpacct.ledger.readings import Guarantee
-from dpacct.ledger.record.admission import Refusal, RoundRefused
 from dpacct.ledger.record.entries import Position
 from dpacct.ledger.record.events import Event, Release, joint_noise_multiplier
+from dpacct.ledger.refusals import Refusal, RoundRefused
 from dpacct.ledger.run import Run, Ticket
 
 __all__ = [

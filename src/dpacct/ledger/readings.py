@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,6 @@ from dpacct.budget import Interval, Spent
 from dpacct.errors import InvalidParameter, LedgerError
 from dpacct.ledger.disk.rows import Rows
 from dpacct.ledger.disk.store import Store
-from dpacct.ledger.record.admission import Standing
 from dpacct.ledger.record.entries import (
     Entry,
     Opening,
@@ -287,67 +286,63 @@ class Snapshot:
             known.seen = entry.number
         return known.released
 
-    # Epsilon of one run by itself, as if its noise were secret
+    # Epsilon of all runs together; or of one run by itself, as if its noise were secret
 
-    def run_guarantee(self, run: int) -> Guarantee:
-        """Return the kind of claim of `run_upper`."""
-        state = self.run_state(run)
-        if not state.private:
-            return Guarantee.NONE
-        return Guarantee.PLANNED if state.on_plan else Guarantee.ADAPTIVE
-
-    def run_upper(self, run: int) -> float:
-        """Return the proven epsilon of one run."""
-        state, plan = self.run_state(run), self.plan(run)
-        if plan is not None and state.on_plan:
-            return epsilon_so_far(plan, plan.first(state.cursor), self.budget.delta)
-        return self.adaptive(state.spent, self.state.delta)
-
-    def run_any_stop(self, run: int) -> float:
-        """Return `run_upper` with the whole plan (Rule 2)."""
-        plan = self.plan(run)
-        if plan is None or not self.run_state(run).on_plan:
-            return self.run_upper(run)
-        return proven_epsilon(plan, self.budget.delta, math.inf)
-
-    def run_interval(self, run: int) -> Spent:
-        """Return the achieved and proven epsilon of one run."""
-        so_far = self._used([run]) if self.run_state(run).on_plan else None
-        released = self.released().get(run, Counter[Round]())
-        return self._interval(released, so_far, self.run_upper(run))
-
-    # Epsilon of all runs together
-
-    def guarantee(self) -> Guarantee:
+    def guarantee(self, run: int = 0) -> Guarantee:
         """Return the kind of claim of `upper`."""
-        if self.state.exposed:
+        if run:
+            state = self.run_state(run)
+            exposed, planned = not state.private, state.on_plan
+        else:
+            exposed, planned = self.state.exposed, self.state.started and not self.state.loose
+        if exposed:
             return Guarantee.NONE
-        planned = self.state.started and not self.state.loose
         return Guarantee.PLANNED if planned else Guarantee.ADAPTIVE
 
-    def upper(self) -> float:
-        """Return the proven epsilon of all runs; infinite if a round was not private."""
-        state = self.state
-        if state.exposed:
+    def upper(self, run: int = 0) -> float:
+        """Return the proven epsilon; infinite if a round of any run was not private."""
+        if not run and self.state.exposed:
             return math.inf
-        if state.loose:
-            return self.adaptive(state.spent, state.delta)
-        plans = self.initial_plans()
+        plans = self._plans_of(run)
+        if plans is None:
+            spent = self.run_state(run).spent if run else self.state.spent
+            return self.adaptive(spent, self.state.delta)
         return epsilon_so_far(together(plans.values()), self._used(plans), self.budget.delta)
 
-    def any_stop(self) -> float:
+    def any_stop(self, run: int = 0) -> float:
         """Return `upper` with whole plans: the figure to promise (Rule 2)."""
-        if self.guarantee() is not Guarantee.PLANNED:
-            return self.upper()
-        return proven_epsilon(self.whole_plan(), self.budget.delta, math.inf)
+        if run:
+            whole = together((self._plans_of(run) or {}).values())
+        else:
+            whole = self.whole_plan() if self.guarantee() is Guarantee.PLANNED else together(())
+        return (
+            proven_epsilon(whole, self.budget.delta, math.inf) if whole.rounds else self.upper(run)
+        )
 
-    def interval(self) -> Spent:
-        """Return the achieved and proven epsilon of all runs together."""
-        so_far = None if self.state.loose else self._used(self.initial_plans())
-        total: Counter[Round] = Counter()
-        for counts in self.released().values():
-            total.update(counts)
-        return self._interval(total, so_far, self.upper())
+    def interval(self, run: int = 0) -> Spent:
+        """Return the achieved and proven epsilon."""
+        released, plans, delta = Counter[Round](), self._plans_of(run), self.budget.delta
+        for number, counts in self.released().items():
+            if run in (0, number):
+                released.update(counts)
+        # Some of the released rounds never cost more than all of them.
+        witnesses = Schedule(Phase(r, n) for r, n in released.most_common(_WITNESSES))
+        if plans is not None:
+            used = self._used(plans)
+            witnesses = used if used.distinct() == released else witnesses
+        achieved = achieved_epsilon(witnesses, delta)
+        return Spent.at(delta, Interval.bracket(achieved, self.upper(run)))
+
+    def _plans_of(self, run: int) -> dict[int, Plan] | None:
+        """Return the plans that cover all rounds; None if a round ran outside of them."""
+        if not run:
+            return None if self.state.loose else self.initial_plans()
+        plan = self.plan(run)
+        return {run: plan} if plan is not None and self.run_state(run).on_plan else None
+
+    def _used(self, plans: dict[int, Plan]) -> Schedule:
+        """Return the used rounds of plans of runs."""
+        return join(plan.first(self.run_state(run).cursor) for run, plan in plans.items())
 
     def whole_plan(self) -> Plan:
         """Return all rounds that were planned before the first one ran.
@@ -373,28 +368,6 @@ class Snapshot:
         found = self.mixture.epsilon(spent, delta)
         over = found > self.budget.epsilon
         return self.mixture.epsilon(spent, self.budget.delta) if over else found
-
-    def standing(self) -> Standing:
-        """Return the state of the ledger for a rejection."""
-        holders: list[tuple[int, str, int]] = []
-        for run in self.runs():
-            found, start = self.run_state(run), self.start(run)
-            if any(found.held) and start.plan is not None:
-                holders.append((run, start.name, start.plan.rounds - found.cursor))
-        return Standing(self.path, self.budget, self.mixture, self.state, self.any_stop(), holders)
-
-    def _used(self, runs: Iterable[int]) -> Schedule:
-        """Return the used rounds of the plans of runs."""
-        plans = ((self.plan(run), self.run_state(run).cursor) for run in runs)
-        return join(plan.first(cursor) for plan, cursor in plans if plan is not None)
-
-    def _interval(self, released: Counter[Round], so_far: Schedule | None, upper: float) -> Spent:
-        delta = self.budget.delta
-        # Some of the released rounds never cost more than all of them.
-        witnesses = Schedule(Phase(r, n) for r, n in released.most_common(_WITNESSES))
-        if so_far is not None and so_far.distinct() == released:
-            witnesses = so_far
-        return Spent.at(delta, Interval.bracket(achieved_epsilon(witnesses, delta), upper))
 
     # What is left
 

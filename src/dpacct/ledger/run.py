@@ -13,7 +13,6 @@ from dpacct import validate
 from dpacct.budget import Spent
 from dpacct.errors import LedgerError
 from dpacct.ledger.readings import Guarantee
-from dpacct.ledger.record.admission import round_refused
 from dpacct.ledger.record.entries import Reserve, Start
 from dpacct.ledger.record.events import (
     Event,
@@ -24,6 +23,7 @@ from dpacct.ledger.record.events import (
 )
 from dpacct.ledger.record.plans import PAIRS, plan_room
 from dpacct.ledger.record.state import Charge, RunState
+from dpacct.ledger.refusals import round_refused
 from dpacct.ledger.writing import LedgerFile, Reservation, Transaction, exceeds
 from dpacct.rounds import Round, Schedule
 
@@ -171,7 +171,7 @@ class Run:
     @property
     def guarantee(self) -> Guarantee:
         """The kind of claim that `epsilon` is."""
-        return self._file.now().run_guarantee(self.id)
+        return self._file.now().guarantee(self.id)
 
     def reserve(
         self, event: Event | Round, *, asks: Callable[[RunState], None] | None = None
@@ -205,9 +205,8 @@ class Run:
             # A rejection takes a while. Other processes may free some room meanwhile.
             now = self._file.now()
             charged = in_adjacency(whole.charged, now.state.adjacency)
-            state = now.run_state(self.id)
-            if exceeds(now, state, now.mixture.cost(charged)):
-                raise round_refused(now.standing(), charged, state.held)
+            if exceeds(now, now.run_state(self.id), now.mixture.cost(charged)):
+                raise round_refused(now, self.id, charged)
         return Ticket(self._file, found, whole)
 
     def take_over(self, event: Event | Round) -> Ticket | None:
@@ -285,11 +284,11 @@ class Run:
 
     def upper_epsilon(self) -> float:
         """Return the upper end of `epsilon` alone: quicker, for once a round."""
-        return self._file.now().run_upper(self.id) if self.private else math.inf
+        return self._file.now().upper(self.id) if self.private else math.inf
 
     def nominal_epsilon(self) -> Spent:
         """Return `epsilon` as if the noise were secret: for tests that need a seed."""
-        return self._file.now().run_interval(self.id)
+        return self._file.now().interval(self.id)
 
     def planned_epsilon(self) -> float:
         """Return the proven epsilon of the whole plan, which covers stopping early for any reason.
@@ -299,7 +298,7 @@ class Run:
         """
         if self.plan is None or not self.on_plan:
             raise LedgerError(f"run {self.id} has no plan that it kept to.")
-        return self._file.now().run_any_stop(self.id)
+        return self._file.now().any_stop(self.id)
 
     def __repr__(self) -> str:
         return f"<Run {self.id} {self.name!r} of {str(self.ledger_path)!r}>"

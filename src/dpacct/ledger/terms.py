@@ -1,7 +1,7 @@
-"""The terms of a ledger: what it fixes for all that is charged to it.
+"""The terms of a ledger, which a run has to share.
 
-Rule: an epsilon means something at its delta only, so a run has the delta of its ledger or is
-refused before anything is computed.
+Rule: an epsilon has a meaning only at its delta. So a run has the delta of its ledger, or is
+rejected before anything is computed.
 """
 
 from __future__ import annotations
@@ -15,21 +15,13 @@ from dpacct.errors import InvalidParameter
 from dpacct.ledger.ledger import Ledger
 from dpacct.rounds import Adjacency
 
-# Units of privacy that runs know by themselves; a ledger may have any other word.
+# Units of privacy of runs; a ledger may have any other word.
 CLIENT, EXAMPLE = "client", "example"
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The terms of one ledger.
-
-    Attributes:
-        path: of its file.
-        budget: of all its runs together; its delta is that of every reading.
-        adjacency: of all its rounds; None before the first.
-        unit: whom it protects.
-        note: see `Ledger.note`.
-    """
+    """The terms of one ledger; attributes as for `Ledger`."""
 
     path: Path
     budget: Budget
@@ -53,15 +45,15 @@ class Terms:
             unit: that the run protects, if it is known. A client may have any other name in the
                 ledger but that of an example.
         Raises:
-            InvalidParameter: the run asked for another one, or has another adjacency or unit.
+            InvalidParameter: the run asked for another delta, adjacency or unit.
         """
         own = self.budget.delta
         if delta is not None and delta != own:
-            rule = f"the ledger {self.path} has delta {own!r}, and what it charges is told there"
+            rule = f"the ledger {self.path} has delta {own!r}, which all its runs share"
             raise InvalidParameter(
                 "delta", delta, rule, f"Leave it out, give {own!r}, or charge another ledger."
             )
-        # Which rounds of add-remove may be charged as zero-out: `record.events.in_adjacency`.
+        # `record.events.in_adjacency` says which add-remove rounds may be charged as zero-out.
         weaker = self.adjacency is Adjacency.ZERO_OUT and adjacency is Adjacency.ADD_REMOVE
         if adjacency is not None and self.adjacency not in (None, adjacency) and not weaker:
             rule = f"all rounds of a ledger share one, and {self.path} has {self.adjacency}"
@@ -80,11 +72,7 @@ class Terms:
 
 
 def known_terms(ledger: Ledger | str | os.PathLike[str] | None) -> Terms | None:
-    """Return the terms of a ledger that is there; None if a new one will be made.
-
-    Raises:
-        LedgerError: the file is no ledger, or damaged.
-    """
+    """Return the terms of an existing ledger; None if a new one will be made."""
     if ledger is None or isinstance(ledger, Ledger):
         return None if ledger is None else Terms.of(ledger)
     if not Path(ledger).exists():

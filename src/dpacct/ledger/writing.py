@@ -21,7 +21,6 @@ from dpacct.errors import LedgerError
 from dpacct.ledger.disk.rows import SCHEMA_VERSION, Rows
 from dpacct.ledger.disk.store import Store
 from dpacct.ledger.readings import Known, Snapshot
-from dpacct.ledger.record.admission import plan_refused
 from dpacct.ledger.record.entries import Entry, Reserve, Start, new_entry, read_opening
 from dpacct.ledger.record.events import (
     Event,
@@ -44,6 +43,7 @@ from dpacct.ledger.record.state import (
     started_run,
     state_to_json,
 )
+from dpacct.ledger.refusals import plan_refused
 from dpacct.renyi.odometer import Totals, add, subtract
 from dpacct.rounds import Adjacency, Uniform
 
@@ -259,5 +259,5 @@ def registered(now: Snapshot, start: Start) -> tuple[dict[str, Any], States]:
             room = plan_room(mixture, now.budget, [*others, plan])
             fits = room.fits
         if not fits:
-            raise plan_refused(now.standing(), plan, cost)
+            raise plan_refused(now, plan, cost)
     return data, started_run(ledger, cost, adjacency, room, private=start.private)

@@ -34,13 +34,13 @@ def test_the_number_alone_is_the_one_that_holds_in_any_case(dpacct: Any, file: s
     assert dpacct("ledger show", file, "-q").text == f"{whole!r}\n"
     lines = dpacct("ledger show", file).text.splitlines()
     assert up(whole) in lines[1]
-    assert "whatever decided when to stop" in lines[1]
+    assert "even if results influenced when to stop" in lines[1]
     assert up(part) in lines[2]
-    assert "only if it was settled in advance" in lines[2]
+    assert "only if stopping here was decided" in lines[2]
     assert any("10 of 30 planned rounds" in line for line in lines)
     (run,) = (line for line in lines if line.startswith("  1 "))
     assert run.index(up(whole)) < run.index(up(part))
-    assert "settled in advance" in run
+    assert "decided in advance" in run
 
 
 def test_verify_says_what_it_cannot_verify(dpacct: Any, file: str) -> None:

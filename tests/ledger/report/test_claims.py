@@ -1,4 +1,4 @@
-"""What is claimed covers what was released, whatever decided when to stop, or says when."""
+"""What is claimed covers what was released, or says on which condition it does."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def test_a_part_of_a_plan_is_told_with_the_whole(path: Path) -> None:
         page = ledger.report_markdown()
         claim = page[page.index("All 10 rounds of 1 run together") :].split("budget", 1)[0]
         assert f"epsilon {up(tight(30))} at delta" in claim
-        assert "whatever decided when to stop" in claim
+        assert "even if results influenced when to stop" in claim
         assert up(tight(10)) not in claim
-        assert "only if it was settled in advance to stop here" in page
+        assert "only if stopping here was decided in advance" in page
 
 
 def test_a_plan_that_ran_to_its_end_is_told_as_it_is(path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_plan_that_ran_to_its_end_is_told_as_it_is(path: Path) -> None:
     assert not report["part_of_plan"]
     assert "all planned rounds are charged" in report["claim"]
     with Ledger.open(path, read_only=True) as ledger:
-        assert "settled in advance to stop" not in ledger.report_markdown()
+        assert "decided in advance" not in ledger.report_markdown()
 
 
 def test_all_initial_plans_belong_to_the_whole_but_those_given_up_before_anything_ran(

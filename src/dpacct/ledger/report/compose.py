@@ -1,9 +1,9 @@
-"""The report for a reviewer: what is claimed, for what, on which assumptions, as blocks of text.
+"""The report for a reviewer: the claim, its scope and its assumptions, as blocks of text.
 
 Its sentences stand here and in `facts`, and for the first page in `dpacct.report`.
 
-What it lists follows what Ponomareva et al. 2023 ("How to DP-fy ML", arXiv:2303.00654) ask of
-every report of a private model: setting, unit, adjacency, what is covered, accounting with its
+Its contents follow what Ponomareva et al. 2023 ("How to DP-fy ML", arXiv:2303.00654) ask of every
+report of a private model: setting, unit, adjacency, what is covered, accounting with its
 assumptions, the guarantee in full, and how to check it.
 """
 
@@ -13,9 +13,9 @@ from typing import Any
 
 from dpacct.display import chosen, down, line, up
 from dpacct.ledger.disk.store import Store
-from dpacct.ledger.readings import Guarantee, Snapshot
-from dpacct.ledger.record.admission import above
+from dpacct.ledger.readings import Snapshot
 from dpacct.ledger.record.events import MAX_DETAILS, round_from_json
+from dpacct.ledger.refusals import above
 from dpacct.ledger.report.facts import promise_of, report_of
 from dpacct.ledger.verify import Verification, verify
 from dpacct.report.document import Block, Bullets, Chart, Heading, Paragraph, Report, Table
@@ -29,45 +29,38 @@ from dpacct.report.words import (
     to_sign,
 )
 
-# Keys that stand beside a round where its phase is printed.
+# Keys of a phase that are no part of its round.
 _BESIDE = ("rounds", "planned", "releases")
+_ANY_STOP = "even if results influenced when to stop"
+_TIGHT = (
+    "Accountant: tight composition of the worst-case pair of every round. Upper bounds are proven, "
+    "rounding errors included. Lower bounds are achieved by explicit data sets."
+)
+_ODOMETER = (
+    "Accountant: Renyi odometer over a fixed mixture of orders, valid if rounds are chosen "
+    "adaptively and the process stops at any time (a Renyi filter in the sense of Feldman and "
+    "Zrnic 2021). No tight epsilons are added up."
+)
 
 
 def verified_report(now: Snapshot, store: Store, reporter: str) -> Report:
     """Return the whole report of a program's version, with a verification of the same entries."""
-    facts = report_of(now, reporter)
-    found = verify(now, store)
-    return Report(facts, tuple(compose(facts, found, promise_of(now, facts))))
-
-
-def compose(report: dict[str, Any], found: Verification, promise: Promise | None) -> list[Block]:
-    """Return the whole report.
-
-    Args:
-        report: what `Ledger.report` returns.
-        found: what `Ledger.verify` returned.
-        promise: what is promised to people, None where nothing is.
-    """
-    name = str(report["path"]).replace("\\", "/").rsplit("/", 1)[-1]
-    return [
+    facts, found = report_of(now, reporter), verify(now, store)
+    promise = promise_of(now, facts)
+    name = str(facts["path"]).replace("\\", "/").rsplit("/", 1)[-1]
+    blocks: list[Block] = [
         Heading(1, f"Privacy report: {line(name)}"),
-        *_front(report, found, promise),
+        *_front(facts, found, promise),
         *(to_sign(LEDGER_ASSUMPTIONS) if promise and found.sound else []),
-        *_claim(report, found),
-        *_chart(report),
-        *_definition(report),
-        *_runs(report),
-        *_events(report),
-        *_accounting(report),
-        *_checking(report, found),
+        *_claim(facts, found),
+        *_definition(facts),
+        *_runs(facts),
+        *_events(facts),
+        *_accounting(facts),
+        *_checking(facts, found),
         *glossary(),
     ]
-
-
-def _chart(report: dict[str, Any]) -> list[Block]:
-    if all(point["upper"] is None for point in report["points"]):
-        return []
-    return [Chart("epsilon_chart", report, "Proven epsilon by round, over all runs")]
+    return Report(facts, tuple(blocks))
 
 
 def _front(report: dict[str, Any], found: Verification, promise: Promise | None) -> list[Block]:
@@ -90,50 +83,135 @@ def _front(report: dict[str, Any], found: Verification, promise: Promise | None)
 
 
 def _claim(report: dict[str, Any], found: Verification) -> list[Block]:
+    """Return the claim in figures, and the chart."""
     relation = report["adjacency"] or "no adjacency yet"
-    budget = chosen(report["budget"]["epsilon"], least=True)
     runs = len(report["runs"])
+    words = report["claim"]
     if not found.sound:
         claim = f"This ledger is damaged, and nothing is claimed: {found.problems[0]}."
-    elif report["guarantee"] == Guarantee.NONE:
+        words = "Restore a sound copy before anything is read."
+    elif report["guarantee"] == "none":
         claim = (
             "No guarantee: rounds ran whose noise did not come from a secret source. "
             "What they released has to be counted as revealed."
         )
     else:
-        stop = ", whatever decided when to stop" if report["part_of_plan"] else ""
         claim = (
             f"All {report['rounds']} rounds of {runs} run{'' if runs == 1 else 's'} together: "
             f"epsilon {above(report['epsilon_any_stop'])} at delta {chosen(report['delta'])}, "
-            f"{relation} of one {line(report['unit'])}{stop}; the budget is {budget}."
+            f"{relation} of one {line(report['unit'])}"
+            f"{f', {_ANY_STOP}' if report['part_of_plan'] else ''}. "
+            f"The budget is {_budget(report)}."
         )
-    words = report["claim"] if found.sound else "Restore a sound copy before anything is read."
-    return [Heading(2, "The figures", new_page=True), Paragraph(claim, strong=True),
-            Paragraph(words)]  # fmt: skip
+    blocks: list[Block] = [
+        Heading(2, "The figures", new_page=True),
+        Paragraph(claim, strong=True),
+        Paragraph(words),
+    ]
+    if any(point["upper"] is not None for point in report["points"]):
+        blocks.append(Chart("epsilon_chart", report, "Proven epsilon by round, over all runs"))
+    return blocks
 
 
 def _definition(report: dict[str, Any]) -> list[Block]:
-    unit = line(report["unit"])
-    epsilon = [("epsilon [achieved, proven]", _bracket(report["epsilon"]))]
+    unit, both = line(report["unit"]), _bracket(report["epsilon"])
+    epsilon = [("epsilon [achieved, proven]", both)]
     if report["part_of_plan"]:
         epsilon = [
-            ("epsilon, whatever decided when to stop", above(report["epsilon_any_stop"])),
-            (
-                "epsilon [achieved, proven] only if it was settled in advance to stop here",
-                _bracket(report["epsilon"]),
-            ),
+            (f"epsilon, {_ANY_STOP}", above(report["epsilon_any_stop"])),
+            ("epsilon [achieved, proven] only if stopping here was decided in advance", both),
         ]
     rows = [
         ("unit of privacy", f"one {unit}, with all its data, in all rounds of all runs"),
         ("adjacency", neighbors(report["adjacency"], unit)),
         *epsilon,
         ("delta", chosen(report["delta"])),
-        ("budget", f"epsilon {chosen(report['budget']['epsilon'], least=True)} at the same delta"),
+        ("budget", f"epsilon {_budget(report)} at the same delta"),
         ("setting", "central: a trusted server adds the noise to each sum, once"),
         ("what is covered", "every noisy sum that was committed, and all that is computed of them"),
         ("what is not", "anything computed of the data that did not go through this ledger"),
     ]
     return [Heading(3, "What is claimed"), Table(("", ""), tuple(rows), "What is claimed")]
+
+
+def _runs(report: dict[str, Any]) -> list[Block]:
+    """Return the section on runs: a table of all, and one of the rounds of each."""
+    header = ("run", "name", "rounds", "released", "lost", "abandoned", "epsilon", "claim")
+    rows: list[tuple[str, ...]] = []
+    for run in report["runs"]:
+        claim = run["guarantee"] if run["private"] else "none: not private"
+        if run["left_plan"]:
+            claim = f"{claim}; left its plan at round {run['left_at']}"
+        epsilon = _bracket(run["epsilon"])
+        if run["part_of_plan"]:
+            whole = above(run["epsilon_any_stop"])
+            epsilon = f"{whole} {_ANY_STOP}; {epsilon} if that was decided in advance"
+        planned = "" if run["planned_rounds"] is None else f" (plan: {run['planned_rounds']})"
+        counts = (str(run[key]) for key in ("committed", "uncommitted", "abandonments"))
+        rows.append(
+            (
+                str(run["run"]),
+                line(run["name"]),
+                f"{run['rounds']}{planned}",
+                *counts,
+                epsilon,
+                claim,
+            )
+        )
+    blocks: list[Block] = [
+        Heading(3, "Runs"),
+        Table(header, tuple(rows), "Runs, each with its own epsilon"),
+        Paragraph(
+            "Epsilon of each run is its own, [achieved, proven]. These numbers are not added up: "
+            "the total is above. Lost rounds were reserved and never committed (a crash, or still "
+            "under way) and count as spent."
+        ),
+    ]
+    for run in report["runs"]:
+        blocks += _one_run(run)
+    return blocks
+
+
+def _one_run(run: dict[str, Any]) -> list[Block]:
+    header = ("rounds", "noise multiplier", "sampling", "within the plan", "releases")
+    rows: list[tuple[str, ...]] = []
+    for phase in run["phases"]:
+        planned = "yes" if phase["planned"] else "no"
+        rows.append(
+            (
+                str(phase["rounds"]),
+                chosen(phase["noise_multiplier"], least=True),
+                sampling_words(round_from_json(phase, _BESIDE).sampling),
+                "no plan" if run["planned_rounds"] is None else planned,
+                "; ".join(map(_release_words, phase["releases"])) or "the sum",
+            )
+        )
+    blocks: list[Block] = [Heading(4, f"Run {run['run']}: {line(run['name'])}")]
+    if rows:
+        blocks.append(Table(header, tuple(rows), f"Rounds of run {run['run']}"))
+    if run["more_rounds"]:
+        blocks.append(Paragraph(f"And {run['more_rounds']} more rounds; `export` lists them all."))
+    if run["planned_epsilon"] is not None:
+        when = "before the first round" if run["planned_first"] else "after other rounds had run"
+        blocks.append(
+            Paragraph(
+                f"The whole plan ({run['planned_rounds']} rounds, registered {when}) costs epsilon "
+                f"{above(run['planned_epsilon'])}, which covers stopping early for any reason."
+            )
+        )
+    details = sorted(run["details"].items())
+    if details:
+        items = tuple(line(f"{key}: {value}", MAX_DETAILS) for key, value in details)
+        blocks.append(Bullets(items))
+    return blocks
+
+
+def _release_words(release: dict[str, Any]) -> str:
+    noise = chosen(release["noise_multiplier"], least=True)
+    text = f"{line(release['name'])}: noise multiplier {noise}"
+    if release["sensitivity"] is not None:
+        text += f", sensitivity {chosen(release['sensitivity'])}"
+    return text
 
 
 def _events(report: dict[str, Any]) -> list[Block]:
@@ -155,31 +233,21 @@ def _events(report: dict[str, Any]) -> list[Block]:
 
 def _accounting(report: dict[str, Any]) -> list[Block]:
     items: list[str] = []
-    if report["guarantee"] != Guarantee.NONE:
-        budget = chosen(report["budget"]["epsilon"], least=True)
+    if report["guarantee"] != "none":
         items.append(
-            f"The budget, epsilon {budget}, bounds all that is released under this ledger, now and "
-            f"later, whatever results have a say in: a round that might exceed it is refused."
+            f"The budget, epsilon {_budget(report)}, bounds all that is released under this "
+            f"ledger, now and later, even if results influence later rounds: a round that might "
+            f"exceed it is rejected."
         )
-    if report["guarantee"] == Guarantee.PLANNED:
-        items.append(
-            "Accountant: tight composition of the worst-case pair of every round; upper bounds are "
-            "proven with rounding errors included, lower bounds achieved by explicit data sets."
-        )
-    else:
-        items.append(
-            "Accountant: Renyi odometer over a fixed mixture of orders, valid when rounds are "
-            "chosen adaptively and the process stops at any time (a Renyi filter in the sense of "
-            "Feldman and Zrnic 2021); no tight epsilons are added up."
-        )
+    items.append(_TIGHT if report["guarantee"] == "planned" else _ODOMETER)
     if report["plan_delta"]:
         items.append(
-            f"Of delta, {up(report['plan_delta'], 4)} is set aside for the plans that were "
-            f"registered first, and {down(report['adaptive_delta'], 4)} is left for rounds outside "
-            f"them."
+            f"Of delta, {up(report['plan_delta'], 4)} is reserved for the plans that were "
+            f"registered first, and {down(report['adaptive_delta'], 4)} is left for unplanned "
+            f"rounds."
         )
     same = report["rounds_as_if_planned"]
-    if same is not None and report["guarantee"] == Guarantee.ADAPTIVE:
+    if same is not None and report["guarantee"] == "adaptive":
         items.append(
             f"For comparison only: had the released rounds been fixed in advance, they would cost "
             f"epsilon {_bracket(same)}. That is no guarantee for rounds chosen as results came "
@@ -196,115 +264,21 @@ def _checking(report: dict[str, Any], found: Verification) -> list[Block]:
         ("software", f"written by {line(report['software'])}, report by {report['reporter']}"),
         ("first and latest entry", f"{report['created']} to {report['latest']}"),
     )
-    blocks: list[Block] = [Heading(3, "Checking it"), Table(("", ""), rows, "How to check it")]
-    if found.remarks:
-        blocks.append(Bullets(found.remarks))
-    blocks.append(
-        Paragraph(f"Taken from the entries as they stand there: {'; '.join(found.unverified)}.")
-    )
-    blocks.append(
+    return [
+        Heading(3, "Checking it"),
+        Table(("", ""), rows, "How to check it"),
+        *([Bullets(found.remarks)] if found.remarks else []),
+        Paragraph(f"Taken from the entries without a check: {'; '.join(found.unverified)}."),
         Paragraph(
-            "Whoever kept an earlier head can see that nothing before it was changed or dropped: "
-            "`dpacct ledger verify FILE --head HASH`."
-        )
-    )
-    return blocks
+            "An earlier head that was kept elsewhere shows that no entry before it was changed or "
+            "dropped: `dpacct ledger verify FILE --head HASH`."
+        ),
+    ]
+
+
+def _budget(report: dict[str, Any]) -> str:
+    return chosen(report["budget"]["epsilon"], least=True)
 
 
 def _bracket(epsilon: dict[str, float | None]) -> str:
     return bracket(epsilon["lower"], epsilon["upper"])
-
-
-def _runs(report: dict[str, Any]) -> list[Block]:
-    """Return the section on runs: a table of all, and one of the rounds of each."""
-    header = ("run", "name", "rounds", "released", "lost", "abandoned", "epsilon", "claim")
-    rows: list[tuple[str, ...]] = []
-    for run in report["runs"]:
-        claim = "none: not private" if not run["private"] else run["guarantee"]
-        if run["left_plan"]:
-            claim = f"{claim}; left its plan at round {run['left_at']}"
-        planned = "" if run["planned_rounds"] is None else f" (plan: {run['planned_rounds']})"
-        rows.append(
-            (
-                str(run["run"]),
-                line(run["name"]),
-                f"{run['rounds']}{planned}",
-                str(run["committed"]),
-                str(run["uncommitted"]),
-                str(run["abandonments"]),
-                _run_epsilon(run),
-                claim,
-            )
-        )
-    blocks: list[Block] = [
-        Heading(3, "Runs"),
-        Table(header, tuple(rows), "Runs, each with its own epsilon"),
-        Paragraph(
-            "Epsilon of each run is its own, [achieved, proven], by itself; these numbers are not "
-            "added up, the total is above. Lost rounds were reserved and never committed (a crash, "
-            "or still under way) and count as spent."
-        ),
-    ]
-    for run in report["runs"]:
-        blocks += _one_run(run)
-    return blocks
-
-
-def _run_epsilon(run: dict[str, Any]) -> str:
-    if not run["part_of_plan"]:
-        return _bracket(run["epsilon"])
-    return (
-        f"{above(run['epsilon_any_stop'])} whatever decided when to stop; "
-        f"{_bracket(run['epsilon'])} if that was settled in advance"
-    )
-
-
-def _one_run(run: dict[str, Any]) -> list[Block]:
-    header = ("rounds", "noise multiplier", "sampling", "within the plan", "releases")
-    rows = tuple(
-        (
-            str(phase["rounds"]),
-            chosen(phase["noise_multiplier"], least=True),
-            sampling_words(round_from_json(phase, _BESIDE).sampling),
-            _planned_words(run, phase),
-            "; ".join(map(_release_words, phase["releases"])) or "the sum",
-        )
-        for phase in run["phases"]
-    )
-    blocks: list[Block] = [Heading(4, f"Run {run['run']}: {line(run['name'])}")]
-    if rows:
-        blocks.append(Table(header, rows, f"Rounds of run {run['run']}"))
-    if run["more_rounds"]:
-        blocks.append(Paragraph(f"And {run['more_rounds']} more rounds; `export` lists them all."))
-    if run["planned_epsilon"] is not None:
-        when = "before the first round" if run["planned_first"] else "after other rounds had run"
-        blocks.append(
-            Paragraph(
-                f"The whole plan ({run['planned_rounds']} rounds, registered {when}) costs epsilon "
-                f"{above(run['planned_epsilon'])}; that covers stopping early for any reason."
-            )
-        )
-    if run["details"]:
-        blocks.append(
-            Bullets(
-                tuple(
-                    line(f"{key}: {value}", MAX_DETAILS)
-                    for key, value in sorted(run["details"].items())
-                )
-            )
-        )
-    return blocks
-
-
-def _planned_words(run: dict[str, Any], phase: dict[str, Any]) -> str:
-    if run["planned_rounds"] is None:
-        return "no plan"
-    return "yes" if phase["planned"] else "no"
-
-
-def _release_words(release: dict[str, Any]) -> str:
-    noise = chosen(release["noise_multiplier"], least=True)
-    text = f"{line(release['name'])}: noise multiplier {noise}"
-    if release["sensitivity"] is not None:
-        text += f", sensitivity {chosen(release['sensitivity'])}"
-    return text

@@ -115,8 +115,8 @@ def summarize(now: Snapshot) -> dict[str, Any]:
 
 def _run(now: Snapshot, number: int) -> dict[str, Any]:
     state, start = now.run_state(number), now.start(number)
-    plan, guarantee = start.plan, now.run_guarantee(number)
-    spent, any_stop = now.run_interval(number), now.run_any_stop(number)
+    plan, guarantee = start.plan, now.guarantee(number)
+    spent, any_stop = now.interval(number), now.any_stop(number)
     whole = finite(any_stop) if plan is not None and state.on_plan else None
     if not state.private:
         spent, any_stop = spent.without_privacy, math.inf

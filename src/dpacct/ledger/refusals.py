@@ -11,17 +11,15 @@ import math
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
 
 from dpacct import validate
 from dpacct.budget import Budget
 from dpacct.display import chosen, line, trimmed, up
 from dpacct.errors import BudgetExceeded
+from dpacct.ledger.readings import Snapshot
 from dpacct.ledger.record.plans import Plan, proven_epsilon
-from dpacct.ledger.record.state import LedgerState
 from dpacct.numerics.search import largest_between
-from dpacct.renyi.odometer import Mixture, Totals, add, count_fitting, subtract
+from dpacct.renyi.odometer import Totals, add, count_fitting, subtract
 from dpacct.rounds import Full, Poisson, Round, Sampling, Uniform
 
 _NAMED = 3
@@ -34,84 +32,72 @@ def above(value: float | None) -> str:
     return "none (infinite)" if value is None else trimmed(up(value))
 
 
-class Standing(NamedTuple):
-    """The state of a ledger that rejects a round or a plan.
+def _reading(now: Snapshot, upper: float) -> str:
+    budget = f"{now.budget.epsilon:.7g} at delta {chosen(now.budget.delta)}"
+    return f"the ledger reads epsilon {above(upper)} of {budget} now"
 
-    Attributes:
-        path, budget, mixture, state: of the ledger.
-        upper: proven epsilon of all runs, for every rule of stopping.
-        holders: number, name and planned rounds to come of each run that holds room.
+
+def _rest_of_delta(now: Snapshot, plans: str) -> str:
+    """Return the delta of the adaptive bound, in words; empty if it is the whole budget's."""
+    left = now.budget.delta - now.state.plan_delta
+    return f", at the {left:.2g} of delta that {plans} leave" if now.state.plan_delta else ""
+
+
+def _ways_out(now: Snapshot, *, enough: bool) -> str:
+    """Return which runs hold room, and two ways out; empty if no run does.
+
+    Args:
+        now: of the ledger.
+        enough: the round or plan would fit if nothing were held.
     """
-
-    path: Path
-    budget: Budget
-    mixture: Mixture
-    state: LedgerState
-    upper: float
-    holders: list[tuple[int, str, int]]
-
-    @property
-    def reading(self) -> str:
-        """The reading of the ledger, in words."""
-        return (
-            f"the ledger reads epsilon {above(self.upper)} of {self.budget.epsilon:.7g} at delta "
-            f"{chosen(self.budget.delta)} now"
-        )
-
-    def rest_of_delta(self, plans: str) -> str:
-        """Return the delta of the adaptive bound, in words; empty if it is the whole budget's."""
-        left = self.budget.delta - self.state.plan_delta
-        return f", at the {left:.2g} of delta that {plans} leave" if self.state.plan_delta else ""
-
-    def ways_out(self, *, enough: bool) -> str:
-        """Return which runs hold room, and two ways out; empty if no run does.
-
-        Args:
-            enough: the round or plan would fit if nothing were held.
-        """
-        if not self.holders:
-            return ""
-        named = [f"run {n} ({line(name)!r}, {rounds} rounds)" for n, name, rounds in self.holders]
-        if len(named) > _NAMED:
-            named[_NAMED:] = [f"{len(named) - _NAMED} more"]
-        file = shlex.quote(str(self.path))
-        less = "" if enough else ", which would not be enough here"
-        return (
-            f" Room for rounds to come is held by {', '.join(named)}: "
-            f"`dpacct ledger finish {file} --run {self.holders[0][0]}` frees it{less}, and "
-            f"`dpacct train --resume --ledger {file}` goes on with it."
-        )
-
-    def epsilon(self, base: Totals, more: Totals | None = None) -> float:
-        """Return the adaptive bound of totals, with more on top."""
-        return self.mixture.epsilon(add(base, more) if more else base, self.state.delta)
+    named: list[str] = []
+    first = 0
+    for run in now.runs():
+        state, start = now.run_state(run), now.start(run)
+        if any(state.held) and start.plan is not None:
+            first = first or run
+            rounds = start.plan.rounds - state.cursor
+            named.append(f"run {run} ({line(start.name)!r}, {rounds} rounds)")
+    if not named:
+        return ""
+    if len(named) > _NAMED:
+        named[_NAMED:] = [f"{len(named) - _NAMED} more"]
+    file = shlex.quote(str(now.path))
+    less = "" if enough else ", which would not be enough here"
+    return (
+        f" Room for rounds to come is held by {', '.join(named)}: "
+        f"`dpacct ledger finish {file} --run {first}` frees it{less}, and "
+        f"`dpacct train --resume --ledger {file}` goes on with it."
+    )
 
 
-def plan_refused(now: Standing, plan: Plan, cost: Totals) -> BudgetExceeded:
+def plan_refused(now: Snapshot, plan: Plan, cost: Totals) -> BudgetExceeded:
     """Return the error for a plan, with its Renyi total, that does not fit."""
-    budget, ledger = now.budget, now.state
-    start = f"the plan of {plan.rounds} rounds does not fit"
+    budget, ledger, mixture = now.budget, now.state, now.mixture
+    start, reading = f"the plan of {plan.rounds} rounds does not fit", _reading(now, now.any_stop())
     held = any(ledger.held)
     if not ledger.started:
         alone = proven_epsilon(plan, budget.delta, budget.epsilon)
         return BudgetExceeded(
             f"{start}{' beside the plans that were registered before' if held else ''}: by itself "
             f"it needs epsilon {above(alone)} of {budget.epsilon:.7g} at delta "
-            f"{chosen(budget.delta)}, and {now.reading}. dpacct.calibrate finds the noise with "
-            f"which it fits.{now.ways_out(enough=alone <= budget.epsilon)}"
+            f"{chosen(budget.delta)}, and {reading}. dpacct.calibrate finds the noise with "
+            f"which it fits.{_ways_out(now, enough=alone <= budget.epsilon)}"
         )
+    before = mixture.epsilon(ledger.charged, ledger.delta)
+    after = mixture.epsilon(add(ledger.charged, cost), ledger.delta)
+    enough = mixture.epsilon(add(ledger.spent, cost), ledger.delta) <= budget.epsilon
     fewer, kinds = "", list(plan.schedule.distinct())
     if len(kinds) == 1:
-        each = now.mixture.cost(kinds[0])
-        most = count_fitting(now.mixture, ledger.charged, each, budget, ledger.delta)
+        each = mixture.cost(kinds[0])
+        most = count_fitting(mixture, ledger.charged, each, budget, ledger.delta)
         fewer = f" What fits: {most} such rounds." if most else " Not one such round fits."
-    enough = now.epsilon(ledger.spent, cost) <= budget.epsilon
     return BudgetExceeded(
-        f"{start}: {now.reading}. A plan that is made after rounds have run may depend on them, "
-        f"and is charged by the adaptive bound: that is {above(now.epsilon(ledger.charged))}"
+        f"{start}: {reading}. A plan that is made after rounds have run may depend on them, "
+        f"and is charged by the adaptive bound: that is {above(before)}"
         f"{', what is held for other plans included' if held else ''}, and would be "
-        f"{above(now.epsilon(ledger.charged, cost))}{now.rest_of_delta('the first plans')}."
-        f"{fewer}{now.ways_out(enough=enough)}"
+        f"{above(after)}{_rest_of_delta(now, 'the first plans')}.{fewer}"
+        f"{_ways_out(now, enough=enough)}"
     )
 
 
@@ -145,47 +131,42 @@ class RoundRefused(BudgetExceeded):
         super().__init__(sentence)
 
 
-def round_refused(now: Standing, round_: Round, own: Totals) -> RoundRefused:
-    """Return the error for a round that does not fit, of a run that holds ``own`` for its plan."""
-    base = subtract(now.state.charged, own)
+def round_refused(now: Snapshot, run: int, round_: Round) -> RoundRefused:
+    """Return the error for a round of a run that does not fit."""
+    ledger, budget, own = now.state, now.budget, now.run_state(run).held
+    base = subtract(ledger.charged, own)
 
-    def needs(candidate: Round) -> float:
-        return now.epsilon(base, now.mixture.cost(candidate))
+    def epsilon(totals: Totals, *more: Round) -> float:
+        return now.mixture.epsilon(add(totals, *map(now.mixture.cost, more)), ledger.delta)
 
     def fits(candidate: Round) -> bool:
-        return needs(candidate) <= now.budget.epsilon
+        return epsilon(base, candidate) <= budget.epsilon
 
     noise, rate = _more_noise(round_, fits), _lower_rate(round_, fits)
-    refusal = Refusal(round_, now.budget, now.epsilon(base), needs(round_), noise, rate)
+    refusal = Refusal(round_, budget, epsilon(base), epsilon(base, round_), noise, rate)
     ways: list[str] = []
     if noise is not None:
         ways.append(f"noise multiplier {noise.noise_multiplier:.6g} at this rate")
     if rate is not None:
         ways.append(f"sampling rate {rate.sampling_rate:.4g} at this noise")
     found = f"What fits: {', or '.join(ways)}." if ways else "No noise and no rate makes it fit."
-    enough = now.epsilon(now.state.spent, now.mixture.cost(round_)) <= now.budget.epsilon
-    held = any(subtract(now.state.held, own))
-    return RoundRefused(
-        f"the round does not fit: {_why(now, refusal, held=held)} {found}"
-        f"{now.ways_out(enough=enough)}",
-        refusal,
-    )
-
-
-def _why(now: Standing, refusal: Refusal, *, held: bool) -> str:
-    needed, spent = above(refusal.needed), above(refusal.spent)
-    if spent == above(now.upper):
-        budget = f"{now.budget.epsilon:.7g} at delta {chosen(now.budget.delta)}"
-        return f"epsilon would be {needed} of {budget}, and is {spent} now."
-    rest, covered = now.rest_of_delta("those plans"), ""
-    if rest:
-        covered = " Rounds with at least a plan's noise and at most its rate still run."
-    return (
-        f"{now.reading}. A round outside the plans that were made first is judged by "
-        f"the adaptive bound, which holds however the round was chosen: that is {spent}"
-        f"{', what is held for plans included' if held else ''}, "
-        f"and would be {needed}{rest}.{covered}"
-    )
+    needed, spent, upper = above(refusal.needed), above(refusal.spent), now.any_stop()
+    if spent == above(upper):
+        of = f"{budget.epsilon:.7g} at delta {chosen(budget.delta)}"
+        why = f"epsilon would be {needed} of {of}, and is {spent} now."
+    else:
+        held = any(subtract(ledger.held, own))
+        rest, covered = _rest_of_delta(now, "those plans"), ""
+        if rest:
+            covered = " Rounds with at least a plan's noise and at most its rate still run."
+        why = (
+            f"{_reading(now, upper)}. A round outside the plans that were made first is judged by "
+            f"the adaptive bound, which holds however the round was chosen: that is {spent}"
+            f"{', what is held for plans included' if held else ''}, "
+            f"and would be {needed}{rest}.{covered}"
+        )
+    ways_out = _ways_out(now, enough=epsilon(ledger.spent, round_) <= budget.epsilon)
+    return RoundRefused(f"the round does not fit: {why} {found}{ways_out}", refusal)
 
 
 def _more_noise(round_: Round, fits: Callable[[Round], bool]) -> Round | None:
