@@ -109,16 +109,6 @@ def test_layouts_flatten_and_restore():
     assert layout.segments == [(0, 6), (6, 7), (7, 8)]
 
 
-def test_only_the_engine_makes_bounded_and_noised_values():
-    from dpacct.errors import Unsupported
-    from dpacct.fl.privacy.markers import Bounded, Noised
-
-    with pytest.raises(Unsupported, match="only the engine"):
-        Bounded(torch.zeros(1, 2), object())
-    with pytest.raises(Unsupported, match="only the engine"):
-        Noised(torch.zeros(2), LAYOUT, 1.0, None, 1, 0.1, None, 1.0, 1.0, 0.1, None)
-
-
 def test_post_processing_keeps_the_shape_and_reaches_the_model():
     @dataclass(frozen=True)
     class Halved(Method):

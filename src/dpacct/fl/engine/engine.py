@@ -37,7 +37,7 @@ from dpacct.fl.methods.published import PublishedRound
 from dpacct.fl.methods.server_optimizers import ServerOptimizer, optimized, split
 from dpacct.fl.privacy.account import NoisePlan
 from dpacct.fl.privacy.bounds import INDICATOR_NORM, MARGIN, AdaptiveClip, row_norms
-from dpacct.fl.privacy.markers import bounded, noised, scatter
+from dpacct.fl.privacy.markers import Bounded, Noised, scatter
 from dpacct.fl.privacy.noise import GaussianNoise, Noise, drawn_std, sums_as_they_are
 from dpacct.fl.privacy.randomness import Randomness, draw_cohort, normals, torch_seed
 from dpacct.fl.privacy.sums import (
@@ -198,7 +198,7 @@ class Engine:
         rows = rows if kept is None else rows.index_select(1, kept)
         layout, most = self.kept_layout(kept), self.plan.contributions
         inside, norms, bad = contribute(rows, state.bound, layout, most)
-        return Contributions(bounded(inside), norms, norms <= state.bound.clip_norm, bad)
+        return Contributions(Bounded(inside), norms, norms <= state.bound.clip_norm, bad)
 
     def check(
         self, state: TrainingState, kept: Tensor | None, rows: Tensor, below: Tensor
@@ -209,7 +209,7 @@ class Engine:
         """
         layout, most = self.kept_layout(kept), self.plan.contributions
         inside, norms, bad = received(rows, state.bound, layout, most)
-        return Contributions(bounded(inside), norms, below & ~bad, bad)
+        return Contributions(Bounded(inside), norms, below & ~bad, bad)
 
     def add(self, state: TrainingState, found: Collected, contributions: Contributions) -> None:
         """Add contributions to the sums of the round."""
@@ -254,7 +254,7 @@ class Engine:
             noisy_count = self.noise.add(found.indicators, INDICATOR_LIMITS, own, self.source)
             indicator_sum = float(noisy_count)
         dtype, number = next(iter(state.params.values())).dtype, state.round + 1
-        mean = noised(
+        mean = Noised(
             scatter((noisy / plan.cohort_size).to(dtype), kept, self.layout.size),
             self.layout,
             std=std / plan.cohort_size,

@@ -12,8 +12,8 @@ from dpacct.fl.layout import Params, State
 from dpacct.fl.methods.parameters import whole_norm
 from dpacct.fl.methods.protocol import Context, Method
 from dpacct.fl.methods.published import PublishedRound
-from dpacct.fl.postprocess import DENOISERS, Denoiser, LaplacianSmoothing
-from dpacct.fl.postprocess.laplacian import AXES
+from dpacct.fl.postprocess.denoisers import DENOISERS
+from dpacct.fl.postprocess.laplacian import AXES, check_order, check_strength, smooth
 from dpacct.fl.privacy.markers import Noised
 from dpacct.validate import flag
 
@@ -55,11 +55,11 @@ class DPFedLS(Method):
     name = "dp-fed-ls"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "smoothing", LaplacianSmoothing(self.smoothing).strength)
+        object.__setattr__(self, "smoothing", check_strength(self.smoothing))
+        check_order(self.order)
         if self.denoiser not in DENOISERS:
             rule = f"a denoiser is one of {', '.join(DENOISERS)}"
             raise InvalidParameter("denoiser", self.denoiser, rule)
-        self._denoiser()
         if flag("paper_mode", self.paper_mode):
             object.__setattr__(self, "not_private_because", REALIZED_COHORT)
 
@@ -75,7 +75,9 @@ class DPFedLS(Method):
     def post(self, noised: Noised, server_state: State) -> Noised:
         """The mean denoised tensor by tensor."""
         del server_state
-        denoise = self._denoiser()
+        if self.denoiser == "laplacian":
+            return noised.map_tensors(lambda tensor: smooth(tensor, self.smoothing, self.order))
+        denoise = DENOISERS[self.denoiser]
         return noised.map_tensors(lambda tensor: denoise(tensor, noised.std))
 
     def published(self, cohort: PublishedRound) -> Tensor:
@@ -86,8 +88,3 @@ class DPFedLS(Method):
         std = cohort.noise_multiplier * cohort.clip_norm
         noisy = rows.sum(dim=0) + std * cohort.normals(1, rows.shape[1]).squeeze(0)
         return noisy * cohort.cohort_size / len(rows)
-
-    def _denoiser(self) -> Denoiser:
-        if self.denoiser == "laplacian":
-            return LaplacianSmoothing(self.smoothing, self.order)
-        return DENOISERS[self.denoiser]()

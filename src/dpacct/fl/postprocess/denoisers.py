@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from dpacct.fl.postprocess.laplacian import AXES, check_order, check_strength, smooth
-from dpacct.fl.privacy.masks import fraction_kept, kept
+from dpacct.fl.postprocess.laplacian import smooth
+from dpacct.fl.privacy.masks import kept
 from dpacct.fl.tensors import norm
 
 
@@ -74,74 +73,17 @@ def keep_largest(vector: Tensor, sizes: Sequence[int], fraction: float) -> Tenso
     return torch.cat(parts, dim=-1)
 
 
-class Denoiser(Protocol):
-    """A public function of one released tensor and of the noise that was put on it."""
-
-    def __call__(self, values: Tensor, noise_std: float) -> Tensor:
-        """Return the denoised tensor, in its own shape and dtype.
-
-        Args:
-            values: of any shape. noise_std: standard deviation of the noise on each coordinate.
-        """
-        ...
+def top_k(values: Tensor, noise_std: float, fraction: float = 0.4) -> Tensor:
+    """Return `keep_largest` of one noisy tensor; the noise level is not used."""
+    del noise_std
+    return keep_largest(values.flatten(), [values.numel()], fraction).view_as(values)
 
 
-@dataclass(frozen=True, slots=True)
-class LaplacianSmoothing:
-    """`smooth` with a fixed strength and order."""
-
-    strength: float = 1.0
-    order: str = AXES
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "strength", check_strength(self.strength))
-        check_order(self.order)
-
-    def __call__(self, values: Tensor, noise_std: float) -> Tensor:
-        """Return the smoothed tensor; the noise level is not used."""
-        del noise_std
-        return smooth(values, self.strength, self.order)
-
-
-@dataclass(frozen=True, slots=True)
-class JamesStein:
-    """`james_stein`."""
-
-    positive_part: bool = False
-
-    def __call__(self, values: Tensor, noise_std: float) -> Tensor:
-        """Return the shrunk tensor."""
-        return james_stein(values, noise_std, positive_part=self.positive_part)
-
-
-@dataclass(frozen=True, slots=True)
-class SoftThreshold:
-    """`soft_threshold`."""
-
-    def __call__(self, values: Tensor, noise_std: float) -> Tensor:
-        """Return the thresholded tensor."""
-        return soft_threshold(values, noise_std)
-
-
-@dataclass(frozen=True, slots=True)
-class TopK:
-    """`keep_largest` of the noisy tensor."""
-
-    fraction: float = 0.4
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "fraction", fraction_kept(self.fraction))
-
-    def __call__(self, values: Tensor, noise_std: float) -> Tensor:
-        """Return the largest coordinates; the noise level is not used."""
-        del noise_std
-        return keep_largest(values.flatten(), [values.numel()], self.fraction).view_as(values)
-
-
-DENOISERS: dict[str, Callable[[], Denoiser]] = {
-    "laplacian": LaplacianSmoothing,
-    "james-stein": JamesStein,
-    "james-stein-plus": lambda: JamesStein(positive_part=True),
-    "soft-threshold": SoftThreshold,
-    "top-k": TopK,
+# Public functions of one released tensor, and of the noise on each of its coordinates.
+DENOISERS: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "laplacian": lambda values, _: smooth(values, 1.0),
+    "james-stein": james_stein,
+    "james-stein-plus": partial(james_stein, positive_part=True),
+    "soft-threshold": soft_threshold,
+    "top-k": top_k,
 }

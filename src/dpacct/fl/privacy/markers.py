@@ -1,4 +1,4 @@
-"""Marker types: what has been bounded, and what has been noised.
+"""Marker types: bounded updates, and a noised aggregate.
 
 Rule 1: only the engine makes them. Rule 2: `Noised` values are all that a method's ``post`` and
 ``server`` get, so a raw update cannot reach the released model.
@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import Tensor
 
-from dpacct.errors import InvalidParameter, Unsupported
+from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Layout, Params
-
-_ENGINE = object()
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -23,11 +20,6 @@ class Bounded:
     """Updates behind their bound: ``rows`` [c, k], one client each. Private, not yet noised."""
 
     rows: Tensor
-    key: object
-
-    def __post_init__(self) -> None:
-        if self.key is not _ENGINE:
-            raise Unsupported("only the engine bounds updates; it never takes them as bounded")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,11 +51,6 @@ class Noised:
     server_lr: float
     cohort_size: float
     sampling_rate: float
-    key: object
-
-    def __post_init__(self) -> None:
-        if self.key is not _ENGINE:
-            raise Unsupported("only the engine releases a noised aggregate")
 
     @property
     def tensors(self) -> Params:
@@ -71,7 +58,11 @@ class Noised:
         return self.layout.unflatten(self.vector)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Noised:
-        """Return the aggregate with its whole vector changed, [d] -> [d]."""
+        """Return the aggregate with its whole vector changed, [d] -> [d].
+
+        Raises:
+            InvalidParameter: the result has another shape.
+        """
         vector = change(self.vector)
         if vector.shape != self.vector.shape:
             rule = f"post-processing keeps the shape {tuple(self.vector.shape)}"
@@ -82,20 +73,6 @@ class Noised:
         """Return the aggregate with each tensor changed, given and returned in its own shape."""
         parts = {name: change(tensor) for name, tensor in self.tensors.items()}
         return self.map(lambda _: self.layout.flatten(parts))
-
-
-def bounded(rows: Tensor) -> Bounded:
-    """Return rows that went through a bound; for the engine alone."""
-    return Bounded(rows, _ENGINE)
-
-
-def noised(vector: Tensor, layout: Layout, **facts: Any) -> Noised:
-    """Return an aggregate that was charged and noised; for the engine alone.
-
-    Args:
-        vector, layout, facts: the attributes of `Noised`.
-    """
-    return Noised(vector, layout, **facts, key=_ENGINE)
 
 
 def scatter(values: Tensor, kept: Tensor | None, size: int) -> Tensor:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dpacct import validate
-from dpacct.errors import InvalidParameter
 from dpacct.fl.clients import ClientData
 
 
@@ -42,7 +40,6 @@ def evaluate(
     Returns:
         The evaluation; loss is the mean over examples.
     """
-    _check(model, loss, data)
     batch_size = validate.count("batch_size", batch_size, "a batch size")
     device = next(model.parameters()).device
     training = model.training
@@ -62,13 +59,3 @@ def evaluate(
     finally:
         model.train(training)
     return Evaluation(total / max(len(data), 1), right / max(judged, 1))
-
-
-def _check(model: Any, loss: Any, data: Any) -> None:
-    if not isinstance(model, nn.Module):
-        raise InvalidParameter("model", model, "a model is a torch.nn.Module")
-    if not callable(loss) or isinstance(loss, type):
-        raise InvalidParameter("loss", loss, "a loss is a function of outputs and targets")
-    if not isinstance(data, ClientData):
-        rule = "examples are a ClientData of inputs and targets"
-        raise InvalidParameter("data", type(data).__name__, rule)
