@@ -1,16 +1,17 @@
-"""Membership inference: attacks that tell the clients a model was trained on from others.
+"""Membership inference: attacks that tell the clients a model was trained on from other clients.
 
 `loss_attack` (Yeom et al. 2018, arXiv:1709.01604, with the threshold swept) takes an example with a
-small loss for a member. `likelihood_attack` (Carlini et al. 2022, arXiv:2112.03570, offline)
+small loss for a member's. `likelihood_attack` (Carlini et al. 2022, arXiv:2112.03570, offline)
 compares with shadow models. Both look at one trained model and average over its members. A
 guarantee bounds the mean of that over trainings. An attack that fails is no evidence for privacy.
+`dpacct.empirical` judges the scores.
 
-Rule 1: an example that is also a member's is not held out. It is left out, and if most are of that
-    kind, the attack is refused (`without_members`).
-Rule 2: a model is looked at in evaluation mode, without gradients, and left as it was. Outputs are
-    read in double precision, because losses that are equal in float32 are ties.
-Rule 3: no shadow model has seen a client that is compared, member or not. If the attacked model
-    has not either, both sides have scores of one law, and the AUC is one half.
+Rule 1: An example that a member also has is not held out. It is left out. If more than half of the
+    examples are of that kind, the attack is refused (`without_members`).
+Rule 2: A model runs in evaluation mode, without gradients, and keeps its mode. Outputs are read in
+    double precision, because losses that are equal in float32 are ties.
+Rule 3: No shadow model has seen a client that is compared, member or not. If the attacked model
+    has seen none either, the scores of both sides have one law, and the AUC is one half.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -33,10 +33,11 @@ from dpacct.fl.clients import ClientData
 from dpacct.fl.local.losses import LossFunction
 
 Array = NDArray[np.float64]
+# Trains a shadow model on these clients alone, as the attacker believes that the attacked model was
+# trained. The number, from 0, is its seed.
+Shadows = Callable[[Sequence[ClientData], int], nn.Module]
 # Examples in one forward pass.
 _BATCH = 1024
-# More held-out examples than this share must not be members'.
-_MOST = 0.5
 # Of the clients for shadow models, the part on which each of them is trained.
 _PART = 0.75
 
@@ -58,7 +59,7 @@ def without_members(members: Iterable[ClientData], nonmembers: Sequence[ClientDa
     """Return held-out clients without examples that members have too, bit for bit. Rule 1.
 
     Args:
-        members, nonmembers: clients, with inputs as the model sees them.
+        members, nonmembers: clients, with inputs as the model gets them.
     Raises:
         InvalidParameter: more than half of the examples are members', or there are none.
     """
@@ -77,7 +78,7 @@ def without_members(members: Iterable[ClientData], nonmembers: Sequence[ClientDa
     if not total:
         rule = "an attack needs examples that the model was not trained on"
         raise InvalidParameter("nonmembers", 0, rule)
-    if left_out > _MOST * total:
+    if left_out > total / 2:
         rule = (
             f"{left_out:,} of these {total:,} held-out examples are among those the model was "
             "trained on, so the errors of an attack cannot be counted"
@@ -104,8 +105,8 @@ def client_losses(
     """Return the loss of each example, client by client.
 
     Args:
-        model: the module. loss: mean loss of (outputs, targets).
-        clients: whose examples; one of them is in memory at a time.
+        loss: mean loss of (outputs, targets).
+        clients: one client at a time is in memory.
     Returns:
         Float64 [n] for each client. An example with a target at each position has the mean loss of
         its positions.
@@ -116,38 +117,37 @@ def client_losses(
     def alone(output: Tensor, target: Tensor) -> Tensor:
         return loss(output.unsqueeze(0), target.unsqueeze(0))
 
-    def each(outputs: Tensor, targets: Tensor) -> Tensor:
+    def losses(outputs: Tensor, targets: Tensor) -> Tensor:
         found = vmap(alone)(outputs, targets)
         if found.ndim != 1:
             rule = "a loss returns the mean over the batch, a tensor without dimensions"
             raise InvalidParameter("loss", tuple(found.shape[1:]), rule)
         return found
 
-    return _by_example(model, clients, each)
+    return _by_example(model, clients, losses)
 
 
 def client_margins(model: nn.Module, clients: Iterable[ClientData]) -> list[Array]:
     """Return log(p / (1 - p)) of the probability p that the model gives an example's class.
 
     Args:
-        model: gives logits [n, classes], or [n, classes, positions] for targets [n, positions].
-        clients: whose examples.
+        model: returns logits [n, classes], or [n, classes, positions] for targets [n, positions].
+        clients: one client at a time is in memory.
     Returns:
         Float64 [n] for each client, the mean over positions if there are several.
     Raises:
         InvalidParameter: the outputs are not logits of at least two classes.
     """
 
-    def each(outputs: Tensor, targets: Tensor) -> Tensor:
+    def margins(outputs: Tensor, targets: Tensor) -> Tensor:
         if outputs.ndim != targets.ndim + 1 or outputs.shape[1] < 2:
             rule = "shadow models are compared by logits of at least two classes"
             raise InvalidParameter("model", f"outputs of shape {tuple(outputs.shape)}", rule)
         place = targets.unsqueeze(1)
-        right = outputs.gather(1, place)
         others = outputs.scatter(1, place, -torch.inf).logsumexp(dim=1, keepdim=True)
-        return (right - others).flatten(1).mean(dim=1)
+        return (outputs.gather(1, place) - others).flatten(1).mean(dim=1)
 
-    return _by_example(model, clients, each)
+    return _by_example(model, clients, margins)
 
 
 def _by_example(
@@ -176,8 +176,8 @@ class Attacked:
     """The result of an attack.
 
     Attributes:
-        examples: examples against examples. Its intervals take examples for independent draws;
-            if those of one client are alike, they are too narrow.
+        examples: examples against examples. Its intervals take examples for independent draws.
+            They are too narrow if the examples of one client are alike.
         clients: clients against clients, each by its mean over ``client_size`` of its examples.
     """
 
@@ -194,10 +194,10 @@ class Attacked:
         fpr: Sequence[float],
     ) -> Attacked:
         """Judge the scores of the examples of each client."""
-        people, others, size = by_client(members, nonmembers)
+        inside, outside, size = by_client(members, nonmembers)
         return cls(
             roc(by_example(members), by_example(nonmembers), confidence=confidence, fpr=fpr),
-            roc(people, others, confidence=confidence, fpr=fpr),
+            roc(inside, outside, confidence=confidence, fpr=fpr),
             size,
         )
 
@@ -211,29 +211,21 @@ def loss_attack(
     confidence: float = 0.95,
     fpr: Sequence[float] = SMALL_RATES,
 ) -> Attacked:
-    """Tell members from others by their losses.
+    """Tell members from non-members by their losses.
 
     Args:
-        model, loss: that were trained.
+        model, loss: as trained.
         members: clients that the model was trained on, or a random part of them.
-        nonmembers: clients that it was not trained on, otherwise like the members
-            (`without_members` looks for those that are not).
+        nonmembers: clients that it was not trained on, otherwise like the members; see
+            `without_members`.
         confidence, fpr: as for `dpacct.empirical.roc.roc`.
     Raises:
         InvalidParameter: a side is empty, or a loss is not a number.
     """
     inside, outside = (
-        [-own for own in client_losses(model, loss, people)] for people in (members, nonmembers)
+        [-own for own in client_losses(model, loss, clients)] for clients in (members, nonmembers)
     )
     return Attacked.of(inside, outside, confidence, fpr)
-
-
-class Shadows(Protocol):
-    """Trains a shadow model, as the attacker believes that the attacked one was trained."""
-
-    def __call__(self, clients: Sequence[ClientData], number: int) -> nn.Module:
-        """Return a model trained on these clients alone; ``number``, from 0, is its seed."""
-        ...
 
 
 def likelihood_attack(
@@ -247,17 +239,17 @@ def likelihood_attack(
     confidence: float = 0.95,
     fpr: Sequence[float] = SMALL_RATES,
 ) -> Attacked:
-    """Tell members from others by how unlikely the model's confidence is of shadow models.
+    """Tell members from non-members by the likelihood of the model's confidence in shadow models.
 
     Shadow models are trained on random parts of one half of the held-out clients. The other half is
-    compared with the members. Shadow models of far fewer clients than the attacked model has make
-    the attack weaker, never wrong.
+    compared with the members. If shadow models have far fewer clients than the attacked model, the
+    attack is weaker, never wrong.
 
     Args:
-        model: gives logits of classes.
+        model: returns logits of classes.
         members: as for `loss_attack`.
         nonmembers: at least four, half of which shadow models are trained on.
-        train: trains them.
+        train: ``train(clients, number)`` returns a shadow model.
         shadows: how many, at least two.
         seed: public, of the division of the held-out clients.
         confidence, fpr: as for `loss_attack`.
@@ -275,13 +267,13 @@ def likelihood_attack(
     # Rule 3.
     pool, left = order[: len(order) // 2], [nonmembers[k] for k in order[len(order) // 2 :]]
     taken = max(1, round(_PART * len(pool)))
-    people = [*members, *left]
+    compared = [*members, *left]
     rows: list[Array] = []
     for number in range(count):
         chosen = sorted(int(place) for place in random.permutation(pool)[:taken])
-        part = [nonmembers[k] for k in chosen]
-        rows.append(np.concatenate(client_margins(train(part, number), people)))
-    own = client_margins(model, people)
+        shadow = train([nonmembers[k] for k in chosen], number)
+        rows.append(np.concatenate(client_margins(shadow, compared)))
+    own = client_margins(model, compared)
     scores = likelihood_ratio(np.concatenate(own), np.stack(rows))
     ends = np.cumsum([len(margins) for margins in own])[:-1]
     found = np.split(scores, ends)
