@@ -110,7 +110,7 @@ def show_ledger(file: File, *, shown: StyleOptions) -> None:
     style = shown.style
     with opened(file) as ledger:
         summary = ledger.summary()
-    show(Answer(summary, _spent_number(summary), lambda: _spent_page(summary)), style)
+    show(Answer(summary, _spent_number(summary), lambda: spent_page(summary)), style)
 
 
 def verify(file: File, *, head: Head = None, shown: StyleOptions) -> None:
@@ -351,7 +351,8 @@ def _show_again(summary: dict[str, Any]) -> str:
     return f"dpacct ledger show {shlex.quote(summary['path'])} shows what was spent."
 
 
-def _spent_page(summary: dict[str, Any]) -> Page:
+def spent_page(summary: dict[str, Any]) -> Page:
+    """Return the page on what all runs of a ledger spent."""
     runs = len(summary["runs"])
     rows = [
         *_spent_rows(summary),

@@ -31,6 +31,14 @@ Stated = Annotated[
         help="A stated epsilon to check: proven, refuted or open.",
     ),
 ]  # fmt: skip
+Source = Annotated[
+    str | None,
+    option(
+        "--from", metavar="FILE", panel=options.WHAT_RUNS,
+        help="Answer for an Opacus checkpoint, a dp-accounting event as .json, a ledger, a run's "
+        ".report.jsonl or a schedule.",
+    ),
+]  # fmt: skip
 AtEps = Annotated[
     str | None,
     option("--eps", metavar="E", help="Epsilon at which delta is computed.", panel=options.PRIVACY),
@@ -47,6 +55,7 @@ Orders = Annotated[
 def epsilon(
     *,
     typed: MechanismOptions,
+    source: Source = None,
     delta: options.Delta = None,
     claim: Stated = None,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
@@ -61,6 +70,7 @@ def epsilon(
       dpacct epsilon --noise 2.4 --rounds 200 --sampling uniform --cohort 100 --clients 2000
       dpacct epsilon --noise 2 --rounds 200 --q 0.05 --claim 2.83
       dpacct epsilon --schedule rounds.toml --json
+      dpacct epsilon --from census.ledger
     """
     style = shown.style
     engine = find_accountant(accountant)
@@ -69,28 +79,35 @@ def epsilon(
     stated = None
     if claim is not None:
         stated = validate.above_zero("claim", options.number(claim), "a stated epsilon")
-    plan = typed.read_schedule()
-    spent = spend(plan, at.value, engine.name, options.read_gap(gap))
-    answered = None
-    if stated is not None:
-        from dpacct.claims.judge import answer
+    kind = None
+    if source is None:
+        plan = typed.read_schedule()
+    else:
+        from dpacct_cli.commands.source import read_source
 
-        answered = answer(stated, plan, spent.delta, spent.interval, engine.name)
+        held = read_source(source, typed)
+        if isinstance(held, Answer):
+            show(held, style)
+            return
+        kind, plan = held
+        typed = typed._replace(schedule=source)
+    spent = spend(plan, at.value, engine.name, options.read_gap(gap))
+    answered = _judged(stated, plan, spent, engine.name)
 
     def page() -> Page:
         rows = [
             mechanism.epsilon_row(spent),
+            *([Row("", PROMISE)] if spent.lower < 0.99 * spent.upper else []),
             *mechanism.all_rows(plan, typed, clip_norm),
             mechanism.accountant_row(plan, at.value, accountant),
             *mechanism.epsilon_rows(plan, at.value, accountant, spent.interval),
         ]
         if answered is None or not answered.data_sets:
             rows += _achieved_rows(plan, spent, accountant)
-        if spent.lower < 0.99 * spent.upper:
-            rows.insert(1, Row("", PROMISE))
-        if answered is not None and stated is not None:
-            rows = [*_claim_rows(answered, stated), *rows]
+        rows = [*_claim_rows(answered, stated), *rows]
         closing = f"dpacct compare {typed.retyped()}{at.retyped} shows other accountants beside it."
+        if kind in ("event", "checkpoint"):
+            closing = ""
         note = mechanism.note(plan, at, typed.num_clients, spent.interval, accountant)
         return Page(rows, closing=closing, note=note, title="Privacy spent")
 
@@ -99,6 +116,7 @@ def epsilon(
         "delta": spent.delta,
         "accountant": accountant,
         **mechanism.keys(plan),
+        **({} if kind is None else {"source": kind}),
     }
     if answered is not None:
         data["claim"] = {
@@ -121,8 +139,20 @@ def _achieved_rows(plan: Schedule, spent: Spent, accountant: str) -> list[Row]:
     return wrapped("achieved so", witness(plan, adaptive=plain_pair < spent.lower))
 
 
-def _claim_rows(answered: ClaimAnswer, stated: float) -> list[Row]:
+def _judged(
+    stated: float | None, plan: Schedule, spent: Spent, accountant: str
+) -> ClaimAnswer | None:
+    if stated is None:
+        return None
+    from dpacct.claims.judge import answer
+
+    return answer(stated, plan, spent.delta, spent.interval, accountant)
+
+
+def _claim_rows(answered: ClaimAnswer | None, stated: float | None) -> list[Row]:
     """Return the verdict, its proof, and the noise that would be enough."""
+    if answered is None or stated is None:
+        return []
     from dpacct_cli.claims.pages import MEANS
 
     rows = [
