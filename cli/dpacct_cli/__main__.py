@@ -1,7 +1,7 @@
 """`dpacct`, and `python -m dpacct_cli`, which is the same.
 
-Nothing is imported up here: what goes wrong while numpy is imported, Ctrl-C above all, must find
-somebody who catches it.
+Nothing is imported up here, so that whatever goes wrong while numpy is imported is caught, Ctrl-C
+above all.
 """
 
 

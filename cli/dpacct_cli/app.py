@@ -20,7 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 from dpacct import __version__
 from dpacct.errors import DpacctError
 from dpacct_cli import errors, suggestions, words
-from dpacct_cli.terminal import INTERRUPTED, NOBODY_READS
+from dpacct_cli.terminal import INTERRUPTED, UNREAD
 from dpacct_cli.waiting import waiting
 
 # The base of all of Click's complaints, wherever this version of Typer keeps Click.
@@ -32,10 +32,10 @@ OUTPUT = "Output"
 
 
 class Entry(NamedTuple):
-    """A command, or a group of commands, that is imported when it is asked for.
+    """A command, or a group of commands, that is imported when it is used.
 
     Attributes:
-        module: where it is.
+        module: within this package.
         function: its function; empty for a group, whose module lists functions in ``COMMANDS``.
         panel: the heading in the help.
         summary: the first sentence of its help.
@@ -48,53 +48,34 @@ class Entry(NamedTuple):
 
 
 ENTRIES = {
-    "calibrate": Entry(
-        "dpacct_cli.commands.calibrate", "calibrate", ACCOUNTING,
-        "Find the noise multiplier that meets a privacy budget.",
-    ),
-    "epsilon": Entry(
-        "dpacct_cli.commands.spend", "epsilon", ACCOUNTING,
-        "Compute the epsilon of a training run.",
-    ),
-    "delta": Entry(
-        "dpacct_cli.commands.spend", "delta", ACCOUNTING, "Compute the delta of a training run."
-    ),
-    "risk": Entry(
-        "dpacct_cli.commands.risk", "risk", ACCOUNTING,
-        "Translate a guarantee into attack success rates.",
-    ),
-    "rdp": Entry(
-        "dpacct_cli.commands.spend", "rdp", ACCOUNTING, "Compute Renyi divergences."
-    ),
-    "compare": Entry(
-        "dpacct_cli.commands.compare", "compare", ACCOUNTING,
-        "Compare accountants and other libraries.",
-    ),
-    "explore": Entry(
-        "dpacct_cli.explore.command", "explore", ACCOUNTING,
-        "Sweep over noise, rounds, sampling rate and delta.",
-    ),
-    "train": Entry(
-        "dpacct_cli.train.command", "train", RUNNING, "Train a model with differential privacy."
-    ),
-    "audit": Entry(
-        "dpacct_cli.audit.command", "audit", RUNNING, "Test a training run for privacy bugs."
-    ),
-    "attack": Entry(
-        "dpacct_cli.attack.command", "attack", RUNNING,
-        "Run membership-inference attacks on a trained model.",
-    ),
-    "ledger": Entry(
-        "dpacct_cli.commands.ledger", "", RECORDS, "Track the privacy budget of a data set."
-    ),
-    "report": Entry(
-        "dpacct_cli.commands.report", "report", RECORDS, "Write a privacy report for reviewers."
-    ),
-    "claims": Entry("dpacct_cli.claims.command", "", RECORDS, "Check published privacy claims."),
-    "plot": Entry(
-        "dpacct_cli.plot.command", "", RECORDS,
-        "Draw charts: text by default, or PNG, SVG or PDF by -o.",
-    ),
+    "calibrate": Entry("commands.calibrate", "calibrate", ACCOUNTING,
+        "Find the noise multiplier that meets a privacy budget."),
+    "epsilon": Entry("commands.spend", "epsilon", ACCOUNTING,
+        "Compute the epsilon of a training run."),
+    "delta": Entry("commands.spend", "delta", ACCOUNTING,
+        "Compute the delta of a training run."),
+    "risk": Entry("commands.risk", "risk", ACCOUNTING,
+        "Translate a guarantee into attack success rates."),
+    "rdp": Entry("commands.spend", "rdp", ACCOUNTING,
+        "Compute Renyi divergences."),
+    "compare": Entry("commands.compare", "compare", ACCOUNTING,
+        "Compare accountants and other libraries."),
+    "explore": Entry("explore.command", "explore", ACCOUNTING,
+        "Sweep over noise, rounds, sampling rate and delta."),
+    "train": Entry("train.command", "train", RUNNING,
+        "Train a model with differential privacy."),
+    "audit": Entry("audit.command", "audit", RUNNING,
+        "Test a training run for privacy bugs."),
+    "attack": Entry("attack.command", "attack", RUNNING,
+        "Run membership-inference attacks on a trained model."),
+    "ledger": Entry("commands.ledger", "", RECORDS,
+        "Track the privacy budget of a data set."),
+    "report": Entry("commands.report", "report", RECORDS,
+        "Write a privacy report for reviewers."),
+    "claims": Entry("claims.command", "", RECORDS,
+        "Check published privacy claims."),
+    "plot": Entry("plot.command", "", RECORDS,
+        "Draw charts: text by default, or PNG, SVG or PDF by -o."),
 }  # fmt: skip
 
 
@@ -142,7 +123,7 @@ class Command(TyperCommand):
                 return super().invoke(ctx)
         except BrokenPipeError:
             # Click would exit with 1, which says that a ledger is damaged.
-            raise SystemExit(NOBODY_READS) from None
+            raise SystemExit(UNREAD) from None
 
 
 class Root(TyperGroup):
@@ -171,37 +152,34 @@ class Root(TyperGroup):
 
 
 def load(name: str, entry: Entry) -> Any:
-    """Import a command or a group of commands."""
-    module = import_module(entry.module)
-    if entry.function:
-        return _command({name: getattr(module, entry.function)}, "")
-    return _command(module.COMMANDS, entry.summary)
-
-
-def _command(functions: Mapping[str, Callable[..., object]], text: str) -> Any:
-    """Return the Typer command of one function, or the group of several."""
+    """Import a command or a group of commands, and return it for Typer."""
+    module = import_module(f"dpacct_cli.{entry.module}")
     from dpacct_cli.options import expanded
 
-    made = typer.Typer(
-        help=text or None, no_args_is_help=True, add_completion=False, rich_markup_mode="rich",
-        context_settings=SETTINGS,
+    functions: Mapping[str, Callable[..., object]] = (
+        {name: getattr(module, entry.function)} if entry.function else module.COMMANDS
+    )
+    group = typer.Typer(
+        help=None if entry.function else entry.summary, no_args_is_help=True, add_completion=False,
+        rich_markup_mode="rich", context_settings=SETTINGS,
     )  # fmt: skip
-    for name, function in functions.items():
-        told = cleandoc(function.__doc__ or "").partition("\n\nExample")[0]
-        made.command(
-            name, cls=Command, help=told.replace("[", r"\["), context_settings=SETTINGS,
-        )(expanded(function))  # fmt: skip
-    found: Any = typer.main.get_command(made)
-    members: Mapping[str, Any] = getattr(found, "commands", dict.fromkeys(functions, found))
-    for name, function in functions.items():
-        lines = cleandoc(function.__doc__ or "").partition("\n\nExample")[2].splitlines()[1:]
-        member = members[name]
-        member.examples = tuple(line.strip() for line in lines)
-        member.advanced = tuple(each for each in member.params if each.hidden)
-        for each in member.advanced:
+    examples: dict[str, tuple[str, ...]] = {}
+    for member, function in functions.items():
+        text, _, lines = cleandoc(function.__doc__ or "").partition("\n\nExample")
+        examples[member] = tuple(line.strip() for line in lines.splitlines()[1:])
+        made = group.command(
+            member, cls=Command, help=text.replace("[", r"\["), context_settings=SETTINGS
+        )
+        made(expanded(function))
+    command: Any = typer.main.get_command(group)
+    members: Mapping[str, Any] = getattr(command, "commands", {name: command})
+    for member, found in members.items():
+        found.examples = examples[member]
+        found.advanced = tuple(each for each in found.params if each.hidden)
+        for each in found.advanced:
             # --help hides them, completion does not.
             each.hidden = False
-    return found
+    return command
 
 
 def _print_version(wanted: bool) -> None:

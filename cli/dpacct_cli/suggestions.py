@@ -1,6 +1,6 @@
-"""What was probably meant: by a name that no command knows, and by a text that is no number.
+"""Suggestions: for a name that no command knows, and for a text that is no number.
 
-Rule: a suggestion is a synonym, or a name that is spelled nearly so; where neither is near, there
+Rule: a suggestion is a synonym, or a name with nearly the same spelling. If neither is near, there
 is none, and the line says what the command takes instead.
 """
 
@@ -13,7 +13,7 @@ from decimal import Decimal, InvalidOperation
 NEAR = 0.75
 QUOTES = "'\"`\u2018\u2019\u201c\u201d\u00ab\u00bb"
 
-# Written without dashes, by what is meant; of several meanings the first that the command knows.
+# Synonyms without dashes, by the option that is meant; the first that the command knows counts.
 MEANINGS = {
     "--local-epochs": "epochs numepochs",
     "--local-steps": "steps numsteps iterations",
@@ -68,7 +68,7 @@ COMMANDS = {
     "remaining": "left rest",
     "export": "dump",
 }
-# What a command is asked with, for whoever gives it something else.
+# What a command takes.
 TAKES = {
     "calibrate": "a target (--eps) and all but one of --noise, --rounds and --q",
     "epsilon": "what runs (--noise, --rounds, --q) and --delta",
@@ -93,7 +93,7 @@ def meant_option(name: str, known: Iterable[str]) -> str | None:
 
 
 def meant_command(name: str, known: Iterable[str]) -> str | None:
-    """The command that ``name`` means, None where none is near."""
+    """Return the command that ``name`` means, or None if none is near."""
     names = list(known)
     bare = _bare(name)
     for command in names:
@@ -103,11 +103,11 @@ def meant_command(name: str, known: Iterable[str]) -> str | None:
 
 
 def meant_value(text: str, rule: str) -> str:
-    """A question on which of a few words is meant, or an empty text.
+    """Return a question on which of a few words is meant, or an empty text.
 
     Args:
         text: as typed.
-        rule: that was broken; it ends in ``one of``, and the words, separated by commas.
+        rule: the broken rule; it ends in ``one of``, and the words, separated by commas.
     """
     _, listed, words = rule.partition("one of ")
     choices = [word.strip() for word in words.split(",")] if listed else []
@@ -120,7 +120,7 @@ def meant_value(text: str, rule: str) -> str:
 
 
 def near(name: str, names: Sequence[str]) -> str:
-    """The name that is spelled nearly so, or an empty text."""
+    """Return the name with nearly the same spelling, or an empty text."""
     return next(iter(_near(name, names)), "")
 
 
@@ -131,13 +131,7 @@ def _near(name: str, names: Sequence[str]) -> list[str]:
 
 
 def unknown_option(name: str, program: str, known: Sequence[str]) -> str:
-    """Return the sentences for an option that a command does not have.
-
-    Args:
-        name: as typed.
-        program: the command, with what stands before it.
-        known: names of its options.
-    """
+    """Return the sentences for an option that a command does not have."""
     message = f"{name} is not an option of {program}"
     meant = meant_option(name, known)
     if meant is not None:
@@ -151,7 +145,7 @@ def unknown_option(name: str, program: str, known: Sequence[str]) -> str:
 
 
 def unknown_command(name: str, program: str, known: Sequence[str]) -> str:
-    """The sentences for a command that does not exist."""
+    """Return the sentences for a command that does not exist."""
     message = f"{name!r} is not a command of {program}."
     if _bare(name) in ("version", "help"):
         return f"{message} Did you mean {program.split(maxsplit=1)[0]} --{_bare(name)}?"
@@ -162,7 +156,7 @@ def unknown_command(name: str, program: str, known: Sequence[str]) -> str:
 
 
 def stray_word(word: str, program: str, known: Sequence[str]) -> str:
-    """The sentences for a word to which no option belongs."""
+    """Return the sentences for a word to which no option belongs."""
     message = f"'{word}' stands where {program} expects an option"
     name, equals, value = word.partition("=")
     meant = meant_option(name, known) if equals or not word[:1].isalnum() else None
@@ -172,16 +166,17 @@ def stray_word(word: str, program: str, known: Sequence[str]) -> str:
 
 
 def meant_number(text: str, *, share: bool, whole: bool) -> str:
-    """A question on what a text means that is no number, or an empty text.
+    """Return a question on the meaning of a text that is no number, or an empty text.
 
     Args:
+        text: as typed.
         share: a number in (0, 1) is wanted, so that per cents have a meaning.
         whole: a whole number is wanted, so that a comma does not stand for the point.
     """
     bare = text.strip().strip(QUOTES).strip()
     percent = _number(bare[:-1].strip()) if bare.endswith("%") else None
     if share and percent is not None:
-        return f"Did you mean {_plain(percent / 100)} ({_plain(percent)} %)?"
+        return f"Did you mean {float(percent / 100):.12g} ({float(percent):.12g} %)?"
     for found, how in (
         (bare, ", without the quotes?"),
         (re.sub(r"[\u2010-\u2015\u2212]", "-", bare), ", with a hyphen?"),
@@ -195,7 +190,7 @@ def meant_number(text: str, *, share: bool, whole: bool) -> str:
 
 
 def meant_numbers(text: str) -> str:
-    """A question on a list that is not separated by commas, or an empty text."""
+    """Return a question on a list that is not separated by commas, or an empty text."""
     parts = [part for part in re.split(r"[;\s]+", text.strip()) if part]
     if len(parts) > 1 and all(_number(part) is not None for part in parts):
         return f"Did you mean {','.join(parts)}?"
@@ -208,7 +203,3 @@ def _number(text: str) -> Decimal | None:
     except InvalidOperation:
         return None
     return found if found.is_finite() else None
-
-
-def _plain(number: Decimal) -> str:
-    return f"{float(number):.12g}"

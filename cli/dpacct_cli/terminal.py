@@ -3,7 +3,7 @@
 Rule 1: files 0, 1 and 2 are open before any other file is, so that no ledger gets the number of a
 screen.
 Rule 2: what a screen cannot show is written with escapes.
-Rule 3: what the machine refuses (a file, memory, a module) is one line, as bad input is.
+Rule 3: an error of the machine (a file, memory, a module) is one line, like bad input.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import sys
 from collections.abc import Callable
 from io import TextIOWrapper
 
-PROGRAM = "dpacct"
 FAILED = 1
 INTERRUPTED = 130
 # The exit code that a shell reports for a process whose reader is gone.
-NOBODY_READS = 141
+UNREAD = 141
 
 
 def prepare() -> None:
@@ -40,10 +39,14 @@ def prepare() -> None:
 def run(start: Callable[[], None]) -> int:
     """Call ``start``, which returns or raises SystemExit, and return the exit code."""
     try:
-        code = _exit_code(start)
+        try:
+            start()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else FAILED if end.code else 0
         sys.stdout.flush()
     except BrokenPipeError:
-        code = NOBODY_READS
+        code = UNREAD
     except KeyboardInterrupt:
         code = _refuse("interrupted.", INTERRUPTED)
     except MemoryError:
@@ -54,20 +57,12 @@ def run(start: Callable[[], None]) -> int:
     except OSError as error:
         place = "" if error.filename is None else f": {error.filename!r}"
         code = _refuse(f"{error.strerror or error}{place}.", FAILED)
-    if code in (NOBODY_READS, FAILED):
+    if code in (UNREAD, FAILED):
         # What is left in the buffer cannot be written. The interpreter shall not try.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return code
 
 
-def _exit_code(start: Callable[[], None]) -> int:
-    try:
-        start()
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else FAILED if end.code else 0
-    return 0
-
-
 def _refuse(message: str, code: int) -> int:
-    print(f"{PROGRAM}: {message}", file=sys.stderr)
+    print(f"dpacct: {message}", file=sys.stderr)
     return code

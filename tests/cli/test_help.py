@@ -71,6 +71,8 @@ def test_help_has_an_example_that_runs(
 ) -> None:
     monkeypatch.setattr("dpacct.interop.installed_peers", lambda: ())
     monkeypatch.chdir(Path(schedule_file).parent)
+    with library.Ledger.open("census.ledger", library.Budget(8, 1e-5)):
+        pass
     found = examples(dpacct(command, "--help").text)
     assert found
     for example in found:
