@@ -25,7 +25,6 @@ from dpacct.accountant import Accountant
 from dpacct.budget import Interval
 from dpacct.errors import InvalidParameter, NotConverged, Unsupported
 from dpacct.numerics.search import bracket_root, corrected_largest, corrected_root, largest, settle
-from dpacct.risk.attacks import Attacks, gaussian_mu, normal_quantile
 from dpacct.rounds import Poisson, Sampling, Schedule
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import merged
@@ -145,16 +144,25 @@ class RiskGoal(Goal):
 
     def cost(self, schedule: Schedule) -> float:
         """Return the proven bound of the success."""
+        from dpacct.risk.attacks import Attacks  # noqa: PLC0415 - slow, and epsilon needs none
+
         attacks = Attacks(schedule, self.accountant)
         return attacks.upper_advantage() if self.fpr is None else attacks.upper_tpr(self.fpr)
 
     def measure(self, schedule: Schedule) -> Interval:
         """Return the achieved and the proven success."""
+        from dpacct.risk.attacks import Attacks  # noqa: PLC0415 - slow, and epsilon needs none
+
         attacks = Attacks(schedule, self.accountant)
         return attacks.advantage() if self.fpr is None else attacks.tpr(self.fpr)
 
     def log_noise(self, rate: float) -> float:
         """Return log(1 / mu) of a Gaussian. Sampling scales the gain over chance by ``rate``."""
+        from dpacct.risk.attacks import (  # noqa: PLC0415 - likewise
+            gaussian_mu,
+            normal_quantile,
+        )
+
         if self.fpr is None:
             return -math.log(gaussian_mu(self.target / rate))
         alone = min(self.fpr + (self.target - self.fpr) / rate, 1 - 1e-9)
