@@ -61,12 +61,10 @@ def owner_number(name: str) -> int:
 
 
 def keyed_uniform(identities: Indices, purpose: str, seed: int) -> NDArray[np.float64]:
-    """Return a number in [0, 1) for each identity: a keyed hash of that identity alone.
+    """Return a number in [0, 1) for each identity [n]: a keyed hash of that identity alone.
 
-    Args:
-        identities: int64, shape (n,).
-        purpose: keeps the numbers for a test split apart from those for a hold-out.
-        seed: the key, public.
+    ``purpose`` keeps the numbers for a test split apart from those for a hold-out; the key is the
+    public seed.
     """
     key = hashlib.blake2b(f"{purpose} {_seed(seed)}".encode(), digest_size=32).digest()
     unique, places = np.unique(identities, return_inverse=True)
@@ -194,8 +192,7 @@ def dirichlet(
 def natural(owners: Sequence[int] | NDArray[Any]) -> Partition:
     """Make one client for each owner, in rising order of the owners' numbers.
 
-    Args:
-        owners: the owner of each example, whole numbers; shape (n,).
+    ``owners`` has the owner of each example, a whole number.
     """
     holders = _whole(owners, "owners")
     if len(holders) == 0:
@@ -210,12 +207,7 @@ def divided(partition: Partition, share: float, *, seed: int = 0) -> tuple[Indic
 
     A client is held out with probability ``share``, by a keyed hash of its owner's number (in a
     simulation, of its place). So both sides are alike, as an attack on the model needs, and one
-    owner less moves no other owner across.
-
-    Args:
-        partition: of all clients. share: of those held out, in (0, 1). seed: public.
-    Returns:
-        The places of both in the partition, rising.
+    owner less moves no other owner across. Returns the places of both in the partition, rising.
     """
     noun = "the share of clients that take no part"
     part = validate.positive_probability("hold_out", share, noun, below_one=True)

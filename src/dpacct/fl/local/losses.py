@@ -118,10 +118,8 @@ class LocalLoss:
     def cross_entropies(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return the mean cross entropies [c] of clients at once, which vmap would take to pieces.
 
-        The mean is over all targets of a client that are not ignored, as torch takes it.
-
-        Args:
-            outputs: [c, b, classes, ...]. targets: [c, b, ...]. weights: [c, b], zero for padding.
+        The mean is over all targets of a client that are not ignored, as torch takes it. Outputs
+        are [c, b, classes, ...], targets [c, b, ...], weights [c, b], zero for padding.
         """
         ignored = getattr(self.function, "ignore_index", _DEFAULT_IGNORED)
         flat = outputs.flatten(0, 1)

@@ -62,11 +62,9 @@ def is_scheduler(value: object) -> bool:
 def values_over(
     name: str, given: Changing, rounds: int, check: Callable[[object], float]
 ) -> float | RoundValues:
-    """Return a number as it is, or the values of all rounds of a plan.
+    """Return a number as it is, or the values of all rounds of a plan, each checked.
 
-    Args:
-        name: of the parameter. given: the number, function or scheduler; it stays as it is.
-        rounds: of the plan. check: validates one value.
+    A given scheduler stays as it is.
     """
     if isinstance(given, RoundValues):
         return given

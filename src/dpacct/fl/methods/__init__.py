@@ -18,26 +18,6 @@ from dpacct.fl.methods.fed_smp import FedSMPRandK, FedSMPTopK
 from dpacct.fl.methods.fedavg import BLUR, BLURS, DPFedAvg, FedAvgSmoothed
 from dpacct.fl.methods.protocol import Method
 
-__all__ = [
-    "BLUR",
-    "BLURS",
-    "METHODS",
-    "AlphaNormEC",
-    "DPFedAvg",
-    "DPFedLS",
-    "DPFedPGN",
-    "DPFedPGNLS",
-    "DPFedSAM",
-    "DPFedSAMTopK",
-    "FedAlphaNormEC",
-    "FedAvgSmoothed",
-    "FedCM",
-    "FedDyn",
-    "FedSMPRandK",
-    "FedSMPTopK",
-    "Scaffold",
-]
-
 # By the name that the command line knows; options of a method are arguments of its constructor.
 METHODS: dict[str, Callable[..., Method]] = {
     method.name: method

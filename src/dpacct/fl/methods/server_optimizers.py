@@ -109,12 +109,10 @@ def split(server_state: State) -> tuple[State, State]:
 def optimized(
     optimizer: ServerOptimizer | None, before: Params, after: Params, method: State, own: State
 ) -> tuple[Params, State]:
-    """Return the new parameters, and both states together.
+    """Return the new parameters, and the states of method and optimizer together.
 
-    Args:
-        optimizer: None leaves the method's step as it is.
-        before, after: parameters around the method's step.
-        method: its new state. own: the optimizer's state so far.
+    ``before`` and ``after`` are the parameters around the method's step, which stays as it is
+    without an optimizer; ``own`` is the optimizer's state so far.
     """
     if optimizer is None:
         return after, method

@@ -151,12 +151,7 @@ def relabeled(setting: str) -> str:
 
 
 def check_run(ledger: Ledger, saved: Saved, setting: str, holder: str) -> Run:
-    """Return the run of a checkpoint, or reject a ledger that does not hold all of it. Rule 4.
-
-    Args:
-        ledger: an open ledger, the one that the checkpoint names. saved: from the checkpoint.
-        setting: of the resumed run. holder: a name of the checkpoint.
-    """
+    """Return the run of the checkpoint ``holder``, or reject a ledger without all of it. Rule 4."""
     runs = ledger.runs
     if saved.run > len(runs):
         raise LedgerError(
@@ -305,12 +300,7 @@ class Account:
         return min(room, most)
 
     def start(self, name: str, event: Event, plan: Schedule, details: dict[str, Any]) -> None:
-        """Register the run with its plan.
-
-        Args:
-            name: of the run. event: its first round. plan: all rounds as they will be charged.
-            details: of the run, for the ledger.
-        """
+        """Register the run with its first round, and all rounds as they will be charged."""
         ledger = self._open(event)
         if not plan.rounds:
             raise BudgetExceeded(
@@ -323,11 +313,7 @@ class Account:
         self.begun = True
 
     def find(self, saved: Saved, holder: str) -> None:
-        """Open the ledger of a checkpoint, and write nothing to it yet.
-
-        Args:
-            saved: the checkpoint's record of the ledger. holder: a name of the checkpoint.
-        """
+        """Open the ledger of the checkpoint ``holder``, and write nothing to it yet."""
         if self._ledger is None and self._given is None:
             rule = "its rounds were charged to a ledger that was not kept, so that nobody can tell "
             rule += "what they cost together with further ones"
@@ -338,12 +324,7 @@ class Account:
         self._open(None).require(saved.position, holder)
 
     def resume(self, event: Event, saved: Saved, setting: str, holder: str) -> None:
-        """Continue the run of a checkpoint, in the ledger that `find` opened. Rule 4.
-
-        Args:
-            event: the run's next round. setting: of the run, as the ledger has it.
-            saved, holder: as for `find`.
-        """
+        """Continue the run of a checkpoint with its next round, in the ledger of `find`. Rule 4."""
         ledger = self._open(event)
         run = check_run(ledger, saved, setting, holder)
         if run.private is not self._private:

@@ -207,7 +207,6 @@ class PerLayerClip(ScaledRows):
 
     Args:
         clip_norms: one per trained tensor, in the model's order.
-
     """
 
     clip_norms: tuple[float, ...]

@@ -32,10 +32,7 @@ MAX_SIGMA = 2.0**40
 def rounded_gaussian(size: int, sigma: Fraction, source: Randomness) -> NDArray[np.int64]:
     """Return independent draws of round(sigma X), X standard normal, int64 [size].
 
-    Args:
-        size: how many.
-        sigma: in (0, 2^40]; it should be well above 1 for speed alone.
-        source: of the random bits; its bits are all that is random.
+    sigma lies in (0, 2^40], and should be well above 1 for speed alone.
     Error: none; the law is exact if the bits are uniform and scipy's ndtri meets `GUARD`.
     """
     values = np.empty(size, dtype=np.int64)
@@ -66,10 +63,7 @@ def decide(leading: int, sigma: Fraction, source: Randomness) -> int:
     """Return the integer k >= 0 to which sigma Q^-1(p) rounds.
 
     Q is the upper tail of the standard normal; k is the smallest with Q((k + 1/2) / sigma) < p.
-
-    Args:
-        leading: the first 64 bits of p < 1/2, as a whole number below 2^63; further ones are drawn.
-        sigma: above 0. source: of further bits.
+    ``leading`` has the first 64 bits of p < 1/2, a whole number below 2^63; more bits are drawn.
     """
     tail = _LazyUniform(leading, source)
 
@@ -115,12 +109,9 @@ class _LazyUniform:
 
 
 def upper_tail(x: Fraction, digits: int) -> tuple[Decimal, Decimal]:
-    """Return Q(x) = 1/2 - phi(x) (x + x^3/3 + x^5/(3 5) + ...), with a bound of its error.
+    """Return Q(x) = 1/2 - phi(x) (x + x^3/3 + x^5/(3 5) + ...) for x >= 0.
 
-    Args:
-        x: at least 0. digits: number of digits behind the point that count.
-    Returns:
-        The value, and an absolute error bound of 10^-digits.
+    With it comes its absolute error bound, 10^-digits.
     """
     if x * x > 5 * digits + 50:
         # Q(x) < exp(-x^2 / 2) < 10^-digits.

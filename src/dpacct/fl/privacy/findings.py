@@ -107,9 +107,7 @@ def check_bound(
 ) -> Finding:
     """Check that a bound limits extreme updates, as a round sums them, each by itself.
 
-    Args:
-        bound: of the round. layout: of an update. contributions: room of the sum.
-        like: a parameter, for dtype and device. most: updates to try.
+    ``like`` is a parameter, whose dtype and device the updates have; ``most`` of them are tried.
     """
     claimed = bound.sensitivity(Adjacency.ADD_REMOVE)
     try:
@@ -176,11 +174,7 @@ Draws = NDArray[np.float64]
 
 
 def wrong_std(draws: Draws, std: float) -> str:
-    """Return what is wrong with the spread of noise, or nothing.
-
-    Args:
-        draws: residuals, float64 [rounds, k]. std: that was charged.
-    """
+    """Return the fault in the spread of residuals [rounds, k], or nothing."""
     count = draws.size
     found = math.sqrt(float(np.square(draws).mean()))
     # The square of the sample std has relative standard deviation sqrt(2 / n).
@@ -190,7 +184,7 @@ def wrong_std(draws: Draws, std: float) -> str:
 
 
 def wrong_mean(draws: Draws, std: float) -> str:
-    """Return what is wrong with the mean, or nothing."""
+    """Return the fault in the mean, or nothing."""
     mean = float(draws.mean())
     if abs(mean) <= _SIGMAS * std / math.sqrt(draws.size) * (1 + 1e-6) + 1e-9 * std:
         return ""
@@ -198,11 +192,7 @@ def wrong_mean(draws: Draws, std: float) -> str:
 
 
 def wrong_scale(draws: Draws, exact: NDArray[np.float64], std: float) -> str:
-    """Return whether the noise holds a part of the sum, which then does not count once.
-
-    Args:
-        draws: release minus exact sum, float64 [rounds, k]. exact: the sum [k]. std: of the noise.
-    """
+    """Return whether residuals [rounds, k] hold a part of the sum [k], which then counts twice."""
     length = float(np.linalg.norm(exact))
     if length == 0.0:
         return ""
@@ -213,7 +203,7 @@ def wrong_scale(draws: Draws, exact: NDArray[np.float64], std: float) -> str:
 
 
 def wrong_shape(draws: Draws, std: float) -> str:
-    """Return what is wrong with the distribution, or nothing: chi-square test on equal bins."""
+    """Return the fault in the distribution, or nothing: chi-square test on equal bins."""
     scaled = draws.ravel() / std
     counts = np.bincount(
         np.minimum((ndtr(scaled) * _BINS).astype(np.int64), _BINS - 1), minlength=_BINS
@@ -229,7 +219,7 @@ def wrong_shape(draws: Draws, std: float) -> str:
 
 
 def repeated(draws: Draws) -> str:
-    """Return whether noise of one round shows up in another, or along a round, or nothing."""
+    """Return how noise of one round recurs in another, or along a round, or nothing."""
     rounds, size = draws.shape
     centered = draws / np.maximum(np.sqrt(np.square(draws).mean(axis=1, keepdims=True)), 1e-300)
     limit = (_SIGMAS + 2) / math.sqrt(size)

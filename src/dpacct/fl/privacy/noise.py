@@ -246,11 +246,9 @@ class NoiseShares(Noise):
 
 
 def share_sigma(limits: Limits, std: float, minimum: int) -> Fraction:
-    """Return the standard deviation of one share in units of the grid.
+    """Return the standard deviation of one of the ``minimum`` shares, in units of the grid.
 
-    Args:
-        limits: of one row. std: of the noise on the sum that is charged, in units of the rows.
-        minimum: shares that make it up.
+    ``std`` is that of the charged noise on the sum, in units of the rows.
     """
     if minimum > MAX_SHARES:
         raise InvalidParameter("minimum", minimum, f"at most {MAX_SHARES} shares make up a noise")
@@ -267,12 +265,7 @@ def share_sigma(limits: Limits, std: float, minimum: int) -> Fraction:
 def with_share(
     rows: Tensor, limits: Limits, std: float, minimum: int, source: Randomness
 ) -> Tensor:
-    """Return bounded rows in units of the grid, each with a share of noise: int64 [c, k].
-
-    Args:
-        rows: [c, k] as `contribute` returns them. limits, std, minimum: as for `share_sigma`.
-        source: of the noise.
-    """
+    """Return rows [c, k] of `contribute` in units of the grid, each with a share: int64 [c, k]."""
     sigma = share_sigma(limits, std, minimum)
     whole = SecureGaussianNoise().encode(rows, limits, std)
     for row in whole:
@@ -284,9 +277,7 @@ def with_share(
 class SharesElsewhere(NoiseShares):
     """`NoiseShares` as a server sees them: the sum that arrives has its noise already.
 
-    Args:
-        minimum, dropout_rate: as for `NoiseShares`.
-        rehearsed: synthetic clients send the shares: few, whose shares have the same sum.
+    In a rehearsal a few synthetic clients send shares with the same sum.
     """
 
     rehearsed: bool = False

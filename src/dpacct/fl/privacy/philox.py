@@ -28,11 +28,9 @@ _SLAB = 1 << 21
 def words(
     key: Sequence[int], counter: Sequence[int], blocks: int, device: torch.device, first: int = 0
 ) -> Tensor:
-    """Return the words of some blocks, int64 [blocks, 4] on the device.
+    """Return the words of blocks first, first + 1, ..., int64 [blocks, 4] on the device.
 
-    Args:
-        key: two words. counter: four, the lowest ones first; the block behind it is number 0.
-        blocks: how many. first: number of the first one.
+    The key has two words, the counter four, the lowest one first; block 0 is the one behind it.
     """
     start = sum(word << 64 * place for place, word in enumerate(counter)) + 1 + first
     low = start & _WORD
@@ -62,11 +60,8 @@ def words(
 def normals(key: Sequence[int], counter: Sequence[int], size: int, device: torch.device) -> Tensor:
     """Return standard normal variates, float64 [size], by Box and Muller.
 
-    A radius has 64 bits and an angle 53. What is larger than 9.49 is missing, 3e-21 of the law;
-    the rest is Gaussian up to rounding of doubles.
-
-    Args:
-        key, counter: see `words`; never used twice. size: how many. device: where.
+    A radius has 64 bits and an angle 53. Values above 9.49 are missing, 3e-21 of the law; the rest
+    is Gaussian up to rounding of doubles. Key and counter (see `words`) are never used twice.
     """
     found = torch.empty(-(-size // 4), 4, dtype=torch.float64, device=device)
     for first in range(0, len(found), _SLAB):

@@ -70,12 +70,9 @@ def scales_rows(bound: Bound) -> bool:
 
 
 def coarsest_grid(std: float, cohort: float) -> float:
-    """Return the coarsest grid whose cut is small beside the noise.
+    """Return the coarsest grid whose cut is small beside noise of this standard deviation.
 
     The cut moves a coordinate of the sum of a cohort by less than ``cohort * grid`` toward zero.
-
-    Args:
-        std: of the noise on the sum. cohort: expected number of rows.
     """
     return _CUT * std / max(cohort, 1.0)
 
