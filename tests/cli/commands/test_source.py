@@ -1,0 +1,118 @@
+"""`dpacct epsilon --from FILE`: the same answer as the tool, or the record, that wrote the file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dpacct as library
+from dpacct import Budget, Full, Ledger, Poisson, Round, Uniform
+from tests.cli.test_bad_input import assert_refused
+
+PLAN = 100 * Round(1.1, Poisson(0.01)) + 3 * Round(9.0, Full())
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def named(value: Any) -> Any:
+    """An event as nested objects, as the how-to shows."""
+    if hasattr(value, "_asdict"):
+        return {key: named(part) for key, part in value._asdict().items()}
+    return [named(part) for part in value] if isinstance(value, list) else value
+
+
+def test_a_checkpoint_of_opacus(dpacct: Any) -> None:
+    torch = pytest.importorskip("torch")
+    accountants = pytest.importorskip("opacus.accountants")
+    for kind in (accountants.RDPAccountant, accountants.PRVAccountant):
+        theirs = kind()
+        for _ in range(40):
+            theirs.step(noise_multiplier=1.1, sample_rate=0.01)
+        state = {"module_state_dict": {"w": torch.zeros(2)}}
+        torch.save(state | {"privacy_accountant_state_dict": theirs.state_dict()}, "run.pt")
+        data = dpacct("epsilon --from run.pt --json").json
+        ours = library.epsilon(40 * Round(1.1, Poisson(0.01)), delta=1e-5)
+        assert data["epsilon"] == {"lower": ours.lower, "upper": ours.upper}
+        assert (data["source"], data["adjacency"]) == ("checkpoint", "zero-out")
+    assert "zero out one example" in dpacct("epsilon --from run.pt").text
+    torch.save(state, "other.pt")
+    assert_refused(dpacct("epsilon --from other.pt"), "--from is 'other.pt'; it has no history")
+    theirs.step(noise_multiplier=0.0, sample_rate=0.01)
+    torch.save({"privacy_accountant_state_dict": theirs.state_dict()}, "loud.pt")
+    assert "no finite epsilon" in dpacct("epsilon --from loud.pt").err
+    assert dpacct("epsilon --from loud.pt").code == 1
+
+
+def test_an_event_of_dp_accounting(dpacct: Any) -> None:
+    pytest.importorskip("dp_accounting")
+    from dpacct.interop.dp_accounting import event_of_schedule
+
+    for plan in (PLAN, 20 * Round(2.4, Uniform(10, 100))):
+        event = named(event_of_schedule(plan).to_named_tuple())
+        Path("event.json").write_text(json.dumps(event), encoding="utf-8")
+        relation = str(plan.adjacency)
+        data = dpacct(f"epsilon --from event.json --adjacency {relation} --json").json
+        spent = library.epsilon(plan, delta=1e-5)
+        assert data["epsilon"] == {"lower": spent.lower, "upper": spent.upper}
+        assert (data["source"], data["adjacency"]) == ("event", relation)
+    Path("bad.json").write_text('{"class_name": "os"}', encoding="utf-8")
+    assert_refused(dpacct("epsilon --from bad.json"), "'os' is no event of dp-accounting")
+    Path("bad.json").write_text('{"class_name": "GaussianDpEvent", "x": 1}', encoding="utf-8")
+    assert_refused(dpacct("epsilon --from bad.json"), "GaussianDpEvent", "'x'")
+
+
+def test_a_schedule_is_that_of_its_option(dpacct: Any, schedule_file: str) -> None:
+    data = dpacct(f"epsilon --from {schedule_file} --delta 1e-6 --json").json
+    assert data.pop("source") == "schedule"
+    assert data == dpacct(f"epsilon --schedule {schedule_file} --delta 1e-6 --json").json
+
+
+def test_a_ledger_answers_for_whatever_decided_to_stop(dpacct: Any) -> None:
+    with Ledger.open("a.ledger", Budget(8, 1e-5)) as ledger:
+        run = ledger.start_run("part", 30 * Round(9.0))
+        run.reserve(Round(9.0)).commit()
+    shown = dpacct("ledger show a.ledger --json").json
+    data = dpacct("epsilon --from a.ledger --json").json
+    assert data["epsilon"]["upper"] == shown["epsilon_any_stop"] > shown["epsilon"]["upper"]
+    assert (data["source"], data["rounds"], data["delta"]) == ("ledger", 1, 1e-5)
+    assert dpacct("epsilon --from a.ledger").text == dpacct("ledger show a.ledger").text
+
+
+def test_the_report_of_a_run(dpacct: Any) -> None:
+    line = {
+        "round": 2, "rounds": 3, "epsilon_lower": 1.5, "epsilon_upper": 1.75, "delta": 1e-6,
+        "private": True, "adjacency": "zero-out",
+    }  # fmt: skip
+    Path("run.report.jsonl").write_text(f'{{"round": 1}}\n{json.dumps(line)}\n')
+    data = dpacct("epsilon --from run.report.jsonl --json").json
+    assert data["epsilon"] == {"lower": 1.5, "upper": 1.75}
+    assert (data["rounds"], data["delta"], data["adjacency"]) == (2, 1e-6, "zero-out")
+    assert "the whole plan counts" in dpacct("epsilon --from run.report.jsonl").text
+    Path("run.report.jsonl").write_text(json.dumps(line | {"private": False}))
+    assert dpacct("epsilon --from run.report.jsonl -q").text == "inf\n"
+    assert dpacct("epsilon --from run.report.jsonl --json").json["epsilon"]["upper"] is None
+
+
+def test_what_cannot_be_read_or_contradicts(dpacct: Any, schedule_file: str) -> None:
+    with Ledger.open("a.ledger", Budget(8, 1e-5)):
+        pass
+    Path("x.bin").write_bytes(b"hello")
+    for name in ("x.json", "x.jsonl", "list.json"):
+        Path(name).write_text("[]" if name == "list.json" else "{", encoding="utf-8")
+    for words, part in (
+        ("nowhere", "--from is 'nowhere'; there is no such file."),
+        ("x.bin", "--from is 'x.bin'; it is not a ledger, a .report.jsonl, a schedule,"),
+        ("x.json", "--from is 'x.json'; it is not JSON."),
+        ("list.json", "--from is 'list.json'; it is no JSON object."),
+        ("x.jsonl", "it is not JSON."),
+        ("a.ledger --delta 1e-6", "--delta 1e-6 contradicts --from a.ledger (the ledger says it)"),
+        ("a.ledger --noise 1", "--noise 1 contradicts --from a.ledger"),
+        (f"{schedule_file} --batch 3", f"--batch 3 contradicts --from {schedule_file}"),
+    ):
+        assert_refused(dpacct(f"epsilon --from {words}"), part)
