@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from mpmath import mp, mpf
 
 from dpacct import Round, Uniform, rdp
-from dpacct.renyi.curve import MAX_WANG_ORDER, _log_binomials, wang_log_moment
+from dpacct.pairs.moments import MAX_WANG_ORDER, log_binomials, wang_log_moment
 from tests.oracles import uniform
 from tests.strategies import noise_multipliers, orders, sampling_rates
 
 
 @pytest.mark.parametrize("order", [2, 3, 17, 256, MAX_WANG_ORDER])
 def test_logarithms_of_binomial_coefficients(order: int) -> None:
-    found = _log_binomials(order)
+    found = log_binomials(order)
     assert found.shape == (order + 1,)
     assert found[0] == found[-1] == 0.0
     with mp.workdps(50):

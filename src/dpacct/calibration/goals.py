@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import TYPE_CHECKING
 
 from dpacct import validate
 from dpacct.accountant import Accountant
@@ -29,6 +30,9 @@ from dpacct.rounds import Poisson, Sampling, Schedule
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import merged
 from dpacct.tight.engines import estimate_epsilon
+
+if TYPE_CHECKING:
+    from dpacct.risk.attacks import Attacks
 
 # A cost below this share of the target counts as this share. The least positive double.
 _FAR_BELOW, _LEAST = 0.1, 5e-324
@@ -144,30 +148,29 @@ class RiskGoal(Goal):
 
     def cost(self, schedule: Schedule) -> float:
         """Return the proven bound of the success."""
-        from dpacct.risk.attacks import Attacks  # noqa: PLC0415 - slow, and epsilon needs none
-
-        attacks = Attacks(schedule, self.accountant)
+        attacks = self._attacks(schedule)
         return attacks.upper_advantage() if self.fpr is None else attacks.upper_tpr(self.fpr)
 
     def measure(self, schedule: Schedule) -> Interval:
         """Return the achieved and the proven success."""
-        from dpacct.risk.attacks import Attacks  # noqa: PLC0415 - slow, and epsilon needs none
-
-        attacks = Attacks(schedule, self.accountant)
+        attacks = self._attacks(schedule)
         return attacks.advantage() if self.fpr is None else attacks.tpr(self.fpr)
 
     def log_noise(self, rate: float) -> float:
         """Return log(1 / mu) of a Gaussian. Sampling scales the gain over chance by ``rate``."""
-        from dpacct.risk.attacks import (  # noqa: PLC0415 - likewise
-            gaussian_mu,
-            normal_quantile,
-        )
+        from dpacct.risk.attacks import gaussian_mu, normal_quantile  # noqa: PLC0415 - as below
 
         if self.fpr is None:
             return -math.log(gaussian_mu(self.target / rate))
         alone = min(self.fpr + (self.target - self.fpr) / rate, 1 - 1e-9)
         mu = normal_quantile(alone) - normal_quantile(self.fpr)
         return -math.log(max(mu, 1e-9))
+
+    def _attacks(self, schedule: Schedule) -> Attacks:
+        # A cold start with a budget does not pay for this import.
+        from dpacct.risk.attacks import Attacks  # noqa: PLC0415
+
+        return Attacks(schedule, self.accountant)
 
 
 def find_goal(

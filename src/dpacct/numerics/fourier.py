@@ -1,9 +1,10 @@
 """Characteristic functions at equally spaced frequencies: sums of w (e^{i t l} - 1) over nodes.
 
-If phases are small, powers of the loss are enough (`shifts_by_powers`). Few frequencies or nodes:
-e^{i t l} is a product of two entries of small tables, so that the sums are one matrix product. Many
-of both: the nodes are moved to a grid in l, the rest of each phase is expanded in powers, and each
-power costs one fast Fourier transform.
+1. Small phases: powers of the loss are enough (`shifts_by_powers`).
+2. Few frequencies or nodes: e^{i t l} is a product of two entries of small tables, so that the sums
+   are one matrix product.
+3. Many of both: the nodes are moved to a grid in l, the rest of each phase is expanded in powers,
+   and each power costs one fast Fourier transform.
 
 Derivation of both error bounds: docs/derivations/inversion.md. The second one uses
 
@@ -35,9 +36,9 @@ _BLOCK = 128
 
 
 class Rows(NamedTuple):
-    """The nodes of several laws, laid end to end; all but the last two of shape (n,).
+    """The nodes of several laws, laid end to end, shape (n,).
 
-    ``starts`` and ``counts``, shape (m,), say where each law begins and how many nodes it has.
+    Law k has ``counts[k]`` nodes from ``starts[k]`` on; shape (m,).
     """
 
     losses: Array
@@ -47,9 +48,7 @@ class Rows(NamedTuple):
     counts: NDArray[np.int64]
 
     def some(self, chosen: NDArray[np.int64]) -> Rows:
-        """The laws with these numbers."""
-        if len(chosen) == len(self.counts):
-            return self
+        """Return the laws with these numbers."""
         inside = np.zeros(len(self.counts), dtype=bool)
         inside[chosen] = True
         nodes = np.repeat(inside, self.counts)
@@ -61,11 +60,10 @@ class Rows(NamedTuple):
 def shifts_by_powers(
     step: float, number: int, laws: Rows
 ) -> Iterator[tuple[NDArray[np.int64], ComplexArray, Array]]:
-    """Sums of w (e^{itl} - 1) at t = k step for those laws of which few powers are enough.
+    """Yield sums of w (e^{itl} - 1) at t = k step for those laws of which few powers are enough.
 
-    Returns:
-        In blocks: which laws, shape (b,); complex array (b, number), and array (b, number): bounds
-        of the absolute error of weights and sums. The error of the phases t l is the caller's.
+    In blocks of b laws: their numbers, shape (b,), the sums and bounds of the absolute error of
+    weights and sums, shape (b, number). The error of the phases t l is the caller's.
     """
     farthest = step * (number - 1)
     size = np.abs(farthest * laws.losses)
@@ -97,7 +95,7 @@ def shifts_by_powers(
 
 
 def _sums_of_powers(x: Array, laws: Rows) -> tuple[Array, Array]:
-    """Sums of w x^j / j! from j = 1 on, shape (m, j), and what the first one left out has."""
+    """Return sums of w x^j / j! from j = 1 on, shape (m, j), and a bound of the rest."""
     term, left = laws.weights, np.full(len(laws.counts), np.inf)
     # In blocks, so that few roundings follow each other in any order.
     blocks = np.union1d(laws.starts, np.arange(0, len(x), _BLOCK))
@@ -123,7 +121,7 @@ MAX_FREQUENCIES = 2**17
 
 
 class Weighted(NamedTuple):
-    """Nodes of a law: at ``losses`` the mass ``rising``, at minus them ``falling`` or nothing.
+    """Nodes of a law: ``rising`` masses at ``losses``, ``falling`` ones (or None) at -``losses``.
 
     ``error`` bounds the absolute error of the mass at each node and its mirror image. All shapes
     are (n,).
@@ -138,7 +136,7 @@ class Weighted(NamedTuple):
 def characteristic_shifts(
     step: float, number: int, laws: Rows
 ) -> Iterator[tuple[NDArray[np.int64], ComplexArray, Array]]:
-    """`characteristic_shift` of several laws: rows (b,), values (b, number), errors (b, number)."""
+    """Yield `characteristic_shift` of several laws: rows (b,), values and errors (b, number)."""
     rest = np.ones(len(laws.counts), dtype=bool)
     for done, shift, error in shifts_by_powers(step, number, laws):
         rest[done] = False
@@ -172,14 +170,10 @@ def characteristic_shifts(
 
 
 def characteristic_shift(step: float, number: int, law: Weighted) -> tuple[ComplexArray, Array]:
-    """phi(t) - phi(0) at t = k step, and a bound of the absolute error of its weights and sums.
+    """Return phi(t) - phi(0) at t = k step, k < number, and a bound of its absolute error.
 
-    Args:
-        step: distance of the frequencies.
-        number: how many there are: k = 0 ... number - 1.
-        law: the nodes.
-    Returns:
-        Complex array (number,), and array (number,). The error of the phases t l is the caller's.
+    The error covers weights and sums. That of the phases t l is the caller's.
+
     Raises:
         NotConverged: more frequencies than `MAX_FREQUENCIES`.
     """
@@ -206,9 +200,9 @@ def characteristic_shift(step: float, number: int, law: Weighted) -> tuple[Compl
 
 
 def _by_tables(step: float, number: int, losses: Array, weights: Array) -> ComplexArray:
-    """Sums of w (e^{itl} - 1) without cancellation: AB - 1 = (A - 1) B + (B - 1).
+    """Return sums of w (e^{itl} - 1) without cancellation: AB - 1 = (A - 1) B + (B - 1).
 
-    The nodes are the last axis of both arrays, and the frequencies that of the result.
+    The last axis holds the nodes of both arrays, and the frequencies of the result.
     """
     width = max(1, math.isqrt(number))
     rows = -(-number // width)
@@ -226,7 +220,7 @@ def _by_tables(step: float, number: int, losses: Array, weights: Array) -> Compl
 
 
 def _minus_one(phase: Array) -> ComplexArray:
-    """e^{i phase} - 1, each part to full relative accuracy."""
+    """Return e^{i phase} - 1, each part to full relative accuracy."""
     half = np.sin(phase / 2)
     value = np.empty(phase.shape, dtype=np.complex128)
     value.real = -2 * half * half
@@ -237,7 +231,7 @@ def _minus_one(phase: Array) -> ComplexArray:
 def _by_transform(
     step: float, number: int, losses: Array, weights: Array
 ) -> tuple[ComplexArray, float]:
-    """Sums of w (e^{itl} - 1), and a bound of their error apart from that of the phases."""
+    """Return sums of w (e^{itl} - 1), and a bound of their error apart from that of the phases."""
     length = 1 << (4 * number - 1).bit_length()
     # Grid points are 2 pi / (length step) apart: t_k times the j-th one is 2 pi j k / length.
     position = losses * (length * step / (2 * math.pi))
@@ -284,6 +278,6 @@ class _Gather:
         self.rounding = UNIT * (block + per_bin)
 
     def sum(self, mass: Array) -> Array:
-        """Array (length,); each sum is off by at most ``rounding`` times that of |mass|."""
+        """Return an array (length,) of sums, each within ``rounding`` times that of |mass|."""
         sums = np.add.reduceat(mass, self._starts)
         return np.asarray(np.bincount(self._bins, sums, self._length), dtype=np.float64)

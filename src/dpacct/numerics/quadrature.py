@@ -56,12 +56,6 @@ _RULE_WEIGHTS = np.concatenate([_POSITIVE_WEIGHTS[::-1], _POSITIVE_WEIGHTS])
 
 
 def panel_nodes(edges: Array) -> tuple[Array, Array]:
-    """Nodes and weights of the composite rule.
-
-    Args:
-        edges: increasing panel boundaries, shape (m + 1,).
-    Returns:
-        Nodes and weights, shape (m, NODES).
-    """
+    """Return nodes and weights of the composite rule, shape (m, NODES), for m + 1 panel edges."""
     half = np.diff(edges)[:, None] / 2
     return edges[:-1, None] + half * (1 + _RULE_NODES), half * _RULE_WEIGHTS

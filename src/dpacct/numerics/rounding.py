@@ -5,8 +5,8 @@ Assumption B: numpy's and Python's exp, expm1, log, log1p, numpy's logaddexp, si
 math.erfc are within `FUNCTION_ULPS` units in the last place. `tests/numerics/test_rounding.py`
 compares them with 50-digit values on a dense sample.
 
-Assumption C, of fast Fourier transforms, is stated in `fourier`. Everything that is proven
-in this package is proven under these.
+Assumption C, of fast Fourier transforms, is stated in `fourier`. Every proof in this package
+rests on these.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Bounds(NamedTuple):
 
 
 def widen(lower: Array, upper: Array, slack: Array) -> Bounds:
-    """Bounds moved apart by ``slack`` >= 0, and by one more ulp for the rounding of doing so."""
+    """Return bounds moved apart by ``slack`` >= 0, and by one more ulp for the rounding of that."""
     return Bounds(
         np.nextafter(lower - slack, -np.inf),
         np.nextafter(upper + slack, np.inf),
@@ -42,7 +42,7 @@ def widen(lower: Array, upper: Array, slack: Array) -> Bounds:
 
 
 def weighted_sum(bounds: Bounds, weights: Array) -> Bounds:
-    """Bounds of sum_i weights_i x_i for weights >= 0; the sum runs over the first axis.
+    """Return bounds of sum_i weights_i x_i for weights >= 0, over the first axis.
 
     Moments stay below 1e16 and rounds below 1e13, so that no product comes near overflow.
     Error: n + 2 roundings, each at most `UNIT` of the sum of absolute values.
@@ -58,9 +58,10 @@ def weighted_sum(bounds: Bounds, weights: Array) -> Bounds:
 
 
 def positive_sum(terms: Array) -> tuple[float, float]:
-    """Sum of terms >= 0, shape (n,), and a bound of its relative error, about 2 sqrt(n) roundings.
+    """Return the sum of terms >= 0, shape (n,), and its relative error.
 
-    The terms are summed in blocks, so that few roundings follow each other in any order.
+    The terms are summed in blocks, so that about 2 sqrt(n) roundings follow each other, in any
+    order.
     """
     block = max(1, math.isqrt(len(terms)))
     parts = np.add.reduceat(terms, np.arange(0, len(terms), block))
@@ -68,10 +69,10 @@ def positive_sum(terms: Array) -> tuple[float, float]:
 
 
 def above(value: float, *terms: float) -> float:
-    """``value``, computed from ``terms`` by a few operations and functions, rounded up safely."""
+    """Return ``value``, computed from ``terms`` by a few operations and functions, rounded up."""
     return math.nextafter(value + 4 * FUNCTION_ERROR * sum(map(abs, terms)), math.inf)
 
 
 def below(value: float, *terms: float) -> float:
-    """``value``, computed from ``terms`` by a few operations and functions, rounded down safely."""
+    """Return ``value``, computed from ``terms`` by a few operations and functions, rounded down."""
     return math.nextafter(value - 4 * FUNCTION_ERROR * sum(map(abs, terms)), -math.inf)

@@ -1,19 +1,26 @@
-"""One-dimensional searches: the only ones. What they return is proven by the caller, not here.
+"""One-dimensional searches: minima, roots, whole numbers. The caller proves what they return.
 
 `corrected_root` and `corrected_largest` search with a slow cost by the help of a quick one that is
-at least as large. Where the slow cost meets its target, the quick one lies above its own by about
-the ratio of both, which hardly changes from one try to the next: two or three slow evaluations are
-enough. Costs are given as log of (cost / target), positive where the target is missed.
+at least as large. At the place where the slow cost meets its target, the quick one lies above its
+own by about the ratio of both, which hardly changes from one try to the next: two or three slow
+evaluations are enough. Costs are given as log(cost / target), positive if the target is missed.
+
+`least_convex_value` is the exception: its result is a proven bound.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
+import numpy as np
+
+from dpacct.budget import Interval
+from dpacct.numerics.rounding import UNIT, below
+
 _GOLDEN = (math.sqrt(5) - 1) / 2
-# Secants that find a root from a good start, and the longest of them.
+# The most secants from a good start, and the longest of them.
 _SECANTS, _FARTHEST_SECANT = 7, 1.0
 
 
@@ -24,10 +31,10 @@ def minimize_unimodal(
     tolerance: float,
     step: float = 0.4,
 ) -> float:
-    """The point evaluated lowest, within ``tolerance`` of the minimum of a unimodal function.
+    """Return a point within ``tolerance`` of the minimum of a unimodal function.
 
-    Brackets from ``start`` by doubling steps, then parabolas through the bracket. The function
-    may be infinite away from its minimum.
+    It brackets from ``start`` by doubling steps, then takes parabolas through the bracket. The
+    function may be infinite away from its minimum. The lowest point evaluated is returned.
     """
     low_end, high_end = bounds
     seen: dict[float, float] = {}
@@ -94,10 +101,9 @@ def _parabola_vertex(x: tuple[float, float, float], y: tuple[float, float, float
 def bisect(
     holds: Callable[[float], bool], start: float, relative_tolerance: float
 ) -> tuple[float, float]:
-    """Bracket of the point above 0 where a predicate turns from true to false.
+    """Return a bracket of the point above 0 where a predicate turns from true to false.
 
-    Returns:
-        (last point seen true, or 0; first point seen false).
+    That is the last point seen true, or 0, and the first point seen false.
     """
     low, high = 0.0, start
     while holds(high):
@@ -114,11 +120,9 @@ def bisect(
 
 
 def largest_count(fits: Callable[[int], bool], least: int, most: int) -> int:
-    """The largest whole number from ``least``, which fits, to ``most``: by doubling, then halving.
+    """Return the largest number from ``least``, which fits, to ``most``: by doubling and halving.
 
-    Args:
-        fits: holds up to some number and for none beyond.
-        least: taken to fit, without being asked.
+    ``fits`` holds up to some number and for none beyond. It is not asked about ``least``.
     """
     low, step = least, max(1, least)
     while low + step <= most and fits(low + step):
@@ -127,7 +131,7 @@ def largest_count(fits: Callable[[int], bool], least: int, most: int) -> int:
 
 
 def largest_between(fits: Callable[[int], bool], good: int, bad: int) -> int:
-    """The largest whole number that fits, from one that does, below one that does not."""
+    """Return the largest number that fits, between a good number and a bad one."""
     while bad - good > 1:
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fits(middle) else (good, middle)
@@ -141,15 +145,12 @@ def bracket_root(
     tolerance: float,
     step: float = 0.5,
 ) -> tuple[float, float]:
-    """Bracket of the root of a decreasing function, at most ``tolerance`` wide.
+    """Return a bracket of the root of a decreasing function, at most ``tolerance`` wide.
 
-    Args:
-        function: decreasing; may be infinite (positive or negative), but not NaN.
-        start: where to begin.
-        bounds: the search stays inside.
-    Returns:
-        (last point seen with a positive value, first point seen with a value <= 0). Where the
-        function keeps one sign on ``bounds``, both are the end at which it comes closest.
+    The function may be infinite (positive or negative), but not NaN. The search begins at
+    ``start`` and stays inside ``bounds``. The result is the last point seen with a positive value
+    and the first one with a value <= 0. If the function keeps one sign on ``bounds``, both are the
+    end at which it comes closest.
     """
     low_end, high_end = bounds
     t = min(max(start, low_end), high_end)
@@ -200,19 +201,15 @@ def settle(
     bounds: tuple[float, float],
     tolerance: float,
 ) -> float | None:
-    """A point next to the root of a decreasing function where that is <= 0, by few evaluations.
+    """Return a point beside the root of a decreasing function, with a value <= 0, or None.
 
-    Secants from a good start, aimed beside the root. That the point is near is concluded from the
-    slope, not from a positive value next to it.
+    Secants from a good start are aimed about half the tolerance beyond the root. The slope, and
+    not a positive value nearby, says that the point is near.
 
     Args:
         function: decreasing; may be infinite.
-        start, slope: about the root, and about minus the derivative there; a slope that is no
-            positive number settles nothing.
-        bounds: the search stays inside.
-        tolerance: the point is about half of it beyond the root, and hardly ever more than all.
-    Returns:
-        The point; None where secants do not settle.
+        start, slope: about the root, and about minus the derivative there. With NaN, or if the
+            secants do not settle inside ``bounds``, the result is None.
     """
     t, value = start, function(start)
     for _ in range(_SECANTS):
@@ -223,18 +220,18 @@ def settle(
         new = t + value / slope + 0.5 * tolerance
         if not bounds[0] <= new <= bounds[1] or not abs(new - t) <= _FARTHEST_SECANT:
             return None
-        found = function(new)
-        # Of values that hardly differ the slope would be noise.
+        following = function(new)
+        # The slope between values that hardly differ would be noise.
         if abs(new - t) > 3 * tolerance:
-            slope = (value - found) / (new - t)
-        t, value = new, found
+            slope = (value - following) / (new - t)
+        t, value = new, following
     return None
 
 
 def _interpolate(
     low: tuple[float, float], high: tuple[float, float], previous: tuple[float, float] | None
 ) -> float:
-    """Root by inverse quadratic interpolation, else by the secant, else the midpoint."""
+    """Return a root by inverse quadratic interpolation, else by the secant, else the midpoint."""
     (x0, y0), (x1, y1) = low, high
     middle = (x0 + x1) / 2
     if not (math.isfinite(y0) and math.isfinite(y1)) or y0 == y1:
@@ -253,8 +250,8 @@ def _interpolate(
 
 
 _TRIES = 5
-# How far below the target is near enough, and how much is first added where it was missed.
-_NEAR, _AGAIN = 2e-4, 5e-5
+# This far below the target is near enough. A missed target first adds this margin.
+_NEAR, _FIRST_MARGIN = 2e-4, 5e-5
 
 
 def corrected_root(
@@ -263,24 +260,24 @@ def corrected_root(
     quick: Callable[[float], float],
     first: float,
 ) -> float:
-    """About the least t at which a falling function is at most zero; it is so at what is returned.
+    """Return about the least t at which a falling cost is at most 0, and surely one at which it is.
 
     Args:
         slow, quick: slow <= quick, both fall.
-        solve_quick: where quick is at most a level, near a start.
-        first: where quick is at most zero.
-    Error: 2e-4 in the logarithm of the cost, or more where the slow cost is uneven; never below.
+        solve_quick: (level, start) -> a point near the start at which quick is at most the level.
+        first: a point at which quick is at most 0.
+    Error: 2e-4 in the logarithm of the cost, or more if the slow cost is uneven; never below.
     """
     best, at, margin = first, first, 0.0
     for _ in range(_TRIES):
-        found = slow(at)
-        if found <= 0.0:
+        excess = slow(at)
+        if excess <= 0.0:
             best = min(best, at)
-            if found >= -_NEAR:
+            if excess >= -_NEAR:
                 break
         else:
-            margin = 2 * margin or _AGAIN
-        level = quick(at) - found - margin
+            margin = 2 * margin or _FIRST_MARGIN
+        level = quick(at) - excess - margin
         following = solve_quick(level, at)
         if following == at:
             break
@@ -293,10 +290,9 @@ def corrected_largest(
     quick: Callable[[int], float],
     most: int,
 ) -> int:
-    """The largest n up to ``most`` at which a growing function is at most zero; it is at one.
+    """Return the largest n up to ``most`` with slow(n) <= 0 (which holds at 1).
 
-    Args:
-        slow, quick: slow <= quick, both grow.
+    Both costs grow, and slow <= quick.
     """
     slow = cache(slow)
     if quick(1) > 0.0:
@@ -305,8 +301,8 @@ def corrected_largest(
     if slow(good) > 0.0:
         return largest(slow, most)
     for _ in range(_TRIES):
-        gained = quick(good) - slow(good)
-        following = min(largest(_lowered(quick, gained), most), bad - 1)
+        gain = quick(good) - slow(good)
+        following = min(largest(lambda n, gain=gain: quick(n) - gain, most), bad - 1)
         if following <= good:
             break
         if slow(following) > 0.0:
@@ -321,18 +317,16 @@ def corrected_largest(
 
 
 def largest(excess_at: Callable[[int], float], most: int, guess: float = 2.0) -> int:
-    """The largest whole number at which an increasing function is still <= 0; it is at 1.
+    """Return the largest number up to ``most`` with an increasing excess <= 0 (which holds at 1).
 
-    Args:
-        excess_at: the function. most: no larger number is asked for.
-        guess: about the logarithm of what is looked for.
+    ``guess`` is about the logarithm of the result.
     """
     excess_at = cache(excess_at)
 
     def lacking(log_number: float) -> float:
         return -excess_at(min(max(1, round(math.exp(log_number))), most))
 
-    # Minus the function falls in log n; the bracket is re-read as whole numbers.
+    # Minus the excess falls in log n. The bracket is then read as whole numbers.
     step = min(max(2 * abs(lacking(guess)), 1e-3), 2.0)
     low, high = bracket_root(lacking, guess, (0.0, math.log(most)), 1e-3, step)
     good, bad = max(1, math.floor(math.exp(low))), min(most, math.ceil(math.exp(high)))
@@ -345,5 +339,49 @@ def largest(excess_at: Callable[[int], float], most: int, guess: float = 2.0) ->
     return largest_between(lambda n: excess_at(n) <= 0, good, bad)
 
 
-def _lowered(cost: Callable[[int], float], by: float) -> Callable[[int], float]:
-    return lambda n: cost(n) - by
+def least_convex_value(points: Sequence[tuple[float, Interval]]) -> float:
+    """Return a lower bound of the minimum of F, convex in x = e^eps, from bounds at some points.
+
+    Between two neighbors F is above every line through the left neighbor and a point further left,
+    continued, and above every line through the right neighbor and a point further right (with the
+    upper bound of the outer and the lower bound of the inner point).
+
+    Args:
+        points: (eps, bounds of F), eps increasing, the first -inf. To the right of the last point
+            F is not below its lower end.
+    Error: rounding is charged. The slack is that of the bounds, and a quarter or less of the
+        bending of F between neighbors.
+    """
+    epsilons = np.array([epsilon for epsilon, _ in points])
+    lower = np.array([value.lower for _, value in points])
+    upper = np.array([value.upper for _, value in points])
+
+    def fall(inner: int, outer: slice, far: int) -> float:
+        """Return the fall of the flattest line through ``inner`` up to ``far``, or infinity."""
+        near = np.expm1(epsilons[outer] - epsilons[inner])
+        ratio = np.abs(np.expm1(epsilons[far] - epsilons[inner]) / near) * (1 + 64 * UNIT)
+        return float(np.min(ratio * (upper[outer] - lower[inner]), initial=math.inf))
+
+    least = float(lower[-1])
+    for i in range(len(points) - 1):
+        falls = fall(i, slice(0, i), i + 1), fall(i + 1, slice(i + 2, None), i)
+        ends = float(lower[i]), float(lower[i + 1])
+        # The least value of one line is at an end of the cell, that of both may be inside.
+        floor = max(end - max(0.0, drop) for end, drop in zip(ends, falls, strict=True))
+        if min(falls) > 0.0 and max(falls) < math.inf:
+            floor = max(floor, _crossing((ends[0], falls[0]), (ends[1], falls[1])))
+        least = min(least, floor)
+    return least
+
+
+def _crossing(left: tuple[float, float], right: tuple[float, float]) -> float:
+    """Return the value at which two lines, falling from both ends of a cell, cross inside.
+
+    Each has its value at the end and its fall > 0 across the cell. Without a crossing the result
+    is -inf.
+    """
+    (a, fall_a), (b, fall_b) = left, right
+    share = (a - b + fall_b) / (fall_a + fall_b)
+    if not 0.0 < share < 1.0:
+        return -math.inf
+    return below(a - share * fall_a, a, fall_a, b, fall_b)

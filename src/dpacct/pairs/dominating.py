@@ -9,7 +9,7 @@ N(0, sigma^2) and r(x) = 1 - q + q e^{(2x-1)/(2 sigma^2)}.
   and an atom at zero.
 * `ReplacementPair`: P = phi(x) r(x) against Q = phi(x) r(-x), a client that sends 1 or -1.
 
-Which pair stands for which round, and why, is in docs/derivations/dominating-pairs.md.
+docs/derivations/dominating-pairs.md proves the pair of each round.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dpacct.rounds import Adjacency, Round, Uniform
 
 
 class Direction(StrEnum):
-    """Which of two neighbors plays P. Each direction composes with itself."""
+    """The neighbor whose outputs have the law P. Each direction composes with itself."""
 
     REMOVE = "remove"
     ADD = "add"
@@ -64,7 +64,7 @@ PairOf = Callable[[Round, Direction], DominatingPair]
 def pairs_of(
     rounds: Mapping[Round, int], pair_of: Callable[[Round, Direction], PairT], direction: Direction
 ) -> dict[PairT, int]:
-    """The pairs of distinct rounds in one direction, each with the number of its rounds."""
+    """Return the pairs of distinct rounds in one direction, with the number of their rounds."""
     pairs: dict[PairT, int] = {}
     for round_, count in rounds.items():
         pair = pair_of(round_, direction)
@@ -73,7 +73,7 @@ def pairs_of(
 
 
 def proven_pair(round_: Round, direction: Direction) -> DominatingPair:
-    """A pair that dominates the round for all neighboring data sets, in one direction.
+    """Return a pair that dominates the round for all neighboring data sets, in one direction.
 
     Source: Poisson add-remove: Zhu, Dong, Wang 2022 (arXiv:2106.08567), theorem 11. Uniform
         replace-one: Dong, Roth, Su 2022 (arXiv:1905.02383), theorem 9; Balle, Barthe, Gaboardi
@@ -87,7 +87,7 @@ def proven_pair(round_: Round, direction: Direction) -> DominatingPair:
             # An added client displaces another one: the sum moves by up to 2 C at rate m / N.
             return SampledGaussianPair(uniform.rate_bounds[1], z / 2, direction)
         case Uniform() as uniform if uniform.rate_bounds[1] == 1.0:
-            # A rate that rounds up to one: all the more if everybody takes part.
+            # A rate that rounds up to one is bounded by full participation.
             return _full_pair(round_, direction)
         case Uniform() as uniform:
             return SymmetrizedPair(uniform.rate_bounds[1], z / 2)
@@ -96,7 +96,7 @@ def proven_pair(round_: Round, direction: Direction) -> DominatingPair:
 
 
 def achieved_pair(round_: Round, direction: Direction) -> AchievedPair:
-    """A pair that some explicit neighboring data sets reach, in one direction.
+    """Return a pair that some explicit neighboring data sets reach, in one direction.
 
     Source: docs/derivations/dominating-pairs.md lists the data sets.
     """
@@ -120,7 +120,7 @@ def achieved_pair(round_: Round, direction: Direction) -> AchievedPair:
 
 
 def _takes_everybody(round_: Round) -> bool:
-    """Whether all clients surely take part, in both of the neighboring data sets."""
+    """Return whether all clients surely take part, in both neighboring data sets."""
     if isinstance(round_.sampling, Uniform):
         everybody = round_.sampling.cohort_size == round_.sampling.num_clients
         return everybody and round_.adjacency is not Adjacency.ADD_REMOVE

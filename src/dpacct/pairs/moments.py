@@ -5,53 +5,62 @@
   phi r(x)^a r(-x)^(1-a),
 * `symmetrized_log_moment`: the pair of C_q(Gaussian), with l = log r
 
-      I_C(a) - 1 = integral over x > 1/2 of phi (1 - e^{-(a-1) l}) (e^{a l} - 1).
+      I_C(a) - 1 = integral over x > 1/2 of phi (1 - e^{-(a-1) l}) (e^{a l} - 1),
 
-The first two integrals are `trapezoid`; at the edges of the parameter range, where they would need
-too many nodes, simple inequalities are as tight as double precision. Derivations:
-docs/derivations/moments.md, replacement.md, uniform-sampling.md.
+* `wang_log_moment`: the published bound of the same rounds, which is sometimes smaller,
+* `PairMoments`: the sum over all rounds of a direction.
+
+The first two integrands are analytic on the whole line, where the trapezoid rule converges
+exponentially (`trapezoid`). At the edges of the parameter range, where it would need too many
+nodes, simple inequalities are as tight as double precision. The third integrand stops at x = 1/2,
+which takes the panels of `panels`. Derivations: docs/derivations/moments.md, replacement.md,
+uniform-sampling.md.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
 from dpacct.budget import Interval
 from dpacct.numerics.quadrature import ERROR_FACTOR, panel_nodes
-from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds
+from dpacct.numerics.rounding import FUNCTION_ERROR, UNIT, Array, Bounds, weighted_sum
+from dpacct.pairs.dominating import (
+    Direction,
+    DominatingPair,
+    PairT,
+    ReplacementPair,
+    SampledGaussianPair,
+    SymmetrizedPair,
+)
 from dpacct.pairs.panels import PanelBounds, node_errors, panel_edges
 from dpacct.pairs.trapezoid import trapezoid_log_moment
 
-# Of orders below 0 the integral needs about 15 (-a)^(1/2) / sigma nodes.
+# For a < 0 the integral needs about 15 (-a)^(1/2) / sigma nodes: the inequality from here on.
 _MOST_NODES = 2e4
-# And between 0 and 1 about 40 / sigma^2.
+# For 0 < a < 1 it needs about 40 / sigma^2: the inequality below this sigma.
 _LITTLE_NOISE = 0.02
 
 
 def log_moment(order: object, sampling_rate: object, noise_std: object) -> Bounds:
-    """Logarithm of the moment I(a) of the likelihood ratio of a sampled Gaussian.
+    """Return bounds of log I(a), the moment of the likelihood ratio of a sampled Gaussian.
 
     Args:
-        order: a, any real number; shapes of the three arguments broadcast to (n,) or ().
+        order: a, any real number. Shapes of the three arguments broadcast to (n,) or ().
         sampling_rate: q in (0, 1].
         noise_std: sigma > 0, in units of the shift.
-    Returns:
-        Lower and upper bounds, natural logarithm, of the broadcast shape.
     Error:
         Contained in the bounds, which are typically 1e-13 apart (relative), also for log I(a)
         as small as 1e-300. For 0 < a < 1 the relative width grows as 1 / (1 - a).
     Raises:
-        NotConverged: more than 8 million nodes would be needed, which no order from -1e7 to 1e7
-            and no noise std from 5e-4 on does that was ever tried.
+        NotConverged: more than 8 million nodes would be needed, which never happened for orders
+            from -1e7 to 1e7 and noise stds from 5e-4 on.
     Source: Mironov, Talwar, Zhang 2019, arXiv:1908.10530, section 3; docs/derivations/moments.md.
     """
-    a, q, sigma = np.broadcast_arrays(
-        *(np.asarray(value, dtype=np.float64) for value in (order, sampling_rate, noise_std))
-    )
-    shape = a.shape
-    a, q, sigma = (np.atleast_1d(value).ravel() for value in (a, q, sigma))
+    (a, q, sigma), shape = _rows(order, sampling_rate, noise_std)
     lower, upper = _gaussian(a, sigma)
     unknown = (q < 1) & (a != 0) & (a != 1)
     upper[unknown] = np.nan
@@ -66,23 +75,32 @@ def log_moment(order: object, sampling_rate: object, noise_std: object) -> Bound
         rows = np.flatnonzero(np.isnan(upper) & (a > smallest) & (a <= largest))
         if rows.size:
             lower[rows], upper[rows] = route(a[rows], q[rows], sigma[rows])
-    # What is not a number bounds nothing.
+    return _checked(lower, upper, a, shape)
+
+
+def _rows(*parameters: object) -> tuple[list[Array], tuple[int, ...]]:
+    """Return broadcast parameters as vectors, and their common shape."""
+    values = np.broadcast_arrays(*(np.asarray(value, dtype=np.float64) for value in parameters))
+    return [np.atleast_1d(value).ravel() for value in values], values[0].shape
+
+
+def _checked(lower: Array, upper: Array, a: Array, shape: tuple[int, ...]) -> Bounds:
+    """Return bounds in a shape. NaN bounds nothing, and I(a) >= 1 outside [0, 1] (Jensen)."""
     lower = np.where(np.isnan(lower), -np.inf, lower)
     upper = np.where(np.isnan(upper), np.inf, upper)
-    # I(a) >= 1 outside [0, 1], by Jensen's inequality.
     lower = np.where((a < 0) | (a > 1), np.maximum(lower, 0.0), lower)
     return Bounds(lower.reshape(shape), upper.reshape(shape))
 
 
 def _gaussian(a: Array, sigma: Array) -> Bounds:
-    """q = 1: log I(a) = a (a - 1) / (2 sigma^2)."""
+    """Return log I(a) = a (a - 1) / (2 sigma^2), which holds at q = 1."""
     value = a * (a - 1) / (2 * sigma**2)
     slack = 8 * UNIT * np.abs(value)
     return Bounds(value - slack, value + slack)
 
 
 def _dominated(a: Array, q: Array, sigma: Array) -> Bounds:
-    """a > 1 so large that only q e^u matters; NaN elsewhere.
+    """Return bounds for a > 1 so large that only q e^u matters, and NaN elsewhere.
 
     q e^u <= r gives the lower side, Minkowski's inequality in L^a the upper one:
     0 <= log I(a) - a log q - a (a-1) / (2 sigma^2) <= a (1-q)/q e^{-(a-1)/(2 sigma^2)}.
@@ -99,7 +117,7 @@ def _dominated(a: Array, q: Array, sigma: Array) -> Bounds:
 
 
 def _far_apart(a: Array, q: Array, sigma: Array) -> Bounds:
-    """1 < a <= 2 and sigma so small that N(0) and N(1) hardly overlap; NaN elsewhere.
+    """Return bounds for 1 < a <= 2 if N(0) and N(1) hardly overlap, and NaN elsewhere.
 
     With A = 1 - q, B = q e^u: A^a + B^a <= (A + B)^a <= A^a + B^a + a 2^(a-1) (A B)^(a/2), hence
     I(a) - 1 = (1-q) (e^{b log(1-q)} - 1) + q (e^{b (log q + a/(2 sigma^2))} - 1), b = a - 1, up to
@@ -121,7 +139,7 @@ def _far_apart(a: Array, q: Array, sigma: Array) -> Bounds:
 
 
 def _absent(a: Array, q: Array, sigma: Array) -> Bounds:
-    """a < 0 and sigma so small that q e^u hardly matters where N(0) is; NaN elsewhere.
+    """Return bounds for a < 0 if q e^u hardly matters where N(0) is, and NaN elsewhere.
 
     r >= 1 - q gives the upper side; left of x = 0.4 r is at most (1 - q) (1 + y),
     y = q / (1 - q) e^{-1 / (10 sigma^2)}, and of N(0) at most e^{-0.08 / sigma^2} / 2 lies beyond.
@@ -138,10 +156,10 @@ def _absent(a: Array, q: Array, sigma: Array) -> Bounds:
 
 
 def _subadditive(a: Array, q: Array, sigma: Array) -> Bounds:
-    """0 < a < 1 and so little noise that the integral has many nodes; NaN elsewhere.
+    """Return bounds for 0 < a < 1 and so little noise that nodes are many, and NaN elsewhere.
 
-    A^a <= (A + B)^a <= A^a + B^a with A = 1 - q, B = q e^u; the mean of e^{a u} is that of a
-    Gaussian. And no affinity exceeds 1.
+    A^a <= (A + B)^a <= A^a + B^a with A = 1 - q, B = q e^u. The mean of e^{a u} is that of a
+    Gaussian, and no affinity exceeds 1.
     """
     log_rest, log_hit = a * np.log1p(-q), a * np.log(q) - a * (1 - a) / (2 * sigma**2)
     upper = np.logaddexp(log_rest, log_hit)
@@ -153,7 +171,7 @@ def _subadditive(a: Array, q: Array, sigma: Array) -> Bounds:
 
 
 def _swapped(a: Array, q: Array, sigma: Array) -> Bounds:
-    """a < 0 of a size at which the integral has millions of nodes; NaN elsewhere.
+    """Return bounds for a < 0 so large that the integral has millions of nodes, and NaN elsewhere.
 
     1 <= I(a) <= I(1 - a): no divergence of the add direction exceeds that of the remove direction.
 
@@ -166,64 +184,44 @@ def _swapped(a: Array, q: Array, sigma: Array) -> Bounds:
     return Bounds(np.zeros_like(a), upper)
 
 
-# With less noise, and from this many nodes on, about 2 a^(3/2) / sigma^2, the product is taken.
+# With less noise, or more nodes (about 2 a^(3/2) / sigma^2), `_product` replaces the integral.
 _SMALL_SIGMA, _MANY_NODES = 0.03, 2e5
 
 
 def replacement_log_moment(order: object, sampling_rate: object, noise_std: object) -> Bounds:
-    """Logarithm of the moment I(a) of a round in which a client may be replaced.
+    """Return bounds of log I(a) of a round in which a client may be replaced.
 
     Args:
-        order: a > 0; shapes of the three arguments broadcast to (n,) or ().
+        order: a > 0. Shapes of the three arguments broadcast to (n,) or ().
         sampling_rate: q in (0, 1].
         noise_std: sigma > 0, in units of the largest contribution.
-    Returns:
-        Lower and upper bounds, natural logarithm, of the broadcast shape.
     Error:
-        Contained in the bounds, which are typically 1e-13 apart (relative), also for log I(a)
-        as small as 1e-300. For 0 < a < 1 the relative width grows as 1 / (1 - a), and is that of
-        simple inequalities where sigma is below 0.03.
+        Contained in the bounds, as for `log_moment`. For 0 < a < 1 and sigma below 0.03 they are
+        those of simple inequalities.
     Source: docs/derivations/replacement.md.
     """
-    a, q, sigma = np.broadcast_arrays(
-        *(np.asarray(value, dtype=np.float64) for value in (order, sampling_rate, noise_std))
-    )
-    shape = a.shape
-    a, q, sigma = (np.atleast_1d(value).ravel() for value in (a, q, sigma))
-    lower, upper = _opposites(a, sigma)
+    (a, q, sigma), shape = _rows(order, sampling_rate, noise_std)
+    # q = 1: N(1) against N(-1), whose shift is 2.
+    lower, upper = _gaussian(a, sigma / 2)
     small = sigma < _SMALL_SIGMA
+    few = a**1.5 <= _MANY_NODES * sigma**2
     for rows, route in (
         (small & (a < 1), _separated),
-        ((a > 1) & (small | (a**1.5 > _MANY_NODES * sigma**2)), _product),
-        (~small & ((a < 1) | (a**1.5 <= _MANY_NODES * sigma**2)), _integral),
+        ((a > 1) & (small | ~few), _product),
+        (~small & ((a < 1) | few), partial(trapezoid_log_moment, mirrored=True)),
     ):
         some = np.flatnonzero(rows & (q < 1) & (a != 1))
         if some.size:
             found = route(a[some], q[some], sigma[some])
             lower[some] = found.lower
-            # A mixture diverges no more than the worst of what it mixes.
-            upper[some] = np.where(
-                a[some] > 1, np.fmin(found.upper, upper[some]), np.fmin(found.upper, 0.0)
-            )
-    # What is not a number bounds nothing.
-    lower = np.where(np.isnan(lower), -np.inf, lower)
-    lower = np.where(a > 1, np.maximum(lower, 0.0), lower)
-    return Bounds(lower.reshape(shape), upper.reshape(shape))
-
-
-def _opposites(a: Array, sigma: Array) -> Bounds:
-    """q = 1: N(1) against N(-1), log I(a) = 2 a (a - 1) / sigma^2."""
-    value = 2 * a * (a - 1) / sigma**2
-    slack = 8 * UNIT * np.abs(value)
-    return Bounds(value - slack, value + slack)
-
-
-def _integral(a: Array, q: Array, sigma: Array) -> Bounds:
-    return trapezoid_log_moment(a, q, sigma, mirrored=True)
+            # A mixture diverges no more than the worst of its parts.
+            most = np.where(a[some] > 1, upper[some], 0.0)
+            upper[some] = np.fmin(found.upper, most)
+    return _checked(lower, upper, a, shape)
 
 
 def _product(a: Array, q: Array, sigma: Array) -> Bounds:
-    """a > 1, and N(-1) hardly reaches to where the moment is.
+    """Return bounds for a > 1 if N(-1) hardly reaches to the mass of the moment.
 
     With y = q / (1-q) e^{u(-x)}, r(-x)^(1-a) = (1-q)^(1-a) (1 + y)^(1-a) lies between (1-q)^(1-a)
     and that less min((a-1) y, ((a-1) y)^(1/2)) times it. The mean of y^s r^a is bounded by
@@ -246,7 +244,7 @@ def _product(a: Array, q: Array, sigma: Array) -> Bounds:
 
 
 def _separated(a: Array, q: Array, sigma: Array) -> Bounds:
-    """0 < a < 1: P and Q share (1-q) N(0), and (x + y)^a <= x^a + y^a for all else."""
+    """Return bounds for 0 < a < 1: P and Q share (1-q) N(0), and (x + y)^a <= x^a + y^a."""
     log_q, log_rest = np.log(q), np.log1p(-q)
     near = -a * (1 - a) / (2 * sigma**2)
     terms = [
@@ -266,14 +264,12 @@ _ALL_IN_TAIL = 40.0
 
 
 def symmetrized_log_moment(order: float, sampling_rate: float, noise_std: float) -> Bounds:
-    """log E_Q[(P/Q)^a] for the pair of C_q(N(1, sigma^2) against N(0, sigma^2)).
+    """Return bounds of log E_Q[(P/Q)^a] for the pair of C_q(N(1, sigma^2) against N(0, sigma^2)).
 
     Args:
         order: a > 1.
         sampling_rate: q in (0, 1].
-        noise_std: sigma > 0 in units of the shift (z / 2 where a client is replaced).
-    Returns:
-        Lower and upper bounds (0-dimensional arrays).
+        noise_std: sigma > 0 in units of the shift (z / 2 if a client is replaced).
     Error:
         Inside the bounds: quadrature, truncation and rounding; typically 1e-13 relative.
     Source: Dong, Roth, Su 2022 (arXiv:1905.02383), theorem 9, for the pair.
@@ -296,7 +292,7 @@ def symmetrized_log_moment(order: float, sampling_rate: float, noise_std: float)
 
 
 def _separated_excess(a: float, q: float, sigma: float, whole: Bounds) -> Interval:
-    """I_C(a) - 1 where N(0) hardly reaches beyond 1/2.
+    """Return I_C(a) - 1 if N(0) hardly reaches beyond 1/2.
 
     Up to (a + 2) e^{-1/(8 sigma^2)} it is I(a) - (1-q)^a - q: left of 1/2 only r = 1 - q counts.
     """
@@ -308,7 +304,7 @@ def _separated_excess(a: float, q: float, sigma: float, whole: Bounds) -> Interv
 
 
 def _half_line_excess(a: float, q: float, sigma: float) -> Interval:
-    """I_C(a) - 1 by panels in u = (2x - 1) / (2 sigma^2) > 0.
+    """Return I_C(a) - 1 by panels in u = (2x - 1) / (2 sigma^2) > 0.
 
     The integrand is (sigma / sqrt(2 pi)) e^{-(sigma u + 1/(2 sigma))^2 / 2} times
     (1 - e^{-(a-1) l})(e^{a l} - 1), l = log r.
@@ -350,3 +346,98 @@ def _half_line_excess(a: float, q: float, sigma: float) -> Interval:
     lower = max(0.0, (magnitude - slack) * scale * (1 - spread))
     upper = (magnitude + slack) * scale * (1 + spread) + 2.0**-900
     return Interval(lower, upper)
+
+
+MAX_WANG_ORDER = 1024
+
+
+def wang_log_moment(order: float, sampling_rate: float, noise_std: float) -> float:
+    """Return the upper bound of log E_Q[(P/Q)^a] by Wang et al., at any real order a > 1.
+
+    At integers a <= 1024: 1 + q^2 C(a,2) min(4 (e^{e2} - 1), 2 e^{e2})
+    + sum_{j>=3} 2 q^j C(a,j) e^{(j-1) e_j} with e_j = j / (2 sigma^2), the Gaussian's own order-j
+    divergence. Between integers log E is convex in a, so a chord bounds it, and it is 0 at 1.
+    The bound is rounded up, and infinite for a > 1024.
+
+    Source: Wang, Balle, Kasiviswanathan 2019 (arXiv:1808.00087), theorem 9 and corollary 10.
+    """
+    below = math.floor(order)
+    if below + 1 > MAX_WANG_ORDER:
+        return math.inf
+    at_below = _wang_integer(below, sampling_rate, noise_std) if below >= 2 else 0.0
+    if order == below:
+        return at_below
+    at_above = _wang_integer(below + 1, sampling_rate, noise_std)
+    share = order - below
+    return ((1 - share) * at_below + share * at_above) * (1 + 8 * UNIT)
+
+
+def _wang_integer(a: int, q: float, sigma: float) -> float:
+    j = np.arange(2.0, a + 1)
+    growth = j * (j - 1) / (2 * sigma**2)
+    log_factor = np.full_like(j, math.log(2.0)) + growth
+    second = 1 / sigma**2
+    log_factor[0] = min(math.log(4.0) + second + math.log(-math.expm1(-second)), log_factor[0])
+    log_choose = log_binomials(a)[2:]
+    exponent = j * math.log(q) + log_choose + log_factor
+    error = 2 * FUNCTION_ERROR * (-j * math.log(q) + log_choose + growth + 4)
+    top = float(np.max(exponent + error))
+    total = float(np.sum(np.exp(exponent + error - top))) * (1 + 2 * UNIT * (a + 16))
+    value = float(np.logaddexp(0.0, top + math.log(total) + 4 * UNIT * abs(top)))
+    return value * (1 + 2 * FUNCTION_ERROR)
+
+
+def log_binomials(order: int) -> np.ndarray:
+    """Return log C(a, k) for k = 0..a, within 4 ulp: integers are exact before the logarithm."""
+    values = np.empty(order + 1)
+    coefficient = 1
+    for k in range(order + 1):
+        values[k] = math.log(coefficient)
+        coefficient = coefficient * (order - k) // (k + 1)
+    return values
+
+
+class PairMoments:
+    """The sum of log E_Q[(P/Q)^order] over pairs of one direction, with multiplicities.
+
+    A remove pair has log I(order), an add pair log I(1 - order).
+    """
+
+    def __init__(self, pairs: Mapping[PairT, int], direction: Direction) -> None:
+        self.pairs: dict[DominatingPair, int] = {**pairs}
+        self.direction = direction
+        self.sampled = self._rows(SampledGaussianPair)
+        self.replaced = self._rows(ReplacementPair)
+        self.symmetrized = [
+            (pair, float(count))
+            for pair, count in pairs.items()
+            if isinstance(pair, SymmetrizedPair)
+        ]
+
+    def log_moment(self, order: float) -> Bounds:
+        """Return bounds of the sum, 0-dimensional."""
+        a = order if self.direction is Direction.REMOVE else 1 - order
+        rates, noise, counts = self.sampled
+        total = weighted_sum(log_moment(a, rates, noise), counts)
+        if len(self.pairs) == len(rates):
+            return total
+        parts, multiplicities = [total], [1.0]
+        for pair, count in self.symmetrized:
+            moment = symmetrized_log_moment(order, pair.sampling_rate, pair.noise_std)
+            wang = wang_log_moment(order, pair.sampling_rate, pair.noise_std)
+            parts.append(Bounds(moment.lower, np.minimum(moment.upper, wang)))
+            multiplicities.append(count)
+        rates, noise, counts = self.replaced
+        if len(rates):
+            parts.append(weighted_sum(replacement_log_moment(order, rates, noise), counts))
+            multiplicities.append(1.0)
+        stacked = Bounds(
+            np.array([part.lower for part in parts]), np.array([part.upper for part in parts])
+        )
+        return weighted_sum(stacked, np.array(multiplicities))
+
+    def _rows(self, kind: type[DominatingPair]) -> tuple[Array, Array, Array]:
+        """Return sampling rates, noise and counts of the pairs of a kind."""
+        rows = [(p.sampling_rate, p.noise_std, n) for p, n in self.pairs.items() if type(p) is kind]
+        rates, noise, counts = np.array(rows, dtype=np.float64).reshape(-1, 3).T
+        return np.array(rates), np.array(noise), np.array(counts)

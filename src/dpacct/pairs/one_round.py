@@ -43,7 +43,7 @@ _SMALLEST_DELTA = 1e-280
 
 
 def mills_ratio(x: float) -> Interval:
-    """R(x) = (1 - Phi(x)) / phi(x), x >= -30.
+    """Return R(x) = (1 - Phi(x)) / phi(x), x >= -30.
 
     Error: inside the interval; for x >= 4 two convergents of the continued fraction
         1/(x + 1/(x + 2/(x + 3/(x + ...)))), which lie on both sides, relative width 1e-14.
@@ -61,14 +61,14 @@ def mills_ratio(x: float) -> Interval:
 
 
 def _slope(x: float, ratio: Interval) -> Interval:
-    """-R'(x) = 1 - x R(x), which lies in (0, infinity)."""
+    """Return -R'(x) = 1 - x R(x), which lies in (0, infinity)."""
     products = (x * ratio.lower, x * ratio.upper)
     error = 4 * UNIT * (1 + abs(x) * ratio.upper)
     return Interval(max(0.0, 1 - max(products) - error), 1 - min(products) + error)
 
 
 def _difference(a: float, b: float, mu: float) -> Interval:
-    """R(a) - R(b) for b = a + mu > a.
+    """Return R(a) - R(b) for b = a + mu > a.
 
     Two bounds, the better of each side: the plain difference, and mu times the slope
     g(x) = -R'(x) = 1 - x R(x), which is convex (R is completely monotone), so that
@@ -89,7 +89,7 @@ def _difference(a: float, b: float, mu: float) -> Interval:
 
 
 def gaussian_delta(epsilon: float, mu: float) -> Interval:
-    """delta(eps) of the Gaussian mechanism with mu = shift / noise std, eps >= 0.
+    """Return delta(eps) of the Gaussian mechanism with mu = shift / noise std, eps >= 0.
 
     Error: inside the interval; relative width below 1e-8 for mu in [1e-9, 300], delta > 1e-30.
     Source: Balle, Wang 2018 (arXiv:1805.06530), theorem 8.
@@ -120,7 +120,7 @@ def gaussian_delta(epsilon: float, mu: float) -> Interval:
 
 
 def gaussian_epsilon(delta: float, mu: float) -> Interval:
-    """eps(delta) of the Gaussian mechanism with mu = shift / noise std, never negative.
+    """Return eps(delta) of the Gaussian mechanism with mu = shift / noise std, never negative.
 
     Error: inside the interval; relative width about 1e-12 beyond that of `gaussian_delta`.
     """
@@ -141,14 +141,13 @@ def gaussian_epsilon(delta: float, mu: float) -> Interval:
 
 
 def one_round_delta(epsilon: float, pair: AchievedPair) -> Interval:
-    """delta(eps) of one round, eps >= 0.
+    """Return delta(eps) of one round, eps >= 0.
 
-    Args:
-        epsilon: eps >= 0.
-        pair: any but that of C_q, whose profile for eps >= 0 is that of the remove pair.
+    The pair of C_q is left out: its profile for eps >= 0 is that of the remove pair.
+
     Error:
-        Inside the interval; relative width below 1e-8 where delta exceeds 1e-30, for a replacement
-        7e-14 / sigma^2 more. The upper end never exceeds q: who is not drawn tells nothing.
+        Inside the interval; relative width below 1e-8 if delta exceeds 1e-30, for a replacement
+        7e-14 / sigma^2 more. The upper end never exceeds q, the chance that the client is drawn.
     """
     q, mu = pair.sampling_rate, 1 / pair.noise_std
     if isinstance(pair, ReplacementPair):
@@ -223,7 +222,7 @@ def _replacement_delta(epsilon: float, q: float, sigma: float) -> Interval:
 
 
 def _gaussian(epsilon: float, mu: float) -> Interval:
-    """delta(eps) of a Gaussian for any real eps: 1 - e^eps + e^eps delta(-eps) where eps < 0."""
+    """Return delta(eps) of a Gaussian for any eps: 1 - e^eps + e^eps delta(-eps) for eps < 0."""
     if epsilon >= 0.0:
         return gaussian_delta(epsilon, mu)
     ratio, swapped = math.exp(epsilon), gaussian_delta(-epsilon, mu)

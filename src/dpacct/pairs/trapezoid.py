@@ -2,13 +2,16 @@
 
     I(a) = integral of phi r^a,   phi = N(0, sigma^2),   r(x) = 1 - q + q e^{(2x-1)/(2 sigma^2)},
 
-and, where a client is replaced, the integral of phi r(x)^a r(-x)^(1-a). Both are E_Q[(P/Q)^a]: with
-the density g of Q and the loss l = log P/Q it is phi and log r, or phi r(-x) and log r(x)/r(-x).
+and, if a client is replaced ("mirrored"), the integral of phi r(x)^a r(-x)^(1-a). Both are
+E_Q[(P/Q)^a]: the density g of Q and the loss l = log P/Q are phi and log r, or phi r(-x) and
+log r(x)/r(-x).
 
-Two forms of the same sum:
+The rule with step h is off by at most 2 B / (e^{2 pi d/h} - 1), B the supremum of the integral of
+|integrand| on lines at a distance up to d from the real one: `Nodes` chooses d and bounds B. Two
+forms of the same sum:
 
-* direct: log of the sum of g e^(a l), when log I(a) is not small;
-* excess: I(a) - 1 as a sum of non-negative terms, when it is. E[e^l] = 1 gives
+* direct: log of the sum of g e^(a l), unless log I(a) is small;
+* excess: I(a) - 1 as a sum of non-negative terms, if it is. E[e^l] = 1 gives
       I(a) - 1 = E[e^(a l) - 1 - a (e^l - 1)],
   and with the remainder e2(y) = e^y - 1 - y >= 0 the integrand is
       e^l (e2((a-1) l) + (a-1) e2(-l))      for a > 1,
@@ -35,7 +38,7 @@ class Nodes:
     """Nodes k h of the trapezoid rule for several rows (a, q, sigma), laid end to end.
 
     They reach from left of all peaks to right of ``farthest``, the largest c for which a tilted
-    Gaussian e^{c u} phi, centered at c, is part of the integrand. Where a < 0 and ``farthest`` is 0
+    Gaussian e^{c u} phi, centered at c, is part of the integrand. If a < 0 and ``farthest`` is 0,
     the integrand is phi r^a alone, which has one peak, and the nodes end right of that.
 
     Every h has 11 significant bits, so every node k h is exact in double precision.
@@ -44,13 +47,13 @@ class Nodes:
         a, q, sigma: orders, rates and noise of the rows, shape (m,).
         accuracy: exponent y such that tails and discretization are about e^-y, shape (m,).
         farthest: c as above, shape (m,).
-        frequency: largest |t| where powers a + i t are integrated too.
-        max_nodes: how many nodes there may be in all rows together.
-        mirrored: power b <= 1 of r(-x), where phi r(x)^a r(-x)^b is integrated; then a >= 0, and
+        frequency: largest |t| if powers a + i t are integrated too.
+        max_nodes: limit of the number of nodes in all rows together.
+        mirrored: power b <= 1 of r(-x), if phi r(x)^a r(-x)^b is integrated. Then a >= 0, and
             powers a + i t go with b - i t. Shape (m,).
-        nearest: the least c <= 0 as above, where b > 0; shape (m,).
+        nearest: the least c <= 0 as above, if b > 0; shape (m,).
     Raises:
-        NotConverged: more would be needed.
+        NotConverged: more than ``max_nodes`` would be needed.
     """
 
     def __init__(
@@ -113,25 +116,25 @@ class Nodes:
         self.x: Array = index * self.spread(self.step)
 
     def spread(self, per_row: Array) -> Array:
-        """A value per row as a value per node."""
+        """Return a value per row as a value per node."""
         return np.repeat(per_row, self.counts)
 
     def sum(self, terms: Array) -> Array:
-        """Sum over the nodes of each row; off by at most `summation_error` (terms >= 0)."""
+        """Return sums of terms >= 0 over the nodes of each row, within `summation_error`."""
         return np.add.reduceat(terms, self.starts)
 
     @property
     def summation_error(self) -> Array:
-        """Relative error of `sum`, whatever the order of summation, plus that of a scale factor."""
+        """The relative error of `sum`, in any order of summation, and of a scale factor."""
         return 2 * UNIT * (self.counts + 16)
 
     def ends(self, terms: Array) -> Array:
-        """First plus last term of each row: both tails of a sum of h f are below sigma times it."""
+        """Return first plus last term: both tails of a sum of h f are below sigma times it."""
         return terms[self.starts] + terms[self.starts + self.counts - 1]
 
 
 def _close_in(low: Array, a: Array, log_odds: Array, variance: Array) -> tuple[Array, Array]:
-    """Points on both sides of the peak of phi r^a, a < 0, where x - a p(x) increases through 0."""
+    """Return points around the peak of phi r^a, a < 0, where x - a p(x) increases through 0."""
     high = np.zeros_like(low)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -144,9 +147,9 @@ def _close_in(low: Array, a: Array, log_odds: Array, variance: Array) -> tuple[A
 def log_ratio(
     grid: Nodes, q: Array, sigma: Array, at: Array | None = None
 ) -> tuple[Array, Array, Array]:
-    """x^2 / (2 sigma^2), l = log r(x), and a bound of the absolute error of l, at each node.
+    """Return x^2 / (2 sigma^2), l = log r(x), and a bound of the absolute error of l.
 
-    ``at``: other points x than the nodes, one for each.
+    At each node, or at other points ``at``, one for each node.
     """
     x = grid.x if at is None else at
     inverse = grid.spread(1 / sigma**2)
@@ -170,12 +173,9 @@ def log_ratio(
 
 
 def mirrored_ratio(grid: Nodes, q: Array, sigma: Array) -> tuple[Array, ...]:
-    """The loss L = log r(x) - log r(-x), and log r(-x), at each node.
+    """Return x^2 / (2 sigma^2), L = log r(x) - log r(-x), its error, log r(-x), and its error.
 
     With y = |x| and m = (r(y) - r(-y)) / r(-y), |L| = log(1 + m): nothing is cancelled.
-
-    Returns:
-        x^2 / (2 sigma^2), L, a bound of the absolute error of L, log r(-x), and a bound of its.
     """
     quadratic, ratio, ratio_error = log_ratio(grid, q, sigma, np.abs(grid.x))
     _, below, below_error = log_ratio(grid, q, sigma, -np.abs(grid.x))
@@ -199,7 +199,7 @@ def mirrored_ratio(grid: Nodes, q: Array, sigma: Array) -> tuple[Array, ...]:
 
 
 def mirrored_farthest(a: Array, q: Array, sigma: Array) -> Array:
-    """``farthest`` of `Nodes` for phi r(x)^a r(-x)^(1-a), a > 0.
+    """Return ``farthest`` of `Nodes` for phi r(x)^a r(-x)^(1-a), a > 0.
 
     Right of x = a the last factor grows at most with the slope (a - 1) p(-a) / sigma^2.
     """
@@ -207,7 +207,7 @@ def mirrored_farthest(a: Array, q: Array, sigma: Array) -> Array:
     return np.where(a > 1, a + (a - 1) * slope, a)
 
 
-# e^-42 is 6e-19: what truncation and discretization may add, relative to the result.
+# Truncation and discretization may add e^-42 = 6e-19, relative to the result.
 _ACCURACY = 42.0
 _SMALL_SIGMA = 0.03
 # 1/k! * 2 for k = 2..13: Taylor coefficients of e2(y) / (y^2 / 2); next term < 1e-17 at |y| = 1/4.
@@ -215,15 +215,10 @@ _REMAINDER_SERIES = [2.0 / math.factorial(k) for k in range(13, 1, -1)]
 
 
 def trapezoid_log_moment(a: Array, q: Array, sigma: Array, *, mirrored: bool = False) -> Bounds:
-    """Bounds of log I(a), row by row, by the form of the sum that suits each.
+    """Return bounds of log I(a), row by row, by the form of the sum that suits each row.
 
     Args:
-        a: orders, shape (n,), none of them 0 or 1.
-        q: sampling rates in (0, 1), shape (n,).
-        sigma: noise std in units of the shift, shape (n,).
-        mirrored: a client is replaced; then orders are above 0.
-    Returns:
-        Lower and upper bounds, shape (n,).
+        a, q, sigma: shape (n,). Orders are neither 0 nor 1, and above 0 if ``mirrored``.
     Error:
         Inside the bounds; typically 1e-13 relative.
     Raises:
@@ -244,7 +239,7 @@ def trapezoid_log_moment(a: Array, q: Array, sigma: Array, *, mirrored: bool = F
 
 
 def _surely_small(a: Array, q: Array, sigma: Array, *, mirrored: bool) -> np.ndarray:
-    """Whether |log I(a)| < 1 follows from simple bounds, so that the excess form applies.
+    """Return whether |log I(a)| < 1 follows from simple bounds, so that the excess form applies.
 
     a > 1: Minkowski, log I <= a log(1 + q (e^{(a-1)/(2 sigma^2)} - 1)), and r(-x) >= 1 - q; a < 0:
     r >= 1 - q; in between: joint convexity, log I >= -a (1-a) shift^2 / (2 sigma^2).
@@ -260,7 +255,7 @@ def _surely_small(a: Array, q: Array, sigma: Array, *, mirrored: bool) -> np.nda
 
 
 def _batches(a: Array, sigma: Array, rows: np.ndarray) -> list[np.ndarray]:
-    """Rows cut into batches of about 2^19 nodes, so that memory stays bounded."""
+    """Return rows in batches of about 2^19 nodes, so that memory stays bounded."""
     if rows.size <= 1:
         return [rows] if rows.size else []
     step = np.minimum(sigma[rows], sigma[rows] ** 2)
@@ -270,7 +265,7 @@ def _batches(a: Array, sigma: Array, rows: np.ndarray) -> list[np.ndarray]:
 
 
 class _Nodes(NamedTuple):
-    """At each node the loss, log of the density of Q without its constant, and their errors."""
+    """The loss and log of the density of Q without its constant at each node, and their errors."""
 
     loss: Array
     loss_error: Array
@@ -288,7 +283,7 @@ def _at_nodes(grid: Nodes, q: Array, sigma: Array, *, mirrored: bool) -> _Nodes:
 
 
 def _direct(a: Array, q: Array, sigma: Array, *, mirrored: bool) -> Bounds:
-    """log I(a) as the logarithm of a sum of exponentials with exponents carried as intervals."""
+    """Return log I(a) as the logarithm of a sum of exponentials, with exponents as intervals."""
     # Between 0 and 1 the moment itself may be tiny.
     dip = np.where((a > 0) & (a < 1), a * (1 - a) / (2 * sigma**2), 0.0)
     if mirrored:
@@ -318,7 +313,7 @@ def _direct(a: Array, q: Array, sigma: Array, *, mirrored: bool) -> Bounds:
 
 
 def _excess(a: Array, q: Array, sigma: Array, *, mirrored: bool) -> Bounds:
-    """log(1 + (I(a) - 1)) from the sum of remainders; rows on one side of a = 1."""
+    """Return log(1 + (I(a) - 1)) from the sum of remainders, for rows on one side of a = 1."""
     above_one = bool(a[0] > 1)
     log_size = (
         np.log(np.abs(a * (a - 1)) / 2)
@@ -376,7 +371,7 @@ def _excess(a: Array, q: Array, sigma: Array, *, mirrored: bool) -> Bounds:
 
 
 def _remainder(y: Array, log_weight: Array, relative: Array) -> tuple[Array, Array]:
-    """e^w (e^y - 1 - y) and a bound of its absolute error, ``relative`` being that of y."""
+    """Return e^w (e^y - 1 - y) and its absolute error, from the relative error of y."""
     inner = np.where(np.abs(y) < 0.25, y, 0.0)
     series = np.full_like(inner, _REMAINDER_SERIES[0])
     for coefficient in _REMAINDER_SERIES[1:]:

@@ -1,8 +1,8 @@
 """The most successful attacks on a schedule: the best TPR at an FPR, proven and achieved.
 
-An attacker is told that one of two neighboring data sets was used, sees everything that was
-released, and accuses one of them. With delta_1(eps) of the accused data set against the other one,
-and delta_2 the other way round, for every eps >= 0
+An attacker knows that one of two neighboring data sets was used, sees everything that was released,
+and accuses one of them. With delta_1(eps) of the accused data set against the other one, and
+delta_2 the other way round, for every eps >= 0
 
     TPR <= e^eps FPR + delta_1(eps),        TPR <= 1 - e^-eps (1 - FPR - delta_2(eps)):
 
@@ -13,11 +13,10 @@ at a few points bound the least of *all* of them from below: that is the achieve
 Source: Dong, Roth, Su 2022 (arXiv:1905.02383), propositions 2.4 and 2.12;
 docs/derivations/tradeoff.md.
 
-An `Accountant` answers for the worse of both directions. A test of "was the client there?" is
-about both at once, each with its own delta(eps): `PrivacyProfile` looks at them separately, with
-the engine of the accountant `tight` on the pairs of `dominating`. Where the engine does not reach,
-and for the upper side of all other accountants, what the accountant says of the worse direction
-bounds both.
+An `Accountant` answers for the worse of both directions, and a test of membership is about both at
+once, each with its own delta(eps). `PrivacyProfile` looks at them separately, with the engine of
+the accountant `tight` on the pairs of `dominating`. If the engine does not converge, and for the
+upper side of all other accountants, the accountant's bound of the worse direction bounds both.
 """
 
 from __future__ import annotations
@@ -26,15 +25,13 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import Protocol
 
 from dpacct.accountant import Accountant
 from dpacct.budget import Interval
 from dpacct.errors import NotConverged
-from dpacct.numerics.convexity import least_convex_value
 from dpacct.numerics.rounding import above, below
-from dpacct.numerics.search import minimize_unimodal
-from dpacct.pairs.achieved import AllRounds, affinity_delta
+from dpacct.numerics.search import least_convex_value, minimize_unimodal
+from dpacct.pairs.achieved import affinity_delta
 from dpacct.pairs.dominating import (
     Direction,
     PairOf,
@@ -44,34 +41,23 @@ from dpacct.pairs.dominating import (
     pairs_of,
     proven_pair,
 )
+from dpacct.pairs.moments import PairMoments
 from dpacct.pairs.one_round import one_round_delta
 from dpacct.rounds import Schedule
 from dpacct.tight.accountant import TightAccountant
 from dpacct.tight.composition import Composition
 from dpacct.tight.contour import Contour, log_delta_estimate, tilt_at_epsilon
 from dpacct.tight.engines import composed_delta
-from dpacct.tight.game.bounds import curve_delta
 
-# Relative width at which a contour is worth keeping; at which it also answers elsewhere, and how
-# much wider than where it was made for.
+# A contour is kept up to this relative width. It also answers elsewhere up to the second width, or
+# up to so many times its width at the epsilon for which it was made.
 _MADE, _SHARP, _WIDER = 1e-7, 1e-9, 2.0
-
-
-class TwoSided(Protocol):
-    """Bounds of delta(eps), eps >= 0, in each direction."""
-
-    def __call__(self, direction: Direction, epsilon: float) -> Interval:
-        """Lower and upper bound of delta(eps)."""
-        ...
+# Bounds of delta(eps), eps >= 0, of a direction.
+Profile = Callable[[Direction, float], Interval]
 
 
 class PrivacyProfile:
-    """delta(eps) of a schedule in both directions, from the proven and from an achieved pair.
-
-    Args:
-        schedule: what runs.
-        accountant: the accountant that proves the upper side.
-    """
+    """delta(eps) of a schedule in both directions, from the proven and from an achieved pair."""
 
     def __init__(self, schedule: Schedule, accountant: Accountant) -> None:
         tight = isinstance(accountant, TightAccountant)
@@ -82,88 +68,69 @@ class PrivacyProfile:
 
         self._worse = None if tight else worse
         self._schedule, self._plays = schedule, tight and accountant.plays(schedule)
-        self._proven = _Side(schedule, proven_pair, worse)
+        self._proven = _pairs_profile(schedule, proven_pair, worse)
         #: Whether the pair that is proven to be the worst is also the one achieved.
         self.exact = tight and all(
             proven_pair(round_, direction) == achieved_pair(round_, direction)
             for round_ in schedule.distinct()
             for direction in Direction
         )
-        self._achieved = self._proven
+        #: Bounds of delta(eps) of one explicit pair of data sets, the same at all epsilons.
+        self.achieved: Profile = self._proven
         if not self.exact:
-            self._achieved = _Side(schedule, achieved_pair, worse)
+            self.achieved = _pairs_profile(schedule, achieved_pair, worse)
 
     def proven(self, direction: Direction, epsilon: float) -> Interval:
-        """An interval whose upper end bounds delta(eps) for all neighboring data sets.
+        """Return an interval whose upper end bounds delta(eps) for all neighboring data sets.
 
-        Its lower end bounds the dominating pair, or is 0 where the accountant has none.
+        Its lower end bounds the dominating pair, or is 0 if the accountant has none.
         """
         if self._worse is not None:
             return Interval(0.0, self._worse(epsilon))
-        found = self._proven.delta(direction, epsilon)
+        bounds = self._proven(direction, epsilon)
         if self._plays:
-            upper = min(found.upper, curve_delta(self._schedule, epsilon))
-            return Interval(min(found.lower, upper), upper)
-        return found
+            # A cold start about other rounds does not pay for the game.
+            from dpacct.tight.game.bounds import curve_delta  # noqa: PLC0415
 
-    def achieved(self, direction: Direction, epsilon: float) -> Interval:
-        """Bounds of delta(eps) of one explicit pair of data sets, the same at all epsilons."""
-        return self._achieved.delta(direction, epsilon)
+            upper = min(bounds.upper, curve_delta(self._schedule, epsilon))
+            return Interval(min(bounds.lower, upper), upper)
+        return bounds
 
 
-class _Side:
-    """delta(eps) of one choice of pairs; each epsilon is computed once.
+def _pairs_profile(schedule: Schedule, pair_of: PairOf, worse: Callable[[float], float]) -> Profile:
+    """Return delta(eps) of one choice of pairs, each computed once.
 
-    Args:
-        schedule: what runs.
-        pair_of: the choice.
-        worse: an upper bound for both directions, where the engine does not reach.
+    ``worse`` bounds both directions from above if the engine does not converge.
     """
+    pairs = {d: pairs_of(schedule.distinct(), pair_of, d) for d in Direction}
+    engines = {d: _Engine(Composition.of(p, d)) for d, p in pairs.items()}
+    # Then both directions are the same.
+    symmetric = all(
+        not isinstance(pair, SampledGaussianPair) or pair.sampling_rate == 1.0
+        for pair in pairs[Direction.REMOVE]
+    )
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        pair_of: PairOf,
-        worse: Callable[[float], float],
-    ) -> None:
-        self._pairs = {d: pairs_of(schedule.distinct(), pair_of, d) for d in Direction}
-        self._solvers = {d: _Solvers(Composition.of(p, d)) for d, p in self._pairs.items()}
-        self._worse = worse
-        self._seen: dict[tuple[Direction, float], Interval] = {}
-        # Then both directions are the same: asked once, answered for both.
-        self._symmetric = all(
-            not isinstance(pair, SampledGaussianPair) or pair.sampling_rate == 1.0
-            for pair in self._pairs[Direction.REMOVE]
-        )
-
-    def delta(self, direction: Direction, epsilon: float) -> Interval:
-        """Bounds of delta at one epsilon >= 0."""
-        asked = Direction.REMOVE if self._symmetric else direction
-        if (asked, epsilon) not in self._seen:
-            self._seen[asked, epsilon] = self._compute(asked, epsilon)
-        return self._seen[asked, epsilon]
-
-    def _compute(self, direction: Direction, epsilon: float) -> Interval:
-        if not self._pairs[direction]:
+    @cache
+    def compute(direction: Direction, epsilon: float) -> Interval:
+        if not pairs[direction]:
             return Interval(0.0, 0.0)
         try:
-            return self._solvers[direction].delta(epsilon)
+            return engines[direction].delta(epsilon)
         except NotConverged:
             # One round alone is contained in all of them.
-            pairs = self._pairs[direction]
-            known = {p: n for p, n in pairs.items() if not isinstance(p, SymmetrizedPair)}
+            known = {
+                p: n for p, n in pairs[direction].items() if not isinstance(p, SymmetrizedPair)
+            }
             lower = max((one_round_delta(epsilon, pair).lower for pair in known), default=0.0)
-            if len(known) == len(pairs):
-                lower = max(lower, affinity_delta(AllRounds(known, direction), epsilon))
-            return Interval.bracket(lower, self._worse(epsilon))
+            if len(known) == len(pairs[direction]):
+                lower = max(lower, affinity_delta(PairMoments(known, direction), epsilon))
+            return Interval.bracket(lower, worse(epsilon))
+
+    return lambda direction, epsilon: compute(Direction.REMOVE if symmetric else direction, epsilon)
 
 
-class _Solvers:
-    """One composition at many epsilons: a contour serves all at which it is sharp.
-
-    Args:
-        composition: what is composed.
-    """
+class _Engine:
+    """delta of one composition at many epsilons: a contour serves all at which it is sharp."""
 
     def __init__(self, composition: Composition) -> None:
         self._composition = composition
@@ -172,10 +139,10 @@ class _Solvers:
         self._makes_contours = composition.sampled_rounds > 1.0
 
     def delta(self, epsilon: float) -> Interval:
-        """Bounds of delta at one epsilon >= 0.
+        """Return bounds of delta at one epsilon >= 0.
 
         Raises:
-            NotConverged: neither a contour nor the engine reaches.
+            NotConverged: neither a contour nor the engine converges.
         """
         if self._contours:
             near = min(self._contours, key=lambda made: abs(made - epsilon))
@@ -185,7 +152,9 @@ class _Solvers:
                 return answer
         if self._makes_contours and epsilon < self._composition.largest_loss:
             with suppress(NotConverged):
-                contour = self._contour(epsilon)
+                tilt, at = tilt_at_epsilon(self._composition, epsilon)
+                log_delta = min(0.0, log_delta_estimate(tilt, at, epsilon))
+                contour = Contour(self._composition, tilt, epsilon, log_delta, 0.0, at.variance)
                 answer = contour.delta(epsilon)
                 if answer.width <= _MADE * answer.upper:
                     self._contours[epsilon] = contour, answer.width / answer.upper
@@ -194,32 +163,21 @@ class _Solvers:
             self._makes_contours = False
         return composed_delta(self._composition, epsilon)
 
-    def _contour(self, epsilon: float) -> Contour:
-        tilt, at = tilt_at_epsilon(self._composition, epsilon)
-        log_delta = min(0.0, log_delta_estimate(tilt, at, epsilon))
-        return Contour(self._composition, tilt, epsilon, log_delta, 0.0, at.variance)
-
 
 # Below e^-40 = 4e-18 the second bound is within rounding of 1.
 LEAST_EPSILON = -40.0
-# Accuracy of eps where the bound is least, in units of the width of delta(eps); the bound is off
+# Accuracy of eps where the bound is least, in units of the width of delta(eps). The bound is off
 # by the square.
 _TOLERANCE = 1e-4
 # First step of the search, and the distance within which a point serves as its start.
 _STEP, _NEAR = 0.1, 0.2
 _LARGEST_ADVANTAGE = 1 - 1e-9
-# An advantage of less than this share of the rates of errors says all, and so does one that lacks
-# less to one.
+# An advantage below this share of the error rates, or above the second number, says all.
 _NEGLIGIBLE, _CERTAIN = 1e-9, 1 - 1e-12
 
 
 class Attacks:
-    """The most successful attacks on one schedule; what is learned at one FPR serves the others.
-
-    Args:
-        schedule: what runs.
-        accountant: the accountant that proves the upper side.
-    """
+    """The most successful attacks on one schedule. Bounds at one FPR are kept for the next one."""
 
     def __init__(self, schedule: Schedule, accountant: Accountant) -> None:
         self.profile = PrivacyProfile(schedule, accountant)
@@ -229,11 +187,11 @@ class Attacks:
             self._achieved = [Attack(self.profile.achieved, d) for d in Direction]
 
     def proven(self, accused: Direction) -> Attack:
-        """Attacks that accuse one of the two data sets, with what is proven of them."""
+        """Return the attacks that accuse one of the two data sets, with their proven bounds."""
         return next(attack for attack in self._proven if attack.accused is accused)
 
     def upper_tpr(self, fpr: float) -> float:
-        """Proven bound of the TPR at this FPR in [0, 1], for the worse direction."""
+        """Return the proven bound of the TPR at this FPR in [0, 1], for the worse direction."""
         if fpr in (0.0, 1.0):
             return fpr
         plain = self._by_advantage(fpr)
@@ -246,7 +204,7 @@ class Attacks:
         return max(upper, second.least(fpr)[0])
 
     def tpr(self, fpr: float) -> Interval:
-        """Achieved and proven TPR at this FPR in [0, 1], for the worse direction."""
+        """Return the achieved and proven TPR at this FPR in [0, 1], for the worse direction."""
         if fpr in (0.0, 1.0):
             # Gaussian noise has no outcome that only one data set could give.
             return Interval(fpr, fpr)
@@ -261,7 +219,7 @@ class Attacks:
         return Interval.bracket(lower, self.upper_tpr(fpr))
 
     def _by_advantage(self, fpr: float) -> Interval | None:
-        """The TPR as far as the advantage alone says it, where that is all there is to say.
+        """Return the TPR from the advantage alone, if that is sharp, else None.
 
         FPR <= TPR <= FPR + advantage. The attack with that advantage has an FPR of at most one
         less it, and the TPR does not fall as the FPR grows.
@@ -274,11 +232,11 @@ class Attacks:
         return None
 
     def upper_advantage(self) -> float:
-        """Proven bound of TPR - FPR; each direction's delta(0) bounds both."""
+        """Return the proven bound of TPR - FPR. Each direction's delta(0) bounds both."""
         return min(self.profile.proven(d, 0.0).upper for d in Direction)
 
     def advantage(self) -> Interval:
-        """Achieved and proven largest TPR - FPR: delta(0), the same in both directions."""
+        """Return the achieved and proven TPR - FPR: delta(0), the same in both directions."""
         lower = max(self.profile.achieved(d, 0.0).lower for d in Direction)
         return Interval.bracket(lower, self.upper_advantage())
 
@@ -288,23 +246,17 @@ class Attack:
 
     Args:
         delta: delta(eps) in both directions.
-        direction: the direction of which the accused data set is the first argument.
-
-    Attributes:
-        accused: that direction.
+        accused: the direction of which the accused data set is the first argument.
     """
 
-    def __init__(self, delta: TwoSided, direction: Direction) -> None:
-        self._delta, self.accused = delta, direction
-        self._other = Direction.ADD if direction is Direction.REMOVE else Direction.REMOVE
+    def __init__(self, delta: Profile, accused: Direction) -> None:
+        self._delta, self.accused = delta, accused
+        self._other = Direction.ADD if accused is Direction.REMOVE else Direction.REMOVE
         self._seen: dict[float, Interval] = {}
         self._least: dict[float, float] = {}
 
     def bound(self, fpr: float, epsilon: float) -> Interval:
-        """The bound of the TPR by this eps (of the second kind for eps < 0), as known.
-
-        The bound is an exact function of eps; what is returned contains its value.
-        """
+        """Return an interval around F, the bound of the TPR by this eps (second kind: eps < 0)."""
         if epsilon not in self._seen:
             direction = self.accused if epsilon >= 0.0 else self._other
             self._seen[epsilon] = self._delta(direction, abs(epsilon))
@@ -316,12 +268,14 @@ class Attack:
         return Interval(below(lower, 1.0, ratio), above(upper, 1.0, ratio))
 
     def start(self, fpr: float) -> tuple[float, Interval]:
-        """An eps where the bound should be small, and the bound there.
+        """Return an eps at which the bound should be small, and the bound there.
 
-        The Gaussian with the same advantage says where; what was seen before may know better.
+        It is that of the Gaussian with the same advantage, or a better one seen before.
         """
         self.bound(fpr, 0.0)
-        guess = gaussian_epsilon_at(fpr, self._mu())
+        mu = gaussian_mu(self._seen[0.0].upper)
+        # log of the slope of the trade-off curve of a Gaussian.
+        guess = -mu * normal_quantile(fpr) - mu * mu / 2
         guess = min(max(guess, LEAST_EPSILON), _largest_epsilon(fpr))
         if min(abs(guess - seen) for seen in self._seen) > _NEAR * self._scale():
             self.bound(fpr, guess)
@@ -331,7 +285,7 @@ class Attack:
         )
 
     def least(self, fpr: float) -> tuple[float, float]:
-        """The least bound of the TPR at an FPR in (0, 1), and its eps."""
+        """Return the least bound of the TPR at an FPR in (0, 1), and its eps."""
         if fpr not in self._least:
             ends = (LEAST_EPSILON, _largest_epsilon(fpr))
             self._least[fpr] = minimize_unimodal(
@@ -345,7 +299,7 @@ class Attack:
         return min(1.0, max(fpr, self.bound(fpr, epsilon).upper)), epsilon
 
     def tpr(self, fpr: float) -> Interval:
-        """The best TPR at an FPR in (0, 1): what this pair achieves, and a bound of it."""
+        """Return the best TPR of this pair at an FPR in (0, 1), achieved and bounded."""
         upper, best = self.least(fpr)
         for side in (-1.0, 1.0):
             # The achieved side needs to see the bound rise on both sides, beyond its brackets.
@@ -357,43 +311,35 @@ class Attack:
         top = -math.log(fpr)
         points = [(-math.inf, Interval(1.0, 1.0))]
         points += [(e, self.bound(fpr, e)) for e in sorted(self._seen) if e < top]
-        # F is at least x FPR, so 1 from here on, up to the rounding of the logarithm.
+        # F is at least x FPR, so at least 1 from here on, up to the rounding of the logarithm.
         points.append((top, Interval(1 - 1e-12, 2.0)))
         lower = max(fpr, least_convex_value(points))
         return Interval.bracket(min(lower, 1.0), upper)
 
-    def _mu(self) -> float:
-        return gaussian_mu(self._seen[0.0].upper)
-
     def _scale(self) -> float:
-        """About the range of eps on which delta changes."""
-        return min(1.0, self._mu())
+        """Return about the range of eps on which delta changes."""
+        return min(1.0, gaussian_mu(self._seen[0.0].upper))
 
     def _tolerance(self, fpr: float) -> float:
-        """How close to the best eps is worth going: closer, brackets are wider than differences."""
+        """Return the distance from the best eps below which brackets hide all differences."""
         epsilon, known = self.start(fpr)
-        # Where delta has no lower bound, there is no achieved side to look after.
+        # Without a lower bound of delta there is no achieved side.
         noise = known.width / known.upper if self._seen[epsilon].lower > 0.0 else 0.0
         return self._scale() * max(_TOLERANCE, math.sqrt(noise))
 
 
 def _largest_epsilon(fpr: float) -> float:
-    """A larger eps gives bounds above 1 only."""
+    """Return the eps above which all bounds exceed 1."""
     return max(-math.log(fpr), LEAST_EPSILON)
 
 
 def gaussian_mu(advantage: float) -> float:
-    """mu of about the Gaussian mechanism with this advantage."""
+    """Return about the mu of the Gaussian mechanism with this advantage."""
     return max(-2 * normal_quantile((1 - min(advantage, _LARGEST_ADVANTAGE)) / 2), 1e-12)
 
 
-def gaussian_epsilon_at(fpr: float, mu: float) -> float:
-    """log of the slope of a Gaussian trade-off curve at about this FPR."""
-    return -mu * normal_quantile(fpr) - mu * mu / 2
-
-
 def normal_quantile(probability: float) -> float:
-    """About the quantile of the standard normal law: for starting points of searches only.
+    """Return about the quantile of the standard normal law, for starting points of searches only.
 
     Source: Abramowitz, Stegun 1964, 26.2.23, absolute error 5e-4; linear next to 1/2.
     """

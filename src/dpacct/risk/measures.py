@@ -1,18 +1,17 @@
-"""What an attacker can find out: the trade-off curve, advantage, posterior, best guess and AUC.
+"""Measures of attack risk: the trade-off curve, advantage, posterior, best guess and AUC.
 
-FPR is the probability of accusing wrongly, TPR that of accusing rightly; f(FPR) = 1 - max TPR is
-the trade-off function of f-DP. How it is bounded is in `attacks`. `AnyMechanism` bounds the same
-from a guarantee alone: all attacks on an (eps, delta)-DP mechanism satisfy, in both directions,
+FPR is the probability of a false accusation, TPR that of a true one. f(FPR) = 1 - max TPR is the
+trade-off function of f-DP, which `attacks` bounds. `AnyMechanism` bounds the same from a guarantee
+alone: all attacks on an (eps, delta)-DP mechanism satisfy, in both directions,
 
     TPR <= e^eps FPR + delta,        TPR <= 1 - e^-eps (1 - FPR - delta),
 
-and randomized response that gives everything away with probability delta reaches both.
+and randomized response that reveals everything with probability delta reaches both.
 
 *Area.* Every bound TPR <= e^eps FPR + b is a line above the curve of every attack on [0, 1]. So the
-least of some of them bounds the TPR at each FPR, and whatever line is taken in whatever part of
-[0, 1], the area below them is at least that of the curve: which lines, and where they change, is a
-matter of sharpness alone. Accusing of absence instead of presence mirrors the curve and leaves its
-area.
+least of some of them bounds the TPR at each FPR, and the area below any lines, each taken in some
+part of [0, 1], is at least that of the curve: the choice of lines is a matter of sharpness alone.
+Accusing of absence instead of presence mirrors the curve and leaves its area.
 
 Source: Dong, Roth, Su 2022 (arXiv:1905.02383), propositions 2.4 and 2.12;
 docs/derivations/tradeoff.md.
@@ -26,7 +25,7 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from dpacct import validate
-from dpacct.accountant import find_accountant
+from dpacct.accountant import AccountantName, find_accountant
 from dpacct.budget import Interval
 from dpacct.numerics.rounding import above, below
 from dpacct.pairs.dominating import Direction
@@ -46,7 +45,7 @@ from dpacct.tight.accountant import TightAccountant
 
 @dataclass(frozen=True, slots=True)
 class AnyMechanism:
-    """Whatever is (epsilon, delta)-DP under a symmetric adjacency, and nothing more is known of it.
+    """Any mechanism that is (epsilon, delta)-DP under a symmetric adjacency.
 
     Every value is exact up to rounding, which goes up: a mechanism reaches it, and none exceeds it.
 
@@ -62,45 +61,45 @@ class AnyMechanism:
         object.__setattr__(self, "delta", validate.delta(self.delta))
 
     def advantage(self) -> float:
-        """The largest TPR - FPR: (e^eps - 1 + 2 delta) / (e^eps + 1)."""
+        """Return the largest TPR - FPR: (e^eps - 1 + 2 delta) / (e^eps + 1)."""
         # tanh(eps / 2) + 2 delta / (e^eps + 1), in which nothing overflows.
         small = math.exp(-self.epsilon)
-        found = math.tanh(self.epsilon / 2) + 2 * self.delta * small / (1 + small)
-        return min(1.0, above(found, 1.0, found))
+        gap = math.tanh(self.epsilon / 2) + 2 * self.delta * small / (1 + small)
+        return min(1.0, above(gap, 1.0, gap))
 
     def tpr(self, fpr: float) -> float:
-        """The largest TPR of all attacks with this FPR in [0, 1].
+        """Return the largest TPR of all attacks with this FPR in [0, 1].
 
         Raises:
             InvalidParameter: it is outside.
         """
         rate = validate.probability("fpr", fpr)
-        # Where e^eps is beyond all bounds, so is the first bound, but for an FPR of 0.
+        # If e^eps overflows, the first bound says something at an FPR of 0 only.
         grown = rate * math.exp(self.epsilon) if self.epsilon < 700.0 else math.inf if rate else 0.0
         first = grown + self.delta
         second = 1 - math.exp(-self.epsilon) * (1 - rate - self.delta)
         return min(1.0, above(first, first), above(second, 1.0, second))
 
     def auc(self) -> float:
-        """The largest AUC: 1 - (1 - delta)^2 / (1 + e^eps), the area below the largest TPRs."""
+        """Return the largest AUC: 1 - (1 - delta)^2 / (1 + e^eps), the area below all TPRs."""
         small = math.exp(-self.epsilon)
         rest = (1 - self.delta) ** 2 * small / (1 + small)
         return min(1.0, above(1 - rest, 1.0, rest))
 
     def guess(self, prior: float) -> float:
-        """The largest probability of guessing right which of two data sets was used.
+        """Return the largest probability of guessing right which of two data sets was used.
 
         Args:
             prior: the attacker's belief beforehand in one of them, in (0, 1).
         Raises:
             InvalidParameter: it is outside.
         """
-        belief = validate.positive_probability("prior", prior, "a prior", below_one=True)
+        belief = prior_belief(prior)
         rare = min(belief, 1 - belief)
-        # The corners of the region of attacks: never accusing but where all is given away, and
-        # erring as often either way.
-        found = max(1 - rare + rare * self.delta, (1 + self.advantage()) / 2)
-        return min(1.0, above(found, 1.0))
+        # The corners of the region of attacks: accuse only if everything is revealed, or err as
+        # often either way.
+        best = max(1 - rare + rare * self.delta, (1 + self.advantage()) / 2)
+        return min(1.0, above(best, 1.0))
 
 
 RISK_ACCOUNTANT = TightAccountant().name
@@ -113,7 +112,7 @@ class TradeoffCurve:
     Attributes:
         fpr: false positive rates, increasing.
         tpr: achieved and proven true positive rate at each of them.
-        adjacency: which two data sets the attacker tells apart.
+        adjacency: the relation of the two data sets that the attacker tells apart.
     """
 
     fpr: tuple[float, ...]
@@ -122,7 +121,7 @@ class TradeoffCurve:
 
     @property
     def fnr(self) -> tuple[Interval, ...]:
-        """f(FPR): the least false negative rate; here ``lower`` is proven, ``upper`` achieved."""
+        """f(FPR): the least false negative rate. Here ``lower`` is proven, ``upper`` achieved."""
         return tuple(Interval(1 - tpr.upper, 1 - tpr.lower) for tpr in self.tpr)
 
 
@@ -135,17 +134,17 @@ def tradeoff(
     sampling_rate: float = NOT_GIVEN,
     sampling: Sampling | None = None,
     adjacency: Adjacency | AdjacencyName | str | None = None,
-    accountant: str = RISK_ACCOUNTANT,
+    accountant: AccountantName | str = RISK_ACCOUNTANT,
 ) -> TradeoffCurve:
-    """The trade-off function of a schedule.
+    """Return the trade-off function of a schedule.
 
     Args:
         schedule: a schedule, or else its parts as in `build_schedule`.
         fpr: false positive rates in [0, 1]; default 0, 1 and 39 between 1e-5 and 1 - 1e-5.
-        accountant: which theory proves the upper side.
+        accountant: the accountant that proves the upper side.
     Returns:
-        The curve at the rates in increasing order. An attacker may accuse either data set; at
-        each rate the more successful one is reported.
+        The curve at the rates in increasing order. An attacker may accuse either data set, and
+        the curve has the more successful attack at each rate.
     Error:
         Inside the intervals; relative width about 1e-7 where `tight` composes exactly.
     Raises:
@@ -162,7 +161,7 @@ def tradeoff(
 
 
 def default_rates() -> list[float]:
-    """0, 1, and rates between whose log-odds are evenly spaced."""
+    """Return 0, 1, and rates between them with evenly spaced log-odds."""
     top = math.log(1e5)
     inner = [1 / (1 + math.exp(top * (1 - k / 19.5))) for k in range(40)]
     return [0.0, *inner, 1.0]
@@ -171,14 +170,14 @@ def default_rates() -> list[float]:
 def advantage(
     schedule: Schedule | Round | None = None,
     *,
-    accountant: str = RISK_ACCOUNTANT,
+    accountant: AccountantName | str = RISK_ACCOUNTANT,
     **parts: Unpack[Setting],
 ) -> Interval:
-    """The largest TPR - FPR over all attacks; the total variation distance, delta(0).
+    """Return the largest TPR - FPR over all attacks: the total variation distance, delta(0).
 
     Args:
         schedule: a schedule, or else its parts as in `build_schedule`.
-        accountant: which theory proves the upper side.
+        accountant: the accountant that proves the upper side.
     Raises:
         InvalidParameter: an argument out of range. Unsupported: the accountant knows no bound.
     """
@@ -189,10 +188,10 @@ def true_positive_rate(
     schedule: Schedule | Round | None = None,
     *,
     fpr: float,
-    accountant: str = RISK_ACCOUNTANT,
+    accountant: AccountantName | str = RISK_ACCOUNTANT,
     **parts: Unpack[Setting],
 ) -> Interval:
-    """The largest TPR of all attacks with false positive rate ``fpr`` in [0, 1].
+    """Return the largest TPR of all attacks with false positive rate ``fpr`` in [0, 1].
 
     Args and errors: as for `advantage`.
     """
@@ -205,15 +204,15 @@ def posterior(
     *,
     prior: float,
     fpr: float,
-    accountant: str = RISK_ACCOUNTANT,
+    accountant: AccountantName | str = RISK_ACCOUNTANT,
     **parts: Unpack[Setting],
 ) -> Interval:
-    """The probability that an accusation is right (precision, positive predictive value).
+    """Return the probability that an accusation is right (precision, positive predictive value).
 
     Args:
-        prior: the attacker's belief beforehand in what it accuses of, in (0, 1).
-        fpr: the attack accuses wrongly with at least this probability, in (0, 1]. Rarer
-            accusations can be surer: with Gaussian noise no bound below 1 holds for all of them.
+        prior: the attacker's belief in its accusation beforehand, in (0, 1).
+        fpr: the least probability of a false accusation, in (0, 1]. Rarer accusations can be
+            surer: with Gaussian noise no bound below 1 holds for all of them.
     Other arguments and errors: as for `advantage`.
     """
     belief, at = prior_belief(prior), validate.positive_probability("fpr", fpr)
@@ -225,10 +224,10 @@ def best_guess(
     schedule: Schedule | Round | None = None,
     *,
     prior: float,
-    accountant: str = RISK_ACCOUNTANT,
+    accountant: AccountantName | str = RISK_ACCOUNTANT,
     **parts: Unpack[Setting],
 ) -> Interval:
-    """The largest probability of guessing right which data set was used.
+    """Return the largest probability of guessing right which data set was used.
 
     max(prior, 1 - prior) is reached without any release. At prior 1/2 it is (1 + advantage) / 2.
 
@@ -242,7 +241,7 @@ def best_guess(
 
 
 def prior_belief(value: object) -> float:
-    """A prior in (0, 1).
+    """Return a prior in (0, 1).
 
     Raises:
         InvalidParameter: it is outside.
@@ -251,7 +250,7 @@ def prior_belief(value: object) -> float:
 
 
 def precision(tpr: Interval, fpr: float, prior: float) -> Interval:
-    """prior TPR / (prior TPR + (1 - prior) FPR), given the largest TPR at an FPR above 0.
+    """Return prior TPR / (prior TPR + (1 - prior) FPR), given the largest TPR at an FPR above 0.
 
     TPR / FPR falls as FPR grows (the largest TPR is a concave function of it), so the bound also
     holds for attacks with a larger FPR.
@@ -265,7 +264,7 @@ def precision(tpr: Interval, fpr: float, prior: float) -> Interval:
 
 
 def guess(attacks: Attacks, prior: float) -> Interval:
-    """The best guess at a prior in (0, 1), over both data sets that the prior may be about.
+    """Return the best guess at a prior in (0, 1), over both data sets that the prior may be about.
 
     The largest of prior TPR + (1 - prior)(1 - FPR) is max(p, 1 - p) + min(p, 1 - p) delta(eps)
     with eps = |log((1 - p) / p)|.
@@ -287,17 +286,17 @@ _LINES, _REACH = 32, 4.0
 def largest_auc(
     schedule: Schedule | Round | None = None,
     *,
-    accountant: str = RISK_ACCOUNTANT,
+    accountant: AccountantName | str = RISK_ACCOUNTANT,
     **parts: Unpack[Setting],
 ) -> float:
-    """A proven bound of the AUC of every attack: P(score of a member > score of another).
+    """Return a proven bound of the AUC of every attack, P(member's score > another's).
 
     Args:
         schedule: a schedule, or else its parts as in `build_schedule`.
-        accountant: which theory proves it.
+        accountant: the accountant that proves it.
     Returns:
-        At least 1/2. For everybody in every round the distance of Phi(mu / sqrt 2) to one half,
-        raised by at most a factor 1.003.
+        At least 1/2. With full participation the distance to one half exceeds that of
+        Phi(mu / sqrt 2) by at most a factor 1.003.
     Raises:
         InvalidParameter: an argument out of range. Unsupported: the accountant knows no bound.
     """
@@ -306,10 +305,10 @@ def largest_auc(
 
 @dataclass(frozen=True, slots=True)
 class Accusations:
-    """Bounds of all attacks that accuse members of having been there.
+    """Bounds of all attacks that accuse members of participation.
 
     Attributes:
-        lines: slope and value at FPR 0 of each, slopes falling; the last one is constant 1.
+        lines: slope and value at FPR 0 of each line, slopes falling. The last one is constant 1.
         advantage: bound of TPR - FPR.
     """
 
@@ -318,24 +317,36 @@ class Accusations:
 
     @property
     def auc(self) -> float:
-        """Bound of the AUC."""
-        return _below_lines(self.lines)
+        """Bound of the AUC: the area below the lines on [0, 1], at least 1/2."""
+        total, terms, start = 0.0, 0.0, 0.0
+        for number, (slope, value) in enumerate(self.lines):
+            end = 1.0
+            if number + 1 < len(self.lines):
+                following, higher = self.lines[number + 1]
+                # Of two lines of one slope the second serves.
+                meet = (higher - value) / (slope - following) if slope > following else start
+                end = min(1.0, max(start, meet))
+            part = (end - start) * (value + slope * (start + end) / 2)
+            total += part
+            terms += abs(part)
+            start = end
+        return min(1.0, max(0.5, above(total, terms, *(1.0,) * 4)))
 
     def tpr(self, fpr: float) -> float:
-        """Bound of the TPR at an FPR in [0, 1]; `Attacks.upper_tpr` is sharper by a few percent.
+        """Return a bound of the TPR at an FPR in [0, 1], a few percent above `Attacks.upper_tpr`.
 
         Raises:
             InvalidParameter: it is outside.
         """
         rate = validate.probability("fpr", fpr)
-        found = ((slope * rate + value, value) for slope, value in self.lines)
-        least = min(above(line, line, value) for line, value in found)
+        at_rate = ((slope * rate + value, value) for slope, value in self.lines)
+        least = min(above(line, line, value) for line, value in at_rate)
         most = above(rate + self.advantage, rate, self.advantage)
         return min(1.0, max(rate, min(least, most)))
 
 
 def accusations(attacks: Attacks) -> Accusations:
-    """Bounds of all attacks on a schedule; each line costs one delta(eps)."""
+    """Return bounds of all attacks on a schedule. Each line costs one delta(eps)."""
     advantage = attacks.upper_advantage()
     mu = gaussian_mu(advantage)
     accusation = attacks.proven(Direction.REMOVE)
@@ -346,21 +357,3 @@ def accusations(attacks: Attacks) -> Accusations:
         epsilon = max(mu * threshold - mu * mu / 2, LEAST_EPSILON)
         lines.append((math.exp(epsilon), accusation.bound(0.0, epsilon).upper))
     return Accusations((*lines, (0.0, 1.0)), advantage)
-
-
-def _below_lines(lines: tuple[tuple[float, float], ...]) -> float:
-    """The area below lines (slope, value at 0) in the order of falling slopes, on [0, 1]."""
-    total, terms, start = 0.0, 0.0, 0.0
-    for number, (slope, value) in enumerate(lines):
-        end = 1.0
-        if number + 1 < len(lines):
-            following, higher = lines[number + 1]
-            # Of two lines of one slope the second serves.
-            meet = (higher - value) / (slope - following) if slope > following else start
-            end = min(1.0, max(start, meet))
-        width = end - start
-        part = width * (value + slope * (start + end) / 2)
-        total += part
-        terms += abs(part)
-        start = end
-    return min(1.0, max(0.5, above(total, terms, *(1.0,) * 4)))
