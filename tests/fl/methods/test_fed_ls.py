@@ -134,18 +134,10 @@ def test_as_printed_the_sum_is_divided_by_who_came():
 
 def test_what_is_projected_does_not_count_as_clipped():
     with fl.Federation(
-        perceptron(),
-        cross_entropy,
-        make_clients([8] * 4),
-        method=DPFedLS(smoothing=1.0),
-        clip_norm=0.05,
-        sampling=fl.Full(),
-        noise_multiplier=1.0,
-        rounds=1,
-        local=fl.SGD(lr=2.0, epochs=3, batch_size=4),
-        vectorize=False,
-        preflight=False,
-    ) as run:
+        perceptron(), cross_entropy, make_clients([8] * 4), method=DPFedLS(smoothing=1.0),
+        clip_norm=0.05, sampling=fl.Full(), noise_multiplier=1.0, rounds=1,
+        local=fl.SGD(lr=2.0, epochs=3, batch_size=4), vectorize=False, preflight=False,
+    ) as run:  # fmt: skip
         reports = list(run)
     assert all(
         report.diagnostics.norm_median == pytest.approx(0.05, rel=1e-5) for report in reports

@@ -241,7 +241,7 @@ def test_epsilon_is_that_of_the_mechanism_and_of_nothing_else(name, options, tmp
     assert torch.isfinite(flat(run.model)).all()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", PAPERS)
 def test_what_is_printed_runs_and_is_not_private(name, tmp_path):
     method = build(name, {"paper_mode": True})

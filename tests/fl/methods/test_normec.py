@@ -210,8 +210,8 @@ def test_the_memory_removes_the_bias_of_normalization():
     assert vector(unbiased.params).item() == pytest.approx(1.0, abs=1e-3)
 
 
-@pytest.mark.parametrize("beta", [0.01, 1.0])
-def test_normalized_averaging_scales_contributions_and_noise_alike(beta):
+def test_normalized_averaging_scales_contributions_and_noise_alike():
+    beta = 0.01
     clients = quadratics([[0.0] * 2000] * 4)
     final = simulate(
         FedAvgSmoothed(beta=beta), points([0.0] * 2000), clients, 1, noise=fl.GaussianNoise(),

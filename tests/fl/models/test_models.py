@@ -181,28 +181,6 @@ def test_both_ways_of_the_lstm_are_one_function(dtype: torch.dtype) -> None:
         torch.testing.assert_close(one, other, **close)
 
 
-def test_the_lstm_is_fused_outside_of_transforms_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    plain = LSTMLayer._unfused
-
-    def counted(layer: LSTMLayer, inputs: torch.Tensor) -> torch.Tensor:
-        calls.append("plain")
-        return plain(layer, inputs)
-
-    monkeypatch.setattr(LSTMLayer, "_unfused", counted)
-    layer, inputs = LSTMLayer(5, 7), torch.randn(2, 4, 5)
-    layer(inputs)
-    with torch.no_grad():
-        layer(inputs)
-    assert not calls
-    vmap(layer)(inputs[None])
-    grad(lambda x: layer(x).sum())(inputs)
-    assert len(calls) == 2
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert layer(inputs).dtype is torch.float32
-    assert len(calls) == 3
-
-
 def test_a_character_depends_on_what_is_before_it_only() -> None:
     model = CharacterLSTM(97)
     codes = torch.randint(0, 97, (1, 12))

@@ -229,15 +229,9 @@ def converge(start: float, *, quantile: float, rounds: int = 70) -> list[float]:
 
     bound = fl.AdaptiveClip(start, quantile=quantile, rate=0.5, indicator_noise=3.0)
     with federation(
-        linear(),
-        clients,
-        method=Lengths(),
-        bound=bound,
-        clip_norm=None,
-        rounds=rounds,
-        noise_multiplier=2.0,
-        local=fl.SGD(steps=1),
-    ) as run:
+        linear(), clients, method=Lengths(), bound=bound, clip_norm=None, rounds=rounds,
+        noise_multiplier=2.0, local=fl.SGD(steps=1),
+    ) as run:  # fmt: skip
         states = run.player.state.client_states
         for client in range(40):
             states[client] = {"length": torch.tensor((client + 1) / 40)}
@@ -273,16 +267,9 @@ def test_more_updates_within_the_norm_make_it_fall():
 def test_the_budget_covers_the_norm_too(tmp_path):
     path = tmp_path / "a.ledger"
     with federation(
-        linear(),
-        make_clients([6] * 40),
-        bound=fl.AdaptiveClip(0.1),
-        clip_norm=None,
-        noise_multiplier=None,
-        budget=Budget(5, 1e-5),
-        rounds=6,
-        ledger=path,
-        sampling=Poisson(0.5),
-    ) as run:
+        linear(), make_clients([6] * 40), bound=fl.AdaptiveClip(0.1), clip_norm=None,
+        noise_multiplier=None, budget=Budget(5, 1e-5), rounds=6, ledger=path, sampling=Poisson(0.5),
+    ) as run:  # fmt: skip
         reports = list(run)
         assert run.epsilon.upper <= 5
         assert run.epsilon.upper == pytest.approx(5, rel=1e-4)

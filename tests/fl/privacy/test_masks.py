@@ -68,13 +68,9 @@ def test_only_kept_coordinates_move_and_only_they_get_noise(secure, vectorize):
     before = flat(model)
     layout = Layout.of(dict(model.named_parameters()))
     with federation(
-        model,
-        make_clients([6] * 4),
-        method=Sparse(),
-        rounds=1,
-        secure_noise=secure,
+        model, make_clients([6] * 4), method=Sparse(), rounds=1, secure_noise=secure,
         vectorize=vectorize,
-    ) as run:
+    ) as run:  # fmt: skip
         run.run()
     moved = (flat(model) != before).nonzero().flatten()
     assert torch.equal(moved, fl.RandomK(0.25).select(layout, 1, None))
@@ -83,13 +79,9 @@ def test_only_kept_coordinates_move_and_only_they_get_noise(secure, vectorize):
 def test_layers_have_their_own_bounds_under_a_mask_too():
     model = perceptron()
     with federation(
-        model,
-        make_clients([6] * 3),
-        method=Sparse(),
-        clip_norm=None,
-        bound=fl.PerLayerClip((0.1, 0.2, 0.3, 0.4)),
-        secure_noise=True,
-    ) as run:
+        model, make_clients([6] * 3), method=Sparse(), clip_norm=None,
+        bound=fl.PerLayerClip((0.1, 0.2, 0.3, 0.4)), secure_noise=True,
+    ) as run:  # fmt: skip
         assert run.run().released
 
 
@@ -142,15 +134,9 @@ def test_what_a_release_says_of_itself():
             return dict(params), server_state
 
     with federation(
-        linear(),
-        make_clients([6] * 8),
-        method=Asking(),
-        sampling=fl.Poisson(0.5),
-        clip_norm=2.0,
-        noise_multiplier=3.0,
-        server_lr=0.3,
-        local=fl.SGD(lr=0.2, steps=5, lr_decay=0.5),
-    ) as run:
+        linear(), make_clients([6] * 8), method=Asking(), sampling=fl.Poisson(0.5), clip_norm=2.0,
+        noise_multiplier=3.0, server_lr=0.3, local=fl.SGD(lr=0.2, steps=5, lr_decay=0.5),
+    ) as run:  # fmt: skip
         run.run()
     last = said[3]
     assert last.cohort_size == 4

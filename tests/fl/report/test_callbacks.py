@@ -27,14 +27,6 @@ def test_json_lines_and_csv_hold_every_round(tmp_path):
     assert float(cells[0]["noise_std"]) == reports[0].noise_std
 
 
-def test_what_is_not_private_is_named_so():
-    with federation(linear(), make_clients([5] * 3)) as run:
-        row = run.run().to_dict()
-    raw = {"cohort_size", "clipped_fraction", "norm_mean", "norm_median", "norm_max"}
-    assert {f"unprotected_{name}" for name in raw} <= set(row)
-    assert not raw & set(row)
-
-
 def test_infinities_stay_valid_json(tmp_path):
     lines = tmp_path / "a.jsonl"
     with federation(
