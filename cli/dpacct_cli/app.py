@@ -72,9 +72,9 @@ ENTRIES = {
         "Track the privacy budget of a data set."),
     "report": Entry("commands.report", "report", RECORDS,
         "Write a privacy report for reviewers."),
-    "claims": Entry("claims.command", "", RECORDS,
+    "claims": Entry("commands.claims", "", RECORDS,
         "Check published privacy claims."),
-    "plot": Entry("plot.command", "", RECORDS,
+    "plot": Entry("commands.plot", "", RECORDS,
         "Draw charts: text by default, or PNG, SVG or PDF by -o."),
 }  # fmt: skip
 

@@ -184,7 +184,7 @@ def ledger_report(file: str, form: str) -> str:
 def _of_claim(file: str, wanted: str | None, unit: str | None, form: str) -> str:
     from dpacct.claims.report import on_claim
     from dpacct.report import FORMATS
-    from dpacct_cli.claims.command import read_claims
+    from dpacct_cli.commands.claims import read_claims
 
     found = {one.id: one for one in read_claims(file).claims}
     if not found:

@@ -153,7 +153,7 @@ def _claim_rows(answered: ClaimAnswer | None, stated: float | None) -> list[Row]
     """Return the verdict, its proof, and the noise that would be enough."""
     if answered is None or stated is None:
         return []
-    from dpacct_cli.claims.pages import MEANS
+    from dpacct_cli.commands.claims import MEANS
 
     rows = [
         Row("claim", str(answered.verdict), f"epsilon {plain(stated)}"),

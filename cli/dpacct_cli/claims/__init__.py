@@ -1,1 +1,0 @@
-"""`dpacct claims ...`: what publications promise, against what is proven and achieved."""

@@ -1,0 +1,166 @@
+"""`dpacct claims check` and `list`: whether the epsilons of publications hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from dpacct.claims.claim import Claim, Claims, NoiseBy
+from dpacct.claims.files import load_claims, shipped_claims
+from dpacct.claims.judge import Judged, Judgment, Verdict, facts_of, judge
+from dpacct.display import chosen, down, up
+from dpacct.errors import InvalidParameter
+from dpacct_cli import mechanism, options, suggestions, waiting
+from dpacct_cli.options import StyleOptions, argument
+from dpacct_cli.output import names_a_file
+from dpacct_cli.render import Answer, Grid, Page, Row, Style, plain, show, shown_delta, wrapped
+
+File = Annotated[
+    str,
+    argument(
+        metavar="FILE", help="A file of claims, or the id of a shipped claim.",
+        known=options.shipped_ids,
+    ),
+]  # fmt: skip
+MEANS = {
+    Verdict.PROVEN: "no neighboring data sets exceed the stated epsilon",
+    Verdict.REFUTED: "explicit neighboring data sets exceed the stated epsilon",
+    Verdict.OPEN: "neither proven nor refuted",
+    Verdict.NOT_PRIVATE: "no epsilon holds at this delta",
+    Verdict.UNSTATED: "the text states no epsilon here",
+}
+
+
+def check(file: File, *, shown: StyleOptions) -> None:
+    """Check whether the claims in a file hold, reading by reading.
+
+    Proven: no neighboring data sets exceed the stated epsilon. Refuted: explicit data sets do.
+    Open: the stated epsilon lies between the two bounds. Not private as described: something is
+    released without protection. The weakest reading of what runs decides. -q prints one verdict a
+    line.
+
+    Examples:
+      dpacct claims check paper.toml
+      dpacct claims check dp-fed-ls-t3-uniform-z2.0
+    """
+    style = shown.style
+    judged = _judged(read_claims(file).claims, quick=style is Style.QUIET)
+    if style is not Style.HUMAN:
+        show(_answer(judged, Page([])), style)
+        return
+    for one in judged:
+        show(_answer(judged, _page(one)), style)
+
+
+def list_claims(*, shown: StyleOptions) -> None:
+    """List the shipped claims with their verdicts. -q prints only their ids.
+
+    Example:
+      dpacct claims list
+    """
+    style = shown.style
+    claims = shipped_claims().claims
+    if style is Style.QUIET:
+        print("\n".join(claim.id for claim in claims))
+        return
+    judged = _judged(claims, quick=True)
+    show(_answer(judged, _table(judged)), style)
+
+
+COMMANDS = {"check": check, "list": list_claims}
+
+
+def read_claims(file: str | None) -> Claims:
+    """Return the claims of a file, or a shipped one by its id."""
+    if not file:
+        raise InvalidParameter("FILE", None, "name a file of claims, or the id of a shipped claim")
+    if names_a_file(file, (".toml",)):
+        return load_claims(file)
+    claims = {claim.id: claim for claim in shipped_claims().claims}
+    if file not in claims:
+        rule = "there is no such file, and no shipped claim has that id"
+        near = suggestions.near(file, list(claims))
+        hint = f"Did you mean {near}?" if near else "dpacct claims list shows all of them."
+        raise InvalidParameter("FILE", file, rule, hint)
+    return Claims((claims[file],))
+
+
+def _judged(claims: Sequence[Claim], *, quick: bool) -> list[Judgment]:
+    found: list[Judgment] = []
+    for number, claim in enumerate(claims):
+        waiting.say(f"dpacct claims, {claim.id}", number, len(claims))
+        found.append(judge(claim, quick=quick))
+    return found
+
+
+def _answer(judged: Sequence[Judgment], page: Page) -> Answer:
+    words = "\n".join(str(one.verdict) for one in judged)
+    return Answer({"claims": [facts_of(one) for one in judged]}, words, lambda: page)
+
+
+def _page(judged: Judgment) -> Page:
+    """Return the page of one claim."""
+    claim = judged.claim
+    weakest = "" if judged.agreed else ". Readings differ, and the weakest of what runs decides"
+    epsilon = "no epsilon" if claim.epsilon is None else f"epsilon {plain(claim.epsilon)}"
+    delta = plain(claim.delta)
+    if claim.delta_words:
+        delta = f"{shown_delta(claim.delta)} ({claim.delta_words})"
+    rows = [
+        Row("verdict", str(judged.verdict)),
+        *wrapped("", f"{MEANS[judged.verdict]}{weakest}"),
+        *wrapped("claim", f"{claim.id}: {claim.source.name}, {claim.place}"),
+        Row("stated", f"{epsilon} at delta {delta}"),
+    ]
+    if claim.accountant:
+        rows += wrapped("", f"by {claim.accountant}")
+    for number, reading in enumerate(judged.readings, start=1):
+        rows += [Row("", ""), *_reading_rows(claim, reading, number, len(judged.readings))]
+    return Page(rows, remarks=[claim.note] if claim.note else [])
+
+
+def _reading_rows(claim: Claim, judged: Judged, number: int, count: int) -> list[Row]:
+    reading = judged.reading
+    label = f"as {reading.role}" if count == 1 else f"{number}, as {reading.role}"
+    rows = wrapped(label, reading.words)
+    if judged.epsilon is None:
+        rows += [Row("", str(judged.verdict)), *wrapped("", f"because {judged.reason}")]
+    else:
+        upper, lower = up(judged.epsilon.upper), down(judged.epsilon.lower)
+        rows.append(Row("", f"{judged.verdict}: epsilon is {lower} (achieved) to {upper} (proven)"))
+    rows += [Row("", row.value) for row in mechanism.rows(reading.schedule)]
+    noise = f"noise {chosen(reading.round.noise_multiplier)} x clip norm on the sum"
+    if reading.noise_by is not NoiseBy.SERVER:
+        noise += f", by the {reading.noise_by}"
+    rows += wrapped("", noise)
+    if judged.data_sets:
+        rows += wrapped("", f"achieved so: {judged.data_sets}")
+    if judged.noise is not None and claim.epsilon is not None:
+        true = f"noise {up(judged.noise, 6)} on the sum would make epsilon {plain(claim.epsilon)}"
+        rows += wrapped("", f"{true} true, all else as it is")
+    return rows
+
+
+def _table(judged: Sequence[Judgment]) -> Page:
+    """Return one line a claim."""
+    lines: list[list[str]] = []
+    for one in judged:
+        # The bounds of the weakest reading that has them, which decides.
+        known = [r.epsilon for r in one.readings if r.verdict is one.verdict and r.epsilon]
+        worst = max(known, key=lambda found: found.lower, default=None)
+        lines.append(
+            [
+                one.claim.id,
+                "-" if one.claim.epsilon is None else plain(one.claim.epsilon),
+                "-" if worst is None else f"[{down(worst.lower)}, {up(worst.upper)}]",
+                str(one.verdict),
+                "" if one.agreed else f"{len(one.readings)} readings differ",
+            ]
+        )
+    verdicts = [one.verdict for one in judged]
+    counts = [f"{verdicts.count(each)} {each}" for each in Verdict if each in verdicts]
+    return Page(
+        [Row("claims", str(len(judged)), ", ".join(counts))],
+        grid=Grid(["claim", "stated", "as run", "verdict", ""], lines),
+        closing="dpacct claims check ID shows one with all its readings.",
+    )

@@ -1,0 +1,313 @@
+"""`dpacct plot ...`: charts, as text on the terminal or to files."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import sys
+from itertools import product
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from dpacct import validate
+from dpacct.accountant import ACCOUNTANTS, DEFAULT_ACCOUNTANT, find_accountant
+from dpacct.errors import InvalidParameter, NotConverged, Unsupported
+from dpacct_cli import options, waiting
+from dpacct_cli.errors import OptionConflict
+from dpacct_cli.options import MechanismOptions, argument, flag, option
+from dpacct_cli.output import LABEL, Force, opened, read_output, write_bytes
+from dpacct_cli.render import to_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dpacct.pictures import Picture, Setting
+
+MOST = 6
+# What may have several values, and how a curve names its own.
+LABELS = {"noise": "noise", "rate": "rate", "rounds": "rounds", "schedule": "", "sampling": ""}
+FPR_MARKED = "0.001,0.01,0.1"
+NONE = "does not apply to these rounds"
+
+Accountants = Annotated[
+    str,
+    option(
+        "--accountant", metavar="NAME,...", known=lambda: ACCOUNTANTS, panel=options.PRIVACY,
+        help=f"Theories that prove the bounds; default {DEFAULT_ACCOUNTANT}.",
+    ),
+]  # fmt: skip
+Target = Annotated[
+    str | None,
+    option("--eps", metavar="E", help="A budget, drawn as a line.", panel=options.PRIVACY),
+]
+At = Annotated[
+    str | None, option("--eps", metavar="E", help="An epsilon to mark.", panel=options.PRIVACY)
+]
+Marked = Annotated[
+    str,
+    option(
+        "--fpr", metavar="A,...", panel=options.PRIVACY,
+        help=f"False positive rates to mark; default {FPR_MARKED}.",
+    ),
+]  # fmt: skip
+Dark = Annotated[bool, flag("--dark", help="Draw on a dark background.", panel=options.OUTPUT)]
+
+
+class PictureOptions(NamedTuple):
+    """The options that say where a picture goes."""
+
+    output: Annotated[
+        str | None,
+        option(
+            LABEL, "-o", metavar="FILE", panel=options.OUTPUT,
+            help="Write a .png, .svg or .pdf file instead of text.",
+        ),
+    ] = None  # fmt: skip
+    dark: Dark = False
+    force: Force = False
+    as_json: Annotated[
+        bool, flag("--json", help="Print the data of the picture.", panel=options.OUTPUT)
+    ] = False
+
+    def file(self) -> Path | None:
+        """Return the file, before anything is computed.
+
+        Raises:
+            InvalidParameter: it exists and --force is missing, or it is no kind of picture.
+        """
+        file = read_output(self.output, force=self.force)
+        if file is not None:
+            from dpacct.pictures.drawing import format_of
+
+            format_of(file, LABEL)
+        return file
+
+    def write(self, picture: Picture, file: Path) -> None:
+        """Draw a picture into a file."""
+        from dpacct.pictures import Drawing
+        from dpacct.pictures.drawing import format_of
+
+        content = Drawing(picture, dark=self.dark).to_bytes(format_of(file, LABEL))
+        write_bytes(content, file, force=self.force)
+
+    def put(self, picture: Picture) -> None:
+        """Draw a picture, and write or print it."""
+        from dpacct.pictures import Drawing, as_data
+
+        file = self.file()
+        if file is not None:
+            self.write(picture, file)
+        if self.as_json:
+            print(to_json(as_data(picture)))
+        elif file is not None:
+            print(f"{picture.title}: {file}")
+        else:
+            sized = "COLUMNS" in os.environ or sys.stdout.isatty()
+            columns = shutil.get_terminal_size().columns if sized else 80
+            print(f"\n{Drawing(picture).text(columns)}")
+
+
+def eps(
+    *,
+    typed: MechanismOptions,
+    delta: options.Delta = None,
+    target: Target = None,
+    accountant: Accountants = DEFAULT_ACCOUNTANT,
+    to: PictureOptions,
+) -> None:
+    """Draw epsilon by round. Values with commas become curves beside each other.
+
+    Examples:
+      dpacct plot eps --noise 1,1.5,2 --rounds 300 --q 0.1 --eps 8
+      dpacct plot eps --noise 1 --rounds 300 --q 0.1 --accountant tight,rdp -o eps.svg
+    """
+    to.file()
+    budget = None if target is None else validate.target_epsilon(options.number(target))
+    at = typed.read_delta(delta)
+    from dpacct.pictures import epsilon_picture
+
+    to.put(epsilon_picture(read_settings(typed, accountant), at.value, target=budget))
+
+
+def delta(
+    *,
+    typed: MechanismOptions,
+    at: At = None,
+    accountant: Accountants = DEFAULT_ACCOUNTANT,
+    to: PictureOptions,
+) -> None:
+    """Draw delta against epsilon. Values with commas become curves beside each other.
+
+    Example:
+      dpacct plot delta --noise 1 --rounds 300 --q 0.1 --eps 8
+    """
+    to.file()
+    epsilon = None if at is None else validate.epsilon(options.number(at))
+    from dpacct.pictures import delta_picture
+
+    to.put(delta_picture(read_settings(typed, accountant), epsilon))
+
+
+def tradeoff(
+    *,
+    typed: MechanismOptions,
+    fpr: Marked = FPR_MARKED,
+    accountant: Accountants = DEFAULT_ACCOUNTANT,
+    to: PictureOptions,
+) -> None:
+    """Draw the largest true positive rate of an attack against its false positive rate.
+
+    Example:
+      dpacct plot tradeoff --noise 1 --rounds 300 --q 0.1
+    """
+    to.file()
+    marked = read_rates(fpr)
+    from dpacct.pictures import tradeoff_picture
+
+    to.put(tradeoff_picture(read_settings(typed, accountant), marked))
+
+
+def rdp(*, typed: MechanismOptions, delta: options.Delta = None, to: PictureOptions) -> None:
+    """Draw Renyi divergence by order, with the order that is best at a delta.
+
+    Example:
+      dpacct plot rdp --noise 1,2 --rounds 300 --q 0.1
+    """
+    to.file()
+    at = typed.read_delta(delta)
+    from dpacct.pictures import rdp_picture
+
+    to.put(rdp_picture(read_settings(typed, "rdp"), at.value))
+
+
+def schedule(*, typed: MechanismOptions, to: PictureOptions) -> None:
+    """Draw noise and sampling rate by round.
+
+    Example:
+      dpacct plot schedule --schedule rounds.toml
+    """
+    to.file()
+    from dpacct.pictures import schedule_picture
+
+    to.put(schedule_picture(typed.read_schedule()))
+
+
+def compare(*, typed: MechanismOptions, delta: options.Delta = None, to: PictureOptions) -> None:
+    """Draw epsilon by accountant, with other packages if they are installed.
+
+    Example:
+      dpacct plot compare --noise 1 --rounds 300 --q 0.1
+    """
+    to.file()
+    at = typed.read_delta(delta)
+    plan = typed.read_schedule()
+    from dpacct import interop
+    from dpacct.pictures import compare_picture
+
+    answers: list[tuple[str, float | None, float | None, str]] = []
+    # dpacct compare says why an accountant does not apply.
+    for name, engine in ACCOUNTANTS.items():
+        waiting.say(f"dpacct plot compare, {name}")
+        try:
+            found = engine.epsilon(plan, at.value)
+            answers.append((name, found.lower, found.upper, ""))
+        except (Unsupported, NotConverged):
+            answers.append((name, None, None, NONE))
+    for peer in interop.installed_peers():
+        waiting.say(f"dpacct plot compare, {peer.name}")
+        try:
+            answers.append((peer.name, None, peer.epsilon(plan, at.value), ""))
+        except (Unsupported, NotConverged):
+            answers.append((peer.name, None, None, NONE))
+    to.put(compare_picture(plan, at.value, answers))
+
+
+def ledger(
+    file: Annotated[str, argument(metavar="FILE", help="The ledger of a data set.")],
+    *,
+    to: PictureOptions,
+) -> None:
+    """Draw the spent budget, by round and run.
+
+    Example:
+      dpacct plot ledger census.ledger -o spent.png
+    """
+    to.file()
+    from dpacct.pictures import ledger_picture
+
+    with opened(file) as book:
+        report = book.report()
+    to.put(ledger_picture(report))
+
+
+def train(
+    files: Annotated[
+        str, argument(metavar="FILE,...", help="Reports of dpacct train (.report.jsonl).")
+    ],
+    *,
+    to: PictureOptions,
+) -> None:
+    """Draw accuracy against epsilon, from the reports of dpacct train.
+
+    Example:
+      dpacct plot train one.report.jsonl,two.report.jsonl -o accuracy.png
+    """
+    to.file()
+    if not files:
+        raise InvalidParameter("FILE", None, "name a report, or several separated by commas")
+    from dpacct.pictures import read_run, runs_picture
+
+    to.put(runs_picture([read_run(part.strip()) for part in files.split(",")]))
+
+
+COMMANDS = {
+    "eps": eps,
+    "delta": delta,
+    "tradeoff": tradeoff,
+    "rdp": rdp,
+    "schedule": schedule,
+    "compare": compare,
+    "ledger": ledger,
+    "train": train,
+}
+
+
+def read_rates(text: str) -> list[float]:
+    """Return false positive rates in (0, 1), separated by commas."""
+
+    def rate(value: object) -> float:
+        noun = "a false positive rate"
+        return validate.positive_probability("fpr", value, noun, below_one=True)
+
+    return options.read_list(text, rate)
+
+
+def read_settings(typed: MechanismOptions, accountant: str) -> list[Setting]:
+    """Return every combination of the values, each named by what tells it apart.
+
+    Raises:
+        OptionConflict: there are more than a picture can hold.
+    """
+    from dpacct.pictures import Setting
+
+    texts = {"accountant": accountant, **{field: getattr(typed, field) for field in LABELS}}
+    lists: dict[str, list[str | None]] = {
+        field: [None] if text is None else [part.strip() for part in text.split(",")]
+        for field, text in texts.items()
+    }
+    total = math.prod(map(len, lists.values()))
+    if total > MOST:
+        raise OptionConflict(
+            f"that is {total} settings, and a picture holds {MOST}. Give fewer values, separated "
+            "by commas."
+        )
+    found: list[Setting] = []
+    for values in product(*lists.values()):
+        chosen = dict(zip(lists, values, strict=True))
+        engine = find_accountant(chosen.pop("accountant") or "")
+        varied = {key: value for key, value in chosen.items() if len(lists[key]) > 1}
+        words = [f"{LABELS[key]} {value}".strip() for key, value in varied.items()]
+        words += [engine.name] if len(lists["accountant"]) > 1 else []
+        plan = typed._replace(**chosen).read_schedule()
+        found.append(Setting(", ".join(words), plan, engine.name))
+    return found

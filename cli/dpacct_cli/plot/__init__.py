@@ -1,1 +1,0 @@
-"""`dpacct plot ...`: pictures, to files and to the terminal."""
