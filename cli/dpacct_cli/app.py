@@ -66,7 +66,7 @@ ENTRIES = {
         "Train a model with differential privacy."),
     "audit": Entry("audit.command", "audit", RUNNING,
         "Test a training run for privacy bugs."),
-    "attack": Entry("attack.command", "attack", RUNNING,
+    "attack": Entry("commands.attack", "attack", RUNNING,
         "Run membership-inference attacks on a trained model."),
     "ledger": Entry("commands.ledger", "", RECORDS,
         "Track the privacy budget of a data set."),

@@ -47,16 +47,18 @@ def read_output(output: str | None, *, force: bool) -> Path | None:
     return Path(output)
 
 
-def write_output(text: str, target: Path | None, *, force: bool) -> None:
-    """Write to the file that was named, or to stdout.
+def write_output(content: str | bytes, target: Path | None, *, force: bool) -> None:
+    """Write to the file that was named, or, a text, to stdout.
 
     Raises:
         InvalidParameter: as for `write_bytes`.
     """
-    if target is None:
-        sys.stdout.write(text)
-    else:
-        write_new(text, target, LABEL, replace=force)
+    if target is not None:
+        if isinstance(content, str):
+            content = content.encode("utf-8", "surrogateescape")
+        write_bytes(content, target, force=force)
+    elif isinstance(content, str):
+        sys.stdout.write(content)
 
 
 def write_new(text: str, file: Path, name: str, *, replace: bool = False) -> None:

@@ -14,7 +14,7 @@ from dpacct.display import down, line
 from dpacct.errors import BudgetExceeded, InvalidParameter, LedgerError
 from dpacct.rounds import Adjacency, Round
 from dpacct_cli import mechanism, options
-from dpacct_cli.commands.report import FormName, ledger_report, read_target
+from dpacct_cli.commands.report import CoverOptions, FormName, read_target
 from dpacct_cli.options import MechanismOptions, StyleOptions, argument, flag, option
 from dpacct_cli.output import (
     Force,
@@ -156,6 +156,7 @@ def report(
     *,
     output: Output = None,
     form: FormName = None,
+    cover: CoverOptions,
     force: Force = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -166,7 +167,8 @@ def report(
       dpacct ledger report census.ledger -o privacy.html
     """
     target = read_target(output, form, as_json=as_json, force=force)
-    write_output(ledger_report(given(file), target.form), target.file, force=force)
+    with opened(file) as ledger:
+        target.write(cover.on(ledger.report_document()))
 
 
 def remaining(

@@ -1,68 +1,100 @@
-"""`dpacct report`: a page for reviewers, on a ledger, on rounds, or on a claim."""
+"""`dpacct report`: a report for reviewers, on a ledger, on rounds, or on a claim."""
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+from dpacct import validate
 from dpacct.accountant import DEFAULT_ACCOUNTANT
 from dpacct.errors import InvalidParameter
 from dpacct_cli import options
 from dpacct_cli.errors import OptionConflict, conflict
-from dpacct_cli.options import MechanismOptions, argument, option
+from dpacct_cli.options import Advanced, MechanismOptions, argument, option
 from dpacct_cli.output import Force, Output, names_a_file, opened, read_output, write_output
 from dpacct_cli.words import spelling, text_of
 
-SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
-FORM_NAMES = ("html", "md", "json")
-DEFAULT_FORM = "md"
-_CLIENT = "client"
-_TABLES = (".toml", ".csv", ".json")
+if TYPE_CHECKING:
+    from dpacct.report import Report
+
+SUFFIXES = {".html": "html", ".htm": "html", ".pdf": "pdf", ".md": "md", ".json": "json"}
+FORM_NAMES = ("html", "pdf", "md", "json", "registry", "model-card")
+# The formats that a file name cannot tell.
+MARKED = {"registry": (".yaml", ".yml"), "model-card": (".md",)}
+TABLES = (".toml", ".csv", ".json")
 
 Source = Annotated[
     str,
     argument(
-        metavar="[FILE]",
-        known=options.shipped_ids,
-        help="A ledger, a schedule (.toml, .csv, .json), a file of claims, or the id of a claim "
-        "that is shipped.",
+        metavar="[FILE]", known=options.shipped_ids,
+        help="A ledger, a schedule (.toml, .csv, .json), a file of claims, or the id of a shipped "
+        "claim.",
     ),
-]
+]  # fmt: skip
 FormName = Annotated[
     str | None,
     option(
         "--format", metavar="|".join(FORM_NAMES), panel=options.OUTPUT,
-        help="Form of the report; default by the name of -o, else md.",
+        help="Format of the report; default by the name of -o, else md. registry: a draft entry of "
+        "the OpenDP registry of deployments.",
     ),
 ]  # fmt: skip
 Unit = Annotated[
     str | None,
     option(
-        "--unit", metavar="WORD", panel=options.WHAT_RUNS, advanced=True,
+        "--unit", metavar="WORD", panel=options.PRIVACY,
         help="Privacy unit, by which neighbors differ; default client.",
     ),
 ]  # fmt: skip
 ClaimId = Annotated[
     str | None,
-    option(
-        "--claim", metavar="ID", panel=options.FIND, advanced=True,
-        help="Claim to report on, of a file that has several.",
-    ),
-]  # fmt: skip
+    option("--claim", metavar="ID", help="Which claim of a file that has several.", advanced=True),
+]
+
+
+class CoverOptions(NamedTuple):
+    """The options that say what stands above the report."""
+
+    title: Annotated[
+        str | None, option("--title", metavar="TEXT", help="Title.", panel=options.OUTPUT)
+    ] = None
+    author: Annotated[
+        str | None, option("--author", metavar="TEXT", help="Author.", panel=options.OUTPUT)
+    ] = None
+    date: Annotated[
+        str | None, option("--date", metavar="TEXT", help="Date.", panel=options.OUTPUT)
+    ] = None
+
+    def on(self, report: Report) -> Report:
+        """Return the report with its cover."""
+        for key, text in self._asdict().items():
+            if text is not None:
+                validate.line(f"--{key}", text, f"the {key} of a report")
+        return report.with_cover(
+            title=self.title or "", author=self.author or "", date=self.date or ""
+        )
 
 
 class Target(NamedTuple):
-    """The file of a report, None for stdout, and its form."""
+    """The file of a report, and its format."""
 
     file: Path | None
     form: str
+    force: bool
+
+    def write(self, report: Report) -> None:
+        """Write a report there, or to stdout."""
+        from dpacct.report import FORMATS
+
+        write_output(FORMATS[self.form](report), self.file, force=self.force)
 
 
 def read_target(output: str | None, form: str | None, *, as_json: bool, force: bool) -> Target:
-    """Return the place and the form of a report, before anything is computed.
+    """Return the file, if it may be written, and the format, before anything is computed.
 
     Raises:
-        InvalidParameter, OptionConflict: the form is unknown, or two options contradict each other.
+        InvalidParameter, OptionConflict: the format is unknown, or options contradict each other.
     """
     if form is not None and form not in FORM_NAMES:
         raise InvalidParameter("--format", form, f"a report is one of {', '.join(FORM_NAMES)}")
@@ -70,100 +102,96 @@ def read_target(output: str | None, form: str | None, *, as_json: bool, force: b
         raise conflict(f"--format {form}", "--json")
     asked = "json" if as_json else form
     file = read_output(output, force=force)
-    if file is None:
-        return Target(None, asked or DEFAULT_FORM)
-    by_name = SUFFIXES.get(file.suffix.lower())
-    if asked is None and by_name is None:
-        rule = "the name of a report ends in .html, .md or .json"
+    suffix = "" if file is None else file.suffix.lower()
+    by_name = asked if asked and suffix in MARKED.get(asked, ()) else SUFFIXES.get(suffix)
+    form = asked or by_name or ("md" if file is None else None)
+    if form is None:
+        rule = "the name of a report ends in .html, .pdf, .md or .json"
         raise InvalidParameter("--output", output, rule, "--format says it otherwise.")
-    if asked is not None and by_name is not None and asked != by_name:
+    if by_name not in (None, form):
         told = "--json" if as_json else f"--format {asked}"
         raise conflict(told, f"{spelling('--output')} {output}")
-    return Target(file, asked or by_name or DEFAULT_FORM)
+    if form == "pdf" and file is None:
+        raise OptionConflict("a PDF goes to a file: -o report.pdf")
+    return Target(file, form, force)
 
 
 def report(
     file: Source = "",
     *,
-    typed: MechanismOptions,
+    typed: Annotated[MechanismOptions, Advanced(("cohort", "clients", "sampling"))],
     delta: options.Delta = None,
     accountant: options.AccountantName = DEFAULT_ACCOUNTANT,
     unit: Unit = None,
     claim: ClaimId = None,
     output: Output = None,
     form: FormName = None,
+    cover: CoverOptions,
     force: Force = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write a privacy report for reviewers: the guarantee, its unit, and the risk it leaves.
+    """Write a privacy report for reviewers: on a ledger, on planned rounds, or on a claim.
 
-    The first page is in plain words, with the most that an attacker can find out. The assumptions
-    follow, with a line to sign each, and then the figures. A report is on a ledger, on planned
-    rounds or on a claim.
+    The first page says in plain words what is promised to whom, and what an attacker can find out
+    at most. Then come the assumptions, each with a line to sign, and the figures.
 
     Examples:
       dpacct report --noise 1.3 --rounds 300 --q 0.1 --unit patient
-      dpacct report census.ledger -o privacy.html
+      dpacct report census.ledger -o privacy.pdf --author "A. Analyst" --date 2026-11-25
       dpacct report rounds.toml --format json
+      dpacct report rounds.toml --format model-card
       dpacct report dp-fed-ls-t3-poisson-z2.4
     """
     target = read_target(output, form, as_json=as_json, force=force)
     kind = kind_of(file) if file else "schedule"
     if kind == "schedule":
-        if claim is not None:
-            reason = conflict(f"--claim {claim}", file, "it is a schedule")
-            raise reason if file else OptionConflict(f"--claim {claim} needs a file of claims.")
-        if file and typed.schedule is not None:
-            raise conflict(f"--schedule {typed.schedule}", file, "both are schedules")
         if file:
+            if typed.schedule is not None:
+                raise conflict(f"--schedule {typed.schedule}", file, "both are schedules")
+            if claim is not None:
+                raise conflict(f"--claim {claim}", file, "it is a schedule")
             typed = typed._replace(schedule=file)
-        text = _of_rounds(typed, delta, accountant, unit, target.form)
+        elif claim is not None:
+            raise OptionConflict(f"--claim {claim} needs a file of claims.")
+        from dpacct.report import on_schedule
+
+        at = typed.read_delta(delta)
+        found = on_schedule(
+            typed.read_schedule(),
+            delta=at.value,
+            accountant=accountant,
+            unit=unit or "client",
+            num_units=typed.num_clients,
+        )
     else:
         beside = {"--delta": delta, "--accountant": text_of("--accountant")}
         if kind == "ledger":
             beside |= {"--unit": unit, "--claim": claim}
         said = [f"{option} {value}" for option, value in beside.items() if value is not None]
-        if said := [part for part in (typed.retyped(), *said) if part]:
+        said = [part for part in (typed.retyped(), *said) if part]
+        if said:
             raise conflict(" ".join(said), file, f"the {kind} says it already")
         if kind == "ledger":
-            text = ledger_report(file, target.form)
+            with opened(file) as ledger:
+                found = ledger.report_document()
         else:
-            text = _of_claim(file, claim, unit, target.form)
-    write_output(text, target.file, force=force)
-
-
-def _of_rounds(
-    typed: MechanismOptions, delta: str | None, accountant: str, unit: str | None, form: str
-) -> str:
-    from dpacct.report import FORMATS, on_schedule
-
-    at = typed.read_delta(delta)
-    found = on_schedule(
-        typed.read_schedule(),
-        delta=at.value,
-        accountant=accountant,
-        unit=_CLIENT if unit is None else unit,
-        num_units=typed.num_clients,
-    )
-    return FORMATS[form](found)
+            found = _of_claim(file, claim, unit or "client")
+    target.write(cover.on(found))
 
 
 def kind_of(file: str) -> str:
-    """Return "ledger", "schedule" or "claim", by the content of a file."""
+    """Return the kind of a file: a ledger by its content, a schedule or claims by their keys."""
     from dpacct.ledger.disk.outputs import is_ledger
 
     path = Path(file)
-    if not names_a_file(file, _TABLES):
+    suffix = path.suffix.lower()
+    if not names_a_file(file, TABLES):
         return "claim"
-    if is_ledger(path):
+    # The reader of ledgers names what is damaged.
+    if is_ledger(path) or suffix not in TABLES:
         return "ledger"
-    if path.suffix.lower() not in _TABLES:
-        # Its reader reports any damage.
-        return "ledger"
-    if path.suffix.lower() != ".toml":
+    if suffix != ".toml":
         return "schedule"
-    import tomllib
-
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):
@@ -171,28 +199,17 @@ def kind_of(file: str) -> str:
     return "claim" if {"claim", "source", "statement"} & found.keys() else "schedule"
 
 
-def ledger_report(file: str, form: str) -> str:
-    """Return the report on a ledger in a form."""
-    import json
-
-    with opened(file) as ledger:
-        if form == "json":
-            return json.dumps(ledger.report(), indent=2, allow_nan=False) + "\n"
-        return ledger.report_html() if form == "html" else ledger.report_markdown()
-
-
-def _of_claim(file: str, wanted: str | None, unit: str | None, form: str) -> str:
+def _of_claim(file: str, wanted: str | None, unit: str) -> Report:
     from dpacct.claims.report import on_claim
-    from dpacct.report import FORMATS
     from dpacct_cli.commands.claims import read_claims
 
-    found = {one.id: one for one in read_claims(file).claims}
-    if not found:
+    claims = {one.id: one for one in read_claims(file).claims}
+    if not claims:
         raise InvalidParameter("FILE", file, "it has no claims")
-    if wanted is None and len(found) == 1:
-        wanted = next(iter(found))
-    if wanted not in found:
-        listed = ", ".join(list(found)[:5]) + (" and more" if len(found) > 5 else "")
+    if wanted is None and len(claims) == 1:
+        wanted = next(iter(claims))
+    if wanted not in claims:
+        listed = ", ".join(list(claims)[:5]) + (" and more" if len(claims) > 5 else "")
         rule = f"a report is on one claim of {file}, which has {listed}"
         raise InvalidParameter("--claim", wanted, rule)
-    return FORMATS[form](on_claim(found[wanted], unit=_CLIENT if unit is None else unit))
+    return on_claim(claims[wanted], unit=unit)

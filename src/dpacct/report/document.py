@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.resources import files
@@ -140,16 +140,6 @@ class Report:
             blocks=kinds, title=self.title, fields=SIGNATURE_FIELDS
         )
 
-    def to_pdf(self) -> bytes:
-        """Return pages in A4.
-
-        Raises:
-            Unsupported: fpdf2 or matplotlib is missing.
-        """
-        from dpacct.report.pdf import pdf_of  # noqa: PLC0415 - few reports are printed
-
-        return pdf_of(self)
-
     def to_markdown(self) -> str:
         """Return the page as Markdown, without charts."""
         return "\n\n".join(filter(None, map(_markdown, self.blocks))) + "\n"
@@ -157,15 +147,6 @@ class Report:
     def to_json(self) -> str:
         """Return the facts as a JSON object."""
         return json.dumps({"schema": 1} | self.facts, indent=2, allow_nan=False) + "\n"
-
-
-#: The formats of a report, each with its writer.
-FORMATS: dict[str, Callable[[Report], str | bytes]] = {
-    "html": Report.to_html,
-    "pdf": Report.to_pdf,
-    "md": Report.to_markdown,
-    "json": Report.to_json,
-}
 
 
 def needed(package: str, name: str) -> Any:

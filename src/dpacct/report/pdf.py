@@ -31,8 +31,8 @@ BODY, SMALL = 9.5, 8.0
 LINE, CHART = 4.9, 105.0
 
 
-def pdf_of(report: Report) -> bytes:
-    """Return the pages of a report.
+def to_pdf(report: Report) -> bytes:
+    """Return a report as pages in A4.
 
     Raises:
         Unsupported: fpdf2 or matplotlib is missing.

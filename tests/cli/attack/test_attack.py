@@ -42,7 +42,7 @@ def trained(folder: Path, run_of_three_rounds: tuple[Path, dict[str, Any]]) -> d
 
 
 def test_help_explains_every_option(dpacct: Any) -> None:
-    text = dpacct("attack --help").text
+    text = dpacct("attack --help-all").text
     for param in load("attack", ENTRIES["attack"]).params:
         assert param.help
         assert all(option in text for option in param.opts if option.startswith("-"))

@@ -39,6 +39,28 @@ def test_the_report_on_a_ledger_is_that_of_ledger_report(dpacct: Any, ledger: st
     assert dpacct(f"report {ledger} --json").text == one
 
 
+def test_a_cover_and_the_forms_for_other_places(dpacct: Any, ledger: str) -> None:
+    pytest.importorskip("fpdf")
+    cover = "--title 'A |title|' --author 'An Author' --date 2026-11-25"
+    assert dpacct(f"{WORDS} -o a.pdf {cover}").text == ""
+    content = Path("a.pdf").read_bytes()
+    assert content.startswith(b"%PDF")
+    assert len(content) > 20_000
+    text = dpacct(f"{WORDS} {cover}").text
+    assert text.startswith("# A \\|title\\|\n\nAn Author, 2026-11-25\n")
+    upper = dpacct(f"{WORDS} --json").json["epsilon"]["upper"]
+    for words in (WORDS, f"report {ledger}"):
+        entry = dpacct(f"{words} --format registry {cover}").text
+        assert 'data_curators: ["An Author"]' in entry
+        assert "      delta: 1.0e-05" in entry
+        card = dpacct(f"{words} --format model-card").text
+        assert "| mechanism | 5" in card
+        assert "- Noise and cohorts came from" in card
+    assert "a claim is neither" in dpacct(f"report {CLAIM} --format registry").err
+    entry = dpacct(f"{WORDS} -o entry.yaml --format registry")
+    assert f"      epsilon: {upper!r}\n" in Path("entry.yaml").read_text(encoding="utf-8")
+
+
 def test_the_first_page_of_a_planned_ledger_is_about_its_plan(dpacct: Any, ledger: str) -> None:
     data = dpacct(f"report {ledger} --json").json
     plan = 5 * Round(4.0, Poisson(0.1))
@@ -109,8 +131,10 @@ BAD = [
     ("report census.ledger --delta 1e-6", ("--delta 1e-6 contradicts census.ledger",)),
     ("report census.ledger --unit x", ("--unit x contradicts census.ledger",)),
     ("report census.ledger --claim x", ("--claim x contradicts census.ledger",)),
-    ("report census.ledger -o a.pdf", ("-o is 'a.pdf';", ".html", "--format")),
-    ("report census.ledger --format pdf", ("--format is 'pdf';", "html, md, json")),
+    ("report census.ledger -o a.doc", ("-o is 'a.doc';", ".html", "--format")),
+    ("report census.ledger --format doc", ("--format is 'doc';", "html, pdf, md, json")),
+    ("report census.ledger --format pdf", ("a PDF goes to a file",)),
+    (f"{WORDS} --title ''", ("--title",)),
     ("report census.ledger -o a.md --format html", ("--format html contradicts -o a.md",)),
     ("report census.ledger --json --format md", ("--format md contradicts --json",)),
     ("report census.ledger -o census.ledger --format md", ("it is a ledger",)),
@@ -118,7 +142,7 @@ BAD = [
     (f"{WORDS} --unit ''", ("--unit",)),
     (f"report {CLAIM} --noise 3", ("--noise 3 contradicts",)),
     (f"report {CLAIM} --claim other", ("--claim is 'other';",)),
-    ("ledger report census.ledger --format pdf", ("--format is 'pdf';",)),
+    ("ledger report census.ledger --format doc", ("--format is 'doc';",)),
 ]
 
 
@@ -141,7 +165,7 @@ def test_nothing_is_replaced_unasked(dpacct: Any) -> None:
 def test_the_examples_of_its_help_run(dpacct: Any) -> None:
     Path("rounds.toml").write_text(SCHEDULE, encoding="utf-8")
     found = examples(dpacct("report --help").text)
-    assert len(found) == 4
+    assert len(found) == 5
     for example in found:
         assert dpacct(example.removeprefix("dpacct ")).code == 0
-    assert Path("privacy.html").exists()
+    assert Path("privacy.pdf").exists()
