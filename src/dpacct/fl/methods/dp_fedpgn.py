@@ -10,9 +10,8 @@ from torch import Tensor
 from dpacct.fl.layout import Params, State
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import Loss
-from dpacct.fl.local.sgd import SGD
-from dpacct.fl.methods.parameters import one_if_any, plain_steps, step_along, steps_taken, zeros
-from dpacct.fl.methods.protocol import Context, Method
+from dpacct.fl.methods.parameters import PlainSteps, ZeroState, one_if_any, step_along, steps_taken
+from dpacct.fl.methods.protocol import Context
 from dpacct.fl.methods.published import PublishedRound, median_clipped_sum
 from dpacct.fl.postprocess.laplacian import check_strength, smooth
 from dpacct.fl.privacy.markers import Noised
@@ -25,7 +24,7 @@ MEDIAN_CLIPPING = (
 
 
 @dataclass(frozen=True)
-class DPFedPGN(Method):
+class DPFedPGN(ZeroState, PlainSteps):
     """Local steps mix the client's gradient with the released pseudo-gradient g of the last round.
 
     With u = rho g / |g| (0 for g = 0), K local steps of size lr, and m the planned cohort::
@@ -70,14 +69,6 @@ class DPFedPGN(Method):
         put(self, "beta", probability("beta", self.beta, "the share of the client's gradient"))
         if flag("paper_mode", self.paper_mode):
             put(self, "not_private_because", MEDIAN_CLIPPING)
-
-    def prepare(self, local: SGD) -> SGD:
-        """Return plain steps; see `plain_steps`."""
-        return plain_steps(self.name, local)
-
-    def init(self, params: Params) -> State:
-        """K g = 0."""
-        return zeros(params)
 
     def gradient(self, loss: Loss, params: Params, batch: Batch, context: Context) -> Params:
         """beta grad F_i(y + u) + (1 - beta) g, with weight decay as a part of F_i."""

@@ -16,23 +16,22 @@ from torch import Tensor
 from dpacct.fl.layout import Params, State
 from dpacct.fl.local.batches import Batch
 from dpacct.fl.local.losses import Loss
-from dpacct.fl.local.sgd import SGD
 from dpacct.fl.methods.parameters import (
     MEMORY,
+    PlainSteps,
+    ZeroMemory,
+    ZeroState,
     memory_tensors,
     one_if_any,
-    plain_steps,
     steps_taken,
-    zero_memory,
-    zeros,
 )
-from dpacct.fl.methods.protocol import Context, Method
+from dpacct.fl.methods.protocol import Context
 from dpacct.fl.privacy.markers import Noised
 from dpacct.validate import above_zero, probability
 
 
 @dataclass(frozen=True)
-class Scaffold(Method):
+class Scaffold(ZeroMemory, PlainSteps):
     """Each step is corrected by the difference of this client's gradients and those of all.
 
     With G_i the sum of the gradients of client i's last round (its memory), G the public estimate
@@ -54,18 +53,6 @@ class Scaffold(Method):
     """
 
     name = "scaffold"
-
-    def prepare(self, local: SGD) -> SGD:
-        """Return plain steps; see `plain_steps`."""
-        return plain_steps(self.name, local)
-
-    def init(self, params: Params) -> State:
-        """G = 0."""
-        return zeros(params)
-
-    def init_client(self, params: Params) -> State | None:
-        """G_i = 0."""
-        return zero_memory(params)
 
     def gradient(self, loss: Loss, params: Params, batch: Batch, context: Context) -> Params:
         """grad F_i(y) - (G_i - G) / K_i."""
@@ -91,7 +78,7 @@ class Scaffold(Method):
 
 
 @dataclass(frozen=True)
-class FedDyn(Method):
+class FedDyn(ZeroMemory):
     """The local loss has a linear term, which the client remembers, and a pull to the broadcast.
 
     With h_i the memory, h public, D_i = clip(y - x, C) and M the noisy mean of the updates::
@@ -117,14 +104,6 @@ class FedDyn(Method):
         strength = above_zero("strength", self.strength, "the strength of the penalty")
         object.__setattr__(self, "strength", strength)
 
-    def init(self, params: Params) -> State:
-        """h = 0."""
-        return zeros(params)
-
-    def init_client(self, params: Params) -> State | None:
-        """h_i = 0."""
-        return zero_memory(params)
-
     def gradient(self, loss: Loss, params: Params, batch: Batch, context: Context) -> Params:
         """grad F_i(y) - h_i + strength (y - x)."""
         own, anchor = memory_tensors(context), context.anchor
@@ -145,7 +124,7 @@ class FedDyn(Method):
 
 
 @dataclass(frozen=True)
-class FedCM(Method):
+class FedCM(ZeroState, PlainSteps):
     """Local steps mix the client's gradient with the released direction of the last round.
 
     With K_i local steps of size lr, and M the noisy mean of the updates::
@@ -173,14 +152,6 @@ class FedCM(Method):
     def __post_init__(self) -> None:
         alpha = probability("alpha", self.alpha, "the share of the client's gradient")
         object.__setattr__(self, "alpha", alpha)
-
-    def prepare(self, local: SGD) -> SGD:
-        """Return plain steps; see `plain_steps`."""
-        return plain_steps(self.name, local)
-
-    def init(self, params: Params) -> State:
-        """G = 0."""
-        return zeros(params)
 
     def gradient(self, loss: Loss, params: Params, batch: Batch, context: Context) -> Params:
         """alpha grad F_i(y) + (1 - alpha) G / K_i."""

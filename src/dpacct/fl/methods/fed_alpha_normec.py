@@ -9,8 +9,8 @@ from torch import Tensor
 from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Params, State
 from dpacct.fl.local.sgd import SGD
-from dpacct.fl.methods.parameters import MEMORY, step_along, steps_taken, zero_memory, zeros
-from dpacct.fl.methods.protocol import Context, Method
+from dpacct.fl.methods.parameters import MEMORY, ZeroMemory, step_along, steps_taken
+from dpacct.fl.methods.protocol import Context
 from dpacct.fl.methods.published import PublishedRound, participants_noise
 from dpacct.fl.privacy.bounds import Bound, SmoothedNormalization
 from dpacct.fl.privacy.markers import Noised
@@ -24,7 +24,7 @@ PARTICIPANTS_NOISE = (
 
 
 @dataclass(frozen=True)
-class FedAlphaNormEC(Method):
+class FedAlphaNormEC(ZeroMemory):
     """Clients send the normalized difference of their average gradient to a memory of it.
 
     With P_i(x) = (x - T_i(x)) / gamma the average gradient along the client's steps, gamma being
@@ -83,14 +83,6 @@ class FedAlphaNormEC(Method):
         if self.operator == "gradient":
             return local
         return replace(local, steps=None, epochs=1, batch_size=1, shuffle=False)
-
-    def init(self, params: Params) -> State:
-        """vhat = 0."""
-        return zeros(params)
-
-    def init_client(self, params: Params) -> State | None:
-        """v_i = 0."""
-        return zero_memory(params)
 
     def local_update(self, delta: Tensor, client_state: State | None, context: Context) -> Tensor:
         """P_i(x) - v_i, which the bound normalizes to D_i."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from dpacct.errors import InvalidParameter
 from dpacct.fl.layout import Layout, Params, State
 from dpacct.fl.local.sgd import SGD
-from dpacct.fl.methods.protocol import Context
+from dpacct.fl.methods.protocol import Context, Method
 from dpacct.fl.tensors import norm
 
 # The name of the vector [d] that a client remembers.
@@ -42,11 +42,6 @@ def zeros(params: Params) -> State:
     return {name: torch.zeros_like(value) for name, value in params.items()}
 
 
-def zero_memory(params: Params) -> State:
-    """Return a memory as long as the parameters, zero."""
-    return {MEMORY: torch.cat([torch.zeros_like(v).flatten() for v in params.values()])}
-
-
 def memory_tensors(context: Context) -> Params:
     """Return the client's memory in the shapes of the parameters."""
     if context.client_state is None:
@@ -54,12 +49,31 @@ def memory_tensors(context: Context) -> Params:
     return Layout.of(context.anchor).unflatten(context.client_state[MEMORY])
 
 
-def plain_steps(method: str, local: SGD) -> SGD:
-    """Check that the displacement of local training is lr times a sum of directions."""
-    if local.momentum:
-        rule = f"{method} reads sums of directions off displacements, which momentum changes"
-        raise InvalidParameter("momentum", local.momentum, rule, "Drop it.")
-    if local.total_lr:
-        rule = f"the learning rate of {method} is that of one step"
-        raise InvalidParameter("total_lr", local.total_lr, rule, "Drop it.")
-    return local
+class ZeroState(Method):
+    """A method whose server state is zero at first, in the shapes of the parameters."""
+
+    def init(self, params: Params) -> State:
+        """Return zeros."""
+        return zeros(params)
+
+
+class ZeroMemory(ZeroState):
+    """A method that also has clients remember a vector [d], zero at first."""
+
+    def init_client(self, params: Params) -> State | None:
+        """Return a memory as long as the parameters, zero."""
+        return {MEMORY: torch.cat([torch.zeros_like(v).flatten() for v in params.values()])}
+
+
+class PlainSteps(Method):
+    """A method that reads sums of directions off displacements: these are lr times such a sum."""
+
+    def prepare(self, local: SGD) -> SGD:
+        """Return the local training, or reject momentum and ``total_lr``."""
+        if local.momentum:
+            rule = f"{self.name} reads sums of directions off displacements, which momentum changes"
+            raise InvalidParameter("momentum", local.momentum, rule, "Drop it.")
+        if local.total_lr:
+            rule = f"the learning rate of {self.name} is that of one step"
+            raise InvalidParameter("total_lr", local.total_lr, rule, "Drop it.")
+        return local
