@@ -1,4 +1,4 @@
-"""What the engine needs to know of a client: its examples, as two tensors."""
+"""A client and a population, as the engine reads them: examples, as two tensors."""
 
 from __future__ import annotations
 
@@ -60,22 +60,14 @@ Population = Sequence[ClientData]
 
 
 def checked(data: object) -> ClientData:
-    """What a population returned, if it is a client.
-
-    Raises:
-        InvalidParameter: it is something else.
-    """
+    """Return an element of a population, or refuse anything but a client."""
     if not isinstance(data, ClientData):
         raise InvalidParameter("clients", type(data).__name__, "a population holds ClientData")
     return data
 
 
 def check_population(clients: Population, planned: int) -> None:
-    """Refuse a population that is not the one that a run was planned, and is charged, for.
-
-    Raises:
-        InvalidParameter: it has no or another number of clients, or the same one twice.
-    """
+    """Refuse a population of another number than planned and charged, or with a client twice."""
     count = len(clients)
     if not planned:
         raise InvalidParameter("clients", count, "a population has at least one client")
@@ -83,10 +75,9 @@ def check_population(clients: Population, planned: int) -> None:
         rule = f"the run was planned for {planned} clients, and sampling rates are charged for them"
         hint = "A population stays as large as it was; start another run."
         raise InvalidParameter("clients", count, rule, hint)
-    if isinstance(clients, list | tuple) and len({id(data) for data in clients}) < count:
-        places: dict[int, int] = {}
-        for place, data in enumerate(clients):
-            earlier = places.setdefault(id(data), place)
-            if earlier != place:
-                rule = f"client {earlier} is the same object; who counts twice is protected half"
-                raise InvalidParameter("clients", f"client {place}", rule)
+    places: dict[int, int] = {}
+    for place, data in enumerate(clients if isinstance(clients, list | tuple) else ()):
+        earlier = places.setdefault(id(data), place)
+        if earlier != place:
+            rule = f"client {earlier} is the same object, and counting twice halves its protection"
+            raise InvalidParameter("clients", f"client {place}", rule)

@@ -1,8 +1,8 @@
-"""Single examples as the population: each of them is protected, not whoever holds several.
+"""Single examples as the population: the privacy unit is an example, not its owner.
 
-Rule 1: two data sets are neighbors if they differ by one example. Somebody with ten examples is
-protected ten times less; where people hold more than one, clients are the unit to protect.
-Rule 2: an example is read by its own number, never through what others hold.
+Rule 1: two data sets are neighbors if they differ by one example. An owner of ten examples is
+protected ten times less; if people hold several examples, clients are the unit to protect.
+Rule 2: an example is read by its own number, never through the examples of others.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Batched(Protocol):
     """Examples that are read many at a time, as `dpacct.fl.data.Examples` are."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of examples."""
         ...
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs [n, ...] and targets [n, ...] of some rows, int64 [n]."""
+        """Return inputs [n, ...] and targets [n, ...] of some rows, int64 [n]."""
         ...
 
 
@@ -39,14 +39,14 @@ class Examples(Sequence[ClientData]):
     gradient, and charges a ledger whose unit is an example.
 
     Args:
-        data: what is trained on: inputs (then ``targets`` are given), a `ClientData`, a
+        data: inputs (then ``targets`` are given), a `ClientData`, a
             `torch.utils.data.TensorDataset` of two tensors, anything with ``len`` and
             ``batch(rows)`` (see `Batched`), or another data set of pairs, which is read whole.
-        targets: [n, ...] where ``data`` are the inputs [n, ...].
-        unit: what one example is, in words: "example", or "patient" where each row is one.
+        targets: [n, ...] if ``data`` are the inputs [n, ...].
+        unit: one example in words: "example", or "patient" if each row is one.
 
     Raises:
-        InvalidParameter: no examples, or something that is none of these.
+        InvalidParameter: no examples, or another kind of data.
     """
 
     def __init__(self, data: Any, targets: Tensor | None = None, *, unit: str = EXAMPLE) -> None:
@@ -60,12 +60,10 @@ class Examples(Sequence[ClientData]):
 
     @overload
     def __getitem__(self, place: int) -> ClientData: ...
-
     @overload
     def __getitem__(self, place: slice) -> Sequence[ClientData]: ...
-
     def __getitem__(self, place: int | slice) -> ClientData | Sequence[ClientData]:
-        """One example, or several of them, each by itself."""
+        """Return one example, or several of them, each by itself."""
         if isinstance(place, slice):
             return [self[row] for row in range(*place.indices(len(self)))]
         row = place + len(self) if place < 0 else place
@@ -74,13 +72,13 @@ class Examples(Sequence[ClientData]):
         return self.batch([row])
 
     def batch(self, rows: Sequence[int]) -> ClientData:
-        """Some examples together, in the order of ``rows``."""
+        """Return some examples together, in the order of ``rows``."""
         return ClientData(*self._source.batch(torch.tensor(rows, dtype=torch.int64)))
 
     def planted(self, row: int) -> Tensor | None:
-        """The update [d] of an example that sends what an audit decided; None of all others.
+        """Return the update [d] of an audit's canary; None for all other examples.
 
-        It takes the place of what was trained, and is masked and bounded like any other.
+        It takes the place of the trained update, and is masked and bounded like any other.
         """
         del row
         return None
@@ -96,12 +94,12 @@ class _Tensors:
         return len(self._data)
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        data = self._data
-        # Torch's other threads, once woken up, would wait for work beside all that follows.
-        with one_thread(data.inputs.device):
+        inputs, targets = self._data.inputs, self._data.targets
+        # Torch's other threads, once woken up, would wait for work during the steps that follow.
+        with one_thread(inputs.device):
             return (
-                data.inputs.index_select(0, rows.to(data.inputs.device)),
-                data.targets.index_select(0, rows.to(data.targets.device)),
+                inputs.index_select(0, rows.to(inputs.device)),
+                targets.index_select(0, rows.to(targets.device)),
             )
 
 
@@ -116,20 +114,20 @@ def _source(data: Any, targets: Tensor | None) -> Batched:
         if len(pair) != 2:
             rule = "an example is a pair of input and target"
             raise InvalidParameter("data", f"{len(pair)} tensors", rule)
-        return _Tensors(ClientData(pair[0], pair[1]))
+        return _Tensors(ClientData(*pair))
     if isinstance(data, Tensor):
         raise InvalidParameter("targets", None, "inputs come with their targets")
     if callable(getattr(data, "batch", None)) and hasattr(data, "__len__"):
         return cast("Batched", data)
     mapping_or_class = hasattr(data, "keys") or callable(data)
-    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not mapping_or_class:
-        return _Tensors(_stacked(data))
-    rule = "examples are two tensors, or a data set that can be read by number"
-    raise InvalidParameter("data", type(data).__name__, rule)
+    if mapping_or_class or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        rule = "examples are two tensors, or a data set that can be read by number"
+        raise InvalidParameter("data", type(data).__name__, rule)
+    return _Tensors(_stacked(data))
 
 
 def _stacked(data: Any) -> ClientData:
-    """All pairs of a data set, in memory."""
+    """Return all pairs of a data set, in memory."""
     pairs: list[tuple[Tensor, Tensor]] = []
     for row in range(len(data)):
         pair = data[row]

@@ -13,9 +13,10 @@ from torch import nn
 from dpacct.budget import Budget, Spent
 from dpacct.errors import BudgetExceeded
 from dpacct.fl.clients import Population
+from dpacct.fl.engine.checkpoint import resume, save
 from dpacct.fl.engine.engine import Engine
 from dpacct.fl.engine.loop import RoundLoop
-from dpacct.fl.engine.ranks import Ranks, follower_settings, loop_of
+from dpacct.fl.engine.ranks import RankedLoop, Ranks, follower_settings
 from dpacct.fl.engine.rounds import Rounds
 from dpacct.fl.engine.setup import choose_chooser, has_memories, prepare
 from dpacct.fl.engine.states import TrainingState
@@ -38,7 +39,7 @@ P = ParamSpec("P")
 
 
 class PrivateRun:
-    """What a `Federation` and a `Server` have in common.
+    """The common part of a `Federation` and a `Server`.
 
     Attributes:
         model: with the latest parameters.
@@ -60,7 +61,7 @@ class PrivateRun:
 
     @property
     def state(self) -> TrainingState:
-        """Where the run stands."""
+        """The state after the finished rounds."""
         return self._rounds.state
 
     @property
@@ -70,12 +71,12 @@ class PrivateRun:
 
     @property
     def round(self) -> int:
-        """Rounds done."""
+        """The number of finished rounds."""
         return self._rounds.state.round
 
     @property
     def rounds(self) -> int:
-        """Rounds planned; fewer than asked for if the budget allows no more."""
+        """The number of planned rounds; fewer than asked for if the budget allows no more."""
         return self._rounds.planned
 
     @property
@@ -110,7 +111,7 @@ class PrivateRun:
 
     @property
     def epsilon(self) -> Spent:
-        """Achieved and proven epsilon of what was released, also when the run is closed.
+        """Achieved and proven epsilon of the released rounds, also when the run is closed.
 
         Infinite if the run is not private.
         """
@@ -118,7 +119,7 @@ class PrivateRun:
 
     @property
     def planned_epsilon(self) -> Spent:
-        """What the whole plan costs if cohorts and noise are secret."""
+        """Epsilon of the whole plan if cohorts and noise are secret."""
         _ = self.account
         return self._rounds.planned_epsilon()
 
@@ -167,10 +168,10 @@ class PrivateRun:
         self.close()
 
     def _save(self, path: Path) -> None:
-        raise NotImplementedError
+        save(self._rounds, path)
 
     def _resume(self, path: Path) -> None:
-        raise NotImplementedError
+        resume(self._rounds, path)
 
     def _save_if_due(self, *, at_the_end: bool = False) -> None:
         due = self.round % self._checkpoint_every == 0
@@ -202,7 +203,7 @@ class Federation(PrivateRun):
         Others, as keywords: see `dpacct.fl.settings.Settings` and `LocalSettings`.
 
     Attributes:
-        player: plays the rounds of this process, see `dpacct.fl.engine.loop`.
+        player: runs the rounds of this process, see `dpacct.fl.engine.loop`.
         Others: see `PrivateRun`.
 
     Raises:
@@ -223,8 +224,11 @@ class Federation(PrivateRun):
         rounds = prepare(follower_settings(settings) if follows else settings, model, clients)
         super().__init__(model, rounds, settings)
         chooser = choose_chooser(rounds.engine, model, loss, settings)
-        self.player: RoundLoop = loop_of(
-            ranks, rounds, chooser, preflight=settings.preflight, example=settings.example
+        preflight, example = settings.preflight, settings.example
+        self.player: RoundLoop = (
+            RoundLoop(rounds, chooser, preflight=preflight, example=example)
+            if ranks is None
+            else RankedLoop(ranks, rounds, chooser, preflight=preflight, example=example)
         )
         self._callbacks = () if follows else tuple(settings.callbacks)
 
@@ -250,19 +254,18 @@ class Federation(PrivateRun):
         return "" if choice is None else choice.words
 
     def run(self) -> Report | None:
-        """Train all rounds that are left, and return the last report (None if none was left)."""
+        """Train all remaining rounds, and return the last report (None if none was left)."""
         last = None
         for report in self:
             last = report
         return last
 
     def __iter__(self) -> Iterator[Report]:
-        """Train, one report a round; ends with the plan, or where the budget allows no more."""
+        """Train, one report a round, until the plan ends or the budget allows no more."""
         with self.player.to_the_end():
-            yield from self._play()
+            yield from self._play(self.player)
 
-    def _play(self) -> Iterator[Report]:
-        player = self.player
+    def _play(self, player: RoundLoop) -> Iterator[Report]:
         player.begin()
         for callback in self._callbacks:
             callback.start(self)

@@ -1,4 +1,4 @@
-"""How the tensors of a model lie in one flat vector, and which models cannot be trained here."""
+"""The flat vector of a model's tensors, and the models that cannot be trained here."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Layout:
 
     @classmethod
     def of(cls, params: Mapping[str, Tensor]) -> Layout:
-        """The layout of a dictionary of tensors."""
+        """Return the layout of a dictionary of tensors."""
         shapes = tuple(tensor.shape for tensor in params.values())
         return cls(tuple(params), shapes, tuple(math.prod(shape) for shape in shapes))
 
@@ -46,25 +46,25 @@ class Layout:
 
     @property
     def segments(self) -> list[tuple[int, int]]:
-        """First and last-but-one coordinate of each tensor."""
+        """First coordinate of each tensor, and the one after its last."""
         ends = list(itertools.accumulate(self.sizes))
         return list(zip([0, *ends[:-1]], ends, strict=True))
 
     def restrict(self, kept: Tensor) -> Layout:
-        """The layout of the coordinates ``kept`` (int64 [k], ascending) of the full vector."""
+        """Return the layout of the coordinates ``kept`` (int64 [k], ascending)."""
         ends = torch.tensor(list(itertools.accumulate(self.sizes)), device=kept.device)
         below = integers(torch.searchsorted(kept, ends))
         sizes = [end - start for start, end in itertools.pairwise([0, *below])]
         return Layout(self.names, self.shapes, tuple(sizes))
 
     def flatten(self, params: Mapping[str, Tensor]) -> Tensor:
-        """One vector [d] from the tensors (or [c, d] from tensors with a leading dimension c)."""
+        """Return one vector [d] of tensors, or [c, d] of tensors with a leading dimension c."""
         tensors = [params[name] for name in self.names]
         extra = tensors[0].ndim - len(self.shapes[0])
         return torch.cat([tensor.reshape(*tensor.shape[:extra], -1) for tensor in tensors], dim=-1)
 
     def unflatten(self, vector: Tensor) -> Params:
-        """Views of a vector [d] in the shapes of the tensors; the inverse of `flatten`."""
+        """Return views of a vector [d] in the shapes of the tensors; the inverse of `flatten`."""
         parts = split(vector, list(self.sizes))
         lead = vector.shape[:-1]
         return {
@@ -74,28 +74,32 @@ class Layout:
 
 
 def type_of_updates(params: Mapping[str, Tensor]) -> torch.dtype:
-    """That of a vector which holds all of them without rounding, as `Layout.flatten` makes it.
+    """Return the type of a vector that holds all of them without rounding, as `Layout.flatten`.
 
-    Rows of updates have this type, whoever computed them and in what: how one example was trained
-    must not decide how others are rounded.
+    All rows of updates have this type: the training of one example must not decide how others are
+    rounded.
     """
     return reduce(torch.promote_types, (value.dtype for value in params.values()))
 
 
 def copies(tensors: Mapping[str, Tensor]) -> Params:
-    """The same values in storage of their own."""
+    """Return the same values in storage of their own."""
     return {name: value.detach().clone() for name, value in tensors.items()}
 
 
 def trainable(model: nn.Module) -> Params:
-    """The tensors that are trained: those that require a gradient.
+    """Return the tensors that require a gradient, or refuse a model that cannot be trained here.
 
-    Raises:
-        Unsupported: there are none, or some are not float32 or float64, or the model holds
-            running statistics (batch norm), or tensors of `torch.inference_mode`.
-        InvalidParameter: a parameter is not finite.
+    Batch norm and its like keep means of raw data that no noise would cover. In eval mode with
+    frozen parameters such a norm is a fixed affine map, and is allowed.
     """
-    refuse_running_statistics(model)
+    for name, module in modules_of(model):
+        if keeps_statistics(module) and not is_frozen(module):
+            raise Unsupported(
+                f"{name or 'the model'} ({type(module).__name__}) keeps running statistics of the "
+                "clients' data, which are neither bounded nor noised. Use group or layer norm, or "
+                "freeze this norm before the run: norm.eval().requires_grad_(False)"
+            )
     for name, value in [*model.named_parameters(), *model.named_buffers()]:
         if not is_lazy(value) and value.is_inference():
             raise Unsupported(f"{name} was made inside torch.inference_mode; make it outside")
@@ -113,23 +117,6 @@ def trainable(model: nn.Module) -> Params:
         if not bool(torch.isfinite(value).all()):
             raise InvalidParameter("model", name, "every parameter is finite at the start")
     return params
-
-
-def refuse_running_statistics(model: nn.Module) -> None:
-    """Refuse batch norm and its like, which keep means of raw data that no noise would cover.
-
-    A norm in eval mode whose parameters are frozen is a fixed affine map and is allowed.
-
-    Raises:
-        Unsupported: a module tracks running statistics while clients train.
-    """
-    for name, module in modules_of(model):
-        if keeps_statistics(module) and not is_frozen(module):
-            raise Unsupported(
-                f"{name or 'the model'} ({type(module).__name__}) keeps running statistics of the "
-                "clients' data, which are neither bounded nor noised. Use group or layer norm, or "
-                "freeze this norm before the run: norm.eval().requires_grad_(False)"
-            )
 
 
 def keeps_statistics(module: nn.Module) -> bool:
@@ -155,17 +142,12 @@ def set_training_mode(model: nn.Module) -> None:
 
 
 def modules_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The modules of a model, itself included, by name."""
+    """Return the modules of a model, itself included, by name."""
     return list(cast("Any", model).named_modules())
 
 
 def check_tensors(params: Mapping[str, Tensor] | Tensor, layout: Layout, what: str) -> None:
-    """Refuse a dictionary of tensors that is no update of this layout.
-
-    Raises:
-        InvalidParameter: other names or shapes, or no names.
-        Unsupported: integers (counters and the like).
-    """
+    """Refuse a dictionary of tensors that is no update of this layout."""
     if isinstance(params, Tensor):
         rule = f"it is tensors by name: {', '.join(layout.names)}"
         raise InvalidParameter(what, f"a tensor {tuple(params.shape)}", rule)

@@ -1,8 +1,8 @@
 """`privatize`: the private aggregate of one round, for users with a training loop of their own.
 
-The caller trains, samples and sends; here updates are bounded, summed, noised, divided and charged.
-The caller answers for the draw: each cohort is drawn in secret, afresh and as the plan says, and a
-client sends one row. Only a number of rows that such a draw cannot give is refused here.
+The caller trains, samples and sends. `privatize` bounds, sums, noises, divides and charges updates.
+The caller is responsible for the draw: each cohort is drawn in secret, afresh and by the plan, and
+a client sends one row. Only a number of rows that such a draw cannot give is refused here.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class AggregationPlan:
         adjacency: as for `Federation`: replace-one for `Uniform`, add-remove with
             ``public_size``, else zero-out.
         bound: another bound than `Clip`; adaptive ones belong to `Federation`.
-        noise: where the noise comes from.
+        noise: source of the noise.
         public_size: a public number of clients, as for `Federation`.
 
     Raises:
@@ -214,10 +214,6 @@ def _layout_of(deltas: Tensor | Sequence[Tensors], like: Tensors | None) -> tupl
     """Return the layout of an update, and no rows of the type in which updates are bounded.
 
     Everything is checked here, since an error after the reservation would cost a round.
-
-    Raises:
-        InvalidParameter: no dense tensors on one device, or shapes that do not fit.
-        Unsupported: integers.
     """
     if isinstance(deltas, Tensor):
         if like is not None:
@@ -262,11 +258,7 @@ def _check_dense(updates: Sequence[object]) -> set[str]:
 
 
 def _check_count(count: int, plan: AggregationPlan) -> None:
-    """Refuse more rows than the plan's draw can give. Fewer are fine: absent clients count zero.
-
-    Raises:
-        InvalidParameter: more rows than clients take part, or than Poisson sampling draws.
-    """
+    """Refuse more rows than the plan's draw can give. Fewer are fine: absent clients count zero."""
     clients, sampling = plan.num_clients, plan.sampling
     most = plan.charge.contributions if clients is None else clients
     if isinstance(sampling, Uniform):
@@ -292,7 +284,7 @@ def _find_run(ledger: Run | Ledger) -> Run:
     if isinstance(ledger, Run):
         return ledger
     if not isinstance(ledger, Ledger):
-        rule = "what is charged is a Ledger or one of its runs"
+        rule = "a round is charged to a Ledger or one of its runs"
         raise InvalidParameter("ledger", type(ledger).__name__, rule)
     for run in reversed(ledger.runs):
         if run.name == "privatize" and not run.finished and run.private:

@@ -1,7 +1,7 @@
 """The public number of clients (or examples) of a run, and every quantity that is made from it.
 
-What a run divides by, prints and stores must be public, or bounded and charged. Under add-remove
-the true number of clients is a secret, so all of that is made from one declared number M:
+The divisors, printed numbers and stored numbers of a run must be public, or bounded and charged.
+Under add-remove the true number of clients is a secret, so they are made from a declared number M:
 
 Rule 1: divisor, planned cohort size, default noise on an indicator, epochs turned into rounds and
 notes on delta come from M. Only the draw of a cohort uses the true number.
@@ -17,16 +17,16 @@ from dataclasses import dataclass
 
 from dpacct import validate
 from dpacct.errors import InvalidParameter
-from dpacct.rounds import MAX_CLIENTS, Adjacency, Full, Poisson, Sampling, Uniform
+from dpacct.rounds import MAX_CLIENTS, Adjacency, Sampling, Uniform
 
-# The contributions that an exact sum has room for if their true number is a secret: more than
-# there are people. The grid of the sum is finer than 2^-18 of the clip norm.
+# The capacity of an exact sum if the true number of contributions is a secret: more than there are
+# people. The grid of the sum is finer than 2^-18 of the clip norm.
 SECRET_CAPACITY = 2**33
 
 
 @dataclass(frozen=True, slots=True)
 class PublicSize:
-    """M, the number of clients that everybody may know.
+    """M, the public number of clients.
 
     Attributes:
         size: M. It may be far from the true number, which costs accuracy and no privacy.
@@ -40,11 +40,10 @@ class PublicSize:
     def choose(
         cls, public_size: int | None, sampling: Sampling, num_clients: int | None
     ) -> PublicSize:
-        """Return the declared number, or the true one.
+        """Return the declared number, or the true one. Rule 3.
 
-        Raises:
-            InvalidParameter: M is out of range or given with a fixed-size scheme; or the true
-                number is missing, too large, or not that of a fixed-size scheme.
+        M out of range or with a fixed-size scheme is an InvalidParameter, and so is a true number
+        that is missing, too large, or not that of a fixed-size scheme.
         """
         if isinstance(sampling, Uniform):
             if public_size is not None:
@@ -62,11 +61,7 @@ class PublicSize:
         return cls(validate.count("num_clients", num_clients, "the population"), stated=False)
 
     def adjacency(self, sampling: Sampling, asked: Adjacency | str | None) -> Adjacency:
-        """Return the adjacency that a run promises: the one asked for, or the strongest.
-
-        Raises:
-            InvalidParameter: add-remove, where the number of clients is public.
-        """
+        """Return the promised adjacency: the one asked for, or the strongest. Rule 2."""
         if asked is None:
             if isinstance(sampling, Uniform):
                 return Adjacency.REPLACE_ONE
@@ -93,13 +88,9 @@ class PublicSize:
 
     def expected_cohort(self, sampling: Sampling) -> float:
         """Return the planned cohort size, by which the sum is divided: q M, m or M."""
-        match sampling:
-            case Full():
-                return float(self.size)
-            case Uniform(cohort_size=cohort):
-                return float(cohort)
-            case Poisson(sampling_rate=rate):
-                return rate * self.size
+        if isinstance(sampling, Uniform):
+            return float(sampling.cohort_size)
+        return sampling.sampling_rate * self.size
 
     def capacity(self, sampling: Sampling) -> int:
         """Return the most contributions that a sum has room for; its grid is made from that.

@@ -17,7 +17,6 @@ from torch import nn
 from dpacct import validate
 from dpacct.errors import BudgetExceeded, Unsupported
 from dpacct.fl.clients import ClientData
-from dpacct.fl.engine.checkpoint import resume, save
 from dpacct.fl.engine.engine import reproduces
 from dpacct.fl.engine.rehearsal import check_kind, preflight
 from dpacct.fl.engine.rounds import OpenRound
@@ -148,15 +147,12 @@ class Server(PrivateRun):
         """Call a function after each round, and when the rounds are left."""
         self._looks.append(look)
 
-    def _save(self, path: Path) -> None:
-        save(self._rounds, path)
-
     def _resume(self, path: Path) -> None:
         """Go on, and open the round anew that was open when the process ended.
 
         Nothing of it was released, so it takes the place that the ledger has for it, once.
         """
-        resume(self._rounds, path)
+        super()._resume(path)
         self._rounds.take_over()
 
     def _rehearse(self) -> None:

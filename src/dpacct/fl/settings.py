@@ -1,7 +1,7 @@
-"""`Settings`: everything that a run can be asked to be, with its type, its default and its meaning.
+"""`Settings`: the keywords of a run, each with its type, its default and its meaning.
 
 `Federation`, `Server` and the command line take these keywords and build one frozen value of them.
-A wrong type is refused here, in words, before anything is computed or charged.
+A wrong type raises an error here, before anything is computed or charged.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Settings:
 
     Args:
         rounds: planned number of rounds; not needed with a schedule.
-        schedule: the rounds to play, whose noise and sampling may change; instead of ``rounds``,
+        schedule: the rounds to run, whose noise and sampling may change; instead of ``rounds``,
             ``sampling`` and ``noise_multiplier``. Charged as one plan. With a budget, the noise of
             all rounds is scaled by one factor to meet it.
-        method: what runs on clients and server; default DP-FedAvg.
+        method: the federated method; default DP-FedAvg.
         clip_norm: norm bound C of a client's whole update; short for ``bound=Clip(C)``. It may
             change by round: a function of the round (1, 2, ...).
         bound: another bound.
@@ -59,8 +59,8 @@ class Settings:
         local: local training; default ``SGD()``; for `Examples` the gradient.
         server_lr: factor on the noisy mean. It may change by round: a function of the round, or a
             scheduler of `torch.optim.lr_scheduler`. ``local=SGD(lr=...)`` takes the same.
-        server: what becomes of the server's step, `Momentum` or `Adam`; None leaves it as it is.
-        noise: where the noise comes from; default `GaussianNoise`, added by a trusted server.
+        server: the server's optimizer, `Momentum` or `Adam`; None takes the plain step.
+        noise: source of the noise; default `GaussianNoise`, added by a trusted server.
         secure_noise: short for ``noise=SecureGaussianNoise()``.
         ledger: an open `Ledger`, or the path of one. None: a file beside the checkpoint if there is
             one (``.ledger`` appended), else a temporary file. Everything is charged in any case.
@@ -73,7 +73,7 @@ class Settings:
         checkpoint_every: rounds between checkpoints; one is written at the end in any case.
         weights, denominator: "equal" and "planned"; anything else is refused with the reason.
         preflight: check on synthetic clients, before anything is charged, that bound, training,
-            noise and denominator of this very run are what is charged for.
+            noise and denominator of this run are those that are charged.
 
     Raises:
         InvalidParameter: a value of a wrong type or out of range.
@@ -108,11 +108,20 @@ class Settings:
     preflight: bool = True
 
     def __post_init__(self) -> None:
-        _refuse_weights(self.weights, self.denominator)
-        for name, form in _FORMS.items():
+        if self.weights != "equal":
+            raise Unsupported(
+                f"weights={self.weights!r}: weights by data size release the sizes, which are "
+                "private, and give large clients a larger sensitivity. All clients weigh the same"
+            )
+        if self.denominator != "planned":
+            raise Unsupported(
+                f"denominator={self.denominator!r}: dividing by who really came reveals the "
+                "cohort's size, which the noise does not cover. The planned cohort size is public"
+            )
+        for name, (fits, rule, hint) in _FORMS.items():
             value = getattr(self, name, None)
-            if value is not None and not form.fits(value):
-                raise InvalidParameter(name, value, form.rule, form.hint)
+            if value is not None and not fits(value):
+                raise InvalidParameter(name, value, rule, hint)
         for name in ("secure_noise", "preflight", "distributed"):
             value = getattr(self, name, False)
             if not isinstance(value, bool):
@@ -121,14 +130,9 @@ class Settings:
         if self.name is not None:
             validate.line("name", self.name, "the name of a run")
         put = object.__setattr__
-        if self.checkpoint is not None:
-            put(self, "checkpoint", Path(self.checkpoint))
         noun = "the number of rounds between checkpoints"
-        put(
-            self,
-            "checkpoint_every",
-            validate.count("checkpoint_every", self.checkpoint_every, noun),
-        )
+        every = validate.count("checkpoint_every", self.checkpoint_every, noun)
+        put(self, "checkpoint_every", every)
         if not changes(self.server_lr):
             put(self, "server_lr", server_rate(self.server_lr))
         _ = self.planned_rounds
@@ -153,10 +157,8 @@ class Settings:
 
     @property
     def planned_rounds(self) -> int:
-        """How many rounds are planned."""
-        if self.schedule is not None:
-            return self.schedule.rounds
-        return validate.rounds(self.rounds)
+        """The planned number of rounds."""
+        return validate.rounds(self.rounds) if self.schedule is None else self.schedule.rounds
 
     @property
     def samplings(self) -> list[Sampling]:
@@ -180,7 +182,7 @@ class LocalSettings(Settings):
         vectorize: train clients in groups: "auto" measures, True, False.
         chunk_size: clients in memory at a time, and in a group; default as many as
             fit the memory limit.
-        memory_limit: in bytes; default 1 GiB, or 40 % of what is free on a GPU.
+        memory_limit: in bytes; default 1 GiB, or 40 % of the free memory of a GPU.
         callbacks: see `Callback`.
         example: a synthetic client to try all settings on; default random values.
         distributed: this process is one of ``torch.distributed``, and so are all others with the
@@ -206,15 +208,6 @@ class LocalSettings(Settings):
                 raise InvalidParameter("callbacks", callback, rule, "Subclass fl.Callback.")
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """What a value has to be: a test of its kind, and the rule in words."""
-
-    fits: Callable[[Any], bool]
-    rule: str
-    hint: str = ""
-
-
 def _has(value: object, *members: str) -> bool:
     """Return whether a value is an object, not a class, with these methods."""
     return not isinstance(value, type) and all(callable(getattr(value, m, None)) for m in members)
@@ -224,50 +217,54 @@ def _is_path(value: object) -> bool:
     return isinstance(value, str | os.PathLike)
 
 
-_FORMS = {
-    "schedule": _Form(
+_BOUND = "a bound is Clip, PerLayerClip, SmoothedNormalization, AdaptiveClip or one like them"
+# Of a keyword: a test of its value, the rule in words, and a hint.
+_FORMS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
+    "schedule": (
         lambda value: isinstance(value, Schedule),
         "a schedule is a sum of rounds",
         "For example schedule=100 * Round(1.0, Poisson(0.1)) + 50 * Round(0.8, Poisson(0.1)).",
     ),
-    "method": _Form(
+    "method": (
         lambda value: _has(value, "prepare", "local_update", "post", "server"),
         "a method is an object of a class of dpacct.fl",
         "For example method=fl.DPFedSAM().",
     ),
-    "bound": _Form(
+    "bound": (
         lambda value: _has(value, "sensitivity", "apply", "limits") and hasattr(value, "clip_norm"),
-        "a bound is Clip, PerLayerClip, SmoothedNormalization, AdaptiveClip or one like them",
+        _BOUND,
         "For example bound=fl.AdaptiveClip(1.0).",
     ),
-    "budget": _Form(
+    "budget": (
         lambda value: isinstance(value, Budget),
         "a budget is a Budget of epsilon and delta",
         "For example budget=dpacct.Budget(8, 1e-5).",
     ),
-    "local": _Form(
+    "local": (
         lambda value: isinstance(value, SGD),
         "local training is an SGD of dpacct.fl",
         "For example local=fl.SGD(lr=0.1, steps=10).",
     ),
-    "server": _Form(
+    "server": (
         lambda value: _has(value, "step") and not isinstance(value, torch.optim.Optimizer),
-        "a server optimizer is fl.Momentum or fl.Adam, whose state is public and in checkpoints; "
-        "an optimizer of torch belongs to one model",
+        "a server optimizer is fl.Momentum or fl.Adam: its state is public and in checkpoints",
         "For example server=fl.Adam(lr=0.01).",
     ),
-    "noise": _Form(
+    "noise": (
         lambda value: _has(value, "check", "arrivals", "encode", "add"),
         "noise is an object: GaussianNoise, SecureGaussianNoise or NoiseShares",
         "For example noise=fl.SecureGaussianNoise(); its strength is noise_multiplier.",
     ),
-    "ledger": _Form(
+    "ledger": (
         lambda value: isinstance(value, Ledger) or _is_path(value),
         "a ledger is an open Ledger or the path of its file",
+        "",
     ),
-    "checkpoint": _Form(_is_path, "a checkpoint is the path of a file"),
-    "example": _Form(
-        lambda value: isinstance(value, ClientData), "an example of a client is a ClientData"
+    "checkpoint": (_is_path, "a checkpoint is the path of a file", ""),
+    "example": (
+        lambda value: isinstance(value, ClientData),
+        "an example of a client is a ClientData",
+        "",
     ),
 }
 
@@ -277,30 +274,8 @@ def server_rate(value: object) -> float:
     return validate.real("server_lr", value, "a server learning rate is a finite number")
 
 
-def _refuse_weights(weights: Any, denominator: Any) -> None:
-    """All clients count the same, and the sum is divided by the planned cohort size.
-
-    Raises:
-        Unsupported: anything else is asked for.
-    """
-    if weights != "equal":
-        raise Unsupported(
-            f"weights={weights!r}: weights by data size release the sizes, which are private, and "
-            "give large clients a larger sensitivity. All clients weigh the same"
-        )
-    if denominator != "planned":
-        raise Unsupported(
-            f"denominator={denominator!r}: dividing by who really came reveals the cohort's size, "
-            "which the noise does not cover. The planned cohort size is public"
-        )
-
-
 def choose_sampling(sampling: Any) -> Sampling:
-    """A sampling scheme that the accountant knows.
-
-    Raises:
-        Unsupported: cohorts by a public rule. InvalidParameter: no sampling scheme.
-    """
+    """Return a sampling scheme that the accountant knows, or refuse another one."""
     if isinstance(sampling, Poisson | Uniform | Full):
         return sampling
     rule = "a sampling scheme is Poisson(rate), Uniform(cohort_size, num_clients) or Full()"
@@ -314,11 +289,7 @@ def choose_sampling(sampling: Any) -> Sampling:
 
 
 def choose_bound(bound: Any, clip_norm: Any, method: Method) -> Bound:
-    """The bound of the run: the user's, the method's, or `Clip` at the clip norm.
-
-    Raises:
-        InvalidParameter: none, or more than one. Unsupported: a clip norm from private values.
-    """
+    """Return the one bound of a run: the user's, the method's, or `Clip` at the clip norm."""
     chosen: Any = method.bound if bound is None else bound
     if chosen is None:
         if clip_norm is None:
@@ -333,17 +304,12 @@ def choose_bound(bound: Any, clip_norm: Any, method: Method) -> Bound:
         rule = f"{type(chosen).__name__} bounds the updates already"
         raise InvalidParameter("clip_norm", clip_norm, rule, "Drop one of them.")
     if not all(hasattr(chosen, name) for name in ("sensitivity", "apply", "limits", "clip_norm")):
-        rule = "a bound is Clip, PerLayerClip, SmoothedNormalization, AdaptiveClip or one like them"
-        raise InvalidParameter("bound", type(chosen).__name__, rule)
+        raise InvalidParameter("bound", type(chosen).__name__, _BOUND)
     return chosen
 
 
 def choose_noise_source(noise: Noise | None, *, secure: bool) -> Noise:
-    """The noise that was given, the secure one, or the plain one.
-
-    Raises:
-        InvalidParameter: secure noise is asked for beside another one.
-    """
+    """Return the noise that was given, the secure one, or the plain one."""
     if noise is None:
         return SecureGaussianNoise() if secure else GaussianNoise()
     if secure:
@@ -354,11 +320,7 @@ def choose_noise_source(noise: Noise | None, *, secure: bool) -> Noise:
 
 @undisturbed()
 def place(model: nn.Module, device: torch.device | str | None) -> nn.Module:
-    """Return the model on the device, by default its own.
-
-    Raises:
-        InvalidParameter: it is no module, or there is no such device.
-    """
+    """Return the model on the device, by default its own."""
     if not isinstance(model, nn.Module):
         raise InvalidParameter("model", model, "a model is a torch.nn.Module, made")
     own = next(model.parameters(), torch.empty(0)).device
@@ -372,22 +334,14 @@ def place(model: nn.Module, device: torch.device | str | None) -> nn.Module:
 
 
 def check_loss(loss: object) -> None:
-    """Refuse a loss that cannot be called.
-
-    Raises:
-        InvalidParameter: it is no function, or a class.
-    """
+    """Refuse a loss that cannot be called."""
     if isinstance(loss, type) or not callable(loss):
         rule = "a loss is a function of outputs and targets, or a module that was made"
         raise InvalidParameter("loss", loss, rule, "For example torch.nn.CrossEntropyLoss().")
 
 
 def check_sequence(clients: Any) -> None:
-    """Refuse a population that has no length or no numbered clients.
-
-    Raises:
-        InvalidParameter: it has neither, or is a mapping.
-    """
+    """Refuse a population that has no length or no numbered clients."""
     kind, mapping = type(clients).__name__, isinstance(clients, Mapping)
     if mapping or not _has(clients, "__len__", "__getitem__"):
         rule = "a population is a sequence of ClientData, or Examples"
@@ -395,13 +349,7 @@ def check_sequence(clients: Any) -> None:
 
 
 def checkpoint_file(path: object, own: Path | None) -> Path:
-    """Return the file that a run is saved to or read from.
-
-    Args:
-        path: that was asked for, or None. own: that of the run, or None.
-    Raises:
-        InvalidParameter: it is no path, or there is none.
-    """
+    """Return the file that a run is saved to or read from: the given one, or the run's own."""
     if path is None and own is None:
         raise InvalidParameter("path", None, "the run has no checkpoint file of its own")
     if not _is_path(path or own):
@@ -410,11 +358,7 @@ def checkpoint_file(path: object, own: Path | None) -> Path:
 
 
 def with_keywords_of(kind: type[Settings], init: Callable[..., None]) -> Callable[..., None]:
-    """Return an ``__init__`` that takes the fields of its settings as keywords.
-
-    Args:
-        kind: of the settings. init: takes them as its last argument, ``settings``.
-    """
+    """Return an ``__init__`` that takes the fields of its last argument as keywords."""
     first = list(inspect.signature(init).parameters.values())[:-1]
     given = [*first, *inspect.signature(kind).parameters.values()]
     known = {parameter.name for parameter in given}

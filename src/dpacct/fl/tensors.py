@@ -1,4 +1,4 @@
-"""The few functions of torch whose own types are unknown, with types."""
+"""Typed forms of functions of torch, and its global generators, threads and devices."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ def norm(values: Tensor, dim: int | None = None, dtype: torch.dtype | None = Non
 
 
 def from_array(array: NDArray[Any]) -> Tensor:
-    """A tensor that shares the memory of an array."""
+    """Return a tensor that shares the memory of an array."""
     return cast("Tensor", _torch.from_numpy(array))
 
 
 def integers(values: Tensor) -> list[int]:
-    """A tensor [n] of whole numbers as a list."""
+    """Return a tensor [n] of whole numbers as a list."""
     return cast("list[int]", cast("Any", values).tolist())
 
 
 def numbers(values: Tensor) -> list[float]:
-    """A tensor [n] of real numbers as a list."""
+    """Return a tensor [n] of real numbers as a list."""
     return cast("list[float]", cast("Any", values).tolist())
 
 
-def split(vector: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
-    """Views along the last dimension."""
-    return cast("tuple[Tensor, ...]", cast("Any", vector).split(sizes, dim=-1))
-
-
 def truths(values: Tensor) -> list[bool]:
-    """A tensor [n] of truth values as a list."""
+    """Return a tensor [n] of truth values as a list."""
     return cast("list[bool]", cast("Any", values).tolist())
+
+
+def split(vector: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+    """Return views along the last dimension."""
+    return cast("tuple[Tensor, ...]", cast("Any", vector).split(sizes, dim=-1))
 
 
 @contextmanager
 def forked_generators() -> Generator[None]:
-    """Give the global generators of torch, numpy and Python back as they were."""
+    """Restore the global generators of torch, numpy and Python at the end."""
     plain, wide = random.getstate(), np.random.get_state()  # noqa: NPY002 - the global one
     devices = range(_torch.cuda.device_count()) if _torch.cuda.is_initialized() else ()
     fork = cast("AbstractContextManager[None]", _torch.random.fork_rng(devices=list(devices)))
@@ -61,15 +61,6 @@ def forked_generators() -> Generator[None]:
         np.random.set_state(wide)  # noqa: NPY002 - the global one
 
 
-def same_numbers(one: Tensor, two: Tensor) -> bool:
-    """Whether tensors of one shape and type are equal: NaN to NaN, -0 to 0, nothing rounded."""
-    if one.shape != two.shape or one.dtype != two.dtype:
-        return False
-    if torch.equal(one, two):
-        return True
-    return bool(((one == two) | (one.isnan() & two.isnan())).all())
-
-
 def seed_generators(seed: int, device: torch.device) -> None:
     """Seed the global generators: torch's of the CPU and the device, numpy's and Python's."""
     _torch.default_generator.manual_seed(seed)
@@ -77,6 +68,13 @@ def seed_generators(seed: int, device: torch.device) -> None:
         _torch.cuda.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - the global one, for models that draw from it
+
+
+def same_numbers(one: Tensor, two: Tensor) -> bool:
+    """Return whether tensors are equal to the last bit, with NaN equal to NaN and -0 to 0."""
+    if one.shape != two.shape or one.dtype != two.dtype:
+        return False
+    return torch.equal(one, two) or bool(((one == two) | (one.isnan() & two.isnan())).all())
 
 
 @contextmanager
@@ -93,12 +91,12 @@ def one_thread(device: torch.device) -> Generator[None]:
         torch.set_num_threads(before)
 
 
-# Bytes of what is sent without waiting, at most: pinned memory is dear.
+# Bytes that are sent without waiting, at most: pinned memory is dear.
 _MOST = 1 << 20
 
 
 def sent(values: Tensor, device: torch.device) -> Tensor:
-    """The values on a device."""
+    """Return the values on a device."""
     waits = device.type != "cuda" or values.device.type != "cpu"
     if waits or values.nbytes > _MOST or values.is_pinned():
         return values.to(device)
@@ -108,9 +106,9 @@ def sent(values: Tensor, device: torch.device) -> Tensor:
 def listed(
     values: Sequence[float], device: torch.device, dtype: torch.dtype = torch.int64
 ) -> Tensor:
-    """A list [n] as a tensor on a device.
+    """Return a list [n] as a tensor on a device.
 
-    An index should be one, too: as a list it would be copied in each operation that takes it.
+    An index should be a tensor, too: a list would be copied in each operation that takes it.
     """
     return sent(torch.tensor(values, dtype=dtype), device)
 
@@ -119,23 +117,18 @@ Device = torch.device
 
 
 def choose_device(name: str = "auto") -> Device:
-    """The device called ``name``.
+    """Return the device ``cpu``, ``cuda`` or ``cuda:K``; ``auto`` is the first GPU if there is one.
 
-    Args:
-        name: ``cpu``, ``cuda``, ``cuda:K``, or ``auto``: the first GPU if there is one.
-
-    Raises:
-        InvalidParameter: no such device, or PyTorch does not see it.
+    Another name, or a device that PyTorch does not see, is an InvalidParameter.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    rule = "a device is cpu, cuda or cuda:K"
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError):
-        raise InvalidParameter("device", name, rule) from None
-    if device.type not in ("cpu", "cuda"):
-        raise InvalidParameter("device", name, rule)
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise InvalidParameter("device", name, "a device is cpu, cuda or cuda:K")
     seen = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= seen:
         raise InvalidParameter("device", name, f"PyTorch sees {seen} CUDA devices here")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,7 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dpacct import fl
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.methods.protocol import Method
-from dpacct.fl.surroundings import arithmetic
 from dpacct.fl.training.synthetic import Kind, usual_kind
 from tests.fl.problems import cross_entropy, federation, flat, linear, make_clients, perceptron
 
@@ -439,25 +437,3 @@ def test_settings_of_precision_are_no_obstacle_and_are_given_back(precision):
     fast = "tf32" if precision == "tf32" else "ieee"
     assert {found[name] for found in seen for name in SETTINGS if name[0] == "c"} == {fast}
     assert {found[name] for found in seen for name in SETTINGS if name[0] == "m"} == {"ieee"}
-
-
-def test_threads_have_the_bits_that_the_most_exact_of_them_is_promised():
-    # PyTorch has one setting for all: who leaves first must not take it from who is still inside.
-    before = precisions()
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
-    asked_for = precisions()
-    try:
-        first, second = arithmetic("float32"), arithmetic("float32")
-        with ExitStack() as one, ExitStack() as two:
-            one.enter_context(first)
-            two.enter_context(second)
-            one.close()
-            assert set(precisions().values()) == {"ieee"}
-            one.enter_context(arithmetic("tf32"))
-            assert set(precisions().values()) == {"ieee"}
-            two.close()
-            assert torch.backends.cuda.matmul.fp32_precision == "tf32"
-        assert precisions() == asked_for
-    finally:
-        for name, place in SETTINGS.items():
-            place.fp32_precision = before[name]

@@ -1,6 +1,7 @@
 """Several processes that train one model: rank 0 keeps the ledger, all ranks train.
 
-    rank 0:  Begin -> (answers) -> Start -> Work -> memories -> (sums) -> Done -> Work ... -> Stop
+    rank 0 sends: begin -> start -> work -> done -> work -> done -> ... -> Stop
+    all ranks answer: "begin" by whether they can train so, "work" by the sums of their shares
 
 Rule 1: rank 0 alone reserves, draws, adds noise, commits and writes files. Other ranks receive the
 draw of a round after it was reserved. Rule 2: a rank sends the sum of its share of the cohort, and
@@ -25,15 +26,15 @@ import torch
 from torch import Tensor, distributed
 
 from dpacct import __version__
-from dpacct.budget import Budget, Spent
+from dpacct.budget import Spent
 from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
 from dpacct.fl.clients import ClientData
 from dpacct.fl.engine.loop import RoundLoop
 from dpacct.fl.engine.plan import RunPlan
-from dpacct.fl.engine.rounds import Rounds
-from dpacct.fl.engine.states import Collected, Draw, TrainingState
+from dpacct.fl.engine.rounds import OpenRound, Rounds
+from dpacct.fl.engine.states import Collected, TrainingState
 from dpacct.fl.layout import State
-from dpacct.fl.privacy.account import Account, NoisePlan
+from dpacct.fl.privacy.account import Account
 from dpacct.fl.report.reports import Report
 from dpacct.fl.settings import LocalSettings
 from dpacct.fl.training.choose import TrainerChooser, TrainingPlan
@@ -43,46 +44,11 @@ Held = TypeVar("Held", TrainingState, Collected)
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
-    """The run that rank 0 is about to register; ``setting`` holds settings and versions."""
+class Message:
+    """A value of rank 0 for all ranks; ``kind`` is begin, start, work, done or agreed."""
 
-    plan: RunPlan
-    setting: str
-    num_clients: int
-    training: TrainingPlan | None
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """The run is registered: number of rounds, first state, budget of the ledger."""
-
-    rounds: int
-    state: TrainingState
-    budget: Budget
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A round is reserved: its draw and noise; ``memories``: whether clients have any."""
-
-    draw: Draw
-    memories: bool
-    plan: NoisePlan
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A round is released: its report and the next state."""
-
-    report: Report
-    state: TrainingState
-
-
-@dataclass(frozen=True, slots=True)
-class Agreed:
-    """A value that rank 0 has made for all ranks outside the rounds of a run."""
-
-    made: Any
+    kind: str
+    value: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,25 +58,17 @@ class Stop:
     reason: str
     budget: bool = False
 
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """An error in one line, sent in place of a rank's part."""
-
-    words: str
-
     @classmethod
-    def now(cls) -> Failed:
-        """Describe the error that is being handled."""
+    def now(cls) -> Stop:
+        """Describe the error that is being handled, in one line."""
         error = sys.exception()
         if error is None:
             return cls("")
+        if isinstance(error, BudgetExceeded):
+            return cls(str(error), budget=True)
         if isinstance(error, GeneratorExit):
             return cls("its loop was left before the end")
         return cls(f"{type(error).__name__}: {error}".partition("\n")[0])
-
-
-Message = Begin | Start | Work | Done | Agreed | Stop
 
 
 class Ranks:
@@ -135,29 +93,19 @@ class Ranks:
             self._group = cast("Any", distributed).new_group(backend="gloo")
         self.over = False
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message | Stop) -> None:
         """Send a message from rank 0 to all other ranks."""
         self.over = isinstance(message, Stop)
         with self._talking():
             distributed.broadcast_object_list([message], src=0, group=self._group)
 
-    def receive(self, kind: type[Message] | None = None) -> Any:
-        """Wait for a message from rank 0, of this kind if one is given.
-
-        Raises:
-            BudgetExceeded, Unsupported: rank 0 has stopped.
-        """
+    def receive(self) -> Message | Stop:
+        """Wait for a message from rank 0."""
         box: list[Any] = [None]
         with self._talking():
             distributed.broadcast_object_list(box, src=0, group=self._group)
-        [message] = box
-        self.over = isinstance(message, Stop)
-        if kind is None or isinstance(message, kind):
-            return message
-        reason = message.reason if self.over else f"it sent {message!r} out of turn"
-        if self.over and message.budget:
-            raise BudgetExceeded(reason)
-        raise Unsupported(f"rank 0 has stopped: {reason or 'it has no more rounds'}")
+        self.over = isinstance(box[0], Stop)
+        return box[0]
 
     def scatter(self, memories: Sequence[dict[int, State]] | None) -> dict[int, State]:
         """Send the memories of each rank's clients from rank 0, and return those of this rank."""
@@ -167,19 +115,27 @@ class Ranks:
             distributed.scatter_object_list(own, parts, src=0, group=self._group)
         return own[0]
 
-    def gather(self, own: Collected | Failed | None) -> list[Any]:
-        """Return all ranks' parts on rank 0, and an empty list on the other ranks.
+    def gather(self, own: object) -> list[Any]:
+        """Return all ranks' answers on rank 0, and an empty list on the other ranks.
 
-        Raises:
-            Unsupported: a rank has failed; the message has its error.
+        An answer that is a `Stop` is the error of its rank, and raised on rank 0.
         """
         parts: list[Any] | None = [None] * self.size if self.rank == 0 else None
         with self._talking():
             distributed.gather_object(own, parts, dst=0, group=self._group)
         for rank, part in enumerate(parts or ()):
-            if isinstance(part, Failed) and rank:
-                raise Unsupported(f"rank {rank} of {self.size} failed: {part.words}")
+            if isinstance(part, Stop) and rank:
+                raise Unsupported(f"rank {rank} of {self.size} failed: {part.reason}")
         return parts or []
+
+    def answer(self, make: Callable[[], object]) -> list[Any]:
+        """Make this rank's answer and `gather` it, or the error that was raised."""
+        own: object = None
+        try:
+            own = make()
+        finally:
+            parts = self.gather(Stop.now() if own is None else own)
+        return parts
 
     @contextmanager
     def _talking(self) -> Generator[None]:
@@ -194,193 +150,166 @@ class Ranks:
             ) from error
 
 
-class Leader(RoundLoop):
-    """Rank 0 of a run."""
+class RankedLoop(RoundLoop):
+    """The loop of one of several processes.
 
-    def __init__(self, ranks: Ranks, rounds: Rounds, chooser: TrainerChooser, **loop: Any) -> None:
-        super().__init__(rounds, chooser, **loop)
-        self._ranks = ranks
+    A rank other than 0 has no ledger, draws nothing and adds no noise.
+    """
 
-    def begin(self) -> None:
-        """Try the run here and on every rank, then register it; see `RoundLoop.begin`.
-
-        Raises:
-            Unsupported: a rank has another setting, or cannot train; nothing is charged.
-        """
-        self.prepare()
-        self._ranks.send(_begin(self.rounds, None if self.choice is None else self.choice.plan))
-        self._ranks.gather(None)
-        self.rounds.begin()
-        state = _without_memories(self.state)
-        self._ranks.send(Start(self.rounds.planned, state, self.account.budget))
-
-    def play(self) -> Report:
-        """Run one round, each rank with its share of the cohort; see `RoundLoop.play`.
-
-        Raises:
-            Unsupported: a rank has failed; nothing is released.
-        """
-        ranks = self._ranks
-        try:
-            opened = self.open()
-        except BudgetExceeded as refusal:
-            ranks.send(Stop(str(refusal), budget=True))
-            raise
-        known = self.state.client_states
-        ranks.send(Work(opened.draw, bool(known), self.engine.plan))
-        shares = [opened.draw.share(rank, ranks.size) for rank in range(ranks.size)]
-        if known:
-            parts = [{c: known[c] for c in s.workers if c in known} for s in shares]
-            ranks.scatter([_on(part, _HOST) for part in parts])
-        own = None
-        try:
-            own = self.collect(shares[0])
-        finally:
-            parts = ranks.gather(own or Failed.now())
-        for part in parts:
-            opened.merge(moved(part, self.engine.device))
-        report = opened.release()
-        ranks.send(Done(replace(report, spent=_spent_elsewhere), _without_memories(self.state)))
-        return report
-
-    def agree(self, make: Callable[[], Made]) -> Made:
-        """Make something, and send it to all ranks; an error here stops them."""
-        message: Agreed | None = None
-        try:
-            made = make()
-            message = Agreed(made)
-            return made
-        finally:
-            self._ranks.send(message or Stop(Failed.now().words))
-
-    @contextmanager
-    def to_the_end(self) -> Generator[None]:
-        """End the run on all ranks, however it ends inside."""
-        try:
-            yield
-        finally:
-            if not self._ranks.over:
-                with suppress(ConnectionError):
-                    self._ranks.send(Stop(Failed.now().words))
-
-
-class Follower(RoundLoop):
-    """A rank other than 0. It has no ledger, draws nothing and adds no noise."""
-
-    def __init__(self, ranks: Ranks, rounds: Rounds, chooser: TrainerChooser, **loop: Any) -> None:
-        super().__init__(rounds, chooser, **loop)
-        self._ranks = ranks
-        self.budget = None
+    def __init__(
+        self,
+        ranks: Ranks,
+        rounds: Rounds,
+        chooser: TrainerChooser,
+        *,
+        preflight: bool,
+        example: ClientData | None,
+    ) -> None:
+        first = ranks.rank == 0
+        super().__init__(rounds, chooser, preflight=preflight and first, example=example)
+        self._ranks, self._first = ranks, first
+        if not first:
+            self.budget = None
 
     @property
     def account(self) -> Account:
-        """Raise, since rank 0 has the ledger."""
+        """The run in its ledger, which rank 0 has."""
+        if self._first:
+            return self.rounds.account
         raise Unsupported(f"rank {self._ranks.rank} keeps no ledger: rank 0 knows what is spent")
 
-    def begin(self) -> None:
-        """Wait for the run of rank 0, and try it; see `RoundLoop.begin`.
+    def agree(self, make: Callable[[], Made]) -> Made:
+        """Make something on rank 0, and return it on all ranks; an error there stops them."""
+        return self._share("agreed", make)
 
-        Raises:
-            InvalidParameter: rank 0 has another setting.
-            Unsupported: rank 0 has stopped, or its training is not possible here.
-        """
-        message: Begin = self._ranks.receive(Begin)
-        tried = False
+    def _share(self, kind: str, make: Callable[[], Made]) -> Made:
+        if not self._first:
+            message = self._ranks.receive()
+            if isinstance(message, Message) and message.kind == kind:
+                return message.value
+            if isinstance(message, Message):
+                raise Unsupported(f"rank 0 has stopped: it sent {message!r} out of turn")
+            if message.budget:
+                raise BudgetExceeded(message.reason)
+            raise Unsupported(f"rank 0 has stopped: {message.reason or 'it has no more rounds'}")
+        sent: Message | None = None
         try:
-            self._try(message)
-            tried = True
+            made = make()
+            sent = Message(kind, made)
+            return made
         finally:
-            self._ranks.gather(None if tried else Failed.now())
-        start: Start = self._ranks.receive(Start)
-        self._take(start.state)
-        self.budget = start.budget
-        self.rounds.planned = start.rounds
+            self._ranks.send(sent or Stop.now())
 
-    def _try(self, message: Begin) -> None:
-        self.rounds.plan = message.plan
-        self.rounds.engine = replace(self.engine, plan=message.plan.at(0))
-        ours = _begin(self.rounds, message.training)
-        if ours != message:
-            raise InvalidParameter("distributed", ours.setting, f"rank 0 trains {message.setting}")
-        self.trained_before = message.training
+    def begin(self) -> None:
+        """Try the run of rank 0 on every rank, then register it. Rule 3.
+
+        A rank of another setting, or one that cannot train, ends the run before it is charged.
+        """
+
+        def tried() -> tuple[RunPlan, str, TrainingPlan | None]:
+            self.prepare()
+            training = None if self.choice is None else self.choice.plan
+            return self.rounds.plan, _described(self.rounds), training
+
+        def start() -> Any:
+            self.rounds.begin()
+            return self.rounds.planned, _without_memories(self.state), self.account.budget
+
+        plan, setting, training = self._share("begin", tried)
+        self._ranks.answer(lambda: self._first or self._follow(plan, setting, training))
+        planned, state, budget = self._share("start", start)
+        if not self._first:
+            self._take(state)
+            self.rounds.planned, self.budget = planned, budget
+
+    def _follow(self, plan: RunPlan, setting: str, training: TrainingPlan | None) -> bool:
+        """Try the run of rank 0 on another rank."""
+        self.rounds.plan = plan
+        self.rounds.engine = replace(self.engine, plan=plan.at(0))
+        ours = _described(self.rounds)
+        if ours != setting:
+            raise InvalidParameter("distributed", ours, f"rank 0 trains {setting}")
+        self.trained_before = training
         self.prepare()
-        choice, training = self.choice, message.training
+        choice = self.choice
         if choice is not None and training is not None and not choice.plan.trains_like(training):
             raise Unsupported(f"clients cannot be trained as on rank 0: {choice.note}")
+        return True
 
     def play(self) -> Report:
-        """Train this rank's share of a round.
+        """Run one round, each rank with its share of the cohort. Rules 1, 2, 4.
 
-        Returns:
-            The report of rank 0, which knows its epsilon.
-        Raises:
-            BudgetExceeded: no round fits any more. Unsupported: rank 0, or another rank, stopped.
+        All ranks return the report of rank 0, which alone knows its epsilon.
         """
+        opened: list[OpenRound] = []
+        reports: list[Report] = []
+
+        def reserve() -> Any:
+            opened.append(self.open())
+            return opened[0].draw, self.engine.plan, bool(self.state.client_states)
+
+        def release() -> Any:
+            for part in parts:
+                opened[0].merge(_moved(part, self.engine.device))
+            reports.append(opened[0].release())
+            report = replace(reports[0], spent=_spent_elsewhere)
+            return report, _without_memories(self.state)
+
         ranks = self._ranks
-        work: Work = ranks.receive(Work)
-        self.rounds.engine = replace(self.engine, plan=work.plan)
-        self.state.client_states = ranks.scatter(None) if work.memories else {}
-        part = None
-        try:
-            part = moved(self.collect(work.draw.share(ranks.rank, ranks.size)), _HOST)
-        finally:
-            ranks.gather(part or Failed.now())
-        done: Done = ranks.receive(Done)
-        self._take(done.state)
-        return done.report
-
-    def agree(self, make: Callable[[], Made]) -> Made:
-        """Return the value that rank 0 has made.
-
-        Raises:
-            Unsupported: it has stopped.
-        """
-        del make
-        return self._ranks.receive(Agreed).made
+        draw, plan, remembering = self._share("work", reserve)
+        shares = [draw.share(rank, ranks.size) for rank in range(ranks.size)]
+        if not self._first:
+            self.rounds.engine = replace(self.engine, plan=plan)
+            self.state.client_states = ranks.scatter(None) if remembering else {}
+        elif remembering:
+            known = self.state.client_states
+            own = [{c: known[c] for c in share.workers if c in known} for share in shares]
+            ranks.scatter([_on(part, _HOST) for part in own])
+        parts = ranks.answer(lambda: _moved(self.collect(shares[ranks.rank]), _HOST))
+        report, state = self._share("done", release)
+        if self._first:
+            return reports[0]
+        self._take(state)
+        return report
 
     @contextmanager
     def to_the_end(self) -> Generator[None]:
-        """Answer rank 0 after this rank has left, as long as rank 0 counts on it."""
+        """End the run on all ranks, however it ends inside. Rule 4.
+
+        A rank that has left answers rank 0 as long as rank 0 counts on it.
+        """
+        ranks = self._ranks
         try:
             yield
         finally:
-            left = Failed("it has left the run")
             with suppress(ConnectionError):
-                while not self._ranks.over:
-                    message = self._ranks.receive()
-                    if isinstance(message, Work) and message.memories:
-                        self._ranks.scatter(None)
-                    if isinstance(message, Work | Begin):
-                        self._ranks.gather(left)
+                if self._first and not ranks.over:
+                    ranks.send(Stop.now())
+                while not ranks.over:
+                    message = ranks.receive()
+                    if isinstance(message, Message) and message.kind in ("begin", "work"):
+                        if message.kind == "work" and message.value[2]:
+                            ranks.scatter(None)
+                        ranks.gather(Stop("it has left the run"))
 
     def save(self, path: Path) -> None:
-        """Leave checkpoints to rank 0."""
+        """Write a checkpoint on rank 0."""
+        if self._first:
+            super().save(path)
 
     def resume(self, path: Path) -> None:
-        """Leave checkpoints to rank 0, which sends the state when the run begins."""
+        """Read a checkpoint on rank 0, which sends the state when the run begins."""
+        if self._first:
+            super().resume(path)
 
     def finish(self) -> None:
-        """Leave the ledger to rank 0."""
+        """Finish the run in the ledger of rank 0."""
+        if self._first:
+            super().finish()
 
     def _take(self, state: TrainingState) -> None:
-        self.rounds.state = moved(state, self.engine.device)
+        self.rounds.state = _moved(state, self.engine.device)
         self.rounds.write_model()
-
-
-def loop_of(
-    ranks: Ranks | None,
-    rounds: Rounds,
-    chooser: TrainerChooser,
-    *,
-    preflight: bool,
-    example: ClientData | None,
-) -> RoundLoop:
-    """Return the loop of a process; arguments as for `RoundLoop`."""
-    if ranks is None:
-        return RoundLoop(rounds, chooser, preflight=preflight, example=example)
-    if ranks.rank == 0:
-        return Leader(ranks, rounds, chooser, preflight=preflight, example=example)
-    return Follower(ranks, rounds, chooser, preflight=False, example=example)
 
 
 def follower_settings(settings: LocalSettings) -> LocalSettings:
@@ -391,13 +320,13 @@ def follower_settings(settings: LocalSettings) -> LocalSettings:
     )
 
 
-def moved(held: Held, device: torch.device) -> Held:
+_HOST = torch.device("cpu")
+
+
+def _moved(held: Held, device: torch.device) -> Held:
     """Return a copy whose tensors are on a device."""
     content = {field.name: _on(getattr(held, field.name), device) for field in fields(held)}
     return replace(held, **content)
-
-
-_HOST = torch.device("cpu")
 
 
 def _on(value: Any, device: torch.device) -> Any:
@@ -412,13 +341,12 @@ def _on(value: Any, device: torch.device) -> Any:
     return value
 
 
-def _begin(rounds: Rounds, training: TrainingPlan | None) -> Begin:
-    """Describe the rounds of this process."""
-    setting = (
-        f"{rounds.setting()}, {rounds.first_bound!r} with dpacct {__version__}, "
-        f"torch {torch.__version__}"
+def _described(rounds: Rounds) -> str:
+    """Return settings and versions, which are the same on all ranks."""
+    return (
+        f"{rounds.setting()}, {rounds.first_bound!r}, "
+        f"{rounds.engine.num_clients} clients with dpacct {__version__}, torch {torch.__version__}"
     )
-    return Begin(rounds.plan, setting, rounds.engine.num_clients, training)
 
 
 def _spent_elsewhere() -> Spent:
