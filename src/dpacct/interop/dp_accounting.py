@@ -5,16 +5,16 @@ from dpacct.interop.dp_accounting import TightPrivacyAccountant
 dp_accounting.calibrate_dp_mechanism(TightPrivacyAccountant, make_event, epsilon, delta)
 ```
 
-Rule 1: the noise multiplier of an event is the standard deviation of its noise over the clip norm,
-the sensitivity to adding or removing one record, as dp-accounting's PLD accountant reads it.
-Replacing a record moves the sum by twice the clip norm. That factor is added here, not typed in.
-Rule 2: a schedule becomes one event, and that event becomes the same schedule.
+Rule 1: The noise multiplier of an event is the standard deviation of its noise over the clip norm,
+    which is the sensitivity to adding or removing one record, as in dp-accounting's PLD accountant.
+    Replacing a record moves the sum by twice the clip norm. That factor is added here.
+Rule 2: A schedule becomes one event, and that event becomes the same schedule.
 Rule 3: Gaussians composed on one Poisson sample are one Gaussian on it, of noise multiplier (sum of
-z_i^-2)^(-1/2). A Poisson sample of a Poisson sample is one at the product of the rates. Any other
-nesting, and anything that is not Gaussian, is rejected by the name of the event.
-Rule 4: rounding charges more, never less.
-Rule 5: rounds of fixed-size cohorts beside rounds of other kinds stay in their order, on which
-their bound depends. Otherwise rounds are grouped by kind.
+    z_i^-2)^(-1/2). A Poisson sample of a Poisson sample is one at the product of the rates. Any
+    other nesting, and any event that is not Gaussian, is rejected by its name.
+Rule 4: Rounding charges more, never less.
+Rule 5: Rounds of fixed-size cohorts beside rounds of other kinds stay in their order, on which
+    their bound depends. Otherwise rounds are grouped by kind.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class TightPrivacyAccountant(_events.PrivacyAccountant):
         neighboring_relation: of dp-accounting; default adding or removing one record.
         accountant: the name of our accountant that gives the bound.
     Raises:
-        InvalidParameter: an argument that is none.
+        InvalidParameter: an unknown relation or accountant.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class TightPrivacyAccountant(_events.PrivacyAccountant):
 
     @property
     def schedule(self) -> Schedule:
-        """The composed events as a schedule, grouped by kind unless their order counts.
+        """The composed events as a schedule, grouped by kind unless their order matters.
 
         Raises:
             InvalidParameter: an event without noise was composed, which has no schedule.
@@ -96,10 +96,10 @@ class TightPrivacyAccountant(_events.PrivacyAccountant):
             rule = "something without noise was composed, and epsilon is infinite"
             raise InvalidParameter("schedule", None, rule)
         whole = Schedule(self._phases)
-        return whole if _order_counts(whole) else _grouped(whole)
+        return whole if _order_counts(whole) else Schedule(_repeated(None, whole, 1))
 
     def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:  # noqa: FBT001 - the base's
-        """Compose an event, or return why it cannot be. The base class calls it for both."""
+        """Compose an event, or return why that is impossible. The base class calls it for both."""
         try:
             once = schedule_of_event(event, self._adjacency)
             # `supports` asks about no composition at all.
@@ -161,10 +161,10 @@ def schedule_of_event(event: Any, adjacency: Adjacency | str) -> Schedule:
         event: a `DpEvent`.
         adjacency: the neighboring relation, which is no part of an event.
     Returns:
-        Rounds in the order of the event. Those of a repeated composition are grouped by kind unless
-        their order counts. Empty if nothing is released.
+        Rounds in the order of the event. Rounds of a repeated composition are grouped by kind
+        unless their order matters. Empty if nothing is released.
     Raises:
-        UnmappedEvent: it has none, or a part of it. InvalidParameter: a value out of range.
+        UnmappedEvent: the event or a part has no schedule. InvalidParameter: a value out of range.
     """
     return Schedule(_phases(event, Adjacency.parse(adjacency)))
 
@@ -191,7 +191,7 @@ def _phases(event: Any, adjacency: Adjacency) -> Iterator[Phase]:
 
 
 def _repeated(event: Any, schedule: Schedule, count: int) -> Iterator[Phase]:
-    """Yield the phases of a schedule so many times over. Rule 5.
+    """Yield the phases of a schedule so many times. Rule 5.
 
     Raises:
         UnmappedEvent: of ``event``, if the order counts and has too many phases to be kept.
@@ -207,17 +207,13 @@ def _repeated(event: Any, schedule: Schedule, count: int) -> Iterator[Phase]:
         yield from schedule
 
 
-def _grouped(schedule: Schedule) -> Schedule:
-    return Schedule(Phase(round_, times) for round_, times in schedule.distinct().items())
-
-
 def _order_counts(schedule: Schedule) -> bool:
     kinds = schedule.distinct()
     return len(kinds) > 1 and any(isinstance(kind.sampling, Uniform) for kind in kinds)
 
 
 def _round(event: Any, adjacency: Adjacency) -> Round | None:
-    """Return an event that is one release; None if it samples nobody."""
+    """Return the round of an event that is one release; None if its sample is empty."""
     match event:
         case _events.GaussianDpEvent():
             return Round(_noise(event), Full(), adjacency)
@@ -238,7 +234,7 @@ def _round(event: Any, adjacency: Adjacency) -> Round | None:
 
 
 def _poisson(event: Any, rate: float, adjacency: Adjacency) -> Round | None:
-    """Return everything that runs on a Poisson sample as one round. Rule 3."""
+    """Return all that runs on a Poisson sample as one round. Rule 3."""
     inner = Schedule(_phases(event.event, adjacency)).distinct()
     if not inner:
         return None
@@ -275,5 +271,5 @@ def _noise(gaussian: Any) -> float:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of Python for a scalar of numpy, JAX or torch, and anything else as it is."""
+    """Return a scalar of numpy, JAX or torch as a number of Python, anything else unchanged."""
     return value.item() if getattr(value, "ndim", None) == 0 else value

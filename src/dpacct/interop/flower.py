@@ -7,8 +7,8 @@ strategy = DifferentialPrivacyServerSideFixedClipping(..., accountant=TightAccou
 
 Flower's own accountant counts a round "without amplification" as a release in which one client
 moves the sum by its clip norm. If a cohort is smaller than the population, a client that joins
-displaces another one and moves the sum by up to twice that, which is charged here. Importing this
-module imports Flower; `dpacct.fl.flower` is a strategy of our own.
+displaces another one and moves the sum by up to twice the clip norm. That is charged here.
+Importing this module imports Flower. `dpacct.fl.flower` is a strategy of our own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dpacct.ledger import Run
 from dpacct.packages import import_package
 from dpacct.rounds import Adjacency, Full, Phase, Poisson, Round, Schedule, Uniform
 
-# Before its names are asked for, which an older one lacks.
+# Before names are imported that an older Flower lacks.
 import_package("flwr", "flwr", "1.41", "flower")
 
 from flwr.serverapp import (  # noqa: E402 - see above
@@ -33,9 +33,6 @@ from flwr.serverapp import (  # noqa: E402 - see above
     PrivacySpent,
     SamplingMethod,
 )
-
-_SCHEMA = 1
-_BACKEND = "dpacct"
 
 
 class TightAccountant:
@@ -47,6 +44,9 @@ class TightAccountant:
             delta is the configuration's.
         accountant: the name of our accountant that gives the bound.
 
+    Attributes:
+        config: the configuration.
+
     Raises:
         InvalidParameter: the run's ledger has another delta or adjacency.
     """
@@ -54,20 +54,14 @@ class TightAccountant:
     def __init__(
         self, config: PrivacyConfig, *, run: Run | None = None, accountant: str = DEFAULT_ACCOUNTANT
     ) -> None:
-        self._config = config
-        self._run = run
-        self._judge = find_accountant(accountant)
+        self.config, self._run = config, run
+        self._accountant = find_accountant(accountant)
         self._events: list[tuple[GaussianPrivacyEvent, int]] = []
         if run is not None:
             delta = run.epsilon().delta
             if delta != config.target_delta:
                 rule = f"the ledger's is {delta:g}"
                 raise InvalidParameter("target_delta", config.target_delta, rule)
-
-    @property
-    def config(self) -> PrivacyConfig:
-        """The configuration."""
-        return self._config
 
     @property
     def num_releases(self) -> int:
@@ -77,7 +71,7 @@ class TightAccountant:
     @property
     def schedule(self) -> Schedule:
         """The composed rounds, in their order."""
-        return self._with()
+        return Schedule([Phase(self.round_of(event), count) for event, count in self._events])
 
     def compose(self, event: GaussianPrivacyEvent, count: int = 1) -> None:
         """Count rounds, and charge the ledger's run for them.
@@ -88,29 +82,27 @@ class TightAccountant:
         """
         times = validate.count("count", count, "a number of rounds")
         round_ = self.round_of(event)
-        if self._run is not None:
-            for _ in range(times):
-                ticket = self._run.reserve(round_)
-                ticket.draw()
-                ticket.commit()
+        for _ in range(0 if self._run is None else times):
+            ticket = cast("Run", self._run).reserve(round_)
+            ticket.draw()
+            ticket.commit()
         self._events.append((event, times))
 
     def get_epsilon(self, delta: float) -> float:
         """Return a proven upper bound of epsilon at this delta; 0 before the first round."""
         at = validate.delta(delta)
-        return self._judge.epsilon(self.schedule, at).upper if self._events else 0.0
+        return self._accountant.epsilon(self.schedule, at).upper if self._events else 0.0
 
     def get_delta(self, epsilon: float) -> float:
         """Return a proven upper bound of delta at this epsilon."""
         at = validate.epsilon(epsilon)
-        return self._judge.delta(self.schedule, at).upper if self._events else 0.0
+        return self._accountant.delta(self.schedule, at).upper if self._events else 0.0
 
     def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
         """Return the total, at this delta or the configuration's."""
-        at = self._config.target_delta if delta is None else delta
-        return PrivacySpent(
-            self.get_epsilon(at), at, self.num_releases, f"dpacct {self._judge.name}"
-        )
+        at = self.config.target_delta if delta is None else delta
+        method = f"dpacct {self._accountant.name}"
+        return PrivacySpent(self.get_epsilon(at), at, self.num_releases, method)
 
     def would_exceed(
         self, event: GaussianPrivacyEvent, max_epsilon: float | None = None, count: int = 1
@@ -120,14 +112,14 @@ class TightAccountant:
         Raises:
             InvalidParameter: there is no limit.
         """
-        limit = self._config.max_epsilon if max_epsilon is None else max_epsilon
+        limit = self.config.max_epsilon if max_epsilon is None else max_epsilon
         if limit is None:
             rule = "a limit is given here, or in the configuration"
             raise InvalidParameter("max_epsilon", None, rule)
-        most = Budget(limit, self._config.target_delta)
+        most = Budget(limit, self.config.target_delta)
         times = validate.count("count", count, "a number of rounds")
-        after = self._with((event, times))
-        return self._judge.epsilon(after, most.delta).upper > most.epsilon
+        after = Schedule([*self.schedule, Phase(self.round_of(event), times)])
+        return self._accountant.epsilon(after, most.delta).upper > most.epsilon
 
     def round_of(self, event: GaussianPrivacyEvent) -> Round:
         """Return the round as it is charged.
@@ -135,7 +127,7 @@ class TightAccountant:
         Raises:
             InvalidParameter: it is of another population.
         """
-        config, size = self._config, event.sample_size
+        config, size = self.config, event.sample_size
         if event.population_size != config.population_size:
             rule = f"the configuration has a population of {config.population_size}"
             raise InvalidParameter("population_size", event.population_size, rule)
@@ -155,10 +147,10 @@ class TightAccountant:
 
     def state_dict(self) -> dict[str, object]:
         """Return the composed rounds, as JSON."""
-        config = self._config
+        config = self.config
         return {
-            "schema_version": _SCHEMA,
-            "backend": _BACKEND,
+            "schema_version": 1,
+            "backend": "dpacct",
             "config": [
                 config.target_delta,
                 config.population_size,
@@ -169,7 +161,7 @@ class TightAccountant:
         }
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Go on from what `state_dict` wrote. The run of a ledger keeps its own record.
+        """Go on from the rounds of `state_dict`. The run of a ledger keeps its own record.
 
         Raises:
             InvalidParameter: it is of another configuration.
@@ -178,13 +170,9 @@ class TightAccountant:
         if any(state.get(key) != own[key] for key in ("schema_version", "backend", "config")):
             rule = "it was written by this accountant, for the same configuration"
             raise InvalidParameter("state", state.get("config"), rule)
-        listed = cast("list[tuple[float, int, int]]", state["events"])
-        population = self._config.population_size
-        events = [(GaussianPrivacyEvent(z, size, population), n) for z, size, n in listed]
-        for event, times in events:
+        events: list[tuple[GaussianPrivacyEvent, int]] = []
+        for noise, size, times in cast("list[tuple[float, int, int]]", state["events"]):
+            event = GaussianPrivacyEvent(noise, size, self.config.population_size)
             self.round_of(event)
-            validate.count("events", times, "a number of rounds")
+            events.append((event, validate.count("events", times, "a number of rounds")))
         self._events = events
-
-    def _with(self, *more: tuple[GaussianPrivacyEvent, int]) -> Schedule:
-        return Schedule([Phase(self.round_of(event), n) for event, n in (*self._events, *more)])

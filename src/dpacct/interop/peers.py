@@ -1,10 +1,10 @@
 """Accountants of dp-accounting and Opacus, asked about our schedules: a second opinion.
 
-Rule 1: a peer is imported when it is asked, never before.
-Rule 2: a schedule outside a peer's range raises `Unsupported`. It is never changed to fit.
-Rule 3: messages, log lines and warnings of a peer about its own tables are suppressed.
+Rule 1: A peer is imported when it is asked, never before.
+Rule 2: A schedule outside a peer's range raises `Unsupported`. It is never changed to fit.
+Rule 3: Messages, log lines and warnings of a peer about its own tables are suppressed.
 
-A peer answers in its own way: its epsilon carries none of the guarantees of an `Interval`.
+The epsilon of a peer carries none of the guarantees of an `Interval`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import math
 import warnings
-from collections.abc import Collection, Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -32,7 +32,7 @@ class Peer(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in tables."""
+        """The name in tables."""
         ...
 
     def epsilon(self, schedule: Schedule, delta: float) -> float:
@@ -59,10 +59,9 @@ class DpAccountingRdp:
             Adjacency.REPLACE_ONE: relations.REPLACE_ONE,
             Adjacency.ZERO_OUT: relations.REPLACE_SPECIAL,
         }[schedule.adjacency]
-        library = _dp_accounting(".rdp")
-        with asking(self.name):
-            accountant = library.RdpAccountant(neighboring_relation=relation)
-            return number(self.name, accountant.compose(to_dp_event(schedule)).get_epsilon(delta))
+        accountant = _dp_accounting(".rdp").RdpAccountant
+        asked = accountant(neighboring_relation=relation)
+        return ask(self.name, lambda: asked.compose(to_dp_event(schedule)).get_epsilon(delta))
 
     def noise_multiplier(self, budget: Budget, rounds: int, sampling_rate: float) -> float:
         """Return the noise multiplier of its own calibration for Poisson rounds."""
@@ -72,11 +71,8 @@ class DpAccountingRdp:
             sampled = library.PoissonSampledDpEvent(sampling_rate, library.GaussianDpEvent(noise))
             return library.SelfComposedDpEvent(sampled, rounds)
 
-        with asking(self.name):
-            found = library.calibrate_dp_mechanism(
-                renyi.RdpAccountant, event, budget.epsilon, budget.delta
-            )
-            return number(self.name, found)
+        search, target = library.calibrate_dp_mechanism, (budget.epsilon, budget.delta)
+        return ask(self.name, lambda: search(renyi.RdpAccountant, event, *target))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +84,14 @@ class DpAccountingPld:
     def epsilon(self, schedule: Schedule, delta: float) -> float:
         """Return its epsilon, for Poisson and Full."""
         _check_known(self.name, schedule, Adjacency)
-        library, relations = _dp_accounting(".pld"), _dp_accounting().NeighboringRelation
+        relations = _dp_accounting().NeighboringRelation
         relation, charged = relations.ADD_OR_REMOVE_ONE, schedule
         if schedule.adjacency is Adjacency.REPLACE_ONE:
             # This accountant doubles the sensitivity by itself, and the event already does.
             relation, charged = relations.REPLACE_ONE, schedule.scale_noise(2.0)
-        with asking(self.name):
-            accountant = library.PLDAccountant(neighboring_relation=relation)
-            return number(self.name, accountant.compose(to_dp_event(charged)).get_epsilon(delta))
+        accountant = _dp_accounting(".pld").PLDAccountant
+        asked = accountant(neighboring_relation=relation)
+        return ask(self.name, lambda: asked.compose(to_dp_event(charged)).get_epsilon(delta))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +107,9 @@ class OpacusRdp:
     def noise_multiplier(self, budget: Budget, rounds: int, sampling_rate: float) -> float:
         """Return the noise multiplier of its own calibration, with its default tolerance."""
         search = import_peer("opacus.accountants.utils", "Opacus").get_noise_multiplier
-        with asking(self.name):
-            found = search(
-                target_epsilon=budget.epsilon,
-                target_delta=budget.delta,
-                sample_rate=sampling_rate,
-                steps=rounds,
-                accountant="rdp",
-            )
-            return number(self.name, found)
+        setting = {"sample_rate": sampling_rate, "steps": rounds, "accountant": "rdp"}
+        setting |= {"target_epsilon": budget.epsilon, "target_delta": budget.delta}
+        return ask(self.name, lambda: search(**setting))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,19 +123,13 @@ class OpacusPrv:
         return _opacus_epsilon(self.name, "PRVAccountant", schedule, delta)
 
 
-_BY_PACKAGE: dict[str, tuple[Peer, ...]] = {
-    "dp_accounting": (DpAccountingRdp(), DpAccountingPld()),
-    "opacus": (OpacusRdp(), OpacusPrv()),
-}
-
-
 def installed_peers() -> tuple[Peer, ...]:
     """Return the peers whose packages are installed, without importing them."""
-    return tuple(
-        peer
-        for package, peers in _BY_PACKAGE.items()
-        if find_spec(package) is not None
-        for peer in peers
+    dp_accounting: tuple[Peer, ...] = (DpAccountingRdp(), DpAccountingPld())
+    opacus: tuple[Peer, ...] = (OpacusRdp(), OpacusPrv())
+    return (
+        *(dp_accounting if find_spec("dp_accounting") else ()),
+        *(opacus if find_spec("opacus") else ()),
     )
 
 
@@ -154,7 +138,7 @@ def to_dp_event(schedule: Schedule) -> Any:
 
     dp-accounting states noise over *sensitivity*. Replacing a client moves the sum by up to twice
     the clip norm, so that under replace-one the event's noise multiplier is half of ours, as its
-    Renyi accountant needs it. Its PLD accountant doubles by itself: there this overcounts.
+    Renyi accountant needs it. Its PLD accountant doubles by itself and then overcounts.
 
     Raises:
         Unsupported: dp-accounting is not installed.
@@ -175,15 +159,13 @@ def to_dp_event(schedule: Schedule) -> Any:
 
 
 def _opacus_epsilon(name: str, accountant: str, schedule: Schedule, delta: float) -> float:
-    """Return the epsilon of an accountant whose history is (noise / sensitivity, rate, rounds)."""
     _check_known(name, schedule, _NOT_REPLACED)
     asked = getattr(import_peer("opacus.accountants", "Opacus"), accountant)()
     asked.history = [
         (_noise_over_sensitivity(round_), round_.sampling_rate, count)
         for round_, count in schedule.distinct().items()
     ]
-    with asking(name):
-        return number(name, asked.get_epsilon(delta=delta))
+    return ask(name, lambda: asked.get_epsilon(delta=delta))
 
 
 def _noise_over_sensitivity(round_: Round) -> float:
@@ -199,13 +181,12 @@ def _check_known(
 ) -> None:
     """Check the adjacencies that a peer knows for each sampling scheme. Rule 2."""
     for round_ in schedule.distinct():
-        if isinstance(round_.sampling, Uniform):
-            if round_.adjacency not in uniform:
-                raise Unsupported(
-                    f"{peer} does not know cohorts of fixed size under {round_.adjacency}."
-                )
-        elif round_.sampling_rate < 1.0 and round_.adjacency not in poisson:
-            raise Unsupported(f"{peer} does not know Poisson sampling under {round_.adjacency}.")
+        fixed = isinstance(round_.sampling, Uniform)
+        if round_.adjacency in (uniform if fixed else poisson):
+            continue
+        if fixed or round_.sampling_rate < 1.0:
+            kind = "cohorts of fixed size" if fixed else "Poisson sampling"
+            raise Unsupported(f"{peer} does not know {kind} under {round_.adjacency}.")
 
 
 def _dp_accounting(part: str = "") -> Any:
@@ -222,7 +203,7 @@ def import_peer(module: str, distribution: str) -> Any:
         with _quietly():
             return importlib.import_module(module)
     except ModuleNotFoundError:
-        hint = "pip install -e '.[interop]' brings it"
+        hint = "pip install 'dpacct[interop]' brings it"
         raise Unsupported(f"{distribution} is not installed; {hint}.") from None
 
 
@@ -243,24 +224,18 @@ def _quietly() -> Generator[None]:
             logger.setLevel(level)
 
 
-@contextmanager
-def asking(peer: str) -> Generator[None]:
-    """Suppress a peer's messages, and turn its failures into `Unsupported`."""
+def ask(peer: str, question: Callable[[], Any]) -> float:
+    """Return a peer's answer. Rule 3.
+
+    Raises:
+        Unsupported: the peer fails, or answers NaN.
+    """
     try:
         with _quietly():
-            yield
+            answer = float(question())
     except (ArithmeticError, RuntimeError, ValueError, MemoryError) as error:
         reason = str(error) or type(error).__name__
         raise Unsupported(f"{peer} found no answer: {reason}") from error
-
-
-def number(peer: str, answer: Any) -> float:
-    """Return a peer's answer as float.
-
-    Raises:
-        Unsupported: the answer is not a number.
-    """
-    value = float(answer)
-    if math.isnan(value):
+    if math.isnan(answer):
         raise Unsupported(f"{peer} answered NaN.")
-    return value
+    return answer

@@ -10,7 +10,6 @@ pytest.importorskip("flwr", reason="flwr is not installed beside the other test 
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-import dpacct
 from dpacct import fl
 from dpacct.fl.flower import (
     LocalGrid,
@@ -20,16 +19,7 @@ from dpacct.fl.flower import (
     private_mod,
 )
 from tests.fl.auditing.test_runs import SURE, Quieter
-from tests.fl.flower.test_strategy import Spent
 from tests.fl.problems import cross_entropy, make_clients
-
-pytestmark = pytest.mark.usefixtures("uncounted")
-
-
-@pytest.fixture(autouse=True)
-def _uncounted_epsilon(monkeypatch):
-    spent = Spent(dpacct.Budget(1.0, 1e-5))
-    monkeypatch.setattr("dpacct.fl.report.reports.Report.epsilon", spent)
 
 
 def model():
@@ -49,7 +39,7 @@ def own_loop(people):
 
     @app.train()
     def train(message, context):
-        # Asked of those who are no canaries: where others are heard.
+        # Called for clients that are no canaries, if others are heard.
         moved = {
             name: value + 0.01
             for name, value in message.content["arrays"].to_torch_state_dict().items()
@@ -67,10 +57,10 @@ def played(app):
     return play
 
 
-def audited(app=engines_loop, *, canaries=40, others="silent", **options):
+def audited(app=engines_loop, *, canaries=24, others="silent", **options):
     known = torch.Generator().manual_seed(5)
     given = {
-        "rounds": 4, "clip_norm": 0.5, "noise_multiplier": 0.5, "sampling": fl.Full(),
+        "rounds": 2, "clip_norm": 0.5, "noise_multiplier": 0.5, "sampling": fl.Full(),
         "delta": 1e-5, "local": fl.SGD(lr=0.1, steps=1),
     } | options  # fmt: skip
     return fl.audit_server(

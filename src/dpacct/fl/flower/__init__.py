@@ -1,12 +1,13 @@
-"""Flower (flwr) as the network under `fl.Server`: a strategy, and the clients' half.
+"""Flower (flwr) as the network under `fl.Server`: a strategy, and the client's part.
 
 On the server ``PrivateStrategy(fl.Server(...)).start(grid)``. On clients `client_app`, or
 `private_mod` for a training loop of your own. See docs/how-to/flower.md.
 """
 
-from dpacct.fl.flower.wire import check_flower
+from dpacct.packages import import_package
 
-check_flower()
+# Before names are imported that an older Flower lacks.
+import_package("flwr", "flwr", "1.41", "flower,fl")
 
 from dpacct.fl.flower.clients import (  # noqa: E402 - see above
     OwnShare,

@@ -1,9 +1,9 @@
-"""A client's half of a round: train where the data are, bound the update there, send nothing else.
+"""A client's half of a round: train at the data, bound the update there, send nothing else.
 
-Rule 1: the answer holds the bounded update and the client's new memory. Metrics, losses and numbers
-of examples stay on the client, because no noise covers them. Rule 2: a client trains for this
-strategy alone: a training message without its sign is rejected. Rule 3: a client that was set up
-with a clip norm, or with a share of the noise, answers to no other.
+Rule 1: The answer holds the bounded update and the client's new memory. Metrics, losses and numbers
+    of examples stay on the client, because no noise covers them.
+Rule 2: A client trains for this strategy alone: a training message without its sign is rejected.
+Rule 3: A client that was set up with a clip norm, or with a share of the noise, accepts no other.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
-from dpacct import __version__, validate
+from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.clients import Canary, ClientData, Population
 from dpacct.fl.flower import wire
 from dpacct.fl.flower.training import (
     Handler,
-    Trained,
     Training,
     engine_training,
     or_zero,
@@ -51,9 +50,9 @@ class OwnShare:
     """A client that adds its share of the noise, for a secure aggregator of your own.
 
     Args:
-        minimum: shares that make up the whole noise; that of the server's `fl.NoiseShares`. At
+        minimum: shares that make up the whole noise, as in the server's `fl.NoiseShares`. At
             least so many clients of a sum have to be honest.
-        noise_multiplier: of the noise on a sum, at least: what ``minimum`` shares make up.
+        noise_multiplier: the least noise multiplier of a sum with ``minimum`` shares.
         send: the aggregator's half on the client: ``send(row, message, context)`` takes the update
             with its share, int64 [k] of which the aggregator forms the sum modulo 2^64, and returns
             the content of the reply. ``row`` itself must not reach anyone who is not trusted.
@@ -96,10 +95,10 @@ class OwnShare:
 
 
 def partition_id(context: Context) -> int:
-    """Return which client a node is: ``partition-id`` of its configuration, from 0.
+    """Return the client of a node: ``partition-id`` of its configuration, from 0.
 
     Flower's simulation sets it; `flower-supernode --node-config "partition-id=3"` does elsewhere.
-    It stays the same when a node starts again, which a node's id does not.
+    It stays the same when a node starts again. A node's id does not.
 
     Raises:
         InvalidParameter: it is not configured.
@@ -122,13 +121,13 @@ def private_mod(
     """Return the mod for a ClientApp with a training loop of its own; the first of its mods.
 
     ``ClientApp(mods=[private_mod()])``. The train function gets ``arrays`` (the parameters) and
-    ``config``, and returns new ``arrays`` of the same names. Anything else it returns is dropped.
+    ``config``, and returns new ``arrays`` of the same names. Everything else it returns is dropped.
 
     Args:
         method: of the run; one that does nothing inside local training. Others need `client_app`.
-        clip_norm: the only norm to answer to. None: that of the server.
+        clip_norm: the only norm to accept. None: that of the server.
         share: add noise here, for a secure aggregator.
-        client: which client a node is.
+        client: returns the client of a node.
 
     Raises:
         Unsupported: the method runs inside local training.
@@ -140,13 +139,13 @@ def private_mod(
             f"{method.name or type(method).__name__} has its own {', '.join(inside)}, which a "
             "training loop of your own does not call. Use dpacct.fl.flower.client_app"
         )
-    # A loop of one's own runs in rounds only.
-    member = _Member(method, clip_norm, share, client, lambda _: "")
+    # A loop of one's own cannot be tried before the first round.
+    half = _ClientHalf(method, clip_norm, share, client, lambda _: "")
 
     def mod(message: Message, context: Context, call_next: Handler) -> Message:
         if not message.metadata.message_type.startswith("train"):
             return call_next(message, context)
-        return member.respond(
+        return half.respond(
             message, context, lambda given: lambda: own_training(given, message, context, call_next)
         )
 
@@ -154,13 +153,13 @@ def private_mod(
 
 
 def planted_mod(people: Population, *, client: Callable[[Context], int] = partition_id) -> Mod:
-    """Return the mod, behind `private_mod`, that moves the parameters by what a canary sends.
+    """Return the mod, behind `private_mod`, that moves the parameters by a canary's update.
 
     ``ClientApp(mods=[private_mod(), planted_mod(people)])``. The train function is called for all
     clients but canaries.
 
     Args:
-        people: as `dpacct.fl.audit_server` gives them. client: which client a node is.
+        people: as `dpacct.fl.audit_server` gives them. client: returns the client of a node.
     """
 
     def mod(message: Message, context: Context, call_next: Handler) -> Message:
@@ -189,12 +188,12 @@ def client_app(
 
     Args:
         model: makes a model of the server's parameters. loss: as for `Federation`.
-        data: reads the examples of the client that a node is.
+        data: reads the examples of the client of a node.
         method: of the run, the same as on the server.
         clip_norm, share, client: as for `private_mod`.
     """
     method = DPFedAvg() if method is None else method
-    member = _Member(
+    half = _ClientHalf(
         method,
         clip_norm,
         share,
@@ -205,7 +204,7 @@ def client_app(
 
     @app.train()
     def train(message: Message, context: Context) -> Message:  # pyright: ignore[reportUnusedFunction] - registered
-        return member.respond(
+        return half.respond(
             message,
             context,
             lambda given: engine_training(given, method, model(), loss, lambda: data(context)),
@@ -214,8 +213,12 @@ def client_app(
     return app
 
 
-class _Member:
-    """A client of a run, as far as messages go."""
+class _ClientHalf:
+    """The answers of a client to all messages of a run.
+
+    Args:
+        trial: tries to train on synthetic data, and returns the kind of the error, empty for none.
+    """
 
     def __init__(
         self,
@@ -225,7 +228,6 @@ class _Member:
         client: Callable[[Context], int],
         trial: Callable[[Context], str],
     ) -> None:
-        self._flower = wire.check_flower()
         self._clip_norm = None if clip_norm is None else checked_norm(clip_norm)
         self._method, self._share, self._client, self._trial = method, share, client, trial
 
@@ -235,70 +237,66 @@ class _Member:
         """Return the answer to any training message.
 
         Args:
-            training: checks an assignment by public facts, and returns what trains for it.
+            training: checks an assignment by public facts, and returns the training for it.
         Raises:
             InvalidParameter: it is not of this strategy, of another version, or of another setting.
         """
-        ask = wire.ask_of(message.content)
-        if ask is None:
+        record = message.content.config_records.get(wire.SIGN)
+        if record is None:
             rule = "this client trains for dpacct's strategy alone, whose messages are signed so"
             hint = "On the server use dpacct.fl.flower.PrivateStrategy."
             raise InvalidParameter("message", "without a sign", rule, hint)
-        if ask == wire.HELLO:
-            return Message(RecordDict({wire.SIGN: self._facts(context)}), reply_to=message)
-        own = self._client(context)
-        given = wire.unpack_assignment(message.content)
+        wire.check_protocol(record)
+        if record.get("ask") == wire.HELLO:
+            return Message(self._facts(context), reply_to=message)
+        given, share = wire.unpack_assignment(message.content), self._share
+        self._check(given, self._client(context))
+        layout, kept = Layout.of(given.params), given.kept
+        std = None if share is None else share.check(given)
+        train = training(given)
+        trained = train() if share is None else or_zero(given, train)
+        row = trained.row if kept is None else trained.row.index_select(1, kept)
+        inner = layout if kept is None else layout.restrict(kept)
+        inside, norms, bad = contribute(row, given.bound, inner, given.contributions)
+        memory = trained.remember(scatter(inside, kept, layout.size))
+        if share is not None and std is not None:
+            limits, source = given.bound.limits(inner), Randomness()
+            [noisy] = with_share(inside, limits, std, share.minimum, source)
+            return Message(share.send(noisy, message, context), reply_to=message)
+        norm = given.bound.clip_norm
+        # Whether an update was clipped is sent only if the run is charged for it.
+        below = not given.counted or (not bool(bad[0]) and bool(norms[0] <= norm))
+        answer = Answer(given.run, given.number, given.client, norm, inside[0], below, memory)
+        return Message(wire.pack_answer(answer), reply_to=message)
+
+    def _check(self, given: Assignment, own: int) -> None:
+        """Check that an assignment is for this client and its settings. Rule 3."""
         if given.client != own:
             rule = f"this is client {own}, and answers for no other"
             raise InvalidParameter("client", given.client, rule)
-        norm, share = self._clip_norm, self._share
+        norm = self._clip_norm
         if norm is not None and given.bound.clip_norm != norm:
             rule = f"this client answers to clip norm {norm:g} alone"
             raise InvalidParameter("clip_norm", given.bound.clip_norm, rule)
-        if share is None and given.shares is not None:
+        if self._share is None and given.shares is not None:
             rule = "this client adds no noise of its own"
             hint = "Give it client_app(..., share=OwnShare(minimum, noise_multiplier, send))."
             raise InvalidParameter("noise", "of shares", rule, hint)
-        if share is None:
-            answer, _ = _bounded(given, training(given)())
-            return Message(wire.pack_answer(answer), reply_to=message)
-        std = share.check(given)
-        answer, inner = _bounded(given, or_zero(given, training(given)))
-        limits, source = given.bound.limits(inner), Randomness()
-        [row] = with_share(answer.row.unsqueeze(0), limits, std, share.minimum, source)
-        return Message(share.send(row, message, context), reply_to=message)
 
-    def _facts(self, context: Context) -> ConfigRecord:
-        number, missing = -1, ""
+    def _facts(self, context: Context) -> RecordDict:
+        """Return which client this is, and the settings that it shares with the server."""
+        number, missing, share = -1, "", self._share
         try:
             number = self._client(context)
         except InvalidParameter as error:
             missing = str(error)
-        share = self._share
-        return ConfigRecord(
-            {
-                "protocol": wire.PROTOCOL,
-                "version": __version__,
-                "flower": self._flower,
-                "client": number,
-                "missing": missing,
-                "fails": self._trial(context),
-                "method": repr(self._method),
-                "clip_norm": self._clip_norm or 0.0,
-                "minimum": 0 if share is None else share.minimum,
-                "noise_multiplier": 0.0 if share is None else share.noise_multiplier,
-            }
+        facts = wire.sign(
+            client=number,
+            missing=missing,
+            fails=self._trial(context),
+            method=repr(self._method),
+            clip_norm=self._clip_norm or 0.0,
+            minimum=0 if share is None else share.minimum,
+            noise_multiplier=0.0 if share is None else share.noise_multiplier,
         )
-
-
-def _bounded(given: Assignment, trained: Trained) -> tuple[Answer, Layout]:
-    """Return a client's answer, and the layout of its bounded update. Rule 1."""
-    layout, kept = Layout.of(given.params), given.kept
-    row = trained.row if kept is None else trained.row.index_select(1, kept)
-    inner = layout if kept is None else layout.restrict(kept)
-    inside, norms, bad = contribute(row, given.bound, inner, given.contributions)
-    memory = trained.remember(scatter(inside, kept, layout.size))
-    norm = given.bound.clip_norm
-    # Whether an update was clipped is sent only if the run is charged for it.
-    below = bool(norms[0] <= norm) if given.counted and not bool(bad[0]) else not given.counted
-    return Answer(given.run, given.number, given.client, norm, inside[0], below, memory), inner
+        return RecordDict({wire.SIGN: facts})

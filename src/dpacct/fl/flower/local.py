@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -47,23 +47,23 @@ class LocalGrid(Grid):
             for client, node in enumerate(self._apps)
         }
 
-    def _missing(self, *_: Any, **__: Any) -> NoReturn:
-        """Raise Unsupported: `PrivateStrategy` needs none of it."""
+    def _missing(self, *_: Any, **__: Any) -> Any:
+        """Raise Unsupported: `PrivateStrategy` needs none of these methods."""
         raise Unsupported("the nodes of one process belong to no run of a SuperLink")
 
     @property
     def run(self) -> Any:
-        """Not there."""
+        """Raise Unsupported."""
         return self._missing()
 
     create_message = send_and_receive = set_run = _missing
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return all of them."""
+        """Return the ids of all nodes."""
         return list(self._apps)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Have nodes answer. A rejection of dpacct is an answer, another error of an app raises."""
+        """Ask nodes. An error of dpacct becomes an answer. Any other error of an app raises."""
         numbers: list[str] = []
         for message in messages:
             arrived = carried(message)

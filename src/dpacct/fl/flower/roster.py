@@ -1,10 +1,10 @@
 """Which node is which client, whatever ids Flower gives them.
 
-Rule 1: a client's number stays its own. A node's id may change whenever it starts again. No node
-takes the number of a node that is online, because a client's memory is sent to that number.
-Rule 2: a node whose client trains by another method or bound than the server's is rejected: at the
-start with an error, later by leaving it out. Rule 3: who is asked depends on who is online, never
-on data.
+Rule 1: A client's number stays its own. A node's id may change whenever it starts again. No node
+    takes the number of a node that is online, because a client's memory is sent to that number.
+Rule 2: A node whose client trains by another method or bound than the server's is rejected: with an
+    error at the start, later by leaving it out.
+Rule 3: Which clients are asked depends on the nodes online, never on data.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
-from flwr.app import ConfigRecord, Message
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from dpacct import __version__
@@ -25,31 +24,27 @@ from dpacct.fl.flower import wire
 _LOG = logging.getLogger("flwr")
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """The settings that a client has to share with the server.
-
-    Attributes:
-        num_clients: of the run. method: in words.
-        clip_norm: of the next round; None if it changes from round to round.
-        shares: if clients add the noise, how many shares make it up, and the noise multiplier.
-    """
-
-    num_clients: int
-    method: str
-    clip_norm: float | None
-    shares: tuple[int, float] | None = None
-
-
 class Roster:
     """The nodes that are online, by client.
+
+    Args:
+        num_clients: of the run. method: its repr.
+        clip_norm: of the next round; None if it changes from round to round.
+        shares: if clients add the noise, how many shares make it up, and the noise multiplier.
 
     Attributes:
         nodes: node id of each client that answered.
     """
 
-    def __init__(self, expected: Expected) -> None:
-        self._expected = expected
+    def __init__(
+        self,
+        num_clients: int,
+        method: str,
+        clip_norm: float | None,
+        shares: tuple[int, float] | None = None,
+    ) -> None:
+        self._num_clients, self._method = num_clients, method
+        self._clip_norm, self._shares = clip_norm, shares
         self._asked: dict[str, int] = {}
         self._known: set[int] = set()
         self._failing: dict[int, str] = {}
@@ -85,7 +80,7 @@ class Roster:
             raise InvalidParameter("clients", "none can train", rule, hint)
 
     def refresh(self, grid: Grid) -> None:
-        """Take up new nodes, and those that came back under another id, without waiting."""
+        """Add nodes that are new or came back under another id, without waiting."""
         self._ask(grid)
         for node, reply in self._replies(grid):
             try:
@@ -98,12 +93,13 @@ class Roster:
                 self._known.discard(node)
 
     def _ask(self, grid: Grid) -> None:
+        """Ask nodes which client they are. A node that comes back is asked again."""
         online = set(grid.get_node_ids())
-        # A node that comes back is asked again.
         self._known &= online
         self.nodes = {client: node for client, node in self.nodes.items() if node in online}
         for node in sorted(online - self._known):
-            message = Message(wire.hello(), dst_node_id=node, message_type="train")
+            content = RecordDict({wire.SIGN: wire.sign(ask=wire.HELLO)})
+            message = Message(content, dst_node_id=node, message_type="train")
             for number in grid.push_messages([message]):
                 if number:
                     self._asked[number] = node
@@ -133,44 +129,43 @@ class Roster:
             hint = "Use dpacct.fl.flower.client_app, or private_mod() as the first of its mods."
             raise InvalidParameter("node", node, rule, hint)
         wire.check_protocol(facts)
-        expected, client = self._expected, facts["client"]
+        client = facts["client"]
         if facts.get("version") != __version__:
             rule = f"the server has dpacct {__version__}"
             hint = "Install the same dpacct on the server and on all clients."
             raise InvalidParameter("version", f"{facts.get('version')} on node {node}", rule, hint)
         if facts.get("missing"):
             raise InvalidParameter("node", node, str(facts["missing"]))
-        if type(client) is not int or not 0 <= client < expected.num_clients:
-            rule = f"clients of this run are numbered from 0 to {expected.num_clients - 1}"
+        if type(client) is not int or not 0 <= client < self._num_clients:
+            rule = f"clients of this run are numbered from 0 to {self._num_clients - 1}"
             raise InvalidParameter("partition-id", f"{client!r:.40} on node {node}", rule)
-        if facts.get("method") != expected.method:
-            rule = f"the server's is {expected.method}"
-            raise InvalidParameter("method", f"{facts.get('method')} on client {client}", rule)
-        norm = facts.get("clip_norm")
-        if norm and norm != expected.clip_norm:
-            ours = expected.clip_norm
-            word = "changes from round to round" if ours is None else f"is {ours:g}"
-            rule = f"the norm that the server charges for {word}"
-            raise InvalidParameter("clip_norm", f"{norm} on client {client}", rule)
-        self._check_shares(facts, client)
+        self._check_settings(facts, client)
         self._failing.pop(client, None)
         if facts.get("fails"):
             _LOG.warning("client %s cannot train: %s", client, facts["fails"])
             self._failing[client] = str(facts["fails"])
         return client
 
-    def _check_shares(self, facts: ConfigRecord, client: int) -> None:
-        """Check that a client adds the share of noise that the server counts on, or none."""
-        minimum, least = self._expected.shares or (0, 0.0)
+    def _check_settings(self, facts: ConfigRecord, client: int) -> None:
+        """Check method, clip norm and noise share of a client against the server's."""
+
+        def refuse(name: str, rule: str, hint: str = "") -> InvalidParameter:
+            return InvalidParameter(name, f"{facts.get(name)} on client {client}", rule, hint)
+
+        if facts.get("method") != self._method:
+            raise refuse("method", f"the server's is {self._method}")
+        norm, ours = facts.get("clip_norm"), self._clip_norm
+        if norm and norm != ours:
+            word = "changes from round to round" if ours is None else f"is {ours:g}"
+            raise refuse("clip_norm", f"the norm that the server charges for {word}")
+        minimum, least = self._shares or (0, 0.0)
         if facts.get("minimum") != minimum:
             rule = f"a sum holds at least {minimum} shares" if minimum else "the server adds noise"
             hint = "OwnShare(minimum) on clients is that of fl.NoiseShares(minimum) on the server."
-            found = f"{facts.get('minimum')} on client {client}"
-            raise InvalidParameter("minimum", found, rule, hint)
+            raise refuse("minimum", rule, hint)
         asked = facts.get("noise_multiplier")
         if minimum and not (isinstance(asked, float) and asked <= least):
-            rule = f"the server charges for {least:g}"
-            raise InvalidParameter("noise_multiplier", f"{asked} on client {client}", rule)
+            raise refuse("noise_multiplier", f"the server charges for {least:g}")
 
 
 def exchange(
@@ -185,8 +180,6 @@ def exchange(
         timeout: seconds to wait in all, and for which the messages live.
         poll: seconds between looks.
     """
-    if not messages:
-        return
     end = time.monotonic() + timeout
     waiting: set[str] = set()
     for message in messages:

@@ -1,11 +1,12 @@
 """`PrivateStrategy`: `fl.Server` over Flower's messages.
 
-Rule 1: clients answer, and are checked, before anything is charged. Rule 2: a round is reserved
-before a message leaves, and committed before the model changes. With noise shares it is committed
-before a message leaves, since the noisy sum may be read as soon as it exists. Rule 3: an answer
-counts once, for this process, this round and the client that its node is. Any other answer counts
-as none, and so does a late one. Rule 4: metrics and evaluations of clients are not asked for, as no
-noise covers them.
+Rule 1: Clients answer, and are checked, before anything is charged.
+Rule 2: A round is reserved before a message leaves, and committed before the model changes. With
+    noise shares it is committed before a message leaves, since the noisy sum may be read as soon as
+    it exists.
+Rule 3: An answer counts once, for this process, this round and the client that its node is. Any
+    other answer does not count, and neither does a late one.
+Rule 4: Clients are not asked for metrics and evaluations, as no noise covers them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dpacct import validate
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.fl.engine.rounds import OpenRound
 from dpacct.fl.flower import wire
-from dpacct.fl.flower.roster import Expected, Roster, exchange
+from dpacct.fl.flower.roster import Roster, exchange
 from dpacct.fl.flower.wire import Answer, Assignment
 from dpacct.fl.layout import trainable
 from dpacct.fl.privacy.bounds import AdaptiveClip
@@ -48,9 +49,9 @@ class PrivateStrategy(Strategy):
 
     Args:
         server: the run. With a checkpoint, ``server.resume()`` goes on from it.
-        min_clients: that have to answer before the first round; default all. Cohorts are drawn
-            from all of them in any case.
-        patience: seconds to wait for those. poll: seconds between looking for answers.
+        min_clients: clients that have to answer before the first round; default all. Cohorts are
+            drawn from all clients in any case.
+        patience: seconds to wait for them. poll: seconds between looking for answers.
         on_round: called with each round's `Report`, of which only
             `dpacct.fl.report.reports.RELEASED` is private.
         secure_sum: the server's half of a secure aggregator, for clients with `OwnShare`.
@@ -58,9 +59,13 @@ class PrivateStrategy(Strategy):
             each node, and returns the clients whose rows were summed and their sum modulo 2^64,
             int64 [k]; None if there is no sum.
 
+    Attributes:
+        last: the report of the last round.
+
     Raises:
-        Unsupported: Flower is too old, clients cannot be sent the bound, or clients add the noise
-            and there is no secure aggregator.
+        InvalidParameter: a value out of range.
+        Unsupported: clients cannot be sent the bound, or clients add the noise and there is no
+            secure aggregator.
     """
 
     def __init__(
@@ -73,7 +78,6 @@ class PrivateStrategy(Strategy):
         on_round: Callable[[Report], None] | None = None,
         secure_sum: SecureSum | None = None,
     ) -> None:
-        wire.check_flower()
         self.server = server
         engine, bound = server.engine, server.bound
         wire.bound_to_json(bound)
@@ -86,14 +90,15 @@ class PrivateStrategy(Strategy):
         self._poll = validate.above_zero("poll", poll, "the seconds between looks")
         self._on_round, self._secure_sum = on_round, secure_sum
         self._tag = secrets.token_hex(8)
+        # How many shares make up the noise, and its standard deviation; None if the server adds it.
         self._shares: tuple[int, float] | None = None
-        expected_shares = None
+        asked: tuple[int, float] | None = None
         if isinstance(noise, SharesElsewhere):
             if self._enough < noise.minimum:
                 rule = f"a sum holds at least {noise.minimum} shares"
                 raise InvalidParameter("min_clients", min_clients, rule)
             self._shares = noise.minimum, engine.plan.update_std(bound)
-            expected_shares = noise.minimum, server.noise_multiplier
+            asked = noise.minimum, server.noise_multiplier
         if (self._shares is None) is not (secure_sum is None):
             raise Unsupported(
                 "noise shares and a secure aggregator belong together: give both "
@@ -101,7 +106,7 @@ class PrivateStrategy(Strategy):
                 "neither. See docs/how-to/flower.md."
             )
         norm = None if isinstance(bound, AdaptiveClip) else bound.clip_norm
-        self._roster = Roster(Expected(most, repr(engine.method), norm, expected_shares))
+        self._roster = Roster(most, repr(engine.method), norm, asked)
         self._rounds: Iterator[OpenRound] | None = None
         self._opened: OpenRound | None = None
         self.last: Report | None = None
@@ -122,7 +127,7 @@ class PrivateStrategy(Strategy):
             grid: of the ServerApp.
             initial_arrays, num_rounds: the server's, and may be left out.
             timeout: seconds to wait for answers in each round; a later answer counts as zero.
-            train_config, evaluate_config: not used; local training is the server's.
+            train_config, evaluate_config: must be empty; local training is the server's.
             evaluate_fn: on public data, called with the round and the released parameters.
         Raises:
             InvalidParameter: a client does not fit, or too few answer; nothing is charged.
@@ -130,7 +135,8 @@ class PrivateStrategy(Strategy):
         self._check_start(initial_arrays, num_rounds, train_config, evaluate_config)
         result = Result()
 
-        def evaluate(number: int) -> None:
+        def evaluate() -> None:
+            number = self.server.round
             found = None if evaluate_fn is None else evaluate_fn(number, self._arrays())
             if found is not None:
                 result.evaluate_metrics_serverapp[number] = found
@@ -138,7 +144,7 @@ class PrivateStrategy(Strategy):
         # Rule 1.
         self._roster.gather(grid, self._enough, self._patience, self._poll)
         if self.server.round == 0:
-            evaluate(0)
+            evaluate()
         while (messages := self._open_round(grid)) is not None:
             # One by one, as they come: the updates of a whole cohort are never held at once.
             replies = exchange(grid, messages, timeout, self._poll)
@@ -149,11 +155,10 @@ class PrivateStrategy(Strategy):
                     self._opened.add_sum(*summed)
                 replies = ()
             arrays, metrics = self.aggregate_train(self.server.round + 1, replies)
-            number = self.server.round
             if arrays is not None and metrics is not None:
                 result.arrays = arrays
-                result.train_metrics_clientapp[number] = metrics
-            evaluate(number)
+                result.train_metrics_clientapp[self.server.round] = metrics
+            evaluate()
         result.arrays = self._arrays()
         if self.server.stopped_because:
             _LOG.info("the run ends: %s", self.server.stopped_because)
@@ -212,18 +217,17 @@ class PrivateStrategy(Strategy):
         _LOG.info("%s, noise multiplier %.6g", server.setting, server.noise_multiplier)
 
     def _open_round(self, grid: Grid) -> list[Message] | None:
-        """Reserve and draw a round; return the messages for those of its workers who are online."""
+        """Reserve and draw a round, and return the messages for its online workers. Rule 2."""
         if self._rounds is None:
             self._rounds = iter(self.server)
         self._roster.refresh(grid)
-        # Rule 2.
         self._opened = opened = next(self._rounds, None)
         if opened is None:
             return None
         if self._shares is not None:
             opened.commit()
-        told, bound, kept = opened.broadcast, self.server.bound, opened.found.kept
-        shared = wire.shared_records(told.anchor, told.server_state, kept)
+        sent, bound, kept = opened.broadcast, self.server.bound, opened.found.kept
+        shared = wire.shared_records(sent.anchor, sent.server_state, kept)
         messages: list[Message] = []
         for client in opened.workers:
             if client not in self._roster.nodes:
@@ -232,10 +236,10 @@ class PrivateStrategy(Strategy):
                 run=self._tag,
                 number=opened.number,
                 client=client,
-                params=told.anchor,
-                server_state=told.server_state,
+                params=sent.anchor,
+                server_state=sent.server_state,
                 memory=opened.memory(client),
-                local=told.local.of_round(opened.number),
+                local=sent.local.of_round(opened.number),
                 bound=bound,
                 counted=isinstance(bound, AdaptiveClip),
                 kept=kept,

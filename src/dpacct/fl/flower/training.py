@@ -1,9 +1,9 @@
 """Local training of one client: by the engine, by a loop of the user's own, or by a canary.
 
-Rule 1: what can be rejected by public facts is rejected before the data are read. Rule 2: when the
-server is not trusted with updates, a failure on a client's data must not show: Flower sends the
-error's message to the server, which chose the parameters that led to it. Such a client contributes
-zero, and the reason stays in its own log.
+Rule 1: An assignment that public facts rule out is rejected before the data are read.
+Rule 2: If the server is not trusted with updates, a failure on a client's data must not show.
+    Flower sends the error's message to the server, which chose the parameters that led to it. Such
+    a client contributes zero, and the reason stays in its own log.
 """
 
 from __future__ import annotations
@@ -35,22 +35,17 @@ _LOG = logging.getLogger("flwr")
 Handler = Callable[[Message, Context], Message]
 
 
-def _nothing(bounded: Tensor) -> State | None:
-    del bounded
-    return None
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained:
     """The result of local training.
 
     Attributes:
         row: the raw update [1, d].
-        remember: makes the client's new memory from the bounded update [1, d]; None for none.
+        remember: returns the client's new memory for the bounded update [1, d], or None.
     """
 
     row: Tensor
-    remember: Callable[[Tensor], State | None] = _nothing
+    remember: Callable[[Tensor], State | None] = lambda _: None
 
 
 Training = Callable[[], Trained]

@@ -1,8 +1,8 @@
 """The messages between `PrivateStrategy` and its clients: a round's assignment, and the answer.
 
-Rule 1: types, shapes and names of an answer are checked before its values are used. A message that
-does not fit is no answer. Rule 2: an answer holds the bounded update, the client's memory and
-nothing else of its data.
+Rule 1: Types, shapes and names of an answer are checked before its values are used. A message that
+    does not fit is no answer.
+Rule 2: An answer holds the bounded update, the client's memory and nothing else of its data.
 """
 
 from __future__ import annotations
@@ -25,35 +25,23 @@ from dpacct.fl.layout import Params, State
 from dpacct.fl.local.sgd import SGD
 from dpacct.fl.privacy.bounds import AdaptiveClip, Bound, Clip, PerLayerClip, SmoothedNormalization
 from dpacct.fl.tensors import from_array
-from dpacct.packages import import_package
 
 # Counts up with every change of the messages.
 PROTOCOL = 5
-# The record that names a message as ours, and those of its tensors.
+# The record that marks a message as ours, and the records of its tensors.
 SIGN = "dpacct"
 ARRAYS = "arrays"
 SERVER_STATE = "dpacct.server_state"
 MEMORY = "dpacct.memory"
 MASK = "dpacct.mask"
 UPDATE = "dpacct.update"
+# What a message asks for: which client a node is, or the update of a round.
 HELLO, ROUND = "hello", "round"
-# The parts of an assignment that JSON carries as they are.
-_PLAIN = ("run", "number", "client", "counted", "contributions", "seed", "shares")
-
-
-def check_flower() -> str:
-    """Return the version of Flower that is installed.
-
-    Raises:
-        Unsupported: none, or one that is too old.
-    """
-    flower: Any = import_package("flwr", "flwr", "1.41", "flower,fl")
-    return str(flower.__version__)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Assignment:
-    """A round as one client gets it. All of it is public but the client's memory.
+    """A round as one client gets it. Everything in it is public except the client's memory.
 
     Attributes:
         run: tag of the server's process. number: of the round. client: the receiver.
@@ -81,6 +69,10 @@ class Assignment:
     shares: tuple[int, float] | None = None
 
 
+# The parts of an assignment that JSON carries as they are.
+_PLAIN = ("run", "number", "client", "counted", "contributions", "seed", "shares")
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Answer:
     """A client's answer to an assignment.
@@ -99,32 +91,19 @@ class Answer:
     memory: State | None
 
 
-def hello() -> RecordDict:
-    """Return the question which client a node is, and how it trains."""
-    return RecordDict({SIGN: ConfigRecord({"protocol": PROTOCOL, "ask": HELLO})})
+def sign(**entries: Any) -> ConfigRecord:
+    """Return the record that marks a message of this version, with these entries."""
+    return ConfigRecord({"protocol": PROTOCOL, "version": __version__, **entries})
 
 
-def ask_of(content: RecordDict) -> str | None:
-    """Return what a message asks for, None if it is not ours.
-
-    Raises:
-        InvalidParameter: it is of another version.
-    """
-    sign = content.config_records.get(SIGN)
-    if sign is None:
-        return None
-    check_protocol(sign)
-    return str(sign.get("ask"))
-
-
-def check_protocol(sign: ConfigRecord) -> None:
+def check_protocol(record: ConfigRecord) -> None:
     """Check that a message is of this version.
 
     Raises:
         InvalidParameter: it is of another one.
     """
-    if sign.get("protocol") != PROTOCOL:
-        found = f"{sign.get('protocol')} (dpacct {sign.get('version') or 'unknown'})"
+    if record.get("protocol") != PROTOCOL:
+        found = f"{record.get('protocol')} (dpacct {record.get('version') or 'unknown'})"
         rule = f"dpacct {__version__} here has version {PROTOCOL} of the messages"
         hint = "Install the same dpacct on the server and on all clients."
         raise InvalidParameter("protocol", found, rule, hint)
@@ -144,26 +123,17 @@ def shared_records(
 
 def pack_assignment(given: Assignment, shared: Mapping[str, ArrayRecord]) -> RecordDict:
     """Return the message of a round to one client; ``shared`` by `shared_records`."""
-    plain = {name: getattr(given, name) for name in _PLAIN}
-    local, bound = asdict(given.local), bound_to_json(given.bound)
-    settings = {**plain, "local": local, "bound": bound, "names": list(given.params)}
-    sign = ConfigRecord(
-        {
-            "protocol": PROTOCOL,
-            "version": __version__,
-            "ask": ROUND,
-            "round": given.number,
-            "settings": json.dumps(settings),
-        }
-    )
-    content = RecordDict({SIGN: sign, **shared})
+    settings = {name: getattr(given, name) for name in _PLAIN}
+    settings |= {"local": asdict(given.local), "bound": bound_to_json(given.bound)}
+    words = json.dumps(settings | {"names": list(given.params)})
+    content = RecordDict({SIGN: sign(ask=ROUND, round=given.number, settings=words), **shared})
     if given.memory is not None:
         content[MEMORY] = arrays_of(given.memory)
     return content
 
 
 def unpack_assignment(content: RecordDict) -> Assignment:
-    """Read what `pack_assignment` wrote, in the same version of dpacct."""
+    """Read the message of `pack_assignment`, by the same version of dpacct."""
     settings = json.loads(cast("str", content.config_records[SIGN]["settings"]))
     records = content.array_records
     params, memory = tensors_of(records[ARRAYS]), records.get(MEMORY)
@@ -174,59 +144,56 @@ def unpack_assignment(content: RecordDict) -> Assignment:
         memory=None if memory is None else tensors_of(memory),
         kept=tensors_of(records[MASK])["kept"] if MASK in records else None,
         local=SGD(**settings["local"]),
-        bound=bound_from_json(settings["bound"]),
+        bound=_bound_from_json(settings["bound"]),
         **{name: settings[name] for name in _PLAIN},
     )
 
 
 def pack_answer(answer: Answer) -> RecordDict:
     """Return the reply to an assignment."""
-    sign = ConfigRecord(
-        {
-            "protocol": PROTOCOL,
-            "version": __version__,
-            "run": answer.run,
-            "round": answer.number,
-            "client": answer.client,
-            "clip_norm": answer.clip_norm,
-            "below": answer.below,
-        }
+    facts = sign(
+        run=answer.run,
+        round=answer.number,
+        client=answer.client,
+        clip_norm=answer.clip_norm,
+        below=answer.below,
     )
-    content = RecordDict({SIGN: sign, UPDATE: arrays_of({"row": answer.row})})
+    content = RecordDict({SIGN: facts, UPDATE: arrays_of({"row": answer.row})})
     if answer.memory is not None:
         content[MEMORY] = arrays_of(answer.memory)
     return content
 
 
 def unpack_answer(content: RecordDict) -> Answer:
-    """Read what `pack_answer` wrote, or anything else that a client may send.
+    """Read the message of `pack_answer`, or anything else that a client may send. Rule 1.
 
     Raises:
         InvalidParameter: it is no such answer.
     """
-    sign = content.config_records.get(SIGN)
-    if sign is None:
+    facts = content.config_records.get(SIGN)
+    if facts is None:
         rule = "an answer is made by the mod of this package, the first of a ClientApp's mods"
         raise InvalidParameter("answer", "without a sign of the mod", rule)
-    check_protocol(sign)
+    check_protocol(facts)
     records = content.array_records
     try:
         row, memory = tensors_of(records[UPDATE])["row"], records.get(MEMORY)
         remembered = None if memory is None else tensors_of(memory)
-        said: list[Any] = [sign[n] for n in ("run", "round", "client", "clip_norm", "below")]
+        entries: list[Any] = [facts[n] for n in ("run", "round", "client", "clip_norm", "below")]
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidParameter("answer", "incomplete", f"it holds an update ({error})") from None
-    if list(map(type, said)) != [str, int, int, float, bool]:
-        raise InvalidParameter("answer", f"{said!r:.100}", "round, client and norm are of a type")
+    if list(map(type, entries)) != [str, int, int, float, bool]:
+        rule = "round, client and norm are of a type"
+        raise InvalidParameter("answer", f"{entries!r:.100}", rule)
     if row.ndim != 1 or not row.is_floating_point():
         rule = "an update is one vector of floating-point numbers"
         raise InvalidParameter("answer", f"{row.dtype} {tuple(row.shape)}", rule)
-    run, number, client, clip_norm, below = said
+    run, number, client, clip_norm, below = entries
     return Answer(run, number, client, clip_norm, row, below, remembered)
 
 
 def arrays_of(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    """Return tensors by name, as Flower carries them."""
+    """Return tensors by name as a record of Flower."""
     return ArrayRecord(
         {
             name: Array(np.asarray(t.detach().cpu().numpy(), order="C"))
@@ -272,7 +239,7 @@ _BOUNDS = {kind.__name__: kind for kind in (Clip, PerLayerClip, SmoothedNormaliz
 
 
 def bound_to_json(bound: Bound) -> dict[str, Any]:
-    """Return a bound as clients get it: its kind and its numbers; of an adaptive one, the norm.
+    """Return kind and numbers of a bound; of an adaptive one those of `Clip` at its norm.
 
     Raises:
         Unsupported: it is not one of the package's own.
@@ -288,10 +255,7 @@ def bound_to_json(bound: Bound) -> dict[str, Any]:
     return {"kind": type(bound).__name__, **asdict(cast("Any", bound))}
 
 
-def bound_from_json(found: dict[str, Any]) -> Bound:
-    """Read what `bound_to_json` wrote."""
-    values = dict(found)
-    kind: Any = _BOUNDS[values.pop("kind")]
-    return kind(
-        **{n: tuple(cast("Any", v)) if isinstance(v, list) else v for n, v in values.items()}
-    )
+def _bound_from_json(found: dict[str, Any]) -> Bound:
+    kind: Any = _BOUNDS[found["kind"]]
+    values = {n: tuple(v) if isinstance(v, list) else v for n, v in found.items() if n != "kind"}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return kind(**values)
