@@ -64,7 +64,7 @@ ENTRIES = {
         "Sweep over noise, rounds, sampling rate and delta."),
     "train": Entry("train.command", "train", RUNNING,
         "Train a model with differential privacy."),
-    "audit": Entry("audit.command", "audit", RUNNING,
+    "audit": Entry("commands.audit", "audit", RUNNING,
         "Test a training run for privacy bugs."),
     "attack": Entry("commands.attack", "attack", RUNNING,
         "Run membership-inference attacks on a trained model."),

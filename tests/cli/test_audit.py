@@ -49,13 +49,12 @@ def test_json_has_all_of_it(dpacct: Any) -> None:
 
 def test_luck_is_called_luck() -> None:
     pytest.importorskip("torch")
-    from dpacct_cli.audit.job import audit_job
-    from dpacct_cli.audit.page import page
+    from dpacct_cli.commands.audit import audit_whole_run, page
     from dpacct_cli.train.settings import combine
 
     typed = {"rounds": "1", "sampling": "full", "noise": "2", "device": "cpu", "clients": "20"}
     settings = combine("dp-fedavg", typed)
-    found, job = audit_job(settings, 30, "silent", 1e-6, 0.95)
+    found, job = audit_whole_run(settings, 30, "silent", 1e-6, 0.95)
     lucky = replace(found, gaussian_epsilon=found.charged.upper + 1e-3)
     assert found.passed
     assert any("may err with 5 %" in each for each in page(settings, job, lucky).remarks)
