@@ -3,86 +3,45 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Annotated
+from typing import TYPE_CHECKING, Any
 
 from dpacct import validate
 from dpacct.errors import BudgetExceeded, InvalidParameter, Unsupported
-from dpacct_cli import errors, options
+from dpacct.ledger.record.plans import Plan
+from dpacct.ledger.terms import EXAMPLE, Terms
+from dpacct_cli import errors, mechanism
 from dpacct_cli.errors import OptionConflict, conflict
-from dpacct_cli.options import Style, number, option
-from dpacct_cli.render import Answer, plain, print_note, show
-from dpacct_cli.train import options as own
-from dpacct_cli.train import page as train_page
-from dpacct_cli.train import step_options as steps
-from dpacct_cli.train.files import RunFiles, begin
-from dpacct_cli.train.resume import go_on, others_of
-from dpacct_cli.train.settings import FREE, KEYS, Settings, combine, refuse_changes
-from dpacct_cli.words import about_examples, spelling, text_of
+from dpacct_cli.options import Style, StyleOptions, number
+from dpacct_cli.render import Answer, Page, Row, down, noise, plain, print_note, seconds, show
+from dpacct_cli.train.files import RunFiles, begin, find_run, other_ledgers
+from dpacct_cli.train.options import METHODS, MethodName, Record, Training
+from dpacct_cli.train.settings import FREE, Settings, check_unchanged, combine, typed_values
+from dpacct_cli.words import about_examples, in_units, spelling, text_of
+
+if TYPE_CHECKING:
+    from dpacct_cli.train.job import Job
+    from dpacct_cli.train.run import Outcome
 
 INTERRUPTED = 130
+# Rule 4 of `dpacct.fl.data.partitions`.
+SIMULATED = (
+    "The clients are a simulation: the examples were dealt out to them, and one example less moves "
+    "others. Epsilon holds for a simulated client, not for the person behind an example."
+)
+OWNERS_OF_EXAMPLES = (
+    "Epsilon holds for a single example. The data name owners, and an owner of several examples is "
+    "protected less: without --examples, each owner is a client."
+)
 
 
 def train(
-    method: own.MethodName = None,
-    data: own.Data = None,
-    data_dir: own.DataDir = None,
-    label: own.Label = None,
-    owner: own.Owner = None,
-    classes: own.Classes = None,
-    clients: options.ClientsOnly = None,
-    public_size: own.PublicSize = None,
-    partition: own.Partition = None,
-    hold_out: own.HoldOut = None,
-    examples: own.Examples = False,
-    model: own.Model = None,
-    preset: own.Preset = None,
-    config: own.Config = None,
-    schedule: options.ScheduleFile = None,
-    rounds: options.Rounds = None,
-    epochs: own.Epochs = None,
-    q: options.Rate = None,
-    cohort: options.Cohort = None,
-    sampling: options.SamplingName = None,
-    adjacency: own.AdjacencyName = None,
-    eps: options.Eps = None,
-    noise: options.Noise = None,
-    delta: own.Delta = None,
-    clip_norm: Annotated[
-        str | None,
-        option(
-            "--clip-norm",
-            "--clip",
-            metavar="C",
-            help="Bound on a client's update.",
-            panel=options.PRIVACY,
-        ),
-    ] = None,
-    local_lr: steps.LocalLr = None,
-    local_total_lr: steps.LocalTotalLr = False,
-    local_epochs: steps.LocalEpochs = None,
-    local_steps: steps.LocalSteps = None,
-    batch_size: steps.BatchSize = None,
-    momentum: steps.Momentum = None,
-    weight_decay: steps.WeightDecay = None,
-    lr_decay: steps.LrDecay = None,
-    server_lr: steps.ServerLr = None,
-    server: steps.Server = None,
-    server_assignments: steps.ServerAssignments = None,
-    assignments: own.Assignments = None,
-    ledger: own.LedgerFile = None,
-    new_ledger: own.NewLedger = False,
-    resume: own.Resume = False,
-    run: own.RunName = None,
-    eval_every: own.EvalEvery = None,
-    device: own.Device = None,
-    seed: own.Seed = None,
-    public_seed: own.PublicSeed = None,
-    secure_noise: own.SecureNoise = False,
-    vectorize: own.Vectorize = None,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
+    training: Training,
+    record: Record,
+    style: StyleOptions,
+    method: MethodName = None,
 ) -> None:
     """Train a model with differential privacy, on your data or a data set by name.
 
@@ -101,56 +60,53 @@ def train(
       dpacct train mymethods:Proximal --set strength=0.1
       dpacct train --ledger mnist.ledger --resume
     """
-    given = locals()
-    style = options.read_style(as_json, quiet)
-    typed = {key: given[key] for key in KEYS} | {
-        "secure_noise": "yes" if secure_noise else None,
-        "examples": "yes" if examples else None,
-        "local_total_lr": "yes" if local_total_lr else None,
-    }
-    refuse_contradictions(ledger, run, new_ledger=new_ledger, resume=resume)
-    if method is None and not (resume or examples):
-        known = f"a method is one of {', '.join(own.METHODS)}, or package.module:Class"
+    shown = style.style
+    if record.new_ledger and record.ledger is not None:
+        why = "a ledger that is named is used, or made"
+        raise conflict("--new-ledger", f"--ledger {record.ledger}", why)
+    if record.new_ledger and record.resume:
+        raise conflict("--new-ledger", "--resume", "a run goes on in its own ledger")
+    if record.run is not None and not record.resume:
+        raise OptionConflict(f"--run {record.run} needs --resume; a new run is named by itself.")
+    if method is None and not (record.resume or training.examples):
+        known = f"a method is one of {', '.join(METHODS)}, or package.module:Class"
         raise InvalidParameter("method", None, known)
-    optimizer = tuple(server_assignments or ())
-    layers = (typed, tuple(assignments or ()), preset, config, optimizer)
-    refuse_batch(examples=bool(examples or config or resume))
-    # What contradicts itself is refused before anything is looked for.
-    settings = combine(method or own.METHODS[0], *layers)
+    check_batch(examples=bool(training.examples or training.config or record.resume))
+    settings = read_settings(method, training, record)
     if find_spec("torch") is None:
         raise Unsupported("training needs PyTorch, which is not installed: pip install -e '.[fl]'")
-    if resume:
-        begun = go_on(ledger, run, method, data)
-        settings = combine(method or begun.settings.method, *layers)
-        refuse_changes(begun.settings, settings)
-        _run(_moved(begun.settings, settings), begun.files, style, resume=True)
+    if record.resume:
+        begun = find_run(record.ledger, record.run, method, training.data)
+        settings = read_settings(method or begun.settings.method, training, record)
+        check_unchanged(begun.settings, settings)
+        # A resumed run may have another device and data folder. Nothing else counts as chosen.
+        moved = {key: settings.values[key] for key in FREE if key in settings.chosen}
+        values = {**begun.settings.values, **moved}
+        settings = replace(begun.settings, values=values, chosen=frozenset())
+        _run(settings, begun.files, shown, resume=True)
     else:
-        files = begin(ledger, settings.method, settings.values["data"], new_ledger=new_ledger)
-        _run(settings, files, style, resume=False)
+        data = settings.values["data"]
+        files = begin(record.ledger, settings.method, data, new_ledger=record.new_ledger)
+        _run(settings, files, shown, resume=False)
 
 
-def refuse_contradictions(
-    ledger: str | None, run: str | None, *, new_ledger: bool, resume: bool
-) -> None:
-    """Options that say where a run is recorded, and contradict each other.
-
-    Raises:
-        OptionConflict: they do.
-    """
-    if new_ledger and ledger is not None:
-        why = "a ledger that is named is used, or made"
-        raise conflict("--new-ledger", f"--ledger {ledger}", why)
-    if new_ledger and resume:
-        raise conflict("--new-ledger", "--resume", "a run goes on in its own ledger")
-    if run is not None and not resume:
-        raise OptionConflict(f"--run {run} needs --resume; a new run finds a name by itself.")
+def read_settings(method: str | None, training: Training, record: Record | None = None) -> Settings:
+    """Return the settings of a command line; see `combine`."""
+    return combine(
+        method or METHODS[0],
+        typed_values(training, record),
+        tuple(training.assignments or ()),
+        training.preset,
+        training.config,
+        tuple(training.server_assignments or ()),
+    )
 
 
-def refuse_batch(*, examples: bool) -> None:
-    """A batch of examples where clients are sampled.
+def check_batch(*, examples: bool) -> None:
+    """Reject --batch if clients are sampled.
 
     Raises:
-        OptionConflict: it was typed so.
+        OptionConflict: it was typed.
     """
     if not examples and spelling("--cohort") == "--batch":
         raise OptionConflict(
@@ -159,15 +115,8 @@ def refuse_batch(*, examples: bool) -> None:
         )
 
 
-def _moved(saved: Settings, typed: Settings) -> Settings:
-    """The settings of a run, on the device and with the data folder of today."""
-    changed = {key: typed.values[key] for key in FREE if key in typed.chosen}
-    # What was a default when the run began is one still: nothing counts as chosen.
-    return replace(saved, values={**saved.values, **changed}, chosen=frozenset())
-
-
 def _run(settings: Settings, files: RunFiles, style: Style, *, resume: bool) -> None:
-    # PyTorch is imported here, once everything that can be checked without it has been.
+    # PyTorch is imported here, after everything that can be checked without it.
     from dpacct.ledger.terms import known_terms
     from dpacct_cli.train.job import build_job
     from dpacct_cli.train.run import open_run, train
@@ -175,47 +124,150 @@ def _run(settings: Settings, files: RunFiles, style: Style, *, resume: bool) -> 
     if settings.get("examples"):
         about_examples()
     every = settings.get("eval_every")
-    looks = (
-        None
-        if every is None
-        else validate.count("eval_every", number(every), "the rounds between looks")
-    )
+    if every is not None:
+        every = validate.count("eval_every", number(every), "the rounds between looks")
     terms = known_terms(files.ledger)
     job = build_job(settings, terms)
-    others = others_of(files, settings.values["data"])
-    notes = [train_page.two_budgets(files.ledger, others)] if others else []
-    if terms is not None and terms.note:
-        notes.append(terms.note)
-    if job.delta.origin.startswith("that of"):
-        said = f"delta is {plain(job.delta.value)}, {job.delta.origin}"
-        notes.append(f"{said}; --delta was not given.")
+    file = shlex.quote(str(files.ledger))
     with open_run(job, files, settings, resume=resume) as run:
-        if run.has_private_checkpoint:
-            notes.append(train_page.private_checkpoint(files.checkpoint))
-        _say(style, *notes)
+        if style is Style.HUMAN:
+            for note in _notes(settings, files, job, terms, private=run.has_private_checkpoint):
+                print_note(note)
         try:
-            outcome = train(run, job, files, style, looks or max(1, run.rounds // 10))
+            outcome = train(run, job, files, style, every or max(1, run.rounds // 10))
         except BudgetExceeded as refusal:
-            raise BudgetExceeded(f"{refusal} {train_page.ways_out(files.ledger)}") from None
+            ways = in_units(
+                f"dpacct ledger show {file} lists what was spent. --new-ledger begins a second "
+                "budget for the same clients, whose epsilon adds up with this one."
+            )
+            raise BudgetExceeded(f"{refusal} {ways}") from None
     if outcome.interrupted:
-        again = f"dpacct train {settings.method} --ledger {shlex.quote(str(files.ledger))} "
-        again += f"--run {shlex.quote(files.stem)} --resume"
+        again = f"dpacct train {settings.method} --ledger {file} --run {shlex.quote(files.stem)}"
         errors.print_line(
             f"stopped after round {outcome.rounds} of {outcome.planned}; saved in "
-            f"{files.checkpoint}. {again} goes on."
+            f"{files.checkpoint}. {again} --resume goes on."
         )
         raise SystemExit(INTERRUPTED)
-    answer = Answer(
-        train_page.data(settings, job, outcome, files),
-        repr(outcome.accuracy),
-        lambda: train_page.page(settings, job, outcome, files),
+    show(
+        Answer(
+            _data(settings, job, outcome, files),
+            repr(outcome.accuracy),
+            lambda: _page(settings, job, outcome, files),
+        ),
+        style,
     )
-    show(answer, style)
 
 
-def _say(style: Style, *notes: str | None) -> None:
-    """What a person should know before rounds are charged."""
-    if style is Style.HUMAN:
-        for note in notes:
-            if note is not None:
-                print_note(note)
+def _notes(
+    settings: Settings, files: RunFiles, job: Job, terms: Terms | None, *, private: bool
+) -> Iterator[str]:
+    """Yield what a person should know before rounds are charged."""
+    if others := other_ledgers(files, settings.values["data"]):
+        known = ", ".join(str(path) for path in others)
+        yield in_units(
+            f"{files.ledger} and {known} are budgets of their own for the same clients. Their "
+            "epsilons and deltas add up, and neither ledger tracks the total."
+        )
+    if terms is not None and terms.note:
+        yield terms.note
+    if job.delta.origin.startswith("that of"):
+        at = f"delta is {plain(job.delta.value)}, {job.delta.origin}"
+        yield f"{at}; --delta was not given."
+    if private:
+        yield (
+            f"{files.checkpoint} holds what clients remember between rounds, which is private data "
+            "and not covered by epsilon. Only you may read the file; guard it like the data."
+        )
+
+
+def _data(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> dict[str, Any]:
+    """Return the keys of --json. JSON has no infinity: null if the run is not private."""
+    spent = outcome.epsilon
+    private = outcome.not_private_because is None
+    ran = mechanism.keys(Plan(outcome.schedule).first(max(outcome.rounds, 1)))
+    del ran["rounds"]
+    return {
+        "method": settings.method,
+        "data": job.dataset.name,
+        "model": settings.values["model"],
+        "rounds": outcome.rounds,
+        "epsilon": {
+            "lower": spent.lower if private else None,
+            "upper": spent.upper if private else None,
+            "target": None if job.budget is None else job.budget.epsilon,
+        },
+        "delta": spent.delta,
+        "noise_multiplier": ran.pop("noise_multiplier"),
+        "clip_norm": outcome.clip_norm,
+        **ran,
+        "public_size": job.public.size if job.public.stated else None,
+        "test_accuracy": outcome.accuracy,
+        "test_data": job.dataset.test_data,
+        "label_set": job.dataset.label_set,
+        "seconds": outcome.seconds,
+        "ledger": str(files.ledger),
+        "private": private,
+        "not_private_because": outcome.not_private_because,
+        "stopped_because": outcome.stopped_because,
+        f"{job.unit}s": job.public.size,
+        "partition": settings.get("partition"),
+        "simulated_clients": job.simulated,
+        "unit": job.unit,
+        "server": settings.get("server"),
+        "model_file": str(files.model),
+        "report": str(files.report),
+        "checkpoint": str(files.checkpoint),
+    }
+
+
+def _page(settings: Settings, job: Job, outcome: Outcome, files: RunFiles) -> Page:
+    """Return the rows for people."""
+    if outcome.not_private_because is None:
+        spent = mechanism.epsilon_row(outcome.epsilon, job.delta.origin)
+    else:
+        spent = Row("epsilon", "infinite", outcome.not_private_because)
+    # The rounds that ran; the first round of the plan if none ran.
+    plan = Plan(outcome.schedule).first(max(outcome.rounds, 1))
+    only = mechanism.single_round(plan)
+    dealt = settings.get("partition")
+    who = f"{'simulated ' if job.simulated else ''}clients ({dealt})" if dealt else "examples"
+    declared = "declared " if job.public.stated else ""
+    tested = on_test_data(len(job.tested), job.dataset.test_data)
+    rows = [Row("test accuracy", down(outcome.accuracy, 4), tested), spent]
+    if outcome.stopped_because is not None:
+        rows.append(Row("stopped early", outcome.stopped_because))
+    if job.dataset.label_set == "unprotected":
+        why = "the classes are read off the data, and epsilon does not cover them: say --classes"
+        rows.append(Row("label set", "unprotected", why))
+    rows += mechanism.rows(plan)
+    if only is not None:
+        unit = f"std of the noise on the sum / clip norm {plain(outcome.clip_norm)}"
+        rows.append(Row("noise multiplier", noise(only.noise_multiplier), unit))
+    if ":" in settings.method:
+        rows.append(Row("method", settings.method))
+    if job.server is not None:
+        rows.append(Row("server", repr(job.server)))
+    rows += [
+        Row("training", f"{settings.values['model']} on {job.dataset.name}, {job.public.size:,} "
+            f"{declared}{who}, {seconds(outcome.seconds)}"),
+        Row("ledger", str(files.ledger)),
+        Row("model", str(files.model)),
+        Row("report", str(files.report), "  one line a round; unprotected_... in it: not private"),
+    ]  # fmt: skip
+    note = mechanism.delta_note(outcome.epsilon.delta, job.public.size)
+    remarks = [SIMULATED] if job.simulated else []
+    if job.unit == EXAMPLE and job.dataset.owners is not None:
+        remarks.append(OWNERS_OF_EXAMPLES)
+    return Page(
+        rows,
+        closing=f"dpacct ledger show {shlex.quote(str(files.ledger))} lists what was spent.",
+        note=mechanism.with_moved_delta(note, job.delta),
+        remarks=remarks,
+    )
+
+
+def on_test_data(count: int, test_data: str) -> str:
+    """Return the words beside an accuracy: its examples, and if epsilon covers them."""
+    if test_data == "public":
+        return f"on {count:,} public test examples"
+    return f"on {count:,} private examples, without noise: epsilon does not cover it"

@@ -1,21 +1,25 @@
-"""The files of a run: the ledger of its data, and beside it settings, checkpoint, model and report.
+"""The files of a run, and the unfinished run that --resume continues.
 
-Rule 1: one ledger for a data set: every run on it is charged there, unless another is asked for.
-Rule 2: the other files belong to one run, and no run takes a name that is in use.
+Rule 1: one ledger for a data set. Every run on it is charged there, unless another is named.
+Rule 2: settings, checkpoint, model and report belong to one run. No run takes a name in use.
+Rule 3: the ledger of a run says if it is finished; the settings of a run name its ledger.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from dpacct.errors import InvalidParameter
-from dpacct_cli.train.settings import is_table
+from dpacct.errors import InvalidParameter, LedgerError
+from dpacct_cli.errors import OptionConflict
+from dpacct_cli.train.settings import Settings, is_table, load
 
 SUFFIX = ".ledger"
 SETTINGS = ".settings.json"
+_LISTED = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +27,8 @@ class RunFiles:
     """Paths of one run.
 
     Attributes:
-        ledger: what was spent; several runs share it.
-        stem: what the names of the run's other files begin with.
+        ledger: the record of the spent budget, which several runs share.
+        stem: the beginning of the names of the run's other files.
     """
 
     ledger: Path
@@ -35,12 +39,12 @@ class RunFiles:
 
     @property
     def settings(self) -> Path:
-        """What the run was told, as JSON; written first."""
+        """The settings of the run as JSON, written first."""
         return self._beside(SETTINGS)
 
     @property
     def checkpoint(self) -> Path:
-        """What it needs to go on."""
+        """The state from which the run can resume."""
         return self._beside(".checkpoint")
 
     @property
@@ -55,51 +59,53 @@ class RunFiles:
 
     @property
     def free(self) -> bool:
-        """Whether none of the run's own files exists yet."""
+        """None of the run's own files exists yet."""
         own = (self.settings, self.checkpoint, self.model, self.report)
         return not any(file.exists() or file.is_symlink() for file in own)
 
     def run_name(self, method: str) -> str:
-        """What the run is called in the ledger: unique among the runs beside it."""
+        """Return the name of the run in the ledger, unique among the runs beside it."""
         return self.stem if self.stem.startswith(method) else f"{method} {self.stem}"
 
 
-def short_name(method: str) -> str:
-    """A method as files are called by it: ``Class`` for ``package.module:Class``."""
-    return method.rpartition(":")[2]
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The files and settings of a run that was begun."""
 
+    files: RunFiles
+    settings: Settings
 
-def home_of(data: str) -> Path:
-    """The ledger of a data set: beside a table, else in the working folder."""
-    return Path(data).with_suffix(SUFFIX) if is_table(data) else Path(f"{data}{SUFFIX}")
+    @property
+    def finished(self) -> bool:
+        """The ledger says that the run is finished; False if the ledger cannot be read."""
+        from dpacct.ledger import Ledger
 
-
-def base_of(ledger: Path) -> str:
-    """The name of a ledger, from which its runs take theirs."""
-    return ledger.name.removesuffix(SUFFIX) or ledger.name
-
-
-def _numbered(name: str) -> Iterator[str]:
-    for number in count(1):
-        yield name if number == 1 else f"{name}-{number}"
+        try:
+            with Ledger.open(self.files.ledger, read_only=True) as ledger:
+                name = self.files.run_name(self.settings.method)
+                runs = [run for run in ledger.runs if run.name == name]
+                return bool(runs) and runs[-1].finished
+        except LedgerError:
+            return False
 
 
 def begin(ledger: str | None, method: str, data: str, *, new_ledger: bool = False) -> RunFiles:
-    """Files of a new run, none of which exists yet but the ledger.
+    """Return the files of a new run, none of which exists yet except the ledger.
 
     Args:
-        ledger: the file that was named; None for that of the data.
-        method, data: from which the run's own files take their names.
-        new_ledger: beside the ledger of the data, with the first free number behind its name.
+        ledger: the file that was named; None for the ledger of the data.
+        method, data: the source of the run's file names.
+        new_ledger: take the first free name with a number behind that of the data's ledger.
     Raises:
-        InvalidParameter: the folder of the ledger does not exist.
+        InvalidParameter: the folder of the ledger does not exist, or the ledger is a folder.
     """
     if ledger is not None:
         path = Path(ledger)
-        name = base_of(path)
+        name = path.name.removesuffix(SUFFIX) or path.name
     else:
-        path = home_of(data)
-        name = f"{short_name(method)}-{path.stem}"
+        path = ledger_of_data(data)
+        # `Class` for package.module:Class
+        name = f"{method.rpartition(':')[2]}-{path.stem}"
         if new_ledger:
             names = (path.with_name(stem + SUFFIX) for stem in _numbered(path.stem))
             path = next(path for path in names if not path.exists())
@@ -107,5 +113,111 @@ def begin(ledger: str | None, method: str, data: str, *, new_ledger: bool = Fals
         raise InvalidParameter("ledger", str(path), f"there is no folder {path.parent}")
     if path.is_dir():
         raise InvalidParameter("ledger", str(path), "a ledger is a file, and this is a folder")
-    files = (RunFiles(path, stem) for stem in _numbered(name))
-    return next(found for found in files if found.free)
+    return next(found for stem in _numbered(name) if (found := RunFiles(path, stem)).free)
+
+
+def ledger_of_data(data: str) -> Path:
+    """Return the ledger of a data set: beside a table, else in the working folder."""
+    return Path(data).with_suffix(SUFFIX) if is_table(data) else Path(f"{data}{SUFFIX}")
+
+
+def ledger_of_settings(file: Path, settings: Settings) -> Path:
+    """Return the ledger of a run, given the file of its settings."""
+    return file.with_name(settings.ledger or f"{_stem(file)}{SUFFIX}")
+
+
+def other_ledgers(files: RunFiles, data: str) -> list[Path]:
+    """Return other ledgers of the same data in the same folder, or at the default place."""
+    found = [ledger_of_data(data)]
+    for other in _begun_in(files.ledger.parent):
+        if other.settings.get("data") == data and other.files.ledger not in found:
+            found.append(other.files.ledger)
+    return [path for path in found if path.is_file() and not _same(path, files.ledger)]
+
+
+def find_run(ledger: str | None, run: str | None, method: str | None, data: str | None) -> Begun:
+    """Return the run that ``--resume`` continues.
+
+    Args:
+        ledger, run: as typed; the place of the run and its name.
+        method, data: as typed; they choose among several runs.
+    Raises:
+        InvalidParameter: the run does not exist, or its settings are damaged.
+        OptionConflict: no run or several runs are unfinished.
+    """
+    if run is not None and not Path(run).name:
+        raise InvalidParameter("run", run or None, "a run is called as its files are")
+    if run is not None:
+        stem = Path(run) if ledger is None else Path(ledger).parent / run
+        file = stem.parent / f"{stem.name}{SETTINGS}"
+        if not file.is_file():
+            raise InvalidParameter("run", str(stem), f"no run to resume: there is no {file}")
+        return _read(file)
+    folder = Path() if ledger is None else Path(ledger).parent
+    if ledger is None and data is not None and is_table(data):
+        folder = Path(data).parent
+    begun = _begun_in(folder)
+    if ledger is not None:
+        begun = [found for found in begun if _same(found.files.ledger, Path(ledger))]
+        if not begun:
+            raise InvalidParameter("ledger", ledger, "no run to resume: none was begun with it")
+    if not begun:
+        place = "this folder" if folder == Path() else str(folder)
+        raise OptionConflict(
+            f"--resume: there is no run to resume in {place}; --ledger or --run says where one was "
+            f"begun."
+        )
+    wanted = [
+        found
+        for found in begun
+        if method in (None, found.settings.method) and data in (None, found.settings.get("data"))
+    ]
+    # If no run has the method, the method contradicts --resume. It is not a missing run.
+    return _unfinished(wanted or begun)
+
+
+def _unfinished(begun: list[Begun]) -> Begun:
+    left = [found for found in begun if not found.finished]
+    if len(left) == 1:
+        return left[0]
+    if not left:
+        named = ", ".join(found.files.stem for found in begun[:_LISTED])
+        raise OptionConflict(f"--resume: there is no run to resume; finished: {named}.")
+    shown = [f"{found.files.stem} (charged to {found.files.ledger})" for found in left[:_LISTED]]
+    if len(left) > _LISTED:
+        shown.append(f"{len(left) - _LISTED} more")
+    raise OptionConflict(
+        f"--resume continues one run, and {len(left)} are unfinished: {', '.join(shown)}. "
+        f"Choose with --run, e.g. --run {left[0].files.stem}."
+    )
+
+
+def _begun_in(folder: Path) -> list[Begun]:
+    """Return all runs of a folder whose settings can be read, shorter names first."""
+    found: list[Begun] = []
+    for file in sorted(folder.glob(f"*{SETTINGS}"), key=lambda path: (len(path.name), path.name)):
+        try:
+            found.append(_read(file))
+        except InvalidParameter:
+            continue
+    return found
+
+
+def _read(file: Path) -> Begun:
+    settings = load(file)
+    return Begun(RunFiles(ledger_of_settings(file, settings), _stem(file)), settings)
+
+
+def _stem(file: Path) -> str:
+    return file.name.removesuffix(SETTINGS)
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    for number in count(2):
+        yield f"{name}-{number}"
+
+
+def _same(one: Path, other: Path) -> bool:
+    # Path.resolve raises RuntimeError for loops of links.
+    return os.path.realpath(one) == os.path.realpath(other)

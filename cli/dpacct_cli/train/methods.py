@@ -1,8 +1,9 @@
-"""The method of a run: one of those that are known by a name, or a class of the user's own.
+"""The method of a run by its name, or a class of your own, and the server's optimizer.
 
-Rule 1: a class of one's own is called ``package.module:Class``, in the ledger and in the settings
-of the run as well, so that a resume finds it again. Rule 2: what is wrong with it is said in words
-before anything is read or charged; an error inside the user's own code stays what it is.
+Rule 1: your own class is called ``package.module:Class``, in ledger and settings as well, so that a
+resume finds it again.
+Rule 2: a wrong class or option is rejected before anything is read or charged. An error inside your
+own code stays what it is.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from dpacct.errors import DpacctError, InvalidParameter
 from dpacct.fl.methods import METHODS
@@ -23,23 +23,23 @@ from dpacct.fl.methods.protocol import Method
 from dpacct.fl.methods.server_optimizers import Adam, Momentum, ServerOptimizer
 from dpacct_cli.errors import OptionConflict
 
-# By the name that the command line knows.
+# The names of `dpacct_cli.train.options.SERVERS`.
 SERVERS: dict[str, Callable[..., ServerOptimizer]] = {"momentum": Momentum, "adam": Adam}
 Made = TypeVar("Made")
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 def build_method(name: str, options: Mapping[str, Any]) -> Method:
-    """The method called ``name``.
+    """Return a method.
 
     Args:
-        name: of `dpacct.fl.METHODS`, or ``package.module:Class``.
+        name: a name of `dpacct.fl.METHODS`, or ``package.module:Class``.
         options: arguments of its constructor.
     Raises:
-        InvalidParameter: there is none, or an option is out of range.
+        InvalidParameter: it does not exist, or an option is out of range.
         OptionConflict: it has no such option, or needs one.
     """
-    build = _own(name) if ":" in name else METHODS.get(name)
+    build = _own_class(name) if ":" in name else METHODS.get(name)
     if build is None:
         known = f"a method is one of {', '.join(METHODS)}, or package.module:Class of your own"
         raise InvalidParameter("method", name, known)
@@ -47,12 +47,10 @@ def build_method(name: str, options: Mapping[str, Any]) -> Method:
 
 
 def build_server(name: str | None, options: Mapping[str, Any]) -> ServerOptimizer | None:
-    """The server's optimizer called ``name``; None for the step itself.
+    """Return the server's optimizer, or None for the plain step.
 
-    Args:
-        name: of `SERVERS`. options: arguments of its constructor.
     Raises:
-        InvalidParameter: there is none, or an option is out of range.
+        InvalidParameter: it does not exist, or an option is out of range.
         OptionConflict: it has no such option.
     """
     if name is None:
@@ -64,13 +62,13 @@ def build_server(name: str | None, options: Mapping[str, Any]) -> ServerOptimize
     try:
         return _built(build, name, options, "--server-set")
     except InvalidParameter as error:
-        # Its names are those of other options, too.
+        # Other options have the same names.
         called = f"--server-set {error.name}"
         raise InvalidParameter(called, error.value, error.rule, error.hint) from None
 
 
 def _built(build: Callable[..., Made], name: str, options: Mapping[str, Any], flag: str) -> Made:
-    """What a constructor makes of its options, of which those are refused that it does not have."""
+    """Call a constructor with its options; reject unknown and missing options by name."""
     parameters = inspect.signature(build).parameters
     named = [key for key, one in parameters.items() if one.kind is not one.VAR_KEYWORD]
     for key in options:
@@ -79,8 +77,8 @@ def _built(build: Callable[..., Made], name: str, options: Mapping[str, Any], fl
             raise OptionConflict(f"{flag} {key} is no option of {name}; {has}.")
     for key in named:
         one = parameters[key]
-        variadic = one.kind is one.VAR_POSITIONAL
-        if one.default is one.empty and key not in options and not variadic:
+        required = one.default is one.empty and one.kind is not one.VAR_POSITIONAL
+        if required and key not in options:
             raise OptionConflict(f"{flag} {key}=... is missing; {name} has no default for it.")
     try:
         return build(**options)
@@ -90,15 +88,14 @@ def _built(build: Callable[..., Made], name: str, options: Mapping[str, Any], fl
         raise OptionConflict(f"{name} refuses its options: {error}") from error
 
 
-def _own(name: str) -> Callable[..., Method]:
-    """A class of the user's own.
+def _own_class(name: str) -> type[Method]:
+    """Return your own class.
 
     Raises:
-        InvalidParameter: no such module or class, or the class is no method.
+        InvalidParameter: the module or class does not exist, or the class is no method.
     """
     if not _PATH.fullmatch(name):
-        rule = "a method of your own is package.module:Class"
-        raise InvalidParameter("method", name, rule)
+        raise InvalidParameter("method", name, "a method of your own is package.module:Class")
     place, _, attribute = name.partition(":")
     module = _imported(name, place)
     found = getattr(module, attribute, None)
@@ -107,16 +104,21 @@ def _own(name: str) -> Callable[..., Method]:
         has = f"its methods are {', '.join(own)}" if own else "no class in it is a fl.Method"
         raise InvalidParameter("method", name, f"{place} has no {attribute}; {has}")
     if not _is_method(found):
-        rule = f"{attribute} of {place} is {_described(found)}; a method is a class that derives "
+        kind = "a class of its own" if isinstance(found, type) else f"a {type(found).__name__}"
+        rule = f"{attribute} of {place} is {kind}; a method is a class that derives from"
         hint = "docs/how-to/train-federated.md has an example."
-        raise InvalidParameter("method", name, f"{rule}from dpacct.fl.Method", hint)
-    return cast("Callable[..., Method]", found)
+        raise InvalidParameter("method", name, f"{rule} dpacct.fl.Method", hint)
+    return found
 
 
 def _imported(name: str, place: str) -> ModuleType:
+    """Import a module, which may stand in the current folder; installed modules come first."""
+    folder = os.getcwd()  # noqa: PTH109 - sys.path holds texts
+    added = folder not in sys.path and "" not in sys.path
+    if added:
+        sys.path.append(folder)
     try:
-        with _current_folder():
-            return importlib.import_module(place)
+        return importlib.import_module(place)
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if place == missing or place.startswith(f"{missing}."):
@@ -126,27 +128,10 @@ def _imported(name: str, place: str) -> ModuleType:
         raise InvalidParameter("method", name, rule) from None
     except (ImportError, SyntaxError) as error:
         raise InvalidParameter("method", name, f"{place} cannot be imported ({error})") from None
-
-
-@contextmanager
-def _current_folder() -> Generator[None]:
-    """Modules of the current folder can be imported inside; what is installed comes first."""
-    folder = os.getcwd()  # noqa: PTH109 - sys.path holds texts
-    if folder in sys.path or "" in sys.path:
-        yield
-        return
-    sys.path.append(folder)
-    try:
-        yield
     finally:
-        sys.path.remove(folder)
+        if added:
+            sys.path.remove(folder)
 
 
 def _is_method(value: Any) -> bool:
     return isinstance(value, type) and value is not Method and Method in value.__mro__
-
-
-def _described(value: Any) -> str:
-    if isinstance(value, type):
-        return "a class of its own"
-    return f"a {type(value).__name__}"

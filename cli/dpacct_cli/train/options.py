@@ -1,282 +1,333 @@
-"""The options of `dpacct train` that no other command has."""
+"""The options of `dpacct train`, most of which `dpacct audit` takes as well.
+
+A field of a tuple is one option. The key of an option in settings files is its name with _ for -.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from dpacct.rounds import Adjacency
+from dpacct_cli import options
 from dpacct_cli.options import PRIVACY, WHAT_RUNS, argument, flag, option, repeated
 from dpacct_cli.train.presets import DEFAULTS, PRESETS
 
 MODELS = (
-    "logistic",
-    "cnn-small",
-    "cnn",
-    "cnn-wide",
-    "resnet10",
-    "resnet18",
-    "resnet20",
-    "lstm-small",
+    "logistic", "cnn-small", "cnn", "cnn-wide", "resnet10", "resnet18", "resnet20", "lstm-small",
     "lstm",
-)
-
+)  # fmt: skip
 METHODS = (
-    "dp-fedavg",
-    "blur",
-    "blurs",
-    "fed-smp-randk",
-    "fed-smp-topk",
-    "dp-fedsam",
-    "dp-fedsam-topk",
-    "dp-fedpgn",
-    "dp-fedpgn-ls",
-    "dp-fed-ls",
-    "fed-alpha-normec",
-    "alpha-normec",
-    "fedavg-smoothed",
-    "scaffold",
-    "feddyn",
-    "fedcm",
-)
-
+    "dp-fedavg", "blur", "blurs", "fed-smp-randk", "fed-smp-topk", "dp-fedsam", "dp-fedsam-topk",
+    "dp-fedpgn", "dp-fedpgn-ls", "dp-fed-ls", "fed-alpha-normec", "alpha-normec",
+    "fedavg-smoothed", "scaffold", "feddyn", "fedcm",
+)  # fmt: skip
+SERVERS = ("momentum", "adam")
 # Headings of the help.
-DATA_AND_MODEL, SETTINGS = "Data and model", "Settings"
-THE_RUN, MACHINE = "The run and its record", "Machine and randomness"
-
-Text = str | None
-
+DATA, LOCAL, SETTINGS = "Data and model", "Local training", "Settings"
+RECORD, MACHINE = "The run and its record", "Machine and randomness"
 
 MethodName = Annotated[
-    Text,
+    str | None,
     argument(
         metavar="[METHOD]",
         known=lambda: METHODS,
-        help=f"One of {', '.join(METHODS)}; or package.module:Class, a method of your own. A run "
-        "that goes on knows its own.",
-    ),
-]
-Delta = Annotated[
-    Text,
-    option(
-        "--delta",
-        metavar="D",
-        help="Delta; default that of --ledger if it exists, else 1e-05.",
-        panel=PRIVACY,
+        help=f"One of {', '.join(METHODS)}; or package.module:Class, your own method.",
     ),
 ]
 Data = Annotated[
-    Text,
+    str | None,
     option(
-        "--data",
-        metavar="|".join((*DEFAULTS, "FILE.csv", "FILE.npz", "FOLDER")),
-        help="Named data, or your own: a table, arrays, or a folder of images for each class. "
-        "[default: digits, which need no download]",
-        panel=DATA_AND_MODEL,
+        "--data", metavar="|".join((*DEFAULTS, "FILE.csv", "FILE.npz", "FOLDER")), panel=DATA,
+        help="A data set by name, or your own: a table, arrays, or a folder of images for each "
+        "class. [default: digits, which needs no download]",
     ),
-]
+]  # fmt: skip
 DataDir = Annotated[
-    Text,
+    str | None,
     option(
-        "--data-dir",
-        metavar="DIR",
+        "--data-dir", metavar="DIR", panel=DATA,
         help="Folder with the files of --data; default $DPACCT_DATA, or ./data.",
-        panel=DATA_AND_MODEL,
     ),
-]
-Label = Annotated[
-    Text,
-    option(
-        "--label",
-        metavar="COLUMN",
-        help="Column of labels of FILE.csv; default label.",
-        panel=DATA_AND_MODEL,
-    ),
-]
-Owner = Annotated[
-    Text,
-    option(
-        "--owner",
-        metavar="COLUMN",
-        help="Column of FILE.csv with the person a row belongs to; each person is a client.",
-        panel=DATA_AND_MODEL,
-    ),
-]
-Classes = Annotated[
-    Text,
-    option(
-        "--classes",
-        metavar="A,B,...",
-        help="The labels of FILE.csv, public. Default those that occur, which is not protected.",
-        panel=DATA_AND_MODEL,
-    ),
-]
-AdjacencyName = Annotated[
-    Text,
-    option(
-        "--adjacency",
-        metavar="|".join(Adjacency),
-        help="When two data sets are neighbors; default replace-one for uniform sampling, "
-        "add-remove with --public-size, else zero-out.",
-        panel=WHAT_RUNS,
-    ),
-]
-PublicSize = Annotated[
-    Text,
-    option(
-        "--public-size",
-        metavar="M",
-        help="A public number of clients (or examples), from which the divisor and every printed "
-        "number is made. The run then protects the true number, too (add-remove). Default: the "
-        "true number is public (zero-out, at the same epsilon).",
-        panel=PRIVACY,
-    ),
-]
-Partition = Annotated[
-    Text,
-    option(
-        "--partition",
-        metavar="iid|dirichlet:A|natural",
-        help="Clients of the run: simulated ones, by dealing out examples evenly or with label "
-        "ratios drawn from Dirichlet(A); or the writers, roles or owners that the data name "
-        "(default with --owner).",
-        panel=DATA_AND_MODEL,
-    ),
-]
-HoldOut = Annotated[
-    Text,
-    option(
-        "--hold-out",
-        metavar="S",
-        help="Fraction of clients held out as non-members for dpacct attack, chosen by a hash of "
-        "each client's identity.",
-        panel=DATA_AND_MODEL,
-    ),
-]
-Examples = Annotated[
-    bool,
-    flag(
-        "--examples",
-        help="Protect single examples instead of clients (DP-SGD): a round is a step on a batch "
-        "of them.",
-        panel=DATA_AND_MODEL,
-    ),
-]
-Epochs = Annotated[
-    Text,
-    option(
-        "--epochs",
-        metavar="E",
-        help="With --examples, instead of --rounds: how often each takes part on average.",
-        panel=WHAT_RUNS,
-    ),
-]
-Model = Annotated[
-    Text,
-    option(
-        "--model",
-        metavar="|".join(MODELS),
-        help="What to train; default by data.",
-        panel=DATA_AND_MODEL,
-    ),
-]
-Preset = Annotated[
-    Text,
-    option(
-        "--preset", metavar="|".join(PRESETS), help="Settings of published work.", panel=SETTINGS
-    ),
-]
-Config = Annotated[
-    Text,
-    option(
-        "--config",
-        metavar="FILE.toml",
-        help="Options from a file, named as here without dashes in front, with _ for -.",
-        panel=SETTINGS,
-    ),
-]
-Assignments = Annotated[
-    list[str] | None,
-    repeated(
-        "--set", metavar="NAME=VALUE", help="An option of the method, e.g. rho=0.5.", panel=SETTINGS
-    ),
-]
-EvalEvery = Annotated[
-    Text,
-    option(
-        "--eval-every",
-        metavar="K",
-        help="Rounds between looks at the test set; default a tenth of all.",
-        panel=THE_RUN,
-    ),
-]
-LedgerFile = Annotated[
-    Text,
-    option(
-        "--ledger",
-        metavar="FILE",
-        help="Where to record what is spent; model, report and checkpoint stand beside it. "
-        "Default one for each data set: DATA.ledger here, or beside FILE.csv.",
-        panel=THE_RUN,
-    ),
-]
-NewLedger = Annotated[
-    bool,
-    flag(
-        "--new-ledger",
-        help="A second budget for data that have one. Both epsilons then add up, and nobody "
-        "counts that.",
-        panel=THE_RUN,
-    ),
-]
-Resume = Annotated[bool, flag("--resume", help="Go on with a run that was stopped.", panel=THE_RUN)]
-RunName = Annotated[
-    Text,
-    option(
-        "--run",
-        metavar="NAME",
-        help="Which run --resume means: what the names of its files begin with.",
-        panel=THE_RUN,
-    ),
-]
+]  # fmt: skip
 Device = Annotated[
-    Text,
+    str | None,
     option(
-        "--device",
-        metavar="cpu|cuda|cuda:K",
-        help="Default cuda where there is one.",
-        panel=MACHINE,
+        "--device", metavar="cpu|cuda|cuda:K", panel=MACHINE, advanced=True,
+        help="Default cuda if there is one.",
     ),
-]
-Seed = Annotated[
-    Text,
-    option(
-        "--seed",
-        metavar="S",
-        help="Reproducible run. Not private: anyone with the seed can remove the noise, "
-        "so the run is marked as not private.",
-        panel=MACHINE,
-    ),
-]
-PublicSeed = Annotated[
-    Text,
-    option(
-        "--public-seed",
-        metavar="S",
-        help="For what need not be secret: partition and initial model; default 0.",
-        panel=MACHINE,
-    ),
-]
-Vectorize = Annotated[
-    Text,
-    option(
-        "--vectorize",
-        metavar="auto|yes|no",
-        help="Train clients side by side; default auto, which measures, and yes with --seed, "
-        "since what is measured does not repeat.",
-        panel=MACHINE,
-    ),
-]
-SecureNoise = Annotated[
-    bool,
-    flag("--secure-noise", help="Noise that withstands attacks on its last digits.", panel=MACHINE),
-]
+]  # fmt: skip
+
+
+class Training(NamedTuple):
+    """The options that say what is trained."""
+
+    data: Data = None
+    data_dir: DataDir = None
+    label: Annotated[
+        str | None,
+        option(
+            "--label", metavar="COLUMN", panel=DATA, advanced=True,
+            help="Column of labels of FILE.csv; default label.",
+        ),
+    ] = None  # fmt: skip
+    owner: Annotated[
+        str | None,
+        option(
+            "--owner", metavar="COLUMN", panel=DATA, advanced=True,
+            help="Column of FILE.csv with the person a row belongs to. Each person is a client.",
+        ),
+    ] = None  # fmt: skip
+    classes: Annotated[
+        str | None,
+        option(
+            "--classes", metavar="A,B,...", panel=DATA, advanced=True,
+            help="The labels of FILE.csv, public. By default they are read off the data, which "
+            "epsilon does not protect.",
+        ),
+    ] = None  # fmt: skip
+    clients: options.ClientsOnly = None
+    public_size: Annotated[
+        str | None,
+        option(
+            "--public-size", metavar="M", panel=PRIVACY, advanced=True,
+            help="A public number of clients (or examples), from which the divisor and every "
+            "printed number is made. The run then hides the true number, too (add-remove). "
+            "Default: the true number is public (zero-out, at the same epsilon).",
+        ),
+    ] = None  # fmt: skip
+    partition: Annotated[
+        str | None,
+        option(
+            "--partition", metavar="iid|dirichlet:A|natural", panel=DATA,
+            help="The clients: simulated ones, with equal shares of the examples or label ratios "
+            "drawn from Dirichlet(A); or the writers, roles or owners of the data (default with "
+            "--owner).",
+        ),
+    ] = None  # fmt: skip
+    examples: Annotated[
+        bool,
+        flag(
+            "--examples", panel=DATA,
+            help="Protect single examples instead of clients (DP-SGD). A round is a step on a "
+            "batch of examples.",
+        ),
+    ] = False  # fmt: skip
+    model: Annotated[
+        str | None,
+        option(
+            "--model", metavar="|".join(MODELS), help="The model; default by data.", panel=DATA
+        ),
+    ] = None  # fmt: skip
+    preset: Annotated[
+        str | None,
+        option(
+            "--preset", metavar="|".join(PRESETS), panel=SETTINGS, advanced=True,
+            help="Settings of published work.",
+        ),
+    ] = None  # fmt: skip
+    config: Annotated[
+        str | None,
+        option(
+            "--config", metavar="FILE.toml", panel=SETTINGS,
+            help="Options from a file, named as here without leading dashes, with _ for -.",
+        ),
+    ] = None  # fmt: skip
+    rounds: options.Rounds = None
+    epochs: Annotated[
+        str | None,
+        option(
+            "--epochs", metavar="E", panel=WHAT_RUNS, advanced=True,
+            help="With --examples, instead of --rounds: how often each example takes part on "
+            "average.",
+        ),
+    ] = None  # fmt: skip
+    q: options.Rate = None
+    cohort: options.Cohort = None
+    sampling: options.SamplingName = None
+    adjacency: Annotated[
+        str | None,
+        option(
+            "--adjacency", metavar="|".join(Adjacency), panel=WHAT_RUNS, advanced=True,
+            help="When two data sets are neighbors; default replace-one for uniform sampling, "
+            "add-remove with --public-size, else zero-out.",
+        ),
+    ] = None  # fmt: skip
+    eps: options.Eps = None
+    noise: options.Noise = None
+    delta: Annotated[
+        str | None,
+        option(
+            "--delta", metavar="D", panel=PRIVACY, advanced=True,
+            help="Delta; default that of --ledger if it exists, else 1e-05.",
+        ),
+    ] = None  # fmt: skip
+    clip_norm: Annotated[
+        str | None,
+        option(
+            "--clip-norm", "--clip", metavar="C", panel=PRIVACY,
+            help="Bound on the norm of a client's update.",
+        ),
+    ] = None  # fmt: skip
+    secure_noise: Annotated[
+        bool,
+        flag(
+            "--secure-noise", panel=PRIVACY, advanced=True,
+            help="Noise that withstands attacks on its last digits.",
+        ),
+    ] = False  # fmt: skip
+    local_lr: Annotated[
+        str | None,
+        option(
+            "--local-lr", metavar="R", panel=LOCAL, advanced=True,
+            help="Learning rate of the clients.",
+        ),
+    ] = None  # fmt: skip
+    local_total_lr: Annotated[
+        bool,
+        flag(
+            "--local-total-lr", panel=LOCAL, advanced=True,
+            help="--local-lr is the rate of all steps of a client together.",
+        ),
+    ] = False  # fmt: skip
+    local_epochs: Annotated[
+        str | None,
+        option(
+            "--local-epochs", metavar="E", panel=LOCAL, advanced=True,
+            help="Passes over a client's examples.",
+        ),
+    ] = None  # fmt: skip
+    local_steps: Annotated[
+        str | None,
+        option(
+            "--local-steps", metavar="K", panel=LOCAL, advanced=True,
+            help="Local steps, instead of --local-epochs.",
+        ),
+    ] = None  # fmt: skip
+    batch_size: Annotated[
+        str | None,
+        option(
+            "--batch-size", metavar="B", panel=LOCAL, advanced=True,
+            help="Examples in a local step, or all.",
+        ),
+    ] = None  # fmt: skip
+    momentum: Annotated[
+        str | None,
+        option(
+            "--momentum", metavar="M", panel=LOCAL, advanced=True,
+            help="Momentum of local SGD, in [0, 1); default 0.",
+        ),
+    ] = None  # fmt: skip
+    weight_decay: Annotated[
+        str | None,
+        option(
+            "--weight-decay", metavar="W", panel=LOCAL, advanced=True,
+            help="Weight decay of local SGD; default 0.",
+        ),
+    ] = None  # fmt: skip
+    lr_decay: Annotated[
+        str | None,
+        option(
+            "--lr-decay", metavar="F", panel=LOCAL, advanced=True,
+            help="Factor on --local-lr from round to round; default 1.",
+        ),
+    ] = None  # fmt: skip
+    server_lr: Annotated[
+        str | None,
+        option(
+            "--server-lr", metavar="R", panel=LOCAL, advanced=True,
+            help="Factor on the noisy mean; default 1.",
+        ),
+    ] = None  # fmt: skip
+    server: Annotated[
+        str | None,
+        option(
+            "--server", metavar="|".join(SERVERS), panel=SETTINGS, advanced=True,
+            help="Optimizer of the server; default SGD.",
+        ),
+    ] = None  # fmt: skip
+    server_assignments: Annotated[
+        list[str] | None,
+        repeated(
+            "--server-set", metavar="NAME=VALUE", panel=SETTINGS, advanced=True,
+            help="An option of --server, e.g. beta=0.5.",
+        ),
+    ] = None  # fmt: skip
+    assignments: Annotated[
+        list[str] | None,
+        repeated(
+            "--set", metavar="NAME=VALUE", panel=SETTINGS,
+            help="An option of the method, e.g. rho=0.5.",
+        ),
+    ] = None  # fmt: skip
+    device: Device = None
+    seed: Annotated[
+        str | None,
+        option(
+            "--seed", metavar="S", panel=MACHINE, advanced=True,
+            help="Make the run repeatable. It is then not private: anyone with the seed can "
+            "remove the noise.",
+        ),
+    ] = None  # fmt: skip
+    public_seed: Annotated[
+        str | None,
+        option(
+            "--public-seed", metavar="S", panel=MACHINE, advanced=True,
+            help="Seed of the partition and the initial model, which need not be secret; "
+            "default 0.",
+        ),
+    ] = None  # fmt: skip
+    vectorize: Annotated[
+        str | None,
+        option(
+            "--vectorize", metavar="auto|yes|no", panel=MACHINE, advanced=True,
+            help="Train clients in groups; default auto, which takes the faster way (with --seed: "
+            "yes, since measured times do not repeat).",
+        ),
+    ] = None  # fmt: skip
+
+
+class Record(NamedTuple):
+    """The options of a recorded run, which an audit does not have."""
+
+    schedule: options.ScheduleFile = None
+    hold_out: Annotated[
+        str | None,
+        option(
+            "--hold-out", metavar="S", panel=DATA, advanced=True,
+            help="Fraction of clients held out as non-members for dpacct attack, chosen by a hash "
+            "of each client's identity.",
+        ),
+    ] = None  # fmt: skip
+    eval_every: Annotated[
+        str | None,
+        option(
+            "--eval-every", metavar="K", panel=RECORD, advanced=True,
+            help="Rounds between evaluations on the test set; default a tenth of all.",
+        ),
+    ] = None  # fmt: skip
+    ledger: Annotated[
+        str | None,
+        option(
+            "--ledger", metavar="FILE", panel=RECORD,
+            help="File that records the spent budget; model, report and checkpoint stand beside "
+            "it. Default one for each data set: DATA.ledger here, or beside FILE.csv.",
+        ),
+    ] = None  # fmt: skip
+    new_ledger: Annotated[
+        bool,
+        flag(
+            "--new-ledger", panel=RECORD, advanced=True,
+            help="Start a second budget for this data. The epsilons add up; dpacct does not track "
+            "the total.",
+        ),
+    ] = False  # fmt: skip
+    resume: Annotated[
+        bool, flag("--resume", help="Continue a run that was stopped.", panel=RECORD)
+    ] = False
+    run: Annotated[
+        str | None,
+        option(
+            "--run", metavar="NAME", panel=RECORD, advanced=True,
+            help="The run that --resume continues: the beginning of its file names.",
+        ),
+    ] = None  # fmt: skip

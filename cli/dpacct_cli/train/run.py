@@ -1,8 +1,10 @@
-"""The loop of a run: rounds, looks at the test set, a report on disk, and an orderly stop.
+"""The rounds of a run: evaluation, report, progress bar, and an orderly stop.
 
-Rule 1: settings and a checkpoint are on disk before the first round: a run can always be resumed.
-Rule 2: Ctrl-C (and SIGTERM) lets the round that is under way finish, then saves; a second one stops
-at once, and the checkpoint of the last finished round stands.
+Rule 1: settings and a checkpoint are on disk before the first round, so a run can always resume.
+Rule 2: Ctrl-C or SIGTERM lets the current round finish, then saves. A second one stops at once, and
+the checkpoint of the last finished round stands.
+Rule 3: the progress bar shows only released values and the accuracy on test data, which is called
+unprotected unless the data is public.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -28,33 +31,35 @@ from dpacct.fl.report.callbacks import Callback, RunView
 from dpacct.fl.report.evaluation import evaluate
 from dpacct.fl.report.reports import Report
 from dpacct.rounds import Schedule
+from dpacct_cli import waiting
 from dpacct_cli.options import Style
 from dpacct_cli.output import write_new
+from dpacct_cli.render import plain, up
 from dpacct_cli.train.files import RunFiles
 from dpacct_cli.train.job import Job
-from dpacct_cli.train.progress import bar
 from dpacct_cli.train.settings import Settings
+
+Advance = Callable[[Report, float | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run came to.
+    """The result of a run.
 
     Attributes:
-        rounds: done, in all parts of the run.
+        rounds, planned: rounds that are done, in all parts of the run, and rounds of the plan.
+        epsilon: [achieved, proven] of the released rounds, with its delta.
         schedule: the planned rounds, with their noise.
-        epsilon: [achieved, proven] of what was released, with its delta.
         accuracy: on the test set, at the end.
         seconds: of this part of the run.
-        interrupted: somebody stopped it.
-        stopped_because, not_private_because: of the `Federation`.
+        interrupted: Ctrl-C or SIGTERM stopped it.
+        clip_norm, stopped_because, not_private_because: of the `Federation`.
     """
 
     rounds: int
     planned: int
     epsilon: Spent
     schedule: Schedule
-    noise_multiplier: float
     clip_norm: float
     accuracy: float
     seconds: float
@@ -64,9 +69,9 @@ class Outcome:
 
 
 class _Beginning(Callback):
-    """Ties settings and checkpoint to the ledger's run, before the first round is charged.
+    """Writes settings and checkpoint before the first round is charged.
 
-    Without them a run that dies in its first round could only begin again, beside what it holds.
+    Without them, a run that dies in its first round could not resume.
     """
 
     def __init__(self, files: RunFiles, settings: str) -> None:
@@ -74,7 +79,7 @@ class _Beginning(Callback):
         self._settings = settings
 
     def start(self, run: RunView) -> None:
-        """Write both, once the ledger has admitted the run."""
+        """Write both once the ledger has admitted the run."""
         if run.round == 0:
             if not self._files.settings.exists():
                 write_new(self._settings, self._files.settings, "ledger")
@@ -82,13 +87,13 @@ class _Beginning(Callback):
 
 
 def open_run(job: Job, files: RunFiles, settings: Settings, *, resume: bool) -> Federation:
-    """The run that a job describes, at its beginning or at its checkpoint.
+    """Return the run of a job, at its beginning or at its checkpoint.
 
     Args:
         job: what runs.
         files: where it is recorded.
-        settings: the job's; written when the run begins.
-        resume: go on from the checkpoint, if there is one.
+        settings: the settings of the job, written when the run begins.
+        resume: continue from the checkpoint, if it exists.
 
     Raises:
         DpacctError: as `Federation` and its ``resume``.
@@ -106,10 +111,11 @@ def open_run(job: Job, files: RunFiles, settings: Settings, *, resume: bool) -> 
 
 
 def federation(job: Job, clients: Population, **recorded: Any) -> Federation:
-    """The run that a job describes, on clients.
+    """Return the run of a job on its own clients, or on others in their place.
 
     Args:
-        job: what runs. clients: its own, or others in their place.
+        job: what runs.
+        clients: the population.
         recorded: arguments of `Federation` that say where the run is recorded.
     """
     return Federation(
@@ -138,31 +144,32 @@ def federation(job: Job, clients: Population, **recorded: Any) -> Federation:
 
 
 def train(run: Federation, job: Job, files: RunFiles, style: Style, eval_every: int) -> Outcome:
-    """All rounds that are left, until somebody stops it.
+    """Run all rounds that are left, or stop in order.
 
     Args:
         run: from `open_run`, not yet iterated.
         job: what it trains.
-        files: report and model are written there.
+        files: the places of report and model.
         style: of the output.
-        eval_every: rounds between looks at the test set.
+        eval_every: rounds between evaluations on the test set.
     """
     started = time.perf_counter()
     target = None if job.budget is None else job.budget.epsilon
     tested = {"test_data": job.dataset.test_data}
     accuracy: float | None = None
-    judged = -1
+    evaluated = -1
     try:
         with (
             _orderly_stop() as stopping,
-            bar(style, run.round, run.rounds, target, test_data=job.dataset.test_data) as advance,
+            bar(style, run.round, run.rounds, target, **tested) as advance,
         ):
             for report in run:
-                if report.round % eval_every == 0 or report.round == run.rounds:
-                    accuracy, judged = _accuracy(run, job), report.round
-                    _append(files.report, report, {"test_accuracy": accuracy, **tested})
-                else:
-                    _append(files.report, report, {"test_accuracy": None, **tested})
+                due = report.round % eval_every == 0 or report.round == run.rounds
+                if due:
+                    accuracy, evaluated = _accuracy(run, job), report.round
+                _append(
+                    files.report, report, {"test_accuracy": accuracy if due else None, **tested}
+                )
                 advance(report, accuracy)
                 # The last round ends by itself, and with it the run in the ledger.
                 if stopping() and report.round < run.rounds:
@@ -172,14 +179,13 @@ def train(run: Federation, job: Job, files: RunFiles, style: Style, eval_every: 
         interrupted = True
     run.save()
     save_parameters(run.model, files.model)
-    if accuracy is None or judged != run.round:
+    if accuracy is None or evaluated != run.round:
         accuracy = _accuracy(run, job)
     return Outcome(
         rounds=run.round,
         planned=run.rounds,
         epsilon=run.epsilon,
         schedule=run.schedule,
-        noise_multiplier=run.noise_multiplier,
         clip_norm=run.bound.clip_norm,
         accuracy=accuracy,
         seconds=time.perf_counter() - started,
@@ -194,8 +200,11 @@ def _accuracy(run: Federation, job: Job) -> float:
 
 
 def _append(file: Path, report: Report, tested: dict[str, Any]) -> None:
-    row = {key: _plain(value) for key, value in report.to_dict().items()}
-    row |= tested
+    """Append a line of JSON to the report; numbers that JSON does not have are null."""
+    row = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in report.to_dict().items()
+    } | tested
     try:
         with file.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(row, allow_nan=False) + "\n")
@@ -204,13 +213,76 @@ def _append(file: Path, report: Report, tested: dict[str, Any]) -> None:
         raise InvalidParameter("ledger", str(file), rule) from None
 
 
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def describe(
+    report: Report, target: float | None, accuracy: float | None, test_data: str = "public"
+) -> str:
+    """Return the text beside the bar: budget and accuracy."""
+    if report.not_private_because is not None:
+        parts = ["not private"]
+    else:
+        limit = "" if target is None else f" of {plain(target)}"
+        parts = [f"epsilon {up(report.epsilon.upper, 3)}{limit}"]
+    if accuracy is not None:
+        unprotected = "" if test_data == "public" else "unprotected "
+        parts.append(f"{unprotected}accuracy {accuracy:.3f}")
+    return "   ".join(parts)
+
+
+@contextmanager
+def bar(
+    style: Style,
+    done: int,
+    rounds: int,
+    target: float | None,
+    console: Any = None,
+    *,
+    test_data: str = "public",
+) -> Generator[Advance]:
+    """Show a bar on a terminal, which each report with the latest accuracy advances.
+
+    A terminal without escape codes gets a line for each tenth of the rounds.
+
+    Args:
+        style: of the output; only people see a bar.
+        done, rounds: rounds that an earlier part of the run has done, and rounds of the plan.
+        target: epsilon of the budget, if there is one.
+        console: where to draw, default stderr.
+        test_data: public or unprotected.
+    """
+    if style is not Style.HUMAN or (console is None and not sys.stderr.isatty()):
+        yield lambda _report, _accuracy: None
+        return
+    if console is None and not waiting.knows_codes():
+
+        def print_line(report: Report, accuracy: float | None) -> None:
+            if report.round % max(1, rounds // 10) == 0:
+                text = describe(report, target, accuracy, test_data)
+                print(f"round {report.round}/{rounds}   {text}", file=sys.stderr, flush=True)
+
+        yield print_line
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("round {task.completed}/{task.total}"),
+        BarColumn(bar_width=32),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console or Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=rounds, completed=done)
+
+        def advance(report: Report, accuracy: float | None) -> None:
+            text = describe(report, target, accuracy, test_data)
+            progress.update(task, completed=report.round, description=text)
+
+        yield advance
 
 
 @contextmanager
 def _orderly_stop() -> Generator[Callable[[], bool]]:
-    """Whether somebody asked to stop; the second time nobody is asked."""
+    """Yield a function that says if a signal asked to stop; a second signal interrupts."""
     asked: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:

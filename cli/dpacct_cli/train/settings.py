@@ -1,67 +1,40 @@
-"""What a run is told: the command line over a file over a preset over the defaults of its data.
+"""The settings of a run: the command line over a file over a preset over the defaults of its data.
 
-Rule 1: a higher layer replaces what it names, and whatever that contradicts below.
-Rule 2: within one layer, options that contradict each other are refused.
-Rule 3: an unknown key is an error: a misspelt one would train something else.
-Rule 4: values stay text, as typed; the library judges them.
+Rule 1: a higher layer replaces the keys that it names, and lower keys that contradict them.
+Rule 2: options of one layer that contradict each other are rejected.
+Rule 3: an unknown key is an error, because a misspelled key would train something else.
+Rule 4: values stay text, as typed. The library checks them.
+Rule 5: an example takes one step in a round, of the server's length. Options of local training are
+rejected with --examples, not ignored.
 """
 
 from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 from dpacct.errors import InvalidParameter
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import number
-from dpacct_cli.train import examples as single
-from dpacct_cli.train.presets import COMMON, DEFAULT_DATA, DEFAULTS, PRESETS
+from dpacct_cli.train import presets
+from dpacct_cli.train.options import Record, Training
+from dpacct_cli.train.presets import DEFAULT_DATA, DEFAULTS, PRESETS, Values
 
+# Fields that are no settings of their own: they bring other settings.
+_LAYERS = ("preset", "config", "assignments", "server_assignments")
 KEYS = (
-    "data",
-    "data_dir",
-    "label",
-    "owner",
-    "classes",
-    "clients",
-    "public_size",
-    "partition",
-    "hold_out",
-    "examples",
-    "model",
-    "schedule",
-    "rounds",
-    "epochs",
-    "q",
-    "cohort",
-    "sampling",
-    "adjacency",
-    "eps",
-    "noise",
-    "delta",
-    "clip_norm",
-    "local_lr",
-    "local_total_lr",
-    "local_epochs",
-    "local_steps",
-    "batch_size",
-    "momentum",
-    "weight_decay",
-    "lr_decay",
-    "server_lr",
-    "server",
-    "eval_every",
-    "device",
-    "seed",
-    "public_seed",
-    "secure_noise",
-    "vectorize",
-)
-# Of each group one is enough, and two say the same thing twice.
+    *(key for key in Training._fields if key not in _LAYERS),
+    "schedule", "hold_out", "eval_every",
+)  # fmt: skip
+FLAGS = ("secure_noise", "examples", "local_total_lr")
+TABLES = ("method_options", "data_options", "server_options")
+# A resumed run may have other values of these.
+FREE = ("device", "data_dir", "vectorize")
+# At most one key of each pair is needed. Two would say the same thing twice.
 ALTERNATIVES = (
     ("eps", "noise"),
     ("q", "cohort"),
@@ -69,11 +42,19 @@ ALTERNATIVES = (
     ("rounds", "epochs"),
     *(("schedule", key) for key in ("rounds", "epochs", "q", "cohort", "sampling", "noise")),
 )
-FLAGS = ("secure_noise", "examples", "local_total_lr")
-# Where a run goes on may differ from where it began.
-FREE = ("device", "data_dir", "vectorize")
-TABLES = ("method_options", "data_options", "server_options")
-Values = Mapping[str, str]
+_ONE_STEP = "an example takes one step in a round"
+FOR_CLIENTS: Values = {
+    "clients": "every example counts by itself",
+    "partition": "with --examples no client holds the examples",
+    "local_lr": "--server-lr is the learning rate",
+    "local_total_lr": "--server-lr is the learning rate",
+    "local_epochs": f"{_ONE_STEP}; --epochs says how long all of it takes",
+    "local_steps": _ONE_STEP,
+    "batch_size": "--batch says how many examples a round has",
+    "momentum": f"{_ONE_STEP}; --server momentum remembers",
+    "weight_decay": "it would be clipped with each example's gradient",
+    "lr_decay": "it would be clipped with each example's gradient",
+}
 
 
 def is_table(name: str) -> bool:
@@ -83,7 +64,7 @@ def is_table(name: str) -> bool:
 
 
 def option(key: str) -> str:
-    """How the command line calls a key."""
+    """Return the option of a key."""
     return "--" + key.replace("_", "-")
 
 
@@ -93,12 +74,11 @@ class Settings:
 
     Attributes:
         method: its name.
-        values: by key, as typed; absent where nothing is said.
+        values: texts by key, as typed; a key without a value is absent.
         chosen: keys that the user named, in a file or on the command line.
-        method_options: for the method.
-        data_options: for the reader of the data. server_options: for the server's optimizer.
-        ledger: name of the file beside these settings that the run is charged to; None before
-            the run has begun.
+        method_options, data_options, server_options: for the method, the reader of the data, and
+            the server's optimizer.
+        ledger: name of the ledger beside these settings; None before the run has begun.
     """
 
     method: str
@@ -110,23 +90,20 @@ class Settings:
     server_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def get(self, key: str) -> str | None:
-        """The value of a key, or None."""
+        """Return the value of a key, or None."""
         return self.values.get(key)
 
     def dump(self) -> str:
-        """As JSON, for `load`."""
-        content = {
-            "method": self.method,
-            **self.values,
-            "method_options": dict(self.method_options),
-            "data_options": dict(self.data_options),
-            "server_options": dict(self.server_options),
-        } | ({} if self.ledger is None else {"ledger": self.ledger})
+        """Return the settings as JSON, for `load`."""
+        tables = {name: dict(getattr(self, name)) for name in TABLES}
+        content = {"method": self.method, **self.values, **tables}
+        if self.ledger is not None:
+            content["ledger"] = self.ledger
         return json.dumps(content, indent=2) + "\n"
 
 
 def load(file: Path) -> Settings:
-    """The settings of a run that `Settings.dump` wrote.
+    """Return the settings of a run that `Settings.dump` wrote.
 
     Raises:
         InvalidParameter: the file is missing or damaged.
@@ -141,12 +118,18 @@ def load(file: Path) -> Settings:
     if not isinstance(content, dict) or not isinstance(cast("Any", content).get("method"), str):
         raise InvalidParameter("resume", str(file), rule)
     found = cast("dict[str, Any]", content)
-    tables = [_table(found.pop(name, {}), name, "resume", file) for name in TABLES]
+    tables = _tables(found, "resume", file)
     method, ledger = found.pop("method"), found.pop("ledger", None)
     if ledger is not None and (not isinstance(ledger, str) or Path(ledger).name != ledger):
         raise InvalidParameter("resume", str(file), f"{rule}, and name it; {ledger!r} is no name")
-    values = _texts(found, "resume", file)
-    return Settings(method, values, frozenset(), tables[0], tables[1], ledger, tables[2])
+    return replace(Settings(method, _texts(found, "resume", file), ledger=ledger), **tables)
+
+
+def typed_values(training: Training, record: Record | None = None) -> dict[str, str | None]:
+    """Return the typed text of each key; a flag is ``yes``."""
+    given = training._asdict() | ({} if record is None else record._asdict())
+    typed = {key: given.get(key) for key in KEYS}
+    return typed | {key: "yes" if given.get(key) else None for key in FLAGS}
 
 
 def combine(
@@ -157,27 +140,27 @@ def combine(
     config: str | None = None,
     server: tuple[str, ...] = (),
 ) -> Settings:
-    """The settings that a command line means.
+    """Return the settings of a command line.
 
     Args:
         method: name of the method.
-        typed: options by key; None where nothing was typed.
+        typed: texts by key; None for an option that was not typed.
         assignments: ``name=value`` for the method.
         preset: name of published settings.
         config: a TOML file.
         server: ``name=value`` for the server's optimizer.
 
     Raises:
-        InvalidParameter: a preset, file or key that does not exist, or a damaged file.
+        InvalidParameter: a preset, file or key does not exist, or a file is damaged.
         OptionConflict: two options of one layer contradict each other.
     """
     words = {key: value for key, value in typed.items() if value is not None}
-    _refuse_alternatives(words, option)
+    _check_layer(words, dashes=True)
     written: dict[str, str] = {}
-    tables: list[dict[str, Any]] = [{}, {}, {}]
+    tables: dict[str, dict[str, Any]] = {name: {} for name in TABLES}
     if config is not None:
         written, tables = _read_config(Path(config))
-    _refuse_alternatives(written, str)
+    _check_layer(written, dashes=False)
     published: Values = {}
     method_options: dict[str, Any] = {}
     if preset is not None:
@@ -186,55 +169,55 @@ def combine(
             raise InvalidParameter("preset", preset, rule)
         published = PRESETS[preset].values
         method_options |= PRESETS[preset].methods.get(method, {})
-    examples = words.get("examples") or written.get("examples")
-    single.refuse(examples, words, written, preset)
+    examples = bool(words.get("examples") or written.get("examples"))
+    _check_unit(examples, words, written, preset)
     data = words.get("data") or written.get("data") or published.get("data") or DEFAULT_DATA
-    common, usual = (COMMON, DEFAULTS) if not examples else (single.COMMON, single.DEFAULTS)
+    common = presets.EXAMPLES_COMMON if examples else presets.COMMON
+    usual = (presets.EXAMPLES_DEFAULTS if examples else DEFAULTS).get(data, {})
     # The owners of rows are the natural clients. Dealing the rows of one person to several clients
     # has to be asked for.
-    owned = words.get("owner") or written.get("owner") or tables[1].get("owner")
+    owned = words.get("owner") or written.get("owner") or tables["data_options"].get("owner")
     by_owner: Values = {"partition": "natural"} if owned and not examples else {}
-    merged = merge(common, usual.get(data, {}), by_owner, published, written, words)
-    method_options |= tables[0] | _assigned(assignments, "--set")
-    server_options = tables[2] | _assigned(server, "--server-set")
-    if server_options and not merged.get("server"):
-        first = next(iter(server_options))
-        raise OptionConflict(f"--server-set {first}=... needs --server, whose option it is.")
-    chosen = frozenset(words) | frozenset(written)
-    return Settings(
-        method, merged, chosen, method_options, tables[1], server_options=server_options
+    merged = merge(common, usual, by_owner, published, written, words)
+    tables["method_options"] = (
+        method_options | tables["method_options"] | _assigned(assignments, "--set")
     )
+    tables["server_options"] |= _assigned(server, "--server-set")
+    if tables["server_options"] and not merged.get("server"):
+        first = next(iter(tables["server_options"]))
+        raise OptionConflict(f"--server-set {first}=... needs --server, whose option it is.")
+    return replace(Settings(method, merged, frozenset(words) | frozenset(written)), **tables)
 
 
 def merge(*layers: Values) -> dict[str, str]:
-    """One layer over the other, the last one on top; an empty value takes a key away."""
+    """Return the layers over each other, the last one on top; an empty value removes a key."""
     merged: dict[str, str] = {}
     for layer in layers:
         for group in ALTERNATIVES:
             if any(key in layer for key in group):
                 merged = {key: value for key, value in merged.items() if key not in group}
         if layer.get("schedule"):
-            # Its noise is played as it is, unless a budget is asked for in the same breath.
+            # Its noise is used as it is, unless the same layer asks for a budget.
             merged.pop("eps", None)
         if layer.get("sampling") == "full":
             merged = {key: value for key, value in merged.items() if key not in ("q", "cohort")}
         elif merged.get("sampling") == "full" and ("q" in layer or "cohort" in layer):
             del merged["sampling"]
-        # A population of another kind has another size.
+        # Another kind of population has another size.
         if "partition" in layer and layer["partition"] != merged.get("partition"):
             if layer["partition"] == "natural":
                 merged.pop("clients", None)
             elif not layer.get("clients") and not merged.get("clients"):
-                merged["clients"] = COMMON["clients"]
+                merged["clients"] = presets.COMMON["clients"]
         merged |= layer
     return {key: value for key, value in merged.items() if value}
 
 
-def refuse_changes(saved: Settings, typed: Settings) -> None:
-    """A run goes on as it was begun: what is typed again must be what was typed then.
+def check_unchanged(saved: Settings, typed: Settings) -> None:
+    """Check that what is typed at a resume is what the run began with.
 
     Raises:
-        OptionConflict: it is something else.
+        OptionConflict: something differs.
     """
     if typed.method != saved.method:
         raise conflict(typed.method, "--resume", f"the run is one of {saved.method}")
@@ -243,23 +226,35 @@ def refuse_changes(saved: Settings, typed: Settings) -> None:
         if key not in FREE and number(typed.get(key)) != number(was):
             said = "says nothing" if was is None else f"has {was}"
             raise conflict(f"{option(key)} {typed.get(key)}", "--resume", f"the run {said}")
-    both = (
-        ("--set", typed.method_options, saved.method_options),
-        ("--server-set", typed.server_options, saved.server_options),
-    )
-    for flag, ours, theirs in both:
-        for name, value in ours.items():
-            if theirs.get(name) != value:
-                raise conflict(f"{flag} {name}={value}", "--resume", "the run has other options")
+    for flag, name in (("--set", "method_options"), ("--server-set", "server_options")):
+        for key, value in getattr(typed, name).items():
+            if getattr(saved, name).get(key) != value:
+                raise conflict(f"{flag} {key}={value}", "--resume", "the run has other options")
 
 
-def _refuse_alternatives(layer: Values, name: Callable[[str], str]) -> None:
+def _check_layer(layer: Values, *, dashes: bool) -> None:
+    name = option if dashes else str
     for one, other in ALTERNATIVES:
         if one in layer and other in layer:
             raise conflict(f"{name(one)} {layer[one]}", f"{name(other)} {layer[other]}")
 
 
-def _read_config(file: Path) -> tuple[dict[str, str], list[dict[str, Any]]]:
+def _check_unit(examples: bool, typed: Values, written: Values, preset: str | None) -> None:
+    """Reject options that have no meaning for the protected unit (Rule 5)."""
+    for layer, name in ((typed, option), (written, str)):
+        for key, why in FOR_CLIENTS.items():
+            if examples and layer.get(key):
+                raise conflict(f"{name(key)} {layer[key]}", "--examples", why)
+        if not examples and layer.get("epochs"):
+            raise OptionConflict(
+                f"{name('epochs')} {layer['epochs']} needs --examples: passes over all of them. "
+                "--local-epochs are a client's own."
+            )
+    if examples and preset is not None:
+        raise conflict(f"--preset {preset}", "--examples", "presets are for clients")
+
+
+def _read_config(file: Path) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
     try:
         content: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -267,34 +262,36 @@ def _read_config(file: Path) -> tuple[dict[str, str], list[dict[str, Any]]]:
         raise InvalidParameter("config", str(file), rule) from None
     except (ValueError, RecursionError) as error:
         raise InvalidParameter("config", str(file), f"it is not valid TOML ({error})") from None
-    tables = [_table(content.pop(name, {}), name, "config", file) for name in TABLES]
+    tables = _tables(content, "config", file)
     return _texts(content, "config", file), tables
 
 
+def _tables(content: dict[str, Any], name: str, file: Path) -> dict[str, dict[str, Any]]:
+    """Take the tables out of the content of a file."""
+    tables = {key: content.pop(key, {}) for key in TABLES}
+    for key, table in tables.items():
+        if not isinstance(table, dict):
+            raise InvalidParameter(name, str(file), f"{key} is a table")
+    return tables
+
+
 def _texts(content: Mapping[str, Any], name: str, file: Path) -> dict[str, str]:
+    """Return the values of a file as texts; a flag that is off counts as absent."""
     for key, value in content.items():
         if key not in KEYS:
             rule = f"{key!r} is no key of it; the keys are {', '.join((*KEYS, *TABLES))}"
             raise InvalidParameter(name, str(file), rule)
-        if isinstance(value, bool) and key in FLAGS:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float | str):
+        misplaced = isinstance(value, bool) and key not in FLAGS
+        if misplaced or not isinstance(value, int | float | str):
             raise InvalidParameter(name, str(file), f"{key} is a number or a text, not {value!r}")
-    # A flag that is off is as good as absent.
     return {
         key: "yes" if value is True else "" if value is False else str(value)
         for key, value in content.items()
     }
 
 
-def _table(value: Any, key: str, name: str, file: Path) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise InvalidParameter(name, str(file), f"{key} is a table")
-    return cast("dict[str, Any]", value)
-
-
 def _assigned(assignments: tuple[str, ...], flag: str) -> dict[str, Any]:
-    """``rho=0.5`` as a name and a value; what is no number, flag or list of TOML is text."""
+    """Return names and values of ``rho=0.5``; a value that is not TOML is text."""
     found: dict[str, Any] = {}
     for text in assignments:
         name, equals, value = text.partition("=")

@@ -30,7 +30,7 @@ from dpacct.ledger import Ledger
 from dpacct_cli.options import Style
 from dpacct_cli.train import command
 from dpacct_cli.train import run as train_run
-from dpacct_cli.train.progress import bar, describe
+from dpacct_cli.train.run import bar, describe
 from dpacct_cli.train.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("one_thread", "folder")

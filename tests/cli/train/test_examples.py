@@ -16,7 +16,7 @@ import torch
 import dpacct as library
 from dpacct.ledger import Ledger
 from dpacct_cli.train import run as train_run
-from dpacct_cli.train.step_options import SERVERS
+from dpacct_cli.train.options import SERVERS
 
 pytestmark = pytest.mark.usefixtures("one_thread", "folder")
 

@@ -21,7 +21,7 @@ from dpacct_cli.train.settings import (
     combine,
     load,
     merge,
-    refuse_changes,
+    check_unchanged,
 )
 
 layers = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(["1", "2", "0.5"]), max_size=6)
@@ -219,8 +219,8 @@ def test_damaged_settings(content: str, tmp_path: Path) -> None:
 
 def test_a_run_goes_on_as_it_was_begun() -> None:
     saved = combine("dp-fedavg", {"rounds": "30", "noise": "1"}, ("rho=0.5",))
-    refuse_changes(saved, combine("dp-fedavg", {}))
-    refuse_changes(saved, combine("dp-fedavg", {"rounds": "3e1", "device": "cuda"}, ("rho=0.5",)))
+    check_unchanged(saved, combine("dp-fedavg", {}))
+    check_unchanged(saved, combine("dp-fedavg", {"rounds": "3e1", "device": "cuda"}, ("rho=0.5",)))
     changes: list[Any] = [
         combine("dp-fedavg", {"rounds": "31"}),
         combine("dp-fedavg", {"eps": "8"}),
@@ -230,7 +230,7 @@ def test_a_run_goes_on_as_it_was_begun() -> None:
     ]
     for changed in changes:
         with pytest.raises(DpacctError, match="contradicts --resume"):
-            refuse_changes(saved, changed)
+            check_unchanged(saved, changed)
 
 
 def touch(files: RunFiles) -> RunFiles:
