@@ -39,10 +39,9 @@ from dpacct.rounds import Adjacency, Phase, Round, Schedule, Uniform, first_roun
 from dpacct_cli import waiting
 from dpacct_cli.errors import conflict
 from dpacct_cli.render import plain, up
-from dpacct_cli.train.files import SETTINGS, RunFiles
+from dpacct_cli.train.files import SETTINGS, RunFiles, ledger_of_settings
 from dpacct_cli.train.job import Job, build_job, read_data
 from dpacct_cli.train.methods import build_method
-from dpacct_cli.train.resume import ledger_of
 from dpacct_cli.train.settings import Settings, load
 
 ARGUMENT = "CHECKPOINT"
@@ -111,7 +110,7 @@ def read_target(text: str, data: str | None, changed: Mapping[str, str | None]) 
     done = content.get("round")
     if type(done) is not int or done < 0:
         raise InvalidParameter(ARGUMENT, text, "it does not say how many rounds it holds")
-    files = RunFiles(ledger_of(beside, settings), stem)
+    files = RunFiles(ledger_of_settings(beside, settings), stem)
     return Target(path, content, settings, files, job, done)
 
 
