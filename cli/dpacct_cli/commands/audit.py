@@ -12,13 +12,14 @@ from dpacct import validate
 from dpacct.display import down, up
 from dpacct.errors import InvalidParameter, Unsupported
 from dpacct.rounds import Round, Uniform
-from dpacct_cli import mechanism, options
+from dpacct_cli import mechanism
 from dpacct_cli.errors import OptionConflict, conflict
 from dpacct_cli.options import StyleOptions, number, option
 from dpacct_cli.render import Answer, Page, Row, plain, show
-from dpacct_cli.train import options as own
-from dpacct_cli.train.command import refuse_batch
-from dpacct_cli.train.settings import KEYS, Settings, combine, load
+from dpacct_cli.train.command import check_batch, read_settings
+from dpacct_cli.train.options import METHODS, MethodName, Training
+from dpacct_cli.train.settings import Settings, load, typed_values
+from dpacct_cli.train.settings import option as option_of
 from dpacct_cli.words import about_examples
 
 if TYPE_CHECKING:
@@ -81,37 +82,15 @@ SettingsFile = Annotated[
 
 
 def audit(
-    method: own.MethodName = None,
-    *,
+    training: Training,
+    shown: StyleOptions,
+    method: MethodName = None,
     run: SettingsFile = None,
     canaries: Canaries = None,
     single_round: SingleRound = None,
     others: Others = "silent",
     error: Error = "1e-6",
     confidence: Confidence = "0.95",
-    data: own.Data = None,
-    data_dir: own.DataDir = None,
-    clients: options.ClientsOnly = None,
-    partition: own.Partition = None,
-    examples: own.Examples = False,
-    model: own.Model = None,
-    preset: own.Preset = None,
-    config: own.Config = None,
-    rounds: options.Rounds = None,
-    epochs: own.Epochs = None,
-    q: options.Rate = None,
-    cohort: options.Cohort = None,
-    sampling: options.SamplingName = None,
-    adjacency: own.AdjacencyName = None,
-    public_size: own.PublicSize = None,
-    eps: options.Eps = None,
-    noise: options.Noise = None,
-    delta: own.Delta = None,
-    assignments: own.Assignments = None,
-    device: own.Device = None,
-    secure_noise: own.SecureNoise = False,
-    vectorize: own.Vectorize = None,
-    shown: StyleOptions,
 ) -> None:
     """Test a training run for privacy bugs, using canaries.
 
@@ -126,14 +105,9 @@ def audit(
       dpacct audit dp-fedavg --examples --batch 128 --rounds 50
       dpacct audit --run mnist.dp-fedavg-1.settings.json
     """
-    given = locals()
     style = shown.style
-    typed = {key: given.get(key) for key in KEYS} | {
-        "secure_noise": "yes" if secure_noise else None,
-        "examples": "yes" if examples else None,
-    }
-    refuse_batch(examples=bool(examples or config))
-    settings = _settings(method, run, typed, (tuple(assignments or ()), preset, config))
+    check_batch(examples=bool(training.examples or training.config))
+    settings = _settings(method, run, training)
     if settings.get("examples"):
         about_examples()
     if single_round is not None and canaries is not None:
@@ -159,24 +133,18 @@ def audit(
         raise SystemExit(FAULTY)
 
 
-def _settings(
-    method: str | None,
-    run: str | None,
-    typed: dict[str, str | None],
-    layers: tuple[tuple[str, ...], str | None, str | None],
-) -> Settings:
-    """Return the settings of a run, or those that were typed."""
+def _settings(method: str | None, run: str | None, training: Training) -> Settings:
+    """Return the settings of a run, or those that are typed."""
     if run is None:
-        if method is None and not typed["examples"]:
-            known = f"a method is one of {', '.join(own.METHODS)}, or package.module:Class"
+        if method is None and not training.examples:
+            known = f"a method is one of {', '.join(METHODS)}, or package.module:Class"
             raise InvalidParameter("method", None, known)
-        return combine(method or own.METHODS[0], typed, *layers)
-    said = [key for key, value in typed.items() if value is not None]
-    if method is not None or said or any(layers):
-        first = f"--{said[0].replace('_', '-')}" if said else "--set, --preset, --config"
-        raise OptionConflict(
-            f"--run {run} says all that {method or first} would; drop one of them."
-        )
+        return read_settings(method, training)
+    typed = [key for key, value in typed_values(training).items() if value is not None]
+    layers = (training.assignments, training.server_assignments, training.preset, training.config)
+    if method is not None or typed or any(layers):
+        other = method or (option_of(typed[0]) if typed else "--set, --preset, --config")
+        raise OptionConflict(f"--run {run} says all that {other} would; drop one of them.")
     return load(Path(run))
 
 
